@@ -1,23 +1,15 @@
-import type { Counters, WorkStep } from '../core/contracts/native-records.ts'
+import type { Counters, RunningRecord, ShownModel, WorkStep } from '../core/contracts/native-records.ts'
 import type { ChatEvent } from '../plugins/api-native/schemas.ts'
+import { type ChatSettings, isLoadOption } from './chat-settings.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import type { ServerClient } from './server-client.ts'
 
-interface Message {
-  role: 'system' | 'user' | 'assistant'
-  content: string
-}
-
-/** What every request of a chat carries. */
-export interface ChatSettings {
-  model: string
-  system?: string | undefined
-  /** As `options` of the API. */
-  options: Record<string, number>
-  /** `json`, or a JSON schema. */
-  format?: unknown
-  think?: boolean | undefined
-  keepAlive?: string | undefined
+/** A question and its answer. */
+export interface Turn {
+  prompt: string
+  /** Base64. */
+  images?: string[]
+  answer: string
 }
 
 /** Receives an answer while it is generated. */
@@ -28,64 +20,100 @@ export interface AnswerSink {
   content(text: string): void
 }
 
-/** A chat with one model; it remembers the conversation. */
+/** An answer that the model has ended, and what it cost. */
+export interface Answered extends Counters {
+  /** What cut it, if anything did. */
+  cutBy?: 'max_tokens' | 'context'
+  /** Tokens of the context, where that is known. */
+  contextLength: number | undefined
+  /** How many of the oldest messages did not fit the context, and are not sent any longer. */
+  dropped: number
+}
+
+/** At least this part of the context is kept for the answer, as the server does where it drops turns. */
+const ANSWER_SHARE = 1 / 4
+
+/** A chat with one model at a time; it remembers the conversation. */
 export class ChatSession {
   readonly #client: ServerClient
-  readonly #settings: ChatSettings
-  #messages: Message[] = []
+  readonly settings: ChatSettings
+  #turns: Turn[] = []
+  /** Index of the oldest turn that is still sent. */
+  #sentFrom = 0
+  /** Base64, for the next question. */
+  #images: string[] = []
+  /** The last question, answered or not. */
+  #last: Turn | undefined
+  #seedOnce: number | undefined
+  #about: { model: string; shown: ShownModel } | undefined
+  #contextLength: number | undefined
+  /** What the conversation took when it was counted last, to foresee when it will be too long. */
+  #measured: { tokens: number; characters: number } | undefined
 
   constructor(client: ServerClient, settings: ChatSettings) {
     this.#client = client
-    this.#settings = settings
+    this.settings = settings
   }
 
   /** Loads the model. */
-  async load(onStatus: (text: string) => void): Promise<void> {
-    const { model, options } = this.#settings
+  async load(onStatus: (text: string) => void, signal?: AbortSignal): Promise<void> {
+    const { model, options } = this.settings
     // Without keep_alive: one of 0 would unload the model before its first answer.
     const request = { model, options, stream: true }
-    for await (const event of this.#client.stream<WorkStep>('/api/load', request, { onStatus })) {
+    for await (const event of this.#client.stream<WorkStep>('/api/load', request, { onStatus, signal })) {
       if (event.status !== 'ready') onStatus(loadStatus(event))
     }
   }
 
+  /** The server's record of the model. */
+  async about(): Promise<ShownModel> {
+    const { model } = this.settings
+    if (this.#about?.model !== model) {
+      this.#about = { model, shown: await this.#client.json<ShownModel>('POST', '/api/show', { model }) }
+    }
+    return this.#about.shown
+  }
+
   /**
-   * Sends a prompt and streams the answer. When `signal` aborts, the engine stops, the part of the answer that has
-   * arrived is remembered, and the result is undefined.
+   * Sends a prompt and streams the answer. Of a conversation that is too long the oldest turns are left out. When
+   * `signal` aborts, the engine stops, the part of the answer that has arrived is remembered, and the result is undefined.
+   * @throws CommandFailure; the prompt is not remembered then
    */
-  async ask(prompt: string, sink: AnswerSink, signal?: AbortSignal): Promise<Counters | undefined> {
-    const { model, system, options, format, think, keepAlive } = this.#settings
-    const question: Message = { role: 'user', content: prompt }
-    const conversation = [...this.#messages, question]
-    const request = {
-      model,
-      messages: system ? [{ role: 'system', content: system }, ...conversation] : conversation,
-      stream: true,
-      options,
-      // JSON leaves out what is undefined.
-      format,
-      think,
-      keep_alive: keepAlive
+  async ask(prompt: string, sink: AnswerSink, signal?: AbortSignal): Promise<Answered | undefined> {
+    const images = this.#images.splice(0)
+    const question: Turn = { prompt, answer: '', ...(images.length > 0 && { images }) }
+    this.#last = question
+    const begin = this.#firstToSend(question)
+    let droppedByServer = 0
+    let thought = 0
+    const remember = (sentFrom = this.#sentFrom) => {
+      if (question.answer === '') return
+      this.#turns.push(question)
+      this.#sentFrom = sentFrom
     }
-    let answer = ''
-    const remember = () => {
-      if (answer !== '') this.#messages.push(question, { role: 'assistant', content: answer })
-    }
+    const stream = this.#client.stream<ChatEvent>('/api/chat', this.#request([...this.#turns.slice(begin), question]), {
+      signal,
+      onStatus: sink.status,
+      onHeaders: headers => {
+        droppedByServer = Number(headers['x-corral-dropped-messages'] ?? 0)
+      }
+    })
     try {
-      for await (const event of this.#client.stream<ChatEvent>('/api/chat', request, {
-        signal,
-        onStatus: sink.status
-      })) {
+      for await (const event of stream) {
         const message = 'message' in event ? event.message : undefined
-        if (message?.thinking) sink.thinking(message.thinking)
+        if (message?.thinking) {
+          thought += message.thinking.length
+          sink.thinking(message.thinking)
+        }
         if (message?.content) {
-          answer += message.content
+          question.answer += message.content
           sink.content(message.content)
         }
-        if (event.done && event.done_reason !== 'error') {
-          remember()
-          return event
-        }
+        if (!event.done || event.done_reason === 'error') continue
+        const sentFrom = Math.min(this.#turns.length, begin + (await this.#turnsAmong(droppedByServer)))
+        const dropped = 2 * (sentFrom - this.#sentFrom)
+        remember(sentFrom)
+        return { ...event, ...(await this.#measure(event, thought)), dropped }
       }
     } catch (error) {
       if (!signal?.aborted) throw error
@@ -95,14 +123,188 @@ export class ChatSession {
     throw new CommandFailure(EXIT.failure, 'The answer broke off: the server closed the connection. Try again.')
   }
 
+  #request(turns: readonly Turn[]): object {
+    const { model, system, options, format, think, keepAlive } = this.settings
+    const conversation = turns.flatMap(({ prompt, images, answer }) => [
+      { role: 'user', content: prompt, ...(images && { images }) },
+      ...(answer === '' ? [] : [{ role: 'assistant', content: answer }])
+    ])
+    const seed = this.#seedOnce
+    this.#seedOnce = undefined
+    return {
+      model,
+      messages: system ? [{ role: 'system', content: system }, ...conversation] : conversation,
+      stream: true,
+      options: { context_overflow: 'drop_oldest', ...options, ...(seed !== undefined && { seed }) },
+      // JSON leaves out what is undefined.
+      format,
+      think,
+      keep_alive: keepAlive
+    }
+  }
+
+  /** Which turn to begin with so that the answer probably has room; the server drops more where that was not enough. */
+  #firstToSend(question: Turn): number {
+    let begin = this.#sentFrom
+    if (!this.#measured || !this.#contextLength || this.settings.options.context_overflow === 'error') return begin
+    // Images take tokens that their text does not tell of.
+    if ([...this.#turns, question].some(({ images }) => images)) return begin
+    const rate = this.#measured.tokens / this.#measured.characters
+    let expected = this.#measured.tokens + question.prompt.length * rate
+    const room = this.#contextLength * (1 - ANSWER_SHARE)
+    for (; expected > room && begin < this.#turns.length; begin++) {
+      expected -= charactersOf(this.#turns[begin]!) * rate
+    }
+    return begin
+  }
+
+  /** How many of our turns are among messages that the server dropped: those that the model was made with go first. */
+  async #turnsAmong(messages: number): Promise<number> {
+    if (messages === 0) return 0
+    const examples = (await this.about()).messages?.filter(({ role }) => role !== 'system').length ?? 0
+    return Math.ceil(Math.max(0, messages - examples) / 2)
+  }
+
+  /** @param thought characters of thinking, which is not sent again */
+  async #measure(
+    event: Counters & { done_reason?: string },
+    thought: number
+  ): Promise<Pick<Answered, 'cutBy' | 'contextLength'>> {
+    const { prompt_eval_count: promptTokens = 0, eval_count: answerTokens = 0, done_reason: reason } = event
+    const answer = this.#last!.answer.length
+    const kept = answer === 0 ? 0 : (answerTokens * answer) / (answer + thought)
+    const characters = this.#turns.slice(this.#sentFrom).reduce((sum, turn) => sum + charactersOf(turn), 0)
+    this.#measured =
+      answer === 0
+        ? undefined
+        : { tokens: promptTokens + kept, characters: characters + (this.settings.system?.length ?? 0) }
+    if (this.#contextLength === undefined || reason === 'length') {
+      this.#contextLength = (await this.#readContextLength()) ?? this.#contextLength
+    }
+    const contextLength = this.#contextLength
+    if (reason !== 'length') return { contextLength }
+    const full = contextLength !== undefined && promptTokens + answerTokens >= contextLength - 1
+    return { contextLength, cutBy: full ? 'context' : 'max_tokens' }
+  }
+
+  /** Undefined where the model is not loaded any longer, or who is asked does not tell. */
+  async #readContextLength(): Promise<number | undefined> {
+    try {
+      const { digest } = (await this.about()).details
+      const { models } = await this.#client.json<{ models: RunningRecord[] }>('GET', '/api/ps')
+      return models.find(model => model.digest === digest && model.mode === 'chat')?.context_length
+    } catch (error) {
+      // Only the words of a remark depend on it; a server in trouble is reported by the next answer.
+      if (error instanceof CommandFailure) return undefined
+      throw error
+    }
+  }
+
+  /** Adds an image (base64) to the next question. */
+  attach(image: string): void {
+    this.#images.push(image)
+  }
+
+  /** Images that wait for the next question. */
+  get attached(): number {
+    return this.#images.length
+  }
+
+  get turns(): readonly Turn[] {
+    return this.#turns
+  }
+
+  /** Messages that are remembered but not sent any longer, since the context is too small for all. */
+  get unsent(): number {
+    return 2 * this.#sentFrom
+  }
+
+  /** What the conversation takes of the context, as far as it was counted. */
+  get contextUse(): { tokens: number; contextLength: number } | undefined {
+    if (!this.#measured || !this.#contextLength) return undefined
+    return { tokens: Math.round(this.#measured.tokens), contextLength: this.#contextLength }
+  }
+
+  /**
+   * Takes the last question back, so that it can be asked again; undefined where there is none.
+   * @param seed for that one answer
+   */
+  takeBack(seed: number | undefined): { prompt: string; restore: () => void } | undefined {
+    const last = this.#last ?? this.#turns.at(-1)
+    if (!last) return undefined
+    const answered = this.#turns.at(-1) === last
+    const { length } = this.#turns
+    if (answered) this.#turns.pop()
+    this.#sentFrom = Math.min(this.#sentFrom, this.#turns.length)
+    this.#images = [...(last.images ?? [])]
+    this.#seedOnce = seed
+    this.#measured = undefined
+    return {
+      prompt: last.prompt,
+      restore: () => {
+        if (answered && this.#turns.length < length) this.#turns.push(last)
+      }
+    }
+  }
+
+  /** Takes note that a setting is another one now: a larger context has room for all that was left out. */
+  settingChanged(name: string): void {
+    this.#measured = undefined
+    if (!isLoadOption(name)) return
+    this.#contextLength = undefined
+    this.#sentFrom = 0
+  }
+
+  /** Goes on with another model. */
+  async switchTo(model: string, onStatus: (text: string) => void, signal?: AbortSignal): Promise<void> {
+    const before = this.settings.model
+    this.settings.model = model
+    try {
+      await this.load(onStatus, signal)
+    } catch (error) {
+      this.settings.model = before
+      throw error
+    }
+    this.settingChanged('num_ctx')
+  }
+
   /** Forgets the conversation. */
   clear(): void {
-    this.#messages = []
+    this.restore([])
+  }
+
+  /** Goes on with another conversation. */
+  restore(turns: readonly Turn[]): void {
+    this.#turns = [...turns]
+    this.#sentFrom = 0
+    this.#last = undefined
+    this.#images = []
+    this.#measured = undefined
   }
 }
 
+const charactersOf = ({ prompt, answer }: Turn) => prompt.length + answer.length
+
 function loadStatus({ status, completed, total }: WorkStep): string {
   return completed !== undefined && total ? `${status} ${Math.floor((completed / total) * 100)}%` : status
+}
+
+/**
+ * What cut an answer, and how to get more; undefined where nothing did.
+ * @param inChat whether `/set` can be used, or flags of the command
+ */
+export function cutText(
+  { cutBy, contextLength, eval_count: tokens = 0 }: Answered,
+  inChat: boolean
+): string | undefined {
+  if (!cutBy) return undefined
+  const set = (name: string, value: number) =>
+    inChat ? `/set ${name} ${value}` : `--${name.replace('_', '-')} ${value}`
+  const after = `The answer was cut after ${tokens} ${tokens === 1 ? 'token' : 'tokens'}`
+  if (cutBy === 'context') {
+    return `${after}: the context of ${contextLength} tokens is full. Get more with: ${set('num_ctx', 2 * contextLength!)}`
+  }
+  return `${after}, the most that max_tokens allows. Get more with: ${set('max_tokens', Math.max(100, 2 * tokens))}`
 }
 
 /** The token counts and times of an answer, for people. */

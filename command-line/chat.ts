@@ -1,31 +1,63 @@
 import pc from 'picocolors'
-import type { ChatSession } from './chat-session.ts'
+import { type Chat, completeLine, readCommand, requireVision } from './chat-commands.ts'
+import { cutText } from './chat-session.ts'
 import { CommandFailure, Interrupted, interruption } from './command-failure.ts'
-import { printNote, printText } from './output.ts'
-import { type PrintOptions, printAnswer } from './print-answer.ts'
+import { fitText, printable, printNote, printText } from './output.ts'
+import { printAnswer } from './print-answer.ts'
+import { imagesIn, readImage } from './prompt-images.ts'
+import { ServerRefusal } from './server-client.ts'
 import { openTerminalInput, type TerminalInput } from './terminal-input.ts'
 
-const HELP = `  /clear   forget the conversation
-  /bye     leave
-  /?       show this help
-  """      begin and end a text of several lines
-  Ctrl-C   stop an answer; at the prompt, press it twice to leave
-  Ctrl-D   leave`
+const colors = pc.createColors(process.stderr.isTTY && pc.isColorSupported)
+const remark = (text: string) => printNote(colors.dim(fitText(printable(text), process.stderr.columns || 80)))
+const complain = (error: CommandFailure) =>
+  printNote(
+    fitText(printable(`error: ${error.message}`), process.stderr.columns || 80).replace('error:', colors.red('error:'))
+  )
 
-/** Chats until the person leaves. @throws Interrupted when they leave by Ctrl-C */
-export async function chatInTerminal(session: ChatSession, options: Omit<PrintOptions, 'signal'>): Promise<void> {
-  const input = openTerminalInput()
+/**
+ * Opens the terminal, loads the model, and chats until the person leaves. What is typed while the model loads waits.
+ * @throws Interrupted when they leave by Ctrl-C
+ */
+export async function chatInTerminal(
+  chat: Omit<Chat, 'answer' | 'stopped' | 'savedAs'>,
+  load: (signal: AbortSignal) => Promise<void>
+): Promise<void> {
+  await chat.history.open().catch(historyFailed)
+  const whole: Chat = {
+    ...chat,
+    savedAs: undefined,
+    stopped: interruption(),
+    answer: prompt => answer(whole, prompt)
+  }
+  const input = openTerminalInput({
+    history: chat.history.prompts,
+    complete: text => completeLine(whole, text)
+  })
   const leave = () => input.close()
   interruption().addEventListener('abort', leave)
   try {
-    await chat(session, input, options)
+    await stoppable(whole, input, async () => {
+      await load(whole.stopped)
+      if (whole.stopped.aborted) throw new Interrupted(130)
+    })
+    printText(fitText(`Chatting with ${chat.session.settings.model}. /? shows help.`, process.stdout.columns || 80))
+    await converse(whole, input)
   } finally {
     interruption().removeEventListener('abort', leave)
     input.close()
   }
 }
 
-async function chat(session: ChatSession, input: TerminalInput, options: Omit<PrintOptions, 'signal'>) {
+/** Does something that Ctrl-C stops. */
+async function stoppable<T>(chat: Chat, input: TerminalInput, work: () => Promise<T>): Promise<T> {
+  const stop = new AbortController()
+  chat.stopped = AbortSignal.any([stop.signal, interruption()])
+  input.busy(() => stop.abort(new Interrupted(130)))
+  return await work()
+}
+
+async function converse(chat: Chat, input: TerminalInput): Promise<void> {
   const lines = new PromptLines()
   let warned = false
   for (;;) {
@@ -42,86 +74,140 @@ async function chat(session: ChatSession, input: TerminalInput, options: Omit<Pr
     }
     warned = false
     const line = lines.add(typed.line)
-    if (line.kind === 'unknown command') printText(`There is no command ${line.text}; /? lists the commands.`)
-    if (line.kind === 'prompt') await answerInChat(session, input, line.text, options)
-    if (line.kind !== 'command') continue
-    if (line.name === 'bye') return
-    if (line.name === 'help') printText(HELP)
-    if (line.name === 'clear') {
-      session.clear()
-      printText('The conversation is forgotten.')
-    }
+    if (line.kind === 'more' || line.kind === 'nothing') continue
+    await chat.history.add(historyEntry(line), chat.session.settings.history).catch(historyFailed)
+    if (await stoppable(chat, input, () => obey(chat, line))) return
   }
 }
 
-async function answerInChat(
-  session: ChatSession,
-  input: TerminalInput,
-  prompt: string,
-  options: Omit<PrintOptions, 'signal'>
-) {
-  const stop = new AbortController()
-  input.busy(() => stop.abort())
+let reported = false
+
+/** A history that cannot be kept is no reason to end a chat. */
+function historyFailed(error: Error): void {
+  if (!reported) remark(`The history of prompts cannot be kept: ${error.message}`)
+  reported = true
+}
+
+/** @returns whether the chat ends */
+async function obey(chat: Chat, line: { kind: 'prompt' | 'command'; text: string }): Promise<boolean> {
   try {
-    await printAnswer(session, prompt, { ...options, signal: stop.signal })
+    const command = line.kind === 'command' ? readCommand(line.text) : undefined
+    if (command?.kind === 'command') return await command.run(chat)
+    if (command?.kind === 'unknown') printText(fitText(command.message, process.stdout.columns || 80))
+    else await chat.answer(await attachImages(chat, line.text))
+  } catch (error) {
+    if (chat.stopped.aborted && !interruption().aborted) printText('')
+    else if (error instanceof CommandFailure) complain(error)
+    else throw error
+  }
+  return false
+}
+
+/** Attaches the images that a prompt names, where the model can see them. @returns the prompt without them */
+async function attachImages({ session }: Chat, prompt: string): Promise<string> {
+  const { text, paths } = imagesIn(prompt)
+  if (paths.length === 0) return prompt
+  // A path and nothing else was dropped here to be looked at.
+  if (text === '') await requireVision(session)
+  const { capabilities } = await session.about()
+  if (!capabilities.includes('vision')) {
+    remark(`${session.settings.model} cannot see images: it is only sent the ${paths.length > 1 ? 'paths' : 'path'}.`)
+    return prompt
+  }
+  for (const path of paths) session.attach(readImage(path))
+  remark(`Sent with: ${paths.join(', ')}`)
+  return text
+}
+
+/** @returns whether there is an answer */
+async function answer({ session, stopped }: Chat, prompt: string): Promise<boolean> {
+  const { verbose, raw } = session.settings
+  try {
+    const ended = await printAnswer(session, prompt, { verbose, raw, signal: stopped })
+    if (ended?.dropped) {
+      const room = ended.contextLength ? `: /set num_ctx ${2 * ended.contextLength} makes room` : ''
+      remark(`The ${ended.dropped} oldest messages do not fit the context any longer and are left out${room}.`)
+    }
+    const cut = ended && cutText(ended, true)
+    if (cut !== undefined) remark(session.settings.format === undefined ? cut : `${cut} (The JSON is not whole.)`)
+    return session.turns.at(-1)?.prompt === prompt
   } catch (error) {
     // The chat goes on after a failed answer: a model that crashed is loaded again for the next one.
     if (!(error instanceof CommandFailure)) throw error
-    printNote(`${pc.red('error:')} ${error.message}`)
+    complain(error)
+    if (error instanceof ServerRefusal && error.code === 'context_exceeded') {
+      remark('This message alone is too long: it is not part of the conversation. /set num_ctx makes room.')
+    } else remark('/regenerate sends the message again.')
+    return false
+  } finally {
+    printText('')
   }
-  printText('')
 }
 
 /** What a typed line means. */
 export type TypedLine =
   | { kind: 'prompt'; text: string }
-  /** A text in triple quotes continues on the next line. */
+  /** A line that begins with a slash. */
+  | { kind: 'command'; text: string }
+  /** The text continues on the next line. */
   | { kind: 'more' }
   | { kind: 'nothing' }
-  | { kind: 'command'; name: 'bye' | 'clear' | 'help' }
-  | { kind: 'unknown command'; text: string }
 
-const COMMANDS: Record<string, 'bye' | 'clear' | 'help'> = {
-  '/bye': 'bye',
-  '/exit': 'bye',
-  '/quit': 'bye',
-  '/clear': 'clear',
-  '/?': 'help',
-  '/help': 'help'
+/** What the arrow keys bring back: typed again, it means the same. */
+function historyEntry({ kind, text }: { kind: 'prompt' | 'command'; text: string }): string {
+  return kind === 'prompt' && /^\s*(\/|""")/.test(text) && !text.includes(QUOTES) ? `${QUOTES}${text}${QUOTES}` : text
 }
+
 const QUOTES = '"""'
+/** Where a text in quotes may begin: at once, or as the system's message. */
+const OPENING = /^\s*(\/set\s+system\s+)?"""/i
 
-/** Assembles prompts from lines: `"""` begins and ends a text of several lines. */
+/**
+ * Assembles prompts from lines: `"""` begins and ends a text of several lines, and a `\` at the end of a line continues
+ * it.
+ */
 export class PromptLines {
-  #open: string[] | undefined
+  /** What stands before the quotes that are open. */
+  #lead = ''
+  #quoted: string[] | undefined
+  #continued: string[] = []
 
-  /** Whether a text in triple quotes is open. */
+  /** Whether more lines are to come. */
   get unfinished(): boolean {
-    return this.#open !== undefined
+    return this.#quoted !== undefined || this.#continued.length > 0
   }
 
-  /** Drops an open text. */
+  /** Drops an unfinished text. */
   reset(): void {
-    this.#open = undefined
+    this.#quoted = undefined
+    this.#continued = []
   }
 
   add(line: string): TypedLine {
-    let text = line
-    if (!this.#open) {
-      const trimmed = line.trim()
-      if (trimmed === '') return { kind: 'nothing' }
-      if (Object.hasOwn(COMMANDS, trimmed)) return { kind: 'command', name: COMMANDS[trimmed]! }
-      // A single word after a slash is meant as a command; "/etc/hosts is …" and "/a b" are prompts.
-      if (/^\/[a-z?]+$/i.test(trimmed)) return { kind: 'unknown command', text: trimmed }
-      if (!trimmed.startsWith(QUOTES)) return { kind: 'prompt', text: line }
-      this.#open = []
-      text = trimmed.slice(QUOTES.length)
+    if (this.#quoted) return this.#quote(line)
+    const opening = this.#continued.length === 0 ? OPENING.exec(line) : null
+    if (opening) {
+      this.#lead = opening[1] ?? ''
+      this.#quoted = []
+      return this.#quote(line.slice(opening[0].length))
     }
+    // Of a text with several lines, which was pasted, a "\" at the end is part of it.
+    if (/(?<!\\)(\\\\)*\\$/.test(line) && !line.includes('\n')) {
+      this.#continued.push(line.slice(0, -1))
+      return { kind: 'more' }
+    }
+    const text = [...this.#continued.splice(0), line].join('\n')
+    if (text.trim() === '') return { kind: 'nothing' }
+    return { kind: text.trimStart().startsWith('/') ? 'command' : 'prompt', text }
+  }
+
+  #quote(text: string): TypedLine {
     const closed = text.trimEnd().endsWith(QUOTES)
-    this.#open.push(closed ? text.trimEnd().slice(0, -QUOTES.length) : text)
+    this.#quoted!.push(closed ? text.trimEnd().slice(0, -QUOTES.length) : text)
     if (!closed) return { kind: 'more' }
-    const prompt = this.#open.join('\n').replace(/^\n|\n$/g, '')
-    this.#open = undefined
-    return prompt.trim() === '' ? { kind: 'nothing' } : { kind: 'prompt', text: prompt }
+    const quoted = this.#quoted!.join('\n').replace(/^\n|\n$/g, '')
+    this.#quoted = undefined
+    if (quoted.trim() === '') return { kind: 'nothing' }
+    return this.#lead === '' ? { kind: 'prompt', text: quoted } : { kind: 'command', text: this.#lead + quoted }
   }
 }

@@ -53,6 +53,7 @@ Environment:
   CORRAL_API_KEYS    keys that the server accepts, separated by commas; commands send the first
   CORRAL_ORIGINS     origins of web pages that may call the server, separated by commas
   CORRAL_INSECURE    true lets a server without keys listen beyond this machine
+  CORRAL_HISTORY     off keeps no history of what is typed in chats
   CORRAL_LLAMA_CPP   a folder with llama-server and its companions
   CORRAL_LOG_LEVEL   least severe messages that are logged (info)
   HF_TOKEN           token for gated and private models of Hugging Face; HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE work too

@@ -1,4 +1,4 @@
-import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http'
 import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
 import { isSystemError, messageOf } from '../core/errors.ts'
@@ -24,6 +24,8 @@ interface StreamOptions {
   signal?: AbortSignal | undefined
   /** Takes comments about the current work (`loading 42%`). */
   onStatus?: (text: string) => void
+  /** Takes the headers of the reply before its first event. */
+  onHeaders?: (headers: IncomingHttpHeaders) => void
 }
 
 /** Where a command reaches a server. */
@@ -90,9 +92,14 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
       const text = await readText(await send(method, path, body, either), either)
       return parseJson(address, text) as Reply
     },
-    async *stream<Event extends object>(path: string, body?: unknown, { signal, onStatus }: StreamOptions = {}) {
+    async *stream<Event extends object>(
+      path: string,
+      body?: unknown,
+      { signal, onStatus, onHeaders }: StreamOptions = {}
+    ) {
       const either = signal ? AbortSignal.any([signal, ended]) : ended
       const response = await send(body === undefined ? 'GET' : 'POST', path, body, either)
+      onHeaders?.(response.headers)
       const events: (Event & { error?: unknown; code?: unknown })[] = []
       const parser = createParser({
         onEvent: ({ data }) => events.push(parseJson(address, data) as Event),

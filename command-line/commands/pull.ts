@@ -82,7 +82,7 @@ const FINAL_CODES = ['pull_cancelled', 'model_deleted', 'shutting_down']
  * Downloads a model, joins its download or continues it. Standard error shows what was chosen and the progress.
  * @param reference as it was typed, for the command to type next
  */
-async function pullWithProgress(client: ServerClient, reference: string, request: object): Promise<void> {
+export async function pullWithProgress(client: ServerClient, reference: string, request: object): Promise<void> {
   const began = Date.now()
   const waiting = await showProgress(`looking for ${reference}`, { plain: 'nothing' })
   let progress: Progress | undefined

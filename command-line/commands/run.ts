@@ -1,53 +1,64 @@
-import { type Command, InvalidArgumentError } from 'commander'
+import { join } from 'node:path'
+import type { Command } from 'commander'
+import { findHome } from '../../core/config/config-file.ts'
 import { messageOf } from '../../core/errors.ts'
-import { parseDuration } from '../../core/system/duration.ts'
-import { ChatSession, type ChatSettings } from '../chat-session.ts'
+import { dataPaths } from '../../core/system/data-paths.ts'
+import type { ChatSession } from '../chat-session.ts'
+import type { ChatSettings } from '../chat-settings.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
 import { printNote } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
-import { withServer } from '../server-connection.ts'
+import { ServerRefusal } from '../server-client.ts'
+import { type ServerConnection, withServer } from '../server-connection.ts'
 
+/** Values are texts still: what they must be is decided where `/set` decides it. */
 interface RunOptions {
   system?: string
-  temperature?: number
-  topP?: number
-  topK?: number
-  seed?: number
-  maxTokens?: number
-  numCtx?: number
-  format?: unknown
+  temperature?: string
+  topP?: string
+  topK?: string
+  seed?: string
+  maxTokens?: string
+  numCtx?: string
+  format?: string
   think?: boolean
   keepAlive?: string
   verbose?: boolean
   raw?: boolean
+  yes?: boolean
 }
 
 export function defineRun(program: Command, context: CommandContext): void {
   program
     .command('run')
     .description('chat with a model, or get one answer')
-    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
+    .argument('[model]', 'owner/name or owner/name:variant; without it, one is picked at the terminal', modelArgument)
     .argument('[prompt...]', 'one question; without it, and at a terminal, a chat')
     .option('--system <text>', 'instructions for the model')
-    .option('--temperature <number>', 'randomness; 0 always picks the likeliest token', number)
-    .option('--top-p <number>', 'keep the likeliest tokens with this total probability', number)
-    .option('--top-k <number>', 'keep this many of the likeliest tokens', whole)
-    .option('--seed <number>', 'repeats a random answer; -1 gives a new one each time', whole)
-    .option('--max-tokens <number>', 'longest answer; -1 is as long as the context allows', whole)
-    .option('--num-ctx <number>', 'context window in tokens', whole)
-    .option('--format <json>', '"json", or a JSON schema that the answer must match', format)
+    .option('--temperature <number>', 'randomness; 0 always picks the likeliest token')
+    .option('--top-p <number>', 'keep the likeliest tokens with this total probability')
+    .option('--top-k <number>', 'keep this many of the likeliest tokens')
+    .option('--seed <number>', 'repeats a random answer; -1 gives a new one each time')
+    .option('--max-tokens <number>', 'longest answer; -1 is as long as the context allows')
+    .option('--num-ctx <number>', 'context window in tokens')
+    .option('--format <json>', '"json", a JSON schema that the answer must match, or @ and the path of one')
     .option('--think', 'let the model think first, if it can')
     .option('--no-think', 'do not let it think')
-    .option('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit', keepAlive)
+    .option('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit')
     .option('--raw', 'print the answer as the model writes it, without laying out its Markdown')
     .option('--verbose', 'print token counts and speed after each answer, to standard error')
+    .option('--yes', 'pull the model without asking if it is not here')
     .addHelpText(
       'after',
       `
 Text from a pipe is the prompt; with both, the pipe's text follows the prompt after a blank line. The answer goes to
-standard output and everything else to standard error. In a chat, /? lists the commands; Ctrl-C stops an answer and
-Ctrl-D leaves. When no server runs, one is started and stops with this command.
+standard output and everything else to standard error, also that an answer was cut by --max-tokens or the end of the
+context. In a chat, /? lists the commands; Ctrl-C stops an answer and Ctrl-D leaves. A chat that is longer than the
+context goes on without its oldest messages. When no server runs, one is started and stops with this command.
+
+Exit codes: 0 the model answered, 1 it failed, or an answer with --format was cut and is no whole JSON, 4 there is no
+such model.
 
 Examples:
   corral run corral/tiny-chat
@@ -55,46 +66,107 @@ Examples:
   git diff | corral run me/coder "Write a commit message for this change:"
   corral run me/model "Three colours as a JSON list" --format json`
     )
-    .action((model: string, words: string[], options: RunOptions) => run(context, model, words, options))
+    .action((model: string | undefined, words: string[], options: RunOptions) => run(context, model, words, options))
 }
 
-function settingsOf(model: string, given: RunOptions): ChatSettings {
-  const { temperature, topP, topK, seed, maxTokens, numCtx, system, format, think, keepAlive } = given
-  const options = { temperature, top_p: topP, top_k: topK, seed, max_tokens: maxTokens, num_ctx: numCtx }
-  const set = Object.entries(options).filter((entry): entry is [string, number] => entry[1] !== undefined)
-  return { model, options: Object.fromEntries(set), system, format, think, keepAlive }
+/** @throws CommandFailure where an option is not what it must be */
+async function settingsOf(model: string, given: RunOptions, env: NodeJS.ProcessEnv): Promise<ChatSettings> {
+  const { applySetting } = await import('../chat-settings.ts')
+  const {
+    temperature,
+    topP,
+    topK,
+    seed,
+    maxTokens,
+    numCtx,
+    system,
+    format,
+    think,
+    keepAlive,
+    verbose = false,
+    raw = false
+  } = given
+  const history = !['off', 'false', 'no', '0'].includes(env.CORRAL_HISTORY?.trim().toLowerCase() ?? '')
+  const settings: ChatSettings = { model, system, think, options: {}, verbose, raw, history }
+  const texts = { temperature, top_p: topP, top_k: topK, seed, max_tokens: maxTokens, num_ctx: numCtx, format }
+  for (const [name, text] of Object.entries({ ...texts, keep_alive: keepAlive })) {
+    if (text !== undefined) applySetting(settings, name, text)
+  }
+  return settings
 }
 
-async function run(context: CommandContext, model: string, words: string[], options: RunOptions) {
+async function run(context: CommandContext, named: string | undefined, words: string[], options: RunOptions) {
   const { stdin, stdout } = process
-  const { verbose = false, raw } = options
+  if (named === undefined && !(stdin.isTTY && stdout.isTTY)) {
+    throw new CommandFailure(
+      EXIT.usage,
+      'Name a model: corral run <model> [prompt]. At a terminal, "corral run" alone lets you pick one.'
+    )
+  }
+  const settings = await settingsOf(named ?? '', options, context.env)
   const parts = [words.join(' '), stdin.isTTY ? '' : await readAll(stdin)]
   const prompt = parts.filter(part => part.trim() !== '').join('\n\n')
   const chatting = prompt === '' && stdin.isTTY && stdout.isTTY
   if (prompt === '' && !chatting) {
     throw new CommandFailure(EXIT.usage, 'There is no prompt. Put one after the model, or send one through a pipe.')
   }
-  await withServer(context, 'usual', async ({ client, own }) => {
+  await withServer(context, 'usual', async connection => {
+    const { client, own } = connection
     if (own) {
       printNote('No server is running; started one that stops with this chat. "corral serve" keeps one running.')
     }
-    const session = new ChatSession(client, settingsOf(model, options))
-    await load(session)
-    const [{ chatInTerminal }, { printAnswer }] = await Promise.all([
+    if (named === undefined) settings.model = await (await import('../model-choice.ts')).pickModel(client)
+    const { ChatSession } = await import('../chat-session.ts')
+    const session = new ChatSession(client, settings)
+    if (!chatting) return await answerOnce(connection, session, prompt, options)
+    await beHere(connection, session, options)
+    const { home } = dataPaths(findHome({ ...context, flags: context.flags() }).home, undefined)
+    const [{ chatInTerminal }, { PromptHistory }, { SavedChats }] = await Promise.all([
       import('../chat.ts'),
-      import('../print-answer.ts')
+      import('../prompt-history.ts'),
+      import('../saved-chats.ts')
     ])
-    if (!chatting) return await printAnswer(session, prompt, { verbose, raw })
-    stdout.write(`Chatting with ${model}. /? shows help.\n`)
-    await chatInTerminal(session, { verbose, raw })
+    const history = new PromptHistory(join(home, 'chat-history.jsonl'))
+    const chat = { client, session, history, saved: new SavedChats(join(home, 'chats')) }
+    await chatInTerminal(chat, signal => load(session, signal))
   })
 }
 
+async function answerOnce({ client }: ServerConnection, session: ChatSession, prompt: string, options: RunOptions) {
+  try {
+    await load(session)
+  } catch (error) {
+    if (!isMissing(error)) throw error
+    await (await import('../model-choice.ts')).offerPull(client, session.settings.model, error, options.yes === true)
+    await load(session)
+  }
+  const { verbose, raw, format } = session.settings
+  const [{ printAnswer }, { cutText }] = await Promise.all([import('../print-answer.ts'), import('../chat-session.ts')])
+  const ended = await printAnswer(session, prompt, { verbose, raw })
+  const cut = ended && cutText(ended, false)
+  if (cut === undefined) return
+  if (format === undefined) return printNote(`note: ${cut}`)
+  throw new CommandFailure(EXIT.failure, `The JSON is not whole. ${cut}`)
+}
+
+/** Offers to pull the model of a chat where it is not here. */
+async function beHere({ client }: ServerConnection, session: ChatSession, options: RunOptions): Promise<void> {
+  try {
+    await session.about()
+  } catch (error) {
+    if (!isMissing(error)) throw error
+    await (await import('../model-choice.ts')).offerPull(client, session.settings.model, error, options.yes === true)
+  }
+}
+
+const isMissing = (error: unknown): error is ServerRefusal =>
+  error instanceof ServerRefusal && error.code === 'model_not_found'
+
 /** Loads the model and shows the progress, which the heartbeats of an answer report only now and then. */
-async function load(session: ChatSession): Promise<void> {
+async function load(session: ChatSession, signal?: AbortSignal): Promise<void> {
   const progress = await showProgress('loading', { plain: 'nothing' })
   try {
-    await session.load(text => progress.status(text))
+    await session.load(text => progress.status(text), signal)
   } finally {
     progress.clear()
   }
@@ -114,31 +186,4 @@ async function readAll(stream: NodeJS.ReadStream): Promise<string> {
   } finally {
     signal.removeEventListener('abort', giveUp)
   }
-}
-
-function number(text: string): number {
-  const value = Number(text)
-  if (text.trim() === '' || !Number.isFinite(value)) throw new InvalidArgumentError('It must be a number.')
-  return value
-}
-
-function whole(text: string): number {
-  if (/^\s*[+-]?\d+\s*$/.test(text) && Number.isSafeInteger(Number(text))) return Number(text)
-  throw new InvalidArgumentError('It must be a whole number.')
-}
-
-function format(text: string): unknown {
-  if (text === 'json') return text
-  try {
-    const schema: unknown = JSON.parse(text)
-    if (typeof schema === 'object' && schema !== null && !Array.isArray(schema)) return schema
-  } catch {
-    // Reported below, together with JSON that is no schema.
-  }
-  throw new InvalidArgumentError('It must be json, or a JSON schema such as {"type":"object"}.')
-}
-
-function keepAlive(text: string): string {
-  if (parseDuration(text) !== undefined) return text
-  throw new InvalidArgumentError('It must be seconds, or a time such as 10m or 1h30m.')
 }

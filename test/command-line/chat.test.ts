@@ -1,32 +1,9 @@
-import type { ServerResponse } from 'node:http'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import { DEMO, startCorral, until } from '../support/corral.ts'
+import { chatServer, DONE, say } from './chat-server.ts'
 import { corral, newHome } from './command.ts'
-import { event, scriptedServer } from './scripted-server.ts'
+import { event } from './scripted-server.ts'
 import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
-
-interface Chat {
-  messages: { role: string; content: string }[]
-  options: object
-}
-
-/** A server whose answers to chats the test makes. */
-async function fakeServer(t: Test, answer: (reply: ServerResponse, count: number) => void) {
-  const server = await scriptedServer(t, {
-    'POST /api/load': reply => reply.end('data: {"status":"ready"}\n\n'),
-    'POST /api/chat': (reply, _body, count) => answer(reply, count)
-  })
-  return {
-    ...server,
-    /** Bodies of the chats so far. */
-    get chats() {
-      return server.bodies('POST /api/chat') as unknown as Chat[]
-    }
-  }
-}
-
-const say = (content: string) => event({ message: { role: 'assistant', content }, done: false })
-const DONE = event({ done: true, done_reason: 'stop', eval_count: 2, eval_duration: 1e9 })
 
 t.test('run: a chat with the real model at a terminal', async t => {
   const server = await startCorral(t)
@@ -45,7 +22,7 @@ t.test('run: a chat with the real model at a terminal', async t => {
 })
 
 t.test('run: Ctrl-C stops an answer, and the chat continues', async t => {
-  const server = await fakeServer(t, (reply, count) => {
+  const server = await chatServer(t, (reply, count) => {
     reply.write(': loading 42%\n\n')
     reply.write(say(count === 1 ? 'endless ' : 'short'))
     if (count > 1) reply.end(DONE)
@@ -71,7 +48,7 @@ t.test('run: Ctrl-C stops an answer, and the chat continues', async t => {
 })
 
 t.test('run: Ctrl-C at the prompt drops the line; pressed twice, it leaves', async t => {
-  const server = await fakeServer(t, reply => reply.end(say('ok') + DONE))
+  const server = await chatServer(t, reply => reply.end(say('ok') + DONE))
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t))
   await terminal.sees('>>> ')
   terminal.press('half a line')
@@ -89,7 +66,7 @@ t.test('run: Ctrl-C at the prompt drops the line; pressed twice, it leaves', asy
 })
 
 t.test('run: prompts of several lines, in triple quotes or pasted', async t => {
-  const server = await fakeServer(t, reply => reply.end(say('ok') + DONE))
+  const server = await chatServer(t, reply => reply.end(say('ok') + DONE))
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t))
   await terminal.sees('>>> ')
   terminal.press(`"""one${ENTER}`)
@@ -100,12 +77,14 @@ t.test('run: prompts of several lines, in triple quotes or pasted', async t => {
   await terminal.sees('lines')
   terminal.press(ENTER)
   await terminal.sees(/ok.*>>> /s)
+  terminal.press(`three \\${ENTER}`)
+  await terminal.sees('... ')
+  terminal.press(`four${ENTER}`)
+  await terminal.sees(/ok.*>>> /s)
   t.same(
     server.chats.map(({ messages }) => messages.at(-1)!.content),
-    ['one\ntwo', 'pasted\nlines']
+    ['one\ntwo', 'pasted\nlines', 'three \nfour']
   )
-  terminal.press(`/what${ENTER}`)
-  await terminal.sees('There is no command /what')
   terminal.press(`/?${ENTER}`)
   await terminal.sees('/clear')
   terminal.press(CTRL_D)
@@ -113,7 +92,7 @@ t.test('run: prompts of several lines, in triple quotes or pasted', async t => {
 })
 
 t.test('run: progress, thinking, counters and failures of an answer', async t => {
-  const server = await fakeServer(t, (reply, count) => {
+  const server = await chatServer(t, (reply, count) => {
     if (count === 2)
       return reply.end(say('half') + event({ done: true, error: 'The engine crashed.', code: 'engine_crashed' }))
     if (count === 3) return reply.end(say('cut'))
@@ -138,11 +117,11 @@ t.test('run: progress, thinking, counters and failures of an answer', async t =>
 
   const plain = await corral(['run', 'me/model', 'go', '--seed', '7', '--num-ctx', '64', ...server.flags], { home })
   t.match(plain, { code: 0, stdout: 'an \x1b[2Janswer\n', stderr: '' }, 'a pipe gets the answer and nothing else')
-  t.same(server.chats.at(-1)!.options, { seed: 7, num_ctx: 64 })
+  t.same(server.chats.at(-1)!.options, { context_overflow: 'drop_oldest', seed: 7, num_ctx: 64 })
 })
 
 t.test('run: a single answer reports failures and ends with an interrupt', async t => {
-  const server = await fakeServer(t, (reply, count) => {
+  const server = await chatServer(t, (reply, count) => {
     if (count === 1) return reply.end(event({ done: true, error: 'Out of memory.', code: 'insufficient_memory' }))
     if (count === 2) return reply.destroy()
     reply.write(say('endless '))

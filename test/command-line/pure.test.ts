@@ -1,7 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { PromptLines } from '../../command-line/chat.ts'
 import { formatCounters } from '../../command-line/chat-session.ts'
 import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/command-failure.ts'
 import { formatRunning, processorOf } from '../../command-line/commands/loaded-models.ts'
@@ -127,45 +126,6 @@ t.test('the details of a model in show', async t => {
   t.match(text, /m\.gguf {2}10 B {2}model/)
   t.notMatch(text, 'undefined')
   t.equal(printable('a\tb\nc\r\x1b]0;x\x07\u009b31m'), 'a\tb\nc]0;x31m')
-})
-
-t.test('typed lines become prompts and commands', async t => {
-  for (const [typed, expected] of [
-    [['hello there '], [{ kind: 'prompt', text: 'hello there ' }]],
-    [['   '], [{ kind: 'nothing' }]],
-    [[' /bye'], [{ kind: 'command', name: 'bye' }]],
-    [['/quit'], [{ kind: 'command', name: 'bye' }]],
-    [['/?'], [{ kind: 'command', name: 'help' }]],
-    [['/clear '], [{ kind: 'command', name: 'clear' }]],
-    [['/foo'], [{ kind: 'unknown command', text: '/foo' }]],
-    [['/constructor'], [{ kind: 'unknown command', text: '/constructor' }]],
-    [['/etc/hosts is what?'], [{ kind: 'prompt', text: '/etc/hosts is what?' }]],
-    [
-      ['"""one', 'two"""'],
-      [{ kind: 'more' }, { kind: 'prompt', text: 'one\ntwo' }]
-    ],
-    [
-      ['"""', '/bye', '', 'x', '"""'],
-      [{ kind: 'more' }, { kind: 'more' }, { kind: 'more' }, { kind: 'more' }, { kind: 'prompt', text: '/bye\n\nx' }]
-    ],
-    [['"""all in one"""'], [{ kind: 'prompt', text: 'all in one' }]],
-    [['"""a\nb"""'], [{ kind: 'prompt', text: 'a\nb' }]],
-    [['""""""'], [{ kind: 'nothing' }]],
-    [['pasted\nlines'], [{ kind: 'prompt', text: 'pasted\nlines' }]]
-  ] as const) {
-    const lines = new PromptLines()
-    t.same(
-      typed.map(line => lines.add(line)),
-      expected,
-      JSON.stringify(typed)
-    )
-    t.equal(lines.unfinished, false)
-  }
-  const lines = new PromptLines()
-  lines.add('"""open')
-  t.equal(lines.unfinished, true)
-  lines.reset()
-  t.same(lines.add('x'), { kind: 'prompt', text: 'x' })
 })
 
 t.test('where a command looks for a server', async t => {

@@ -24,15 +24,16 @@ interface TerminalOptions {
   rows?: number
   /** What starts the command, such as `setsid --wait`. */
   launcher?: string
+  env?: Record<string, string>
 }
 
 export function onTerminal(t: Test, args: string[], home: string, options: TerminalOptions = {}): Terminal {
-  const { columns = 80, rows = 24, launcher = '' } = options
+  const { columns = 80, rows = 24, launcher = '', env = {} } = options
   const quoted = [process.execPath, MAIN, ...args].map(word => `'${word}'`).join(' ')
   const command = `stty cols ${columns} rows ${rows}; exec ${launcher} ${quoted}`
   const child: ChildProcess = spawn('script', ['-qec', command, '/dev/null'], {
     cwd: home,
-    env: { ...commandEnvironment({ home }), TERM: 'xterm' },
+    env: { ...commandEnvironment({ home, env }), TERM: 'xterm' },
     stdio: ['pipe', 'pipe', 'inherit']
   })
   const exited = once(child, 'close').then(([code]) => code as number | null)

@@ -1,0 +1,371 @@
+import { existsSync } from 'node:fs'
+import { readdir } from 'node:fs/promises'
+import { nearest } from '../core/config/suggestion.ts'
+import type { LocalModel } from '../core/contracts/native-records.ts'
+import type { ChatSession } from './chat-session.ts'
+import {
+  allowedFor,
+  applySetting,
+  describeSettings,
+  SETTING_NAMES,
+  shownSetting,
+  shownSettings,
+  valuesOf
+} from './chat-settings.ts'
+import { CommandFailure, EXIT } from './command-failure.ts'
+import { formatModel } from './commands/stored-models.ts'
+import { fitText, formatPairs, printable, printText, relativeTime } from './output.ts'
+import { showProgress } from './progress-display.ts'
+import type { PromptHistory } from './prompt-history.ts'
+import { readImage, typedPath } from './prompt-images.ts'
+import type { SavedChats } from './saved-chats.ts'
+import type { ServerClient } from './server-client.ts'
+
+/** What the commands of a chat work with. */
+export interface Chat {
+  client: ServerClient
+  session: ChatSession
+  history: PromptHistory
+  saved: SavedChats
+  /** What this conversation was saved or loaded as last. */
+  savedAs: string | undefined
+  /** Answers a prompt. @returns whether there is an answer */
+  answer(prompt: string): Promise<boolean>
+  /** Aborted by Ctrl-C while a command runs. */
+  stopped: AbortSignal
+}
+
+interface ChatCommand {
+  /** Without the slash; the first is the one that is shown. */
+  names: readonly string[]
+  /** What follows the name. */
+  takes?: string
+  help: string
+  /** What Tab offers for the last of the words behind the name. */
+  complete?(chat: Chat, words: string[]): Promise<string[]> | string[]
+  /** @param text what follows the name @returns true where the chat ends; it may be a promise of that */
+  run(chat: Chat, text: string): unknown
+}
+
+const SHOWN = ['model', 'system', 'template', 'license']
+const width = () => process.stdout.columns || 80
+const say = (text: string) => printText(fitText(printable(text), width()))
+const fail = (message: string) => new CommandFailure(EXIT.usage, message)
+
+const COMMANDS: readonly ChatCommand[] = [
+  {
+    names: ['set'],
+    takes: '<name> <value>',
+    help: 'change a setting; alone, list what can be set; the value "default" undoes it',
+    complete: (_chat, words) => (words.length === 1 ? SETTING_NAMES : words.length === 2 ? valuesOf(words[0]!) : []),
+    run: ({ session }, text) => set(session, text)
+  },
+  {
+    names: ['show'],
+    takes: '[what]',
+    help: `what is set; or ${SHOWN.join(', ')}`,
+    complete: (_chat, words) => (words.length === 1 ? SHOWN : []),
+    run: (chat, text) => show(chat, text)
+  },
+  {
+    names: ['model'],
+    takes: '[name]',
+    help: 'go on with another model; alone, list those here',
+    complete: async (chat, words) =>
+      words.length === 1 ? (await chatModels(chat.client)).map(({ name }) => name) : [],
+    run: (chat, text) => (text === '' ? listModels(chat) : switchModel(chat, text))
+  },
+  {
+    names: ['regenerate', 'retry'],
+    takes: '[seed]',
+    help: 'answer the last message again',
+    run: (chat, text) => regenerate(chat, text)
+  },
+  {
+    names: ['image'],
+    takes: '<path>',
+    help: 'send an image with the next message',
+    complete: (_chat, words) => filesFor(words.join(' ')),
+    run: (chat, text) => attach(chat, text)
+  },
+  {
+    names: ['save'],
+    takes: '[name]',
+    help: 'keep the conversation',
+    complete: ({ saved }, words) => (words.length === 1 ? saved.names() : []),
+    run: (chat, text) => save(chat, text)
+  },
+  {
+    names: ['load'],
+    takes: '[name]',
+    help: 'go on with a kept one; alone, list them',
+    complete: ({ saved }, words) => (words.length === 1 ? saved.names() : []),
+    run: (chat, text) => (text === '' ? listSaved(chat.saved) : load(chat, text))
+  },
+  {
+    names: ['clear'],
+    help: 'forget the conversation',
+    run(chat) {
+      chat.session.clear()
+      chat.savedAs = undefined
+      say('The conversation is forgotten.')
+    }
+  },
+  { names: ['help', '?'], help: 'show this help', run: () => say(help()) },
+  { names: ['bye', 'exit', 'quit'], help: 'leave', run: () => true }
+]
+
+const NAMES = COMMANDS.flatMap(({ names }) => names)
+const called = (name: string) => COMMANDS.find(({ names }) => names.includes(name.toLowerCase()))
+
+function help(): string {
+  const commands = COMMANDS.map(({ names, takes, help }): [string, string] => [
+    `/${names[0]}${takes ? ` ${takes}` : ''}`,
+    help
+  ])
+  return formatPairs([
+    ...commands,
+    ['"""', 'begin and end a text of several lines; a "\\" at the end of a line, or Alt-Enter, goes on too'],
+    ['Tab', 'complete commands, settings and names'],
+    ['Ctrl-C', 'stop an answer; at the prompt, press it twice to leave'],
+    ['Ctrl-D', 'leave']
+  ])
+}
+
+/** What a line with a slash at its beginning is. */
+type CommandLine =
+  | { kind: 'command'; run(chat: Chat): Promise<boolean> }
+  | { kind: 'unknown'; message: string }
+  /** It begins with a path, such as `/etc/hosts`. */
+  | { kind: 'prompt' }
+
+/**
+ * Reads a line that begins with a slash. A first word that could be a command is none only if it is the path of a file:
+ * a command that was mistyped must not be sent to the model.
+ */
+export function readCommand(line: string): CommandLine {
+  const [, name, rest] = /^\/([A-Za-z?][\w?-]*)(?:\s+([\s\S]*))?$/.exec(line.trim()) ?? []
+  if (name === undefined) return { kind: 'prompt' }
+  const command = called(name)
+  if (command) {
+    const run = async (chat: Chat) => {
+      if (rest && !command.takes) throw fail(`/${name} stands alone; got ${rest.slice(0, 60)} behind it.`)
+      return (await command.run(chat, rest ?? '')) === true
+    }
+    return { kind: 'command', run }
+  }
+  if (existsSync(`/${name}`)) return { kind: 'prompt' }
+  const near = nearest(name, NAMES)
+  const quoted = rest === undefined ? '' : ' To send the line as it is, put it between """ and """.'
+  const hint = near ? `Did you mean /${near}?` : '/? lists the commands.'
+  return { kind: 'unknown', message: `There is no command /${name}. ${hint}${quoted}` }
+}
+
+/** What Tab offers for the text before the cursor, and the part of it that the offer takes the place of. */
+export async function completeLine(chat: Chat, text: string): Promise<[offers: string[], replaced: string]> {
+  const [, name, gap, rest = ''] = /^\/([\w?-]*)(\s+)?([\s\S]*)$/.exec(text) ?? []
+  if (name === undefined) return [[], text]
+  if (gap === undefined) {
+    const offers = COMMANDS.map(({ names, takes }) => `/${names[0]}${takes ? ' ' : ''}`)
+    return [rest === '' ? offers.filter(offer => offer.startsWith(text.toLowerCase())) : [], text]
+  }
+  const command = called(name)
+  const words = rest.split(/\s+/)
+  const last = command?.names[0] === 'image' ? rest : words.at(-1)!
+  const all = (await command?.complete?.(chat, words)) ?? []
+  const offers = all.filter(offer => offer.toLowerCase().startsWith(last.toLowerCase()))
+  const ends = command?.names[0] === 'set' && words.length === 1 ? ' ' : ''
+  return [offers.map(offer => offer + ends), last]
+}
+
+function set(session: ChatSession, text: string): undefined {
+  const [, name, value] = /^(\S+)(?:\s+([\s\S]*))?$/.exec(text) ?? []
+  if (name === undefined) {
+    say(`${formatPairs(describeSettings())}\n\nSet one with: /set <name> <value>. The value "default" undoes it.`)
+    return
+  }
+  if (value === undefined) {
+    const allowed = allowedFor(name)
+    if (allowed !== undefined) {
+      const now = shownSetting(session.settings, name)
+      say(`${name} must be ${allowed}; ${now === undefined ? 'it is not set' : `it is ${now}`}.`)
+      return
+    }
+  }
+  const known = applySetting(session.settings, name, value ?? '')
+  session.settingChanged(known)
+  const now = shownSetting(session.settings, known)
+  say(now === undefined ? `${known} has its default again.` : `${known} is ${now}`)
+}
+
+async function show({ session, savedAs }: Chat, what: string): Promise<undefined> {
+  const { settings } = session
+  const topic = what.toLowerCase()
+  if (topic === '') {
+    const { turns, unsent, contextUse, attached } = session
+    const { system } = await session.about()
+    const messages = `${2 * turns.length} messages${unsent > 0 ? `, of which the ${unsent} oldest are not sent any longer` : ''}`
+    say(
+      formatPairs([
+        ['model', settings.model],
+        ['conversation', savedAs === undefined ? messages : `${messages}; saved as ${savedAs}`],
+        ['context', contextUse && `${contextUse.tokens} of ${contextUse.contextLength} tokens are used`],
+        ['images', attached > 0 ? `${attached} for the next message` : undefined],
+        ['system', settings.system === undefined && system ? `${system} (the model's own)` : undefined],
+        ...shownSettings(settings)
+      ])
+    )
+    return
+  }
+  if (!SHOWN.includes(topic)) {
+    const near = nearest(topic, SHOWN)
+    throw fail(`There is no /show ${what}. ${near ? `Did you mean ${near}?` : `There are ${SHOWN.join(', ')}.`}`)
+  }
+  const about = await session.about()
+  if (topic === 'model') return void say(formatModel(about, new Date()))
+  const text = topic === 'system' ? (settings.system ?? about.system) : about[topic as 'template' | 'license']
+  printText(text ? printable(text) : `There is no ${topic === 'system' ? 'system message' : topic}.`)
+}
+
+/** The models that can chat. */
+export async function chatModels(client: ServerClient): Promise<LocalModel[]> {
+  const { models } = await client.json<{ models: LocalModel[] }>('GET', '/api/tags')
+  return models.filter(({ capabilities }) => capabilities.includes('completion'))
+}
+
+async function listModels({ client, session }: Chat): Promise<undefined> {
+  const names = (await chatModels(client)).map(({ name }) => name)
+  const current = session.settings.model.toLowerCase()
+  say(
+    names.map(name => `${name.toLowerCase() === current ? '*' : ' '} ${name}`).join('\n') || 'There is no model here.'
+  )
+}
+
+async function switchModel(chat: Chat, model: string): Promise<undefined> {
+  await loadingWith(chat, model)
+  const { turns } = chat.session
+  say(`Chatting with ${model} now${turns.length > 0 ? '; it is sent the conversation so far' : ''}.`)
+}
+
+async function loadingWith({ session, stopped }: Chat, model: string): Promise<void> {
+  const progress = await showProgress(`loading ${model}`, { plain: 'nothing' })
+  try {
+    await session.switchTo(model, text => progress.status(text), stopped)
+  } finally {
+    progress.clear()
+  }
+}
+
+async function regenerate(chat: Chat, text: string): Promise<undefined> {
+  if (text !== '' && !/^\d{1,15}$/.test(text)) throw fail(`The seed must be a whole number; got ${text}.`)
+  const { options } = chat.session.settings
+  const random = Math.floor(Math.random() * 2 ** 31)
+  // With a fixed seed the same answer would come again.
+  const seed = text !== '' ? Number(text) : options.seed === undefined ? undefined : random
+  const again = chat.session.takeBack(seed)
+  if (!again) throw fail('There is no message yet that could be answered again.')
+  if (options.temperature === 0) say('The temperature is 0: the answer will probably be the same.')
+  if (!(await chat.answer(again.prompt))) again.restore()
+}
+
+async function attach({ session }: Chat, text: string): Promise<undefined> {
+  if (text === '') throw fail('Name an image: /image <path>')
+  await requireVision(session)
+  const path = typedPath(text)
+  session.attach(readImage(path))
+  say(`${path} goes with the next message.`)
+}
+
+/** @throws CommandFailure where the model cannot see */
+export async function requireVision(session: ChatSession): Promise<void> {
+  const { capabilities } = await session.about()
+  if (capabilities.includes('vision')) return
+  throw fail(
+    `${session.settings.model} cannot see images. Use a model with vision ("/show model" lists what one can do).`
+  )
+}
+
+/** Files and folders that a typed path may go on to. */
+async function filesFor(typed: string): Promise<string[]> {
+  const folder = typed.slice(0, typed.lastIndexOf('/') + 1)
+  const entries = await readdir(typedPath(folder === '' ? './' : folder), { withFileTypes: true })
+  const hidden = typed.slice(folder.length).startsWith('.')
+  return entries
+    .filter(({ name }) => hidden || !name.startsWith('.'))
+    .filter(entry => !entry.isFile() || /\.(png|jpe?g|gif|bmp|webp)$/i.test(entry.name))
+    .map(entry => folder + entry.name.replace(/[\s"'\\]/g, '\\$&') + (entry.isFile() ? '' : '/'))
+}
+
+async function save(chat: Chat, text: string): Promise<undefined> {
+  const { session, saved } = chat
+  const [, name = chat.savedAs, force] = /^(\S+?)(!?)$/.exec(text) ?? []
+  if (name === undefined || (text !== '' && force === undefined)) {
+    throw fail('Name the conversation with letters and digits: /save <name>')
+  }
+  if (session.turns.length === 0) throw fail('There is nothing to save yet.')
+  const there = force === '!' || name === chat.savedAs ? undefined : await saved.read(name)
+  if (there) {
+    const when = relativeTime(there.saved_at, new Date())
+    throw fail(
+      `There is a conversation ${name} already (${2 * there.turns.length} messages, saved ${when}). Replace it with: /save ${name}!`
+    )
+  }
+  const { model, system, options, format, think } = session.settings
+  await saved.write(name, {
+    model,
+    options,
+    turns: [...session.turns],
+    ...(system !== undefined && { system }),
+    ...(format !== undefined && { format }),
+    ...(think !== undefined && { think })
+  })
+  chat.savedAs = name
+  say(`The conversation (${2 * session.turns.length} messages) is saved. Go on with it: /load ${name}`)
+}
+
+async function listSaved(saved: SavedChats): Promise<undefined> {
+  const names = await saved.names()
+  if (names.length === 0) return void say('There are no saved conversations. Save this one with: /save <name>')
+  const lines = await Promise.all(
+    names.map(async (name): Promise<[string, string]> => {
+      try {
+        const chat = await saved.read(name)
+        if (!chat) return [name, '']
+        return [name, `${2 * chat.turns.length} messages, ${chat.model}, ${relativeTime(chat.saved_at, new Date())}`]
+      } catch {
+        return [name, 'it cannot be read; /load says why']
+      }
+    })
+  )
+  say(formatPairs(lines))
+}
+
+async function load(chat: Chat, name: string): Promise<undefined> {
+  const { session, saved } = chat
+  const kept = await saved.read(name)
+  if (!kept) {
+    const names = await saved.names()
+    const near = nearest(name, names)
+    const hint = near ? `Did you mean ${near}?` : '/load lists the saved ones.'
+    throw fail(`There is no saved conversation ${name}. ${hint}`)
+  }
+  const { settings } = session
+  let trouble = ''
+  Object.assign(settings, {
+    system: kept.system,
+    options: { ...kept.options },
+    format: kept.format,
+    think: kept.think
+  })
+  session.restore(kept.turns)
+  chat.savedAs = name
+  try {
+    await loadingWith(chat, kept.model)
+  } catch (error) {
+    if (!(error instanceof CommandFailure)) throw error
+    trouble = ` ${kept.model} cannot be used (${error.message}), so that ${settings.model} goes on with it.`
+  }
+  say(`Going on with ${name}: ${2 * kept.turns.length} messages, ${settings.model}.${trouble}`)
+  const last = session.turns.at(-1)
+  if (last) printText(printable(`\n>>> ${last.prompt}\n${last.answer.trimEnd()}\n`))
+}

@@ -1,0 +1,306 @@
+import { readFileSync } from 'node:fs'
+import { resolve } from 'node:path'
+import { nearest } from '../core/config/suggestion.ts'
+import { messageOf } from '../core/errors.ts'
+import { LoadOptionsSchema } from '../core/models/load-options.ts'
+import { OverflowPolicySchema, optionName, SamplingOptionsSchema } from '../core/models/options.ts'
+import { parseDuration } from '../core/system/duration.ts'
+import { allowedBy, fits, type JsonSchema } from '../core/system/schema-check.ts'
+import { CommandFailure, EXIT } from './command-failure.ts'
+
+/** What a chat is set to. All but the last three is sent with every request. */
+export interface ChatSettings {
+  model: string
+  system?: string | undefined
+  /** As `options` of the API. */
+  options: Record<string, unknown>
+  /** `json`, or a JSON schema. */
+  format?: unknown
+  think?: boolean | undefined
+  keepAlive?: string | undefined
+  /** Whether token counts and speed follow each answer. */
+  verbose: boolean
+  /** Whether answers are printed as the model writes them, without laying out their Markdown. */
+  raw: boolean
+  /** Whether prompts are kept for the next chats. */
+  history: boolean
+}
+
+const share = { type: 'number', minimum: 0, maximum: 1 }
+const fromZero = { type: 'number', minimum: 0 }
+
+/** What the engine knows beside corral's own options. */
+const ENGINE_OPTIONS: Record<string, JsonSchema> = {
+  min_p: { ...share, description: 'Keep tokens at least this likely, beside the likeliest' },
+  typical_p: { ...share, description: 'Locally typical sampling; 1 is off' },
+  top_n_sigma: { type: 'number', minimum: -1, description: 'Keep tokens within this many deviations; -1 is off' },
+  repeat_penalty: { ...fromZero, description: 'Against repetition; 1 is off' },
+  repeat_last_n: { type: 'integer', minimum: -1, description: 'Tokens that are looked at for repetition; -1 is all' },
+  presence_penalty: { type: 'number', minimum: -2, maximum: 2, description: 'Against tokens that were there' },
+  frequency_penalty: { type: 'number', minimum: -2, maximum: 2, description: 'Against tokens that were there often' },
+  mirostat: { enum: [0, 1, 2], type: 'integer', description: 'Mirostat sampling; 0 is off' },
+  mirostat_tau: { ...fromZero, description: 'Its target surprise' },
+  mirostat_eta: { ...fromZero, description: 'Its learning rate' },
+  dynatemp_range: { ...fromZero, description: 'Range of a dynamic temperature; 0 is off' },
+  xtc_probability: { ...share, description: 'Chance of leaving out the likeliest tokens; 0 is off' },
+  xtc_threshold: { ...share, description: 'From which probability on they are left out' },
+  dry_multiplier: { ...fromZero, description: 'Against repeated sequences; 0 is off' },
+  ignore_eos: { type: 'boolean', description: 'Go on where the model would end' },
+  stop: { type: 'string', minLength: 1, description: 'Text that ends the answer' }
+}
+
+const OPTIONS: Record<string, JsonSchema> = {
+  ...(SamplingOptionsSchema.properties as Record<string, JsonSchema>),
+  ...ENGINE_OPTIONS,
+  ...(LoadOptionsSchema.properties as Record<string, JsonSchema>),
+  context_overflow: OverflowPolicySchema as JsonSchema
+}
+
+/** Options that decide how the engine is started. */
+export const isLoadOption = (name: string) => Object.hasOwn(LoadOptionsSchema.properties, name)
+
+interface Setting {
+  /** What it may be, as a sentence goes on after "must be". */
+  allowed: string
+  description: string
+  /** What Tab offers. */
+  values: string[]
+  /** @throws CommandFailure */
+  set(settings: ChatSettings, text: string): void
+  unset(settings: ChatSettings): void
+  /** The value as people write it; undefined where it is not set. */
+  shown(settings: ChatSettings): string | undefined
+}
+
+const ON = ['on', 'true', 'yes']
+const OFF = ['off', 'false', 'no']
+
+function onOrOff(name: string, text: string): boolean {
+  if (ON.includes(text.toLowerCase())) return true
+  if (OFF.includes(text.toLowerCase())) return false
+  throw refused(name, 'on or off', text)
+}
+
+function refused(name: string, allowed: string, text: string): CommandFailure {
+  const quoted = text.length > 60 ? `${text.slice(0, 60)}…` : text
+  return new CommandFailure(EXIT.usage, `${name} must be ${allowed}; got ${quoted === '' ? 'nothing' : quoted}.`)
+}
+
+const onOff = (value: boolean | undefined) => (value === undefined ? undefined : value ? 'on' : 'off')
+
+/** @throws CommandFailure */
+function optionValue(name: string, schema: JsonSchema, text: string): unknown {
+  if (schema.type === 'boolean') return onOrOff(name, text)
+  const isNumber = schema.type === 'integer' || schema.type === 'number'
+  const lower = schema.enum || name === 'dtype' ? text.toLowerCase() : text
+  const value = isNumber ? (text.trim() === '' ? undefined : Number(text)) : name === 'stop' ? unescaped(text) : lower
+  if (!fits(schema as never, value)) throw refused(name, allowedOf(name, schema), text)
+  return value
+}
+
+/** `\n` and the like as JSON has them; other text is taken as it is. */
+function unescaped(text: string): string {
+  try {
+    return String(JSON.parse(text.startsWith('"') ? text : `"${text}"`))
+  } catch {
+    return text
+  }
+}
+
+function allowedOf(name: string, schema: JsonSchema): string {
+  if (name === 'dtype') return 'a type such as f32, f16, bf16, q8_0 or q4_k_m'
+  if (schema.type === 'boolean') return 'on or off'
+  return allowedBy(schema).replaceAll('"', '')
+}
+
+function optionSetting(name: string, schema: JsonSchema): Setting {
+  return {
+    allowed: allowedOf(name, schema),
+    description: schema.description ?? '',
+    values: schema.type === 'boolean' ? ['on', 'off'] : (schema.enum ?? []).map(String),
+    set: (settings, text) => {
+      settings.options[name] = optionValue(name, schema, text)
+    },
+    unset: settings => {
+      delete settings.options[name]
+    },
+    shown: ({ options }) => {
+      const value = options[name]
+      if (value === undefined) return undefined
+      return typeof value === 'boolean' ? onOff(value) : typeof value === 'string' ? value : JSON.stringify(value)
+    }
+  }
+}
+
+const SETTINGS: Record<string, Setting> = {
+  system: {
+    allowed: 'a text',
+    description: 'Instructions for the model',
+    values: [],
+    set: (settings, text) => {
+      settings.system = text
+    },
+    unset: settings => {
+      settings.system = undefined
+    },
+    shown: ({ system }) => system
+  },
+  format: {
+    allowed: 'json, a JSON schema, or @ and the path of one',
+    description: 'What answers must be',
+    values: ['json', 'off'],
+    set: (settings, text) => {
+      settings.format = parseFormat(text)
+    },
+    unset: settings => {
+      settings.format = undefined
+    },
+    shown: ({ format }) => (format === undefined || typeof format === 'string' ? format : JSON.stringify(format))
+  },
+  think: {
+    allowed: 'on or off',
+    description: 'Whether the model thinks first, if it can',
+    values: ['on', 'off'],
+    set: (settings, text) => {
+      settings.think = onOrOff('think', text)
+    },
+    unset: settings => {
+      settings.think = undefined
+    },
+    shown: ({ think }) => onOff(think)
+  },
+  keep_alive: {
+    allowed: 'seconds, or a time such as 10m; -1 is no limit',
+    description: 'How long the model stays loaded afterwards',
+    values: [],
+    set: (settings, text) => {
+      if (parseDuration(text) === undefined)
+        throw refused('keep_alive', 'seconds, or a time such as 10m or 1h30m', text)
+      settings.keepAlive = text
+    },
+    unset: settings => {
+      settings.keepAlive = undefined
+    },
+    shown: ({ keepAlive }) => keepAlive
+  },
+  verbose: {
+    allowed: 'on or off',
+    description: 'Token counts and speed after each answer',
+    values: ['on', 'off'],
+    set: (settings, text) => {
+      settings.verbose = onOrOff('verbose', text)
+    },
+    unset: settings => {
+      settings.verbose = false
+    },
+    shown: ({ verbose }) => onOff(verbose)
+  },
+  raw: {
+    allowed: 'on or off',
+    description: 'Answers as the model writes them, their Markdown not laid out',
+    values: ['on', 'off'],
+    set: (settings, text) => {
+      settings.raw = onOrOff('raw', text)
+    },
+    unset: settings => {
+      settings.raw = false
+    },
+    shown: ({ raw }) => onOff(raw)
+  },
+  history: {
+    allowed: 'on or off',
+    description: 'Whether prompts are kept for the next chats',
+    values: ['on', 'off'],
+    set: (settings, text) => {
+      settings.history = onOrOff('history', text)
+    },
+    unset: settings => {
+      settings.history = true
+    },
+    shown: ({ history }) => onOff(history)
+  },
+  ...Object.fromEntries(Object.entries(OPTIONS).map(([name, schema]) => [name, optionSetting(name, schema)]))
+}
+
+export const SETTING_NAMES = Object.keys(SETTINGS)
+
+/** What Tab offers as a value. */
+export function valuesOf(name: string): string[] {
+  const setting = settingOf(name)
+  return setting ? [...setting.values, 'default'] : []
+}
+
+const settingOf = (name: string) => {
+  const known = optionName(name.toLowerCase().replaceAll('-', '_'))
+  return Object.hasOwn(SETTINGS, known) ? { ...SETTINGS[known]!, name: known } : undefined
+}
+
+/** Values that undo a setting. */
+const UNSET: Record<string, string[]> = { system: ['off', 'default'], format: ['off', 'default'] }
+
+/**
+ * Sets one thing; `default` undoes that.
+ * @returns the setting's own name
+ * @throws CommandFailure where there is no such setting, or the value is not what it must be
+ */
+export function applySetting(settings: ChatSettings, spelled: string, text: string): string {
+  const setting = settingOf(spelled)
+  if (!setting) {
+    const near = nearest(spelled, SETTING_NAMES)
+    const hint = near ? `Did you mean ${near}?` : '/set lists what can be set.'
+    throw new CommandFailure(EXIT.usage, `There is no setting ${spelled}. ${hint}`)
+  }
+  const { name } = setting
+  if ((UNSET[name] ?? ['default']).includes(text.trim().toLowerCase())) setting.unset(settings)
+  else setting.set(settings, name === 'system' ? text : text.trim())
+  return name
+}
+
+/** What a setting must be, for people. */
+export function allowedFor(spelled: string): string | undefined {
+  return settingOf(spelled)?.allowed
+}
+
+/** The value of a setting as people write it; undefined where it has its default. */
+export function shownSetting(settings: ChatSettings, spelled: string): string | undefined {
+  return settingOf(spelled)?.shown(settings)
+}
+
+/** All that is set, as names and values. */
+export function shownSettings(settings: ChatSettings): [name: string, value: string][] {
+  return Object.entries(SETTINGS).flatMap(([name, setting]): [string, string][] => {
+    const value = setting.shown(settings)
+    return value === undefined ? [] : [[name, value]]
+  })
+}
+
+/** Everything that can be set: name, what it must be, what it is for. */
+export function describeSettings(): [name: string, text: string][] {
+  return Object.entries(SETTINGS).map(([name, { allowed, description }]) => [
+    name,
+    [description, allowed].filter(part => part !== '').join('; ')
+  ])
+}
+
+/** `json`, a JSON schema, or one from a file (`@schema.json`). @throws CommandFailure */
+export function parseFormat(text: string): unknown {
+  if (text === 'json') return text
+  let source = text
+  if (text.startsWith('@')) {
+    try {
+      source = readFileSync(resolve(text.slice(1)), 'utf8')
+    } catch (error) {
+      throw new CommandFailure(EXIT.usage, `The schema cannot be read: ${messageOf(error)}.`)
+    }
+  }
+  try {
+    const schema: unknown = JSON.parse(source)
+    if (typeof schema === 'object' && schema !== null && !Array.isArray(schema)) return schema
+  } catch {
+    // Reported below, together with JSON that is no schema.
+  }
+  throw new CommandFailure(
+    EXIT.usage,
+    'format must be json, a JSON schema such as {"type":"object"}, or @ and the path of one.'
+  )
+}

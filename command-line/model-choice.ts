@@ -1,0 +1,112 @@
+import { createInterface } from 'node:readline/promises'
+import type { PlanReply } from '../core/contracts/native-records.ts'
+import { formatBytes, formatMemory } from '../core/system/bytes.ts'
+import { chatModels } from './chat-commands.ts'
+import { CommandFailure, EXIT, Interrupted, interruption } from './command-failure.ts'
+import { pullWithProgress } from './commands/pull.ts'
+import { fitText, formatPairs, printable, printNote } from './output.ts'
+import { type ServerClient, ServerRefusal } from './server-client.ts'
+
+/** Lets the person at the terminal pick one of the models here. @throws CommandFailure where there is none */
+export async function pickModel(client: ServerClient): Promise<string> {
+  const models = await chatModels(client)
+  if (models.length === 0) {
+    throw new CommandFailure(
+      EXIT.notFound,
+      'There is no model here that can chat. Get one with: corral pull <owner>/<name>, or corral run <owner>/<name>'
+    )
+  }
+  const { select, isCancel } = await import('@clack/prompts')
+  const picked = await select({
+    message: 'Which model?',
+    options: models
+      .toSorted((a, b) => b.modified_at.localeCompare(a.modified_at))
+      .map(({ name, size }) => ({ value: name, label: name, hint: formatBytes(size) })),
+    maxItems: 12,
+    signal: interruption()
+  })
+  interruption().throwIfAborted()
+  if (isCancel(picked)) throw new Interrupted(130)
+  return picked
+}
+
+/**
+ * Offers to pull a model that is not here.
+ * @param missing what the server refused it with
+ * @param yes whether it is pulled without asking
+ * @returns once it is here
+ * @throws CommandFailure where it is not wanted, or cannot be had
+ */
+export async function offerPull(
+  client: ServerClient,
+  model: string,
+  missing: ServerRefusal,
+  yes: boolean
+): Promise<void> {
+  const { stdin, stderr } = process
+  const atTerminal = stdin.isTTY && stderr.isTTY
+  if (!atTerminal && !yes) {
+    const pull = `corral pull ${model}`
+    const command = missing.message.includes(pull) ? '' : ` Get it with: ${pull}.`
+    throw new CommandFailure(missing.exitCode, `${missing.message}${command} Or add --yes to pull it now.`, missing)
+  }
+  const plan = await planOf(client, model, missing)
+  if (!yes) {
+    printNote(fitText(printable(describe(plan, model)), stderr.columns || 80))
+    if (!plan.disk.fits) throw new CommandFailure(EXIT.failure, `There is not enough room on the disk for ${model}.`)
+    const wanted = await confirm('Pull it now?', plan.memory.fits)
+    if (!wanted)
+      throw new CommandFailure(EXIT.notFound, `${model} was not pulled. To get it later: corral pull ${model}`)
+  }
+  await pullWithProgress(client, model, { model })
+}
+
+/** What a pull would fetch. @throws CommandFailure with what the server said of the model, where there is nothing */
+async function planOf(client: ServerClient, model: string, missing: ServerRefusal): Promise<PlanReply> {
+  try {
+    return await client.json<PlanReply>('POST', '/api/pull', { model, dry_run: true })
+  } catch (error) {
+    if (!(error instanceof ServerRefusal)) throw error
+    throw new CommandFailure(missing.exitCode, `${missing.message} It cannot be pulled: ${error.message}`, error)
+  }
+}
+
+function describe({ label, size, reason, repository, memory, disk, warnings }: PlanReply, model: string): string {
+  const room = ({ required, available, fits }: PlanReply['disk'], what: string, format: (bytes: number) => string) =>
+    `${format(required)} needed, ${format(available)} ${what}${fits ? '' : ': not enough'}`
+  return [
+    `${model} is not on this machine. It can be pulled:`,
+    formatPairs([
+      ['size', formatBytes(size)],
+      ['variant', label],
+      ['chosen', reason],
+      ['from', repository.address],
+      ['memory', room(memory, 'available', formatMemory)],
+      ['disk', room(disk, 'free', formatBytes)]
+    ]),
+    ...warnings.map(warning => `warning: ${warning}`)
+  ].join('\n')
+}
+
+/** Asks a question on standard error. @throws Interrupted when it is answered by Ctrl-C */
+async function confirm(question: string, usual: boolean): Promise<boolean> {
+  const lines = createInterface({ input: process.stdin, output: process.stderr })
+  const ended = new AbortController()
+  lines.once('SIGINT', () => ended.abort(new Interrupted(130)))
+  lines.once('close', () => ended.abort(new Interrupted(130)))
+  const signal = AbortSignal.any([ended.signal, interruption()])
+  try {
+    for (;;) {
+      const typed = await lines.question(`${question} ${usual ? '[Y/n]' : '[y/N]'} `, { signal })
+      const answer = typed.trim().toLowerCase()
+      if (answer === '') return usual
+      if (['y', 'yes'].includes(answer)) return true
+      if (['n', 'no'].includes(answer)) return false
+    }
+  } catch (error) {
+    printNote('')
+    throw signal.aborted ? signal.reason : error
+  } finally {
+    lines.close()
+  }
+}

@@ -1,0 +1,85 @@
+import { mkdir, readdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { type Static, Type } from 'typebox'
+import { isSystemError, messageOf } from '../core/errors.ts'
+import { readJsonFile, writeJsonFile } from '../core/system/json-file.ts'
+import { CommandFailure, EXIT } from './command-failure.ts'
+
+const SavedChatSchema = Type.Object({
+  version: Type.Literal(1),
+  saved_at: Type.String({ description: 'ISO 8601 UTC' }),
+  model: Type.String(),
+  system: Type.Optional(Type.String()),
+  options: Type.Record(Type.String(), Type.Unknown()),
+  format: Type.Optional(Type.Unknown()),
+  think: Type.Optional(Type.Boolean()),
+  turns: Type.Array(
+    Type.Object({ prompt: Type.String(), images: Type.Optional(Type.Array(Type.String())), answer: Type.String() })
+  )
+})
+/** A conversation with what it was set to. */
+export type SavedChat = Static<typeof SavedChatSchema>
+
+const NAME = /^[\p{L}\p{N}][\p{L}\p{N}._-]{0,63}$/u
+
+/** Conversations in a folder that only its owner can read. */
+export class SavedChats {
+  readonly #folder: string
+
+  constructor(folder: string) {
+    this.#folder = folder
+  }
+
+  /** In the order of the alphabet. */
+  async names(): Promise<string[]> {
+    try {
+      const files = await readdir(this.#folder)
+      return files
+        .filter(file => file.endsWith('.json'))
+        .map(file => file.slice(0, -'.json'.length))
+        .filter(name => NAME.test(name))
+        .sort((a, b) => a.localeCompare(b))
+    } catch (error) {
+      if (isSystemError(error, 'ENOENT')) return []
+      throw failure('The saved conversations cannot be listed', error)
+    }
+  }
+
+  /** Undefined where there is none. @throws CommandFailure */
+  async read(name: string): Promise<SavedChat | undefined> {
+    const path = this.#path(name)
+    let read: Awaited<ReturnType<typeof readJsonFile<typeof SavedChatSchema>>>
+    try {
+      read = await readJsonFile(path, SavedChatSchema)
+    } catch (error) {
+      throw failure(`The conversation ${name} cannot be read`, error)
+    }
+    if (read?.fault !== undefined) {
+      throw new CommandFailure(EXIT.failure, `The conversation ${name} cannot be read (${path}): ${read.fault}.`)
+    }
+    return read?.value
+  }
+
+  /** @throws CommandFailure */
+  async write(name: string, chat: Omit<SavedChat, 'version' | 'saved_at'>): Promise<void> {
+    const path = this.#path(name)
+    try {
+      await mkdir(this.#folder, { recursive: true, mode: 0o700 })
+      const saved: SavedChat = { version: 1, saved_at: new Date().toISOString(), ...chat }
+      await writeJsonFile(path, saved, { mode: 0o600, pretty: true })
+    } catch (error) {
+      throw failure(`The conversation cannot be saved as ${name}`, error)
+    }
+  }
+
+  #path(name: string): string {
+    if (NAME.test(name)) return join(this.#folder, `${name}.json`)
+    throw new CommandFailure(
+      EXIT.usage,
+      'The name of a conversation has at most 64 letters, digits, ".", "_" and "-", and begins with a letter or digit.'
+    )
+  }
+}
+
+const failure = (what: string, error: unknown) =>
+  new CommandFailure(EXIT.failure, `${what}: ${messageOf(error)}.`, error)

@@ -1,0 +1,230 @@
+import { readFileSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { DEMO, startCorral } from '../support/corral.ts'
+import { chatServer, DONE, say } from './chat-server.ts'
+import { corral, newHome } from './command.ts'
+import { event } from './scripted-server.ts'
+import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
+
+const UP = '\x1b[A'
+const TAB = '\t'
+/** The prompt, with nothing behind it. */
+const PROMPT = '>>> \\x1b\\[5G$'
+const shown = (before: string) => new RegExp(`${before}${PROMPT}`, 's')
+const answering = (reply: { end(text: string): unknown }, count: number) => reply.end(say(`answer ${count}`) + DONE)
+
+t.test('run: settings, and commands that do not exist, are never sent', async t => {
+  const server = await chatServer(t, answering)
+  const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t), { columns: 40 })
+  await terminal.sees('>>> ')
+  for (const [typed, seen] of [
+    ['/set system hello', /system is hello/],
+    ['/set temperature 0.25', /temperature is 0\.25/],
+    ['/set temprature 1', /Did\s+you\s+mean\s+temperature\?/],
+    ['/set top_p 7', /top_p must be a number from 0 to\s+1; got 7/],
+    ['/sett system x', /no command \/sett\. Did\s+you\s+mean\s+\/set\?/],
+    ['/show modle', /Did\s+you\s+mean\s+model\?/],
+    ['/clear all', /stands alone/],
+    ['/set', /temperature .*num_ctx.*default/s],
+    ['/set think', /think must be on or off; it is not\s+set/],
+    ['/show', /model +me\/model.*system +hello.*temperature +0\.25/s],
+    ['/show model', /architecture +llama/],
+    ['/set think on', /think is on/]
+  ] as const) {
+    terminal.press(`${typed}${ENTER}`)
+    await terminal.sees(shown(`${seen.source}.*`))
+  }
+  terminal.press(`/etc/hosts is what?${ENTER}`)
+  await terminal.sees(shown('answer 1.*'))
+  t.match(server.chats, [
+    {
+      messages: [
+        { role: 'system', content: 'hello' },
+        { role: 'user', content: '/etc/hosts is what?' }
+      ],
+      options: { temperature: 0.25, context_overflow: 'drop_oldest' },
+      think: true
+    }
+  ])
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+})
+
+t.test('run: conversations are saved and loaded, answered again, and taken to another model', async t => {
+  const server = await chatServer(t, answering)
+  const home = newHome(t)
+  const terminal = onTerminal(t, ['run', 'me/model', '--seed', '7', ...server.flags], home)
+  await terminal.sees('>>> ')
+  const does = async (typed: string, seen: RegExp) => {
+    terminal.press(`${typed}${ENTER}`)
+    await terminal.sees(shown(`${seen.source}.*`))
+  }
+  await does('/save empty', /nothing to save yet/)
+  await does('one', /answer 1/)
+  await does('/regenerate', /answer 2/)
+  await does('/regenerate 42', /answer 3/)
+  const [first, second, third] = server.chats
+  t.same([first!.messages.length, second!.messages.length, third!.messages.length], [1, 1, 1])
+  t.equal(first!.options.seed, 7)
+  t.not(second!.options.seed, 7, 'with the same seed the same answer would come')
+  t.equal(third!.options.seed, 42)
+  await does('/save mine', /\(2 messages\) is saved/)
+  await does('/clear', /forgotten/)
+  await does('two', /answer 4/)
+  t.equal(server.chats[3]!.options.seed, 7, 'the seed of one answer is not kept')
+  await does('/save mine', /a conversation mine already.*\/save mine!/)
+  await does('/load', /mine +2 messages, me\/model/)
+  await does('/load mien', /Did you mean mine\?/)
+  await does('/load mine', /Going on with mine: 2 messages, me\/model.*>>> one.*answer 3/)
+  await does('/model me/absent', /There is no model "me\/absent"/)
+  await does('/model', /\* me\/model.*me\/seeing/)
+  await does('/model me/seeing', /Chatting with me\/seeing now/)
+  await does('three', /answer 5/)
+  t.match(server.chats[4], {
+    model: 'me/seeing',
+    messages: [{ content: 'one' }, { content: 'answer 3' }, { content: 'three' }]
+  })
+  await does('/save', /\(4 messages\) is saved/)
+  await does('two', /answer 6/)
+  await does('/save mine!', /\(6 messages\) is saved/)
+  t.equal(statSync(join(home, 'chats', 'mine.json')).mode & 0o777, 0o600)
+  terminal.press(`/bye${ENTER}`)
+  t.equal(await terminal.ended(), 0)
+})
+
+t.test('run: images by command and by path, for models that can see', async t => {
+  const server = await chatServer(t, answering)
+  const home = newHome(t)
+  const png = Buffer.from('\x89PNG\r\n\x1a\n', 'latin1')
+  writeFileSync(join(home, 'cat.png'), png)
+  const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], home, { columns: 120 })
+  await terminal.sees('>>> ')
+  const does = async (typed: string, seen: RegExp) => {
+    terminal.press(`${typed}${ENTER}`)
+    await terminal.sees(shown(`${seen.source}.*`))
+  }
+  await does('/image cat.png', /me\/model cannot see images/)
+  await does('./cat.png', /me\/model cannot see images/)
+  t.same(server.chats, [])
+  await does('rename ./cat.png', /only sent the path.*answer 1/)
+  t.same(server.chats[0]!.messages, [{ role: 'user', content: 'rename ./cat.png' }])
+  await does('/model me/seeing', /Chatting with/)
+  await does('/image none.png', /no such file/)
+  terminal.press(`/image ca${TAB}`)
+  await terminal.sees(/ca.*t\.png/)
+  await does('', /goes with the next message/)
+  await does('What is this?', /answer 2/)
+  await does('And ./cat.png here?', /Sent with.*answer 3/)
+  const image = png.toString('base64')
+  t.match(server.chats[2]!.messages.slice(2), [
+    { content: 'What is this?', images: [image] },
+    { content: 'answer 2' },
+    { content: 'And here?', images: [image] }
+  ])
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+})
+
+t.test('run: Tab completes, and the arrow keys bring back prompts of earlier chats', async t => {
+  const server = await chatServer(t, answering)
+  const home = newHome(t)
+  const chat = async (env?: Record<string, string>) => {
+    const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], home, { columns: 120, ...(env && { env }) })
+    await terminal.sees('>>> ')
+    return terminal
+  }
+  let terminal = await chat()
+  terminal.press(`/se${TAB}`)
+  await terminal.sees(/\/se.*t /)
+  terminal.press(`tempe${TAB}0${ENTER}`)
+  await terminal.sees(shown('rature 0.*temperature is 0.*'))
+  terminal.press(`/model me/s${TAB}${ENTER}`)
+  await terminal.sees(shown('me\\/seeing now.*'))
+  terminal.press(`/set${TAB}cache_type_k q5${TAB}${TAB}`)
+  await terminal.sees(/q5_0 +q5_1/)
+  terminal.press(CTRL_C)
+  await terminal.sees('>>> ')
+  terminal.press(`"""first${ENTER}second"""${ENTER}`)
+  await terminal.sees(shown('answer 1.*'))
+  terminal.press(` not kept${ENTER}`)
+  await terminal.sees(shown('answer 2.*'))
+  terminal.press(`/set history off${ENTER}`)
+  await terminal.sees(shown('history is off.*'))
+  terminal.press(`nor this${ENTER}`)
+  await terminal.sees(shown('answer 3.*'))
+  terminal.press(CTRL_D)
+  await terminal.ended()
+  const file = join(home, 'chat-history.jsonl')
+  t.equal(statSync(file).mode & 0o777, 0o600)
+  t.notMatch(readFileSync(file, 'utf8'), /not kept|nor this/)
+
+  terminal = await chat()
+  terminal.press(UP)
+  await terminal.sees('/set history off')
+  terminal.press(UP)
+  await terminal.sees(/first\r*\nsecond/)
+  terminal.press(ENTER)
+  await terminal.sees(shown('answer 4.*'))
+  t.equal(server.chats.at(-1)!.messages.at(-1)!.content, 'first\nsecond')
+  terminal.press(CTRL_D)
+  await terminal.ended()
+
+  terminal = await chat({ CORRAL_HISTORY: 'off' })
+  terminal.press(`unseen${ENTER}`)
+  await terminal.sees(shown('answer 5.*'))
+  terminal.press(CTRL_D)
+  await terminal.ended()
+  t.notMatch(readFileSync(file, 'utf8'), 'unseen')
+})
+
+t.test('run: a chat outlives its context, and says what was cut', async t => {
+  const server = await startCorral(t)
+  const terminal = onTerminal(t, ['run', DEMO, '--num-ctx', '256'], server.home)
+  await terminal.sees('>>> ')
+  let dropped = false
+  for (let story = 0; story < 5; story++) {
+    terminal.press(`Tell me another story.${ENTER}`)
+    await terminal.sees(shown('\\r\\n\\r\\n.{0,9}'))
+    dropped ||= /oldest messages do not fit.*num_ctx 512/s.test(terminal.screen())
+  }
+  t.ok(dropped, 'the oldest turns are left out, and that is said')
+  terminal.press(`${'word '.repeat(400)}${ENTER}`)
+  await terminal.sees(shown('has \\d+ tokens.*This message alone is too long.*'))
+  terminal.press(`Hi${ENTER}`)
+  await terminal.sees(shown('Hi.*\\r\\n\\r\\n.{0,9}'))
+  t.notMatch(terminal.screen(), 'error:', 'what was too long is not remembered')
+  terminal.press(`/set max_tokens 3${ENTER}`)
+  await terminal.sees(shown('max_tokens is 3.*'))
+  terminal.press(`Tell me a story.${ENTER}`)
+  await terminal.sees(shown('cut after 3 tokens, the most that max_tokens allows.*\\/set max_tokens 100.*'))
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+
+  const { home } = server
+  const ask = ['run', DEMO, 'Tell me a story', '--max-tokens', '5', '--temperature', '0']
+  t.match(await corral(ask, { home }), {
+    code: 0,
+    stdout: /\w/,
+    stderr: /^note: .*cut after 5 tokens.*--max-tokens 100/
+  })
+  t.match(await corral([...ask, '--format', 'json'], { home }), { code: 1, stderr: /^error: The JSON is not whole\./ })
+  const long = await corral(['run', DEMO, `Repeat: ${'frog '.repeat(100)}`, '--max-tokens', '-1'], { home })
+  t.match(long, { code: 0 })
+  t.match(await corral(['run', DEMO, 'Hi', '--temperature', 'warm'], { home }), {
+    code: 2,
+    stderr: /temperature must be a number .*; got warm/
+  })
+})
+
+t.test('run: an answer that fills the context is said to be cut by it', async t => {
+  const server = await chatServer(t, reply =>
+    reply.end(say('[1, 2') + event({ done: true, done_reason: 'length', prompt_eval_count: 4000, eval_count: 96 }))
+  )
+  const home = newHome(t)
+  t.match(await corral(['run', 'me/model', 'go', ...server.flags], { home }), {
+    code: 0,
+    stdout: '[1, 2\n',
+    stderr: /cut after 96 tokens: the context of 4096 tokens is full. Get more with: --num-ctx 8192/
+  })
+})

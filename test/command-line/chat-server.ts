@@ -1,0 +1,44 @@
+import type { ServerResponse } from 'node:http'
+import type { Test } from 'tap'
+import { localModel, runningModel, shownModel } from './records.ts'
+import { event, refuse, type ScriptedServer, scriptedServer } from './scripted-server.ts'
+
+export interface Chat {
+  model: string
+  messages: { role: string; content: string; images?: string[] }[]
+  options: Record<string, unknown>
+  [field: string]: unknown
+}
+
+export type ChatServer = ScriptedServer & {
+  /** Bodies of the chats so far. */
+  readonly chats: Chat[]
+}
+
+/** A server whose answers to chats the test makes; it has the models `me/model` and `me/seeing`, which has vision. */
+export async function chatServer(t: Test, answer: (reply: ServerResponse, count: number) => void): Promise<ChatServer> {
+  const capabilities = (name: unknown) => ['completion', ...(name === 'me/seeing' ? ['vision'] : [])]
+  const models = ['me/model', 'me/seeing'].map(name => ({ ...localModel(name), capabilities: capabilities(name) }))
+  const server = await scriptedServer(t, {
+    'POST /api/show'(reply, { model }) {
+      if (model === 'me/absent') return refuse(reply, 404, 'model_not_found', 'There is no model "me/absent" here.')
+      reply.end(JSON.stringify({ ...shownModel(String(model)), capabilities: capabilities(model) }))
+    },
+    'GET /api/tags': reply => reply.end(JSON.stringify({ models })),
+    'GET /api/ps': reply => reply.end(JSON.stringify({ models: [runningModel('me/model')], loading: [] })),
+    'POST /api/load'(reply, { model }) {
+      if (model === 'me/absent') return refuse(reply, 404, 'model_not_found', 'There is no model "me/absent" here.')
+      reply.end('data: {"status":"ready"}\n\n')
+    },
+    'POST /api/chat': (reply, _body, count) => answer(reply, count)
+  })
+  return {
+    ...server,
+    get chats() {
+      return server.bodies('POST /api/chat') as unknown as Chat[]
+    }
+  }
+}
+
+export const say = (content: string) => event({ message: { role: 'assistant', content }, done: false })
+export const DONE = event({ done: true, done_reason: 'stop', eval_count: 2, eval_duration: 1e9 })
