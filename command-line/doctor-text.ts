@@ -3,13 +3,13 @@ import type { Attempt, InstalledBuild, RankedCandidate } from '../core/contracts
 import type { Gpu, Hardware } from '../core/contracts/hardware.ts'
 import { formatBytes, formatMemory } from '../core/system/bytes.ts'
 import type { DoctorReport } from './doctor-schema.ts'
-import { formatPairs, printable } from './output.ts'
+import { formatPairs, outputWidth, printable, wrapLines } from './output.ts'
 
 /** picocolors itself would also colour output to a file or another program when CI is set in the environment. */
 const pc = picocolors.createColors(process.stdout.isTTY === true && picocolors.isColorSupported)
 
 /** The findings for people; problems come last, where a terminal ends. */
-export function formatDoctor(findings: DoctorReport): string {
+export function formatDoctor(findings: DoctorReport, columns = outputWidth()): string {
   const report = withoutControls(findings)
   const { config, hardware, ranking, attempts, installed, problems } = report
   const sections = [section('System', formatSystem(report)), section('Configuration', formatConfig(config))]
@@ -25,7 +25,7 @@ export function formatDoctor(findings: DoctorReport): string {
   const wrong = problems.length + config.problems.length > 0
   const fine = report.state === 'ready' ? 'All is well.' : 'No problem so far.'
   sections.push(wrong ? pc.red('There are problems; see above.') : pc.green(fine))
-  return sections.join('\n\n')
+  return wrapLines(sections.join('\n\n'), columns)
 }
 
 const section = (title: string, ...lines: string[]): string => [pc.bold(title), ...lines].join('\n')

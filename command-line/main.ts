@@ -4,6 +4,7 @@ import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { exitOnClosedTerminal } from './closed-terminal.ts'
 import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
+import { printNote } from './output.ts'
 import { letPluginsImportCorral } from './plugin-imports.ts'
 import { createProgram } from './program.ts'
 
@@ -45,7 +46,7 @@ async function run(argv: string[]): Promise<number> {
     // Commander has printed its message already.
     if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT.ok : EXIT.usage
     const { exitCode, text } = explainFailure(error)
-    if (text) process.stderr.write(`error: ${text}\n`)
+    if (text) printNote(`error: ${text}`)
     if (process.env.CORRAL_DEBUG && text) console.error(error)
     return exitCode
   }

@@ -1,3 +1,5 @@
+import { displayWidth, pad } from './display-width.ts'
+
 export function printJson(value: unknown): void {
   printText(JSON.stringify(value, undefined, 2))
 }
@@ -7,9 +9,9 @@ export function printText(text: string): void {
   process.stdout.write(`${text}\n`)
 }
 
-/** Writes a line of information to standard error. */
+/** Writes a line of information to standard error, at a terminal wrapped at words. */
 export function printNote(text: string): void {
-  process.stderr.write(`${text}\n`)
+  process.stderr.write(`${wrapLines(text, outputWidth(process.stderr))}\n`)
 }
 
 /**
@@ -60,26 +62,104 @@ export function fitText(text: string, width: number): string {
   return fitted.join('\n')
 }
 
-/** Aligned columns under their titles, without trailing blanks. Titles that begin with `>` align to the right. */
-export function formatTable(titles: readonly string[], rows: string[][]): string {
+/** How wide what is printed may be: the terminal's columns, and without limit elsewhere, where programs read it. */
+export function outputWidth(stream: NodeJS.WriteStream = process.stdout): number {
+  return stream.isTTY ? stream.columns || 80 : Number.POSITIVE_INFINITY
+}
+
+/** Blanks between columns; where those are too many, the fewer. */
+const COLUMN_GAPS = [4, 2]
+/** A last column of text is wrapped where this much room is left for it. */
+const LEAST_LAST_COLUMN = 20
+
+/**
+ * Aligned columns under their titles, without trailing blanks. Titles that begin with `>` align to the right. Where the
+ * columns do not fit, the last one is wrapped at words; where that is not enough, each row becomes a paragraph that
+ * begins with its first cell. No cell is shortened, so that each can be copied.
+ * @param width columns; by default those of the terminal
+ */
+export function formatTable(titles: readonly string[], rows: string[][], width = outputWidth()): string {
   const columns = titles.map((title, index) => {
     const text = title.replace(/^>/, '')
-    const width = Math.max(text.length, ...rows.map(row => row[index]!.length))
-    return { text, pad: (cell: string) => (title.startsWith('>') ? cell.padStart(width) : cell.padEnd(width)) }
+    const widest = Math.max(displayWidth(text), ...rows.map(row => displayWidth(row[index]!)))
+    return { text, widest, side: title.startsWith('>') ? ('left' as const) : ('right' as const) }
   })
-  const line = (cells: string[]) =>
+  const heads = columns.map(({ text }) => text)
+  const line = (cells: string[], gap: number) =>
     cells
-      .map((cell, index) => columns[index]!.pad(cell))
-      .join('    ')
+      .map((cell, index) => pad(cell, columns[index]!.widest, columns[index]!.side))
+      .join(' '.repeat(gap))
       .trimEnd()
-  return [line(columns.map(({ text }) => text)), ...rows.map(line)].join('\n')
+  for (const gap of COLUMN_GAPS) {
+    const lines = [heads, ...rows].map(cells => line(cells, gap))
+    if (lines.every(text => displayWidth(text) <= width)) return lines.join('\n')
+  }
+  const gap = COLUMN_GAPS.at(-1)!
+  const before = columns.slice(0, -1).reduce((sum, { widest }) => sum + widest + gap, 0)
+  const last = columns.at(-1)!
+  const room = width - before
+  const fits = rows.every(row =>
+    row
+      .at(-1)!
+      .split(' ')
+      .every(word => displayWidth(word) <= room)
+  )
+  if (room >= Math.min(LEAST_LAST_COLUMN, last.widest) && fits && last.side === 'right') {
+    return [heads, ...rows].map(cells => wrapLine(line(cells, gap), width, before)).join('\n')
+  }
+  return rows.map(row => formatRow(heads, row, width)).join('\n') || heads.join(' ')
+}
+
+/** A row of a table as a paragraph: its first cell, then the others with their titles. */
+function formatRow(heads: readonly string[], [name, ...cells]: string[], width: number): string {
+  const lines = [name!]
+  for (const [index, cell] of cells.entries()) {
+    if (cell === '') continue
+    const pair = `${heads[index + 1]} ${cell}`
+    const longer = `${lines.at(-1)}   ${pair}`
+    if (lines.length > 1 && displayWidth(longer) <= width) lines[lines.length - 1] = longer
+    else lines.push(`  ${pair}`)
+  }
+  return lines.map(line => wrapLine(line, width, 4)).join('\n')
 }
 
 /** Names and values, one pair per line; pairs without a value are left out. */
 export function formatPairs(pairs: [name: string, value: string | undefined][], indent = '  '): string {
   const shown = pairs.filter(([, value]) => value !== undefined)
-  const width = Math.max(...shown.map(([name]) => name.length))
-  return shown.map(([name, value]) => `${indent}${name.padEnd(width)}  ${value}`).join('\n')
+  const width = Math.max(...shown.map(([name]) => displayWidth(name)))
+  return shown.map(([name, value]) => `${indent}${pad(name, width)}  ${value}`).join('\n')
+}
+
+/**
+ * Breaks lines at blanks where they are wider than the terminal; what follows stays below its text, or its second
+ * column. Words that are wider are left to the terminal.
+ * @param width columns; by default those of the terminal
+ */
+export function wrapLines(text: string, width = outputWidth()): string {
+  if (width === Number.POSITIVE_INFINITY) return text
+  return text
+    .split('\n')
+    .map(line => {
+      const column = displayWidth(/^ *\S+(?: \S+)*? {2,}(?=\S)/.exec(line)?.[0] ?? '')
+      const indent = /^ */.exec(line)![0].length
+      return wrapLine(line, width, column > 0 && column <= width / 2 ? column : indent > 0 ? indent + 2 : 0)
+    })
+    .join('\n')
+}
+
+/** @param hanging columns that the lines behind the first leave free */
+function wrapLine(text: string, width: number, hanging: number): string {
+  if (displayWidth(text) <= width) return text
+  const lines: string[] = []
+  let line = ''
+  // Blanks stay in front of their word: they may align it.
+  for (const word of text.match(/ *[^ ]+/g) ?? []) {
+    if (line !== '' && displayWidth(line + word) > width) {
+      lines.push(line)
+      line = ' '.repeat(hanging) + word.trimStart()
+    } else line += word
+  }
+  return [...lines, line].join('\n')
 }
 
 const UNITS = [

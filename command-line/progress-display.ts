@@ -3,6 +3,7 @@ import type { WorkStep } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
+import { displayWidth, pad, shorten } from './display-width.ts'
 import type { ServerClient } from './server-client.ts'
 
 /** One file, or one step of other work. */
@@ -269,14 +270,6 @@ export function transferText(transfers: Transfers, { unit, status }: Shown, now:
     .join(', ')
 }
 
-/** Shortens a text in its middle: the ends of numbered parts of a model differ. */
-export function shorten(text: string, width: number): string {
-  if (text.length <= width) return text
-  if (width < 2) return text.slice(0, Math.max(0, width))
-  const tail = Math.ceil(((width - 1) * 2) / 3)
-  return `${text.slice(0, width - 1 - tail)}…${text.slice(text.length - tail)}`
-}
-
 function paceText(transfers: Transfers, unit: Shown['unit'], separator: string, now: number): string {
   const remaining = transfers.total - transfers.completed
   const speed = transfers.speed(now)
@@ -294,7 +287,7 @@ interface Columns {
 }
 
 function columnsFor(items: Pick<Transfer, 'name'>[], unit: Shown['unit'], width: number): Columns {
-  const longest = Math.max(...items.map(({ name }) => name.length))
+  const longest = Math.max(...items.map(({ name }) => displayWidth(name)))
   const amount = unit === 'bytes' && width >= LEAST_WITH_AMOUNT
   const room = width - GAP - PERCENT_WIDTH - (amount ? GAP + AMOUNT_WIDTH : 0)
   const beside = room - GAP - BAR.least
@@ -306,7 +299,7 @@ function columnsFor(items: Pick<Transfer, 'name'>[], unit: Shown['unit'], width:
 function transferLine({ name, completed, total }: Transfer, columns: Columns): string {
   const full = total > 0 ? Math.min(columns.bar, Math.floor((completed / total) * columns.bar)) : columns.bar
   return [
-    shorten(name, columns.name).padEnd(columns.name),
+    pad(shorten(name, columns.name), columns.name),
     ...(columns.bar > 0 ? ['█'.repeat(full) + '░'.repeat(columns.bar - full)] : []),
     percentOf(completed, total).padStart(PERCENT_WIDTH),
     ...(columns.amount ? [`${formatBytes(completed).padStart(6)} / ${formatBytes(total).padStart(6)}`] : [])

@@ -2,7 +2,8 @@ import type { Command } from 'commander'
 import { ConfigError } from '../../core/config/config-error.ts'
 import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
 import { type CommandContext, openConfig } from '../context.ts'
-import { printJson, printNote, printText } from '../output.ts'
+import { displayWidth } from '../display-width.ts'
+import { formatTable, outputWidth, printJson, printNote, printText } from '../output.ts'
 
 export function defineConfig(program: Command, context: CommandContext): void {
   const config = program
@@ -33,13 +34,18 @@ the data directory.`
     .option('--json', 'print them as JSON')
     .addHelpText('after', '\nAPI keys and tokens are not shown.')
     .action(async ({ json }: { json?: boolean }) => {
-      const [loaded, definitions, { describeConfig, formatConfig }] = await Promise.all([
+      const [loaded, definitions, { describeConfig, formatConfig, inlineYaml }] = await Promise.all([
         openConfig(context),
         context.definitions(),
         import('../../core/config/describe.ts')
       ])
       const description = describeConfig(loaded, definitions)
       if (json) printJson(description)
-      else printText(formatConfig(description))
+      else {
+        const text = formatConfig(description)
+        const wide = text.split('\n').some(line => displayWidth(line) > outputWidth())
+        const rows = description.settings.map(({ name, value, origin }) => [name, inlineYaml(value), origin])
+        printText(wide ? formatTable(['SETTING', 'VALUE', 'FROM'], rows) : text)
+      }
     })
 }

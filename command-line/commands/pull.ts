@@ -4,7 +4,16 @@ import { formatBytes, formatMemory } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, forEach, Interrupted } from '../command-failure.ts'
 import { type CommandContext, modelArgument, unknownCommand } from '../context.ts'
-import { formatPairs, formatTable, printable, printJson, printNote, printText } from '../output.ts'
+import {
+  formatPairs,
+  formatTable,
+  outputWidth,
+  printable,
+  printJson,
+  printNote,
+  printText,
+  wrapLines
+} from '../output.ts'
 import { formatTimeLeft, type Progress, percentOf, showProgress } from '../progress-display.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, type ServerConnection, withServer } from '../server-connection.ts'
@@ -184,11 +193,14 @@ export function formatPlan(plan: PlanReply, reference: string): string {
     file.path
   ])
   if (files.length > 1) fileRows.push([formatBytes(size), '', 'total'])
-  const sections = [`${plan.model}\n${variant}`, `Files\n${indent(formatTable(['>SIZE', 'ROLE', 'FILE'], fileRows))}`]
+  const sections = [
+    `${plan.model}\n${variant}`,
+    `Files\n${indent(formatTable(['>SIZE', 'ROLE', 'FILE'], fileRows, outputWidth() - 2))}`
+  ]
   const others = choices.filter(choice => choice.label !== label)
   if (others.length > 0) {
     const rows = others.map(choice => [formatBytes(choice.size), choice.label])
-    sections.push(`Other choices\n${indent(formatTable(['>SIZE', 'VARIANT'], rows))}`)
+    sections.push(`Other choices\n${indent(formatTable(['>SIZE', 'VARIANT'], rows, outputWidth() - 2))}`)
   }
   if (warnings.length > 0) sections.push(`Warnings\n${indent(warnings.join('\n'))}`)
   sections.push(
@@ -196,7 +208,7 @@ export function formatPlan(plan: PlanReply, reference: string): string {
       ? 'It is here already: nothing would be downloaded.'
       : `Nothing was downloaded. Get it with: corral pull ${reference}`
   )
-  return printable(sections.join('\n\n'))
+  return wrapLines(printable(sections.join('\n\n')))
 }
 
 function roomText(

@@ -3,7 +3,16 @@ import type { ConvertedReply, LocalModel, ShownModel } from '../../core/contract
 import { formatBytes } from '../../core/system/bytes.ts'
 import { forEach } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
-import { formatPairs, formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import {
+  formatPairs,
+  formatTable,
+  printable,
+  printJson,
+  printNote,
+  printText,
+  relativeTime,
+  wrapLines
+} from '../output.ts'
 import { streamWork } from '../progress-display.ts'
 import { ask, withServer } from '../server-connection.ts'
 
@@ -96,7 +105,7 @@ export function formatModel(reply: ShownModel, now: Date): string {
     ])
     sections.push(`Conversions\n${formatPairs(made)}`)
   }
-  return printable(sections.join('\n\n'))
+  return wrapLines(printable(sections.join('\n\n')))
 }
 
 export function defineRm(program: Command, context: CommandContext): void {

@@ -2,10 +2,10 @@ import t from 'tap'
 import { chooseFound, formatFound } from '../../command-line/commands/import.ts'
 import { formatPlan, formatPulls } from '../../command-line/commands/pull.ts'
 import { formatModel } from '../../command-line/commands/stored-models.ts'
+import { shorten } from '../../command-line/display-width.ts'
 import {
   formatTimeLeft,
   percentOf,
-  shorten,
   speedOf,
   Transfers,
   transferLines,

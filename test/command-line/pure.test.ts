@@ -5,7 +5,7 @@ import { formatCounters } from '../../command-line/chat-session.ts'
 import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/command-failure.ts'
 import { formatRunning, processorOf } from '../../command-line/commands/loaded-models.ts'
 import { formatModel, formatModels } from '../../command-line/commands/stored-models.ts'
-import { fitText, formatTable, printable, relativeTime } from '../../command-line/output.ts'
+import { fitText, formatTable, printable, relativeTime, wrapLines } from '../../command-line/output.ts'
 import {
   clientAddress,
   planAddresses,
@@ -19,7 +19,10 @@ import { loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { CorralError } from '../../core/errors.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
+import { corral, newHome } from './command.ts'
 import { loadingModel, localModel, runningModel, shownModel } from './records.ts'
+import { scriptedServer } from './scripted-server.ts'
+import { onTerminal } from './terminal.ts'
 
 const NOW = new Date('2026-11-21T12:00:00.000Z')
 
@@ -106,6 +109,66 @@ t.test('tables of models in list and ps', async t => {
   ] as const) {
     t.equal(processorOf(size, vram), text)
   }
+})
+
+t.test('tables at a narrow terminal keep every cell whole', async t => {
+  const titles = ['NAME', 'ID', '>SIZE', 'WHY']
+  const rows = [
+    ['me/a-model-with-a-rather-long-name:Q4_K_M', 'da5b44900113', '18 GB', 'it is used'],
+    ['通义/千问', '7f', '4 GB', '']
+  ]
+  t.equal(
+    formatTable(titles, rows, 40),
+    [
+      'me/a-model-with-a-rather-long-name:Q4_K_M',
+      '  ID da5b44900113   SIZE 18 GB',
+      '  WHY it is used',
+      '通义/千问',
+      '  ID 7f   SIZE 4 GB'
+    ].join('\n')
+  )
+  t.equal(
+    formatTable(titles, rows.slice(1), 40),
+    'NAME         ID    SIZE    WHY\n通义/千问    7f    4 GB',
+    'Chinese characters are two columns wide'
+  )
+  const long = [['scheduler', 'active', 'decides which models are in memory, and which one goes']]
+  t.equal(
+    formatTable(['NAME', 'STATE', 'WHAT'], long, 40),
+    [
+      'NAME       STATE   WHAT',
+      'scheduler  active  decides which models',
+      '                   are in memory, and',
+      '                   which one goes'
+    ].join('\n'),
+    'a last column of text is wrapped'
+  )
+  t.equal(
+    formatTable(
+      ['NAME', 'WHAT'],
+      long.map(([name, , what]) => [name!, what!])
+    ).split('\n').length,
+    2
+  )
+})
+
+t.test('text is wrapped at words, below its second column', async t => {
+  const text = '  system  linux x64, with a name that is long\n  ! it is not well, for more than one reason\nok'
+  t.equal(
+    wrapLines(text, 30),
+    '  system  linux x64, with a\n          name that is long\n  ! it is not well, for more\n    than one reason\nok'
+  )
+  t.equal(wrapLines(text, Number.POSITIVE_INFINITY), text)
+})
+
+t.test('list on a terminal of 40 columns', async t => {
+  const models = [localModel('a/b'), localModel('unsloth/a-model-with-a-rather-long-name:Q4')]
+  const server = await scriptedServer(t, { 'GET /api/tags': reply => reply.end(JSON.stringify({ models })) })
+  const terminal = onTerminal(t, ['list', ...server.flags], newHome(t), { columns: 40 })
+  t.equal(await terminal.ended(), 0)
+  t.match(terminal.screen(), /unsloth\/a-model-with-a-rather-long-name:Q4\r\n {2}ID da5b44900113 {3}SIZE 4.1 MB\r\n/)
+  const piped = await corral(['list', ...server.flags], { home: newHome(t) })
+  t.equal(piped.stdout.split('\n').length, 4, 'one line for each elsewhere')
 })
 
 t.test('the details of a model in show', async t => {
