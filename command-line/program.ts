@@ -1,6 +1,7 @@
 import { Command } from 'commander'
 import { version } from '../core/system/package-info.ts'
 import { defineAudit } from './commands/audit.ts'
+import { defineBench } from './commands/bench.ts'
 import { defineCapture } from './commands/capture.ts'
 import { defineConfig } from './commands/config.ts'
 import { defineDoctor } from './commands/doctor.ts'
@@ -30,6 +31,7 @@ Examples:
   cat notes.txt | corral run me/model "Sum up:"  a prompt from a pipe
   corral import ./model.gguf me/model            register a model file on this disk
   corral import --from ollama                    see what another tool has downloaded
+  corral bench corral/tiny-chat --quick          measure how fast a model is here
   corral doctor                                  see what works on this machine, and what is missing
   corral runtime list                            see the installed llama.cpp builds
   corral key create alice                        make an API key, so that requests need one
@@ -111,6 +113,7 @@ export function createProgram(context: CommandContext): Command {
     defineRm,
     defineImport,
     defineConvert,
+    defineBench,
     defineDoctor,
     defineRuntime,
     defineKey,

@@ -35,6 +35,7 @@ export const ERROR_STATUS = {
   pull_cancelled: 409,
   runtime_in_use: 409,
   key_exists: 409,
+  trial_running: 409,
   invalid_config: 409,
   body_too_large: 413,
   unsupported_encoding: 415,

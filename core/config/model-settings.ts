@@ -75,8 +75,16 @@ export function settingsFor({ models, defaults, limits }: CoreConfig, variant: M
   return settings
 }
 
-function readSettings(config: Pick<CoreConfig, 'models' | 'defaults' | 'limits'>, variant: Model): EffectiveSettings {
-  const sections = sectionsOf(config, variant)
+/**
+ * The settings of a variant.
+ * @param trial a further section, over those of the configuration
+ */
+export function readSettings(
+  config: Pick<CoreConfig, 'models' | 'defaults' | 'limits'>,
+  variant: Model,
+  trial?: ModelSettings
+): EffectiveSettings {
+  const sections = [...sectionsOf(config, variant), ...(trial ? [trial] : [])]
   const section: ModelSettings = Object.assign({}, ...sections)
   const limits: Partial<RequestBounds> & Budgets = Object.assign({}, ...sections.map(({ limits }) => limits))
   const layers = [config.defaults, variant.defaults?.options, ...sections.map(({ options }) => options)].map(

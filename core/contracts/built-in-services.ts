@@ -3,6 +3,7 @@ import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
 import type { ErrorCode } from '../errors.ts'
+import type { ModelName } from '../models/model-name.ts'
 import type { LogLevels } from '../system/log-levels.ts'
 import type { Runtimes } from './builds.ts'
 import type { Conversion } from './conversion.ts'
@@ -13,6 +14,7 @@ import type { ModelEvent, PullEvent } from './hooks.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
 import type { SchedulerStats } from './scheduler-stats.ts'
+import type { RunningTrial, TrialRequest, TrialSettings, Tunable } from './trials.ts'
 
 /** Who may call. Which address the server itself listens on it knows; other listeners have theirs checked. */
 export interface Access {
@@ -84,6 +86,16 @@ declare module './engines.ts' {
     settings?: EngineSettings
   }
 
+  interface EngineProvider {
+    /**
+     * Settings of its engines for a model that may make them faster, with the values worth a try on this machine; the
+     * most important first. Absent where there are none.
+     * @param spec with what the trial has set already
+     * @param given what it has set: part of the settings of each value
+     */
+    tunables?(spec: EngineSpec, given: TrialSettings): Promise<Tunable[]>
+  }
+
   interface Engines {
     /** Options of requests that any engine is known to know; undefined where no provider says what its engines know. */
     knownOptions(): ReadonlySet<string> | undefined
@@ -105,6 +117,16 @@ declare module './leases.ts' {
   interface Scheduler {
     /** A snapshot of figures, for monitoring. */
     stats(): SchedulerStats
+    /**
+     * Loads a model anew with other settings than the configuration's, which hold until the signal is aborted or another
+     * trial of the session takes its place. At the end the model is as it was: loaded with what it was loaded with, or
+     * not loaded. Where the load fails, requests of others get the usual settings, and the session goes on.
+     * @returns once it is loaded
+     * @throws CorralError `trial_running` where another session has one; what a load fails with
+     */
+    trial(request: TrialRequest): Promise<RunningTrial>
+    /** What a trial of a model may set, beside what it has set already; nothing where its engines offer nothing. */
+    tunables(model: ModelName, given: TrialSettings): Promise<Tunable[]>
   }
 }
 

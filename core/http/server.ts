@@ -41,6 +41,8 @@ declare module 'fastify' {
   interface FastifyInstance {
     /** Reads the configuration again and puts what changed in force. */
     reloadConfig: RunningServer['reload']
+    /** The configuration file that is in force, absolute; undefined where there is none. */
+    configFile: () => string | undefined
   }
 }
 
@@ -97,6 +99,7 @@ export async function startServer({
     })
     const reload = () => reloader.reload()
     app.decorate('reloadConfig', reload)
+    app.decorate('configFile', () => live.current.file)
     // The log says what becomes of it.
     const follow = () => void reload().catch(() => undefined)
     const watch = new ConfigWatch(() => live.current.file, follow)

@@ -23,6 +23,8 @@ export interface EngineRecord {
   loading?: AbortController | undefined
   /** What the configuration said of it, by `basisOf`, when it was last loaded or prepared. */
   basis?: string
+  /** It was last loaded with the settings of a trial. */
+  isTrial?: boolean
   /** Milliseconds of `keep_alive` in its own section. */
   keepAlive?: number | undefined
   /** What the next load takes, once it is prepared. */

@@ -194,7 +194,7 @@ export function runningOn({ phase }: EngineState): number {
 }
 
 /** What the state says for those who watch. */
-export function statsOf({ engines, budget }: SchedulerState, now: number): SchedulerStats {
+export function statsOf({ engines, budget }: SchedulerState, now: number): Omit<SchedulerStats, 'requests'> {
   const reserved: MemoryUse = {}
   const stats = [...engines.values()].map(engine => {
     const { key, name, phase, queue, failure } = engine

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { boundsFor } from '../../core/answers/bounds.ts'
-import type { CoreConfig } from '../../core/config/core-schema.ts'
-import { type EffectiveSettings, settingsFor } from '../../core/config/model-settings.ts'
+import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
+import { type EffectiveSettings, readSettings, settingsFor } from '../../core/config/model-settings.ts'
 import type { RequestBounds } from '../../core/contracts/callers.ts'
 import type {
   Engine,
@@ -17,6 +17,7 @@ import type { Lease, LeaseRequest, Scheduler } from '../../core/contracts/leases
 import type { Catalog, Model } from '../../core/contracts/models.ts'
 import type { OnProgress, Progress, Waiting } from '../../core/contracts/progress.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
+import type { RunningTrial, TrialRecord, TrialRequest, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
@@ -34,6 +35,15 @@ import {
   reservedBy,
   statsOf
 } from './scheduler-state.ts'
+
+/** Settings that hold for a while in the place of the configuration's. */
+interface Trial {
+  session: string
+  /** Absent where they do not work. */
+  settings: ModelSettings | undefined
+  /** What the model was loaded with before the session. */
+  before: LoadOptions | undefined
+}
 
 interface Request {
   id: number
@@ -86,8 +96,16 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const state = createState(deps.limits)
   const managedEngines = new Map<string, EngineRecord>()
   const requests = new Map<number, Request>()
+  /** By the key of the variant. */
+  const trials = new Map<string, Trial>()
   let nextId = 1
   let measured = false
+
+  /** What holds for a variant now: the configuration, with what a trial sets on top. */
+  function settingsOf(variant: Model): EffectiveSettings {
+    const settings = trials.get(variant.key)?.settings
+    return settings ? readSettings(config, variant, settings) : settingsFor(config, variant)
+  }
 
   function dispatch(event: Event): void {
     for (const effect of decide(state, event, Date.now())) {
@@ -167,14 +185,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       variant,
       // A newer revision may have been trained for less.
       options: cappedOptions(options, variant, UNBOUNDED),
-      settings: settingsFor(config, variant).engine
+      settings: settingsOf(variant).engine
     }
     return { provider, spec }
   }
 
   /** What a model is loaded by, where requests say nothing else. */
   function basisOf(variant: Model): string {
-    const { engine, load } = settingsFor(config, variant)
+    const { engine, load } = settingsOf(variant)
     const options = cappedOptions(load, variant, boundsFor(config, variant, {}))
     // Only what is converted has a type to choose.
     return JSON.stringify([engine, variant.format === 'safetensors' ? options : { ...options, dtype: undefined }])
@@ -240,6 +258,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       // The newest revision counts at every load.
       managed.variant = spec.variant
       managed.basis = basisOf(spec.variant)
+      managed.isTrial = trials.get(spec.variant.key)?.settings !== undefined
       log.info({ options: spec.options, need: estimate?.use }, `loading ${managed.variant.publicName}`)
       report(managed, { phase: 'loading', subject: '' })
       engine = await provider.start(spec, waitingOf(managed, controller), estimate)
@@ -328,7 +347,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     if (!engine) return
     log.info(`unloading ${variant.publicName}`)
     try {
-      if (save) await engine.saveSlots?.()
+      // What a trial reads means nothing, and must not take the place of conversations.
+      if (save && !managed.isTrial) await engine.saveSlots?.()
     } catch (error) {
       log.error({ err: error }, 'the prompt cache was not saved')
     }
@@ -398,7 +418,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const variant = catalog.get(request.model)
     const mode = request.mode ?? 'chat'
     const provider = engines.requireProvider(variant, mode)
-    const settings = settingsFor(config, variant)
+    const settings = settingsOf(variant)
     const asker = { mode, owner: request.owner }
     const relevant = provider.loadOptions?.(variant, request.options, settings.load, asker) ?? request.options
     const bounds = boundsFor(config, variant, {})
@@ -508,7 +528,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     for (const name of Object.keys(config.models)) {
       if (preloaded.has(name)) continue
       const variant = catalog.find(parseModelName(name))
-      if (!variant || !settingsFor(config, variant).preload) continue
+      if (!variant || !settingsOf(variant).preload) continue
       preloaded.add(name)
       await loadAhead(variant, undefined, signal)
       if (signal.aborted) return
@@ -516,10 +536,15 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   /** Loads a model that no request is for; a failure is logged. */
-  async function loadAhead(variant: Model, mode: EngineMode | undefined, signal: AbortSignal): Promise<void> {
+  async function loadAhead(
+    variant: Model,
+    mode: EngineMode | undefined,
+    signal: AbortSignal,
+    options: Partial<LoadOptions> = {}
+  ): Promise<void> {
     const model = { ...variant.model, variant: variant.label }
     try {
-      const leased = await lease({ model, options: {}, loadOnly: true, signal, ...(mode && { mode }) })
+      const leased = await lease({ model, options, loadOnly: true, signal, ...(mode && { mode }) })
       leased.release()
     } catch (error) {
       if (signal.aborted) return
@@ -539,7 +564,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       const provider = variant && engines.providerOf(variant, managed.mode)
       // It is being removed.
       if (!provider) return false
-      const settings = settingsFor(config, variant)
+      const settings = settingsOf(variant)
       const [before, keepAlive] = [
         managed.keepAlive === undefined ? usual : forEver(managed.keepAlive),
         settings.keepAlive === undefined ? state.limits.keepAlive : forEver(settings.keepAlive)
@@ -556,6 +581,84 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       })
       return outdated
     }
+  }
+
+  // ---- trials
+
+  function trialMode(variant: Model): TrialRecord['mode'] {
+    const { capabilities } = variant.metadata
+    if (capabilities.includes('completion')) return 'chat'
+    if (capabilities.includes('embedding')) return 'embedding'
+    throw new CorralError(
+      'unsupported_capability',
+      `Model "${variant.publicName}" neither generates text nor makes embeddings, so that there is nothing to try.`,
+      { param: 'model' }
+    )
+  }
+
+  /** Has the engine of a variant loaded anew for the next request; until then it is not here. */
+  function outdate({ key, mode }: EngineRecord, variant: Model): void {
+    const settings = settingsOf(variant)
+    const provider = engines.requireProvider(variant, mode)
+    const keepAlive = settings.keepAlive === undefined ? state.limits.keepAlive : forEver(settings.keepAlive)
+    dispatch({ type: 'settings', key, keepAlive, outdated: true, ...factsOf(variant, settings, provider) })
+  }
+
+  async function trial({ model, settings, session, signal, onProgress }: TrialRequest): Promise<RunningTrial> {
+    signal.throwIfAborted()
+    const variant = catalog.get(model)
+    const mode = trialMode(variant)
+    engines.requireProvider(variant, mode)
+    const earlier = trials.get(variant.key)
+    if (earlier && earlier.session !== session) {
+      throw new CorralError(
+        'trial_running',
+        `Somebody else tries settings of "${variant.publicName}" now ("corral bench"). Wait until that has ended.`,
+        { param: 'model' }
+      )
+    }
+    const managed = managedOf(variant, mode)
+    const loaded = state.engines.get(managed.key)?.phase
+    const before = loaded && 'options' in loaded ? loaded.options : undefined
+    const own: Trial = { session, settings: { ...settings, keep_alive: -1 }, before: earlier ? earlier.before : before }
+    trials.set(variant.key, own)
+    const end = () => {
+      if (trials.get(variant.key) !== own) return
+      trials.delete(variant.key)
+      if (!state.closing) restore(managed, variant, own.before)
+    }
+    signal.addEventListener('abort', end)
+    outdate(managed, variant)
+    try {
+      const name = { ...variant.model, variant: variant.label }
+      const leased = await lease({ model: name, mode, options: {}, loadOnly: true, signal, onProgress })
+      leased.release()
+    } catch (error) {
+      // Others are not to meet settings that do not work.
+      own.settings = undefined
+      throw error
+    }
+    const phase = state.engines.get(managed.key)?.phase
+    return { variant, mode, loadTime: phase && 'loadTime' in phase ? phase.loadTime : 0 }
+  }
+
+  /** Leaves a model as it was before a trial. */
+  function restore(managed: EngineRecord, variant: Model, before: LoadOptions | undefined): void {
+    managed.keepAlive = settingsOf(variant).keepAlive
+    outdate(managed, variant)
+    if (!before) return
+    const { num_ctx, num_parallel, n_gpu_layers, cache_type_k, cache_type_v } = before
+    const options = { num_ctx, num_parallel, n_gpu_layers, cache_type_k, cache_type_v }
+    void loadAhead(variant, managed.mode, new AbortController().signal, options)
+  }
+
+  async function tunables(model: ModelName, given: TrialSettings): Promise<Tunable[]> {
+    const variant = catalog.get(model)
+    const mode = trialMode(variant)
+    const { load, engine } = readSettings(config, variant, given)
+    const options = cappedOptions(load, variant, boundsFor(config, variant, {}))
+    const spec = { alias: variant.publicName, mode, variant, options, settings: engine }
+    return (await engines.requireProvider(variant, mode).tunables?.(spec, given)) ?? []
   }
 
   function factsOf(variant: Model, settings: EffectiveSettings, provider: EngineProvider): ModelFacts {
@@ -620,7 +723,11 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     loading: () =>
       [...managedEngines.values()].flatMap(managed => loadingModel(managed, state.engines.get(managed.key))),
 
-    stats: () => statsOf(state, Date.now()),
+    stats: () => ({ ...statsOf(state, Date.now()), requests: nextId - 1 }),
+
+    trial,
+
+    tunables,
 
     preload,
 
@@ -629,7 +736,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       Object.assign(state.limits, limits)
       const again = [...managedEngines.values()].filter(({ key }) => state.engines.has(key)).filter(newSettings(usual))
       const wanted = again.filter(({ variant }) => {
-        const { pin, preload } = settingsFor(config, variant)
+        const { pin, preload } = settingsOf(variant)
         return pin || preload
       })
       for (const { variant, mode } of wanted) void loadAhead(variant, mode, signal)

@@ -9,6 +9,8 @@ import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryBook } from './memory/memory-book.ts'
 import { createPromptCache } from './prompt-cache/prompt-cache.ts'
 import { createLlamaServerProvider } from './provider.ts'
+import { knownFlags } from './server-facts.ts'
+import { tunablesOf } from './tunables.ts'
 
 export default definePlugin({
   name: 'llama-server',
@@ -21,10 +23,12 @@ export default definePlugin({
     const engines = service('engines')
     const runtimes = service('runtimes')
     const access = service('access')
+    const storage = service('storage')
+    const hardware = service('hardware')
     const { extraArguments } = runtimes.engineSettings
     const memory = createMemoryBook({
       runtimes,
-      hardware: service('hardware'),
+      hardware,
       directory: join(paths.cache, 'memory'),
       get gpuMemory() {
         return engines.settings.gpuMemory
@@ -39,22 +43,36 @@ export default definePlugin({
       budget: engines.settings.promptCache,
       log
     })
-    engines.add(
-      createLlamaServerProvider({
-        storage: service('storage'),
-        conversion: service('conversion'),
-        runtimes,
-        memory,
-        promptCache,
-        logBook: createEngineLogBook(),
-        severalOwners: () => access.severalOwners(),
-        grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },
-        get stuckAfter() {
-          return parseDuration(config.limits.stuck_after)!
-        },
-        log
-      })
-    )
+    const provider = createLlamaServerProvider({
+      storage,
+      conversion: service('conversion'),
+      runtimes,
+      memory,
+      promptCache,
+      logBook: createEngineLogBook(),
+      severalOwners: () => access.severalOwners(),
+      grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },
+      get stuckAfter() {
+        return parseDuration(config.limits.stuck_after)!
+      },
+      log
+    })
+    engines.add({
+      ...provider,
+      async tunables(spec, given) {
+        const { gpus, cpu } = await hardware.detect()
+        const build = await runtimes.build({}, spec.settings?.runtime)
+        const { executables, devices } = build
+        return tunablesOf(spec, given, {
+          cores: cpu.cores ?? cpu.threads,
+          threads: cpu.threads,
+          hasGpu: devices.length > 0 && gpus.some(gpu => gpu.usable),
+          shared: extraArguments ?? [],
+          flags: await knownFlags(build, executables.server, { environment: runtimes.environment(build) }),
+          models: storage.list()
+        })
+      }
+    })
     return {}
   }
 })

@@ -35,6 +35,7 @@ function metricsOf(engines: { model: string }[] = []) {
         longestWait: at,
         reserved: { host: 10 }
       })),
+      requests: 0,
       memory: { reserved: { host: 10 * engines.length }, budget: { host: 1000 } }
     }),
     pulls: () => [{ state: 'failed' }],

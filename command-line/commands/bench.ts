@@ -1,0 +1,480 @@
+import { cpus, totalmem } from 'node:os'
+import { type Command, InvalidArgumentError } from 'commander'
+import type { ShownModel } from '../../core/contracts/native-records.ts'
+import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
+import { version } from '../../core/system/package-info.ts'
+import { createMeter, type Meter, type Sample } from '../bench/measure.ts'
+import { saveSettings } from '../bench/save.ts'
+import { type BenchServer, benchServer } from '../bench/server.ts'
+import { type Summary, summarize } from '../bench/statistics.ts'
+import { type Step, type Tuning, tune } from '../bench/tune.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
+import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
+import { fitText, printJson, printNote, printText } from '../output.ts'
+import { showProgress } from '../progress-display.ts'
+import type { ServerClient } from '../server-client.ts'
+import { withServer } from '../server-connection.ts'
+
+interface BenchOptions {
+  quick?: boolean
+  context?: number[]
+  slots?: number[]
+  repeat?: number
+  tune?: boolean
+  allowQuantizedCache?: boolean
+  yes?: boolean
+  dryRun?: boolean
+  anyway?: boolean
+  json?: boolean
+}
+
+/** Contexts that are measured where none are named: from the first one on, each four or eight times as large. */
+const CONTEXTS = [512, 4096, 16_384, 65_536, 131_072]
+const SLOTS = [1, 2, 4]
+const REPEAT = { usual: 5, quick: 2 }
+/** A context that nobody named is left out where one answer would take longer (seconds). */
+const LONGEST = 20
+/** Seconds that an answer is to take, and the tokens it has. */
+const ANSWER = { seconds: 2, least: 16, most: 128, quick: 16 }
+/** A 95 % interval wider than this is worth a warning. */
+const NOISY = 0.1
+
+export function defineBench(program: Command, context: CommandContext): void {
+  program
+    .command('bench')
+    .description('measure how fast a model is on this machine, and find faster settings')
+    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
+    .option('--quick', 'measure only a short context, twice')
+    .option('--context <tokens>', 'context lengths to measure, such as 512,4096', wholeNumbers)
+    .option('--slots <counts>', 'requests at once, such as 1,2,4', wholeNumbers)
+    .option('--repeat <count>', `measurements of each (${REPEAT.usual})`, wholeNumber)
+    .option('--tune', 'try settings of the engine, and offer those that are faster')
+    .option('--allow-quantized-cache', 'with --tune: try an 8-bit KV cache too, which changes answers a little')
+    .option('--yes', 'with --tune: write faster settings into config.yaml without asking')
+    .option('--dry-run', 'with --tune: show them only')
+    .option('--anyway', 'measure beside the requests of others, and do not wait until they have ended')
+    .option('--json', 'print all measurements as JSON')
+    .addHelpText(
+      'after',
+      `
+PROMPT is how many tokens of a prompt are read in a second, ANSWER how many are generated, FIRST the time until the first
+token is here; each the median, ± half of the 95 % interval. With several slots they are of all of them together.
+
+The model is loaded anew for this, and left as it was afterwards, also after Ctrl-C. While it is measured, requests of
+others to it wait or disturb; what they disturb is measured again. It needs the server's private socket, or an admin's
+key. --tune keeps a setting only where it is faster by more than 3 % with 95 % certainty.
+
+Examples:
+  corral bench corral/tiny-chat --quick
+  corral bench me/model --context 512,8192 --slots 1,4
+  corral bench me/model --tune
+  corral bench me/model --tune --yes --json`
+    )
+    .action((model: string, options: BenchOptions) => bench(context, model, options))
+}
+
+function wholeNumber(text: string): number {
+  const value = Number(text)
+  if (/^\d+$/.test(text.trim()) && Number.isSafeInteger(value) && value > 0) return value
+  throw new InvalidArgumentError('It must be a whole number, 1 or more.')
+}
+
+const wholeNumbers = (text: string) => [...new Set(text.split(',').map(wholeNumber))].sort((a, b) => a - b)
+
+/** What is done, for people, and how it ends. */
+interface Work {
+  client: ServerClient
+  server: BenchServer
+  /** What holds before anything is tried. */
+  model: string
+  options: BenchOptions
+  say(text: string): void
+  notes: string[]
+}
+
+async function bench(context: CommandContext, model: string, options: BenchOptions): Promise<void> {
+  if (!options.tune) {
+    for (const name of ['yes', 'dryRun', 'allowQuantizedCache'] as const) {
+      if (options[name]) throw usageFailure(`--${kebab(name)} says something only with --tune.`)
+    }
+  }
+  if (options.tune && (options.context || options.slots)) {
+    throw usageFailure(
+      '--tune measures with the context and the slots that the model is set to; leave out --context and --slots.'
+    )
+  }
+  await withServer(context, 'usual', async ({ client, own }) => {
+    if (own) printNote('No server is running; started one that stops with this command.')
+    const shown = await client.json<ShownModel>('POST', '/api/show', { model })
+    const progress = await showProgress('loading', { plain: 'lines' })
+    let doing = ''
+    const notes: string[] = []
+    const server = benchServer(client, model, {
+      anyway: options.anyway ?? false,
+      say: text => progress.status(doing === '' ? text : `${doing}: ${text}`)
+    })
+    const say = (text: string) => {
+      doing = text
+      progress.status(text)
+    }
+    const work: Work = { client, server, model, options, say, notes }
+    try {
+      if (options.tune) {
+        const result = await tuneModel(work)
+        server.close()
+        progress.clear()
+        await reportTuning(context, work, result, own !== undefined)
+      } else {
+        const report = await measureModel(work, shown.details.context_length)
+        progress.clear()
+        if (options.json) printJson(report)
+        else printText(formatReport(report))
+        for (const note of notes) printNote(wrapped(note, process.stderr.columns))
+      }
+    } finally {
+      progress.clear()
+      server.close()
+    }
+  })
+}
+
+const kebab = (name: string) => name.replace(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)
+const wrapped = (text: string, columns: number | undefined) => fitText(text, columns ?? 80)
+
+// ---- measuring
+
+export interface BenchRow {
+  context: number
+  slots: number
+  prompt_tokens: number
+  answer_tokens: number
+  /** Tokens a second. */
+  prompt: Summary
+  answer?: Summary
+  /** Seconds. */
+  first?: Summary
+}
+
+export interface BenchReport {
+  model: string
+  label: string
+  mode: string
+  corral: string
+  engine: string
+  machine: { cpu: string; threads: number; memory: number }
+  /** Seconds that loading took. */
+  load: Summary
+  rows: BenchRow[]
+}
+
+async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Promise<BenchReport> {
+  const { client, server, model, options, say, notes } = work
+  const { quick = false, repeat = quick ? REPEAT.quick : REPEAT.usual } = options
+  const named = options.context
+  const usual = quick
+    ? CONTEXTS.slice(0, 1)
+    : [...CONTEXTS.filter(each => each < trained), ...(trained < 131_072 ? [trained] : [])]
+  const contexts = named ?? usual.filter((each, index) => each <= trained || index === 0)
+  const rows: BenchRow[] = []
+  const loads: number[] = []
+  let record: TrialRecord | undefined
+  let meter: Meter | undefined
+  let last: { row: BenchRow; sample: Sample } | undefined
+
+  for (const [index, wanted] of contexts.entries()) {
+    const slotCounts = options.slots ?? (index > 0 || quick ? [1] : SLOTS)
+    if (!named && last) {
+      const seconds =
+        wanted / last.row.prompt.median + last.row.answer_tokens / (last.row.answer?.median ?? Number.POSITIVE_INFINITY)
+      if (seconds > LONGEST) {
+        notes.push(
+          `Longer contexts were left out: an answer at ${wanted} tokens would take some ${Math.ceil(seconds / 10) * 10} seconds. Measure it with --context ${wanted}.`
+        )
+        break
+      }
+    }
+    say(`loading with a context of ${wanted}`)
+    const loaded = await server.load({ options: { num_ctx: wanted, num_parallel: Math.max(...slotCounts) } })
+    if (loaded.status === 'failed') {
+      // Where the first one fails there is nothing to show.
+      if (rows.length === 0) throw new CommandFailure(EXIT.failure, loaded.reason)
+      notes.push(`A context of ${wanted} does not work here: ${loaded.reason}`)
+      break
+    }
+    record = loaded
+    loads.push(loaded.load_duration / 1e9)
+    meter ??= createMeter(client, model, loaded.mode)
+    const warm = await server.alone(meter.sent, () => meter!.warmUp())
+    const size = Math.min(wanted, loaded.context_length)
+    if (size < wanted) notes.push(`A context of ${wanted} is more than the model may have; ${size} was measured.`)
+    if (rows.some(({ context }) => context === size)) continue
+    const answer = loaded.mode === 'embedding' ? 0 : answerTokens(warm, size, quick)
+    for (const slots of slotCounts) {
+      if (slots > loaded.slots) {
+        notes.push(`${slots} requests at once are more than the ${loaded.slots} slots that the limits allow.`)
+        continue
+      }
+      const workload = { prompt: size - answer - 8, answer, slots }
+      const samples: Sample[] = []
+      for (let run = 0; run < repeat; run++) {
+        say(`context ${size}, ${slots === 1 ? '1 slot' : `${slots} slots`}: ${run + 1} of ${repeat}`)
+        samples.push(await server.alone(meter.sent, () => meter!.sample(workload)))
+      }
+      const row = rowOf(size, slots, answer, samples)
+      rows.push(row)
+      if (slots === 1) last = { row, sample: samples.at(-1)! }
+    }
+  }
+  if (!record) throw new CommandFailure(EXIT.failure, 'There is nothing to measure.')
+  warnOf(work, rows)
+  return {
+    model: record.model,
+    label: record.label,
+    mode: record.mode,
+    corral: version,
+    engine: [record.provider, record.build].filter(Boolean).join(' '),
+    machine: machine(),
+    load: summarize(loads),
+    rows
+  }
+}
+
+function answerTokens(warm: Sample, context: number, quick: boolean): number {
+  const { seconds, least, most } = ANSWER
+  const wanted = quick ? ANSWER.quick : Math.round((warm.answer ?? 0) * seconds)
+  return Math.max(1, Math.min(Math.max(least, Math.min(most, wanted)), context >> 2))
+}
+
+function rowOf(context: number, slots: number, answer: number, samples: readonly Sample[]): BenchRow {
+  const of = (values: (number | undefined)[]) => summarize(values as number[])
+  const generates = samples[0]!.answer !== undefined
+  return {
+    context,
+    slots,
+    prompt_tokens: Math.round(samples.reduce((sum, each) => sum + each.promptTokens, 0) / samples.length / slots),
+    answer_tokens: answer,
+    prompt: of(samples.map(({ prompt }) => prompt)),
+    ...(generates && { answer: of(samples.map(each => each.answer)), first: of(samples.map(each => each.first)) })
+  }
+}
+
+function warnOf({ server, notes }: Work, rows: readonly BenchRow[]): void {
+  const noisy = rows.filter(({ prompt, answer }) => Math.max(prompt.spread, answer?.spread ?? 0) > NOISY)
+  if (noisy.length > 0) {
+    notes.push(
+      'The measurements differ by more than 10 %: something else uses this machine, or it changes its speed. Close other programs, or measure more often (--repeat 15).'
+    )
+  }
+  if (server.disturbed > 0) notes.push(`Measured again since others used the server: ${server.disturbed} times.`)
+}
+
+function machine(): BenchReport['machine'] {
+  const all = cpus()
+  return { cpu: all[0]?.model.trim() ?? 'unknown', threads: all.length, memory: totalmem() }
+}
+
+/** At least three digits: `0.31`, `12.4`, `1234`, `12.3k`. */
+export function shortNumber(value: number): string {
+  if (value >= 10_000) return `${(value / 1000).toFixed(1)}k`
+  if (value >= 100) return String(Math.round(value))
+  return value >= 10 ? value.toFixed(1) : value.toFixed(2)
+}
+
+/** The result for people, in at most 40 columns. */
+export function formatReport({ model, label, engine, load, rows }: BenchReport): string {
+  const withSpread = (summary: Summary | undefined) =>
+    summary === undefined
+      ? '-'
+      : `${shortNumber(summary.median)}${summary.values.length > 1 ? ` ±${Math.min(999, Math.round(summary.spread * 100))}%` : ''}`
+  const cells = rows.map(({ context, slots, prompt, answer, first }) => [
+    String(context),
+    String(slots),
+    withSpread(prompt),
+    withSpread(answer),
+    first === undefined ? '-' : `${shortNumber(first.median)} s`
+  ])
+  const table = [['CONTEXT', 'SLOTS', 'PROMPT/s', 'ANSWER/s', 'FIRST'], ...cells]
+  const widths = table[0]!.map((_, column) => Math.max(...table.map(row => row[column]!.length)))
+  const lines = table.map(row => row.map((cell, column) => cell.padStart(widths[column]!)).join(' '))
+  const columns = process.stdout.columns ?? 80
+  return [
+    fitText(`${model} (${label}) on ${engine}`, columns),
+    fitText(
+      `loaded in ${shortNumber(load.median)} s (${shortNumber(load.least)} to ${shortNumber(load.most)} s)`,
+      columns
+    ),
+    '',
+    ...lines
+  ].join('\n')
+}
+
+// ---- tuning
+
+/** Tokens that a usual request reads and writes: a quarter of what is written stands in the conversation already. */
+const USUAL_WORK = { chat: { prompt: 1024, answer: 192, repeat: 64 }, embedding: { prompt: 512 } }
+const PAIRS = { usual: 8, quick: 4 }
+/** Least context that is tried where the present one does not fit. */
+const LEAST_CONTEXT = 512
+
+interface TuningResult extends Tuning {
+  record: TrialRecord
+  /** What was needed for the model to be loaded at all. */
+  needed: TrialSettings
+  /** Tokens of each slot that fit the memory with what was found. */
+  largest: number | undefined
+  file: string | null
+}
+
+async function tuneModel(work: Work): Promise<TuningResult> {
+  const { client, server, model, options, say } = work
+  const { quick = false } = options
+  const most = Math.max(4, options.repeat ?? (quick ? PAIRS.quick : PAIRS.usual))
+  const { record, needed } = await loadPresent(work)
+  const meter = createMeter(client, model, record.mode)
+  const warm = await server.alone(meter.sent, () => meter.warmUp())
+  const size = tuningSize(warm, record.context_length, quick)
+  let loaded = needed
+  let file: string | null = null
+  const tuning = await tune(
+    {
+      async tunables(settings) {
+        const reply = await client.json<{ tunables: Tunable[]; file: string | null }>('POST', '/api/trials/tunables', {
+          model,
+          settings
+        })
+        file = reply.file
+        return reply.tunables
+      },
+      async measure(settings, seed) {
+        if (settings !== loaded) {
+          const ready = await server.load(settings)
+          if (ready.status === 'failed') {
+            loaded = {}
+            return { failed: ready.reason }
+          }
+          loaded = settings
+          await server.alone(meter.sent, () => meter.warmUp())
+        }
+        return await server.alone(meter.sent, () => meter.speeds(size, seed))
+      }
+    },
+    {
+      base: needed,
+      work: USUAL_WORK[record.mode],
+      most,
+      allowChanges: options.allowQuantizedCache ?? false,
+      say: text => say(`trying ${text}`),
+      onStep: step => {
+        if (!options.json) printStep(step)
+      }
+    }
+  )
+  const largest = quick ? undefined : await largestContext(work, tuning.settings, record)
+  return { ...tuning, record, needed, largest, file }
+}
+
+/** Loads the model as it is set; where that takes too much memory, with half of the context, and so on. */
+async function loadPresent({ server, say }: Work): Promise<{ record: TrialRecord; needed: TrialSettings }> {
+  say('loading with the present settings')
+  const needed: TrialSettings = {}
+  let first: string | undefined
+  for (let size: number | undefined; ; ) {
+    const loaded = await server.load(size === undefined ? needed : { options: { num_ctx: size } })
+    if (loaded.status === 'ready')
+      return { record: loaded, needed: size === undefined ? needed : { options: { num_ctx: size } } }
+    first ??= loaded.reason
+    if (loaded.code !== 'insufficient_memory' || (size !== undefined && size <= LEAST_CONTEXT)) {
+      throw new CommandFailure(EXIT.failure, first)
+    }
+    size = size === undefined ? 4096 : size >> 1
+    say(`loading with a context of ${size}, since more does not fit the memory`)
+  }
+}
+
+function tuningSize(warm: Sample, context: number, quick: boolean): { prompt: number; answer: number } {
+  const seconds = quick ? 0.5 : ANSWER.seconds
+  const between = (least: number, wanted: number, most: number) => Math.max(least, Math.min(Math.round(wanted), most))
+  return {
+    prompt: between(64, warm.prompt * seconds, Math.min(2048, context >> 1)),
+    answer: between(ANSWER.least, (warm.answer ?? 0) * seconds, Math.min(256, context >> 2))
+  }
+}
+
+/** The largest context that can be loaded with these settings, by doubling it. */
+async function largestContext(work: Work, settings: TrialSettings, record: TrialRecord): Promise<number> {
+  const { server, say } = work
+  let largest = record.context_length
+  for (let size = largest * 2; ; size *= 2) {
+    say(`trying a context of ${size}`)
+    const loaded = await server.load({ ...settings, options: { ...settings.options, num_ctx: size } })
+    if (loaded.status === 'failed' || loaded.context_length <= largest) return largest
+    largest = loaded.context_length
+    if (largest < size) return largest
+  }
+}
+
+const percent = (ratio: number) => `${Math.abs((ratio - 1) * 100).toFixed(Math.abs(ratio - 1) < 0.095 ? 1 : 0)} %`
+const faster = (ratio: number) => (ratio >= 1 ? `${percent(ratio)} faster` : `${percent(ratio)} slower`)
+
+/** One line about what became of a value. */
+export function stepText({ name, value, result, reason, verdict }: Step): string {
+  const subject = `${name} ${value}`
+  if (!verdict) return `${subject}: ${result === 'changes answers' ? 'not tried' : result}. ${reason ?? ''}`.trim()
+  const { mean, low, high } = verdict.overall
+  const kept = result === 'faster' ? 'kept' : 'not kept'
+  return `${subject}: ${faster(mean)} (${signed(low)} to ${signed(high)} %), ${kept}`
+}
+
+const signed = (ratio: number) => {
+  const value = Math.max(-99, Math.min(999, Math.round((ratio - 1) * 100)))
+  return value > 0 ? `+${value}` : `${value}`
+}
+
+function printStep(step: Step): void {
+  // Above the line that shows the progress, which is drawn again.
+  printNote(wrapped(stepText(step), process.stderr.columns))
+}
+
+async function reportTuning(context: CommandContext, work: Work, result: TuningResult, isOwn: boolean): Promise<void> {
+  const { options, client } = work
+  const { record, settings, confirmation, largest, needed, steps, file } = result
+  const found = Object.keys(settings).length > 0
+  const print = options.json ? printNote : printText
+  const tell = (text: string) => print(wrapped(text, process.stdout.columns))
+  const isNeeded = Object.keys(needed).length > 0
+  if (confirmation && settings !== needed) {
+    const { mean, low, high } = confirmation.overall
+    tell(`Together: ${faster(mean)} (${signed(low)} to ${signed(high)} %).`)
+    for (const [part, ratio] of Object.entries(confirmation.parts))
+      tell(`  ${PARTS[part] ?? part}: ${faster(ratio.mean)}`)
+  } else if (confirmation) {
+    tell('What looked faster did not hold when it was measured again; nothing is changed.')
+  } else tell('Nothing was faster than the present settings.')
+  if (isNeeded) tell(`The present context does not fit the memory; ${settings.options?.num_ctx} tokens do.`)
+  if (largest !== undefined && largest > record.context_length) {
+    tell(
+      `Contexts of up to ${largest} tokens fit the memory (now ${record.context_length}, in ${record.slots} slots); a larger one is not faster.`
+    )
+  }
+  const saved = found ? await saveSettings(context, { client, isOwn, record, settings, file, tell, options }) : false
+  if (options.json) {
+    printJson({
+      model: record.model,
+      label: record.label,
+      corral: version,
+      engine: [record.provider, record.build].filter(Boolean).join(' '),
+      machine: machine(),
+      steps,
+      settings,
+      confirmation: confirmation ?? null,
+      largest_context: largest ?? null,
+      written: saved
+    })
+  }
+}
+
+const PARTS: Record<string, string> = {
+  prompt: 'reading the prompt',
+  answer: 'writing an answer',
+  repeat: 'repeating a text'
+}

@@ -1,0 +1,149 @@
+import { isDeepStrictEqual } from 'node:util'
+import { type Document, isAlias, isMap, isScalar, type Pair, parseDocument, YAMLMap } from 'yaml'
+import { isObject } from '../system/json-object.ts'
+import { readYaml } from './yaml-file.ts'
+
+type Values = Record<string, unknown>
+
+/** Lines of YAML with settings of one model, as one would type them. */
+export function modelSettingsYaml(model: string, settings: Values): string {
+  const document = parseDocument('')
+  document.set('models', document.createNode({ [model]: settings }))
+  compact(document.get('models'))
+  return document.toString({ lineWidth: 0, flowCollectionPadding: false })
+}
+
+/**
+ * A configuration with settings of one model set; settings inside `options` one by one, others as a whole. All that is
+ * not below `models` stays byte for byte, and so do comments and the order there.
+ * @param text the file; what is in it must be valid
+ * @param model the name of the model's section, which may not be there yet
+ * @returns the new text; undefined where it cannot be changed without changing something else, such as a section that
+ * other models share by an anchor
+ */
+export function withModelSettings(text: string, model: string, settings: Values): string | undefined {
+  const before = readYaml(text)
+  if (before.mistakes.length > 0) return undefined
+  const value: unknown = before.value ?? {}
+  if (!isObject(value)) return undefined
+  const models = isObject(value.models) ? value.models : {}
+  const section = isObject(models[model]) ? models[model] : {}
+  const wanted = { ...value, models: { ...models, [model]: merged(section, settings) } }
+
+  const eol = text.includes('\r\n') ? '\r\n' : '\n'
+  const changed = spliced(text, eol, model, section, settings)
+  if (changed === undefined) return undefined
+  const after = readYaml(changed)
+  return after.mistakes.length === 0 && isDeepStrictEqual(after.value, wanted) ? changed : undefined
+}
+
+function merged(section: Values, settings: Values): Values {
+  const { options } = settings
+  return {
+    ...section,
+    ...settings,
+    ...(isObject(options) && { options: { ...(isObject(section.options) ? section.options : {}), ...options } })
+  }
+}
+
+/** The text with its part under `models` written anew. */
+function spliced(text: string, eol: string, model: string, section: Values, settings: Values): string | undefined {
+  const document = parseDocument(text, { merge: true })
+  const own = pairOf(document.contents, 'models')
+  const isWritten = isMap(own?.value) && !own.value.flow
+  if (own && !isWritten && !isEmpty(own.value)) {
+    // A list in braces, or an alias: it is written anew as lines.
+    if (!isMap(own.value)) return undefined
+    own.value.flow = false
+  }
+  if (!own || isEmpty(own.value)) {
+    const lines = modelSettingsYaml(model, settings).replaceAll('\n', eol)
+    if (own) {
+      const start = (own.key as { range?: number[] }).range![0]!
+      const end = lineEnd(text, rangeOf(own)?.[1] ?? start)
+      const comment = / *#.*/.exec(text.slice(start, end))?.[0] ?? ''
+      return text.slice(0, start) + lines.replace('models:', `models:${comment}`) + text.slice(end)
+    }
+    if (document.contents !== null && (!isMap(document.contents) || document.contents.flow)) return undefined
+    // What ends the document may follow only at its end.
+    if (/^(\.\.\.|---)/m.test(text.replace(/^---/, ''))) return undefined
+    const gap = text.trim() === '' ? '' : text.endsWith('\n') ? eol : eol + eol
+    return text + gap + lines
+  }
+  set(document, own.value as YAMLMap, model, section, settings)
+  const indent = isWritten ? indentOf(text, own) : 0
+  const written = document.toString({ lineWidth: 0, ...(indent > 0 && { indent }), flowCollectionPadding: false })
+  const again = pairOf(parseDocument(written).contents, 'models')
+  const [from, to] = [rangeOf(own), again && rangeOf(again)]
+  if (!from || !to) return undefined
+  const lines = written.slice(to[0], to[1]).replace(/\s*$/, '').replaceAll('\n', eol)
+  const old = text.slice(from[0], from[1])
+  return text.slice(0, from[0]) + lines + /\s*$/.exec(old)![0] + text.slice(from[1])
+}
+
+function set(document: Document, models: YAMLMap, model: string, section: Values, settings: Values): void {
+  const { options, ...others } = settings
+  let own = models.get(model, true) as unknown
+  if (isAlias(own)) {
+    // It takes what the alias gives, and goes its own way from there.
+    const map = new YAMLMap(document.schema)
+    map.add(document.createPair('<<', own))
+    models.set(model, map)
+    own = map
+  } else if (!isMap(own)) {
+    own = new YAMLMap(document.schema)
+    models.set(model, own)
+  }
+  const map = own as YAMLMap
+  const put = (into: YAMLMap, name: string, value: unknown) => {
+    const node = document.createNode(value)
+    compact(node)
+    // Of a value that is replaced, what is said of it stays.
+    const old = into.get(name, true) as { comment?: string | null; commentBefore?: string | null } | undefined
+    if (old?.comment && isMap(into) && !isMap(old)) node.comment = old.comment
+    into.set(document.createNode(name), node)
+  }
+  for (const [name, value] of Object.entries(others)) put(map, name, value)
+  if (!isObject(options)) return
+  const present = map.get('options', true) as unknown
+  if (isMap(present)) for (const [name, value] of Object.entries(options)) put(present, name, value)
+  else put(map, 'options', { ...(isObject(section.options) ? section.options : {}), ...options })
+}
+
+/** Lists on one line, as in the file that corral comes with. */
+function compact(node: unknown): void {
+  const items = (node as { items?: unknown[] } | null)?.items
+  if (!items) return
+  if (!isMap(node)) (node as { flow?: boolean }).flow = true
+  for (const item of items) compact((item as Pair).value)
+}
+
+function pairOf(map: unknown, key: string): Pair | undefined {
+  if (!isMap(map)) return undefined
+  return map.items.find(pair => isScalar(pair.key) && pair.key.value === key)
+}
+
+const isEmpty = (value: unknown) =>
+  value === null || (isScalar(value) && value.value === null) || (isMap(value) && value.items.length === 0)
+
+/** From its key to the end of its value. */
+function rangeOf({ key, value }: Pair): [number, number] | undefined {
+  const start = (key as { range?: number[] } | null)?.range?.[0]
+  const end = (value as { range?: number[] } | null)?.range?.[2]
+  return start === undefined || end === undefined ? undefined : [start, end]
+}
+
+function lineEnd(text: string, from: number): number {
+  if (from > 0 && text[from - 1] === '\n') return from
+  const end = text.indexOf('\n', from)
+  return end < 0 ? text.length : end + 1
+}
+
+/** Blanks that the models are indented by. */
+function indentOf(text: string, models: Pair): number {
+  const first = isMap(models.value)
+    ? (models.value.items[0]?.key as { range?: number[] } | undefined)?.range?.[0]
+    : undefined
+  if (first === undefined) return 0
+  return first - (text.lastIndexOf('\n', first - 1) + 1)
+}

@@ -1,0 +1,248 @@
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { saveSettings } from '../../command-line/bench/save.ts'
+import { judge, type Pair, type Speeds, summarize } from '../../command-line/bench/statistics.ts'
+import { type Failed, tune } from '../../command-line/bench/tune.ts'
+import { formatReport, shortNumber, stepText } from '../../command-line/commands/bench.ts'
+import type { ServerClient } from '../../command-line/server-client.ts'
+import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
+import { builtInPlugins } from '../../plugins/built-in.ts'
+import { newHome } from './command.ts'
+
+const WORK = { prompt: 1000, answer: 100 }
+const MOST = 8
+
+/** Pairs in which the trial is so many times as fast. */
+const pairs = (...ratios: (number | [prompt: number, answer: number])[]): Pair[] =>
+  ratios.map(ratio => {
+    const [prompt, answer] = typeof ratio === 'number' ? [ratio, ratio] : ratio
+    return { present: { prompt: 1000, answer: 100 }, trial: { prompt: 1000 * prompt, answer: 100 * answer } }
+  })
+
+t.test('judge: what is clearly faster is, after four pairs', async t => {
+  t.equal(judge(pairs(1.2, 1.21, 1.19), WORK, MOST).result, 'undecided', 'three are too few')
+  const { result, overall } = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MOST)
+  t.equal(result, 'faster')
+  t.ok(overall.low > 1.03 && overall.low < overall.mean && overall.mean < overall.high)
+})
+
+t.test('judge: noise is not taken for speed', async t => {
+  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8), WORK, MOST).result, 'undecided', 'more may show it')
+  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8, 1.4, 0.8, 1.1, 0.9), WORK, MOST).result, 'same')
+  t.equal(
+    judge(pairs(1.02, 1.021, 1.02, 1.02, 1.02, 1.021, 1.02, 1.02), WORK, MOST).result,
+    'same',
+    'less than the margin'
+  )
+  t.equal(judge(pairs(1, 1), WORK, MOST).result, 'same', 'a tie')
+  t.equal(judge(pairs(1.2, 1.2), WORK, 2).result, 'same', 'two pairs prove nothing, however few are allowed')
+})
+
+t.test('judge: what is slower is given up early', async t => {
+  t.equal(judge(pairs(0.5), WORK, MOST).result, 'undecided')
+  t.equal(judge(pairs(0.5, 0.55), WORK, MOST).result, 'slower')
+})
+
+t.test('judge: a gain in one part does not pay for a loss in another', async t => {
+  const mixed: [number, number][] = [
+    [3, 0.9],
+    [3.1, 0.91],
+    [2.9, 0.9],
+    [3, 0.9]
+  ]
+  const { result, overall } = judge(pairs(...mixed, ...mixed), WORK, MOST)
+  t.ok(overall.low > 1.03, 'as a whole it would be faster')
+  t.equal(result, 'slower')
+})
+
+t.test('summarize gives the median and what is known of its spread', async t => {
+  t.match(summarize([3, 1, 2]), { median: 2, least: 1, most: 3, spread: 0.5 })
+  t.match(summarize([5]), { median: 5, low: 5, high: 5, spread: 0 })
+  t.equal(summarize([10, 10, 10, 10]).spread, 0)
+})
+
+/** An engine whose speed follows from its settings, and that notes what it was asked. */
+function fakeBench(
+  offered: (given: TrialSettings) => Tunable[],
+  speedOf: (settings: TrialSettings, seed: number) => number | string
+) {
+  const measured: [settings: TrialSettings, seed: number][] = []
+  return {
+    measured,
+    tunables: async (given: TrialSettings) => offered(given),
+    measure: async (settings: TrialSettings, seed: number): Promise<Speeds | Failed> => {
+      measured.push([settings, seed])
+      const speed = speedOf(settings, seed)
+      return typeof speed === 'string' ? { failed: speed } : { prompt: 1000 * speed, answer: 100 * speed }
+    }
+  }
+}
+
+const flag = (given: TrialSettings, ...flags: string[]): TrialSettings => ({
+  ...given,
+  arguments: [...(given.arguments ?? []), ...flags]
+})
+const OPTIONS = { base: {}, work: WORK, most: MOST, allowChanges: false }
+
+t.test('tune keeps what is faster, on top of what was kept before, and confirms all of it', async t => {
+  const bench = fakeBench(
+    given => [
+      {
+        name: 'threads',
+        values: [
+          { label: '1', settings: flag(given, 't1') },
+          { label: '8', settings: flag(given, 't8') }
+        ]
+      },
+      {
+        name: 'batch',
+        values: [
+          { label: 'big', settings: flag(given, 'big') },
+          { label: 'bad', settings: flag(given, 'bad') }
+        ]
+      },
+      { name: 'cache', changes_answers: 'It rounds.', values: [{ label: 'q8_0', settings: flag(given, 'q8') }] }
+    ],
+    ({ arguments: list = [] }) => {
+      if (list.includes('bad')) return 'out of memory'
+      return (
+        (list.includes('t1') ? 0.5 : 1) *
+        (list.includes('t8') ? 2 : 1) *
+        (list.includes('big') ? 1.2 : 1) *
+        (list.includes('q8') ? 9 : 1)
+      )
+    }
+  )
+  const { steps, settings, confirmation } = await tune(bench, OPTIONS)
+  t.same(
+    steps.map(({ name, value, result }) => `${name} ${value}: ${result}`),
+    [
+      'threads 1: slower',
+      'threads 8: faster',
+      'batch big: faster',
+      'batch bad: does not work here',
+      'cache q8_0: changes answers'
+    ]
+  )
+  t.same(settings, { arguments: ['t8', 'big'] })
+  t.match(confirmation, { result: 'faster' })
+  t.notOk(bench.measured.some(([{ arguments: list = [] }]) => list.includes('q8')))
+  for (const seed of new Set(bench.measured.map(([, seed]) => seed))) {
+    const same = bench.measured.filter(each => each[1] === seed)
+    t.ok(
+      same.length === 2 || same[0]![0].arguments?.includes('bad') || same[1]?.[0].arguments?.includes('bad'),
+      'both sides had the same work'
+    )
+  }
+  const allowed = await tune(bench, { ...OPTIONS, allowChanges: true })
+  t.same(allowed.settings, { arguments: ['t8', 'big', 'q8'] })
+})
+
+t.test('tune keeps nothing where nothing is faster, or where it does not hold a second time', async t => {
+  const one = (given: TrialSettings): Tunable[] => [
+    { name: 'x', values: [{ label: 'on', settings: flag(given, 'x') }] }
+  ]
+  const equal = await tune(
+    fakeBench(one, () => 1),
+    OPTIONS
+  )
+  t.match(equal, { settings: {}, confirmation: undefined, steps: [{ result: 'same' }] })
+  // Fast for the first pairs only, as by chance.
+  const lucky = await tune(
+    fakeBench(one, ({ arguments: list }, seed) => (list && seed <= MOST ? 1.5 : 1)),
+    OPTIONS
+  )
+  t.match(lucky, { settings: {}, confirmation: { result: 'same' }, steps: [{ result: 'faster' }] })
+  await t.rejects(
+    tune(
+      fakeBench(one, ({ arguments: list }) => (list ? 1 : 'broken')),
+      OPTIONS
+    ),
+    /present settings.*broken/
+  )
+})
+
+const summary = summarize([1234.5, 1240, 1250, 1200])
+const RECORD: TrialRecord = {
+  status: 'ready',
+  model: 'me/model',
+  label: 'Q4_K_M',
+  mode: 'chat',
+  load_duration: 1,
+  context_length: 4096,
+  slots: 4,
+  provider: 'llama-server',
+  options: { num_ctx: 4096, num_parallel: 4, n_gpu_layers: -1, cache_type_k: 'f16', cache_type_v: 'f16', dtype: 'f16' }
+}
+
+t.test('the table fits 40 columns', async t => {
+  const row = { prompt_tokens: 1, answer_tokens: 1, prompt: summary, answer: summary, first: summary }
+  const text = formatReport({
+    ...RECORD,
+    corral: '0',
+    engine: 'llama-server b1',
+    machine: { cpu: '', threads: 1, memory: 1 },
+    load: summarize([0.5]),
+    rows: [
+      { ...row, context: 131_072, slots: 4 },
+      { ...row, context: 512, slots: 1, answer: undefined, first: undefined }
+    ]
+  })
+  const lines = text.split('\n').slice(3)
+  t.match(lines[1], /^ 131072 +4 1237 ±3% 1237 ±3% 1237 s$/)
+  for (const line of lines) t.ok(line.length <= 40, line)
+  t.same([0.312, 12.34, 1234.5, 12_345].map(shortNumber), ['0.31', '12.3', '1235', '12.3k'])
+  const verdict = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MOST)
+  t.equal(
+    stepText({ name: 'batch', value: '1024', result: 'faster', verdict }),
+    'batch 1024: 20 % faster (+19 to +21 %), kept'
+  )
+  t.equal(
+    stepText({ name: 'batch', value: '1', result: 'does not work here', reason: 'No.' }),
+    'batch 1: does not work here. No.'
+  )
+})
+
+t.test('settings are written where the server reads them, with a backup; else shown', async t => {
+  const home = newHome(t)
+  const told: string[] = []
+  const context = {
+    flags: () => ({}),
+    env: { CORRAL_HOME: home },
+    cwd: home,
+    definitions: async () => builtInPlugins
+  } as unknown as Parameters<typeof saveSettings>[0]
+  const saving = {
+    client: { address: 'http://127.0.0.1:1' } as ServerClient,
+    isOwn: true,
+    record: RECORD,
+    settings: { arguments: ['--threads', '2'] },
+    file: null,
+    tell: (text: string) => told.push(text),
+    options: { yes: true }
+  }
+  const path = join(home, 'config.yaml')
+  t.equal(await saveSettings(context, saving), path, 'the first one is made in the data directory')
+  t.equal(readFileSync(path, 'utf8'), 'models:\n  me/model:\n    arguments: [--threads, "2"]\n')
+
+  const before = '# mine\nmodels:\n  Me/Model:q4_k_m: {pin: true} # stays\n'
+  writeFileSync(path, before)
+  t.equal(await saveSettings(context, { ...saving, file: path, options: { dryRun: true } }), false)
+  t.equal(await saveSettings(context, { ...saving, file: path, options: {} }), false, 'nobody can be asked')
+  t.match(told.at(-1), /--yes/)
+  t.equal(readFileSync(path, 'utf8'), before)
+  t.equal(await saveSettings(context, { ...saving, file: path }), path)
+  t.match(readFileSync(path, 'utf8'), /Me\/Model:q4_k_m: *\{pin: true, arguments: \[--threads, "2"\]\} # stays/)
+  t.equal(readFileSync(`${path}.bak`, 'utf8'), before)
+
+  writeFileSync(path, 'models:\n  me/model: &all {pin: true}\n  me/other: *all\n')
+  t.equal(await saveSettings(context, { ...saving, file: path }), false, 'it would change another model')
+  t.match(told.slice(-2), [/cannot be changed/, /arguments: \[--threads, "2"\]/])
+  const folder = join(home, 'folder')
+  mkdirSync(folder)
+  t.equal(await saveSettings(context, { ...saving, file: folder }), false)
+  t.match(told.at(-2), /cannot be read/)
+  t.equal(await saveSettings(context, { ...saving, isOwn: false }), false, 'a server elsewhere')
+  t.match(told.at(-2), /not the one of this data directory/)
+})
