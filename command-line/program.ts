@@ -1,7 +1,7 @@
 import { Command } from 'commander'
 import { version } from '../core/system/package-info.ts'
 import { defineAudit } from './commands/audit.ts'
-import { defineBench } from './commands/bench.ts'
+import { defineBench } from './commands/bench-model.ts'
 import { defineCapture } from './commands/capture.ts'
 import { defineConfig } from './commands/config.ts'
 import { defineDoctor } from './commands/doctor.ts'

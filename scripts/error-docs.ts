@@ -44,6 +44,7 @@ const ADVICE: Record<ErrorCode, string> = {
   pull_cancelled: 'Somebody cancelled the pull. Pull again to begin anew.',
   runtime_in_use: 'Choose another build (`corral runtime use`) or stop its models before you remove it.',
   key_exists: 'The name is taken: `corral key rotate` gives that key a new secret.',
+  trial_running: 'Somebody measures this model with other settings (`corral bench`): wait until that has ended.',
   invalid_config: '`corral config check` shows each mistake with line and column. The former settings stay in force.',
   body_too_large: 'The body is larger than `body_limit`.',
   unsupported_encoding:

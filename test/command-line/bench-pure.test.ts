@@ -4,7 +4,7 @@ import t from 'tap'
 import { saveSettings } from '../../command-line/bench/save.ts'
 import { judge, type Pair, type Speeds, summarize } from '../../command-line/bench/statistics.ts'
 import { type Failed, tune } from '../../command-line/bench/tune.ts'
-import { formatReport, shortNumber, stepText } from '../../command-line/commands/bench.ts'
+import { busyMachine, formatReport, shortNumber, stepText } from '../../command-line/commands/bench-model.ts'
 import type { ServerClient } from '../../command-line/server-client.ts'
 import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
@@ -193,6 +193,8 @@ t.test('the table fits 40 columns', async t => {
   t.match(lines[1], /^ 131072 +4 1237 ±3% 1237 ±3% 1237 s$/)
   for (const line of lines) t.ok(line.length <= 40, line)
   t.same([0.312, 12.34, 1234.5, 12_345].map(shortNumber), ['0.31', '12.3', '1235', '12.3k'])
+  t.equal(busyMachine(0.4, 2), undefined)
+  t.match(busyMachine(14.62, 2), /load 14\.6 with 2 processors/)
   const verdict = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MOST)
   t.equal(
     stepText({ name: 'batch', value: '1024', result: 'faster', verdict }),

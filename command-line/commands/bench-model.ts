@@ -1,12 +1,12 @@
-import { cpus, totalmem } from 'node:os'
+import { cpus, loadavg, totalmem } from 'node:os'
 import { type Command, InvalidArgumentError } from 'commander'
 import type { ShownModel } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { version } from '../../core/system/package-info.ts'
 import { createMeter, type Meter, type Sample } from '../bench/measure.ts'
 import { saveSettings } from '../bench/save.ts'
-import { type BenchServer, benchServer } from '../bench/server.ts'
 import { type Summary, summarize } from '../bench/statistics.ts'
+import { type BenchServer, benchServer } from '../bench/trial-client.ts'
 import { type Step, type Tuning, tune } from '../bench/tune.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
@@ -106,6 +106,8 @@ async function bench(context: CommandContext, model: string, options: BenchOptio
   await withServer(context, 'usual', async ({ client, own }) => {
     if (own) printNote('No server is running; started one that stops with this command.')
     const shown = await client.json<ShownModel>('POST', '/api/show', { model })
+    const busy = busyMachine(loadavg()[0]!, cpus().length)
+    if (busy !== undefined) printNote(wrapped(busy, process.stderr.columns))
     const progress = await showProgress('loading', { plain: 'lines' })
     let doing = ''
     const notes: string[] = []
@@ -136,6 +138,15 @@ async function bench(context: CommandContext, model: string, options: BenchOptio
       server.close()
     }
   })
+}
+
+/** Processes for each processor that want to run; more than this slows what is measured. */
+const BUSY = 0.5
+
+/** A warning where other programs use the processors (Windows does not say). */
+export function busyMachine(load: number, processors: number): string | undefined {
+  if (load <= BUSY * processors) return undefined
+  return `Other programs use this machine (load ${load.toFixed(1)} with ${processors} processors): what is measured now may not hold once they have ended, which settings are faster included.`
 }
 
 const kebab = (name: string) => name.replace(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)
@@ -414,7 +425,12 @@ async function largestContext(work: Work, settings: TrialSettings, record: Trial
 }
 
 const percent = (ratio: number) => `${Math.abs((ratio - 1) * 100).toFixed(Math.abs(ratio - 1) < 0.095 ? 1 : 0)} %`
-const faster = (ratio: number) => (ratio >= 1 ? `${percent(ratio)} faster` : `${percent(ratio)} slower`)
+const faster = (ratio: number) =>
+  ratio >= 3
+    ? `${shortNumber(ratio)} times as fast`
+    : ratio >= 1
+      ? `${percent(ratio)} faster`
+      : `${percent(ratio)} slower`
 
 /** One line about what became of a value. */
 export function stepText({ name, value, result, reason, verdict }: Step): string {
