@@ -16,6 +16,7 @@ import { defineReload } from './commands/reload.ts'
 import { defineRun } from './commands/run.ts'
 import { defineRuntime } from './commands/runtime.ts'
 import { defineServe } from './commands/serve.ts'
+import { defineService } from './commands/service.ts'
 import { defineConvert, defineList, defineRm, defineShow } from './commands/stored-models.ts'
 import { defineUsage } from './commands/usage.ts'
 import { defineVersion } from './commands/version.ts'
@@ -38,6 +39,7 @@ Examples:
   corral usage                                   see what each key took
   corral audit --since 1h                        see who did what
   corral drain --wait                            let answers end before a stop
+  corral service install                         run as a service of systemd or launchd
 
 How commands find a server:
   With --host or --port: at that address, and nowhere else. Otherwise at the address of CORRAL_HOST or CORRAL_PORT, at
@@ -125,6 +127,7 @@ export function createProgram(context: CommandContext): Command {
     definePlugins,
     defineConfig,
     defineReload,
+    defineService,
     defineVersion
   ]) {
     define(program, context)

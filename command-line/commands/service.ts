@@ -1,0 +1,412 @@
+import { accessSync, constants, existsSync, readFileSync, realpathSync } from 'node:fs'
+import { mkdir, readFile, rm } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import { delimiter, dirname, join } from 'node:path'
+import type { Command } from 'commander'
+import { expandPath } from '../../core/config/config-file.ts'
+import { OVERRIDES } from '../../core/config/overrides.ts'
+import { isSystemError } from '../../core/errors.ts'
+import { runTool, ToolError } from '../../core/system/child-process.ts'
+import { dataPaths } from '../../core/system/data-paths.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { type CommandContext, openConfig, usageFailure } from '../context.ts'
+import { formatPairs, printJson, printNote, printText } from '../output.ts'
+import {
+  installSteps,
+  MARK,
+  SERVICE,
+  type ServiceDefinition,
+  type ServicePlace,
+  type ServiceStep,
+  SYSTEM_HOME,
+  serviceFile,
+  systemctl,
+  uninstallSteps
+} from '../service-definition.ts'
+
+interface Scope {
+  system?: boolean
+  user?: boolean
+}
+
+export function defineService(program: Command, context: CommandContext): void {
+  const service = program
+    .command('service')
+    .description('have systemd or launchd run the server, from login or from the start of the machine on')
+    .addHelpText(
+      'after',
+      `
+On Linux this writes a unit of systemd: as root one for the machine, with a user "corral" and its data in
+${SYSTEM_HOME}; as anybody else one for that user, with the usual data directory. On macOS it writes an agent of
+launchd for the user. Flags (--port, --host, --home, --config, …) and CORRAL_* variables of the command count for the
+service, but for keys: these belong into the configuration or "corral key create".
+
+Examples:
+  corral service install --dry-run
+  corral service install --port 8080
+  corral service status
+  corral service uninstall`
+    )
+  const scoped = (name: string, description: string) =>
+    service
+      .command(name)
+      .description(description)
+      .option('--system', 'the service of the machine (systemd; the default for root)')
+      .option('--user', 'the service of this user (the default for everybody else)')
+
+  scoped('install', 'write the service, enable it and start it; again, with what has changed')
+    .option('--dry-run', 'print what would be written and run, and do nothing')
+    .action(
+      async ({ dryRun, ...scope }: Scope & { dryRun?: boolean }) => await install(context, scope, dryRun === true)
+    )
+  scoped('uninstall', 'stop the service and remove it; models, settings and keys stay')
+    .option('--dry-run', 'print what would be run, and do nothing')
+    .action(async ({ dryRun, ...scope }: Scope & { dryRun?: boolean }) => {
+      const place = servicePlace(context)
+      const system = isSystem(place, scope)
+      const file = serviceFile(place, system)
+      const written = await textOf(file)
+      if (written === undefined) return printNote(`There is no service to remove: ${file} does not exist.`)
+      refuseOther(file, written)
+      const steps = uninstallSteps(place, system)
+      if (dryRun) return printSteps(steps)
+      await requireManager(place, system)
+      for (const step of steps) await take(step)
+      const home = /^Environment="?CORRAL_HOME=([^"\n]*)/m.exec(written)?.[1] ?? dataPaths(undefined, undefined).home
+      printNote(`The service is gone. Its data is still there: ${home}`)
+    })
+  scoped('status', 'show whether the service is there, whether it runs, and where its log is')
+    .option('--json', 'print it as JSON')
+    .addHelpText('after', '\nExit codes: 0 it runs, 3 it does not run, 4 there is none.')
+    .action(async ({ json, ...scope }: Scope & { json?: boolean }) => await showStatus(context, scope, json === true))
+}
+
+function servicePlace({ env }: CommandContext): ServicePlace {
+  const { platform } = process
+  if (platform === 'win32') {
+    throw new CommandFailure(
+      EXIT.failure,
+      'On Windows, corral does not install itself as a service. Let the Task Scheduler start it: new task, "Run only ' +
+        `when user is logged on", trigger "At log on", program ${process.execPath}, arguments "${scriptPath()}" serve, ` +
+        'and no time limit under Settings.'
+    )
+  }
+  if (platform !== 'linux' && platform !== 'darwin') {
+    throw new CommandFailure(
+      EXIT.failure,
+      `corral knows the services of systemd and launchd, not those of ${platform}. ` +
+        `Have yours run: ${process.execPath} ${scriptPath()} serve`
+    )
+  }
+  return { platform, uid: process.getuid!(), userHome: homedir(), configHome: env.XDG_CONFIG_HOME }
+}
+
+/** @throws CommandFailure where the scope cannot be had */
+function isSystem({ platform, uid }: ServicePlace, { system, user }: Scope): boolean {
+  if (system && user) throw usageFailure('Give --system or --user, not both.')
+  if (platform === 'darwin') {
+    if (system) throw new CommandFailure(EXIT.failure, 'On macOS there is the service of a user only.')
+    return false
+  }
+  return user ? false : system === true || uid === 0
+}
+
+function scriptPath(): string {
+  return join(packageRoot, 'scripts', 'corral.mjs')
+}
+
+/**
+ * The path by which a program is found also after an update: the one on the PATH, which package managers keep while what
+ * it leads to changes. Folders that live as long as a shell are none.
+ */
+function lastingPath(name: string, file: string, env: NodeJS.ProcessEnv): string {
+  const real = realpathSync(file)
+  for (const folder of (env.PATH ?? '').split(delimiter)) {
+    if (!folder.startsWith('/') || /^\/(tmp|run)\/|fnm_multishells/.test(folder)) continue
+    const path = join(folder, name)
+    try {
+      accessSync(path, constants.X_OK)
+      if (realpathSync(path) === real) return path
+    } catch {
+      // It is not in this folder.
+    }
+  }
+  return real
+}
+
+/** Where the service looks for programs: npm is beside Node.js, and compilers and GPU tools are in the usual places. */
+function servicePath({ platform }: ServicePlace, node: string): string {
+  const usual = ['/usr/local/sbin', '/usr/local/bin', '/usr/sbin', '/usr/bin', '/sbin', '/bin']
+  const folders = [node, ...(platform === 'darwin' ? ['/opt/homebrew/bin'] : []), ...usual]
+  return [...new Set(folders)].join(delimiter)
+}
+
+/** Secrets, which a file that everybody may read is not for. */
+const SECRETS = ['CORRAL_API_KEYS', 'HF_TOKEN']
+/** What else the server heeds and is worth keeping. */
+const MORE_VARIABLES = ['CORRAL_CONFIG', 'HF_ENDPOINT', 'HF_HOME', 'HF_HUB_OFFLINE', 'NODE_EXTRA_CA_CERTS']
+
+async function install(context: CommandContext, scope: Scope, dryRun: boolean): Promise<void> {
+  const { env, cwd } = context
+  const place = servicePlace(context)
+  const system = isSystem(place, scope)
+  const given = context.flags() as Record<string, string | boolean | undefined>
+  const absolute = (name: string, value: string) =>
+    /^(CORRAL_(CONFIG|MODELS|LLAMA_CPP)|NODE_EXTRA_CA_CERTS|HF_HOME|config|models|llama-cpp)$/.test(name)
+      ? expandPath(value, cwd)
+      : value
+  const flags = ['config', ...OVERRIDES.flatMap(({ flag }) => flag ?? [])].flatMap(flag => {
+    const value = given[flag.replace(/-./g, dashed => dashed[1]!.toUpperCase())]
+    if (value === undefined || value === false) return []
+    return value === true ? [`--${flag}`] : [`--${flag}`, absolute(flag, String(value))]
+  })
+  const command = [lastingPath('node', process.execPath, env), lastingPath('corral', scriptPath(), env)]
+  const environment: Record<string, string> = { PATH: servicePath(place, dirname(command[0]!)) }
+  for (const name of [...OVERRIDES.map(override => override.env), ...MORE_VARIABLES]) {
+    const value = env[name]?.trim()
+    if (value && !SECRETS.includes(name)) environment[name] = absolute(name, value)
+  }
+  const named = (given.home as string | undefined) ?? (env.CORRAL_HOME?.trim() || undefined)
+  const home = named === undefined ? undefined : expandPath(named, cwd)
+  const models = (given.models as string | undefined) ?? environment.CORRAL_MODELS
+  const service: ServiceDefinition = {
+    system,
+    command,
+    flags,
+    environment,
+    home: home === SYSTEM_HOME && system ? undefined : home,
+    writable: models ? [expandPath(models, cwd)] : [],
+    groups: system ? ['video', 'render'].filter(group => isNamedIn('/etc/group', group)) : []
+  }
+
+  refuseShortLived(service)
+  // What the server would refuse at each start is refused here.
+  const effective = home ?? (system ? SYSTEM_HOME : undefined)
+  const where = { ...context, cwd: '/', env: { ...env, ...environment, CORRAL_HOME: effective ?? '' } }
+  await openConfig({ ...where, flags: () => ({ ...context.flags(), ...pathFlags(given, cwd) }) })
+
+  const file = serviceFile(place, system)
+  const before = await textOf(file)
+  if (before !== undefined) refuseOther(file, before)
+  const log = join(dataPaths(home, undefined).logs, 'service.log')
+  const steps = installSteps(place, service, log, isNamedIn('/etc/passwd', SERVICE))
+  const left = SECRETS.filter(name => env[name])
+  if (left.length > 0) printNote(`Not written into the service, since others can read that: ${left.join(', ')}.`)
+  if (command.some(path => /[/.](nvm|fnm|volta|asdf|mise|nodenv|n)\/|\/Cellar\//.test(path))) {
+    printNote(
+      'This Node.js belongs to a version manager: when you change its version, run "corral service install" again.'
+    )
+  }
+  if (dryRun) return printSteps(steps)
+  if (system && place.uid !== 0) {
+    throw new CommandFailure(
+      EXIT.failure,
+      'Only root can install a service of the machine: sudo corral service install --system'
+    )
+  }
+  await requireManager(place, system)
+  if (place.platform === 'darwin') await mkdir(dirname(log), { recursive: true, mode: 0o700 })
+  for (const step of steps) await take(step)
+  printText(
+    formatPairs(
+      [
+        ['service', file],
+        ['data', effective ?? dataPaths(undefined, undefined).home],
+        ['log', logCommand(place, system, log)],
+        ['state', 'corral service status']
+      ],
+      ''
+    )
+  )
+  if (!system && place.platform === 'linux') {
+    printNote(
+      'It runs while you are logged in. To have it run from the start of the machine on: loginctl enable-linger'
+    )
+  }
+}
+
+/** Flags that are paths, as the service gets them: its working directory is another one. */
+function pathFlags(given: Record<string, unknown>, cwd: string): Record<string, string> {
+  const paths = ['config', 'models', 'llamaCpp', 'home'].filter(name => typeof given[name] === 'string')
+  return Object.fromEntries(paths.map(name => [name, expandPath(given[name] as string, cwd)]))
+}
+
+/** @throws CommandFailure where what the service would start is not there to stay, or not within its reach */
+function refuseShortLived({ system, command, home, writable }: ServiceDefinition): void {
+  if (/[\\/]_npx[\\/]/.test(packageRoot)) {
+    throw new CommandFailure(
+      EXIT.failure,
+      `A service cannot start what npx keeps in its cache (${packageRoot}), which npm deletes at will. ` +
+        'Install corral first, with "npm install --global", and run "corral service install".'
+    )
+  }
+  const paths = [...command.flatMap(path => [path, realpathSync(path)]), ...(home ? [home] : []), ...writable]
+  const hidden = system ? paths.find(path => /^\/(home|root|run\/user)\//.test(path)) : undefined
+  if (hidden !== undefined) {
+    throw new CommandFailure(
+      EXIT.failure,
+      `The service of the machine sees no homes, and ${hidden} is in one. Install Node.js and corral for everybody ` +
+        '(such as in /usr/local), and keep data elsewhere, or install the service of a user: corral service install --user'
+    )
+  }
+}
+
+/** Whether a line of /etc/passwd or /etc/group begins with the name. */
+function isNamedIn(file: string, name: string): boolean {
+  try {
+    return readFileSync(file, 'utf8')
+      .split('\n')
+      .some(line => line.startsWith(`${name}:`))
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return false
+    throw error
+  }
+}
+
+async function textOf(file: string): Promise<string | undefined> {
+  try {
+    return await readFile(file, 'utf8')
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
+    throw error
+  }
+}
+
+function refuseOther(file: string, text: string): void {
+  if (text.includes(MARK)) return
+  throw new CommandFailure(
+    EXIT.failure,
+    `${file} was not written by "corral service install", and is left as it is. Move it away and try again.`
+  )
+}
+
+async function run(command: readonly string[]) {
+  const bus = process.env.DBUS_SESSION_BUS_ADDRESS
+  const [program, ...words] = command as [string, ...string[]]
+  return await runTool(program, words, {
+    signal: interruption(),
+    ...(bus !== undefined && { variables: { DBUS_SESSION_BUS_ADDRESS: bus } })
+  })
+}
+
+/** @throws CommandFailure where nothing runs that could run the service */
+async function requireManager({ platform }: ServicePlace, system: boolean): Promise<void> {
+  if (platform === 'darwin') return
+  try {
+    await run(systemctl(system, 'show', '--property=Version'))
+  } catch (error) {
+    if (!(error instanceof ToolError)) throw error
+    const why = error.tail[0] ?? error.message
+    throw new CommandFailure(
+      EXIT.failure,
+      system
+        ? `No systemd runs here (${why}). Have the supervisor of this machine run "corral serve"; see docs/install.md.`
+        : `Your systemd cannot be reached (${why}). Log in as this user, not by su or sudo, and try again; in a ` +
+            'container, have its supervisor run "corral serve".',
+      error
+    )
+  }
+}
+
+async function take(step: ServiceStep): Promise<void> {
+  if (step.do === 'write') {
+    printNote(`writes ${step.path}`)
+    const { default: writeFileAtomic } = await import('write-file-atomic')
+    await mkdir(dirname(step.path), { recursive: true })
+    await writeFileAtomic(step.path, step.text, { mode: 0o644 })
+  } else if (step.do === 'remove') {
+    printNote(`removes ${step.path}`)
+    await rm(step.path, { force: true })
+  } else {
+    printNote(`runs ${step.command.join(' ')}`)
+    try {
+      await run(step.command)
+    } catch (error) {
+      if (!(error instanceof ToolError)) throw error
+      if (step.optional) return
+      throw new CommandFailure(EXIT.failure, [error.message, ...error.tail].join('\n'), error)
+    }
+  }
+}
+
+function printSteps(steps: readonly ServiceStep[]): void {
+  for (const step of steps) {
+    if (step.do === 'write') {
+      printNote(`would write ${step.path}:`)
+      printText(step.text)
+    } else if (step.do === 'remove') printNote(`would remove ${step.path}`)
+    else printNote(`would run ${step.command.join(' ')}`)
+  }
+}
+
+function logCommand({ platform }: ServicePlace, system: boolean, log: string): string {
+  return platform === 'darwin' ? log : `journalctl ${system ? '' : '--user '}-u ${SERVICE} -f`
+}
+
+async function showStatus(context: CommandContext, scope: Scope, json: boolean): Promise<void> {
+  const place = servicePlace(context)
+  const system = isSystem(place, scope)
+  const file = serviceFile(place, system)
+  const text = await textOf(file)
+  if (text === undefined) {
+    throw new CommandFailure(EXIT.notFound, `There is no service: ${file} does not exist. corral service install`)
+  }
+  await requireManager(place, system)
+  const state = await stateOf(place, system)
+  const missing = commandOf(text).filter(path => !existsSync(path))
+  const log = logCommand(place, system, join(dataPaths(undefined, undefined).logs, 'service.log'))
+  if (json) printJson({ file, ...state, missing, log })
+  else {
+    printText(
+      formatPairs(
+        [
+          ['service', file],
+          ['enabled', state.enabled],
+          ['state', state.state],
+          ['log', log]
+        ],
+        ''
+      )
+    )
+  }
+  for (const path of missing)
+    printNote(`warning: ${path}, which it starts, is gone: run "corral service install" again.`)
+  process.exitCode = state.running ? EXIT.ok : EXIT.noServer
+}
+
+/** The programs that a service's file starts, as it was written: Node.js and corral. */
+function commandOf(text: string): string[] {
+  const line = /^ExecStart=(.*)$/m.exec(text)?.[1]
+  const words =
+    line === undefined
+      ? [...text.matchAll(/^ {4}<string>(.*)<\/string>$/gm)].map(([, word]) =>
+          word!.replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&amp;', '&')
+        )
+      : [...line.matchAll(/"((?:[^"\\]|\\.)*)"|(\S+)/g)].map(([, quoted, plain]) =>
+          (quoted?.replace(/\\(.)/g, '$1') ?? plain!).replaceAll('%%', '%').replaceAll('$$', '$')
+        )
+  return words.slice(0, 2)
+}
+
+async function stateOf({ platform, uid }: ServicePlace, system: boolean) {
+  if (platform === 'darwin') {
+    const lines = await run(['launchctl', 'print', `gui/${uid}/${SERVICE}`]).then(
+      ({ stdout }) => stdout,
+      () => []
+    )
+    const state = lines.map(line => /^\s*state = (.*)$/.exec(line)?.[1]).find(found => found !== undefined)
+    return { enabled: lines.length > 0 ? 'yes' : 'no', state: state ?? 'not loaded', running: state === 'running' }
+  }
+  const properties = ['UnitFileState', 'ActiveState', 'SubState', 'Result']
+  const { stdout } = await run(systemctl(system, 'show', SERVICE, `--property=${properties.join()}`))
+  const { UnitFileState, ActiveState, SubState, Result } = Object.fromEntries(
+    stdout.map(line => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)])
+  )
+  const why = Result && Result !== 'success' ? `, ${Result}` : ''
+  return {
+    enabled: UnitFileState || 'no',
+    state: `${ActiveState} (${SubState}${why})`,
+    running: ActiveState === 'active'
+  }
+}

@@ -1,0 +1,240 @@
+import { join } from 'node:path'
+
+/** The service's name for systemd, and its label for launchd. */
+export const SERVICE = 'corral'
+
+/** The first words of every file that `corral service install` writes: what lacks them is somebody else's. */
+export const MARK = 'Written by "corral service install"'
+
+/** What a service is made of. All paths are absolute. */
+export interface ServiceDefinition {
+  /** For the whole machine, with a user of its own; otherwise for the user who installs it. */
+  system: boolean
+  /** The program and what comes before `serve`: Node.js and corral's script, or one program that starts both. */
+  command: string[]
+  /** Flags for `serve` and `reload`, such as `--port 8080`. */
+  flags: string[]
+  environment: Record<string, string>
+  /** The data directory; undefined is the usual one: ~/.corral, or /var/lib/corral for a system service. */
+  home: string | undefined
+  /** Folders that it writes to beside the data directory. */
+  writable: string[]
+  /** Of the groups that may use GPUs, those that this machine has. */
+  groups: string[]
+}
+
+/** The data directory of a system service. */
+export const SYSTEM_HOME = '/var/lib/corral'
+
+/** What a program needs to run under a sandbox that lets GPUs work. */
+const SANDBOX = `
+# All of the system is read-only but the data directory and a /tmp of its own. Compilers work with that.
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+RestrictSUIDSGID=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+LockPersonality=yes
+RemoveIPC=yes
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+ProtectProc=invisible
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+# GPUs, and nothing else but the usual pseudo-devices. MemoryDenyWriteExecute is not for what compiles while it runs:
+# JavaScript, and the drivers of GPUs.
+DevicePolicy=closed
+DeviceAllow=char-drm rw
+DeviceAllow=char-kfd rw
+DeviceAllow=char-nvidia* rw
+`
+
+/** The unit of systemd. */
+export function systemdUnit(service: ServiceDefinition): string {
+  const { system, command, flags, environment, home, writable, groups } = service
+  const line = (...words: string[]) => words.map(execWord).join(' ')
+  const settings = Object.entries({
+    ...(system && { CORRAL_HOME: home ?? SYSTEM_HOME, HOME: home ?? SYSTEM_HOME }),
+    ...(!system && home !== undefined && { CORRAL_HOME: home }),
+    ...environment
+  }).map(([name, value]) => `Environment=${unitWord(`${name}=${value}`)}`)
+  const places = [...(home === undefined ? [] : [home]), ...writable]
+  const account = [
+    `User=${SERVICE}`,
+    `Group=${SERVICE}`,
+    ...(groups.length === 0 ? [] : ['# The groups that may use GPUs.', `SupplementaryGroups=${groups.join(' ')}`]),
+    ...(home === undefined ? [`StateDirectory=${SERVICE}`, 'StateDirectoryMode=0700'] : []),
+    ...(places.length === 0 ? [] : [`ReadWritePaths=${places.map(unitWord).join(' ')}`])
+  ]
+  return `# ${MARK}, which replaces it: for settings of your own, use "systemctl ${system ? '' : '--user '}edit ${SERVICE}".
+[Unit]
+Description=corral, a local model server
+${system ? 'After=network-online.target\nWants=network-online.target\n' : ''}
+[Service]
+${system ? `${account.join('\n')}\n` : ''}# A config.yaml that happens to be in a home does not count.
+WorkingDirectory=/
+ExecStart=${line(...command, ...flags, 'serve')}
+# Fails, and changes nothing, where the settings have a mistake.
+ExecReload=${line(...command, ...flags, 'reload')}
+${settings.map(text => `${text}\n`).join('')}UMask=0077
+# corral ends its engines itself; what is left after that is killed.
+KillMode=mixed
+# Longer than shutdown_grace.
+TimeoutStopSec=30
+Restart=on-failure
+RestartSec=2
+# A mistake in the configuration does not go away by itself.
+RestartPreventExitStatus=2
+# One engine that the kernel ends for its memory does not end the service.
+OOMPolicy=continue
+# Two files for each connection, and some for engines and downloads.
+LimitNOFILE=65536
+${system ? SANDBOX : ''}
+[Install]
+WantedBy=${system ? 'multi-user.target' : 'default.target'}
+`
+}
+
+/** A word of a setting: systemd splits at blanks and replaces `%x`. */
+function unitWord(text: string): string {
+  const escaped = text.replace(/[\\"]/g, '\\$&').replaceAll('%', '%%').replaceAll('\n', '\\n')
+  return /^[\w./:=%@,+~-]+$/.test(text) ? escaped : `"${escaped}"`
+}
+
+/** A word of a command, in which `$NAME` is replaced too. */
+function execWord(text: string): string {
+  return unitWord(text).replaceAll('$', '$$$$')
+}
+
+/** The file of launchd: an agent of the user, started at login. */
+export function launchdAgent({ command, flags, environment, home }: ServiceDefinition, log: string): string {
+  const settings = { ...(home !== undefined && { CORRAL_HOME: home }), ...environment }
+  const string = (text: string) => `<string>${xml(text)}</string>`
+  const pairs = Object.entries(settings).map(([name, value]) => `    <key>${xml(name)}</key>\n    ${string(value)}\n`)
+  return `<?xml version="1.0" encoding="UTF-8"?>
+<!-- ${MARK}, which replaces it. -->
+<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
+<plist version="1.0">
+<dict>
+  <key>Label</key>
+  ${string(SERVICE)}
+  <key>ProgramArguments</key>
+  <array>
+${[...command, ...flags, 'serve'].map(word => `    ${string(word)}\n`).join('')}  </array>
+  <key>EnvironmentVariables</key>
+  <dict>
+${pairs.join('')}  </dict>
+  <key>RunAtLoad</key>
+  <true/>
+  <key>KeepAlive</key>
+  <dict>
+    <key>SuccessfulExit</key>
+    <false/>
+  </dict>
+  <key>ThrottleInterval</key>
+  <integer>30</integer>
+  <key>ExitTimeOut</key>
+  <integer>30</integer>
+  <key>ProcessType</key>
+  <string>Interactive</string>
+  <key>Umask</key>
+  <integer>63</integer>
+  <key>SoftResourceLimits</key>
+  <dict>
+    <key>NumberOfFiles</key>
+    <integer>65536</integer>
+  </dict>
+  <key>StandardOutPath</key>
+  ${string(log)}
+  <key>StandardErrorPath</key>
+  ${string(log)}
+</dict>
+</plist>
+`
+}
+
+function xml(text: string): string {
+  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+}
+
+/** One thing that is done, in order. */
+export type ServiceStep =
+  | { do: 'run'; command: string[] /** It may fail: there may be nothing to undo. */; optional?: boolean }
+  | { do: 'write'; path: string; text: string }
+  | { do: 'remove'; path: string }
+
+/** The machine, as far as a service has to do with it. */
+export interface ServicePlace {
+  platform: 'linux' | 'darwin'
+  uid: number
+  /** The user's home. */
+  userHome: string
+  /** XDG_CONFIG_HOME, where it is set. */
+  configHome: string | undefined
+}
+
+/** Where the file of the service is. */
+export function serviceFile({ platform, userHome, configHome }: ServicePlace, system: boolean): string {
+  if (platform === 'darwin') return join(userHome, 'Library', 'LaunchAgents', `${SERVICE}.plist`)
+  if (system) return `/etc/systemd/system/${SERVICE}.service`
+  return join(configHome || join(userHome, '.config'), 'systemd', 'user', `${SERVICE}.service`)
+}
+
+/** `systemctl`, of the machine or of the user. */
+export function systemctl(system: boolean, ...words: string[]): string[] {
+  return ['systemctl', ...(system ? [] : ['--user']), ...words]
+}
+
+/** What the installation does. `log` is the file that launchd appends its output to. */
+export function installSteps(
+  place: ServicePlace,
+  service: ServiceDefinition,
+  log: string,
+  hasAccount: boolean
+): ServiceStep[] {
+  const path = serviceFile(place, service.system)
+  if (place.platform === 'darwin') {
+    const domain = `gui/${place.uid}`
+    return [
+      { do: 'write', path, text: launchdAgent(service, log) },
+      { do: 'run', command: ['launchctl', 'bootout', `${domain}/${SERVICE}`], optional: true },
+      { do: 'run', command: ['launchctl', 'bootstrap', domain, path] }
+    ]
+  }
+  const home = service.home ?? SYSTEM_HOME
+  const useradd = ['useradd', '--system', '--user-group', '--home-dir', home, '--shell', '/usr/sbin/nologin', SERVICE]
+  return [
+    ...(service.system && !hasAccount ? [{ do: 'run' as const, command: useradd }] : []),
+    { do: 'write', path, text: systemdUnit(service) },
+    { do: 'run', command: systemctl(service.system, 'daemon-reload') },
+    { do: 'run', command: systemctl(service.system, 'enable', SERVICE) },
+    // One that runs goes on with what was written.
+    { do: 'run', command: systemctl(service.system, 'restart', SERVICE) }
+  ]
+}
+
+/** What the removal does. Data directory and account stay. */
+export function uninstallSteps(place: ServicePlace, system: boolean): ServiceStep[] {
+  const path = serviceFile(place, system)
+  if (place.platform === 'darwin') {
+    return [
+      { do: 'run', command: ['launchctl', 'bootout', `gui/${place.uid}/${SERVICE}`], optional: true },
+      { do: 'remove', path }
+    ]
+  }
+  return [
+    { do: 'run', command: systemctl(system, 'disable', '--now', SERVICE) },
+    { do: 'remove', path },
+    { do: 'run', command: systemctl(system, 'daemon-reload') }
+  ]
+}

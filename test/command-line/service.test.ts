@@ -1,0 +1,250 @@
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { chmodSync, existsSync, mkdirSync, readFileSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import {
+  installSteps,
+  launchdAgent,
+  type ServiceDefinition,
+  serviceFile,
+  systemdUnit
+} from '../../command-line/service-definition.ts'
+import { until } from '../support/corral.ts'
+import { corral, newHome } from './command.ts'
+
+const USUAL: ServiceDefinition = {
+  system: true,
+  command: ['/usr/bin/node', '/usr/local/bin/corral'],
+  flags: [],
+  environment: {},
+  home: undefined,
+  writable: [],
+  groups: ['video', 'render']
+}
+/** Paths and values with all that a file of systemd or launchd could take for something else. */
+const AWKWARD = `/srv/mödels "of" <all> & 100% $HOME\\x 'y'`
+const LINUX = { platform: 'linux', uid: 0, userHome: '/root', configHome: undefined } as const
+
+/** Writes a unit whose programs exist, which the check of systemd wants. */
+function unitFile(folder: string, service: ServiceDefinition): string {
+  const file = join(folder, 'corral.service')
+  writeFileSync(file, systemdUnit({ ...service, command: [process.execPath, ...service.command.slice(1)] }))
+  return file
+}
+
+t.test("units of systemd are valid, and the sandbox of the machine's service holds", async t => {
+  if (spawnSync('systemd-analyze', ['--version']).status !== 0) return t.comment('skipped: there is no systemd-analyze')
+  const awkward = {
+    flags: ['--models', AWKWARD],
+    environment: { CORRAL_CONFIG: AWKWARD },
+    home: AWKWARD,
+    writable: [AWKWARD]
+  }
+  for (const [name, service] of Object.entries({
+    usual: USUAL,
+    'of a user': { ...USUAL, system: false },
+    'without groups': { ...USUAL, groups: [] },
+    awkward: { ...USUAL, ...awkward },
+    'awkward, of a user': { ...USUAL, ...awkward, system: false }
+  })) {
+    const unit = unitFile(newHome(t), service)
+    const scope = service.system ? [] : ['--user']
+    const verified = spawnSync('systemd-analyze', [...scope, 'verify', '--man=no', unit], { encoding: 'utf8' })
+    const own = verified.stderr.split('\n').filter(line => line.includes('corral.service'))
+    t.same(own, [], `${name}: ${verified.stderr}`)
+    if (!service.system) continue
+    const flags = ['security', '--offline=true', '--threshold=25', '--no-pager', unit]
+    const rated = spawnSync('systemd-analyze', flags, { encoding: 'utf8' })
+    t.equal(rated.status, 0, `exposure above 2.5:\n${rated.stdout.split('\n').slice(-3).join('\n')}${rated.stderr}`)
+  }
+})
+
+t.test('the agent of launchd says the same, whatever is in the paths', async t => {
+  if (spawnSync('python3', ['--version']).status !== 0) return t.comment('skipped: there is no Python')
+  const service = {
+    ...USUAL,
+    system: false,
+    flags: ['--models', AWKWARD],
+    environment: { HF_HOME: AWKWARD },
+    home: AWKWARD
+  }
+  const parse = 'import json, plistlib, sys; print(json.dumps(plistlib.loads(sys.stdin.buffer.read())))'
+  const { stdout, stderr } = spawnSync('python3', ['-c', parse], {
+    input: launchdAgent(service, '/Users/me/.corral/logs/service.log'),
+    encoding: 'utf8'
+  })
+  t.match(JSON.parse(stdout || JSON.stringify({ stderr })), {
+    Label: 'corral',
+    ProgramArguments: ['/usr/bin/node', '/usr/local/bin/corral', '--models', AWKWARD, 'serve'],
+    EnvironmentVariables: { CORRAL_HOME: AWKWARD, HF_HOME: AWKWARD },
+    RunAtLoad: true,
+    KeepAlive: { SuccessfulExit: false },
+    Umask: 0o077,
+    StandardOutPath: '/Users/me/.corral/logs/service.log'
+  })
+  const place = { platform: 'darwin', uid: 501, userHome: '/Users/me', configHome: undefined } as const
+  t.equal(serviceFile(place, false), '/Users/me/Library/LaunchAgents/corral.plist')
+  t.match(installSteps(place, service, '/log', false), [
+    { do: 'write', path: '/Users/me/Library/LaunchAgents/corral.plist' },
+    { command: ['launchctl', 'bootout', 'gui/501/corral'], optional: true },
+    { command: ['launchctl', 'bootstrap', 'gui/501', '/Users/me/Library/LaunchAgents/corral.plist'] }
+  ])
+})
+
+t.test('the service of the machine gets a user of its own, once', async t => {
+  const commands = (hasAccount: boolean) =>
+    installSteps(LINUX, USUAL, '', hasAccount).map(step => (step.do === 'run' ? step.command.join(' ') : step.path))
+  const rest = [
+    '/etc/systemd/system/corral.service',
+    'systemctl daemon-reload',
+    'systemctl enable corral',
+    'systemctl restart corral'
+  ]
+  t.same(commands(true), rest)
+  const [useradd, ...others] = commands(false)
+  t.match(useradd, /^useradd --system --user-group --home-dir \/var\/lib\/corral .*corral$/)
+  t.same(others, rest)
+})
+
+/** The words of a setting as a shell writes them; systemd quotes as it does, but for `%%` and `$$`. */
+const forShell = (text: string) => text.replaceAll('%%', '%').replaceAll('$$', '\\$')
+
+t.test('what the unit says is what starts, answers, reloads and stops', async t => {
+  const home = newHome(t)
+  const data = join(home, 'däta 100% $HOME "x"')
+  const {
+    code,
+    stdout: unit,
+    stderr
+  } = await corral(['service', 'install', '--user', '--dry-run', '--port', '0', '--home', data], { home })
+  t.equal(code, 0, stderr)
+  t.match(stderr, /would write .*corral\.service[\s\S]*would run systemctl --user enable corral/)
+  t.notOk(existsSync(data), 'nothing is made')
+  const line = (name: string) => new RegExp(`^${name}=(.*)$`, 'm').exec(unit)![1]!
+  const settings = [...unit.matchAll(/^Environment=(.*)$/gm)].map(([, text]) => forShell(text!.replaceAll('$', '$$$$')))
+  const start = (text: string) =>
+    spawn(
+      '/bin/sh',
+      ['-c', `umask ${line('UMask')}; exec env -i ${settings.join(' ')} HOME='${home}' ${forShell(text)}`],
+      {
+        cwd: line('WorkingDirectory'),
+        stdio: ['ignore', 'pipe', 'pipe']
+      }
+    )
+  const server = start(line('ExecStart'))
+  t.teardown(() => server.kill('SIGKILL'))
+  let log = ''
+  for (const stream of [server.stdout, server.stderr]) stream.setEncoding('utf8').on('data', text => (log += text))
+  const address = await until('it listens', () => /listens on (http:[^"\s]+)/.exec(log)?.[1])
+  t.ok(existsSync(join(data, 'owner.json')), 'on the data directory that was named')
+  t.equal((await fetch(`${address}/livez`)).status, 200)
+  const reload = start(line('ExecReload'))
+  const [reloaded] = await once(reload, 'close')
+  t.equal(reloaded, 0, 'reload finds the server')
+  server.kill('SIGTERM')
+  const [ended] = await once(server, 'close')
+  t.equal(ended, 0, log)
+})
+
+/** A systemctl that writes down how it is called, since no systemd runs beside tests. */
+function recordingSystemd(t: Test) {
+  const folder = newHome(t)
+  const file = join(folder, 'systemctl')
+  const calls = join(folder, 'calls')
+  writeFileSync(
+    file,
+    `#!/bin/sh
+echo "$*" >> '${calls}'
+case "$*" in *UnitFileState*) cat '${folder}/state';; esac
+`
+  )
+  chmodSync(file, 0o755)
+  return {
+    // A link to this Node.js, such as package managers make.
+    path: `${folder}:${process.env.PATH}`,
+    folder,
+    state: (text: string) => writeFileSync(join(folder, 'state'), text),
+    calls: () => {
+      const text = existsSync(calls) ? readFileSync(calls, 'utf8') : ''
+      if (text !== '') unlinkSync(calls)
+      return text.trim().split('\n')
+    }
+  }
+}
+
+t.test("a service is installed, shown and removed, and nobody else's file is touched", async t => {
+  const home = newHome(t)
+  const systemd = recordingSystemd(t)
+  const env = { XDG_CONFIG_HOME: join(home, 'config'), PATH: systemd.path, HOME: home, CORRAL_API_KEYS: 'hidden-key' }
+  const service = (...args: string[]) => corral(['service', ...args, '--user'], { home, env })
+  const file = join(home, 'config', 'systemd', 'user', 'corral.service')
+
+  t.match(await service('status'), { code: 4, stderr: /corral service install/ })
+  t.match(await service('uninstall'), { code: 0, stderr: /no service to remove/ })
+  const first = await service('install', '--port', '8123')
+  t.match(first, { code: 0, stdout: /journalctl --user -u corral/, stderr: /CORRAL_API_KEYS/ })
+  t.same(systemd.calls(), [
+    '--user show --property=Version',
+    '--user daemon-reload',
+    '--user enable corral',
+    '--user restart corral'
+  ])
+  const text = readFileSync(file, 'utf8')
+  t.match(text, /^ExecStart=.*scripts\/corral\.mjs --port 8123 serve$/m)
+  t.notMatch(text, 'hidden-key')
+  t.match(await service('install', '--port', '8123'), { code: 0 })
+  t.equal(readFileSync(file, 'utf8'), text, 'once more is the same')
+
+  systemd.state('UnitFileState=enabled\nActiveState=active\nSubState=running\nResult=success\n')
+  t.match(await service('status'), { code: 0, stdout: /^state +active \(running\)$/m })
+  systemd.state('UnitFileState=enabled\nActiveState=failed\nSubState=failed\nResult=exit-code\n')
+  writeFileSync(file, text.replace(/^ExecStart=\S+/m, 'ExecStart=/gone/node'))
+  t.match(await service('status'), { code: 3, stdout: /failed \(failed, exit-code\)/, stderr: /\/gone\/node.*is gone/ })
+  t.match(JSON.parse((await service('status', '--json')).stdout), { running: false, missing: ['/gone/node'] })
+
+  systemd.calls()
+  t.match(await service('uninstall', '--dry-run'), { code: 0, stderr: /would remove/ })
+  t.ok(existsSync(file))
+  t.match(await service('uninstall'), { code: 0, stderr: /data is still there/ })
+  t.same(systemd.calls().slice(-2), ['--user disable --now corral', '--user daemon-reload'])
+  t.notOk(existsSync(file))
+
+  writeFileSync(file, '[Service]\nExecStart=/usr/bin/mine\n')
+  for (const act of ['install', 'uninstall']) {
+    t.match(await service(act), { code: 1, stderr: /was not written by/ }, act)
+    t.match(readFileSync(file, 'utf8'), '/usr/bin/mine')
+  }
+})
+
+t.test(
+  'a service starts what package managers keep, and what cannot work is refused before anything is written',
+  async t => {
+    const home = newHome(t)
+    const systemd = recordingSystemd(t)
+    const config = join(home, 'config')
+    const service = (env: Record<string, string>, ...args: string[]) =>
+      corral(['service', 'install', '--user', ...args], { home, env: { XDG_CONFIG_HOME: config, HOME: home, ...env } })
+    // Version managers make links for one shell, in temporary folders: those are not for a service.
+    symlinkSync(process.execPath, join(systemd.folder, 'node'))
+    const shortLived = await service({ PATH: systemd.path }, '--dry-run')
+    t.notMatch(shortLived.stdout, systemd.folder)
+
+    const failing = newHome(t)
+    writeFileSync(
+      join(failing, 'systemctl'),
+      '#!/bin/sh\necho "Failed to connect to bus: No medium found" >&2\nexit 1\n'
+    )
+    chmodSync(join(failing, 'systemctl'), 0o755)
+    t.match(await service({ PATH: `${failing}:${process.env.PATH}` }), {
+      code: 1,
+      stderr: /No medium found.*Log in as this user/
+    })
+    t.match(await service({ PATH: systemd.path }, '--port', 'abc'), { code: 2, stderr: /port/ })
+    mkdirSync(join(home, 'data'))
+    writeFileSync(join(home, 'data', 'config.yaml'), 'port: here\n')
+    t.match(await service({ PATH: systemd.path }, '--home', join(home, 'data')), { code: 2, stderr: /port/ })
+    t.match(await service({ PATH: systemd.path }, '--system'), { code: 2, stderr: /not both/ })
+    t.notOk(existsSync(config), 'nothing was written')
+  }
+)

