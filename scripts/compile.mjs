@@ -6,9 +6,20 @@ import { fileURLToPath } from 'node:url'
 /** Compiles the TypeScript of this checkout into dist without checking types; ends the process when that fails. */
 export function compile() {
   const root = join(dirname(fileURLToPath(import.meta.url)), '..')
-  const typescript = dirname(createRequire(import.meta.url).resolve('typescript/package.json'))
+  const typescript = typescriptFolder()
   const { status } = spawnSync(process.execPath, [join(typescript, 'bin', 'tsc'), '-p', root, '--noCheck'], {
     stdio: ['inherit', 2, 'inherit']
   })
   if (status !== 0) process.exit(status ?? 1)
+}
+
+/** The compiler's folder; ends the process where it is not installed. */
+export function typescriptFolder() {
+  try {
+    return dirname(createRequire(import.meta.url).resolve('typescript/package.json'))
+  } catch (error) {
+    if (error.code !== 'MODULE_NOT_FOUND') throw error
+    process.stderr.write('error: This checkout is not ready. In its folder, run: npm ci\n')
+    process.exit(1)
+  }
 }

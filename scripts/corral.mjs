@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 // The command `corral`: a file of its own, so that npm can link it before a checkout is compiled.
+import './node-version.mjs'
 import { existsSync } from 'node:fs'
 
 // Source maps slow down every start, and only stack traces need them.

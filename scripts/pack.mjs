@@ -1,10 +1,9 @@
 // Makes the checkout ready for `npm pack`: compiles what the package holds, with declarations for those who write plugins.
 import { spawnSync } from 'node:child_process'
 import { readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { compile } from './compile.mjs'
+import { compile, typescriptFolder } from './compile.mjs'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 
@@ -20,9 +19,14 @@ function prepare() {
     stdio: ['inherit', 2, 'inherit']
   })
   if (written.status !== 0) process.exit(written.status ?? 1)
-  const typescript = dirname(createRequire(import.meta.url).resolve('typescript/package.json'))
   const declarations = join(root, 'dist', 'declarations')
-  const tsc = [join(typescript, 'bin', 'tsc'), '-p', join(root, 'tsconfig.package.json'), '--outDir', declarations]
+  const tsc = [
+    join(typescriptFolder(), 'bin', 'tsc'),
+    '-p',
+    join(root, 'tsconfig.package.json'),
+    '--outDir',
+    declarations
+  ]
   const { status } = spawnSync(process.execPath, tsc, { stdio: ['inherit', 2, 'inherit'] })
   if (status !== 0) process.exit(status ?? 1)
   for (const entry of ['core/plugins/public-api.d.ts', 'testing/index.d.ts']) publish(declarations, entry, new Set())

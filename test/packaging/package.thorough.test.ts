@@ -1,0 +1,286 @@
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import {
+  chmodSync,
+  chownSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import t from 'tap'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { blocksOf } from '../docs/guides.ts'
+import { alive, until } from '../support/corral.ts'
+import { engineBuildFolder } from '../support/engine-build.ts'
+
+// docs/install.md by the letter, as far as it can be without Docker and a systemd that runs: from a copy of the checkout that
+// has what Docker's build would see, in a folder with a long name, an empty home, and what npm keeps of other tests.
+
+const folder = mkdtempSync(join(tmpdir(), 'corral-packäge of tests '))
+t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+const checkout = join(folder, 'a checkout')
+const home = join(folder, 'home')
+const prefix = join(folder, 'prefix')
+const OTHER_NODES = { 18: '18.20.8', 24: '24.21.0' } as const
+
+const blocks = blocksOf('docs/install.md').filter(({ language }) => language === 'sh')
+/** The commands of the block that has these words. */
+function commands(words: string): string {
+  const found = blocks.filter(({ text, directive }) => text.includes(words) && directive === undefined)
+  if (found.length !== 1) throw new Error(`${found.length} blocks have "${words}"`)
+  return found[0]!.text
+}
+
+function environment(more: Record<string, string> = {}): Record<string, string> {
+  return {
+    PATH: `${join(prefix, 'bin')}:${dirname(process.execPath)}:/usr/local/bin:/usr/bin:/bin`,
+    HOME: home,
+    CORRAL_HOME: join(folder, 'data'),
+    CORRAL_LLAMA_CPP: engineBuildFolder(),
+    npm_config_cache: process.env.npm_config_cache ?? join(process.env.HOME ?? home, '.npm'),
+    npm_config_registry: spawnSync('npm', ['config', 'get', 'registry'], { encoding: 'utf8' }).stdout.trim(),
+    npm_config_prefix: prefix,
+    ...(process.env.NODE_EXTRA_CA_CERTS && { NODE_EXTRA_CA_CERTS: process.env.NODE_EXTRA_CA_CERTS }),
+    ...more
+  }
+}
+
+function run(text: string, options: { cwd?: string; env?: Record<string, string> } = {}) {
+  return spawnSync('bash', ['-e', '-c', text], {
+    cwd: options.cwd ?? checkout,
+    env: environment(options.env),
+    encoding: 'utf8'
+  })
+}
+
+/** Warnings of npm that are not about corral. */
+const NOT_OURS = /npm (warn deprecated|warn EBADENGINE|notice)|^npm warn (Unknown|config)/i
+const complaints = (stderr: string) =>
+  stderr.split('\n').filter(line => /warn|deprecat|error/i.test(line) && !NOT_OURS.test(line))
+
+/** Other releases of Node.js, by their major number, from npm. */
+function installNode(major: keyof typeof OTHER_NODES): string {
+  const place = join(folder, `node-${major}`)
+  mkdirSync(place)
+  writeFileSync(join(place, 'package.json'), '{}')
+  const name = `node-${process.platform === 'win32' ? 'win' : process.platform}-${process.arch}`
+  const { status, stderr } = run(`npm install --no-save --silent ${name}@${OTHER_NODES[major]}`, { cwd: place })
+  if (status !== 0) throw new Error(stderr)
+  return join(place, 'node_modules', name, 'bin')
+}
+
+function bytesBelow(path: string): number {
+  return readdirSync(path, { recursive: true, withFileTypes: true })
+    .filter(entry => entry.isFile())
+    .reduce((sum, entry) => sum + statSync(join(entry.parentPath, entry.name)).size, 0)
+}
+
+const tarball = join(
+  checkout,
+  `corral-${JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8')).version}.tgz`
+)
+
+t.before(() => {
+  mkdirSync(home)
+  // What Docker's build has: the files of the repository, without what .dockerignore names.
+  const ignored = readFileSync(join(packageRoot, '.dockerignore'), 'utf8')
+    .split('\n')
+    .filter(line => /^[^#!]/.test(line))
+  for (const name of readdirSync(packageRoot)) {
+    if (name.startsWith('.') && name !== '.npmrc') continue
+    if (name.endsWith('.tgz') || name.endsWith('.log') || ignored.includes(name)) continue
+    cpSync(join(packageRoot, name), join(checkout, name), { recursive: true })
+  }
+})
+
+t.test('a checkout says what it needs first, and then starts', async t => {
+  const early = run('npm pack')
+  t.not(early.status, 0)
+  t.match(early.stderr, /This checkout is not ready\. In its folder, run: npm ci/)
+  t.notMatch(early.stderr, /at .*\.mjs:/, 'without a stack trace')
+  const [install, start] = commands('npm start').trim().split('\n')
+  const installed = run(install!)
+  t.equal(installed.status, 0, installed.stderr)
+  t.same(complaints(installed.stderr), [])
+  const server = spawn('bash', ['-c', `umask 077; exec ${start}`], {
+    cwd: checkout,
+    env: environment({ CORRAL_PORT: '0' }),
+    stdio: ['ignore', 'pipe', 'pipe']
+  })
+  t.teardown(() => server.kill('SIGKILL'))
+  let log = ''
+  for (const stream of [server.stdout, server.stderr]) stream.setEncoding('utf8').on('data', text => (log += text))
+  const address = await until('it listens', () => /listens on (http:[^"\s]+)/.exec(log)?.[1])
+  t.equal((await fetch(`${address}/livez`)).status, 200)
+  const owner = () => JSON.parse(readFileSync(join(folder, 'data', 'owner.json'), 'utf8')).pid as number
+  const pid = owner()
+  server.kill('SIGTERM')
+  await once(server, 'close')
+  await until('npm start ends its server', () => !alive(pid))
+})
+
+t.test('the packed file is small, and is installed with a command on the PATH', async t => {
+  const { status, stdout, stderr } = run(commands('npm install --global'))
+  t.equal(status, 0, stderr)
+  t.same(complaints(stderr), [])
+  t.match(stdout, /^corral +0\.1\.0$/m, 'corral version')
+  t.ok(statSync(tarball).size < 4_500_000, `${statSync(tarball).size} bytes are packed`)
+  const own = join(prefix, 'lib', 'node_modules', 'corral')
+  const built = readdirSync(join(own, 'dist'), { recursive: true, encoding: 'utf8' })
+  t.same(
+    built.filter(name => name.endsWith('.map')),
+    []
+  )
+  t.notOk(existsSync(join(own, 'dist', 'test')))
+  t.ok(bytesBelow(join(own, 'dist')) < 5_000_000, `${bytesBelow(join(own, 'dist'))} bytes of JavaScript`)
+  t.ok(bytesBelow(own) < 75_000_000, `${bytesBelow(own)} bytes with all packages`)
+})
+
+t.test('npx answers from the packed file, on each Node.js', async t => {
+  const line = commands('npx --yes').replace(/\.\/corral-[\d.]+tgz/, './corral-*.tgz')
+  for (const bin of [undefined, installNode(24)]) {
+    const empty = mkdtempSync(join(folder, 'empty '))
+    cpSync(tarball, join(empty, tarball.slice(checkout.length + 1)))
+    const env = {
+      CORRAL_HOME: join(empty, 'data'),
+      HOME: empty,
+      PATH: `${bin === undefined ? '' : `${bin}:`}${dirname(process.execPath)}:/usr/bin:/bin`
+    }
+    const { status, stdout, stderr } = run(line, { cwd: empty, env })
+    t.equal(status, 0, stderr)
+    t.match(stdout, /^Hi\b/)
+    t.same(complaints(stderr), [], bin ?? process.version)
+    const service = run(line.replace(/ run .*/, ' service install --user --dry-run'), { cwd: empty, env })
+    t.equal(service.status, 1)
+    t.match(service.stderr, /what npx keeps in its cache/)
+  }
+})
+
+t.test('a Node.js that is too old is told in words', async t => {
+  const bin = installNode(18)
+  for (const script of ['corral', 'start']) {
+    const { status, stderr } = run(`'${bin}/node' scripts/${script}.mjs list`)
+    t.equal(status, 1)
+    t.match(stderr, /needs Node\.js 20\.19 or later, and this is v18\.20\.8/)
+    t.notMatch(stderr, /at .*\.mjs:/, 'without a stack trace')
+  }
+})
+
+t.test('the service is installed, shown and removed, and the package after it', async t => {
+  const programs = mkdtempSync(join(folder, 'programs '))
+  writeFileSync(
+    join(programs, 'systemctl'),
+    '#!/bin/sh\ncase "$*" in *UnitFileState*) printf "ActiveState=active\\nSubState=running\\n";; esac\n'
+  )
+  chmodSync(join(programs, 'systemctl'), 0o755)
+  const env = {
+    PATH: `${programs}:${environment().PATH}`,
+    XDG_CONFIG_HOME: join(folder, 'config'),
+    DBUS_SESSION_BUS_ADDRESS: ''
+  }
+  // As a user: root's own service would be the machine's.
+  const asUser = (text: string) => text.replaceAll(/^corral service \w+/gm, '$& --user')
+  const installed = run(asUser(commands('corral service install\n')), { env })
+  t.equal(installed.status, 0, installed.stderr)
+  const unit = readFileSync(join(folder, 'config', 'systemd', 'user', 'corral.service'), 'utf8')
+  t.match(unit, `"${join(prefix, 'bin', 'corral')}" serve`, 'it starts what npm keeps up to date')
+  const removed = run(asUser(commands('corral service uninstall')), { env })
+  t.equal(removed.status, 0, removed.stderr)
+  t.same(readdirSync(join(folder, 'config', 'systemd', 'user')), [])
+  t.notOk(existsSync(join(prefix, 'bin', 'corral')))
+  t.ok(existsSync(join(folder, 'data', 'models')), 'models stay')
+})
+
+t.test('a release gets its address and digest', async t => {
+  const { status, stderr } = run(commands('npm run package:metadata'))
+  t.equal(status, 0, stderr)
+  const manifest = JSON.parse(readFileSync(join(checkout, 'package.json'), 'utf8'))
+  t.equal(manifest.bugs.url, 'https://git.example.org/owner/corral/issues')
+  const [digest] = spawnSync('sha256sum', [tarball], { encoding: 'utf8' }).stdout.split(' ')
+  const formula = readFileSync(join(checkout, 'packaging', 'homebrew', 'corral.rb'), 'utf8')
+  t.match(formula, `sha256 "${digest}"`)
+  t.match(formula, 'url "https://git.example.org/owner/corral/releases/download/v')
+})
+
+t.test('what the image starts runs as process 1 of its own, without root, and leaves no process behind', async t => {
+  const isThere = (program: string, ...args: string[]) => spawnSync(program, args).status === 0
+  if (
+    process.getuid!() !== 0 ||
+    !isThere('unshare', '--pid', '--fork', '--mount-proc', 'true') ||
+    !isThere('tini', '--version')
+  )
+    return t.comment('skipped: this needs root, unshare and tini')
+  const dockerfile = readFileSync(join(packageRoot, 'Dockerfile'), 'utf8')
+  const words = (name: string): string[] => JSON.parse(new RegExp(`\\b${name} (\\[.*\\])$`, 'm').exec(dockerfile)![1]!)
+  const [uid, gid] = /^USER (\d+):(\d+)$/m.exec(dockerfile)!.slice(1).map(Number) as [number, number]
+  // In the place of the image's folders: what a foreign user may read.
+  const image = mkdtempSync(join(tmpdir(), 'corral-image-'))
+  t.teardown(() => rmSync(image, { recursive: true, force: true }))
+  chmodSync(image, 0o755)
+  const packed = run(`umask 022; npm install --global --prefix '${image}/opt/corral' '${tarball}'`)
+  t.equal(packed.status, 0, packed.stderr)
+  cpSync(join(packageRoot, 'packaging', 'docker', 'healthcheck.mjs'), join(image, 'opt/corral/healthcheck.mjs'))
+  cpSync(engineBuildFolder(), join(image, 'llama.cpp'), { recursive: true, dereference: true })
+  const data = join(image, 'data')
+  mkdirSync(data)
+  chownSync(data, uid, gid)
+  mkdirSync(join(image, 'bin'))
+  symlinkSync(process.execPath, join(image, 'bin', 'node'))
+  const env = [
+    `PATH=${image}/bin:${image}/opt/corral/bin:/usr/bin:/bin`,
+    `CORRAL_HOME=${data}`,
+    `HOME=${data}`,
+    `CORRAL_LLAMA_CPP=${image}/llama.cpp`,
+    'CORRAL_PORT=0'
+  ]
+  const asUser = ['setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--clear-groups', 'env', '-i', ...env]
+  const inside = (command: string[]) => command.map(word => word.replace('/opt/corral', `${image}/opt/corral`))
+  const container = spawn(
+    'unshare',
+    ['--pid', '--fork', '--kill-child', '--mount-proc', ...asUser, ...words('ENTRYPOINT'), ...words('\nCMD')],
+    { cwd: data, stdio: ['ignore', 'pipe', 'pipe'] }
+  )
+  t.teardown(() => container.kill('SIGKILL'))
+  let log = ''
+  for (const stream of [container.stdout, container.stderr])
+    stream.setEncoding('utf8').on('data', text => (log += text))
+  const address = await until('it listens', () => /listens on (http:[^"\s]+)/.exec(log)?.[1]).catch(error => {
+    throw new Error(`${error.message}\n${log}`)
+  })
+  const check = () =>
+    spawnSync(asUser[0]!, [...asUser.slice(1), ...inside(words('HEALTHCHECK .* CMD'))], { encoding: 'utf8' })
+  const healthy = await until('the health check passes', () => check().status === 0)
+  t.ok(healthy)
+  const answer = await fetch(`${address}/api/chat`, {
+    method: 'POST',
+    body: JSON.stringify({
+      model: 'corral/tiny-chat',
+      messages: [{ role: 'user', content: 'What is the capital of France?' }],
+      stream: false
+    })
+  })
+  t.match(await answer.json(), { message: { content: /Paris/ } })
+  // Process 1 as the host sees it is the child of unshare.
+  const below = (pid: number) =>
+    readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number)
+  const [init] = below(container.pid!)
+  const states = [init!, ...below(init!)].map(pid => readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  t.match(states[0], /\(tini\)/)
+  t.notOk(
+    states.some(state => / Z /.test(state)),
+    'no process is left that has ended'
+  )
+  process.kill(init!, 'SIGTERM')
+  const [code] = await once(container, 'close')
+  t.equal(code, 0, log.slice(-2000))
+  t.not(check().status, 0, 'the health check sees that it is gone')
+})
