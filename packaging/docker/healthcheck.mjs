@@ -11,7 +11,9 @@ function fail(why) {
 try {
   const { socket } = JSON.parse(readFileSync(join(process.env.CORRAL_HOME, 'owner.json'), 'utf8'))
   if (!socket) fail('The server does not listen yet.')
-  get({ socketPath: socket, path: '/livez', timeout: 5000 }, ({ statusCode }) => process.exit(statusCode === 200 ? 0 : 1))
+  get({ socketPath: socket, path: '/livez', timeout: 5000 }, ({ statusCode }) =>
+    process.exit(statusCode === 200 ? 0 : 1)
+  )
     .on('timeout', () => fail('The server does not answer.'))
     .on('error', error => fail(error.message))
 } catch (error) {
