@@ -4,7 +4,9 @@ import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, RouteOptions } from 'fastify'
 import { Type } from 'typebox'
+import type { Catalog } from '../../core/contracts/models.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { catalogFor } from '../../core/models/allowed-models.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import type { DescribedRoute } from './openapi.ts'
@@ -14,14 +16,16 @@ export default definePlugin({
   api: 1,
   description: 'The API document under /openapi.json, and a page to read and try it under /docs',
   optional: true,
+  needs: ['catalog'],
   options: Type.Object({}, { additionalProperties: false, restart: true }),
-  setup() {
+  setup(context) {
+    const catalog = context.service('catalog')
     let described: ReturnType<typeof rememberDescribed>
     return {
       hooks: async app => {
         described = rememberDescribed(app)
       },
-      routes: async app => void (await app.register(docsRoutes(described)))
+      routes: async app => void (await app.register(docsRoutes(described, catalog)))
     }
   }
 })
@@ -66,14 +70,19 @@ const pageRoute = nativeRoute('Server', 'getDocs', 'A page to read and try the A
   response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } }
 })
 
-/** The API document and the page that shows it. The document is made at the first request for it. */
-function docsRoutes(described: () => DescribedRoute[]): FastifyPluginAsync {
+/** The API document and the page that shows it. The document is made at the first request for it; its examples name models that the caller may use. */
+function docsRoutes(described: () => DescribedRoute[], catalog: Catalog): FastifyPluginAsync {
   let document: string | undefined
   return async app => {
-    app.get('/openapi.json', documentRoute, async (_request, reply) => {
-      const { openApiDocument } = await import('./openapi.ts')
+    app.get('/openapi.json', documentRoute, async (request, reply) => {
+      const [{ openApiDocument }, { withModelsHere }] = await Promise.all([
+        import('./openapi.ts'),
+        import('./examples.ts')
+      ])
       document ??= JSON.stringify(openApiDocument(described()))
-      return reply.type('application/json; charset=utf-8').send(document)
+      return reply
+        .type('application/json; charset=utf-8')
+        .send(withModelsHere(document, catalogFor(catalog, request.caller).list()))
     })
 
     app.get('/docs', pageRoute, async (_request, reply) => await sendPage(reply))

@@ -2,6 +2,7 @@ import type { FastifySchema } from 'fastify'
 import type { TSchema } from 'typebox'
 import type { Role } from '../../core/http/roles.ts'
 import { version } from '../../core/system/package-info.ts'
+import { exampleBody, exampleParameter } from './examples.ts'
 
 /** What the document says of the service as a whole. */
 const INFO = {
@@ -36,9 +37,32 @@ const SECURITY_SCHEMES = {
   key: { type: 'apiKey', in: 'header', name: 'x-api-key', description: 'The same key, as other clients send it' }
 }
 
+/** The order of groups: what people try first. Others follow in the order of their routes. */
+const GROUPS = [
+  'Answers',
+  'Models',
+  'Pulls',
+  'Imports',
+  'Conversions',
+  'OpenAI chat',
+  'OpenAI models',
+  'OpenAI embeddings',
+  'OpenAI responses',
+  'OpenAI tokens',
+  'OpenAI sounds and images',
+  'Anthropic',
+  'Ollama',
+  'Files of models',
+  'Server',
+  'llama.cpp builds',
+  'Keys',
+  'Usage',
+  'Captures'
+]
+
 /**
  * An OpenAPI 3.1 document of routes, made of their schemas (which are JSON Schema 2020-12, as OpenAPI's are). Paths are
- * in alphabetical order, tags in that of their first route.
+ * in alphabetical order.
  */
 export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
   const components = new Components()
@@ -49,7 +73,8 @@ export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
     const path = readablePath(route)
     paths[path] = { ...paths[path], [route.method.toLowerCase()]: operation(route, components) }
   }
-  const tags = [...new Set(routes.flatMap(({ schema }) => schema.tags ?? []))]
+  const used = new Set(routes.flatMap(({ schema }) => schema.tags ?? []))
+  const tags = [...GROUPS.filter(group => used.has(group)), ...[...used].filter(tag => !GROUPS.includes(tag))]
   return {
     openapi: '3.1.0',
     info: INFO,
@@ -99,7 +124,15 @@ function operation(route: DescribedRoute, components: Components): Mapping {
 function parametersOf(route: DescribedRoute, components: Components): Mapping[] {
   const parameter = (place: string, name: string, schema: unknown, required: boolean) => {
     const { description, ...rest } = components.plain(schema) as Mapping
-    return { name, in: place, ...(description ? { description } : {}), ...(required && { required }), schema: rest }
+    const example = exampleParameter(name, place)
+    return {
+      name,
+      in: place,
+      ...(description ? { description } : {}),
+      ...(required && { required }),
+      schema: rest,
+      ...(example !== undefined && { example })
+    }
   }
   const named = (place: string, schema: unknown) => {
     const required = (schema as { required?: string[] } | undefined)?.required ?? []
@@ -119,7 +152,11 @@ function requestBody({ schema }: DescribedRoute, components: Components): Mappin
   const body = schema.body as Mapping | undefined
   if (!body && !schema.consumes) return {}
   const types = schema.consumes ?? ['application/json']
-  const content = body?.content ?? Object.fromEntries(types.map(type => [type, body ? { schema: body } : {}]))
+  const plain = body?.content ?? Object.fromEntries(types.map(type => [type, body ? { schema: body } : {}]))
+  const content = { ...(plain as Record<string, Mapping>) }
+  const example = schema.operationId === undefined ? undefined : exampleBody(schema.operationId)
+  const json = content['application/json']
+  if (json && example) content['application/json'] = { ...json, example }
   return { requestBody: { ...(!schema.bodyOptional && { required: true }), content: components.plain(content) } }
 }
 

@@ -32,7 +32,14 @@ t.test('a document is made from the schemas of routes', async t => {
     t.same(Object.keys(paths), ['/a/{model}', '/b', '/b/{id}/x', '/c/{path}'])
     t.same(Object.keys(paths['/b']), ['get', 'post'])
     t.same(paths['/a/{model}'].get.parameters, [
-      { name: 'model', in: 'path', description: 'Its name', required: true, schema: { type: 'string' } }
+      {
+        name: 'model',
+        in: 'path',
+        description: 'Its name',
+        required: true,
+        schema: { type: 'string' },
+        example: 'corral/tiny-chat'
+      }
     ])
     t.same(paths['/b/{id}/x'].get.parameters[0].schema, { type: 'string' })
     t.same(JSON.stringify(documentOf(...routes)), JSON.stringify(documentOf(...[...routes].reverse())))
