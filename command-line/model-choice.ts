@@ -5,6 +5,7 @@ import { chatModels } from './chat-commands.ts'
 import { CommandFailure, EXIT, Interrupted, interruption } from './command-failure.ts'
 import { pullWithProgress } from './commands/pull.ts'
 import { fitText, formatPairs, printable, printNote } from './output.ts'
+import { showProgress } from './progress-display.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 
 /** Lets the person at the terminal pick one of the models here. @throws CommandFailure where there is none */
@@ -63,11 +64,14 @@ export async function offerPull(
 
 /** What a pull would fetch. @throws CommandFailure with what the server said of the model, where there is nothing */
 async function planOf(client: ServerClient, model: string, missing: ServerRefusal): Promise<PlanReply> {
+  const progress = await showProgress(`${model} is not here; looking for it`, { plain: 'nothing' })
   try {
     return await client.json<PlanReply>('POST', '/api/pull', { model, dry_run: true })
   } catch (error) {
     if (!(error instanceof ServerRefusal)) throw error
     throw new CommandFailure(missing.exitCode, `${missing.message} It cannot be pulled: ${error.message}`, error)
+  } finally {
+    progress.clear()
   }
 }
 

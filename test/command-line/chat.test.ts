@@ -136,3 +136,65 @@ t.test('run: a single answer reports failures and ends with an interrupt', async
   t.equal(await terminal.ended(), 130)
   await until('the server sees that the client left', server.left)
 })
+
+t.test('run: what is typed while the model loads or answers waits for its prompt', async t => {
+  let finish = () => {}
+  const server = await chatServer(t, (reply, count) => {
+    reply.write(say(`answer ${count} `))
+    if (count > 1) reply.end(DONE)
+    else finish = () => reply.end(DONE)
+  })
+  const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t), { columns: 40 })
+  terminal.press(`one${ENTER}two${ENTER}\x1b[200~pasted\rlines\x1b[201~`)
+  await terminal.sees(/>>> one.*answer 1/s)
+  terminal.press(' and more')
+  t.notMatch(terminal.screen(), 'more', 'it does not appear in the answer')
+  finish()
+  await terminal.sees(/>>> two.*answer 2.*>>> .*pasted\r*\nlines.* and more/s)
+  terminal.press(ENTER)
+  await terminal.sees(/answer 3.*>>> /s)
+  t.same(
+    server.chats.map(({ messages }) => messages.at(-1)!.content),
+    ['one', 'two', 'pasted\nlines and more']
+  )
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+})
+
+t.test('run: a long paste is one message, whatever its characters, and can be edited', async t => {
+  const server = await chatServer(t, reply => reply.end(say('ok') + DONE))
+  const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t), { columns: 40 })
+  await terminal.sees('>>> ')
+  const text = '日本語 👩‍👩‍👧 مرحبا word '.repeat(400)
+  terminal.press(`\x1b[200~${text}END\x1b[201~`)
+  await terminal.sees('END')
+  terminal.press('\x7f\x7f\x7fX')
+  terminal.press(ENTER)
+  await terminal.sees(/ok.*>>> /s)
+  t.equal(server.chats[0]!.messages[0]!.content, `${text}X`)
+  terminal.press(`${'y'.repeat(10_000)}${ENTER}`)
+  await terminal.sees(/ok.*>>> /s)
+  t.equal(
+    server.chats[1]!.messages.at(-1)!.content.length,
+    10_000,
+    'also where the terminal does not mark it as a paste'
+  )
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+})
+
+t.test('run: a chat goes on when its server ends and comes back', async t => {
+  const server = await startCorral(t)
+  const terminal = onTerminal(t, ['run', DEMO, '--temperature', '0'], server.home)
+  await terminal.sees('>>> ')
+  terminal.press(`My name is Omar.${ENTER}`)
+  await terminal.sees(/Omar.*Omar.*>>> /s)
+  await server.end()
+  terminal.press(`What is my name?${ENTER}`)
+  await terminal.sees(/No server answers.*\/regenerate sends.*>>> /s)
+  await startCorral(t, { home: server.home })
+  terminal.press(`/regenerate${ENTER}`)
+  await terminal.sees(/regenerate.*Omar.*>>> /s)
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+})

@@ -1,0 +1,122 @@
+import t, { type Test } from 'tap'
+import { DONE, say } from './chat-server.ts'
+import { corral, newHome } from './command.ts'
+import { localModel, runningModel, shownModel } from './records.ts'
+import { event, refuse, scriptedServer } from './scripted-server.ts'
+import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
+
+const MODEL = 'me/far'
+
+/** A server that has `me/far` once it was pulled. */
+async function pullingServer(t: Test, plan: { disk?: boolean; memory?: boolean; here?: string[] } = {}) {
+  let here = false
+  const room = (fits = true) => ({ required: 6e8, available: fits ? 9e9 : 1e8, fits })
+  const server = await scriptedServer(t, {
+    'GET /api/tags': reply => reply.end(JSON.stringify({ models: (plan.here ?? []).map(localModel) })),
+    'GET /api/ps': reply => reply.end(JSON.stringify({ models: [runningModel(MODEL)] })),
+    'POST /api/show'(reply, { model }) {
+      if (here || plan.here) reply.end(JSON.stringify(shownModel(String(model))))
+      else refuse(reply, 404, 'model_not_found', `There is no model "${model}" here.`)
+    },
+    'POST /api/load'(reply, { model }) {
+      if (here || plan.here) reply.end(event({ status: 'ready' }))
+      else refuse(reply, 404, 'model_not_found', `There is no model "${model}" here.`)
+    },
+    'POST /api/pull'(reply, { dry_run }) {
+      if (!dry_run) {
+        here = true
+        return reply.end(event({ status: `pulling ${MODEL}`, model: MODEL, size: 6e8 }) + event({ status: 'success' }))
+      }
+      reply.end(
+        JSON.stringify({
+          model: MODEL,
+          label: 'Q4_K_M',
+          format: 'gguf',
+          repository: { hub: 'hf', id: MODEL, revision: 'a', address: 'https://hub.example/me/far', gated: false },
+          files: [],
+          size: 6e8,
+          reason: 'It is the best that fits.',
+          choices: [],
+          memory: room(plan.memory),
+          disk: room(plan.disk),
+          warnings: [],
+          present: false
+        })
+      )
+    },
+    'POST /api/chat': reply => reply.end(say('hello from far') + DONE)
+  })
+  return { ...server, pulls: () => server.bodies('POST /api/pull').filter(({ dry_run }) => !dry_run).length }
+}
+
+t.test('run: a model that is missing is pulled in scripts only with --yes', async t => {
+  const server = await pullingServer(t)
+  const home = newHome(t)
+  t.match(await corral(['run', MODEL, 'Hi', ...server.flags], { home }), {
+    code: 4,
+    stdout: '',
+    stderr: /no model "me\/far" here\. Get it with: corral pull me\/far\. Or add --yes/
+  })
+  t.equal(server.pulls(), 0)
+  t.match(await corral(['run', MODEL, 'Hi', '--yes', ...server.flags], { home }), {
+    code: 0,
+    stdout: 'hello from far\n',
+    stderr: /pulling me\/far/
+  })
+  t.equal(server.pulls(), 1)
+})
+
+t.test('run: at a terminal it shows what would be pulled, and asks', async t => {
+  for (const [typed, code, pulled] of [
+    [ENTER, 0, 1],
+    [`y${ENTER}`, 0, 1],
+    [`n${ENTER}`, 4, 0],
+    [CTRL_C, 130, 0]
+  ] as const) {
+    const server = await pullingServer(t)
+    const terminal = onTerminal(t, ['run', MODEL, ...server.flags], newHome(t), { columns: 40 })
+    await terminal.sees(/size +600 MB.*chosen +It is the best.*hub\.example.*Pull it now\? \[Y\/n\]/s)
+    terminal.press(typed)
+    if (pulled) {
+      await terminal.sees('>>> ')
+      terminal.press(`Hi${ENTER}`)
+      await terminal.sees(/hello from far.*>>> /s)
+      terminal.press(CTRL_D)
+    }
+    t.equal(await terminal.ended(), code, JSON.stringify(typed))
+    t.equal(server.pulls(), pulled)
+  }
+  const tight = await pullingServer(t, { memory: false })
+  let terminal = onTerminal(t, ['run', MODEL, 'Hi', ...tight.flags], newHome(t))
+  await terminal.sees(/memory .*not enough.*\[y\/N\]/s)
+  terminal.press(ENTER)
+  t.equal(await terminal.ended(), 4, 'what does not fit is not pulled by Enter alone')
+  const full = await pullingServer(t, { disk: false })
+  terminal = onTerminal(t, ['run', MODEL, 'Hi', ...full.flags], newHome(t))
+  await terminal.sees('not enough room on the disk')
+  t.equal(await terminal.ended(), 1)
+})
+
+t.test('run: without a model, one is picked among those here', async t => {
+  const server = await pullingServer(t, { here: ['me/one', 'me/two'] })
+  const home = newHome(t)
+  const terminal = onTerminal(t, ['run', ...server.flags], home, { columns: 40 })
+  await terminal.sees(/Which model.*me\/one.*me\/two/s)
+  terminal.press('\x1b[B')
+  await terminal.sees(/me\/two/)
+  terminal.press(ENTER)
+  await terminal.sees(/Chatting with me\/two/)
+  terminal.press(`Hi${ENTER}`)
+  await terminal.sees(/hello from far.*>>> /s)
+  t.equal(server.bodies('POST /api/chat')[0]!.model, 'me/two')
+  terminal.press(CTRL_D)
+  t.equal(await terminal.ended(), 0)
+  const left = onTerminal(t, ['run', ...server.flags], home)
+  await left.sees('Which model')
+  left.press(CTRL_C)
+  t.equal(await left.ended(), 130)
+  const none = onTerminal(t, ['run', ...(await pullingServer(t)).flags], home)
+  await none.sees(/no model here that can chat.*corral pull/s)
+  t.equal(await none.ended(), 4)
+  t.match(await corral(['run', ...server.flags], { home, input: 'Hi' }), { code: 2, stderr: /Name a model/ })
+})
