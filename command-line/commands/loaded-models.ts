@@ -5,7 +5,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import type { LogEvent } from '../../plugins/api-native/log-routes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
-import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { formatTable, printable, printJson, printNote, printText, relativeTime, wrapLines } from '../output.ts'
 import { ask, withServer } from '../server-connection.ts'
 
 const NOTHING_LOADED = { whenNone: 'fail', without: 'Nothing is loaded.' } as const
@@ -102,10 +102,11 @@ function lineCount(text: string): number {
 export function defineLogs(program: Command, context: CommandContext): void {
   program
     .command('logs')
-    .description('show what the engines of a model printed, and why they stopped')
+    .description('show what the engines of a model did, and why they stopped')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .option('-f, --follow', 'print new lines as they come, until Ctrl-C')
     .option('-n, --lines <count>', 'only the last lines of each engine', lineCount)
+    .option('--raw', 'print the lines of the engines themselves')
     .option('--json', 'print the reply of GET /api/logs/<model>')
     .addHelpText(
       'after',
@@ -116,23 +117,27 @@ Examples:
   corral logs corral/tiny-chat
   corral logs corral/tiny-chat -n 20 -f`
     )
-    .action(async (model: string, options: { follow?: boolean; lines?: number; json?: boolean }) => {
-      const query = options.lines === undefined ? '' : `lines=${options.lines}`
+    .action(async (model: string, options: { follow?: boolean; lines?: number; raw?: boolean; json?: boolean }) => {
+      const { follow, lines, raw = false, json } = options
+      // Few lines say something in plain words: all are asked for, and the last that do are printed.
+      const asked = raw || json ? lines : follow ? (lines ?? ALL_LINES) : undefined
+      const query = asked === undefined ? '' : `lines=${asked}`
       const path = `/api/logs/${model}`
       await withServer(
         context,
         'fail',
         async ({ client }) => {
-          if (options.follow) {
+          if (follow) {
             for await (const event of client.stream<LogEvent>(`${path}?follow=1&${query}`)) {
-              const text = options.json ? JSON.stringify(event) : eventText(event)
+              const text = json ? JSON.stringify(event) : eventText(event, raw)
               if (text !== undefined) printText(printable(text))
             }
             return
           }
           const reply = await client.json<LogsReply>('GET', `${path}?${query}`)
-          if (options.json) printJson(reply)
-          else printText(printable(formatLogs(reply)))
+          if (json) printJson(reply)
+          else if (raw) printText(printable(formatRawLogs(reply)))
+          else printText(wrapLines(printable(formatLogs(reply, lines))))
         },
         'Logs are kept only while a server runs.'
       )
@@ -150,9 +155,27 @@ function ending({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'e
   return `== ended ${endedAt}, ${how} ==${why}`
 }
 
-/** The logs for people; the newest engine is last, where a terminal ends. */
-export function formatLogs({ model, engines }: LogsReply): string {
-  if (engines.length === 0) return `No engine of ${model} has run since the server started.`
+/** Lines of an engine that a server keeps. */
+const ALL_LINES = 500
+
+/** What the engines did, in plain words; the newest is last, where a terminal ends. @param most events of each */
+export function formatLogs({ model, engines }: LogsReply, most = Number.POSITIVE_INFINITY): string {
+  if (engines.length === 0) return noEngine(model)
+  return engines
+    .toReversed()
+    .map(record => {
+      const { events, lines } = record
+      // Engines of other plugins may have lines alone.
+      const texts = events ? events.map(({ text }) => text) : lines
+      const shown = most === 0 ? [] : texts.slice(-most)
+      return [plainHeader(record), ...shown.map(text => `  ${text}`), ...plainEnding(record)].join('\n')
+    })
+    .join('\n\n')
+}
+
+/** The lines of the engines themselves; the newest engine is last. */
+export function formatRawLogs({ model, engines }: LogsReply): string {
+  if (engines.length === 0) return noEngine(model)
   return engines
     .toReversed()
     .map(record => {
@@ -163,7 +186,28 @@ export function formatLogs({ model, engines }: LogsReply): string {
     .join('\n\n')
 }
 
-function eventText(event: LogEvent): string | undefined {
-  if ('line' in event) return event.line
-  return 'startedAt' in event ? header(event) : ending(event)
+function eventText(event: LogEvent, raw: boolean): string | undefined {
+  if ('line' in event) return raw ? event.line : event.plain && `  ${event.plain}`
+  if ('startedAt' in event) return raw ? header(event) : plainHeader(event)
+  return raw ? ending(event) : plainEnding(event).join('\n')
+}
+
+const noEngine = (model: string) => `No engine of ${model} has run since the server started.`
+
+function plainHeader({ engine, build, startedAt }: Pick<EngineLogRecord, 'engine' | 'build' | 'startedAt'>): string {
+  return `Engine ${engine}, started at ${clock(startedAt)} on ${build}`
+}
+
+function plainEnding({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'exit' | 'failure'>): string[] {
+  if (endedAt === undefined) return []
+  if (failure) return [`  failed at ${clock(endedAt)}: ${failure.message} (${failure.code}, ${failure.cause})`]
+  if (!exit) return [`  was not started (${clock(endedAt)})`]
+  const fine = exit.code === 0 || exit.signal === 'SIGTERM'
+  return [`  ended at ${clock(endedAt)}${fine ? '' : ` with ${exit.signal ?? `exit code ${exit.code}`}`}`]
+}
+
+/** A moment (ISO 8601) in the time of this place, without fractions of a second. */
+function clock(moment: string): string {
+  const date = new Date(moment)
+  return Number.isNaN(date.getTime()) ? moment : date.toLocaleString('sv')
 }

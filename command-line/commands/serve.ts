@@ -1,9 +1,12 @@
 import type { Command } from 'commander'
 import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
+import type { LoadedConfig } from '../../core/config/load.ts'
+import type { Runtimes } from '../../core/contracts/builds.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
 import { type CommandContext, openConfig } from '../context.ts'
+import { formatPairs, printText, wrapLines } from '../output.ts'
 
 export function defineServe(program: Command, context: CommandContext): void {
   program
@@ -89,19 +92,34 @@ async function serve(context: CommandContext): Promise<never> {
     throw error
   })
   if (process.stdout.isTTY)
-    process.stdout.write(`${welcome(server, context.env.npm_lifecycle_event ? 'npx corral' : 'corral')}\n`)
+    printText(welcome(server, config, context.env.npm_lifecycle_event ? 'npx corral' : 'corral'))
   return await new Promise<never>(() => {})
 }
 
-/** What to try next, for people who started the server by hand. With `npm start`, corral is not on the PATH. */
-function welcome({ address, app }: RunningServer, command: string): string {
-  const model = app.getDecorator<Storage>('storage').list()[0]?.publicName
-  if (!model) return `\n  There is no model yet. Download one:  ${command} pull <owner>/<name>\n`
+/** Where things are and what to try next, for people who started the server by hand. `npm start` puts nothing on the PATH. */
+function welcome({ address, app }: RunningServer, { paths }: LoadedConfig, command: string): string {
+  const models = app.getDecorator<Storage>('storage').list()
+  const model = models[0]?.publicName
   const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'What is the capital of France?' }] })
-  return `
-  Chat:   ${command} run ${model}
-  Call:   curl ${address}/api/chat -d '${body}'
-  SDKs:   ${address}/v1
-  Ctrl-C stops the server.
-`
+  const others = models.length > 1 ? ` and ${models.length - 1} more: ${command} list` : ''
+  const place = formatPairs([
+    ['Address', address],
+    ['API', `${address}/docs; OpenAI clients: ${address}/v1`],
+    ['Model', model ? `${model}${others}` : `none yet: ${command} pull <owner>/<name>`],
+    ['Models in', paths.models],
+    ['llama.cpp', buildText(app.getDecorator<Runtimes>('runtimes'), command)]
+  ])
+  // What is to be copied is not wrapped: lines that the terminal itself wraps are copied whole.
+  const next = model
+    ? `\n\n  Chat, in another terminal:\n  ${command} run ${model}\n\n  Call it:\n  curl ${address}/api/chat -d '${body}'`
+    : ''
+  return `\n${wrapLines(place)}${next}\n\n  Ctrl-C stops the server.\n`
+}
+
+/** The llama.cpp that answers, or what is done to have one. */
+function buildText(runtimes: Runtimes, command: string): string {
+  const { state, chosen } = runtimes.report()
+  if (state === 'ready' && chosen) return `${chosen.version} (${chosen.runtime ?? chosen.kind}), from ${chosen.source}`
+  if (state === 'failed') return `none works: ${command} doctor`
+  return `is looked for now; why which: ${command} doctor`
 }

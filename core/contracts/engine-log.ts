@@ -24,7 +24,19 @@ export const EngineLogSchema = Type.Object(
     ),
     dropped: Type.Integer({ minimum: 0, description: 'Earlier lines that are not in lines' }),
     /** Of paths only the last part is left. */
-    lines: Type.Array(Type.String(), { description: 'Oldest first' })
+    lines: Type.Array(Type.String(), { description: 'Oldest first' }),
+    events: Type.Optional(
+      Type.Array(
+        Type.Object(
+          {
+            line: Type.Integer({ minimum: 0, description: "The line, counted from the engine's start" }),
+            text: Type.String()
+          },
+          loose
+        ),
+        { description: 'What the lines say, in plain words; most say nothing that matters to people' }
+      )
+    )
   },
   { ...loose, title: 'EngineLog' }
 )

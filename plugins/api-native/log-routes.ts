@@ -17,7 +17,11 @@ const BACKLOG = 20
 
 const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
 const LogEventSchema = Type.Union([
-  Loose({ engine, line: Type.String() }),
+  Loose({
+    engine,
+    line: Type.String(),
+    plain: Type.Optional(Type.String({ description: 'What the line says, in plain words' }))
+  }),
   Loose({ engine, build, startedAt }),
   Loose({ engine, endedAt: Time(), exit, failure })
 ])
@@ -104,7 +108,12 @@ export function createLogEvents(backlog: number): (records: readonly EngineLogRe
         sent.set(engine, known)
         events.push({ engine, build, startedAt })
       }
-      for (const line of lines.slice(Math.max(0, known.lines - dropped))) events.push({ engine, line })
+      const from = Math.max(0, known.lines - dropped)
+      const plain = new Map(record.events?.map(({ line, text }) => [line, text]))
+      for (const [index, line] of lines.slice(from).entries()) {
+        const text = plain.get(dropped + from + index)
+        events.push({ engine, line, ...(text !== undefined && { plain: text }) })
+      }
       known.lines = Math.max(known.lines, dropped + lines.length)
       if (endedAt !== undefined && !known.ended) {
         known.ended = true

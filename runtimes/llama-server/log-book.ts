@@ -2,6 +2,7 @@ import { basename } from 'node:path'
 import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import type { CorralError } from '../../core/errors.ts'
 import type { ProcessExit } from './engine-process.ts'
+import { plainEvents } from './log-events.ts'
 
 const KEPT_LINES = 500
 const KEPT_LENGTH = 2000
@@ -99,7 +100,8 @@ export function createEngineLogBook(limits = { perVariant: 5, characters: 8 * 2 
     records(variant: string): EngineLogRecord[] {
       const found = entries.filter(entry => entry.variant === variant)
       return found.map(({ record, tail, paths }) => {
-        return { ...record, dropped: tail.dropped, lines: tail.all().map(line => withoutFolders(line, paths)) }
+        const lines = tail.all().map(line => withoutFolders(line, paths))
+        return { ...record, dropped: tail.dropped, lines, events: plainEvents(lines, tail.dropped, isQuoted) }
       })
     }
   }

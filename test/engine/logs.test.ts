@@ -1,5 +1,5 @@
 import t from 'tap'
-import { formatLogs } from '../../command-line/commands/loaded-models.ts'
+import { formatLogs, formatRawLogs } from '../../command-line/commands/loaded-models.ts'
 import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createLogEvents } from '../../plugins/api-native/log-routes.ts'
@@ -94,7 +94,7 @@ t.test('logs for people', t => {
     record({ engine: 'old', lines: ['y'], dropped: 3, endedAt: 'now', exit: { code: 1, signal: null }, failure })
   ]
   t.equal(
-    formatLogs({ model: 'a/b', engines }),
+    formatRawLogs({ model: 'a/b', engines }),
     `== engine old, started then on b ==
 (3 earlier lines)
 y
@@ -102,6 +102,52 @@ y
 
 == engine new, started then on b ==
 x`
+  )
+  t.end()
+})
+
+t.test('logs in plain words', t => {
+  const lines = [
+    'I srv  llama_server: initializing ...',
+    "I srv    load_model: loading model 'tiny-chat-f16.gguf'",
+    'I cmn          init: llama threadpool init, n_threads = 2',
+    "I srv    load_model: initializing, n_slots = 4, n_ctx_slot = 4096, kv_unified = 'false'",
+    'I srv  llama_server: model loaded',
+    '│ E srv  say: a client cannot write events',
+    'I slot print_timing: id  3 | task 0 | prompt eval time =     167.34 ms /    12 tokens (   13.94 ms per token,    71.71 tokens per second)',
+    'I slot print_timing: id  3 | task 0 |        eval time =      29.49 ms /    17 tokens (    1.84 ms per token,   542.48 tokens per second)',
+    'I slot      release: id  3 | task 0 | stop processing: n_tokens = 28, truncated = 1',
+    'E srv    send_error: something is wrong'
+  ]
+  const said = [
+    'loads tiny-chat-f16.gguf',
+    'computes with 2 threads',
+    'answers 4 requests at once, each with a context of 4096 tokens',
+    'is loaded and takes requests',
+    'request 0: read 12 tokens (72 tokens/s), wrote 17 tokens (542 tokens/s)',
+    'request 0: the context was full',
+    'error: something is wrong'
+  ]
+  const book = createEngineLogBook()
+  const log = book.open({ id: 'e', variant: 'a/b', build: 'b', paths: [] })
+  for (const line of lines) log.push(line)
+  const [engine] = book.records('a/b')
+  t.same(
+    engine!.events?.map(({ text }) => text),
+    said
+  )
+  t.same(
+    createLogEvents(500)([engine!])
+      .map(event => ('line' in event ? event.plain : undefined))
+      .filter(text => text !== undefined),
+    said,
+    'followed, each comes with its line'
+  )
+  log.end({ code: null, signal: 'SIGKILL' } as Parameters<typeof log.end>[0], undefined)
+  const text = formatLogs({ model: 'a/b', engines: book.records('a/b') }, 2)
+  t.match(
+    text,
+    /^Engine e, started at \d{4}-.* on b\n {2}request 0: the context was full\n {2}error: .*\n {2}ended at .* with SIGKILL$/
   )
   t.end()
 })
