@@ -104,7 +104,8 @@ function welcome({ address, app }: RunningServer, { paths }: LoadedConfig, comma
   const others = models.length > 1 ? ` and ${models.length - 1} more: ${command} list` : ''
   const place = formatPairs([
     ['Address', address],
-    ['API', `${address}/docs; OpenAI clients: ${address}/v1`],
+    ['API', `${address}/docs`],
+    ['SDKs', `${address}/v1`],
     ['Model', model ? `${model}${others}` : `none yet: ${command} pull <owner>/<name>`],
     ['Models in', paths.models],
     ['llama.cpp', buildText(app.getDecorator<Runtimes>('runtimes'), command)]
@@ -121,5 +122,5 @@ function buildText(runtimes: Runtimes, command: string): string {
   const { state, chosen } = runtimes.report()
   if (state === 'ready' && chosen) return `${chosen.version} (${chosen.runtime ?? chosen.kind}), from ${chosen.source}`
   if (state === 'failed') return `none works: ${command} doctor`
-  return `is looked for now; why which: ${command} doctor`
+  return `being looked for; "${command} doctor" tells which and why`
 }

@@ -33,7 +33,9 @@ export function createLogger(level: CoreConfig['log_level'], file?: string): pin
     pretty({
       colorize: true,
       translateTime: 'SYS:HH:MM:ss',
-      ignore: 'requestId,traceId,pid,hostname',
+      // What the message says already, or only programs want.
+      ignore:
+        'requestId,traceId,pid,hostname,part,phase,subject,source,outcome,reasons,build,version,kind,directory,options,need,use',
       singleLine: true,
       destination: stdout
     })
