@@ -15,6 +15,7 @@ import { definePull, definePulls } from './commands/pull.ts'
 import { defineReload } from './commands/reload.ts'
 import { defineRun } from './commands/run.ts'
 import { defineRuntime } from './commands/runtime.ts'
+import { defineSearch } from './commands/search.ts'
 import { defineServe } from './commands/serve.ts'
 import { defineService } from './commands/service.ts'
 import { defineConvert, defineList, defineRm, defineShow } from './commands/stored-models.ts'
@@ -26,6 +27,7 @@ import { fitText } from './output.ts'
 const EXAMPLES = `
 Examples:
   corral serve                                   serve models on http://127.0.0.1:11435
+  corral search qwen3 8b                         look for a model at the hubs
   corral pull Qwen/Qwen3-0.6B-GGUF               download a model
   corral run corral/tiny-chat                    chat in the terminal
   corral run corral/tiny-chat "Who are you?"     one answer
@@ -45,7 +47,7 @@ How commands find a server:
   With --host or --port: at that address, and nowhere else. Otherwise at the address of CORRAL_HOST or CORRAL_PORT, at
   that of the server that holds the data directory, or at the configured one. The server of the data directory is asked
   by a private socket there, which needs no key and allows everything; others at their address. When no server runs,
-  list, show, rm, import, pull, pulls, convert, doctor, runtime and usage work without one, and run starts one that stops
+  list, show, rm, import, search, pull, pulls, convert, doctor, runtime and usage work without one, and run starts one that stops
   with it.
 
 Environment:
@@ -105,6 +107,7 @@ export function createProgram(context: CommandContext): Command {
   for (const define of [
     defineServe,
     defineRun,
+    defineSearch,
     definePull,
     definePulls,
     defineList,

@@ -2,7 +2,7 @@ import type { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { Caller } from './callers.ts'
 import type { HubRepository } from './hubs.ts'
-import type { PlanReply, PullReply } from './native-records.ts'
+import type { PlanReply, PullReply, SearchReply } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
@@ -19,6 +19,16 @@ export interface PullRequest {
 
 /** The client that requests a pull: its id for fair sharing, and whether it uses the private socket. */
 export type PullCaller = Pick<Caller, 'turn' | 'isLocal'>
+
+/** What is looked for at hubs. */
+export interface SearchRequest {
+  words: string
+  /** Name of the hub, or `all`; undefined is those where a name without prefix is looked for. */
+  hub?: string | undefined
+  /** Most repositories of each hub. */
+  limit: number
+  caller: PullCaller
+}
 
 /** A file that a pull downloads. */
 export interface PlannedDownload {
@@ -73,6 +83,11 @@ declare module './hubs.ts' {
      * another origin, `address_not_allowed`, `rate_limited`
      */
     plan(request: PullRequest, waiting: Waiting): Promise<PullPlan>
+    /**
+     * Looks for models at hubs. One hub's failure does not hide what others have.
+     * @throws CorralError `invalid_request` where no such hub has a search; where all fail, the failure of the first
+     */
+    search(request: SearchRequest, waiting: Waiting): Promise<SearchReply>
     /**
      * Starts a planned pull, continues it, or joins it. Undefined when the model is stored already.
      * @throws CorralError `insufficient_storage`, `rate_limited`

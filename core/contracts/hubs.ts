@@ -59,6 +59,25 @@ export interface HubRequest {
   privateAddresses?: readonly string[]
 }
 
+/** What a hub's search says of a repository. Texts and numbers are checked; what it does not say is absent. */
+export interface HubMatch {
+  /** `owner/name` in the hub's own spelling. */
+  id: string
+  /** How often it was downloaded, by the hub's own way of counting. */
+  downloads?: number | undefined
+  likes?: number | undefined
+  /** ISO 8601. */
+  updatedAt?: string | undefined
+  /** Such as `apache-2.0`. */
+  license?: string | undefined
+  /** What it is for, such as `text-generation`. */
+  tasks: string[]
+  /** The hub requires agreement to terms first. */
+  gated: boolean
+  /** Kinds of weights, as far as the search says. */
+  formats: ('gguf' | 'safetensors')[]
+}
+
 /** A source of models. Built-in and outside hubs are added in the same way, with `downloads.addHub`. */
 export interface Hub {
   /** Such as `huggingface`; recorded with each model from it. */
@@ -73,6 +92,13 @@ export interface Hub {
    * that says what to do
    */
   repository(request: HubRequest, waiting: Waiting): Promise<HubRepository>
+  /**
+   * Repositories with these words in their names, the most popular first; those with GGUF files before others. Absent
+   * where the hub has no search.
+   * @param limit most repositories that are wanted
+   * @throws as `repository`
+   */
+  search?(words: string, limit: number, waiting: Waiting): Promise<HubMatch[]>
   /**
    * The current location of a file. Called once for each file, and again when the location stops working; returns a new
    * location each time.

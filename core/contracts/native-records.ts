@@ -242,6 +242,49 @@ export const PullPlanSchema = Type.Object(
 )
 export type PlanReply = Static<typeof PullPlanSchema>
 
+const optionalText = (description: string) => Type.Optional(Type.String({ description }))
+const optionalCount = (description: string) => Type.Optional(Type.Integer({ minimum: 0, description }))
+
+/** A repository that a search has found. */
+export const FoundRepositorySchema = Type.Object(
+  {
+    model: Type.String({ description: 'The reference to pull it by, with the prefix of its hub where it needs one' }),
+    hub: Type.String(),
+    id: Type.String({ description: '<owner>/<name> at the hub' }),
+    publisher: Type.String(),
+    downloads: optionalCount('As the hub counts them'),
+    likes: optionalCount('As the hub counts them'),
+    updated_at: optionalText('ISO 8601'),
+    license: optionalText('Such as apache-2.0'),
+    tasks: Type.Array(Type.String(), { description: 'What it is for, such as text-generation' }),
+    gated: Type.Boolean({ description: 'The hub wants the reader to agree to terms first' }),
+    formats: Type.Array(Format),
+    variant: optionalText('What a pull without a variant would choose, such as Q4_K_M'),
+    size: Type.Optional(Bytes('Of the files of that variant')),
+    memory: Type.Optional(room),
+    choices: Type.Optional(
+      Type.Array(Type.Object({ label: Type.String(), size: Bytes() }, loose), {
+        description: 'The other variants, the best first'
+      })
+    ),
+    problem: optionalText('Why the size is not known, or why it cannot be pulled')
+  },
+  { ...loose, title: 'FoundRepository' }
+)
+export type FoundRepository = Static<typeof FoundRepositorySchema>
+
+export const SearchReplySchema = Type.Object(
+  {
+    models: Type.Array(FoundRepositorySchema, { description: 'By hub; of each hub the most popular first' }),
+    hubs: Type.Array(Type.String(), { description: 'Hubs that were searched' }),
+    errors: Type.Array(Type.Object({ hub: Type.String(), code: Type.String(), error: Type.String() }, loose), {
+      description: 'Hubs that could not be searched'
+    })
+  },
+  { ...loose, title: 'SearchReply' }
+)
+export type SearchReply = Static<typeof SearchReplySchema>
+
 export const PullEventSchema = Type.Object(
   {
     status: Type.String({

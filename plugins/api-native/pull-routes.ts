@@ -9,7 +9,8 @@ import {
   type PullEvent,
   PullEventSchema,
   PullPlanSchema,
-  PullSchema
+  PullSchema,
+  SearchReplySchema
 } from '../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
@@ -115,6 +116,43 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
         events.flush()
         return success
       })
+    })
+
+    const search = nativeRoute('Pulls', 'searchHubs', 'Look for models at hubs', {
+      role: 'operator',
+      description:
+        'Each with the size of the variant that a pull would choose, and whether it fits the memory. Hubs that fail are in `errors`, unless all do.',
+      querystring: Type.Object({
+        q: Type.String({ description: 'Words of the name' }),
+        hub: Type.Optional(
+          Type.String({
+            description: 'huggingface, modelscope, csghub, corral-hub or all; those of downloads.search by default'
+          })
+        ),
+        limit: Type.Optional(
+          Type.String({
+            pattern: '^(?:[1-9]|[1-4][0-9]|50)$',
+            description: 'Most models of each hub: 1 to 50, by default 10'
+          })
+        )
+      }),
+      response: { 200: json('What was found', SearchReplySchema) },
+      errors: [
+        'invalid_request',
+        'hub_forbidden',
+        'hub_unreachable',
+        'hub_rate_limited',
+        'repo_not_found',
+        'rate_limited'
+      ]
+    })
+    app.get('/search', search, async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
+      const words = q.trim().replace(/\s+/g, ' ')
+      if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
+        const message = '"q" must be words of a model\'s name, with 200 characters at most.'
+        throw new CorralError('invalid_request', message, { param: 'q' })
+      }
+      return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
     })
 
     const list = nativeRoute('Pulls', 'listPulls', 'List unfinished pulls', {

@@ -1,12 +1,20 @@
 import { randomBytes } from 'node:crypto'
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Downloads, Pull, PullPlan, PullRecord, PullRequest } from '../../../core/contracts/downloads.ts'
+import type {
+  Downloads,
+  Pull,
+  PullPlan,
+  PullRecord,
+  PullRequest,
+  SearchRequest
+} from '../../../core/contracts/downloads.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
 import { untilAborted, type Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
+import { searchHubs } from '../hub-search.ts'
 import { fetchedBytes, missingBytes, originOf, variantWithFiles } from './pull-files.ts'
 import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
@@ -161,6 +169,17 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
         if (place.isWaiting) waiting.onProgress?.({ phase: 'waiting', subject: 'for other pulls' })
         await untilAborted(place.begun, waiting.signal)
         return await planPull(context, request, waiting)
+      } finally {
+        place.leave()
+      }
+    },
+
+    async search(request: SearchRequest, waiting: Waiting) {
+      refuseWhenClosing()
+      const place = listing.enter(request.caller.turn)
+      try {
+        await untilAborted(place.begun, waiting.signal)
+        return await searchHubs(context, request, waiting)
       } finally {
         place.leave()
       }

@@ -1,10 +1,11 @@
-import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
+import type { FileLocation, Hub, HubFile, HubMatch, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { locationHeaders, proxyOf } from '../files/file-location.ts'
 import { encodePath, fingerprint, hubFile, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { momentOf } from '../files/search-matches.ts'
 import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
 import { jsonOf, wordless } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
@@ -73,6 +74,30 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
         more: { endpoint: server, revisions: JSON.stringify(revisions) }
       }
     },
+
+    ...(endpoint !== '' && {
+      async search(words: string, limit: number, { signal }: Waiting): Promise<HubMatch[]> {
+        const request = { url: `${endpoint}/api/tags`, signal, credentials: credentialsFor(endpoint) }
+        const response = await fetch({ ...request, ...heldTo(endpoint) })
+        if (response.status !== 200) throw refusal(response, endpoint, words, true)
+        const body = jsonOf(response, 'a corral')
+        if (!isObject(body) || !Array.isArray(body.models)) {
+          throw new CorralError('hub_unreachable', `${endpoint} does not list models like a corral.`)
+        }
+        const wanted = words.toLowerCase().split(/\s+/)
+        const found = new Map<string, HubMatch>()
+        for (const { name, format, modified_at } of body.models.filter(isObject)) {
+          if (typeof name !== 'string' || !wanted.every(word => name.toLowerCase().includes(word))) continue
+          const [id] = name.split(':') as [string]
+          const formats = format === 'gguf' || format === 'safetensors' ? ([format] as const) : []
+          // Its variants have records of their own.
+          if (!found.has(id)) {
+            found.set(id, { id, updatedAt: momentOf(modified_at), tasks: [], gated: false, formats: [...formats] })
+          }
+        }
+        return [...found.values()].slice(0, limit)
+      }
+    }),
 
     async locate({ id, more }, file, _signal, privateAddresses): Promise<FileLocation> {
       const server = more?.endpoint ?? serverOf(undefined)

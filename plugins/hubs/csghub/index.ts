@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
 import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
 
@@ -35,7 +36,15 @@ export default definePlugin({
         tokenAdvice: 'set CSGHUB_TOKEN or csghub.token in config.yaml',
         treeHasDigests: false,
         headRedirects: false,
-        hasSearch: false
+        hasSearch: false,
+        search: {
+          path: (words, limit, format) => {
+            const query = { page: '1', per: `${limit}`, search: words, sort: 'most_download', framework_tag: format }
+            return `/api/v1/models?${new URLSearchParams(query)}`
+          },
+          records: reply => (isObject(reply) ? reply.data : undefined),
+          id: 'path'
+        }
       })
     )
     return {}

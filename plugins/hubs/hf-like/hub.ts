@@ -4,6 +4,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
 import { encodePath, fingerprint, isFingerprint } from '../files/listed-files.ts'
+import { matchOf } from '../files/search-matches.ts'
 import type { EndpointResponse, SendToHub } from '../http/endpoints.ts'
 import { type HubResponse, isTemporary } from '../http/hub-fetch.ts'
 import { jsonOf } from '../http/hub-response.ts'
@@ -30,6 +31,18 @@ export interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   headRedirects: boolean
   /** It has a search for names. */
   hasSearch: boolean
+  /** How models are looked for; undefined where the hub has no search. */
+  search?: SearchDialect
+}
+
+/** How a hub is searched. */
+interface SearchDialect {
+  /** Path and query of a search, for repositories with weights in this format. */
+  path(words: string, limit: number, format: 'gguf' | 'safetensors'): string
+  /** The records in a reply. */
+  records(reply: unknown): unknown
+  /** The field of a record that has its name. */
+  id: string
 }
 
 const PAGES = 500
@@ -129,6 +142,26 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     return isLocation(other) ? other : response
   }
 
+  function searchBy({ path, records, id }: SearchDialect): NonNullable<Hub['search']> {
+    const look = async (words: string, limit: number, format: 'gguf' | 'safetensors', signal?: AbortSignal) => {
+      const response = await send({ path: path(words, limit, format), signal })
+      if (!good(response)) {
+        const kind = refusalKind(response, false)
+        // A search names no repository that could be unknown.
+        const isOfRepository = kind.startsWith('unknown-') || kind === 'gated' || kind === 'private'
+        throw hubRefusal(isOfRepository ? 'server-error' : kind, response, subject(words, undefined), Date.now())
+      }
+      const found = records(jsonOf(response, title))
+      if (Array.isArray(found)) return found.flatMap(record => matchOf(record, id) ?? []).slice(0, limit)
+      throw new CorralError('hub_unreachable', `${title} returns an invalid answer to a search.`)
+    }
+    return async (words, limit, { signal }) => {
+      const found = await look(words, limit, 'gguf', signal)
+      // Weights that have to be converted first are for those who find nothing else.
+      return found.length > 0 ? found : await look(words, limit, 'safetensors', signal)
+    }
+  }
+
   return {
     name: options.name,
     title,
@@ -165,6 +198,8 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
         more: { ref }
       }
     },
+
+    ...(options.search && { search: searchBy(options.search) }),
 
     async locate(repository, file, signal): Promise<FileLocation> {
       const response = await locate(repository, file, signal)

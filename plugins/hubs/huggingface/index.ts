@@ -6,6 +6,8 @@ import { createHfLikeHub } from '../hf-like/hub.ts'
 import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
 
 const HOSTS = ['huggingface.co', 'hf.co']
+/** What a search gives of each repository. */
+const FIELDS = ['downloads', 'likes', 'lastModified', 'gated', 'tags', 'pipeline_tag']
 const PLACE = { usual: 'https://huggingface.co', variable: 'HF_ENDPOINT' }
 
 export default definePlugin({
@@ -43,7 +45,17 @@ export default definePlugin({
         tokenAdvice: 'set HF_TOKEN or huggingface.token in config.yaml',
         treeHasDigests: true,
         headRedirects: true,
-        hasSearch: true
+        hasSearch: true,
+        search: {
+          path: (words, limit, format) => {
+            const query = new URLSearchParams({ search: words, filter: format, sort: 'downloads', direction: '-1' })
+            query.set('limit', `${limit}`)
+            for (const field of FIELDS) query.append('expand', field)
+            return `/api/models?${query}`
+          },
+          records: reply => reply,
+          id: 'id'
+        }
       })
     )
     return {}

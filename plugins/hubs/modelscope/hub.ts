@@ -1,14 +1,17 @@
-import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
+import type { FileLocation, Hub, HubFile, HubMatch, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
 import { encodePath, fingerprint, hubFile, isUsablePath, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { matchOf } from '../files/search-matches.ts'
 import { jsonOf } from '../http/hub-response.ts'
 import type { HubAccess } from '../hub-options.ts'
 import { isSuccess, modelScopeRefusal } from './refusal.ts'
 
 const DEFAULT_BRANCH = 'master'
+/** Repositories that one request gives at most. */
+const MOST_FOUND = 50
 
 /** ModelScope's own API. Its listings name no commit, so a fingerprint of the listing identifies the revision. */
 export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
@@ -43,6 +46,27 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
         files,
         more: { ref: revision, ...(inCheck.length > 0 ? { inCheck: JSON.stringify(inCheck) } : {}) }
       }
+    },
+
+    async search(words: string, limit: number, { signal }: Waiting): Promise<HubMatch[]> {
+      const look = async (format: string) => {
+        const query = {
+          search: words,
+          sort: 'downloads',
+          page_number: '1',
+          page_size: `${Math.min(limit, MOST_FOUND)}`
+        }
+        const path = `/openapi/v1/models?${new URLSearchParams({ ...query, 'filter.library': format })}`
+        const response = await send({ path, signal })
+        const body = response.status === 200 ? jsonOf(response, title) : undefined
+        if (!isSuccess(response)) throw modelScopeRefusal(response, { title, id: words }, Date.now())
+        const data = isObject(body) ? body.data : undefined
+        const models = isObject(data) ? data.models : undefined
+        if (Array.isArray(models)) return models.flatMap(record => matchOf(record, 'id') ?? []).slice(0, limit)
+        throw new CorralError('hub_unreachable', `${title} returns an invalid answer to a search.`)
+      }
+      const found = await look('gguf')
+      return found.length > 0 ? found : await look('safetensors')
     },
 
     async locate({ id, more }: HubRepository, { path }: HubFile, signal: AbortSignal): Promise<FileLocation> {

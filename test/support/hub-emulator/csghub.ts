@@ -1,5 +1,5 @@
 import type { Exchange } from './exchange.ts'
-import { type Commit, type Entry, listing, type Repository } from './repositories.ts'
+import { type Commit, type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
 
 export interface CsgHubManners {
   /** `?blobs=true` is understood. */
@@ -35,6 +35,7 @@ export async function serveCsgHub(exchange: Exchange, manners: CsgHubManners): P
       return await file(exchange, manners, `${owner}/${name}`, mapped(revision), path.join('/'))
     }
   }
+  if (segments.join('/') === 'api/v1/models') return await search(exchange)
   if (segments[0] === 'api' && segments[1] === 'v1' && segments[2] === 'models') {
     const [, , , owner, name, what, ...rest] = segments
     const id = `${owner}/${name}`
@@ -47,6 +48,26 @@ export async function serveCsgHub(exchange: Exchange, manners: CsgHubManners): P
     if (what === 'resolve') return await file(exchange, manners, id, ref, rest.join('/'))
   }
   exchange.text(404, '404 page not found')
+}
+
+async function search(exchange: Exchange): Promise<void> {
+  if (!(await exchange.begin('search', ''))) return
+  const query = exchange.url.searchParams
+  const sort = query.get('sort') ?? ''
+  if (!['trending', 'recently_update', 'most_download', 'most_favorite'].includes(sort)) {
+    return exchange.json(400, { msg: 'sort parameter must be one of trending, recently_update, …' })
+  }
+  const all = searched(exchange.state.repositories.values(), query.get('search') ?? '', query.get('framework_tag'))
+  const data = all.slice(0, Number(query.get('per') ?? 20)).map(repository => {
+    const { downloads = 3, likes = 0, license = '' } = repository.settings
+    return {
+      ...{ id: 7, name: repository.name.split('/')[1], nickname: '', description: '', path: repository.name },
+      ...{ downloads, likes, license, private: false, default_branch: 'main', source: 'local' },
+      updated_at: '2026-01-02T03:04:05Z',
+      tags: formatsOf(repository).map(name => ({ name, category: 'framework', group: '', built_in: true }))
+    }
+  })
+  exchange.json(200, { msg: 'OK', data, total: all.length })
 }
 
 const refuse = (exchange: Exchange, status: number, code: string, message: string) =>

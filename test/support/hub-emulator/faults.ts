@@ -1,5 +1,5 @@
-/** What a request is for: facts about a repository, its list of files, a file's place, or a file's bytes. */
-export type RequestKind = 'info' | 'tree' | 'resolve' | 'bytes'
+/** What a request is for: a search, facts about a repository, its list of files, a file's place, or a file's bytes. */
+export type RequestKind = 'search' | 'info' | 'tree' | 'resolve' | 'bytes'
 
 /** How a 429 says when to come again. */
 export type RateLimitForm = 'ratelimit' | 'retry-after' | 'retry-after-date' | 'retry-after-fraction' | 'none'

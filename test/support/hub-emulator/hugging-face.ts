@@ -1,5 +1,5 @@
 import { type Exchange, xetHashOf } from './exchange.ts'
-import { type Commit, type Entry, listing, type Repository } from './repositories.ts'
+import { type Commit, type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
 
 export interface HuggingFaceManners {
   /** `?blobs=true` is understood: sizes and digests in the info. */
@@ -75,15 +75,31 @@ export async function serveHuggingFace(exchange: Exchange, manners: HuggingFaceM
 }
 
 async function search(exchange: Exchange): Promise<void> {
+  if (!(await exchange.begin('search', ''))) return
   const query = exchange.url.searchParams
-  const words = (query.get('search') ?? '').toLowerCase()
   const author = query.get('author')?.toLowerCase()
-  const found = [...exchange.state.repositories.values()].filter(({ name, settings }) => {
-    const [owner] = name.toLowerCase().split('/')
-    return !settings.private && name.toLowerCase().includes(words) && (!author || owner === author)
-  })
   const limit = Number(query.get('limit') ?? 1000)
-  const records = found.slice(0, limit).map(({ name }) => ({ _id: '66f0', id: name, modelId: name, private: false }))
+  const expand = query.getAll('expand')
+  const records = searched(exchange.state.repositories.values(), query.get('search') ?? '', query.get('filter'))
+    .filter(({ name }) => !author || name.toLowerCase().startsWith(`${author}/`))
+    .slice(0, limit)
+    .map(repository => {
+      const { name, settings } = repository
+      const { downloads = 3, likes = 0, license, task, gated = false } = settings
+      const all: Record<string, unknown> = {
+        modelId: name,
+        private: false,
+        downloads,
+        likes,
+        gated,
+        lastModified: '2026-01-02T03:04:05.000Z',
+        tags: [...formatsOf(repository), ...(license ? [`license:${license}`] : []), 'region:us'],
+        ...(task && { pipeline_tag: task })
+      }
+      // Whoever names fields gets these and no others.
+      const shown = Object.entries(all).filter(([field]) => expand.length === 0 || expand.includes(field))
+      return { _id: '66f0', id: name, ...Object.fromEntries(shown) }
+    })
   exchange.json(200, records, LIMITS)
 }
 

@@ -1,5 +1,5 @@
 import type { Exchange } from './exchange.ts'
-import { type Entry, listing, type Repository } from './repositories.ts'
+import { type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
 
 export interface ModelScopeManners {
   /** Bytes come with the answer itself, or from an address elsewhere. */
@@ -36,6 +36,7 @@ export async function serveModelScope(exchange: Exchange, manners: ModelScopeMan
       return await file(exchange, manners, repository, query.get('Revision'), query.get('FilePath') ?? '')
     }
   }
+  if (segments.join('/') === 'openapi/v1/models') return await search(exchange)
   if (segments[0] === 'models' && segments[3] === 'resolve' && segments.length >= 6) {
     const [, owner, name, , revision, ...path] = segments
     const repository = open(exchange, manners, `${owner}/${name}`)
@@ -43,6 +44,26 @@ export async function serveModelScope(exchange: Exchange, manners: ModelScopeMan
     return
   }
   exchange.json(404, envelope(404, 'Not found'))
+}
+
+async function search(exchange: Exchange): Promise<void> {
+  if (!(await exchange.begin('search', ''))) return
+  const query = exchange.url.searchParams
+  const size = Number(query.get('page_size') ?? 10)
+  if (size > 50) return exchange.json(400, { success: false, code: 'InvalidParameter', message: 'page_size' })
+  const all = searched(exchange.state.repositories.values(), query.get('search') ?? '', query.get('filter.library'))
+  const models = all.slice(0, size).map(repository => {
+    const { downloads = 3, likes = 0, license = '', task } = repository.settings
+    return {
+      ...{ id: repository.name, display_name: repository.name, description: '', downloads, likes, license },
+      ...{ private: false, gated: false, params: 630_167_424, file_size: 1, created_at: '2026-01-01T00:00:00Z' },
+      last_modified: '2026-01-02T03:04:05Z',
+      tasks: task ? [task] : [],
+      tags: formatsOf(repository).map(format => `library:${format}`)
+    }
+  })
+  const page = { total_count: all.length, page_number: 1, page_size: size }
+  exchange.json(200, { success: true, request_id: '0000-1111', data: { models, ...page } })
 }
 
 const envelope = (Code: number, Message: string, Data?: unknown) => ({

@@ -8,6 +8,11 @@ export interface EmulatedRepository {
   private?: boolean
   gated?: 'auto' | 'manual'
   disabled?: boolean
+  /** What searches tell of it, and order it by. */
+  downloads?: number
+  likes?: number
+  license?: string
+  task?: string
   /** Whoever sends it may read the repository although it is private or gated. */
   token?: string
 }
@@ -87,6 +92,22 @@ export class Repository {
     }
     return undefined
   }
+}
+
+/** Repositories that a search shows: with all words in their names and a file of this format, the most downloaded first. */
+export function searched(all: Iterable<Repository>, words: string, format: string | null): Repository[] {
+  const wanted = words.toLowerCase().split(/\s+/)
+  return [...all]
+    .filter(({ name, settings }) => {
+      const hasFormat = !format || Object.keys(settings.files).some(path => path.endsWith(`.${format}`))
+      return !settings.private && hasFormat && wanted.every(word => name.toLowerCase().includes(word))
+    })
+    .sort((a, b) => (b.settings.downloads ?? 0) - (a.settings.downloads ?? 0))
+}
+
+/** Formats of a repository's weights, as hubs tag them. */
+export function formatsOf({ settings }: Repository): string[] {
+  return ['gguf', 'safetensors'].filter(format => Object.keys(settings.files).some(path => path.endsWith(`.${format}`)))
 }
 
 /** The entries of one folder, or of all below it; folders themselves are `{path, size: 0}` without `entry`. */

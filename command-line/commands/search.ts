@@ -1,0 +1,130 @@
+import type { Command } from 'commander'
+import type { FoundRepository, SearchReply } from '../../core/contracts/native-records.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
+import type { CommandContext } from '../context.ts'
+import { fitText, formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { showProgress } from '../progress-display.ts'
+import { ask } from '../server-connection.ts'
+
+interface SearchOptions {
+  hub?: string
+  limit: string
+  fits?: boolean
+  json?: boolean
+}
+
+export function defineSearch(program: Command, context: CommandContext): void {
+  program
+    .command('search')
+    .description('look for models at hubs, with their size and whether they fit this machine')
+    .argument('<words...>', 'words of the name')
+    .option('--hub <name>', 'huggingface, modelscope, csghub, corral-hub, or all')
+    .option('--limit <number>', 'most models of each hub, up to 50', '10')
+    .option('--fits', 'only those that fit the memory of this machine')
+    .option('--json', 'print the reply of GET /api/search')
+    .addHelpText(
+      'after',
+      `
+Shows the most popular models with these words in their names, the variant that "corral pull" would choose of each, its
+size, and whether that fits this machine's memory. Without --hub, the hubs of "downloads.search" in config.yaml are
+searched, by default Hugging Face.
+
+Exit codes: 0 found, 1 nothing was found or the hub cannot be used.
+
+Examples:
+  corral search qwen3 8b
+  corral search llama 3.2 --fits
+  corral search gemma --hub all --limit 5`
+    )
+    .action((words: string[], options: SearchOptions) => search(context, words, options))
+}
+
+async function search(context: CommandContext, words: string[], options: SearchOptions): Promise<void> {
+  if (!/^\d+$/.test(options.limit) || Number(options.limit) < 1 || Number(options.limit) > 50) {
+    throw new CommandFailure(EXIT.usage, '--limit must be a whole number from 1 to 50.')
+  }
+  const query = new URLSearchParams({ q: words.join(' '), limit: String(Number(options.limit)) })
+  if (options.hub !== undefined) query.set('hub', options.hub)
+  const waiting = await showProgress(`searching for ${words.join(' ')}`, { plain: 'nothing' })
+  const reply = await ask<SearchReply>(context, 'GET', `/api/search?${query}`).finally(() => waiting.clear())
+  const models = options.fits ? reply.models.filter(({ memory }) => memory?.fits) : reply.models
+  for (const { hub, error } of reply.errors) printNote(printable(`warning: ${hub} could not be searched: ${error}`))
+  if (models.length === 0) process.exitCode = EXIT.failure
+  if (options.json) return printJson({ ...reply, models })
+  if (models.length > 0) return printText(formatFound(models, process.stdout.columns, new Date()))
+  const left = reply.models.length
+  printNote(
+    left > 0
+      ? `None of the ${left} models that were found fits this machine. See them without --fits.`
+      : `Nothing was found for "${printable(words.join(' '))}". Try fewer or other words, or more hubs with --hub all.`
+  )
+}
+
+/** Blanks between what is said of a model on one line. */
+const GAP = '  '
+
+/**
+ * What was found, each with the command that gets it: a table, or one block for each where the table is wider than the
+ * terminal.
+ * @param width columns; undefined is any
+ */
+export function formatFound(models: readonly FoundRepository[], width: number | undefined, now: Date): string {
+  const titles = ['>SIZE', 'VARIANT', 'FITS', '>DOWNLOADS', 'UPDATED', 'LICENCE', 'GET IT WITH']
+  const table = formatTable(
+    titles,
+    models.map(model => {
+      const { size, variant, downloads, updated, license, fits } = textsOf(model, now)
+      const answer = [fits === undefined ? '' : fits ? 'yes' : 'no', ...(model.gated ? ['gated'] : [])]
+      return [size ?? '?', variant, answer.filter(Boolean).join(', '), downloads, updated, license, pullOf(model)]
+    })
+  )
+  const isWide = width !== undefined && table.split('\n').some(line => line.length > width)
+  const shown = isWide ? models.map(model => blockOf(model, width, now)).join('\n') : table
+  const unknown = models.filter(({ problem }) => problem !== undefined)
+  const notes = unknown.map(({ model, problem }) => `${model}: ${problem}`).join('\n')
+  const parts = notes === '' ? [shown] : [shown, fitText(notes, width ?? Number.POSITIVE_INFINITY)]
+  return printable(parts.join('\n\n'))
+}
+
+const pullOf = ({ model }: FoundRepository) => `corral pull ${model}`
+
+/** What is known of a model, as texts; empty where it is not. */
+function textsOf({ size, variant = '', memory, downloads, updated_at, license = '' }: FoundRepository, now: Date) {
+  return {
+    size: size === undefined ? undefined : formatBytes(size),
+    variant,
+    fits: memory?.fits,
+    downloads: downloads === undefined ? '' : countText(downloads),
+    updated: updated_at === undefined ? '' : relativeTime(updated_at, now),
+    license
+  }
+}
+
+/** The command, and below it what is known of the model: as much on a line as fits. */
+function blockOf(model: FoundRepository, width: number, now: Date): string {
+  const { size, variant, fits, downloads, updated, license } = textsOf(model, now)
+  const facts = [
+    size ?? 'size unknown',
+    variant,
+    fits === undefined ? '' : fits ? 'fits' : 'too large',
+    model.gated ? 'gated' : '',
+    downloads && `${downloads} downloads`,
+    updated,
+    license
+  ]
+  const lines = [pullOf(model)]
+  for (const fact of facts.filter(Boolean)) {
+    const longer = `${lines.at(-1)}${GAP}${fact}`
+    if (lines.length > 1 && longer.length <= width) lines[lines.length - 1] = longer
+    else lines.push(GAP + fact)
+  }
+  return lines.join('\n')
+}
+
+/** A count for people: `1.2M`, `90k`. */
+function countText(count: number): string {
+  if (count < 1000) return `${count}`
+  const [value, unit] = count < 999_500 ? [count / 1000, 'k'] : [count / 1e6, 'M']
+  return `${value < 9.95 ? value.toFixed(1) : Math.round(value)}${unit}`
+}
