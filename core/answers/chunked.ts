@@ -12,7 +12,7 @@ export async function embedChunked(
   lease: Lease,
   inputs: Parameters<NonNullable<Engine['embed']>>[0],
   tally: TokenTally,
-  options: { truncate?: boolean } = {}
+  options: { truncate?: boolean; most?: number } = {}
 ): Promise<EmbeddingsReply> {
   const { signal } = lease
   const all: EmbeddingsReply = { vectors: [], promptTokens: 0 }

@@ -182,10 +182,13 @@ export interface Engine {
    * between them others have their turn. Where absent, lists are asked for whole.
    */
   readonly batch?: number
-  /** Vectors of texts, or of lists of tokens. `truncate` cuts what is longer than the context. */
+  /**
+   * Vectors of texts, or of lists of tokens. `truncate` cuts what is longer than the context, or than `most` tokens where
+   * these are fewer; without it such an input is refused with `context_exceeded`.
+   */
   embed?(
     inputs: readonly (string | readonly number[])[],
-    options: { truncate?: boolean; signal: AbortSignal }
+    options: { truncate?: boolean; most?: number; signal: AbortSignal }
   ): Promise<EmbeddingsReply>
   rerank?(query: string, documents: readonly string[], options: { signal: AbortSignal }): Promise<RankingReply>
   /** Tokens of a text; with their pieces where asked. Fields beyond `content` are the engine's own. */

@@ -39,6 +39,10 @@ export interface NativeMount {
   naming?: ModelNaming
   /** The reply of `GET /version`; corral's own version where absent. */
   version?: string
+  /** Whether what is too long is cut where the request does not say: the oldest turns, the ends of texts to embed. */
+  truncates?: boolean
+  /** Whether `generate` gives the `context` that continues a conversation. */
+  givesContext?: boolean
   /** The Modelfile that `POST /show` gives for a model; empty where absent. */
   modelfile?: (variant: Model) => string
 }

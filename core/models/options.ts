@@ -18,7 +18,11 @@ export const SamplingOptionsSchema = Type.Object({
     maximum: MAX_INT,
     description: 'Most tokens generated; negative is no limit'
   }),
-  seed: Type.Integer({ minimum: -1, maximum: Number.MAX_SAFE_INTEGER, description: '-1 is random' })
+  seed: Type.Integer({
+    minimum: -(2 ** 63),
+    maximum: 2 ** 64,
+    description: '-1 is random; of others the lowest 32 bits count'
+  })
 })
 export type SamplingOptions = Static<typeof SamplingOptionsSchema>
 
@@ -115,7 +119,13 @@ function checkOption(name: string, spelled: string, value: unknown): unknown {
       param: spelled
     })
   }
-  return name === 'max_tokens' && Number(checked) < 0 ? -1 : checked
+  if (name === 'max_tokens' && Number(checked) < 0) return -1
+  return name === 'seed' ? engineSeed(checked as number) : checked
+}
+
+/** Clients draw seeds of 63 bits, and negative ones; engines have 32, all of which set means a random one. */
+function engineSeed(seed: number): number {
+  return seed === -1 ? -1 : Math.min(Number(BigInt.asUintN(32, BigInt(seed))), 2 ** 32 - 2)
 }
 
 /** Engines may take minutes over a hundred thousand. */

@@ -10,8 +10,9 @@ import { ANSWER_ERRORS, nativeRoute } from '../../core/http/response-schemas.ts'
 import { requireRole } from '../../core/http/roles.ts'
 import { catalogFor } from '../../core/models/allowed-models.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
+import { contextOf, type Turn } from './context-numbers.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { chatCall, generateCall, type NativeCall } from './native-question.ts'
+import { chatCall, earlierTurns, generateCall, type NativeCall } from './native-question.ts'
 import { FRAMES } from './native-streams.ts'
 import { failureOf, nameOf } from './records.ts'
 import {
@@ -31,13 +32,16 @@ interface ToolCall {
   function: { name: string; arguments: unknown; index: number }
 }
 
+/** A token with as many alternatives as were requested; without any where that was none. */
+type Probability = Omit<TokenProbability, 'top_logprobs'> & Partial<Pick<TokenProbability, 'top_logprobs'>>
+
 /** A piece of an answer, or all of it. */
 interface Fragment {
   content: string
   thinking: string
   /** Whole calls; all of them are in the event that ends the answer. */
   toolCalls: ToolCall[]
-  logprobs?: TokenProbability[]
+  logprobs?: Probability[]
 }
 
 /** How chat and generate write their events. */
@@ -67,6 +71,10 @@ interface AnswerContext {
   began: bigint
   lease: Lease
   loadOnly: boolean
+  /** How many of the likeliest tokens are listed at each position. */
+  topLogprobs: number
+  /** The conversation that the answer belongs to, where its end says how to continue that. */
+  turns: readonly Turn[] | undefined
 }
 
 /** One answer, in the format of Ollama's API. */
@@ -74,6 +82,7 @@ class NativeAnswer implements AnswerWriter {
   readonly #context: AnswerContext
   readonly #calls: { id?: string; name: string; arguments: string }[] = []
   readonly #whole: Fragment | undefined
+  #text = ''
   #reason: string
   #last: Delta = {}
 
@@ -89,7 +98,9 @@ class NativeAnswer implements AnswerWriter {
     for (const delta of deltas) {
       // There is one choice, whatever "n" among the options says.
       if (delta.choice) continue
-      const { content = '', thinking = '', logprobs, finish } = delta
+      const { content = '', thinking = '', finish } = delta
+      const logprobs = delta.logprobs?.map(token => this.#wantedProbabilities(token))
+      if (this.#context.turns) this.#text += content
       for (const piece of delta.toolCalls ?? []) this.#collect(piece)
       const toolCalls = finish ? this.#wholeCalls() : []
       if (finish) this.#reason = finish === 'length' ? 'length' : 'stop'
@@ -122,6 +133,12 @@ class NativeAnswer implements AnswerWriter {
     return FRAMES[framing].event({ model, created_at: now(), ...fields })
   }
 
+  /** Engines list the token itself where no alternatives are wanted. */
+  #wantedProbabilities({ top_logprobs, ...token }: TokenProbability): Probability {
+    const { topLogprobs } = this.#context
+    return topLogprobs === 0 ? token : { ...token, top_logprobs: top_logprobs.slice(0, topLogprobs) }
+  }
+
   #collect({ index, id, name = '', arguments: text }: ToolCallPiece): void {
     this.#calls[index] ??= { name: '', arguments: '' }
     const call = this.#calls[index]
@@ -140,9 +157,11 @@ class NativeAnswer implements AnswerWriter {
   /** Why it ended and what it cost; durations are nanoseconds. */
   #ending(): Record<string, unknown> {
     const { usage, timing } = this.#last
+    const { turns } = this.#context
     return {
       done: true,
       done_reason: this.#reason,
+      ...(turns && { context: contextOf([...turns, { role: 'assistant', content: this.#text }]) }),
       total_duration: Number(process.hrtime.bigint() - this.#context.began),
       load_duration: Math.round(this.#context.lease.loadDuration * MS_TO_NS),
       prompt_eval_count: usage?.promptTokens ?? 0,
@@ -170,7 +189,8 @@ async function answer(
   body: ChatRequest | GenerateRequest,
   shape: AnswerShape,
   /** Makes the engine's request; undefined only loads (or, with keep_alive 0, unloads) the model. */
-  callFor: (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined
+  callFor: (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined,
+  turns?: readonly Turn[]
 ): Promise<unknown> {
   const { scheduler, streams } = deps
   const began = process.hrtime.bigint()
@@ -200,10 +220,22 @@ async function answer(
     ...call,
     lease: { model: name, options: options.load, keepAlive, loadOnly },
     variant,
-    overflow: options.overflow ?? truncation(body) ?? settings.overflow
+    overflow: options.overflow ?? truncation(body) ?? (deps.truncates ? 'drop_oldest' : settings.overflow)
   }
   const open = (whole: boolean) => (lease: Lease) =>
-    new NativeAnswer({ model, shape, framing, began, lease, loadOnly }, whole)
+    new NativeAnswer(
+      {
+        model,
+        shape,
+        framing,
+        began,
+        lease,
+        loadOnly,
+        topLogprobs: body.top_logprobs ?? 0,
+        turns: loadOnly ? undefined : turns
+      },
+      whole
+    )
   if (body.stream === false) return (await wholeAnswer(deps, reply, question, open(true))).whole()
   const idle = () => ({ ...empty(), done: false })
   const channel = streams.channel(request, reply, idle, failure => failureOf(model, failure))
@@ -283,9 +315,14 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/generate', generate, async (request, reply) => {
       const { body } = request
-      return await answer(deps, request, reply, body, GENERATE, (variant, sampling, engine) =>
+      const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>
         body.prompt ? generateCall(body, variant, sampling, engine) : undefined
-      )
+      // What is raw, or filled in, is no conversation.
+      const continues = deps.givesContext && !body.raw && !body.suffix
+      const turns: Turn[] | undefined = continues
+        ? [...earlierTurns(body), { role: 'user', content: body.prompt ?? '' }]
+        : undefined
+      return await answer(deps, request, reply, body, GENERATE, call, turns)
     })
   }
 }

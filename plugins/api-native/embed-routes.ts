@@ -26,7 +26,10 @@ const embedRoute = nativeRoute('Answers', 'embed', 'Embed texts', {
       })
     ),
     truncate: Given(
-      Type.Boolean({ default: false, description: 'Whether texts that are longer than the context are cut' })
+      Type.Boolean({
+        description:
+          'Whether texts that are longer than the context are cut; by default as false, at the Ollama surface as true'
+      })
     ),
     dimensions: Given(
       Type.Integer({ minimum: 1, description: "Length of each embedding, if shorter than the model's own" })
@@ -114,7 +117,8 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     return await askOnce(deps, reply, question, async (lease, { input }, tally) => {
       const { loadDuration } = lease
       if (loadOnly) return { ...none, loadDuration }
-      const { vectors, promptTokens } = await embedChunked(lease, input, tally, { truncate: truncate ?? false })
+      const limits = { truncate: truncate ?? deps.truncates, ...(load.num_ctx !== undefined && { most: load.num_ctx }) }
+      const { vectors, promptTokens } = await embedChunked(lease, input, tally, limits)
       return { vectors: vectors.map(vector => shortened(vector, dimensions ?? undefined)), promptTokens, loadDuration }
     })
   }

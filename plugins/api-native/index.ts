@@ -33,7 +33,13 @@ export default definePlugin({
   setup(context, options) {
     let settings = options
     const streams = (defaultFraming: Framing) => new NativeStreams(defaultFraming, () => settings)
-    const dependencies = ({ defaultFraming, naming = NATIVE_NAMING, modelfile = () => '' }: NativeMount) => ({
+    const dependencies = ({
+      defaultFraming,
+      naming = NATIVE_NAMING,
+      truncates = false,
+      givesContext = false,
+      modelfile = () => ''
+    }: NativeMount) => ({
       storage: context.service('storage'),
       catalog: context.service('catalog'),
       scheduler: context.service('scheduler'),
@@ -47,6 +53,8 @@ export default definePlugin({
       config: context.config,
       streams: streams(defaultFraming),
       naming,
+      truncates,
+      givesContext,
       modelfile
     })
     return {

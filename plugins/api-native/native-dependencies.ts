@@ -13,5 +13,8 @@ export interface NativeDependencies extends AnswerDependencies, Pick<Services, N
   config: Readonly<CoreConfig>
   streams: NativeStreams
   naming: ModelNaming
+  /** As in `NativeMount`. */
+  truncates: boolean
+  givesContext: boolean
   modelfile(variant: Model): string
 }

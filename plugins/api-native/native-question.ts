@@ -4,6 +4,7 @@ import type { Question } from '../../core/answers/pipeline.ts'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
+import { type Turn, turnsOf } from './context-numbers.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
 /** The engine's part of a question, before options of the lease are added. */
@@ -93,6 +94,12 @@ export function chatCall(
   }
 }
 
+/** What comes before the prompt of a generate: the conversation of `context`, with the request's own system message. */
+export function earlierTurns({ context, system }: GenerateRequest): Turn[] {
+  const turns = turnsOf(context)
+  return system ? [{ role: 'system', content: system }, ...turns.filter(({ role }) => role !== 'system')] : turns
+}
+
 /** The engine's request for a native generate: templated as one user turn, raw, or filling in before a suffix. */
 export function generateCall(
   request: GenerateRequest,
@@ -112,8 +119,7 @@ export function generateCall(
   }
   const format = formatOf(request)
   if (request.raw) return { operation: 'completion', body: { ...sampling, ...format, prompt } }
-  const messages = [turn]
-  if (request.system) messages.unshift({ role: 'system', content: request.system })
+  const messages: Record<string, unknown>[] = [...earlierTurns(request).map(each => ({ ...each })), turn]
   const body = { ...sampling, ...format, ...thinking(request.think) }
   return { operation: 'chat', body: { ...body, messages: withModelDefaults(messages, variant.defaults) } }
 }

@@ -9,7 +9,12 @@ const answering = {
   format: Given(Type.Union([Type.String(), Loose({})], { description: '"json" or a JSON schema' })),
   think: Given(Type.Union([Type.Boolean(), Type.String()])),
   keep_alive,
-  truncate: Given(Type.Boolean({ description: 'Drop the oldest turns of a conversation that is too long' })),
+  truncate: Given(
+    Type.Boolean({
+      description:
+        'Drop the oldest turns of a conversation that is too long; by default as configured, at the Ollama surface as true'
+    })
+  ),
   ...ignored('shift'),
   logprobs: Given(Type.Boolean({ description: 'Return the log probabilities of the tokens' })),
   top_logprobs: Given(
@@ -49,7 +54,12 @@ export const GenerateRequestSchema = Titled('GenerateRequest', {
   prompt: Given(Type.String()),
   system: Given(Type.String()),
   suffix: Given(Type.String()),
-  context: Type.Optional(Type.Unknown({ description: "Ignored: another server's numbers mean nothing here" })),
+  context: Given(
+    Type.Unknown({
+      description:
+        "What an answer at the Ollama surface gave, to continue that conversation; another server's numbers are ignored"
+    })
+  ),
   images: Given(Type.Array(Type.String({ minLength: 1 }))),
   raw: Given(Type.Boolean()),
   ...ignored('width', 'height', 'steps')
@@ -119,6 +129,11 @@ export type ChatEvent = Static<typeof ChatEventSchema>
 
 const generated = {
   response: Type.String({ description: 'What the model wrote' }),
+  context: Type.Optional(
+    Type.Array(Type.Integer(), {
+      description: 'At the Ollama surface, with the end of the answer: continues the conversation'
+    })
+  ),
   thinking: Type.Optional(Type.String()),
   ...probabilities
 }

@@ -59,6 +59,8 @@ export function profileRoutes(
           nativeApi.routes({
             defaultFraming: 'ndjson',
             naming,
+            truncates: true,
+            givesContext: true,
             version: OLLAMA_VERSION,
             modelfile: variant => modelfileText(variant, naming.shown(variant))
           })

@@ -58,24 +58,39 @@ function base64Of(vector: ArrayLike<number>): string {
   return bytes.toString('base64')
 }
 
-export const documentText = (document: RerankRequest['documents'][number]) =>
-  typeof document === 'string' ? document : document.text
+/** The texts to rank. @throws CorralError unless the request has them under one of their two names */
+export function documentTexts({ documents, texts }: RerankRequest): string[] {
+  if (Boolean(documents) === Boolean(texts)) {
+    throw new CorralError('invalid_request', 'The texts to rank must be sent either as "documents" or as "texts".', {
+      param: 'documents'
+    })
+  }
+  return texts ?? documents!.map(document => (typeof document === 'string' ? document : document.text))
+}
 
 /** The best of the engine's results, with their documents where these are requested. */
 export function ranking(
-  { scores, promptTokens }: RankingReply,
-  { documents, top_n, return_documents }: RerankRequest,
+  reply: RankingReply,
+  { top_n, return_documents }: RerankRequest,
+  documents: readonly string[],
   model: string
 ) {
-  const best = [...scores].sort((a, b) => b.score - a.score).slice(0, top_n ?? undefined)
   return {
     object: 'list',
     model,
-    usage: { prompt_tokens: promptTokens, total_tokens: promptTokens },
-    results: best.map(({ index, score }) => ({
+    usage: { prompt_tokens: reply.promptTokens, total_tokens: reply.promptTokens },
+    results: best(reply, top_n).map(({ index, score }) => ({
       index,
       relevance_score: score,
-      ...(return_documents && { document: { text: documentText(documents[index]!) } })
+      ...(return_documents && { document: { text: documents[index]! } })
     }))
   }
 }
+
+/** The same as Text Embeddings Inference gives it. */
+export function textRanking(reply: RankingReply, { top_n, return_text }: RerankRequest, texts: readonly string[]) {
+  return best(reply, top_n).map(({ index, score }) => ({ index, score, ...(return_text && { text: texts[index]! }) }))
+}
+
+const best = ({ scores }: RankingReply, most: number | null | undefined) =>
+  [...scores].sort((a, b) => b.score - a.score).slice(0, most ?? undefined)

@@ -3,7 +3,7 @@ import { surfaceDependencies } from '../../core/answers/model-request.ts'
 import { Bytes, Timeout } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
-import { openaiRoutes } from './routes.ts'
+import { openaiRoutes, secondVersionRoutes } from './routes.ts'
 
 export default definePlugin({
   name: 'api-openai',
@@ -34,6 +34,7 @@ export default definePlugin({
     return {
       routes: async app => {
         await app.register(openaiRoutes(deps), { prefix: '/v1' })
+        await app.register(secondVersionRoutes(deps), { prefix: '/v2' })
       },
       reload(next: typeof options) {
         heartbeat = next.heartbeat

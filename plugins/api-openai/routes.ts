@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { embedChunked, rerankChunked } from '../../core/answers/chunked.ts'
 import { readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
@@ -11,7 +11,7 @@ import { ANSWER_ERRORS, json, jsonOrStream } from '../../core/http/response-sche
 import { streamRoutes } from '../../core/http/stream-routes.ts'
 import { answer } from './answer.ts'
 import { schemaCompiler } from './check-body.ts'
-import { documentText, embeddingInputs, embeddingList, ranking } from './embeddings.ts'
+import { documentTexts, embeddingInputs, embeddingList, ranking, textRanking } from './embeddings.ts'
 import { chatGeneration, completionGeneration, engineFields, type Fields } from './generation.ts'
 import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
@@ -29,6 +29,7 @@ import {
   Ranking,
   RerankRequest,
   Text,
+  TextRanking,
   TokenizeRequest,
   TokenList
 } from './schemas.ts'
@@ -36,12 +37,7 @@ import {
 /** The hosted-chat API without its prefix. */
 export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: number }): FastifyPluginAsync {
   return async app => {
-    app.wordErrors('/v1/', openaiErrorBody)
-    sendErrors(app, openaiErrorBody)
-    app.setNotFoundHandler(request => {
-      throw app.noRouteError(request.method, request.url)
-    })
-    app.setValidatorCompiler(schemaCompiler)
+    likeHosted(app, '/v1/')
     await app.register(modelRoutes(deps))
     await app.register(textRoutes(deps))
     await app.register(vectorRoutes(deps))
@@ -49,6 +45,24 @@ export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: numb
     await app.register(mediaRoutes(deps))
     await app.register(streamRoutes(openaiRoute, 'OpenAI chat', 'Stream'))
   }
+}
+
+/** What Cohere's clients ask for below `/v2`. */
+export function secondVersionRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
+  return async app => {
+    likeHosted(app, '/v2/')
+    rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
+  }
+}
+
+/** Words errors, and checks bodies, as hosted-chat clients know it. */
+function likeHosted(app: FastifyInstance, prefix: string): void {
+  app.wordErrors(prefix, openaiErrorBody)
+  sendErrors(app, openaiErrorBody)
+  app.setNotFoundHandler(request => {
+    throw app.noRouteError(request.method, request.url)
+  })
+  app.setValidatorCompiler(schemaCompiler)
 }
 
 /** Chat completions and completions. */
@@ -127,28 +141,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         return embeddingList(vectors, body, request.requested)
       }
     )
-    for (const [path, operationId] of [
-      ['/rerank', 'rerank'],
-      ['/reranking', 'rerankToo']
-    ] as const) {
-      app.post<{ Body: RerankRequest }>(
-        path,
-        openaiRoute('OpenAI embeddings', operationId, 'Rank documents by a query', {
-          description: "As Jina's and Cohere's rerank. Needs a reranking model.",
-          body: RerankRequest,
-          response: { 200: json('The documents by their relevance', Ranking) },
-          errors: ANSWER_ERRORS
-        }),
-        async ({ body, caller }, reply) => {
-          const request = readModelRequest(deps, body, caller)
-          const texts = { query: body.query, documents: body.documents.map(documentText) }
-          const lease = { ...request.lease, mode: 'rerank' } as const
-          const question = { operation: 'rerank', body: texts, lease } as const
-          const scores = await askOnce(deps, reply, question, rerankChunked)
-          return ranking(scores, body, request.requested)
-        }
-      )
-    }
+    rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
     app.post<{ Body: Fields }>(
       '/tokenize',
       openaiRoute('OpenAI tokens', 'tokenize', 'Split a text into tokens', {
@@ -173,6 +166,30 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
           callOf(lease, 'detokenize')(tokens as number[], lease)
         )
       })
+    )
+  }
+}
+
+/** Ranking. @param paths with the ids of their routes in the API document */
+function rankingRoutes(app: FastifyInstance, deps: SurfaceDependencies, paths: Record<string, string>): void {
+  for (const [path, operationId] of Object.entries(paths)) {
+    app.post<{ Body: RerankRequest }>(
+      path,
+      openaiRoute('OpenAI embeddings', operationId, 'Rank documents by a query', {
+        description:
+          "As Jina's and Cohere's rerank; with `texts`, as Text Embeddings Inference. Needs a reranking model.",
+        body: RerankRequest,
+        response: { 200: json('The documents by their relevance', Type.Union([Ranking, TextRanking])) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => {
+        const request = readModelRequest(deps, body, caller)
+        const documents = documentTexts(body)
+        const lease = { ...request.lease, mode: 'rerank' } as const
+        const question = { operation: 'rerank', body: { query: body.query, documents }, lease } as const
+        const scores = await askOnce(deps, reply, question, rerankChunked)
+        return body.texts ? textRanking(scores, body, documents) : ranking(scores, body, documents, request.requested)
+      }
     )
   }
 }

@@ -163,12 +163,28 @@ export type EmbeddingRequest = Static<typeof EmbeddingRequest>
 export const RerankRequest = Loose({
   ...named,
   query: Type.String(),
-  documents: Type.Array(Type.Union([Type.String(), Loose({ text: Type.String() })]), { minItems: 1 }),
+  documents: Given(Type.Array(Type.Union([Type.String(), Loose({ text: Type.String() })]), { minItems: 1 })),
+  texts: Given(
+    Type.Array(Type.String(), {
+      minItems: 1,
+      description: "Instead of documents: the reply is then a list as that of Hugging Face's Text Embeddings Inference"
+    })
+  ),
   top_n: Given(Type.Integer({ minimum: 1, description: 'How many of the best are returned; all by default' })),
   return_documents: Given(Type.Boolean({ default: false })),
+  return_text: Given(Type.Boolean({ default: false, description: 'The same beside "texts"' })),
   options,
   keep_alive,
-  ...ignored('max_chunks_per_doc', 'max_tokens_per_doc', 'priority', 'rank_fields', 'return_embeddings', 'truncation')
+  ...ignored(
+    'max_chunks_per_doc',
+    'max_tokens_per_doc',
+    'priority',
+    'rank_fields',
+    'raw_scores',
+    'return_embeddings',
+    'truncate',
+    'truncation'
+  )
 })
 export type RerankRequest = Static<typeof RerankRequest>
 
@@ -306,6 +322,16 @@ export const Ranking = Titled('Ranking', {
   ),
   usage
 })
+
+/** A ranking as Text Embeddings Inference gives it. */
+export const TextRanking = ListOf(
+  {
+    index: Type.Integer({ minimum: 0, description: 'Index of the text in the request' }),
+    score: Type.Number(),
+    text: Type.Optional(Type.String())
+  },
+  { description: 'The best first, where "texts" were sent' }
+)
 
 const TokenPiece = Loose({
   id: Count,

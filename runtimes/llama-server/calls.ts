@@ -5,7 +5,7 @@ import { CorralError } from '../../core/errors.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputBook, createInputGuard, type InputGuard, type Ticket } from './input-guard.ts'
-import { isCacheFault, requestError } from './request-error.ts'
+import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
 import type { RequestMarks } from './request-marks.ts'
 import { type EngineBody, jsonOf, textOf } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
@@ -215,13 +215,29 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     return (await ask<{ tokens: number[] }>('/tokenize', { content, add_special }, signal)).tokens
   }
 
-  /** The text, or the tokens of its beginning where it is longer than the context. */
-  async function fitting(input: string | readonly number[], signal: AbortSignal): Promise<string | readonly number[]> {
+  /**
+   * The input, or the tokens of its beginning where it is longer than the context.
+   * @param most tokens, where these are fewer
+   * @throws CorralError `context_exceeded` where it is longer than `most` and must not be cut
+   */
+  async function fitting(
+    input: string | readonly number[],
+    truncate: boolean,
+    most: number,
+    signal: AbortSignal
+  ): Promise<string | readonly number[]> {
+    if (!truncate) {
+      if (most >= contextSize) return input
+      requireFittingText({ input }, most)
+      const count = typeof input === 'string' ? (await tokensOf(input, true, signal)).length : input.length
+      if (count > most) throw contextExceeded({ promptTokens: count, contextSize: most })
+      return input
+    }
     // Models that pool the last token take one less than their context, as llama-server reads them piece by piece.
-    const room = contextSize - 1
+    const room = Math.min(contextSize - 1, most)
     if (typeof input !== 'string') return input.slice(0, room)
     // What is behind that is cut off in any case. A character that is cut in two is no text.
-    const head = input.slice(0, longestText(contextSize)).replace(/[\ud800-\udbff]$/, '')
+    const head = input.slice(0, longestText(room + 1)).replace(/[\ud800-\udbff]$/, '')
     const whole = await tokensOf(head, true, signal)
     return whole.length <= room ? head : cutTokens(whole, await tokensOf(head, false, signal), room)
   }
@@ -255,12 +271,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   if (mode === 'embedding') {
     return {
       ...tokens,
-      async embed(inputs, { truncate = false, signal }) {
+      async embed(inputs, { truncate = false, most = Number.POSITIVE_INFINITY, signal }) {
         const vectors: Float32Array[] = []
         const promptTokens = await inBatches(
           inputs,
           async batch => {
-            const input = truncate ? await Promise.all(batch.map(each => fitting(each, signal))) : batch
+            const input = await Promise.all(batch.map(each => fitting(each, truncate, most, signal)))
             // Base64 is exact and short. One list of tokens must not look like several inputs.
             const body = { input: input.length === 1 ? input[0] : input, encoding_format: 'base64' }
             return await ask<EmbeddingReply>('/v1/embeddings', body, signal)

@@ -75,7 +75,14 @@ export function isCacheFault(error: unknown): boolean {
   return error instanceof CorralError && error.code === 'internal' && error.message.includes('Chunk not found')
 }
 
-function contextExceeded({ promptTokens, contextSize }: ReturnType<typeof readFailure>): CorralError {
+/** A prompt that is longer than the context, with both numbers where they are known. */
+export function contextExceeded({
+  promptTokens,
+  contextSize
+}: {
+  promptTokens?: number | undefined
+  contextSize?: number | undefined
+}): CorralError {
   const counted = promptTokens !== undefined && contextSize !== undefined
   const what = counted
     ? `The prompt has ${promptTokens} tokens, but the context holds ${contextSize}`

@@ -16,7 +16,10 @@ const NEVER = new Set(
 /** Other names of `max_tokens`; beside it llama-server would take them. */
 const TOKEN_LIMITS = ['n_predict', 'max_completion_tokens', 'max_output_tokens']
 
-/** Lengths of the part of an answer that samplers look back on: llama-server takes memory for as much as is asked for. */
+/**
+ * Lengths of the part of an answer that samplers look back on: llama-server takes memory for as much as is asked for, and
+ * not all of them may be negative there, which means the whole context.
+ */
 const LOOK_BACK = ['repeat_last_n', 'dry_penalty_last_n']
 
 /** A request as llama-server gets it. @param contextSize tokens of each slot */
@@ -25,7 +28,7 @@ export function safeFields(body: EngineFields, contextSize: number): EngineField
   for (const name in body) if (!NEVER.has(name)) safe[name] = body[name]
   if (typeof safe.max_tokens === 'number') for (const name of TOKEN_LIMITS) delete safe[name]
   for (const name of LOOK_BACK) {
-    if (Number(safe[name]) > contextSize) safe[name] = contextSize
+    if (Number(safe[name]) > contextSize || Number(safe[name]) < 0) safe[name] = contextSize
   }
   return safe
 }

@@ -300,7 +300,10 @@ t.test('models that are made for embeddings', async t => {
       embeddings.every(embedding => Math.abs(length(embedding) - 1) < 1e-5),
       model
     )
-    t.match(await failure(client.embed({ model, input: long })), { status_code: 400, error: /tokens.*context/ })
+    t.match(await failure(client.embed({ model, input: long, truncate: false })), {
+      status_code: 400,
+      error: /tokens.*context/
+    })
     t.match(await failure(client.chat({ model, messages: [CAPITAL_QUESTION] })), { status_code: 400 })
     await client.delete({ model })
   }

@@ -284,8 +284,8 @@ t.test('rankings', async t => {
     ],
     promptTokens: 7
   }
-  const documents = ['a', { text: 'b' }, 'c']
-  t.strictSame(ranking(reply, { query: 'q', documents, top_n: 2, return_documents: true }, 'a/b'), {
+  const documents = ['a', 'b', 'c']
+  t.strictSame(ranking(reply, { query: 'q', documents, top_n: 2, return_documents: true }, documents, 'a/b'), {
     object: 'list',
     model: 'a/b',
     usage: { prompt_tokens: 7, total_tokens: 7 },
@@ -294,7 +294,7 @@ t.test('rankings', async t => {
       { index: 1, relevance_score: 0.1, document: { text: 'b' } }
     ]
   })
-  const all = ranking(reply, { query: 'q', documents }, 'a/b').results
+  const all = ranking(reply, { query: 'q', documents }, documents, 'a/b').results
   t.equal(all.length, 3)
   t.notOk('document' in all[0]!)
 })

@@ -4,7 +4,7 @@ import type OpenAI from 'openai'
 import t from 'tap'
 import type { Capability } from '../../core/contracts/models.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
-import { Completion, Embeddings, ModelList, Ranking, TokenList } from '../../plugins/api-openai/schemas.ts'
+import { Completion, Embeddings, ModelList, Ranking, TextRanking, TokenList } from '../../plugins/api-openai/schemas.ts'
 import { randomEncoder, writeRandomModel } from '../../scripts/random-models.ts'
 import { failure } from '../support/failure.ts'
 import { conforms, MODEL, question, startHosted } from './hosted.ts'
@@ -239,6 +239,17 @@ t.test('rankings', async t => {
     status: 400,
     body: { error: { code: 'unsupported_capability', param: 'model' } }
   })
+  const texts = ['Paris is the capital of France.', 'Bananas are yellow.', 'The sky is blue.']
+  const listed = (await rank({ documents: undefined, texts, return_text: true })).body
+  conforms(t, TextRanking, listed)
+  t.strictSame(
+    listed.map(({ index, text }: { index: number; text: string }) => [index, text]),
+    body.results.map(({ index }: { index: number }) => [index, texts[index]]),
+    'with texts the reply is a list'
+  )
+  for (const both of [{ texts }, { documents: undefined }]) {
+    t.match(await rank(both), { status: 400, body: { error: { param: 'documents' } } })
+  }
   t.match(await rank({ documents: [] }), { status: 400, body: { error: { param: 'documents' } } })
   t.match(await rank({ documents: ['x '.repeat(3000)] }), {
     status: 400,
