@@ -23,18 +23,19 @@ export function allowHalfClosed(server: Server): void {
  */
 export function probeHalfClosed({ raw, request }: FastifyReply, probe: () => void): void {
   const { socket } = raw
+  if (!socket) return
   // Nothing can be sent to a client of HTTP/1.0 before its answer; it counts as gone.
   const isOld = request.raw.httpVersion === '1.0'
   let timer: NodeJS.Timeout | undefined
   const send = (count: number) => {
-    if (isOld) return void socket!.destroy()
+    if (isOld) return void socket.destroy()
     probe()
     timer = setTimeout(send, count + 1 < PROBES.length ? PROBES[count + 1]! - PROBES[count]! : LATER, count + 1).unref()
   }
   const begin = () => send(0)
-  socket?.once('end', begin)
+  socket.once('end', begin)
   raw.once('close', () => {
     clearTimeout(timer)
-    socket?.off('end', begin)
+    socket.off('end', begin)
   })
 }

@@ -19,15 +19,20 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /readyz'
   ],
   user: [
+    'DELETE /api/streams/:id',
+    'DELETE /ollama/api/streams/:id',
     'DELETE /v1/responses/:id',
+    'DELETE /v1/streams/:id',
     'GET /anthropic/v1/models',
     'GET /anthropic/v1/models/*',
     'GET /api/ps',
+    'GET /api/streams/:id',
     'GET /api/tags',
     'GET /api/usage',
     'GET /api/version',
     'GET /ollama/api/ps',
     'GET /ollama/api/status',
+    'GET /ollama/api/streams/:id',
     'GET /ollama/api/tags',
     'GET /ollama/api/version',
     'GET /openapi.json',
@@ -35,6 +40,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /v1/models/*',
     'GET /v1/responses/:id',
     'GET /v1/responses/:id/input_items',
+    'GET /v1/streams/:id',
     'POST /anthropic/v1/messages',
     'POST /anthropic/v1/messages/count_tokens',
     'POST /api/chat',
@@ -66,7 +72,8 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /v1/responses',
     'POST /v1/responses/:id/cancel',
     'POST /v1/responses/input_tokens',
-    'POST /v1/tokenize'
+    'POST /v1/tokenize',
+    'POST /v2/rerank'
   ],
   operator: [
     'DELETE /api/convert',

@@ -34,6 +34,8 @@ const caller = new Caller(corral, document)
 
 /** Operations that never succeed, or only with a server of llama.cpp releases or a converter, which other rooms have. */
 const WITHOUT_SUCCESS = [
+  // It answers for as long as its connection is open.
+  'tryModel',
   'installRuntime',
   'upgradeRuntime',
   'useRuntime',
@@ -193,7 +195,27 @@ t.test('OpenAI', async t => {
   await call('createEmbedding', { model: MODELS.embedding, input: ['a'] })
   await call('createEmbedding', { model: MODELS.embedding, input: 'a', encoding_format: 'base64' })
   const ranking = { model: MODELS.reranker, query: 'a', documents: ['a', 'b'] }
-  for (const id of ['rerank', 'rerankToo']) await call(id, ranking)
+  for (const id of ['rerank', 'rerankToo', 'rerankV2']) await call(id, ranking)
+  await call('rerank', { model: MODELS.reranker, query: 'a', texts: ['a', 'b'] })
+  const { headers: named } = await corral.send(
+    '/v1/chat/completions',
+    { model: DEMO, messages: [{ role: 'user', content: 'Hello' }], stream: true },
+    { headers: { 'x-corral-resumable': 'true' } }
+  )
+  const stream = { params: { id: named.get('x-corral-stream-id')! } }
+  for (const name of ['Stream', 'NativeStream']) await call(`resume${name}`, undefined, stream)
+  await call('ollamaResumeNativeStream', undefined, stream)
+  await call('cancelStream', undefined, stream)
+  await call('getActivity')
+  await call('listTunables', { model: DEMO })
+  for (const name of ['cancelNativeStream', 'ollamaCancelNativeStream']) {
+    const again = await corral.send(
+      '/api/chat',
+      { model: DEMO, messages: [{ content: 'Hello' }] },
+      { headers: { 'x-corral-resumable': 'true' } }
+    )
+    await call(name, undefined, { params: { id: again.headers.get('x-corral-stream-id')! } })
+  }
   const { tokens } = await call('tokenize', { model: DEMO, content: 'Hello' })
   await call('detokenize', { model: DEMO, tokens })
   const { id } = await call('createResponse', { model: DEMO, input: 'What is the capital of France?' })
