@@ -3,7 +3,7 @@ import type { LoadedConfig } from '../core/config/load.ts'
 import type { ConfigFlags } from '../core/config/overrides.ts'
 import { nearest } from '../core/config/suggestion.ts'
 import { messageOf } from '../core/errors.ts'
-import { parseModelName } from '../core/models/model-name.ts'
+import { parseModelName, parseRequestedName } from '../core/models/model-name.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 
@@ -23,10 +23,15 @@ export async function openConfig(context: CommandContext): Promise<LoadedConfig>
   return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions })
 }
 
-/** Checks the name of a model before anything is started for it. @throws CommandFailure */
-export function modelArgument(text: string): string {
+/** Checks the name of a model that is to be found before anything is started for it. @throws CommandFailure */
+export const modelArgument = (text: string) => checkedName(text, parseRequestedName)
+
+/** Checks the name that a new model is to get. @throws CommandFailure */
+export const newModelArgument = (text: string) => checkedName(text, parseModelName)
+
+function checkedName(text: string, parse: (text: string) => unknown): string {
   try {
-    parseModelName(text)
+    parse(text)
   } catch (error) {
     throw new CommandFailure(EXIT.usage, messageOf(error), error)
   }

@@ -4,7 +4,7 @@ import type { FoundModel, FoundModels } from '../../core/contracts/found-models.
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT, forEach } from '../command-failure.ts'
-import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
+import { type CommandContext, newModelArgument, usageFailure } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
 import type { ServerClient } from '../server-client.ts'
@@ -68,7 +68,7 @@ function checkUsage(given: string[], { from, list, all, json }: ImportOptions): 
   if (from === undefined) {
     if (list || all || json) wrong('--list, --all and --json need --from with the name of a tool.')
     if (given.length !== 2) wrong('Give a path and the name to store the model under, or a tool with --from.')
-    modelArgument(given[1]!)
+    newModelArgument(given[1]!)
     return
   }
   if (list && all) wrong('--list changes nothing and --all imports everything: give one of them.')

@@ -3,7 +3,7 @@ import type { PlanReply, PullEvent, PullReply } from '../../core/contracts/nativ
 import { formatBytes, formatMemory } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, forEach, Interrupted } from '../command-failure.ts'
-import { type CommandContext, modelArgument, unknownCommand } from '../context.ts'
+import { type CommandContext, newModelArgument, unknownCommand } from '../context.ts'
 import {
   formatPairs,
   formatTable,
@@ -30,7 +30,7 @@ export function definePull(program: Command, context: CommandContext): void {
     .command('pull')
     .description('download a model, or continue a download')
     .argument('<reference>', '[hf:|csghub:|modelscope:]owner/name[:variant][@revision], or an address')
-    .option('--as <model>', 'owner/name to store it under', modelArgument)
+    .option('--as <model>', 'owner/name to store it under', newModelArgument)
     .option('--dry-run', 'only show what would be downloaded, and whether disk and memory suffice')
     .option('--detach', 'let the running server download it, and do not wait for the end')
     .option('--json', 'with --dry-run: print the reply of POST /api/pull')

@@ -14,7 +14,7 @@ import { isObject } from '../system/json-object.ts'
 export interface Asked<Body extends EngineFields = EngineFields> {
   operation: Operation
   body?: Body | undefined
-  lease: Pick<LeaseRequest, 'model' | 'mode' | 'options' | 'keepAlive' | 'slots'>
+  lease: Pick<LeaseRequest, 'mode' | 'options' | 'keepAlive' | 'slots'>
 }
 
 /**

@@ -3,7 +3,7 @@ import { type EffectiveSettings, settingsFor } from '../config/model-settings.ts
 import type { Caller } from '../contracts/callers.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
 import { catalogFor } from '../models/allowed-models.ts'
-import { parseModelName } from '../models/model-name.ts'
+import { parseRequestedName } from '../models/model-name.ts'
 import {
   isOwnOption,
   type OverflowPolicy,
@@ -68,7 +68,7 @@ export function readModelRequest(
   caller: Pick<Caller, 'models'>
 ): ModelRequest {
   const requested = body.model ?? body.name
-  const model = parseModelName(requested)
+  const model = parseRequestedName(requested)
   const options = parseRequestOptions(body)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const variant = catalogFor(catalog, caller).get(model)

@@ -13,7 +13,7 @@ import type { TokenTally } from '../http/request-record.ts'
 import { hasRole } from '../http/roles.ts'
 import { formatTraceParent } from '../http/trace-parent.ts'
 import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
-import { bareName } from '../models/model-name.ts'
+import { type ModelName, nameText, publicModelName, type RequestedName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
 import { countCut, promptTokens, tokensIn } from './cut-answers.ts'
@@ -55,8 +55,10 @@ export interface Question {
   check?(lease: Lease): void
 }
 
-/** What is leased, and how. */
-export type ModelLease = Omit<LeaseRequest, 'signal' | 'onProgress' | keyof CallerLease>
+/** What is leased, and how; the model by the name that the request gives it. */
+export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | keyof CallerLease> & {
+  model: RequestedName
+}
 
 /** What a lease says of its caller. */
 type CallerLease = Pick<LeaseRequest, 'turn' | 'owner' | 'bounds' | 'onClamped'>
@@ -195,12 +197,12 @@ function granted(
  * nobody knows.
  * @throws CorralError `forbidden_model`, `over_limit`, `invalid_option`
  */
-async function bounded<Request extends Asked>(
+async function bounded<Request extends Asked & { lease: ModelLease }>(
   deps: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,
   variant: Model
-): Promise<Request> {
+): Promise<Request & { lease: { model: ModelName } }> {
   const { config, engines, surface } = deps
   const { caller, body: sent, record } = reply.request
   record.use = { surface, operation: asked.operation, model: variant.publicName, variant }
@@ -209,9 +211,10 @@ async function bounded<Request extends Asked>(
   reportUnknownOptions(deps, reply, variant, asked.lease.mode)
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
   if (body) await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
-  if (asked.lease.keepAlive === undefined || hasRole(caller.role, 'operator')) return { ...asked, body }
+  // The name is looked up once: by what it means then, the request is served.
+  const lease = { ...asked.lease, model: publicModelName(variant) }
   // How long a model stays is a matter for all who use it. Clients send it out of habit, so it is no reason to refuse.
-  const { keepAlive: _, ...lease } = asked.lease
+  if (lease.keepAlive !== undefined && !hasRole(caller.role, 'operator')) delete lease.keepAlive
   return { ...asked, body, lease }
 }
 
@@ -271,9 +274,8 @@ function hookedRequest(
   reply: FastifyReply,
   signal: AbortSignal
 ): HookedRequest {
-  const name = bareName(model)
   const { caller } = reply.request
-  return { surface, operation, model: model.variant ? `${name}:${model.variant}` : name, body, caller, reply, signal }
+  return { surface, operation, model: nameText(model), body, caller, reply, signal }
 }
 
 /** What happens while a failure can still be a status code and headers can still be set. */

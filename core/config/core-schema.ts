@@ -203,7 +203,7 @@ export const ModelSettingsSchema = Type.Object(
     ),
     preload: Type.Optional(Type.Boolean({ description: 'Load it when corral starts' })),
     aliases: Type.Optional(
-      Type.Array(Type.String(), { uniqueItems: true, description: 'Other names (owner/name) that requests may use' })
+      Type.Array(Type.String(), { uniqueItems: true, description: 'Other names that requests may use' })
     ),
     groups: Type.Optional(
       Type.Array(Type.String({ minLength: 1 }), {
@@ -363,7 +363,7 @@ export const CoreConfigSchema = Type.Object(
             keep_alive: '30m',
             pin: false,
             preload: false,
-            aliases: ['my/helper'],
+            aliases: ['gpt-4o', 'my/helper'],
             groups: ['large'],
             max_concurrent: 2,
             runtime: 'cpu',

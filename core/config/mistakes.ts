@@ -1,5 +1,5 @@
 import { CorralError } from '../errors.ts'
-import { modelKey, parseModelName } from '../models/model-name.ts'
+import { modelKey, parseModelName, parseRequestedName } from '../models/model-name.ts'
 import { isKnownOption, knownOptionNames, parseOptions } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
 import { allowedBy, type JsonSchema } from '../system/schema-check.ts'
@@ -164,14 +164,14 @@ function nameMistakes(models: unknown): Mistake[] {
     if (!isObject(settings)) continue
     const { draft } = settings
     if (isObject(draft) && 'model' in draft) {
-      check(['models', model, 'draft', 'model'], false, () => parseModelName(draft.model))
+      check(['models', model, 'draft', 'model'], false, () => parseRequestedName(draft.model))
     }
     for (const [index, alias] of (Array.isArray(settings.aliases) ? settings.aliases : []).entries()) {
       const path = ['models', model, 'aliases', String(index)]
       const begin = `${settingName(path)}: ${JSON.stringify(alias)}`
       check(path, false, () => {
-        const name = parseModelName(alias)
-        if (name.variant !== undefined) return `${begin} names a variant; an alias is <owner>/<name>.`
+        const name = parseRequestedName(alias)
+        if (name.variant !== undefined) return `${begin} names a variant; an alias is a name, or <owner>/<name>.`
         const other = aliases.get(modelKey(name))
         aliases.set(modelKey(name), shown)
         return other && `${begin} is an alias of ${other} already; keep one of them.`

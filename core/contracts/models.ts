@@ -1,4 +1,4 @@
-import type { ModelName } from '../models/model-name.ts'
+import type { ModelName, RequestedName } from '../models/model-name.ts'
 
 export type Capability = 'completion' | 'tools' | 'thinking' | 'vision' | 'audio' | 'insert' | 'embedding' | 'rerank'
 
@@ -98,14 +98,39 @@ export interface ModelList<Listed extends Model = Model> {
   list(): Listed[]
   /** The variants of one model, the default one first; empty when it is absent. */
   variants(name: ModelName): Listed[]
-  /** By its name or an alias that `config.yaml` gives it. */
+  /** By its name. */
   find(name: ModelName): Listed | undefined
   /** As `find`. @throws CorralError `model_not_found`, naming the variants there are when only the label is unknown. */
   get(name: ModelName): Listed
 }
 
-/** All models that requests can name. A name that is in storage goes before one of a plugin. */
+/** Another name of a model, which `config.yaml` gives it. */
+export interface ModelAlias {
+  /** As it is written there: `owner/name`, or only a name. */
+  alias: string
+  model: Model
+}
+
+/** A list of names beside those of models: what a short name means, where nothing here is called so. */
+export type KnownNames = (name: RequestedName) => ModelName | undefined
+
+/**
+ * All models that requests can name. A name that is in storage goes before one of a plugin. Those who ask for a caller
+ * use `catalogFor`, whose models are those that this caller may use.
+ */
 export interface Catalog extends ModelList {
+  /**
+   * The model that a name means, which may be an alias or lack its owner; undefined where it means none or several.
+   * @param allowed the models that the caller's key allows; all where absent
+   * @throws CorralError `forbidden_model` for a name with an owner that the key does not allow
+   */
+  find(name: RequestedName, allowed?: readonly string[]): Model | undefined
+  /** As `find`. @throws CorralError `model_not_found`, saying what may have been meant and what to do next */
+  get(name: RequestedName, allowed?: readonly string[]): Model
+  /** The aliases of models that are here, without those whose name a model really has. */
+  aliases(allowed?: readonly string[]): ModelAlias[]
   /** Adds the models of a plugin, which may change over time. @throws Error when its name is taken or a model's is invalid */
   add(source: ModelSource): void
+  /** Adds names that a plugin knows. */
+  addNames(names: KnownNames): void
 }

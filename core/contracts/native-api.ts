@@ -1,27 +1,25 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type ModelName, parseModelName } from '../models/model-name.ts'
-import type { Caller } from './callers.ts'
 import type { Model } from './models.ts'
 
 export type Framing = 'sse' | 'ndjson'
 
-/** How one mount of the native API reads and writes the names of models. */
+/**
+ * How one mount of the native API writes the names of models, and names new ones. What a name means that is to be
+ * found, the catalog knows.
+ */
 export interface ModelNaming {
-  /**
-   * A name as a request gives it.
-   * @param caller who sends it, where the models that there are decide what is meant
-   * @throws CorralError `invalid_model_name`
-   */
-  parse(requested: unknown, caller?: Pick<Caller, 'models'>): ModelName
   /** The name that records show. */
   shown(variant: Model): string
-  /** The name that a new model gets, where that is not what `parse` makes of it. @throws CorralError `invalid_model_name` */
-  toCreate?(requested: unknown): ModelName
+  /** The record of an alias in lists of models, by the name that it is shown under; none where absent. */
+  shownAlias?(alias: string): string
+  /** The name that a new model gets. @throws CorralError `invalid_model_name` */
+  toCreate(requested: unknown): ModelName
   /**
-   * What is deleted under this name, where that is not all that `parse` makes of it.
-   * @throws CorralError `invalid_model_name`, `model_not_found`
+   * What is deleted under a name, where that is not all of it.
+   * @throws CorralError `model_not_found`
    */
-  toDelete?(requested: string, caller: Pick<Caller, 'models'>): ModelName
+  toDelete?(name: ModelName): ModelName
   /**
    * The name that a pull sends to hubs, where that is not the requested one; undefined when the model is here and came
    * from no hub.
@@ -31,7 +29,7 @@ export interface ModelNaming {
 }
 
 /** Names as the native API has them: always with their owner, the default variant without a tag. */
-export const NATIVE_NAMING: ModelNaming = { parse: parseModelName, shown: ({ publicName }) => publicName }
+export const NATIVE_NAMING: ModelNaming = { shown: ({ publicName }) => publicName, toCreate: parseModelName }
 
 /** What sets one mount of the native API apart. */
 export interface NativeMount {

@@ -59,7 +59,8 @@ const localFields = {
   format: ModelFormat,
   modified_at: Time('ISO 8601 UTC with milliseconds'),
   digest,
-  capabilities
+  capabilities,
+  aliases: Type.Optional(Type.Array(Type.String(), { description: 'Other names that the configuration gives it' }))
 }
 export const LocalModelSchema = Type.Object(
   { ...localFields, details: ModelDetailsSchema },

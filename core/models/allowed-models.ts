@@ -1,10 +1,13 @@
 import type { Caller } from '../contracts/callers.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
-import { bareName, type ModelName } from './model-name.ts'
+import { nameText, type RequestedName } from './model-name.ts'
 
-/** How the models of a key are named: `owner/name` or `owner/name:variant`, where `*` is any characters; `*` is all. */
-export const MODEL_PATTERN = '^(\\*|[A-Za-z0-9._*-]+/[A-Za-z0-9._*-]+(:[A-Za-z0-9._*-]+)?)$'
+/**
+ * How the models of a key are named: `owner/name` or `owner/name:variant`, where `*` is any characters; `*` is all.
+ * Without an owner it is the models of this name, whoever's, and the alias of this name.
+ */
+export const MODEL_PATTERN = '^([A-Za-z0-9._*-]+/)?[A-Za-z0-9._*-]+(:[A-Za-z0-9._*-]+)?$'
 
 /** Patterns as they were compiled: a key has the same list with each request. */
 const compiled = new WeakMap<readonly string[], RegExp>()
@@ -17,9 +20,11 @@ function patternOf(allowed: readonly string[]): RegExp {
         .toLowerCase()
         .replace(/[.]/g, '\\.')
         .replace(/:latest$/, '')
+      if (source === '*') return '.*'
       const parts = source.replaceAll('*', '[a-z0-9._-]*')
+      const owned = source.includes('/') ? parts : `(?:[a-z0-9._-]*/)?${parts}`
       // Without a variant all of them are meant.
-      return source.includes(':') ? parts : source.includes('/') ? `${parts}(:.*)?` : `${parts}/.*`
+      return source.includes(':') ? owned : `${owned}(:.*)?`
     })
     pattern = new RegExp(`^(?:${sources.join('|')})$`)
     compiled.set(allowed, pattern)
@@ -39,9 +44,9 @@ export function isAllowed(allowed: readonly string[] | undefined, { key }: Pick<
  * @param model what that name means
  * @throws CorralError `forbidden_model`
  */
-export function requireAllowed(allowed: readonly string[] | undefined, name: ModelName, model?: Model): void {
+export function requireAllowed(allowed: readonly string[] | undefined, name: RequestedName, model?: Model): void {
   if (allowed === undefined || (model && isAllowed(allowed, model))) return
-  const asked = name.variant === undefined ? bareName(name) : `${bareName(name)}:${name.variant}`
+  const asked = nameText(name)
   if (isAllowed(allowed, { key: asked.toLowerCase() })) return
   throw new CorralError(
     'forbidden_model',
@@ -53,20 +58,17 @@ export function requireAllowed(allowed: readonly string[] | undefined, name: Mod
 const list = (allowed: readonly string[]) =>
   allowed.length <= 10 ? allowed.join(', ') : `${allowed.slice(0, 10).join(', ')} and ${allowed.length - 10} more`
 
+/** What a caller may see of the catalog. */
+export type SeenCatalog = Omit<Catalog, 'add' | 'addNames'>
+
 /** The catalog as a caller may see it: lists leave out what is not allowed, and names of it are refused. */
-export function catalogFor(catalog: Catalog, { models: allowed }: Pick<Caller, 'models'>): Omit<Catalog, 'add'> {
+export function catalogFor(catalog: Catalog, { models: allowed }: Pick<Caller, 'models'>): SeenCatalog {
   if (allowed === undefined) return catalog
   return {
     list: () => catalog.list().filter(model => isAllowed(allowed, model)),
     variants: name => catalog.variants(name).filter(model => isAllowed(allowed, model)),
-    find(name) {
-      const found = catalog.find(name)
-      requireAllowed(allowed, name, found)
-      return found
-    },
-    get(name) {
-      requireAllowed(allowed, name, catalog.find(name))
-      return catalog.get(name)
-    }
+    find: name => catalog.find(name, allowed),
+    get: name => catalog.get(name, allowed),
+    aliases: () => catalog.aliases(allowed)
   }
 }

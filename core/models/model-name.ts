@@ -8,6 +8,15 @@ export interface ModelName {
   variant?: string
 }
 
+/** A model name as a request may give it: without its owner it is a short name, of which the catalog knows the meaning. */
+export type RequestedName = Omit<ModelName, 'owner'> & { owner?: string }
+
+/** The owner of models that were stored without one, which Ollama's clients make. */
+export const NO_OWNER = 'library'
+
+/** What people copy together with a name: the hosts that Ollama's clients write before `owner/name`. */
+const HOST = /^(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com|hf\.co|huggingface\.co)\/(?=[^/]+\/[^/]+$)/i
+
 const SEGMENT = /^[A-Za-z0-9][A-Za-z0-9._-]*$/
 const MAX_SEGMENT_LENGTH = 96
 /** Names that Windows keeps for devices, with or without an extension. */
@@ -17,7 +26,7 @@ function segmentFault(segment: string): string | undefined {
   if (segment === '') return 'a part is empty'
   if (segment.length > MAX_SEGMENT_LENGTH) return `a part is longer than ${MAX_SEGMENT_LENGTH} characters`
   if (!SEGMENT.test(segment)) {
-    return 'each part starts with a letter or digit and holds only letters, digits, ".", "_" and "-"'
+    return 'each part starts with a letter or digit and holds only letters (a to z), digits, ".", "_" and "-"'
   }
   if (segment.includes('..')) return '".." is not allowed'
   if (segment.endsWith('.')) return 'a part may not end in "."'
@@ -30,6 +39,19 @@ function segmentFault(segment: string): string | undefined {
  * @throws CorralError `invalid_model_name` for anything else; the text is quoted shortened.
  */
 export function parseModelName(text: unknown): ModelName {
+  return parsedName(text, false) as ModelName
+}
+
+/**
+ * Parses the name of a model that is to be found: as `parseModelName`, but the owner may be left out, and one of the
+ * hosts that people copy with a name may stand before it.
+ * @throws CorralError `invalid_model_name` for what no name can be
+ */
+export function parseRequestedName(text: unknown): RequestedName {
+  return parsedName(typeof text === 'string' ? text.replace(HOST, '') : text, true)
+}
+
+function parsedName(text: unknown, mayBeShort: boolean): RequestedName {
   if (typeof text !== 'string' || text === '') {
     throw new CorralError('invalid_model_name', 'The model name is missing. Send "model": "<owner>/<name>".', {
       param: 'model'
@@ -44,25 +66,37 @@ export function parseModelName(text: unknown): ModelName {
     )
   }
   const slash = text.indexOf('/')
-  if (slash === -1) fail('the owner is missing')
-  const owner = text.slice(0, slash)
+  if (slash === -1 && !mayBeShort) fail('the owner is missing')
+  const owner = slash === -1 ? undefined : text.slice(0, slash)
   const rest = text.slice(slash + 1)
   const colon = rest.indexOf(':')
   const name = colon === -1 ? rest : rest.slice(0, colon)
   const variant = colon === -1 ? undefined : rest.slice(colon + 1)
-  for (const segment of variant === undefined ? [owner, name] : [owner, name, variant]) {
-    const fault = segmentFault(segment)
+  for (const segment of [owner, name, variant]) {
+    const fault = segment === undefined ? undefined : segmentFault(segment)
     if (fault) fail(fault)
   }
-  return variant === undefined || variant.toLowerCase() === 'latest' ? { owner, name } : { owner, name, variant }
+  const isDefault = variant === undefined || variant.toLowerCase() === 'latest'
+  if (owner === undefined) return isDefault ? { name } : { name, variant }
+  return isDefault ? { owner, name } : { owner, name, variant }
 }
 
-/** `owner/name` in the case given, without the variant. */
-export function bareName(name: ModelName): string {
-  return `${name.owner}/${name.name}`
+/** `owner/name` in the case given, without the variant; a short name as it is. */
+export function bareName({ owner, name }: RequestedName): string {
+  return owner === undefined ? name : `${owner}/${name}`
+}
+
+/** The whole name as people write it: `owner/name:variant`, without what it lacks. */
+export function nameText(name: RequestedName): string {
+  return name.variant === undefined ? bareName(name) : `${bareName(name)}:${name.variant}`
+}
+
+/** The name by which a model is asked for again: without the variant where it is the default one. */
+export function publicModelName({ model, isDefault }: { model: ModelName; isDefault: boolean }): ModelName {
+  return isDefault ? { owner: model.owner, name: model.name } : model
 }
 
 /** What two spellings of one repository share: `owner/name` in lower case, without the variant. */
-export function modelKey(name: ModelName): string {
+export function modelKey(name: RequestedName): string {
   return bareName(name).toLowerCase()
 }

@@ -14,7 +14,7 @@ export { hasFiles, requireFiles, type Storage, type StoredFile, type StoredVaria
 export { CorralError, type ErrorCode, type ErrorOptions } from '../errors.ts'
 export { ClientGone, clientSignal } from '../http/client-gone.ts'
 export { openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
-export { type ModelName, parseModelName } from '../models/model-name.ts'
+export { type ModelName, parseModelName, parseRequestedName, type RequestedName } from '../models/model-name.ts'
 export {
   definePlugin,
   PLUGIN_API,

@@ -1,4 +1,4 @@
-import { definePlugin, parseModelName } from 'corral/plugin'
+import { definePlugin, parseRequestedName } from 'corral/plugin'
 
 export default definePlugin({
   name: 'describe-api',
@@ -13,7 +13,7 @@ export default definePlugin({
       routes: async app => {
         app.post('/describe-api/describe', { schema: { summary: 'Describe a model' } }, async request => {
           const { model } = request.body as { model?: unknown }
-          const { publicName, size, metadata } = catalog.get(parseModelName(model))
+          const { publicName, size, metadata } = catalog.get(parseRequestedName(model))
           return { model: publicName, size, capabilities: metadata.capabilities }
         })
       }

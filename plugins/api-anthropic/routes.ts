@@ -8,7 +8,7 @@ import { sendErrors } from '../../core/http/application.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routesWith } from '../../core/http/response-schemas.ts'
 import { catalogFor } from '../../core/models/allowed-models.ts'
-import { parseModelName } from '../../core/models/model-name.ts'
+import { parseRequestedName } from '../../core/models/model-name.ts'
 import { answerMessage, countTokens } from './answer.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
 import {
@@ -92,10 +92,10 @@ function messageRoutes(deps: SurfaceDependencies, prefix: string): FastifyPlugin
 }
 
 function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: SurfaceDependencies): void {
-  const record = (variant: Model): ModelRecord => ({
+  const record = (variant: Model, id = variant.publicName): ModelRecord => ({
     type: 'model',
-    id: variant.publicName,
-    display_name: variant.publicName,
+    id,
+    display_name: id,
     created_at: variant.modifiedAt,
     max_input_tokens: contextInForce(config, variant, scheduler.running())
   })
@@ -105,7 +105,9 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Surfa
       response: { 200: json('All models, on one page', ModelList) }
     }),
     async ({ caller }) => {
-      const data = catalogFor(catalog, caller).list().map(record)
+      const models = catalogFor(catalog, caller)
+      const aliases = models.aliases().map(({ alias, model }) => record(model, alias))
+      const data = [...models.list().map(model => record(model)), ...aliases]
       return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
     }
   )
@@ -118,6 +120,6 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Surfa
       response: { 200: json('The model', ModelRecord) },
       errors: ['invalid_model_name', 'model_not_found']
     }),
-    async request => record(catalogFor(catalog, request.caller).get(parseModelName(request.params['*'])))
+    async request => record(catalogFor(catalog, request.caller).get(parseRequestedName(request.params['*'])))
   )
 }

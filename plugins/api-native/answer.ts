@@ -9,6 +9,7 @@ import type { Framing } from '../../core/contracts/native-api.ts'
 import { ANSWER_ERRORS, nativeRoute } from '../../core/http/response-schemas.ts'
 import { requireRole } from '../../core/http/roles.ts'
 import { catalogFor } from '../../core/models/allowed-models.ts'
+import { parseRequestedName } from '../../core/models/model-name.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { contextOf, type Turn } from './context-numbers.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
@@ -195,7 +196,7 @@ async function answer(
   const { scheduler, streams } = deps
   const began = process.hrtime.bigint()
   const model = nameOf(body)
-  const name = deps.naming.parse(model, request.caller)
+  const name = parseRequestedName(model)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const options = parseOptions(body.options)
   const variant = catalogFor(deps.catalog, request.caller).get(name)
@@ -205,7 +206,7 @@ async function answer(
   const empty = () => ({ model, created_at: now(), ...shape.fragment(EMPTY) })
   if (!call && keepAlive === 0) {
     requireRole(request.caller, 'operator')
-    scheduler.keepAlive(name, 0)
+    scheduler.keepAlive(variant.model, 0)
     const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
     if (body.stream === false) return { ...empty(), ...ending }
     // Ollama replies with one JSON object then, whatever "stream" says, and some clients read no other type.

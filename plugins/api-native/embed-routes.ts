@@ -9,6 +9,7 @@ import { Given, keep_alive, Loose, named, options, Titled } from '../../core/htt
 import { ANSWER_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { requireRole } from '../../core/http/roles.ts'
 import { catalogFor } from '../../core/models/allowed-models.ts'
+import { parseRequestedName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
@@ -67,7 +68,7 @@ const embeddingsRoute = nativeRoute('Answers', 'embeddings', 'Embed one text', {
 
 /** Embeddings of texts, in Ollama's present and its older shape. */
 export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
-  const { catalog, scheduler, naming } = deps
+  const { catalog, scheduler } = deps
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
@@ -101,15 +102,15 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     { truncate, dimensions }: { truncate?: boolean | null; dimensions?: number | null } = {}
   ): Promise<{ vectors: number[][]; promptTokens: number; loadDuration: number }> {
     const { caller } = reply.request
-    const model = naming.parse(nameOf(body), caller)
+    const model = parseRequestedName(nameOf(body))
     const keepAlive = parseKeepAlive(body.keep_alive)
     const { load } = parseOptions(body.options)
-    catalogFor(catalog, caller).get(model)
+    const variant = catalogFor(catalog, caller).get(model)
     const none = { vectors: [], promptTokens: 0 }
     const loadOnly = texts.length === 0
     if (loadOnly && keepAlive === 0) {
       requireRole(reply.request.caller, 'operator')
-      scheduler.keepAlive(model, 0)
+      scheduler.keepAlive(variant.model, 0)
       return { ...none, loadDuration: 0 }
     }
     const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }

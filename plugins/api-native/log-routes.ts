@@ -7,7 +7,7 @@ import { Time } from '../../core/contracts/native-records.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { Loose } from '../../core/http/request-fields.ts'
 import { nativeRoute } from '../../core/http/response-schemas.ts'
-import { parseModelName } from '../../core/models/model-name.ts'
+import { parseRequestedName } from '../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
 /** Milliseconds between looks for new lines. */
@@ -61,7 +61,7 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
       errors: ['invalid_request', 'invalid_model_name', 'model_not_found']
     })
     app.get('/logs/*', logs, async (request, reply) => {
-      const name = parseModelName(request.params['*'])
+      const name = parseRequestedName(request.params['*'])
       const { follow } = request.query
       const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
       const variant = catalog.get(name)
@@ -77,7 +77,7 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
         stream.status = 'following'
         const news = createLogEvents(lines ?? BACKLOG)
         // The stream ends when the model does.
-        while (!gone.aborted && catalog.find(name)) {
+        while (!gone.aborted && catalog.find(variant.model)) {
           for (const event of news(engines.logs(variant))) await stream.send(event)
           await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
             // The loop looks at the signal.

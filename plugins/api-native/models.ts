@@ -30,13 +30,19 @@ import {
   type ResponseSchema,
   type RouteSchema
 } from '../../core/http/response-schemas.ts'
-import { catalogFor, isAllowed } from '../../core/models/allowed-models.ts'
+import { catalogFor, isAllowed, type SeenCatalog } from '../../core/models/allowed-models.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
-import { bareName, type ModelName } from '../../core/models/model-name.ts'
+import {
+  bareName,
+  type ModelName,
+  parseRequestedName,
+  publicModelName,
+  type RequestedName
+} from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { refuseWhilePulled } from '../../core/models/stored-variant.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { loadingRecord, localRecord, nameOf, runningRecord, showRecord } from './records.ts'
+import { aliasRecord, loadingRecord, localRecord, nameOf, runningRecord, showRecord } from './records.ts'
 
 const NamedRequestSchema = Titled('NamedRequest', named)
 const ConvertRequestSchema = Titled('ConvertRequest', {
@@ -79,11 +85,18 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         200: json('One record for each variant', Loose({ models: Type.Array(LocalModelSchema) }))
       }
     })
-    app.get('/tags', tags, async ({ caller }) => ({
-      models: catalogFor(catalog, caller)
-        .list()
-        .map(variant => localRecord(variant, naming))
-    }))
+    app.get('/tags', tags, async ({ caller }) => {
+      const models = catalogFor(catalog, caller)
+      const aliases = models.aliases()
+      const names = new Map<string, string[]>()
+      for (const { alias, model } of aliases) names.set(model.key, [...(names.get(model.key) ?? []), alias])
+      return {
+        models: [
+          ...models.list().map(variant => localRecord(variant, naming, names.get(variant.key))),
+          ...aliases.flatMap(each => aliasRecord(each, naming) ?? [])
+        ]
+      }
+    })
 
     const ps = nativeRoute('Models', 'listRunningModels', 'List the models in memory', {
       response: {
@@ -111,7 +124,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       audited: false
     })
     app.post('/show', show, async ({ body, caller }) => {
-      const variant = catalogFor(catalog, caller).get(naming.parse(nameOf(body), caller))
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
       const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)
       if (!hasFiles(variant) || variant.format === 'gguf') return record
       return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
@@ -124,9 +137,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         'Running requests and pulls of it end.'
     })
     app.delete('/delete', remove, async ({ body, caller }) => {
-      const name = (naming.toDelete ?? naming.parse)(nameOf(body), caller)
-      const present = catalogFor(catalog, caller).find(name)
-      if (present) requireFiles(present)
+      const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(nameOf(body)))
+      const name = naming.toDelete?.(full) ?? full
       const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
       // There may be nothing but the pull.
       if (cancelled === 0 || storage.find(name)) await storage.remove(name)
@@ -140,7 +152,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       { role: 'operator' }
     )
     app.post('/default', setDefault, async ({ body, caller }) => {
-      const { model } = requireFiles(catalogFor(catalog, caller).get(naming.parse(nameOf(body), caller)))
+      const { model } = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(nameOf(body))))
       return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
     })
 
@@ -150,9 +162,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       errors: [...FILE_ERRORS, 'model_not_loaded']
     })
     app.post('/stop', stop, async ({ body, caller }) => {
-      const name = naming.parse(nameOf(body), caller)
-      catalogFor(catalog, caller).find(name)
-      await scheduler.stop(name)
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
+      await scheduler.stop(publicModelName(variant))
       return { status: 'stopped' }
     })
 
@@ -164,14 +175,14 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/load', load, async (request, reply) => {
       const { body } = request
-      const model = naming.parse(nameOf(body), request.caller)
+      const variant = catalogFor(catalog, request.caller).get(parseRequestedName(nameOf(body)))
       const options = parseOptions(body.options).load
       const keepAlive = parseKeepAlive(body.keep_alive)
-      reportUnknownOptions(deps, reply, catalogFor(catalog, request.caller).get(model))
+      reportUnknownOptions(deps, reply, variant)
       return await streams.replyToWork(request, reply, body, async (signal, onProgress) => {
         const lease = await scheduler.lease({
           ...callerLease(reply),
-          model,
+          model: publicModelName(variant),
           options,
           keepAlive,
           signal,
@@ -221,7 +232,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/convert', convert, async (request, reply) => {
       const { body } = request
-      const variant = requireFiles(catalogFor(catalog, request.caller).get(naming.parse(nameOf(body), request.caller)))
+      const variant = requireFiles(catalogFor(catalog, request.caller).get(parseRequestedName(nameOf(body))))
       const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
       const shown = { ...body, stream: body.stream ?? true }
       return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => {
@@ -238,7 +249,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       errors: [...FILE_ERRORS, 'invalid_option']
     })
     app.delete('/convert', removeConversion, async ({ body, caller }) => {
-      const variant = requireFiles(catalogFor(catalog, caller).get(naming.parse(nameOf(body), caller)))
+      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(nameOf(body))))
       if (!body.dtype) {
         throw invalid('Name the type to delete: "dtype", such as "q4_k_m".', 'dtype')
       }
@@ -252,6 +263,25 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
 }
 
 const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })
+
+/**
+ * The model that a deletion is about; there may be nothing but a pull of it. A short name must mean one model, and an
+ * alias does not show what it would delete.
+ * @throws CorralError `model_not_found`, `forbidden_model`, `unsupported_capability` for a model without files
+ */
+function nameToDelete(models: SeenCatalog, name: RequestedName): ModelName {
+  const present = name.owner === undefined ? models.get(name) : models.find(name)
+  if (!present) return name as ModelName
+  const { owner, name: bare } = requireFiles(present).model
+  const isOwn = (given: string | undefined, own: string) => (given ?? own).toLowerCase() === own.toLowerCase()
+  if (isOwn(name.owner, owner) && isOwn(name.name, bare)) return { ...name, owner, name: bare }
+  const full = bareName(present.model)
+  throw new CorralError(
+    'model_not_found',
+    `"${bareName(name)}" is only another name of "${full}". Delete "${full}" itself.`,
+    { param: 'model' }
+  )
+}
 
 function deletedWhilePulled(name: ModelName): CorralError {
   const message = `"${bareName(name)}" was deleted while it was being pulled. Pull it again to get it.`
@@ -290,7 +320,7 @@ async function importOf(
   if (from && found && !path) {
     const ownName = async () => (await adoption.find(from, caller)).models.find(model => model.found === found)?.name
     const text = nameOf(body) || (await ownName())
-    const name = text === undefined ? undefined : naming.parse(text)
+    const name = text === undefined ? undefined : naming.toCreate(text)
     if (name) refuseWhilePulled(downloads, name)
     return async waiting => {
       const { variant, linked } = await adoption.adopt(from, found, name, waiting, caller)
@@ -303,7 +333,7 @@ async function importOf(
       'path'
     )
   }
-  const name = naming.parse(nameOf(body))
+  const name = naming.toCreate(nameOf(body))
   if (!isAbsolute(path)) throw invalid('"path" must be absolute: the server does not know your folder.', 'path')
   refuseWhilePulled(downloads, name)
   return async waiting => ({ model: localRecord(await storage.import({ path, name, caller }, waiting), naming) })

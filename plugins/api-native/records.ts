@@ -1,6 +1,6 @@
 import { basename } from 'node:path'
 import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
-import type { Model } from '../../core/contracts/models.ts'
+import type { Model, ModelAlias } from '../../core/contracts/models.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
 import type {
   LoadingRecord,
@@ -40,8 +40,16 @@ function detailsOf({ format, label, metadata }: Model): ModelDetails {
   }
 }
 
+/** The record of an alias, where lists have one: the model's own under another name. */
+export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): LocalModel | undefined {
+  const name = naming.shownAlias?.(alias)
+  if (name === undefined) return undefined
+  const record = localRecord(model, naming)
+  return { ...record, name, model: name, details: { ...record.details, parent_model: record.name } }
+}
+
 /** The local model record of `/api/tags`, with what Ollama's clients read beside it. */
-export function localRecord(variant: Model, naming: ModelNaming): LocalModel {
+export function localRecord(variant: Model, naming: ModelNaming, aliases?: readonly string[]): LocalModel {
   const name = naming.shown(variant)
   return {
     name,
@@ -51,7 +59,8 @@ export function localRecord(variant: Model, naming: ModelNaming): LocalModel {
     modified_at: variant.modifiedAt,
     digest: variant.digest,
     details: detailsOf(variant),
-    capabilities: variant.metadata.capabilities
+    capabilities: variant.metadata.capabilities,
+    ...(aliases && { aliases: [...aliases] })
   }
 }
 

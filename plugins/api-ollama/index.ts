@@ -10,7 +10,7 @@ import { BlobStore } from './models/blobs.ts'
 import { modelMakingRoutes } from './models/model-making.ts'
 import { UploadTurns } from './models/uploads.ts'
 import { ollamaNaming } from './naming.ts'
-import { hostedNames, pathInProfile, profileRoutes } from './routes.ts'
+import { pathInProfile, profileRoutes } from './routes.ts'
 
 const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
 const SWEEP_INTERVAL = 3_600_000
@@ -57,19 +57,17 @@ export default definePlugin({
       blobs
         .sweep()
         .catch(error => log.warn(error, `${context.paths.blobs}, which holds files that clients sent, cannot be read`))
-    const hosted = hostedNames(naming.parse)
     let app: FastifyInstance
     let listener: FurtherListener | undefined
     let sweeping: NodeJS.Timeout | undefined
     return {
-      hooks: hosted.hooks,
       routes: async instance => {
         app = instance
         instance.addHook('preClose', async () => listener?.stopAccepting())
         instance.addHook('onClose', async () => await listener?.closed())
         await instance.register(modelMakingRoutes(making, NATIVE_NAMING, nativeApi.streams('sse')), { prefix: '/api' })
         const ollama = modelMakingRoutes(making, naming, nativeApi.streams('ndjson'))
-        await instance.register(profileRoutes(nativeApi, naming, ollama, hosted.mark))
+        await instance.register(profileRoutes(nativeApi, naming, ollama))
       },
       async start() {
         await sweep()
@@ -81,7 +79,6 @@ export default definePlugin({
           prepare: request => {
             admit?.(request)
             request.url = pathInProfile(request.url ?? '/')
-            if (request.url.startsWith('/v1')) hosted.mark(request)
           }
         })
       },

@@ -1,4 +1,3 @@
-import type { IncomingMessage } from 'node:http'
 import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import type { ModelNaming, NativeApi } from '../../core/contracts/native-api.ts'
@@ -35,9 +34,7 @@ const account = (summary: string, operationId: string) =>
 export function profileRoutes(
   nativeApi: NativeApi,
   naming: ModelNaming,
-  making: FastifyPluginAsync,
-  /** Called with each request that goes on to the hosted-chat API. */
-  markHosted: (request: IncomingMessage) => void
+  making: FastifyPluginAsync
 ): FastifyPluginAsync {
   return async app => {
     tagAsOllama(app)
@@ -78,7 +75,6 @@ export function profileRoutes(
       onRequest: async (request, reply) => {
         reply.hijack()
         request.raw.url = request.raw.url!.slice(PROFILE.length)
-        markHosted(request.raw)
         app.routing(request.raw, reply.raw)
       },
       handler: async (_request, reply) => reply
@@ -143,28 +139,4 @@ function tagAsOllama(app: FastifyInstance): void {
 export function pathInProfile(url: string): string {
   const path = url.replace(/^https?:\/\/[^/?#]*/i, '')
   return /^\/v1(?:[/?]|$)/.test(path) ? path : `${PROFILE}${path}`
-}
-
-/**
- * Requests to the hosted-chat API that came through the profile, where names may have no owner.
- * @param parse reads a name as Ollama's clients write it
- * @returns `mark` is called with each of them; `hooks` belong on the application
- */
-export function hostedNames(parse: ModelNaming['parse']) {
-  const marked = new WeakSet<IncomingMessage>()
-  return {
-    mark: (request: IncomingMessage) => void marked.add(request),
-    hooks: async (app: FastifyInstance) => {
-      app.addHook('preValidation', async request => {
-        if (!marked.has(request.raw)) return
-        const rename = (fields: Record<string, unknown>, field: string) => {
-          const { owner, name, variant } = parse(fields[field], request.caller)
-          fields[field] = variant === undefined ? `${owner}/${name}` : `${owner}/${name}:${variant}`
-        }
-        const body = request.body as Record<string, unknown> | null | undefined
-        if (typeof body === 'object' && typeof body?.model === 'string' && body.model !== '') rename(body, 'model')
-        if (request.routeOptions.url === '/v1/models/*') rename(request.params as Record<string, unknown>, '*')
-      })
-    }
-  }
 }

@@ -2,17 +2,20 @@ import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { contextInForce } from '../../core/config/model-settings.ts'
-import type { Model as StoredModel } from '../../core/contracts/models.ts'
+import type { ModelAlias, Model as StoredModel } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { json } from '../../core/http/response-schemas.ts'
-import { catalogFor } from '../../core/models/allowed-models.ts'
-import { parseModelName } from '../../core/models/model-name.ts'
+import { catalogFor, type SeenCatalog } from '../../core/models/allowed-models.ts'
+import { nameText, parseRequestedName } from '../../core/models/model-name.ts'
 import { openaiRoute } from './openai-error.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
 
 const TAG = 'OpenAI models'
 const ModelPath = Type.Object({
-  '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
+  '*': Type.String({
+    title: 'model',
+    description: '<owner>/<name>, <owner>/<name>:<variant>, an alias, or a name without its owner'
+  })
 })
 
 /** The list of models, and one by its name. */
@@ -27,7 +30,7 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
         response: { 200: json('The models', ModelList) },
         errors: ['invalid_request']
       }),
-      async request => modelPage(catalogFor(catalog, request.caller).list(), contextOf, request.query)
+      async ({ caller, query }) => modelPage(listed(catalogFor(catalog, caller)), contextOf, query)
     )
     // Names hold a slash, which clients send as it is or as %2F.
     app.get<{ Params: { '*': string } }>(
@@ -38,25 +41,36 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
         errors: ['invalid_model_name', 'model_not_found']
       }),
       async request => {
-        const variant = catalogFor(catalog, request.caller).get(parseModelName(request.params['*']))
-        return modelRecord(variant, contextOf(variant))
+        const seen = catalogFor(catalog, request.caller)
+        const name = parseRequestedName(request.params['*'])
+        const model = seen.get(name)
+        const isMeant = ({ alias }: ModelAlias) => alias.toLowerCase() === nameText(name).toLowerCase()
+        return modelRecord(seen.aliases().find(isMeant) ?? { model }, contextOf(model))
       }
     )
   }
 }
 
+/** A row of the list: a model, by its name or by an alias. */
+type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
+
+/** All models, and behind them their aliases: many clients offer and send only names that are listed. */
+const listed = (models: SeenCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
+
 /** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's (`type`, `display_name`, `created_at`). */
-function modelRecord(variant: StoredModel, context: number) {
+function modelRecord({ model: variant, alias }: Listed, context: number) {
+  const id = alias ?? variant.publicName
   return {
-    id: variant.publicName,
+    id,
     object: 'model',
     // Seconds since the epoch.
     created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
     owned_by: variant.model.owner,
     type: 'model',
-    display_name: variant.publicName,
+    display_name: id,
     created_at: variant.modifiedAt,
-    max_input_tokens: context
+    max_input_tokens: context,
+    ...(alias !== undefined && { root: variant.publicName })
   }
 }
 
@@ -65,11 +79,11 @@ function modelRecord(variant: StoredModel, context: number) {
  * @throws CorralError `invalid_request` when there is no such place in the list
  */
 export function modelPage(
-  variants: readonly StoredModel[],
+  models: readonly Listed[],
   contextOf: (variant: StoredModel) => number,
   { limit, after_id, before_id }: ModelListQuery
 ) {
-  const all = variants.map(variant => modelRecord(variant, contextOf(variant)))
+  const all = models.map(each => modelRecord(each, contextOf(each.model)))
   const placeOf = (id: string, param: string) => {
     const at = all.findIndex(record => record.id.toLowerCase() === id.toLowerCase())
     if (at === -1) throw new CorralError('invalid_request', `"${param}" must be the id of a model.`, { param })

@@ -349,7 +349,8 @@ export const Model = Titled('Model', {
   type: Type.Literal('model'),
   display_name: Type.String(),
   created_at: Type.String({ format: 'date-time' }),
-  max_input_tokens: Type.Integer({ description: 'The context that it is loaded with, or would be' })
+  max_input_tokens: Type.Integer({ description: 'The context that it is loaded with, or would be' }),
+  root: Type.Optional(Type.String({ description: 'Of an alias: the model that it stands for' }))
 })
 
 export const ModelList = Titled('ModelList', {

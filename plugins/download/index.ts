@@ -3,6 +3,7 @@ import { Bytes, Duration, Timeout } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
+import { knownName } from './choice/known-names.ts'
 import { createDownloads } from './pulls/downloads-service.ts'
 import { machineMemory } from './pulls/pull-planner.ts'
 import { TransferThread } from './transfer/transfers.ts'
@@ -12,7 +13,7 @@ export default definePlugin({
   api: 1,
   description: 'Pulls of models from hubs: the choice of files, the transfer, and pulls in the background',
   offers: ['downloads'],
-  needs: ['storage', 'hardware'],
+  needs: ['storage', 'catalog', 'hardware'],
   options: Type.Object(
     {
       search: Type.Array(Type.String({ minLength: 1 }), {
@@ -58,6 +59,9 @@ export default definePlugin({
   ),
   setup(context, options) {
     const hardware = context.service('hardware')
+    const catalog = context.service('catalog')
+    // What was pulled by such a name is found by it.
+    catalog.addNames(name => knownName(name)?.model)
     const settingsOf = (given: typeof options) => ({
       search: given.search,
       privateAddresses: given.private_addresses,
@@ -67,6 +71,7 @@ export default definePlugin({
     const downloads = createDownloads({
       ...settingsOf(options),
       storage: context.service('storage'),
+      catalog,
       transfers: new TransferThread({
         connections: options.connections,
         connectionsPerFile: options.connections_per_file,

@@ -1,9 +1,8 @@
 import type { CoreConfig } from '../../core/config/core-schema.ts'
-import { type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
-import { findLabel } from './manifest.ts'
+import { type ModelName, modelKey, parseModelName, parseRequestedName } from '../../core/models/model-name.ts'
 
-/** The other names of models that `config.yaml` gives, in lower case, and the names of those models. */
-export type Aliases = ReadonlyMap<string, ModelName>
+/** The other names of models that `config.yaml` gives, by the name in lower case. */
+export type Aliases = ReadonlyMap<string, { alias: string; target: ModelName }>
 
 /** The aliases of the models' sections that are in force whenever it is called. */
 export function currentAliases(models: () => CoreConfig['models']): () => Aliases {
@@ -17,24 +16,11 @@ export function currentAliases(models: () => CoreConfig['models']): () => Aliase
 
 /** The aliases of a configuration. Pure. */
 export function aliasesOf(models: CoreConfig['models']): Aliases {
-  const aliases = new Map<string, ModelName>()
+  const aliases = new Map<string, { alias: string; target: ModelName }>()
   for (const [name, settings] of Object.entries(models)) {
-    for (const alias of settings.aliases ?? []) aliases.set(modelKey(parseModelName(alias)), parseModelName(name))
+    for (const alias of settings.aliases ?? []) {
+      aliases.set(modelKey(parseRequestedName(alias)), { alias, target: parseModelName(name) })
+    }
   }
   return aliases
-}
-
-/** The variant that a name means. A model that really has such a name goes before an alias. Pure. */
-export function findVariant<Variant extends { label: string }>(
-  name: ModelName,
-  aliases: Aliases,
-  variantsOf: (name: ModelName) => Variant[]
-): Variant | undefined {
-  const own = variantsOf(name)
-  // A name behind an alias is no alias itself.
-  const target = own.length === 0 ? aliases.get(modelKey(name)) : undefined
-  const variants = target ? variantsOf(target) : own
-  // A variant that the request names goes before the one that the alias stands for.
-  const label = name.variant ?? target?.variant
-  return label === undefined ? variants[0] : findLabel(variants, label)
 }

@@ -1,12 +1,22 @@
 import { createHash } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
-import type { BroughtModel, Catalog, Model, ModelSource } from '../../core/contracts/models.ts'
-import type { Storage } from '../../core/contracts/storage.ts'
+import type { BroughtModel, Catalog, KnownNames, Model, ModelSource } from '../../core/contracts/models.ts'
 import { messageOf } from '../../core/errors.ts'
-import { type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
-import { type Aliases, findVariant } from './aliases.ts'
+import { isAllowed, requireAllowed } from '../../core/models/allowed-models.ts'
+import {
+  type ModelName,
+  modelKey,
+  NO_OWNER,
+  nameText,
+  parseModelName,
+  type RequestedName
+} from '../../core/models/model-name.ts'
+import type { Aliases } from './aliases.ts'
+import { variantNamed } from './manifest.ts'
 import { namesOf } from './model-index.ts'
-import { modelNotFound } from './refusals.ts'
+import type { ModelStore } from './model-store.ts'
+import { aliasOfNothing, ambiguousName, modelNotFound } from './refusals.ts'
+import { similarNames } from './similar-names.ts'
 
 /** The label of a model of a plugin that gives it none. */
 const LABEL = 'latest'
@@ -35,16 +45,34 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
   }
 }
 
+/** The models of a source as they were reported, by `owner/name` and by the name alone, in lower case. */
+interface SourceIndex {
+  brought: readonly BroughtModel[]
+  byKey: Map<string, Model[]>
+  byName: Map<string, Model[][]>
+}
+
+const same = (some: readonly unknown[], others: readonly unknown[]) =>
+  some.length === others.length && some.every((each, at) => each === others[at])
+
 /**
- * The models in storage, and after them those that plugins bring.
- * @param aliases gives the other names of models, in lower case; a model that really has such a name goes before it
+ * The models in storage, and after them those that plugins bring. Here is decided what a name means, in this order:
+ *
+ * 1. With an owner: the model of that name, else the one whose alias it is.
+ * 2. A short name: the model that was stored without an owner, else the one whose alias it is, else the only model of
+ *    that name, whoever's, that has the variant which the name asks for, else what a plugin knows by it.
+ *
+ * What the caller may not use is as if it were not here; only a name with an owner is refused as forbidden, and that
+ * whether it is here or not. So nobody learns what there is besides their own.
  */
 export function createCatalog(
-  storage: Pick<Storage, 'list' | 'variants'>,
+  storage: Pick<ModelStore, 'list' | 'variants' | 'namesakes'>,
   aliases: () => Aliases,
   log: Pick<FastifyBaseLogger, 'error'>
 ): Catalog {
   const sources: ModelSource[] = []
+  const knownNames: KnownNames[] = []
+  const indexes = new WeakMap<ModelSource, SourceIndex>()
   /** Models by what plugins reported of them, which is compared with each request. */
   const known = new WeakMap<BroughtModel, Model>()
   const startedAt = new Date().toISOString()
@@ -62,44 +90,138 @@ export function createCatalog(
     }
   }
 
-  /** The models of one source, by `owner/name` in lower case. The first one of a name is its default variant. */
-  function modelsOf(source: ModelSource): Map<string, Model[]> {
-    const models = new Map<string, Model[]>()
-    for (const brought of attempt(source, () => source.models()) ?? []) {
+  /** The models of one source. The first one of a name is its default variant. */
+  function modelsOf(source: ModelSource): SourceIndex {
+    const all = attempt(source, () => source.models()) ?? []
+    const present = indexes.get(source)
+    if (present && same(present.brought, all)) return present
+    const index: SourceIndex = { brought: [...all], byKey: new Map(), byName: new Map() }
+    for (const brought of all) {
       const name = attempt(source, () => parseModelName(brought.name))
       if (!name) continue
       const key = modelKey(name)
-      const variants = models.get(key) ?? []
+      let variants = index.byKey.get(key)
+      if (!variants) {
+        variants = []
+        index.byKey.set(key, variants)
+        const short = name.name.toLowerCase()
+        index.byName.set(short, [...(index.byName.get(short) ?? []), variants])
+      }
       const isDefault = variants.length === 0
       let model = known.get(brought)
       if (model?.isDefault !== isDefault) {
         model = modelOf(source.name, brought, isDefault, startedAt)
         known.set(brought, model)
       }
-      models.set(key, [...variants, model])
+      variants.push(model)
     }
-    return models
+    indexes.set(source, index)
+    return index
   }
 
   function variants(name: ModelName): Model[] {
     const stored = storage.variants(name)
     if (stored.length > 0) return stored
     for (const source of sources) {
-      const found = modelsOf(source).get(modelKey(name))
-      if (found) return found
+      const found = modelsOf(source).byKey.get(modelKey(name))
+      if (found) return found.slice()
     }
     return []
   }
 
-  const find = (name: ModelName) => findVariant(name, aliases(), variants)
+  /** The variants of each model of this name, whoever its owner is. */
+  function namesakes(short: string): Model[][] {
+    const groups: Model[][] = storage.namesakes(short)
+    if (sources.length === 0) return groups
+    const all = new Map(groups.map(group => [modelKey(group[0]!.model), group]))
+    for (const source of sources) {
+      for (const group of modelsOf(source).byName.get(short.toLowerCase()) ?? []) {
+        const key = modelKey(group[0]!.model)
+        if (!all.has(key)) all.set(key, group)
+      }
+    }
+    return [...all.values()]
+  }
 
-  return {
+  /** The variant whose alias a name is. One that the request names goes before the one that the alias stands for. */
+  function aliased(name: RequestedName): Model | undefined {
+    const target = aliases().get(modelKey(name))?.target
+    if (!target) return undefined
+    const variant = name.variant ?? target.variant
+    // A name behind an alias is no alias itself.
+    return variantNamed(variants(target), variant === undefined ? {} : { variant })
+  }
+
+  /** By the model that it stands for, or because the key names the alias itself. */
+  function mayUseAlias(name: RequestedName, target: ModelName, allowed: readonly string[] | undefined): boolean {
+    const model = aliased(name) ?? { key: nameText(target).toLowerCase() }
+    return isAllowed(allowed, model) || isAllowed(allowed, { key: nameText(name).toLowerCase() })
+  }
+
+  /** What a short name means; several where it may mean each of them. */
+  function meanings(name: RequestedName, allowed: readonly string[] | undefined): Model[] {
+    const own = variantNamed(variants({ ...name, owner: NO_OWNER }), name)
+    if (own && isAllowed(allowed, own)) return [own]
+    const alias = aliases().get(modelKey(name))
+    if (alias && mayUseAlias(name, alias.target, allowed)) return [aliased(name) ?? []].flat()
+    const found = namesakes(name.name).flatMap(group => variantNamed(group, name) ?? [])
+    const usable = found.filter(model => isAllowed(allowed, model))
+    if (usable.length > 0) return usable
+    for (const names of knownNames) {
+      const full = names(name)
+      const known = full && variantNamed(variants(full), full)
+      if (known && isAllowed(allowed, known)) return [known]
+    }
+    return []
+  }
+
+  function find(name: RequestedName, allowed?: readonly string[]): Model | undefined {
+    if (name.owner === undefined) {
+      const [found, ...others] = meanings(name, allowed)
+      return others.length === 0 ? found : undefined
+    }
+    const own = variants(name as ModelName)
+    const found = own.length > 0 ? variantNamed(own, name) : aliased(name)
+    requireAllowed(allowed, name, found)
+    return found
+  }
+
+  /** Why a name means no model, in words that help. */
+  function notFound(name: RequestedName, allowed: readonly string[] | undefined): Error {
+    if (name.owner === undefined) {
+      const several = meanings(name, allowed)
+      if (several.length > 1) return ambiguousName(name, several)
+    }
+    const groups =
+      name.owner === undefined ? namesakes(name.name) : [variants(name as ModelName), aliasedVariants(name)]
+    const present = groups.map(group => group.filter(model => isAllowed(allowed, model))).filter(({ length }) => length)
+    if (present.length === 1 && name.variant !== undefined) return modelNotFound(name, present[0]!)
+    const alias = aliases().get(modelKey(name))
+    if (alias && variants(alias.target).length === 0 && mayUseAlias(name, alias.target, allowed)) {
+      return aliasOfNothing(name, alias.target)
+    }
+    const here = catalog.list().filter(model => isAllowed(allowed, model))
+    const names = [...new Set(here.map(({ model }) => `${model.owner}/${model.name}`))]
+    return modelNotFound(name, [], {
+      similar: similarNames(name, [...names, ...catalog.aliases(allowed).map(({ alias }) => alias)]),
+      here: names,
+      mayBePulled: name.owner !== undefined || knownNames.some(known => known(name) !== undefined)
+    })
+  }
+
+  /** The variants of the model whose alias a name is. */
+  function aliasedVariants(name: RequestedName): Model[] {
+    const target = aliases().get(modelKey(name))?.target
+    return target ? variants(target) : []
+  }
+
+  const catalog: Catalog = {
     list() {
       const all: Model[] = storage.list()
       if (sources.length === 0) return all
       const names = new Set(all.map(({ model }) => modelKey(model)))
       for (const source of sources) {
-        for (const [name, models] of modelsOf(source)) {
+        for (const [name, models] of modelsOf(source).byKey) {
           if (names.has(name)) continue
           names.add(name)
           all.push(...models)
@@ -109,10 +231,18 @@ export function createCatalog(
     },
     variants,
     find,
-    get(name) {
-      const found = find(name)
-      if (!found) throw modelNotFound(name, variants(name))
+    get(name, allowed) {
+      const found = find(name, allowed)
+      if (!found) throw notFound(name, allowed)
       return found
+    },
+    aliases(allowed) {
+      return [...aliases()].flatMap(([key, { alias, target }]) => {
+        const name = key.includes('/') ? parseModelName(alias) : { owner: NO_OWNER, name: alias }
+        const model = variantNamed(variants(target), target)
+        const isShown = model && (isAllowed(allowed, model) || isAllowed(allowed, { key }))
+        return isShown && variants(name).length === 0 ? [{ alias, model }] : []
+      })
     },
     add(source) {
       if (sources.some(({ name }) => name === source.name)) {
@@ -120,6 +250,10 @@ export function createCatalog(
       }
       for (const { name } of source.models()) parseModelName(name)
       sources.push(source)
+    },
+    addNames(names) {
+      knownNames.push(names)
     }
   }
+  return catalog
 }

@@ -35,7 +35,7 @@ export default definePlugin({
   ),
   async setup({ log, paths, config }, options) {
     const aliases = currentAliases(() => config.models)
-    const store = await ModelStore.open(paths.models, log, aliases, options.import_roots)
+    const store = await ModelStore.open(paths.models, log, options.import_roots)
     if (options.demo_model) {
       try {
         await installDemoModel(store, paths.home)

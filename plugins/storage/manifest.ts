@@ -87,6 +87,14 @@ export function findLabel<Variant extends { label: string }>(variants: Variant[]
   return variants.find(variant => variant.label.toLowerCase() === wanted)
 }
 
+/** The variant of a model that a name means: the default one, which is the first, where it names none. */
+export function variantNamed<Variant extends { label: string }>(
+  variants: Variant[],
+  { variant }: { variant?: string }
+): Variant | undefined {
+  return variant === undefined ? variants[0] : findLabel(variants, variant)
+}
+
 /** The manifest with a variant added, or put in the place of the one of its label. */
 export function withVariant(
   manifest: Manifest | undefined,

@@ -17,6 +17,8 @@ export class ModelIndex {
   /** Folders of revisions that are being removed: still in manifests, but no longer shown. */
   readonly #hidden = new Set<string>()
   #list: StoredVariant[] | undefined
+  /** Keys by the name behind the owner, in lower case. */
+  readonly #names = new Map<string, Set<string>>()
 
   /** Where a model is and what its manifest says; also while it is being removed. */
   get(key: string): Readonly<Pick<Entry, 'directory' | 'manifest'>> | undefined {
@@ -26,6 +28,11 @@ export class ModelIndex {
   /** The variants that are shown, the default one first. */
   variants(key: string): StoredVariant[] {
     return this.#entries.get(key)?.variants ?? []
+  }
+
+  /** The shown variants of each model of a name, which is in lower case. */
+  namesakes(name: string): StoredVariant[][] {
+    return [...(this.#names.get(name) ?? [])].map(key => this.variants(key)).filter(({ length }) => length > 0)
   }
 
   /** All variants of all models, by name. */
@@ -41,6 +48,10 @@ export class ModelIndex {
       .filter(each => this.#hidden.has(join(directory, each)))
     const shown = withoutRevisions(manifest, new Set(hidden))
     this.#entries.set(key, { directory, manifest, variants: shown ? storedVariants(directory, shown) : [] })
+    const name = nameOf(key)
+    const keys = this.#names.get(name)
+    if (keys) keys.add(key)
+    else this.#names.set(name, new Set([key]))
     this.#list = undefined
   }
 
@@ -53,9 +64,14 @@ export class ModelIndex {
 
   delete(key: string): void {
     this.#entries.delete(key)
+    const keys = this.#names.get(nameOf(key))
+    keys?.delete(key)
+    if (keys?.size === 0) this.#names.delete(nameOf(key))
     this.#list = undefined
   }
 }
+
+const nameOf = (key: string) => key.slice(key.indexOf('/') + 1)
 
 /** What requests call a variant of a model. */
 export function namesOf(model: ModelName, label: string, isDefault: boolean) {

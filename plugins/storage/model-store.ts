@@ -10,10 +10,16 @@ import type { ImportRequest, Storage, StoredVariant } from '../../core/contracts
 import { CorralError } from '../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 import { isWhole } from '../../core/models/stored-variant.ts'
-import { type Aliases, findVariant } from './aliases.ts'
 import { accessOf } from './import-access.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
-import { findLabel, type Manifest, type VariantRecord, withoutRevisions, withVariant } from './manifest.ts'
+import {
+  findLabel,
+  type Manifest,
+  type VariantRecord,
+  variantNamed,
+  withoutRevisions,
+  withVariant
+} from './manifest.ts'
 import type { ModelSource } from './model-files.ts'
 import {
   discardFolder,
@@ -28,7 +34,7 @@ import {
 import { ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
 import { placementOf } from './placement.ts'
-import { isAlias, modelExists, modelNotFound, writeFailure } from './refusals.ts'
+import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
 import { type StagedRevision, stageFiles } from './staging.ts'
 
 /** How files are taken into the store. */
@@ -49,30 +55,22 @@ export class ModelStore implements Storage {
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
 
-  readonly #aliases: () => Aliases
   /** Absolute folders that callers over the network may import from. */
   importRoots: readonly string[]
 
-  private constructor(models: string, log: FastifyBaseLogger, aliases: () => Aliases, importRoots: readonly string[]) {
+  private constructor(models: string, log: FastifyBaseLogger, importRoots: readonly string[]) {
     this.#models = models
     this.#log = log
-    this.#aliases = aliases
     this.importRoots = importRoots
     this.#folders = new RevisionFolders(models, log, (key, work) => void this.#tracked(this.#changes.run(key, work)))
   }
 
   /**
    * Reads what is stored below `models` and clears away what a crash left there.
-   * @param aliases gives the other names of models; a model that is stored under such a name goes before it
    * @param importRoots absolute folders that callers over the network may import from
    */
-  static async open(
-    models: string,
-    log: FastifyBaseLogger,
-    aliases: () => Aliases = () => new Map(),
-    importRoots: readonly string[] = []
-  ): Promise<ModelStore> {
-    const store = new ModelStore(models, log, aliases, importRoots)
+  static async open(models: string, log: FastifyBaseLogger, importRoots: readonly string[] = []): Promise<ModelStore> {
+    const store = new ModelStore(models, log, importRoots)
     for (const { directory, manifest } of await store.#explained(() => scanModels(models, log))) {
       store.#index.put(modelKey(manifest), directory, manifest)
     }
@@ -96,7 +94,12 @@ export class ModelStore implements Storage {
   }
 
   find(name: ModelName): StoredVariant | undefined {
-    return findVariant(name, this.#aliases(), each => this.#index.variants(modelKey(each)))
+    return variantNamed(this.#index.variants(modelKey(name)), name)
+  }
+
+  /** The variants of each model of this name, whoever its owner is. */
+  namesakes(name: string): StoredVariant[][] {
+    return this.#index.namesakes(name.toLowerCase())
   }
 
   get(name: ModelName): StoredVariant {
@@ -191,7 +194,7 @@ export class ModelStore implements Storage {
   async remove(name: ModelName): Promise<StoredVariant[]> {
     const key = modelKey(name)
     const variants = this.variants(name)
-    if (variants.length === 0) throw this.find(name) ? isAlias(name, this.get(name)) : modelNotFound(name, [])
+    if (variants.length === 0) throw modelNotFound(name, [])
     const toDelete = name.variant === undefined ? variants : [this.get(name)]
     this.#index.setHidden(key, toDelete, true)
     return this.#changes.run(key, async () => {

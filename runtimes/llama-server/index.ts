@@ -16,7 +16,7 @@ export default definePlugin({
   name: 'llama-server',
   api: 1,
   description: 'Runs the models on disk with llama-server',
-  needs: ['engines', 'storage', 'runtimes', 'conversion', 'hardware', 'access'],
+  needs: ['engines', 'storage', 'catalog', 'runtimes', 'conversion', 'hardware', 'access'],
   options: Type.Object({}, { additionalProperties: false }),
   engineOptions: KNOWN_OPTIONS,
   setup({ config, log, paths, service }) {

@@ -1,9 +1,10 @@
 import { join } from 'node:path'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { EngineSpec } from '../../core/contracts/engines.ts'
-import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
+import type { Catalog } from '../../core/contracts/models.ts'
+import { hasFiles, type StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { parseModelName } from '../../core/models/model-name.ts'
+import { parseRequestedName } from '../../core/models/model-name.ts'
 
 /** How much an engine may take of what it would take more and more of. */
 export interface EngineBounds {
@@ -51,13 +52,13 @@ export function ownFiles(variant: StoredVariant): EngineFiles {
 
 /**
  * What an engine is started with, once its files are known.
- * @param storage has the draft model, where one is set
+ * @param catalog has the draft model, where one is set
  * @throws CorralError `load_failed` when the draft model cannot be used
  */
 export function launchSpec(
   spec: EngineSpec & { variant: StoredVariant },
   { modelPath, projectorPath: own }: EngineFiles,
-  storage: Pick<Storage, 'find'>
+  catalog: Pick<Catalog, 'find'>
 ): LaunchSpec {
   const { settings, mode } = spec
   const chosen = settings?.projector === undefined ? own : (settings.projector ?? undefined)
@@ -67,18 +68,18 @@ export function launchSpec(
     ...spec,
     modelPath,
     ...(projectorPath === undefined ? {} : { projectorPath }),
-    ...(settings && mode === 'chat' ? { settings: withDraftFile(spec.variant, settings, storage) } : {})
+    ...(settings && mode === 'chat' ? { settings: withDraftFile(spec.variant, settings, catalog) } : {})
   }
 }
 
 function withDraftFile(
   variant: StoredVariant,
   settings: EngineSettings,
-  storage: Pick<Storage, 'find'>
+  catalog: Pick<Catalog, 'find'>
 ): EngineSettings {
   const { draft } = settings.speculation
   if (!draft) return settings
-  const found = storage.find(parseModelName(draft.model))
+  const found = catalog.find(parseRequestedName(draft.model))
   const fail = (why: string, what: string): never => {
     throw new CorralError(
       'load_failed',
@@ -87,7 +88,7 @@ function withDraftFile(
     )
   }
   if (!found) return fail('is not here', 'Pull or import it')
-  if (found.format !== 'gguf') return fail('is not a GGUF model', 'Choose a GGUF model')
+  if (!hasFiles(found) || found.format !== 'gguf') return fail('is not a GGUF model', 'Choose a GGUF model')
   const modelPath = ownFiles(found).modelPath
   return { ...settings, speculation: { ...settings.speculation, draft: { ...draft, modelPath } } }
 }

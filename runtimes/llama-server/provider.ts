@@ -1,7 +1,7 @@
 import type { Build, Runtimes } from '../../core/contracts/builds.ts'
 import type { Conversion } from '../../core/contracts/conversion.ts'
 import type { EngineMode, EngineProvider, EngineSpec, MemoryEstimate } from '../../core/contracts/engines.ts'
-import type { Capability, Model } from '../../core/contracts/models.ts'
+import type { Capability, Catalog, Model } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -32,7 +32,8 @@ export function servesMode({ metadata }: Pick<Model, 'metadata'>, mode: EngineMo
 }
 
 export interface ProviderDeps {
-  storage: Pick<Storage, 'find' | 'hold' | 'onRemove'>
+  catalog: Pick<Catalog, 'find'>
+  storage: Pick<Storage, 'hold' | 'onRemove'>
   conversion: Pick<Conversion, 'convert' | 'requireDtype'>
   runtimes: Pick<Runtimes, 'build' | 'environment' | 'startOn' | 'engineSettings'>
   memory: MemoryBook
@@ -53,7 +54,7 @@ interface LlamaServerEstimate extends MemoryEstimate {
 
 /** Serves the models in storage with llama-server: GGUF as it is, SafeTensors once they are converted. */
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
-  const { storage, conversion, runtimes, memory, promptCache, logBook, log } = deps
+  const { catalog, storage, conversion, runtimes, memory, promptCache, logBook, log } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
   const owners = ownersSeen(deps.severalOwners)
   const inputs = createInputBook()
@@ -74,7 +75,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     const variant = requireFiles(spec.variant)
     const files =
       variant.format === 'gguf' ? ownFiles(variant) : await conversion.convert(variant, options.dtype, waiting)
-    return launchSpec({ ...spec, variant }, files, storage)
+    return launchSpec({ ...spec, variant }, files, catalog)
   }
 
   async function estimateOf(spec: EngineSpec, waiting: Waiting): Promise<LlamaServerEstimate> {

@@ -321,7 +321,8 @@ t.test('errors by their class', async t => {
   const png = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0KGgo=' } }
   const table: [object, new (...args: never[]) => Error, object][] = [
     [{ model: 'no/such' }, Anthropic.NotFoundError, { type: 'not_found_error', errorCode: 'model_not_found' }],
-    [{ model: 'nonsense' }, Anthropic.BadRequestError, { errorCode: 'invalid_model_name' }],
+    [{ model: 'nonsense' }, Anthropic.NotFoundError, { errorCode: 'model_not_found' }],
+    [{ model: 'a b' }, Anthropic.BadRequestError, { errorCode: 'invalid_model_name' }],
     [{ max_tokens: undefined }, Anthropic.BadRequestError, { errorCode: 'invalid_request', message: /max_tokens/ }],
     [{ temperature: -1 }, Anthropic.BadRequestError, { errorCode: 'invalid_option' }],
     [{ messages: [{ role: 'user', content: [url] }] }, Anthropic.BadRequestError, { message: /base64/ }],

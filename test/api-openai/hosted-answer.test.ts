@@ -300,9 +300,9 @@ t.test('rankings', async t => {
 })
 
 t.test('pages of models', async t => {
-  const variants = ['a', 'b', 'c', 'd'].map(name => variantOf('x', name))
+  const models = ['a', 'b', 'c', 'd'].map(name => ({ model: variantOf('x', name) }))
   const page = (query: object) => {
-    const { data, ...rest } = modelPage(variants, () => 1, query)
+    const { data, ...rest } = modelPage(models, () => 1, query)
     return [data.map(({ id }) => id.slice(2)).join(''), rest.first_id, rest.last_id, rest.has_more]
   }
   t.strictSame(page({}), ['abcd', 'x/a', 'x/d', false])

@@ -264,7 +264,7 @@ t.test('errors by their types', async t => {
   const model = DEMO
   const table: [object, new (...args: never[]) => Error, Record<string, unknown>][] = [
     [{ model: 'corral/nothing', input: 'Hi' }, OpenAI.NotFoundError, { code: 'model_not_found', param: 'model' }],
-    [{ model: 'nothing', input: 'Hi' }, OpenAI.BadRequestError, { code: 'invalid_model_name', param: 'model' }],
+    [{ model: 'nothing', input: 'Hi' }, OpenAI.NotFoundError, { code: 'model_not_found', param: 'model' }],
     [{ input: 'Hi' }, OpenAI.BadRequestError, { code: 'invalid_model_name', param: 'model' }],
     [{ model }, OpenAI.BadRequestError, { code: 'invalid_request', param: 'input', message: /input/ }],
     [{ model, input: [] }, OpenAI.BadRequestError, { code: 'invalid_request', param: 'input' }],

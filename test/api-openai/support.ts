@@ -208,7 +208,12 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
       return options.startEngine(launchSpec({ ...spec, variant }, ownFiles(variant), storage), waiting)
     }
   })
-  const catalog = createCatalog(storage, () => new Map(), pino({ level: 'silent' }))
+  const namesakes = (name: string) => {
+    const found = options.variants.filter(({ model }) => model.name.toLowerCase() === name.toLowerCase())
+    const keys = new Set(found.map(({ model }) => modelKey(model)))
+    return [...keys].map(key => found.filter(({ model }) => modelKey(model) === key))
+  }
+  const catalog = createCatalog({ ...storage, namesakes }, () => new Map(), pino({ level: 'silent' }))
   const scheduler = createScheduler({
     storage,
     catalog,

@@ -162,7 +162,7 @@ async function importRace(t: Test, real: string, evil: string, path: string): Pr
   writeFileSync(join(root, 'm.gguf'), INSIDE)
   symlinkSync(join(dir, 'outside'), join(root, 'evil'))
   symlinkSync(join(dir, 'outside', 'm.gguf'), join(root, 'evil.gguf'))
-  const { store } = await openStore(join(dir, 'models'), undefined, [root])
+  const { store } = await openStore(join(dir, 'models'), [root])
   // In a process of its own, at any moment: real → a, evil → real, and back.
   const swap = `const { renameSync: r } = require('node:fs'); process.chdir(${JSON.stringify(root)}); process.stdout.write('.')
     const pause = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Math.random() * 8)
@@ -207,7 +207,7 @@ t.test('what an import looks at is bounded, and special files are never read', a
   const dir = t.testdir({ root: { many: {}, st: {} }, models: {} })
   const root = join(dir, 'root')
   for (let n = 0; n <= 10_000; n++) writeFileSync(join(root, 'many', `${n}`), '')
-  const { store } = await openStore(join(dir, 'models'), undefined, [root])
+  const { store } = await openStore(join(dir, 'models'), [root])
   const take = (path: string, caller = CALLER) => store.import({ path, name: name('a/x'), caller })
   await t.rejects(take(join(root, 'many')), { code: 'invalid_request', message: /more than 10000 files/ })
   for (let n = 0; n < 60; n++) symlinkSync(`chain-${n + 1}`, join(root, `chain-${n}`))

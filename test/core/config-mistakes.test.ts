@@ -55,8 +55,10 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
       '4:16',
       /models\."a\/b"\.options\.num_ctx must be a whole number/
     ],
-    ['models:\n  a/b:\n    aliases: [c]', '3:15', /"c" is not a model name: the owner is missing/],
-    ['models:\n  a/b:\n    aliases: ["c/d:Q8_0"]', '3:15', /names a variant; an alias is <owner>\/<name>/],
+    ['models:\n  a/b:\n    aliases: [c d]', '3:15', /"c d" is not a model name/],
+    ['models:\n  a/b:\n    aliases: ["gpt-4o:Q8_0"]', '3:15', /names a variant/],
+    ['models:\n  a/b: {aliases: [gpt-4o]}\n  e/f: {aliases: [GPT-4o]}', '3:19', /alias of "a\/b" already/],
+    ['models:\n  a/b:\n    aliases: ["c/d:Q8_0"]', '3:15', /names a variant; an alias is a name, or <owner>\/<name>/],
     [
       'models:\n  a/b: {aliases: [c/d]}\n  e/f: {aliases: [C/D]}',
       '3:19',

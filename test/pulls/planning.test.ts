@@ -51,7 +51,7 @@ t.test('hubs are searched in order', async t => {
     'one that is down is passed'
   )
   await t.rejects(downloads.plan(plan('acme/none'), {}), { code: 'hub_unreachable', message: 'It is down.' })
-  for (const bad of ['', 'tiny', 'a/b/c/d', '../x', 'ftp:acme/x', 'acme/x:']) {
+  for (const bad of ['', 'hf:tiny', 'a/b/c/d', '../x', 'ftp:acme/x', 'acme/x:']) {
     await t.rejects(downloads.plan(plan(bad), {}), { code: /invalid_(model_name|request)/ }, bad)
   }
   await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF', 'no name'), {}), { code: 'invalid_model_name' })
@@ -63,6 +63,52 @@ t.test('hubs are searched in order', async t => {
   const none = await setting(t, { search: ['nowhere'] })
   t.match(none.log.join(''), /names hubs that are not enabled: nowhere/)
   await t.rejects(none.downloads.plan(plan('Acme/Tiny-GGUF'), {}), { code: 'repo_not_found', message: /hf:/ })
+})
+
+t.test('names without an owner', async t => {
+  const at = await setting(t, {
+    contents: {
+      'Acme/Tiny-GGUF': { 'tiny-Q4_K_M.gguf': model(4), 'tiny-Q2_K.gguf': model(8) },
+      'Qwen/Qwen3-8B-GGUF': { 'Qwen3-8B-Q4_K_M.gguf': model(1), 'Qwen3-8B-Q8_0.gguf': model(2) }
+    }
+  })
+  const { downloads, hub, store } = at
+  const known = await downloads.plan(plan('qwen3:8b'), {})
+  t.match(known, {
+    name: { owner: 'Qwen', name: 'Qwen3-8B-GGUF' },
+    label: 'Q8_0',
+    repository: { hub: 'huggingface', id: 'Qwen/Qwen3-8B-GGUF' },
+    reason:
+      /^qwen3:8b is Qwen\/Qwen3-8B-GGUF at Hugging Face, published by Qwen \(source: https:\/\/huggingface\.co\/Qwen\/Qwen3-8B-GGUF\)\. \S/
+  })
+  t.match(await downloads.plan(plan('qwen3:8b-q4_K_M'), {}), { label: 'Q4_K_M' })
+  t.match(await downloads.plan(plan('qwen3:8b', 'me/mine'), {}), { name: { owner: 'me', name: 'mine' } })
+  const requested = hub.requested.length
+  await t.rejects(downloads.plan(plan('llama3.2'), {}), {
+    code: 'repo_not_found',
+    message: /"llama3\.2" is not here, and no publisher's own .*"corral search llama3\.2".*<owner>\/<name>/
+  })
+  await t.rejects(downloads.plan(plan('quen3:8b'), {}), { code: 'repo_not_found', message: /Did you mean "qwen3"\?/ })
+  await t.rejects(downloads.plan(plan('tiny-gguf'), {}), { code: 'repo_not_found' })
+  t.equal(hub.requested.length, requested, 'no hub is asked for a name that it cannot have')
+
+  const { pull } = await at.pull('Acme/Tiny-GGUF')
+  await watching(pull).result
+  t.match(await downloads.plan(plan('TINY-gguf'), {}), { name: { owner: 'Acme' }, label: 'Q4_K_M', present: true })
+  t.match(
+    await downloads.plan(plan('tiny-gguf:Q2_K'), {}),
+    { name: { owner: 'Acme' }, label: 'Q2_K', present: false },
+    'another variant of the model that is here'
+  )
+  const file = join(at.home, 'x-F16.gguf')
+  writeFileSync(file, model(3))
+  await store.import({ path: file, name: parseModelName('me/own') })
+  t.match(await downloads.plan(plan('own'), {}), { present: true, reason: /was imported from/ }, 'no hub has it')
+  await store.import({ path: file, name: parseModelName('other/tiny-gguf') })
+  await t.rejects(downloads.plan(plan('tiny-gguf'), {}), {
+    code: 'model_not_found',
+    message: /Acme\/Tiny-GGUF or other\/tiny-gguf/
+  })
 })
 
 t.test('models that are stored already', async t => {

@@ -19,6 +19,7 @@ import { CorralError } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { createDownloads, type DownloadsService } from '../../plugins/download/pulls/downloads-service.ts'
 import type { TransferRequest, TransferredFile, Transfers } from '../../plugins/download/transfer/transfers.ts'
+import { createCatalog } from '../../plugins/storage/catalog.ts'
 import { ModelStore } from '../../plugins/storage/model-store.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
 
@@ -229,6 +230,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
   const logger = pino({ level: 'debug' }, { write: line => void log.push(line) })
   const paths = dataPaths(home, undefined)
   const store = await ModelStore.open(paths.models, logger)
+  const catalog = createCatalog(store, () => new Map(), logger)
   const hub = scriptedHub('huggingface', structuredClone(options.contents ?? TINY), ['hf:', 'hf.co/'])
   for (const [id, files] of Object.entries(options.contents ?? TINY)) hub.contents[id] = { ...files }
   const other = scriptedHub('modelscope', {})
@@ -236,6 +238,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
   const finished: PullEvent[] = []
   const service = createDownloads({
     storage: store,
+    catalog,
     transfers,
     paths,
     search: options.search ?? ['huggingface', 'modelscope'],

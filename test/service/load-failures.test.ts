@@ -346,8 +346,8 @@ t.test('logs of a model', async t => {
     body: { code: 'model_not_found' }
   })
   t.match(await corral.json('/api/logs/nonsense', undefined, { local: true }), {
-    status: 400,
-    body: { code: 'invalid_model_name' }
+    status: 404,
+    body: { code: 'model_not_found' }
   })
   t.match(await corral.json(`/api/logs/${model}?lines=-1`, undefined, { local: true }), {
     status: 400,

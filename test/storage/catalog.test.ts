@@ -2,6 +2,7 @@ import t from 'tap'
 import type { BroughtModel } from '../../core/contracts/models.ts'
 import { hasFiles, requireFiles } from '../../core/contracts/storage.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
+import { aliasesOf } from '../../plugins/storage/aliases.ts'
 import { createCatalog } from '../../plugins/storage/catalog.ts'
 import { engineSpec } from '../engine/support.ts'
 
@@ -14,9 +15,13 @@ t.test('models in storage and of plugins are listed alike; names in storage go f
     { name: 'Corral/Tiny-Chat', capabilities: ['embedding'] }
   ]
   const logged: unknown[] = []
-  const aliases = new Map([['my/alias', parseModelName('far/tiny')]])
+  const aliases = aliasesOf({ 'far/tiny': { aliases: ['my/alias'] } })
   const catalog = createCatalog(
-    { list: () => [stored], variants: ({ name }) => (name.toLowerCase() === 'tiny-chat' ? [stored] : []) },
+    {
+      list: () => [stored],
+      variants: ({ name }) => (name.toLowerCase() === 'tiny-chat' ? [stored] : []),
+      namesakes: name => (name.toLowerCase() === 'tiny-chat' ? [[stored]] : [])
+    },
     () => aliases,
     { error: (message: unknown) => logged.push(message) }
   )

@@ -5,7 +5,6 @@ import t from 'tap'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import type { PluginContext } from '../../core/plugins/plugin.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
-import { aliasesOf } from '../../plugins/storage/aliases.ts'
 import storagePlugin from '../../plugins/storage/index.ts'
 import { stageFiles } from '../../plugins/storage/staging.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
@@ -62,32 +61,6 @@ t.test('variants of a model', async t => {
   t.notOk(existsSync(join(models, 'Own')), "an owner's folder goes with its last model")
   await t.rejects(store.remove(name('own/model')), { code: 'model_not_found' })
   await t.rejects(store.remove(name('a/first:Q2_K')), { code: 'model_not_found' })
-})
-
-t.test('other names of a model', async t => {
-  const dir = t.testdir()
-  const { models, add } = await setUp(dir)
-  await add('a/b:Q1', 1)
-  await add('a/b:Q2', 2)
-  await add('own/model', 3)
-  const settings = { 'a/b': { aliases: ['Some/Alias', 'own/model'] }, 'a/b:q2': { aliases: ['other/alias'] } }
-  const aliased = (await openStore(models, aliasesOf(settings))).store
-  const label = (text: string) => aliased.find(name(text))?.publicName
-  t.equal(label('some/ALIAS'), 'a/b')
-  t.equal(label('some/alias:q2'), 'a/b:Q2')
-  t.equal(label('other/alias'), 'a/b:Q2')
-  t.equal(label('other/alias:q1'), 'a/b', "a request's own variant counts")
-  t.equal(label('own/model'), 'own/model', 'what is stored goes before an alias')
-  t.equal(label('some/other'), undefined)
-  t.throws(() => aliased.get(name('some/alias:Q9')), { code: 'model_not_found' })
-  t.same(aliased.variants(name('some/alias')), [], 'an alias has nothing of its own')
-  for (const text of ['some/alias', 'some/alias:q2']) {
-    await t.rejects(aliased.remove(name(text)), { code: 'model_not_found', message: /another name of "a\/b"/ }, text)
-  }
-  t.equal((await aliased.setDefault(name('other/alias'))).publicName, 'a/b')
-  t.equal(aliased.get(name('a/b')).label, 'Q2')
-  t.equal((await aliased.remove(name('a/b'))).length, 2)
-  t.equal(label('some/alias'), undefined)
 })
 
 t.test('the same content again, and another one', async t => {

@@ -4,18 +4,16 @@ import { join } from 'node:path'
 import pino from 'pino'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
-import type { Aliases } from '../../plugins/storage/aliases.ts'
 import { ModelStore } from '../../plugins/storage/model-store.ts'
 
 /** A store whose log lines are kept in `lines`. */
 export async function openStore(
   models: string,
-  aliases?: Aliases,
   importRoots?: string[]
 ): Promise<{ store: ModelStore; lines: string[] }> {
   const lines: string[] = []
   const log = pino({ level: 'info' }, { write: (line: string) => void lines.push(line) })
-  return { store: await ModelStore.open(models, log, aliases && (() => aliases), importRoots), lines }
+  return { store: await ModelStore.open(models, log, importRoots), lines }
 }
 
 export const name = parseModelName

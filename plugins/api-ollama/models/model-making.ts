@@ -18,7 +18,7 @@ import { bodyObject } from '../../../core/http/json-body.ts'
 import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, jsonOrStream, nativeRoute, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
-import type { ModelName } from '../../../core/models/model-name.ts'
+import { type ModelName, parseRequestedName } from '../../../core/models/model-name.ts'
 import { refuseWhilePulled } from '../../../core/models/stored-variant.ts'
 import { type BlobStore, blobRoutes } from './blobs.ts'
 import { CreateRequestSchema, type Making, mergedDefaults, readCreateRequest } from './create-request.ts'
@@ -77,8 +77,8 @@ export function modelMakingRoutes(
   streams: EventStreams
 ): FastifyPluginAsync {
   const stored = (name: unknown, caller: Caller) =>
-    requireFiles(catalogFor(deps.catalog, caller).get(naming.parse(name, caller)))
-  const newName = naming.toCreate ?? naming.parse
+    requireFiles(catalogFor(deps.catalog, caller).get(parseRequestedName(name)))
+  const newName = naming.toCreate
 
   return async instance => {
     await instance.register(blobRoutes(deps.blobs, deps.uploads, deps.uploadStall))

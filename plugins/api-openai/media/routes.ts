@@ -5,7 +5,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { Given, ListOf, Loose, named } from '../../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, jsonOrStream } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
-import { parseModelName } from '../../../core/models/model-name.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { openaiRoute } from '../openai-error.ts'
 import { acceptForms } from './form-body.ts'
 import { TranscriptionRequest, transcribe } from './transcribe.ts'
@@ -73,7 +73,7 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         }),
         async request => {
           const { publicName } = catalogFor(deps.catalog, request.caller).get(
-            parseModelName(request.body.model ?? request.body.name)
+            parseRequestedName(request.body.model ?? request.body.name)
           )
           throw new CorralError(
             'unsupported_capability',

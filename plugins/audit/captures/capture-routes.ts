@@ -9,7 +9,7 @@ import type { EventStreams } from '../../../core/contracts/native-api.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { Given, Loose } from '../../../core/http/request-fields.ts'
 import { json, jsonOrStream, nativeRoute } from '../../../core/http/response-schemas.ts'
-import { bareName, parseModelName } from '../../../core/models/model-name.ts'
+import { bareName, parseRequestedName } from '../../../core/models/model-name.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { CaptureRecordSchema, CaptureSchema } from './capture-records.ts'
@@ -146,9 +146,9 @@ function parsed(line: string): unknown {
 
 /** The public name of a model that is here. @throws CorralError */
 function knownModel(catalog: Pick<Catalog, 'get'>, text: string): string {
-  const name = parseModelName(text)
-  const { publicName } = catalog.get(name)
-  return name.variant === undefined ? bareName(parseModelName(publicName)) : publicName
+  const name = parseRequestedName(text)
+  const { publicName, model } = catalog.get(name)
+  return name.variant === undefined ? bareName(model) : publicName
 }
 
 function timeOf(text: string | number | null | undefined): number {

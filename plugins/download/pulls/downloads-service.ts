@@ -12,7 +12,7 @@ import type {
 import type { Hub } from '../../../core/contracts/hubs.ts'
 import { untilAborted, type Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
-import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
+import { bareName, modelKey, parseRequestedName, type RequestedName } from '../../../core/models/model-name.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { searchHubs } from '../hub-search.ts'
 import { fetchedBytes, missingBytes, originOf, variantWithFiles } from './pull-files.ts'
@@ -88,10 +88,10 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   }
 
   /** The pulls of a model, or of one variant where the name has a label. */
-  function jobsOf(name: ModelName): PullJob[] {
+  function jobsOf(name: RequestedName): PullJob[] {
     return [...jobs.values()].filter(
       ({ plan }) =>
-        modelKey(plan.name) === modelKey(name) &&
+        modelKey(name.owner === undefined ? { name: plan.name.name } : plan.name) === modelKey(name) &&
         (name.variant === undefined || plan.label.toLowerCase() === name.variant.toLowerCase())
     )
   }
@@ -100,9 +100,9 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   function jobNamed(id: string): PullJob {
     const named = [...jobs.values()].find(job => job.id === id)
     if (named) return named
-    let name: ModelName
+    let name: RequestedName
     try {
-      name = parseModelName(id)
+      name = parseRequestedName(id)
     } catch (error) {
       if (error instanceof CorralError) throw pullNotFound(id)
       throw error

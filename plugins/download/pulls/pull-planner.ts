@@ -1,18 +1,29 @@
 import { randomBytes } from 'node:crypto'
 import { mkdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
+import { nearest } from '../../../core/config/suggestion.ts'
 import type { PullPlan, PullRequest } from '../../../core/contracts/downloads.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
+import type { Catalog, Model } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
+import { requireFiles, type Storage, type StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
-import { bareName, parseModelName } from '../../../core/models/model-name.ts'
+import {
+  bareName,
+  modelKey,
+  nameText,
+  parseModelName,
+  parseRequestedName,
+  publicModelName,
+  type RequestedName
+} from '../../../core/models/model-name.ts'
 import { conflictingVariant, originInWords } from '../../../core/models/stored-variant.ts'
 import { EVERY_ADDRESS } from '../../../core/system/allowed-address.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
 import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
+import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
 import { diskSpace } from '../transfer/transfer-errors.ts'
@@ -21,6 +32,8 @@ import { missingBytes, originOf, variantWithFiles } from './pull-files.ts'
 
 export interface PlannerContext {
   storage: Storage
+  /** Has the models that short names and aliases mean. */
+  catalog: Pick<Catalog, 'find' | 'get'>
   transfers: Transfers
   paths: DataPaths
   hubs: readonly Hub[]
@@ -50,7 +63,9 @@ type Locate = (file: HubFile) => Promise<FileLocation>
 /** Plans what a pull would download. */
 export async function planPull(context: PlannerContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
   const { storage, paths, hubs, hubOf, search } = context
-  const reference = parsePullReference(request.model, hubs)
+  const known = meaningOf(context, request.model)
+  if (known && 'here' in known) return presentPlan(known.here, `It ${originInWords(known.here.origin)}.`)
+  const reference = parsePullReference(known?.model ?? request.model, hubs)
   const isLocal = request.caller.isLocal === true
   const privateAddresses = addressesOf(context, isLocal)
   const as = request.as ? parseModelName(request.as) : undefined
@@ -87,6 +102,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const { files: _, ...place } = repository
   const planned = {
     ...choice,
+    reason: [known?.reason, choice.reason].filter(Boolean).join(' '),
     name: { owner, name },
     label: wanted.variant ?? choice.label,
     repository: place,
@@ -106,6 +122,72 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
     )
   }
   return { ...planned, disk, warnings, present }
+}
+
+/** What the name of a pull stands for: a model that is here and of no hub, or another name, and why. */
+type Meaning = { here: StoredVariant } | { model: string; reason?: string }
+
+/**
+ * What a name means that is no hub's own: an alias or a short name.
+ *
+ * 1. A model that is here: it is brought up to date, from where it came.
+ * 2. What a publisher is known to offer under a name without an owner.
+ *
+ * @returns undefined for the names and addresses of hubs
+ * @throws CorralError `repo_not_found` for a name without an owner that stands for nothing; `model_not_found` where it may
+ * be several models
+ */
+function meaningOf({ catalog, hubs }: PlannerContext, text: string): Meaning | undefined {
+  const whole = text.trim()
+  const isHubs = hubs.some(({ prefixes }) =>
+    prefixes.some(prefix => whole.toLowerCase().startsWith(prefix.toLowerCase()))
+  )
+  if (isHubs || !/^[^/:@]+(?:\/[^/:@]+)?(?::[^/:@]+)?$/.test(whole)) return undefined
+  const name = parseRequestedName(whole)
+  const here = modelHere(catalog, name)
+  if (here && name.owner !== undefined && modelKey(here.model) === modelKey(name)) return undefined
+  if (here) {
+    const stored = requireFiles(here)
+    if (stored.origin.kind !== 'hub') return { here: stored }
+    const { variant } = name.variant === undefined ? publicModelName(stored) : name
+    return { model: nameText({ ...stored.model, variant }) }
+  }
+  if (name.owner !== undefined) return undefined
+  const known = knownName(name)
+  if (!known) throw unknownName(name)
+  const { model, publisher, source } = known
+  const repository = bareName(model)
+  return {
+    model: `hf:${nameText(model)}`,
+    reason: `${whole} is ${repository} at Hugging Face, published by ${publisher} (source: ${source}).`
+  }
+}
+
+/**
+ * The model that a name means here; a variant that it has not may be at its hub.
+ * @throws CorralError `model_not_found` naming the models where a short name may be several
+ */
+function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Model | undefined {
+  try {
+    return catalog.find(name) ?? catalog.get({ ...name, variant: undefined })
+  } catch (error) {
+    const isAbsent = error instanceof CorralError && error.code === 'model_not_found' && !error.details?.candidates
+    if (isAbsent) return undefined
+    throw error
+  }
+}
+
+/** For a name without an owner that neither is here nor has a known publisher. */
+function unknownName(name: RequestedName): CorralError {
+  const similar = nearest(modelKey({ name: name.name }), Object.keys(KNOWN_NAMES))
+  const meant = similar === undefined || similar === modelKey({ name: name.name }) ? '' : ` Did you mean "${similar}"?`
+  return new CorralError(
+    'repo_not_found',
+    `"${nameText(name)}" is not here, and no publisher's own repository is known by that name.${meant} ` +
+      `"corral search ${name.name}" looks for it at the hubs; pull it by <owner>/<name>, such as Qwen/Qwen3-8B-GGUF ` +
+      'or hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M.',
+    { param: 'model' }
+  )
 }
 
 /** The plan of a stored model that no hub has. */

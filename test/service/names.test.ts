@@ -1,0 +1,190 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { corral as command } from '../command-line/command.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
+import { ggufBytes } from '../support/gguf-writer.ts'
+
+const ALIASES = `models:
+  ${DEMO}:
+    aliases: [gpt-4o, claude-haiku-4-5, text-embedding-3-small, my/helper]
+    draft: {model: tiny-chat, max_tokens: 4}
+`
+const corral = await startCorral(t, { config: ALIASES })
+const QUESTION = { messages: [CAPITAL_QUESTION], stream: false, options: { temperature: 0 } }
+const SHORT = ['tiny-chat', 'TINY-Chat:latest', 'tiny-chat:f16', 'gpt-4o', 'GPT-4o:latest', `hf.co/${DEMO}`]
+
+t.test('short names and aliases on every surface; replies say the name that was asked for', async t => {
+  for (const model of SHORT) {
+    for (const prefix of ['/api', '/ollama/api']) {
+      const { status, body } = await corral.json(`${prefix}/chat`, { ...QUESTION, model })
+      t.match(
+        { status, body },
+        { status: 200, body: { model, message: { content: CAPITAL_ANSWER } } },
+        `${prefix} ${model}`
+      )
+    }
+    for (const prefix of ['/v1', '/ollama/v1']) {
+      const { status, body } = await corral.json(`${prefix}/chat/completions`, { ...QUESTION, model })
+      t.match({ status, model: body.model }, { status: 200, model }, `${prefix} ${model}`)
+    }
+  }
+  const model = 'gpt-4o'
+  const few = { max_tokens: 2 }
+  const asked: [path: string, body: object][] = [
+    ['/api/generate', { model, prompt: 'Hi', stream: false, options: few }],
+    ['/v1/completions', { model, prompt: 'Hi', ...few }],
+    ['/v1/responses', { model, input: 'Hi', max_output_tokens: 2 }],
+    ['/v1/messages', { model, messages: [CAPITAL_QUESTION], ...few }],
+    ['/anthropic/v1/messages', { model, messages: [CAPITAL_QUESTION], ...few }],
+    ['/v1/embeddings', { model, input: 'Hi' }],
+    ['/api/embed', { model, input: 'Hi' }]
+  ]
+  for (const [path, body] of asked) {
+    const reply = await corral.json(path, body)
+    t.match({ status: reply.status, model: reply.body.model }, { status: 200, model }, path)
+  }
+  for (const [path, body] of [
+    ['/v1/messages/count_tokens', { model, messages: [CAPITAL_QUESTION] }],
+    ['/v1/tokenize', { model, content: 'Hi' }],
+    ['/api/show', { model }],
+    ['/api/load', { model }]
+  ] as const) {
+    t.match(await corral.json(path, body), { status: 200 }, path)
+  }
+  t.match((await corral.json('/api/show', { model: 'tiny-chat' })).body.details, { name: DEMO })
+  t.match(await corral.json('/v1/audio/speech', { model, input: 'x' }), {
+    status: 400,
+    body: { error: { code: 'unsupported_capability' } }
+  })
+  const commandLines = corral.enginePids().map(pid => readFileSync(`/proc/${pid}/cmdline`, 'utf8'))
+  t.ok(
+    commandLines.some(text => text.includes('--model-draft')),
+    'the draft model is found by its short name'
+  )
+  t.equal(commandLines.length, 2, 'one engine for conversations and one for embeddings, whatever the names')
+})
+
+t.test('lists show the names by which clients ask', async t => {
+  const { data } = (await corral.json('/v1/models')).body
+  t.same(
+    data.map(({ id }: any) => id),
+    [DEMO, 'gpt-4o', 'claude-haiku-4-5', 'text-embedding-3-small', 'my/helper']
+  )
+  t.match(data[1], { owned_by: 'corral', root: DEMO, max_input_tokens: Number })
+  t.match((await corral.json('/v1/models?limit=1&after_id=gpt-4o')).body, { first_id: 'claude-haiku-4-5' })
+  for (const [asked, id] of [
+    ['gpt-4o', 'gpt-4o'],
+    ['my/helper', 'my/helper'],
+    ['my%2Fhelper', 'my/helper'],
+    ['tiny-chat', DEMO],
+    ['corral%2Ftiny-chat', DEMO],
+    ['tiny-chat:F16', DEMO]
+  ] as const) {
+    t.match(await corral.json(`/v1/models/${asked}`), { status: 200, body: { id } }, asked)
+    t.match(await corral.json(`/anthropic/v1/models/${asked}`), { status: 200 }, asked)
+  }
+  t.match((await corral.json('/anthropic/v1/models')).body.data[2], { id: 'claude-haiku-4-5' })
+  const ollama = (await corral.json('/ollama/api/tags')).body.models
+  t.same(
+    ollama.map(({ name }: any) => name),
+    [`${DEMO}:latest`, 'gpt-4o:latest', 'claude-haiku-4-5:latest', 'text-embedding-3-small:latest', 'my/helper:latest']
+  )
+  t.match(ollama[1], { model: 'gpt-4o:latest', digest: ollama[0].digest, details: { parent_model: `${DEMO}:latest` } })
+  const native = (await corral.json('/api/tags')).body.models
+  t.equal(native.length, 1, 'the list of what is on the disk')
+  t.same(native[0].aliases, ['gpt-4o', 'claude-haiku-4-5', 'text-embedding-3-small', 'my/helper'])
+})
+
+t.test('what is not here: 404, what was meant, and what to do next', async t => {
+  const meant =
+    /There is no model "tiny-chatt" here\. Did you mean "corral\/tiny-chat"\? "corral list" .*"corral search/
+  for (const [path, body] of [
+    ['/api/chat', QUESTION],
+    ['/api/show', {}],
+    ['/api/stop', {}],
+    ['/api/load', {}],
+    ['/api/default', {}],
+    ['/api/convert', { dtype: 'q8_0' }],
+    ['/ollama/api/chat', QUESTION]
+  ] as const) {
+    const reply = await corral.json(path, { ...body, model: 'tiny-chatt' })
+    t.match(reply, { status: 404, body: { code: 'model_not_found', error: meant } }, path)
+  }
+  const hosted = await corral.json('/v1/chat/completions', { ...QUESTION, model: 'tiny-chatt' })
+  t.match(hosted, { status: 404, body: { error: { code: 'model_not_found', param: 'model', message: meant } } })
+  const anthropic = await corral.json('/v1/messages', { ...QUESTION, max_tokens: 1, model: 'tiny-chatt' })
+  t.match(anthropic, { status: 404, body: { error: { type: 'not_found_error', message: meant } } })
+  t.match(await corral.json('/api/logs/tiny-chatt', undefined, { local: true }), {
+    status: 404,
+    body: { error: meant }
+  })
+  const remove = await corral.json('/api/delete', { model: 'tiny-chatt' }, { method: 'DELETE' })
+  t.match(remove, { status: 404, body: { error: meant } })
+  const owned = await corral.json('/api/show', { model: 'coral/tiny-chat-GGUF' })
+  t.match(owned.body.error, /Did you mean "corral\/tiny-chat"\?.*"corral pull coral\/tiny-chat-GGUF" downloads it/)
+})
+
+t.test('the command line', async t => {
+  const run = (...args: string[]) => command(args, { home: corral.home })
+  t.match(await run('show', 'tiny-chat'), { code: 0, stdout: /^corral\/tiny-chat\n/ })
+  t.match(await run('run', 'gpt-4o', 'What is the capital of France?', '--temperature', '0'), {
+    code: 0,
+    stdout: /Paris/
+  })
+  t.match(await run('logs', 'tiny-chat', '-n', '1'), { code: 0 })
+  t.match(await run('stop', 'tiny-chat'), { code: 0, stderr: /stopped tiny-chat/ })
+  t.match(await run('show', 'tiny-cat'), { code: 4, stderr: /Did you mean "corral\/tiny-chat"\?/ })
+  t.match(await run('show', 'tiny chat'), { code: 2, stderr: /is not a model name/ })
+  t.match(await run('pull', 'llama3.2'), { code: 4, stderr: /corral search llama3\.2/ })
+  t.match(await run('pull', 'x/y', '--as', 'mine'), { code: 2, stderr: /the owner is missing/ })
+})
+
+t.test('names that may be several models, and deletions', async t => {
+  const file = join(t.testdir(), 'weights.gguf')
+  const add = async (model: string, seed: number) => {
+    writeFileSync(file, ggufBytes({ seed }))
+    t.match(await corral.json('/api/import', { model, path: file }, { local: true }), { status: 200 }, model)
+  }
+  await add('one/twin', 1)
+  t.match(await corral.json('/api/show', { model: 'twin' }), { status: 200, body: { details: { name: 'one/twin' } } })
+  await add('two/twin:Q8_0', 2)
+  const both = { status: 404, body: { code: 'model_not_found', error: /"twin" may be one\/twin or two\/twin\./ } }
+  t.match(await corral.json('/api/show', { model: 'twin' }), both, 'as soon as another one is stored')
+  t.same((await corral.json('/api/show', { model: 'twin' })).body.candidates, ['one/twin', 'two/twin'])
+  t.match(await corral.json('/api/delete', { model: 'twin' }, { method: 'DELETE' }), both)
+  t.match(await corral.json('/api/pull', { model: 'twin', stream: false }), both)
+  t.match(await corral.json('/api/show', { model: 'twin:Q8_0' }), { body: { details: { name: 'two/twin' } } })
+  await add('library/twin', 3)
+  for (const prefix of ['/api', '/ollama/api']) {
+    const { body } = await corral.json(`${prefix}/show`, { model: 'twin' })
+    t.match(body.details.name, /^(?:library\/twin|twin:latest)$/, 'one that was stored without an owner goes first')
+  }
+  for (const model of ['gpt-4o', 'my/helper']) {
+    const refused = await corral.json('/api/delete', { model }, { method: 'DELETE' })
+    t.match(refused, { status: 404, body: { error: /only another name of "corral\/tiny-chat"/ } }, model)
+  }
+  t.match(await corral.json('/api/delete', { model: 'TWIN' }, { method: 'DELETE' }), { status: 200 })
+  t.match(await corral.json('/api/delete', { model: 'two/twin' }, { method: 'DELETE' }), { status: 200 })
+  t.match(await corral.json('/api/delete', { model: 'twin' }, { method: 'DELETE' }), { status: 200 }, 'the last one')
+  t.match(await corral.json('/api/show', { model: 'one/twin' }), { status: 404 })
+})
+
+t.test('keys', async t => {
+  const { body } = await corral.json('/api/keys', { name: 'alice', models: ['gpt-4o'] }, { local: true })
+  const other = (await corral.json('/api/keys', { name: 'bob', models: ['nobody/*'] }, { local: true })).body
+  const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
+  const chat = (model: string, key: string) => corral.json('/api/chat', { ...QUESTION, model }, as(key))
+  t.match(await chat('gpt-4o', body.key), { status: 200, body: { model: 'gpt-4o' } })
+  t.match(await chat('tiny-chat', body.key), { status: 404, body: { code: 'model_not_found' } })
+  t.match(await chat(DEMO, body.key), { status: 403, body: { code: 'forbidden_model' } })
+  t.same(
+    (await corral.json('/v1/models', undefined, as(body.key))).body.data.map(({ id }: any) => id),
+    ['gpt-4o']
+  )
+  for (const model of ['tiny-chat', 'gpt-4o', 'tiny-chatt', 'claude-haiku-4-5']) {
+    const reply = await chat(model, other.key)
+    t.equal(reply.status, 404, model)
+    t.notMatch(reply.body.error, /corral\//, 'nobody learns of models that their key may not use')
+  }
+})
