@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
+import type { Caller } from '../../core/contracts/callers.ts'
 import { WorkStepSchema } from '../../core/contracts/native-records.ts'
 import { progressText } from '../../core/contracts/progress.ts'
 import {
@@ -16,6 +17,8 @@ import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { Loose, named, Titled } from '../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, MODEL_ERRORS, nativeRoute } from '../../core/http/response-schemas.ts'
+import { catalogFor } from '../../core/models/allowed-models.ts'
+import { parseRequestedName, publicModelName } from '../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
 
@@ -41,7 +44,9 @@ const OF_REQUEST: readonly ErrorCode[] = [
 ]
 
 /** Trials of other settings, which `corral bench` measures with. Flags of an engine are an admin's. */
-export function trialRoutes({ scheduler, engines, naming, streams }: NativeDependencies): FastifyPluginAsync {
+export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDependencies): FastifyPluginAsync {
+  const meant = (name: string, caller: Caller) =>
+    publicModelName(catalogFor(catalog, caller).get(parseRequestedName(name)))
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
@@ -69,7 +74,7 @@ export function trialRoutes({ scheduler, engines, naming, streams }: NativeDepen
     })
     app.post('/trials', begin, async (request, reply) => {
       const { body, caller } = request
-      const model = naming.parse(nameOf(body), caller)
+      const model = meant(nameOf(body), caller)
       const signal = clientSignal(reply)
       await streams.reply(request, reply, async stream => {
         let said = ''
@@ -128,7 +133,7 @@ export function trialRoutes({ scheduler, engines, naming, streams }: NativeDepen
       errors: [...FILE_ERRORS, 'runtime_missing']
     })
     app.post('/trials/tunables', tunables, async ({ body, caller }) => ({
-      tunables: await scheduler.tunables(naming.parse(nameOf(body), caller), body.settings ?? {}),
+      tunables: await scheduler.tunables(meant(nameOf(body), caller), body.settings ?? {}),
       file: app.configFile() ?? null
     }))
 

@@ -44,6 +44,7 @@ export default definePlugin({
       log
     })
     const provider = createLlamaServerProvider({
+      catalog: service('catalog'),
       storage,
       conversion: service('conversion'),
       runtimes,
