@@ -1,7 +1,7 @@
 import picocolors from 'picocolors'
 import type { Attempt, InstalledBuild, RankedCandidate } from '../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../core/contracts/hardware.ts'
-import { formatBytes, formatMemory } from '../core/system/bytes.ts'
+import { formatBytes } from '../core/system/bytes.ts'
 import type { DoctorReport } from './doctor-schema.ts'
 import { formatPairs, outputWidth, printable, wrapLines } from './output.ts'
 
@@ -63,7 +63,7 @@ function formatData({ data, models }: DoctorReport): string {
 function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, arch }: Hardware): string[] {
   const cores = cpu.cores === undefined ? '' : `${cpu.cores} cores, `
   const features = cpu.features.length > 0 ? `, ${cpu.features.join(' ')}` : ''
-  const limit = memory.limit === undefined ? '' : `, limited to ${formatMemory(memory.limit)}`
+  const limit = memory.limit === undefined ? '' : `, limited to ${formatBytes(memory.limit)}`
   const silent = probes.filter(({ outcome }) => outcome !== 'ok' && outcome !== 'absent')
   const devices = gpus.map((gpu): [string, string] => [gpu.id, formatGpu(gpu)])
   return [
@@ -81,7 +81,7 @@ function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, 
 }
 
 function freeOf(free: number | undefined, total: number): string {
-  return free === undefined ? formatMemory(total) : `${formatMemory(free)} free of ${formatMemory(total)}`
+  return free === undefined ? formatBytes(total) : `${formatBytes(free)} free of ${formatBytes(total)}`
 }
 
 function formatGpu(gpu: Gpu): string {

@@ -1,9 +1,9 @@
 import { createInterface } from 'node:readline/promises'
 import type { PlanReply } from '../core/contracts/native-records.ts'
-import { formatBytes, formatMemory } from '../core/system/bytes.ts'
+import { formatBytes } from '../core/system/bytes.ts'
 import { chatModels } from './chat-commands.ts'
 import { CommandFailure, EXIT, Interrupted, interruption } from './command-failure.ts'
-import { pullWithProgress } from './commands/pull.ts'
+import { pullWithProgress, roomText } from './commands/pull.ts'
 import { fitText, formatPairs, printable, printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
@@ -76,8 +76,6 @@ async function planOf(client: ServerClient, model: string, missing: ServerRefusa
 }
 
 function describe({ label, size, reason, repository, memory, disk, warnings }: PlanReply, model: string): string {
-  const room = ({ required, available, fits }: PlanReply['disk'], what: string, format: (bytes: number) => string) =>
-    `${format(required)} needed, ${format(available)} ${what}${fits ? '' : ': not enough'}`
   return [
     `${model} is not on this machine. It can be pulled:`,
     formatPairs([
@@ -85,8 +83,8 @@ function describe({ label, size, reason, repository, memory, disk, warnings }: P
       ['variant', label],
       ['chosen', reason],
       ['from', repository.address],
-      ['memory', room(memory, 'available', formatMemory)],
-      ['disk', room(disk, 'free', formatBytes)]
+      ['memory', roomText(memory, 'available')],
+      ['disk', roomText(disk, 'free')]
     ]),
     ...warnings.map(warning => `warning: ${warning}`)
   ].join('\n')

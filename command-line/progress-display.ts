@@ -222,7 +222,8 @@ const MOST_LINES = 12
 /** Longer lines are no easier to read. */
 const MOST_COLUMNS = 110
 const PERCENT_WIDTH = 4
-const AMOUNT_WIDTH = 15
+/** The widest amounts of files below 10 GB, and of larger ones: `999 MB`, `12.3 GB`. */
+const AMOUNT_WIDTHS = [6, 7] as const
 /** Narrower lines have no amounts. */
 const LEAST_WITH_AMOUNT = 33
 /** The longest that speed and time left get: `999 MB/s  59 min 59 s left`. */
@@ -250,7 +251,7 @@ export function transferLines(transfers: Transfers, { unit, status }: Shown, siz
   const visible = all ? items : moving.slice(0, most - 2)
   const done = items.filter(item => item.completed >= item.total).length
   // The column's width must not change with the speed, or all bars would jump.
-  const columns = columnsFor([...visible, { name: ''.padEnd(PACE_WIDTH) }], unit, width)
+  const columns = columnsFor([...visible, { name: ''.padEnd(PACE_WIDTH), total }], unit, width)
   return cut([
     ...visible.map(item => transferLine(item, columns)),
     ...(all ? [] : [`${done} of ${items.length} files done`]),
@@ -283,13 +284,15 @@ interface Columns {
   name: number
   /** 0 where there is no room for one. */
   bar: number
-  amount: boolean
+  /** Of each of the two amounts; 0 where there is no room for them. */
+  amount: number
 }
 
-function columnsFor(items: Pick<Transfer, 'name'>[], unit: Shown['unit'], width: number): Columns {
+function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Shown['unit'], width: number): Columns {
   const longest = Math.max(...items.map(({ name }) => displayWidth(name)))
-  const amount = unit === 'bytes' && width >= LEAST_WITH_AMOUNT
-  const room = width - GAP - PERCENT_WIDTH - (amount ? GAP + AMOUNT_WIDTH : 0)
+  const large = items.some(({ total }) => total >= 9.95e9)
+  const amount = unit === 'bytes' && width >= LEAST_WITH_AMOUNT ? AMOUNT_WIDTHS[large ? 1 : 0] : 0
+  const room = width - GAP - PERCENT_WIDTH - (amount > 0 ? GAP + 2 * amount + ' / '.length : 0)
   const beside = room - GAP - BAR.least
   if (beside < Math.min(longest, 20)) return { name: Math.max(1, Math.min(longest, room)), bar: 0, amount }
   const name = Math.min(longest, beside)
@@ -302,7 +305,9 @@ function transferLine({ name, completed, total }: Transfer, columns: Columns): s
     pad(shorten(name, columns.name), columns.name),
     ...(columns.bar > 0 ? ['█'.repeat(full) + '░'.repeat(columns.bar - full)] : []),
     percentOf(completed, total).padStart(PERCENT_WIDTH),
-    ...(columns.amount ? [`${formatBytes(completed).padStart(6)} / ${formatBytes(total).padStart(6)}`] : [])
+    ...(columns.amount > 0
+      ? [`${formatBytes(completed).padStart(columns.amount)} / ${formatBytes(total).padStart(columns.amount)}`]
+      : [])
   ].join('  ')
 }
 

@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import type { PlanReply, PullEvent, PullReply } from '../../core/contracts/native-records.ts'
-import { formatBytes, formatMemory } from '../../core/system/bytes.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, forEach, Interrupted } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, unknownCommand } from '../context.ts'
@@ -184,8 +184,8 @@ export function formatPlan(plan: PlanReply, reference: string): string {
     ['format', format],
     ['from', `${repository.address} (${repository.hub})`],
     ['revision', repository.revision],
-    ['disk', roomText(disk, 'free', formatBytes)],
-    ['memory', roomText(memory, 'available', formatMemory)]
+    ['disk', roomText(disk, 'free')],
+    ['memory', roomText(memory, 'available')]
   ])
   const fileRows = files.map(file => [
     file.size === undefined ? 'unknown' : formatBytes(file.size),
@@ -211,12 +211,8 @@ export function formatPlan(plan: PlanReply, reference: string): string {
   return wrapLines(printable(sections.join('\n\n')))
 }
 
-function roomText(
-  { required, available, fits }: PlanReply['disk'],
-  what: string,
-  format: (bytes: number) => string
-): string {
-  return `${format(required)} needed, ${format(available)} ${what}${fits ? '' : ': not enough'}`
+export function roomText({ required, available, fits }: PlanReply['disk'], what: string): string {
+  return `${formatBytes(required)} needed, ${formatBytes(available)} ${what}${fits ? '' : ': not enough'}`
 }
 
 function indent(text: string): string {

@@ -7,7 +7,7 @@ function refusalOf({ code, message }: ConnectionError): { status: number; phrase
     return { status: 408, phrase: 'Request Timeout', error: 'The request was not complete in time. Send it again.' }
   }
   if (code === 'HPE_HEADER_OVERFLOW') {
-    const error = 'The headers of the request are longer than 16 KiB together. Send fewer or shorter ones.'
+    const error = 'The headers of the request are longer than 16 kB together. Send fewer or shorter ones.'
     return { status: 431, phrase: 'Request Header Fields Too Large', error }
   }
   const error = `What was sent cannot be read as an HTTP request (${message}). Check what the client writes, above all its headers.`

@@ -24,7 +24,11 @@ export function parseBytes(value: unknown): number | undefined {
   return match && factor !== undefined && factor !== null ? Math.round(Number(match[1]) * factor) : undefined
 }
 
-/** Short text for people in decimal units, as disks and hubs count: `4.1 MB`, `638 kB`. */
+/**
+ * Short text for people: `638 kB`, `4.1 MB`, `12.3 GB`. All amounts are decimal, those of memory too, as hubs, disks,
+ * Ollama and LM Studio count: a model of 8 GB on the disk is one of 8 GB in memory. Gigabytes have a tenth up to 100,
+ * so that "needs 12.4 GB, 12.1 GB available" does not read as 12 of 12.
+ */
 export function formatBytes(bytes: number): string {
   if (bytes < 1000) return `${bytes} B`
   const units = ['kB', 'MB', 'GB', 'TB']
@@ -34,11 +38,6 @@ export function formatBytes(bytes: number): string {
     value /= 1000
     unit++
   } while (value >= 999.5 && unit < units.length - 1)
-  return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`
-}
-
-/** Short text for people in binary units, as memory is counted: `7.1 GiB`, `384 MiB`. */
-export function formatMemory(bytes: number): string {
-  const mebibytes = bytes / 2 ** 20
-  return mebibytes < 999.5 ? `${Math.round(mebibytes)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`
+  const tenths = value < 9.95 || (unit >= 2 && value < 99.95)
+  return `${tenths ? value.toFixed(1) : Math.round(value)} ${units[unit]}`
 }

@@ -117,7 +117,7 @@ export function parseSmiVersions(text: string): { version?: string; cuda?: strin
   })
 }
 
-/** Parses `nvidia-smi -L`: sizes in GiB of the MIG instances of each GPU, from the names of their profiles. */
+/** Parses `nvidia-smi -L`: sizes in GB of the MIG instances of each GPU, from the names of their profiles. */
 export function parseSmiList(text: string): Map<number, number[]> {
   const instances = new Map<number, number[]>()
   for (const gpu of text.split(/^GPU (?=\d{1,3}: )/m).slice(1)) {
@@ -195,7 +195,7 @@ export function smiProblem(text: string, where: SystemKind): HardwareProblem | u
 
 /**
  * Findings from the output of nvidia-smi.
- * @param instances sizes in GiB of the instances of each GPU; undefined if `-L` did not list them
+ * @param instances sizes in GB of the instances of each GPU; undefined if `-L` did not list them
  */
 export function findingsFromSmi(
   gpus: readonly SmiGpu[],
@@ -228,7 +228,7 @@ function migProblem(name: string | undefined, index: number, sizes: readonly num
       advice: `Create instances ("sudo nvidia-smi mig -cgi 0 -C"), ${orOff}`
     }
   }
-  const part = sizes === undefined ? 'one instance' : `one instance of ${sizes[0]} GiB (of ${sizes.length} instances)`
+  const part = sizes === undefined ? 'one instance' : `one instance of ${sizes[0]} GB (of ${sizes.length} instances)`
   return {
     message: `${name} is partitioned (MIG): a model gets ${part}, not the whole card.`,
     advice: `Choose an instance with CUDA_VISIBLE_DEVICES=MIG-… ("nvidia-smi -L" lists them), ${orOff}`

@@ -1,6 +1,6 @@
 import type { MemoryUse } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
-import { formatMemory } from '../../core/system/bytes.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import {
   type EngineIn,
@@ -329,6 +329,6 @@ function holding(engine: EngineState): string {
 function amounts(use: MemoryUse): string {
   const pools = Object.entries(use).filter(([, bytes]) => bytes > 0)
   const [first] = pools
-  if (pools.length === 1 && first?.[0] === 'host') return formatMemory(first[1])
-  return pools.map(([pool, bytes]) => `${formatMemory(bytes)} (${pool})`).join(', ') || 'nothing known'
+  if (pools.length === 1 && first?.[0] === 'host') return formatBytes(first[1])
+  return pools.map(([pool, bytes]) => `${formatBytes(bytes)} (${pool})`).join(', ') || 'nothing known'
 }

@@ -6,6 +6,7 @@ import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { ROLES } from '../../core/http/roles.ts'
 import { MODEL_PATTERN } from '../../core/models/allowed-models.ts'
 import { parseKeepAlive } from '../../core/models/options.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import type { DataPaths } from '../../core/system/data-paths.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { faultSentence, findFault } from '../../core/system/schema-check.ts'
@@ -69,7 +70,7 @@ export async function keyFileMark(path: string): Promise<string | undefined> {
   }
   // Reading a pipe would wait for ever.
   if (!found.isFile()) throw unusable(path, 'it is no regular file')
-  if (found.size > LARGEST_FILE) throw unusable(path, `it is larger than ${LARGEST_FILE / 2 ** 20} MiB`)
+  if (found.size > LARGEST_FILE) throw unusable(path, `it is larger than ${formatBytes(LARGEST_FILE)}`)
   return `${found.ino}:${found.size}:${found.mtimeNs}`
 }
 

@@ -117,26 +117,20 @@ t.test('the default quantization depends on the memory', t => {
       0,
       'Q8_0',
       true,
-      /^Q8_0 is the best quantization for this machine: it needs 9\.2 GiB of 44\.8 GiB of usable memory\.$/
+      /^Q8_0 is the best quantization for this machine: it needs 9\.9 GB of 48\.1 GB of usable memory\.$/
     ],
-    [
-      12,
-      0,
-      'Q6_K',
-      true,
-      /^Q6_K is the best .* needs 7\.3 GiB of 8\.4 GiB of usable memory; Q8_0 would need 9\.2 GiB\.$/
-    ],
-    [10, 0, 'Q5_K_M', true, /Q6_K would need 7\.3 GiB/],
+    [12, 0, 'Q6_K', true, /^Q6_K is the best .* needs 7\.8 GB of 9\.0 GB of usable memory; Q8_0 would need 9\.9 GB\.$/],
+    [10, 0, 'Q5_K_M', true, /Q6_K would need 7\.8 GB/],
     [8, 0, 'Q4_K_M', true, /Q5_K_M would need/],
     [7.3, 0, 'IQ4_XS', true, /Q4_0 would need/],
     [7, 0, 'Q3_K_M', true, /IQ4_XS would need/],
     [5.2, 0, 'IQ2_M', true, /Q3_K_M would need/],
-    [4, 0, 'Q4_K_M', false, /^Q4_K_M was chosen although no quantization fits 2\.8 GiB of usable memory\.$/],
-    [64, 24, 'Q8_0', true, /of 21\.6 GiB of usable graphics memory\.$/],
-    [64, 8, 'Q5_K_M', true, /of 7\.2 GiB of usable graphics memory; Q6_K would need/],
-    [32, 4, 'Q4_K_M', true, /more than the 3\.6 GiB of usable graphics memory; the rest goes to main memory/],
-    [32, 2, 'Q8_0', true, /of 22\.4 GiB of usable memory/],
-    [1, 4, 'Q3_K_M', true, /needs 4\.6 GiB of 4\.7 GiB of memory; IQ4_XS would need/],
+    [4, 0, 'Q4_K_M', false, /^Q4_K_M was chosen although no quantization fits 3\.0 GB of usable memory\.$/],
+    [64, 24, 'Q8_0', true, /of 23\.2 GB of usable graphics memory\.$/],
+    [64, 8, 'Q5_K_M', true, /of 7\.7 GB of usable graphics memory; Q6_K would need/],
+    [32, 4, 'Q4_K_M', true, /more than the 3\.9 GB of usable graphics memory; the rest goes to main memory/],
+    [32, 2, 'Q8_0', true, /of 24\.1 GB of usable memory/],
+    [1, 4, 'Q3_K_M', true, /needs 4\.9 GB of 5\.0 GB of memory; IQ4_XS would need/],
     [1, 4.5, 'IQ4_XS', true, /Q4_0 would need/],
     [0, 0, 'Q4_K_M', false, /although/]
   ]
@@ -204,7 +198,7 @@ t.test('named files', t => {
   })
   t.throws(() => choose({ files: broken, variant: 'q8_0' }), { message: /lacks b-Q8_0-00003/ })
   t.match(choose({ files: broken }).warnings, [/Not used: b-Q8_0-00001-of-00003\.gguf .* lacks b-Q8_0-00003/])
-  t.match(choose({ files: listing('m-Q4_K_M.gguf 90'), variant: 'Q4_K_M' }).warnings, [/needs about 92\.\d GiB/])
+  t.match(choose({ files: listing('m-Q4_K_M.gguf 90'), variant: 'Q4_K_M' }).warnings, [/needs about 9\d\.\d GB/])
   t.match(choose({ files: listing('m-Q4_0_4_4.gguf 1'), variant: 'Q4_0_4_4' }).warnings, [/old versions/])
   const strange = choose({ files: listing('my model, v1: Q8_0.gguf 1\nAUX.jinja') })
   t.same(

@@ -181,7 +181,7 @@ t.test('progress bars of more files than lines', async t => {
   t.match(lines[1], '000012-of')
   t.match(lines[2], '000020-of')
   t.equal(lines[3], '10 of 30 files done')
-  t.match(lines[4], /34% {2} 10 GB \/ {2}30 GB/)
+  t.match(lines[4], /34% {2}10\.3 GB \/ 30\.0 GB$/)
   for (const columns of [20, 21, 39, 40, 41, 60, 79, 80, 81, 120, 300]) {
     for (const rows of [1, 5, 24, 80]) {
       const drawn = transferLines(transfers, { unit: 'bytes' }, { columns, rows }, 4000)
@@ -250,7 +250,7 @@ t.test('the plan of a pull as text', async t => {
   t.match(text, /^Qwen\/Qwen3-GGUF\n {2}variant +Q8_0\n/)
   t.match(text, /chosen +It is the best that fits\./)
   t.match(text, /disk +639 MB needed, 5\.0 MB free: not enough\n/)
-  t.match(text, /memory +858 MiB needed, 7\.5 GiB available\n/)
+  t.match(text, /memory +900 MB needed, 8\.0 GB available\n/)
   t.match(text, /639 MB {4}model {8}Qwen3-Q8_0\.gguf\n +unknown {4}projector {4}mmproj\.gguf\n +639 MB +total\n/)
   t.match(text, /Other choices\n.*\n +397 MB {4}Q4_K_M\n/)
   t.notMatch(text, /Q8_0\n\nWarnings/, 'what was chosen is no other choice')

@@ -18,6 +18,7 @@ import { ConfigError } from '../../core/config/config-error.ts'
 import { loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { CorralError } from '../../core/errors.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { corral, newHome } from './command.ts'
 import { loadingModel, localModel, runningModel, shownModel } from './records.ts'
@@ -59,6 +60,28 @@ t.test('times relative to now', async t => {
     ['unheard of', 'unheard of']
   ] as const) {
     t.equal(relativeTime(moment, NOW), text, moment)
+  }
+})
+
+t.test('amounts are decimal, and two that differ by a tenth of a gigabyte do not read the same', async t => {
+  for (const [bytes, text] of [
+    [0, '0 B'],
+    [999, '999 B'],
+    [1000, '1.0 kB'],
+    [9949, '9.9 kB'],
+    [9950, '10 kB'],
+    [999_499, '999 kB'],
+    [999_500, '1.0 MB'],
+    [858 * 2 ** 20, '900 MB'],
+    [11.94e9, '11.9 GB'],
+    [12.06e9, '12.1 GB'],
+    [16 * 2 ** 30, '17.2 GB'],
+    [99.94e9, '99.9 GB'],
+    [99.96e9, '100 GB'],
+    [12.34e12, '12.3 TB'],
+    [1234e12, '1234 TB']
+  ] as const) {
+    t.equal(formatBytes(bytes), text, `${bytes}`)
   }
 })
 

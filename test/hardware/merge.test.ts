@@ -171,7 +171,7 @@ t.test('one record of each machine', async t => {
   const part = mig(new Map([[0, [10, 10]]]))
   t.match(part, {
     gpus: [{ usable: true, totalMemory: 10 * GIB }],
-    problems: [{ code: 'partitioned', subject: 'nvidia:0', message: /of 10 GiB \(of 2 instances\)/ }]
+    problems: [{ code: 'partitioned', subject: 'nvidia:0', message: /of 10 GB \(of 2 instances\)/ }]
   })
   t.notOk('freeMemory' in part.gpus[0]!, 'what is free of the card is not free of the instance')
   t.match(mig(new Map([[0, []]])), { gpus: [{ usable: false, apis: [] }], problems: [{ message: /no instances/ }] })

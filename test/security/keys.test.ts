@@ -265,7 +265,7 @@ t.test('a file that cannot be read does not open the server', async t => {
   rmSync(path)
   writeFileSync(path, '')
   truncateSync(path, 2 ** 31)
-  await t.rejects(openKeyStore(path, [], log), /keys\.json, cannot be used: it is larger than 64 MiB/)
+  await t.rejects(openKeyStore(path, [], log), /keys\.json, cannot be used: it is larger than 67 MB/)
   rmSync(path)
   const { key } = await createKey(path, { name: 'one', role: 'admin' })
   const [entry] = (await readKeys(path))!

@@ -86,7 +86,7 @@ t.test('what is no HTTP request is refused in words, and nothing of it is quoted
     ['a header with control characters', `GET / HTTP/1.1\r\nhost: x\r\nx-a: ${attack}\r\n\r\n`, 400, /Invalid header/],
     ['a path with them', `GET /${attack} HTTP/1.1\r\nhost: x\r\n\r\n`, 400, /cannot be read as an HTTP request/],
     ['another protocol', 'SSH-2.0-OpenSSH_9.6\r\n\r\n', 400, /cannot be read as an HTTP request/],
-    ['long headers', `GET / HTTP/1.1\r\nhost: x\r\nx-a: ${'a'.repeat(20_000)}\r\n\r\n`, 431, /16 KiB/]
+    ['long headers', `GET / HTTP/1.1\r\nhost: x\r\nx-a: ${'a'.repeat(20_000)}\r\n\r\n`, 431, /16 kB/]
   ] as const) {
     const { status: got, body } = await answered(text)
     t.match({ got, body }, { got: status, body: { code: 'invalid_request', errorCode: status, error: words } }, what)

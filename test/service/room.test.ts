@@ -27,7 +27,7 @@ t.test('a model that cannot fit is refused at once, with the numbers and what wo
     t.equal(status, 503)
     const { code, message } = body.error.code ? body.error : { code: body.code, message: body.error }
     t.equal(code, 'insufficient_memory')
-    t.match(message, /"corral\/tiny-chat".*70 MiB/)
+    t.match(message, /"corral\/tiny-chat".*73 MB/)
     t.match(message, /It would fit with num_ctx \d+/)
   }
   t.same(corral.enginePids(), [], 'nothing was started for it')

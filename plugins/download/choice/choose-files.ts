@@ -2,7 +2,7 @@ import type { PlannedDownload } from '../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName, storedName } from '../../../core/models/gguf-file-name.ts'
-import { formatMemory } from '../../../core/system/bytes.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
 import {
   budgetOf,
   byPath,
@@ -154,7 +154,7 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
   const warnings: string[] = []
   if (!memory.fits) {
     warnings.push(
-      `${candidate.label} needs about ${formatMemory(memory.required)} of memory, but ${formatMemory(memory.available)} can be used ` +
+      `${candidate.label} needs about ${formatBytes(memory.required)} of memory, but ${formatBytes(memory.available)} can be used ` +
         'on this machine. It will be slow or not load at all.'
     )
   }

@@ -1,4 +1,4 @@
-import { formatMemory } from '../../../core/system/bytes.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
 import { type Budget, requiredMemory } from './choice.ts'
 import type { GgufCandidate } from './gguf-models.ts'
 
@@ -45,14 +45,14 @@ export function defaultQuantization(
   if (best) return best
   if (floor && requiredFor(floor) <= budget.all) {
     const reason =
-      `${floor.label} needs ${formatMemory(requiredFor(floor))}, more than the ${formatMemory(budget.best)} of usable graphics memory; ` +
+      `${floor.label} needs ${formatBytes(requiredFor(floor))}, more than the ${formatBytes(budget.best)} of usable graphics memory; ` +
       'the rest goes to main memory.'
     return { candidate: floor, reason }
   }
   const small = largest(smaller, budget.all, floor)
   if (small) return small
   const candidate = floor ?? smaller[0]!
-  const reason = `${candidate.label} was chosen although no quantization fits ${formatMemory(budget.all)} of usable memory.`
+  const reason = `${candidate.label} was chosen although no quantization fits ${formatBytes(budget.all)} of usable memory.`
   return { candidate, reason }
 }
 
@@ -64,10 +64,10 @@ function reasonOfBest(
   const need = requiredFor(best)
   const memory =
     need <= usable
-      ? `${formatMemory(usable)} of usable${gpu ? ' graphics' : ''} memory`
-      : `${formatMemory(all)} of memory`
-  const more = next ? `; ${next.label} would need ${formatMemory(requiredFor(next))}` : ''
-  return `${best.label} is the best quantization for this machine: it needs ${formatMemory(need)} of ${memory}${more}.`
+      ? `${formatBytes(usable)} of usable${gpu ? ' graphics' : ''} memory`
+      : `${formatBytes(all)} of memory`
+  const more = next ? `; ${next.label} would need ${formatBytes(requiredFor(next))}` : ''
+  return `${best.label} is the best quantization for this machine: it needs ${formatBytes(need)} of ${memory}${more}.`
 }
 
 /** Quantizations by quality, the worst first. */

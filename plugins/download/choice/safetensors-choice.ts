@@ -3,7 +3,7 @@ import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { type CorralError, messageOf } from '../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../core/models/safetensors-layout.ts'
-import { formatMemory } from '../../../core/system/bytes.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import {
   budgetOf,
@@ -57,7 +57,7 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   const warnings = ['These are SafeTensors weights: they are converted to GGUF when the model is first loaded.']
   if (!memory.fits) {
     warnings.push(
-      `In 16 bits the model needs about ${formatMemory(memory.required)} of memory, but ${formatMemory(memory.available)} can be used on ` +
+      `In 16 bits the model needs about ${formatBytes(memory.required)} of memory, but ${formatBytes(memory.available)} can be used on ` +
         'this machine. Load it with a smaller type, such as "dtype": "q4_k_m".'
     )
   }

@@ -45,7 +45,7 @@ export async function storageError(error: unknown, target: string, size: number,
   if (isSystemError(error, 'EFBIG')) {
     return new CorralError(
       'insufficient_storage',
-      `The file system of ${dirname(target)} does not take a file of ${formatBytes(size)} (FAT32 ends at 4 GiB). Keep the models on another disk: set CORRAL_MODELS.`,
+      `The file system of ${dirname(target)} does not take a file of ${formatBytes(size)} (FAT32 ends at 4.3 GB). Keep the models on another disk: set CORRAL_MODELS.`,
       { details: { required: size } }
     )
   }

@@ -3,6 +3,7 @@ import { promisify } from 'node:util'
 import { brotliDecompress, unzip } from 'node:zlib'
 import { CorralError } from '../../../core/errors.ts'
 import { allowedLookup, requireAllowedHost } from '../../../core/system/allowed-address.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
 import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { checkRedirect, isRedirect, MAX_REDIRECTS } from '../../../core/system/redirects.ts'
@@ -137,7 +138,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
       size += piece.length
       if (size > limit) {
         if (limit === ERROR_BODY_LIMIT) break
-        throw unreachable(`${url.host} sends a response of more than ${limit / 1024 / 1024} MiB`)
+        throw unreachable(`${url.host} sends a response of more than ${formatBytes(limit)}`)
       }
       pieces.push(piece)
     }

@@ -6,7 +6,7 @@ import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { HardwareService } from '../../../core/contracts/hardware.ts'
 import { messageOf } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
-import { formatMemory } from '../../../core/system/bytes.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { processMemory } from '../../../core/system/processes.ts'
 import type { LlamaServerEngine } from '../engine.ts'
@@ -229,7 +229,7 @@ const OR = new Intl.ListFormat('en-GB', { type: 'disjunction' })
 
 function named(use: MemoryUse): string {
   const pools = Object.entries(use).map(([pool, bytes]) => {
-    return `${formatMemory(bytes)} ${pool === 'host' ? 'of memory' : `on ${pool}`}`
+    return `${formatBytes(bytes)} ${pool === 'host' ? 'of memory' : `on ${pool}`}`
   })
   return AND.format(pools)
 }
@@ -249,8 +249,8 @@ function explainNeed(
   const limits = Object.fromEntries(Object.entries(budget).filter(([pool]) => pool in need.use))
   const conversations = num_parallel === 1 ? 'a conversation' : `${num_parallel} conversations`
   const what =
-    `It needs about ${named(need.use)} (weights ${formatMemory(weights)}, cache for ${conversations} of ` +
-    `${num_ctx} tokens ${formatMemory(cache)}, computing ${formatMemory(compute)})`
+    `It needs about ${named(need.use)} (weights ${formatBytes(weights)}, cache for ${conversations} of ` +
+    `${num_ctx} tokens ${formatBytes(cache)}, computing ${formatBytes(compute)})`
   if (fits(need.use, budget)) {
     return `${what}; ${named(limits)} can be used by all models together. It fits when other models are stopped.`
   }
@@ -260,7 +260,7 @@ function explainNeed(
   const left = totalOf(limits) - compute
   const smaller =
     left > 0
-      ? `Take a smaller quantization or a smaller model: its weights should be below ${formatMemory(left)}.`
+      ? `Take a smaller quantization or a smaller model: its weights should be below ${formatBytes(left)}.`
       : 'End other programs, or raise scheduler.memory and scheduler.gpu_memory in config.yaml where they are set.'
   return `${short} No smaller context makes it fit. ${smaller}`
 }
