@@ -21,6 +21,8 @@ export function nearest(typed: string, candidates: readonly string[]): string | 
   const plain = (text: string) => text.toLowerCase().replaceAll('-', '_')
   const limit = Math.max(1, Math.floor(typed.length / 3))
   const ranked = candidates
+    // So much longer or shorter, no candidate is near.
+    .filter(candidate => Math.abs(candidate.length - typed.length) <= limit)
     .map(candidate => ({ candidate, far: distance(plain(typed), plain(candidate)) }))
     .sort((a, b) => a.far - b.far)
   return ranked[0] && ranked[0].far <= limit ? ranked[0].candidate : undefined

@@ -200,8 +200,9 @@ export function createCatalog(
     if (alias && variants(alias.target).length === 0 && mayUseAlias(name, alias.target, allowed)) {
       return aliasOfNothing(name, alias.target)
     }
-    const here = catalog.list().filter(model => isAllowed(allowed, model))
-    const names = [...new Set(here.map(({ model }) => `${model.owner}/${model.name}`))]
+    const names: string[] = []
+    // The default variant's public name is the model's.
+    for (const model of catalog.list()) if (model.isDefault && isAllowed(allowed, model)) names.push(model.publicName)
     return modelNotFound(name, [], {
       similar: similarNames(name, [...names, ...catalog.aliases(allowed).map(({ alias }) => alias)]),
       here: names,

@@ -6,6 +6,20 @@ import type { RequestedName } from '../../core/models/model-name.ts'
 const MOST_COMPARED = 1000
 const MOST_GIVEN = 3
 
+/** Stems by name: finding them takes time, and each request for what is not here needs those of all models. */
+const stems = new Map<string, string>()
+const MOST_STEMS = 50_000
+
+function stemOfModel(full: string): string {
+  let stem = stems.get(full)
+  if (stem === undefined) {
+    if (stems.size >= MOST_STEMS) stems.clear()
+    stem = stemOf(full.slice(full.indexOf('/') + 1))
+    stems.set(full, stem)
+  }
+  return stem
+}
+
 /**
  * What is left of a name when nobody looks closely: without "-GGUF", a quantization's label at the end, case and signs.
  */
@@ -25,17 +39,17 @@ export function similarNames({ owner, name, variant }: RequestedName, names: rea
   // Ollama's tags are part of other people's names: qwen3:8b, Qwen3-8B-GGUF.
   const wanted = new Set([stemOf(name), ...(variant === undefined ? [] : [stemOf(`${name}-${variant}`)])])
   wanted.delete('')
-  const stems = names.map(full => ({ full, stem: stemOf(full.slice(full.indexOf('/') + 1)) }))
+  const models = names.map(full => ({ full, stem: stemOfModel(full) }))
   const isOwners = ({ full }: { full: string }) =>
     owner !== undefined && full.toLowerCase().startsWith(`${owner.toLowerCase()}/`)
-  const ownersFirst = (found: typeof stems) =>
+  const ownersFirst = (found: typeof models) =>
     [...found].sort((a, b) => Number(isOwners(b)) - Number(isOwners(a))).map(({ full }) => full)
-  const equal = ownersFirst(stems.filter(({ stem }) => wanted.has(stem)))
+  const equal = ownersFirst(models.filter(({ stem }) => wanted.has(stem)))
   if (equal.length > 0) return equal.slice(0, MOST_GIVEN)
   const beginning = [...wanted].filter(({ length }) => length >= 4)
-  const begun = ownersFirst(stems.filter(({ stem }) => beginning.some(begin => stem.startsWith(begin))))
+  const begun = ownersFirst(models.filter(({ stem }) => beginning.some(begin => stem.startsWith(begin))))
   if (begun.length > 0) return begun.slice(0, MOST_GIVEN)
-  const near = stems.slice(0, MOST_COMPARED)
+  const near = models.slice(0, MOST_COMPARED)
   const byStem = new Map(near.map(({ full, stem }) => [stem, full]))
   const found = nearest(stemOf(name), [...byStem.keys()])
   return found === undefined ? [] : [byStem.get(found)!]
