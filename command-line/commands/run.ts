@@ -165,8 +165,16 @@ const isMissing = (error: unknown): error is ServerRefusal =>
 /** Loads the model and shows the progress, which the heartbeats of an answer report only now and then. */
 async function load(session: ChatSession, signal?: AbortSignal): Promise<void> {
   const progress = await showProgress('loading', { plain: 'nothing' })
+  let noted = process.stderr.isTTY
+  const status = (text: string) => {
+    progress.status(text)
+    if (noted || !text.includes('llama.cpp')) return
+    // Minutes of silence would look as if nothing happened.
+    noted = true
+    printNote(`note: llama.cpp is prepared for this machine first (${text}), which takes a few minutes, once.`)
+  }
   try {
-    await session.load(text => progress.status(text), signal)
+    await session.load(status, signal)
   } finally {
     progress.clear()
   }

@@ -8,6 +8,7 @@ import { sendErrors } from '../../core/http/application.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routesWith } from '../../core/http/response-schemas.ts'
 import { catalogFor } from '../../core/models/allowed-models.ts'
+import { anthropicRecord } from '../../core/models/anthropic-record.ts'
 import { parseRequestedName } from '../../core/models/model-name.ts'
 import { answerMessage, countTokens } from './answer.ts'
 import { anthropicErrorBody } from './anthropic-error.ts'
@@ -93,11 +94,8 @@ function messageRoutes(deps: SurfaceDependencies, prefix: string): FastifyPlugin
 
 function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: SurfaceDependencies): void {
   const record = (variant: Model, id = variant.publicName): ModelRecord => ({
-    type: 'model',
     id,
-    display_name: id,
-    created_at: variant.modifiedAt,
-    max_input_tokens: contextInForce(config, variant, scheduler.running())
+    ...anthropicRecord(variant, id, contextInForce(config, variant, scheduler.running()))
   })
   app.get(
     '/v1/models',

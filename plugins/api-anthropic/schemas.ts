@@ -1,6 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { Given, ignored, keep_alive, ListOf, Loose, OrNull, options, Titled } from '../../core/http/request-fields.ts'
 import type { ErrorShape } from '../../core/http/response-schemas.ts'
+import { anthropicFields } from '../../core/models/anthropic-record.ts'
 
 const text = Given(Type.String())
 
@@ -176,15 +177,7 @@ export type MessageEvent = Static<typeof MessageEvent>
 
 export const TokenCount = Loose({ input_tokens: Type.Integer() })
 
-export const ModelRecord = Loose({
-  type: Type.Literal('model'),
-  id: Type.String(),
-  display_name: Type.String(),
-  created_at: Type.String(),
-  max_input_tokens: Type.Integer({
-    description: 'The context that it is loaded with, or would be'
-  })
-})
+export const ModelRecord = Loose({ id: Type.String(), ...anthropicFields })
 
 export type ModelRecord = Static<typeof ModelRecord>
 

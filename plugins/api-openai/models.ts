@@ -6,6 +6,7 @@ import type { ModelAlias, Model as StoredModel } from '../../core/contracts/mode
 import { CorralError } from '../../core/errors.ts'
 import { json } from '../../core/http/response-schemas.ts'
 import { catalogFor, type SeenCatalog } from '../../core/models/allowed-models.ts'
+import { anthropicRecord } from '../../core/models/anthropic-record.ts'
 import { nameText, parseRequestedName } from '../../core/models/model-name.ts'
 import { openaiRoute } from './openai-error.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
@@ -57,7 +58,7 @@ type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
 /** All models, and behind them their aliases: many clients offer and send only names that are listed. */
 const listed = (models: SeenCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
 
-/** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's (`type`, `display_name`, `created_at`). */
+/** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's. */
 function modelRecord({ model: variant, alias }: Listed, context: number) {
   const id = alias ?? variant.publicName
   return {
@@ -66,10 +67,7 @@ function modelRecord({ model: variant, alias }: Listed, context: number) {
     // Seconds since the epoch.
     created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
     owned_by: variant.model.owner,
-    type: 'model',
-    display_name: id,
-    created_at: variant.modifiedAt,
-    max_input_tokens: context,
+    ...anthropicRecord(variant, id, context),
     ...(alias !== undefined && { root: variant.publicName })
   }
 }

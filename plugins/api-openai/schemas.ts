@@ -1,5 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { Given, ignored, keep_alive, ListOf, Loose, named, OrNull, Titled } from '../../core/http/request-fields.ts'
+import { anthropicFields } from '../../core/models/anthropic-record.ts'
 import { requestOptions } from '../../core/models/options.ts'
 
 const text = Given(Type.String())
@@ -346,10 +347,7 @@ export const Model = Titled('Model', {
   object: Type.Literal('model'),
   created: Type.Integer({ description: 'Seconds since the epoch' }),
   owned_by: Type.String(),
-  type: Type.Literal('model'),
-  display_name: Type.String(),
-  created_at: Type.String({ format: 'date-time' }),
-  max_input_tokens: Type.Integer({ description: 'The context that it is loaded with, or would be' }),
+  ...anthropicFields,
   root: Type.Optional(Type.String({ description: 'Of an alias: the model that it stands for' }))
 })
 

@@ -308,7 +308,28 @@ t.test('models', async t => {
     const ids: string[] = []
     for await (const model of models.list()) ids.push(model.id)
     t.ok(ids.includes(DEMO))
-    t.match(await models.retrieve(DEMO), { type: 'model', id: DEMO, display_name: DEMO, max_input_tokens: 4096 })
+    const record = await models.retrieve(DEMO)
+    t.match(record, { type: 'model', id: DEMO, display_name: DEMO, max_input_tokens: 4096, max_tokens: 4096 })
+    t.match(record, {
+      lifecycle: 'active',
+      capabilities: { thinking: { supported: false }, image_input: { supported: false } }
+    })
+    t.strictSame(
+      Object.keys(record.capabilities!).sort(),
+      [
+        'batch',
+        'citations',
+        'code_execution',
+        'context_management',
+        'effort',
+        'image_input',
+        'pdf_input',
+        'server_tools',
+        'structured_outputs',
+        'thinking'
+      ],
+      'every capability that the SDK declares'
+    )
     t.ok((await failure(models.retrieve('corral/none'))) instanceof Anthropic.NotFoundError)
   }
   const { body } = await corral.json('/v1/models')

@@ -1,0 +1,64 @@
+import { type Static, Type } from 'typebox'
+import type { Model } from '../contracts/models.ts'
+import { Loose } from '../http/request-fields.ts'
+
+const Support = Loose({ supported: Type.Boolean() })
+const support = (supported: boolean): Static<typeof Support> => ({ supported })
+
+/** The fields of a model's record that Anthropic's clients validate, on every surface that they ask for models. */
+export const anthropicFields = {
+  type: Type.Literal('model'),
+  display_name: Type.String(),
+  created_at: Type.String({ format: 'date-time' }),
+  max_input_tokens: Type.Integer({ description: 'The context that it is loaded with, or would be' }),
+  max_tokens: Type.Integer({ description: 'Most tokens of an answer: those of the context' }),
+  lifecycle: Type.Literal('active'),
+  deprecated_at: Type.Null(),
+  retires_at: Type.Null(),
+  line: Type.Null(),
+  capabilities: Loose(
+    { image_input: Support, structured_outputs: Support, thinking: Support },
+    {
+      description: "As Anthropic's API names them; what only a hosted service does is not supported"
+    }
+  )
+}
+
+/**
+ * What those fields say of a model (https://docs.claude.com/en/api/models).
+ * @param shown its name in the list
+ * @param context tokens
+ */
+export function anthropicRecord({ modifiedAt, metadata: { capabilities } }: Model, shown: string, context: number) {
+  const has = (capability: (typeof capabilities)[number]) => support(capabilities.includes(capability))
+  const no = support(false)
+  const thinking = has('thinking')
+  return {
+    type: 'model' as const,
+    display_name: shown,
+    created_at: modifiedAt,
+    max_input_tokens: context,
+    max_tokens: context,
+    lifecycle: 'active' as const,
+    deprecated_at: null,
+    retires_at: null,
+    line: null,
+    capabilities: {
+      batch: no,
+      citations: no,
+      code_execution: no,
+      context_management: {
+        ...no,
+        clear_thinking_20251015: null,
+        clear_tool_uses_20250919: null,
+        compact_20260112: null
+      },
+      effort: { ...no, low: no, medium: no, high: no, xhigh: null, max: no },
+      image_input: has('vision'),
+      pdf_input: no,
+      server_tools: { ...no, code_execution: no, web_search: no },
+      structured_outputs: has('completion'),
+      thinking: { ...thinking, types: { enabled: thinking, disabled: thinking, adaptive: no, between_tools: no } }
+    }
+  }
+}
