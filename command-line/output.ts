@@ -134,15 +134,16 @@ export function formatPairs(pairs: [name: string, value: string | undefined][], 
  * Breaks lines at blanks where they are wider than the terminal; what follows stays below its text, or its second
  * column. Words that are wider are left to the terminal.
  * @param width columns; by default those of the terminal
+ * @param usual columns that what follows leaves free below a line that begins at the left
  */
-export function wrapLines(text: string, width = outputWidth()): string {
+export function wrapLines(text: string, width = outputWidth(), usual = 0): string {
   if (width === Number.POSITIVE_INFINITY) return text
   return text
     .split('\n')
     .map(line => {
       const column = displayWidth(/^ *\S+(?: \S+)*? {2,}(?=\S)/.exec(line)?.[0] ?? '')
       const indent = /^ */.exec(line)![0].length
-      return wrapLine(line, width, column > 0 && column <= width / 2 ? column : indent > 0 ? indent + 2 : 0)
+      return wrapLine(line, width, column > 0 && column <= width / 2 ? column : indent > 0 ? indent + 2 : usual)
     })
     .join('\n')
 }

@@ -133,6 +133,12 @@ const REFRESH_MS = 100
 const PLAIN_MS = 5000
 const SPINNER = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏']
 
+/** What turns beside a text, and how long it has done so: `⠹ building (12 s)`. @param elapsed milliseconds */
+export function spinnerText(text: string, elapsed: number): string {
+  const time = elapsed < 2000 ? '' : ` (${formatDuration(elapsed)})`
+  return `${SPINNER[Math.floor(elapsed / REFRESH_MS) % SPINNER.length]} ${text}${time}`
+}
+
 /** Shows a spinner until there is something to count, then bars; without a terminal, plain lines now and then. */
 export async function showProgress(first: string, options: ProgressOptions = {}): Promise<Progress> {
   const { plain = 'lines', subject = '', unit = 'bytes', expected } = options
@@ -140,10 +146,7 @@ export async function showProgress(first: string, options: ProgressOptions = {})
   const began = Date.now()
   let status: string | undefined = first
   const counting = () => transfers.items.length > 0
-  const spinner = (now: number) => {
-    const time = now - began < 2000 ? '' : ` (${formatDuration(now - began)})`
-    return `${SPINNER[Math.floor((now - began) / REFRESH_MS) % SPINNER.length]} ${status ?? ''}${time}`
-  }
+  const spinner = (now: number) => spinnerText(status ?? '', now - began)
   const bars = (size: ScreenSize, now: number) =>
     counting() ? transferLines(transfers, { unit, status }, size, now) : [spinner(now).slice(0, size.columns - 1)]
   const line = (now: number) =>

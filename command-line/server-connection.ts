@@ -135,7 +135,7 @@ async function startOwn(context: CommandContext, config: LoadedConfig, whenNone:
     import('../core/system/log-levels.ts'),
     context.definitions()
   ])
-  const log = createLogger(config.core.log_level, join(config.paths.logs, 'corral.log'))
+  const log = createLogger(config.core.log_level, { file: join(config.paths.logs, 'corral.log') })
   return await startServer({
     config: whenNone === 'aside' ? asideConfig(config) : config,
     definitions: whenNone === 'usual' ? definitions : withoutEngineSearch(definitions),

@@ -222,7 +222,7 @@ async function examineHere(
   ])
   let log: ReturnType<typeof createLogger>
   try {
-    log = createLogger(config.core.log_level, join(config.paths.logs, 'corral.log'))
+    log = createLogger(config.core.log_level, { file: join(config.paths.logs, 'corral.log') })
   } catch {
     // Without a writable log the examination is still useful.
     log = pino({ level: 'silent' })

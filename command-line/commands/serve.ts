@@ -6,7 +6,8 @@ import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
 import { type CommandContext, openConfig } from '../context.ts'
-import { formatPairs, printText, wrapLines } from '../output.ts'
+import { formatPairs, wrapLines } from '../output.ts'
+import { ServerScreen } from '../server-screen.ts'
 
 export function defineServe(program: Command, context: CommandContext): void {
   program
@@ -51,7 +52,11 @@ async function serve(context: CommandContext): Promise<never> {
     import('close-with-grace'),
     import('../../core/config/config-error.ts')
   ])
-  const logs = new LogLevels(createLogger(config.core.log_level), config.core.log_levels)
+  const screen = process.stdout.isTTY ? new ServerScreen() : undefined
+  const logs = new LogLevels(
+    createLogger(config.core.log_level, screen && { show: screen.show }),
+    config.core.log_levels
+  )
   const log = logs.part('server')
   const onTerminal = startedOnTerminal()
   for (const problem of config.unknown) log.warn(unknownWarning(problem))
@@ -91,8 +96,11 @@ async function serve(context: CommandContext): Promise<never> {
     signals.uninstall()
     throw error
   })
-  if (process.stdout.isTTY)
-    printText(welcome(server, config, context.env.npm_lifecycle_event ? 'npx corral' : 'corral'))
+  if (screen) {
+    const runtimes = server.app.getDecorator<Runtimes>('runtimes')
+    screen.print(welcome(server, config, context.env.npm_lifecycle_event ? 'npx corral' : 'corral'))
+    screen.worksWhile(() => runtimes.report().progress !== undefined)
+  }
   return await new Promise<never>(() => {})
 }
 
@@ -100,7 +108,9 @@ async function serve(context: CommandContext): Promise<never> {
 function welcome({ address, app }: RunningServer, { paths }: LoadedConfig, command: string): string {
   const models = app.getDecorator<Storage>('storage').list()
   const model = models[0]?.publicName
-  const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'What is the capital of France?' }] })
+  // Its blanks are where it may be broken: JSON and shells take it in several lines too.
+  const body = `'{"model": ${JSON.stringify(model)}, "messages": [{"role": "user", "content": "Hi"}]}'`
+  const call = process.platform === 'win32' ? `curl ${address}/api/chat -d` : `curl ${address}/api/chat \\\n  -d`
   const others = models.length > 1 ? ` and ${models.length - 1} more: ${command} list` : ''
   const place = formatPairs([
     ['Address', address],
@@ -110,9 +120,8 @@ function welcome({ address, app }: RunningServer, { paths }: LoadedConfig, comma
     ['Models in', paths.models],
     ['llama.cpp', buildText(app.getDecorator<Runtimes>('runtimes'), command)]
   ])
-  // What is to be copied is not wrapped: lines that the terminal itself wraps are copied whole.
   const next = model
-    ? `\n\n  Chat, in another terminal:\n  ${command} run ${model}\n\n  Call it:\n  curl ${address}/api/chat -d '${body}'`
+    ? `\n\n  Chat, in another terminal:\n  ${command} run ${model}\n\n  Call it:\n${wrapLines(`  ${call} ${body}`)}`
     : ''
   return `\n${wrapLines(place)}${next}\n\n  Ctrl-C stops the server.\n`
 }
@@ -122,5 +131,5 @@ function buildText(runtimes: Runtimes, command: string): string {
   const { state, chosen } = runtimes.report()
   if (state === 'ready' && chosen) return `${chosen.version} (${chosen.runtime ?? chosen.kind}), from ${chosen.source}`
   if (state === 'failed') return `none works: ${command} doctor`
-  return `being looked for; "${command} doctor" tells which and why`
+  return 'being looked for; the last line here says how far that is'
 }

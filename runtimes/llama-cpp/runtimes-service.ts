@@ -8,7 +8,7 @@ import type { BuildsContext } from './builds-context.ts'
 import { BuildsDirectory, failureNow } from './builds-directory.ts'
 import { createInstallation, type InstallationDeps } from './installation.ts'
 import { matchesChoice, rankRuntimes } from './ranking.ts'
-import { warningsFor } from './search-report.ts'
+import { kindReason, warningsFor } from './search-report.ts'
 import { Searches, SharedProgress } from './searches.ts'
 import type { Converter, FindConverter } from './sources/llama-source.ts'
 import { BUNDLED_LISTING, type ReleaseListing, type Releases } from './sources/release.ts'
@@ -68,14 +68,16 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     const tried: Attempt[] = []
     attempts = tried
     const found = await searchBuild(context, { attempts: tried, onProgress: progress.report })
-    const { id, version, kind, directory: folder } = found
+    const { id, version, kind, runtime = kind, directory: folder } = found
     const machine = await untilAborted(hardware.detect(), signal)
-    const selected = builds.selection().selected === id ? '"corral runtime use" chose another build' : undefined
-    const decision = named ? `${named.by} names another build` : selected
-    const idle = warningsFor(found, ranking(), machine, tried, decision)
+    const chooser = builds.selection().selected === id ? '"corral runtime use" chose' : undefined
+    const decision = named ? `${named.by} names` : chooser
+    const idle = warningsFor(found, ranking(), machine, tried, decision && `${decision} another build`)
     const warnings = [...(found.warnings ?? []), ...idle]
     for (const warning of warnings) log.warn({ build: id }, `llama.cpp: ${warning}`)
-    log.info({ build: id, version, kind, directory: folder }, `llama.cpp ${version} (${kind}) is ready: ${folder}`)
+    const why = decision ? `${decision} it` : kindReason(found, machine)
+    const text = `llama.cpp is ready: ${runtime}, since ${why}; ${version} in ${folder}`
+    log.info({ build: id, version, kind, directory: folder }, text)
     return warnings.length > 0 ? { ...found, warnings } : found
   }
 

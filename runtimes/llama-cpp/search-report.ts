@@ -92,6 +92,13 @@ function reasonFor({ runtime }: RankedCandidate, attempts: readonly Attempt[], d
   return reasons.length > 0 ? reasons.join('; ') : (decided ?? 'it was not searched for')
 }
 
+/** Why the build in use is of its kind, in half a sentence. Pure. */
+export function kindReason({ devices }: Pick<Build, 'devices'>, { gpus }: Hardware): string {
+  const [first, ...more] = devices
+  if (first) return `it uses ${first.description}${more.length > 0 ? ` and ${more.length} more` : ''}`
+  return gpus.length === 0 ? 'no GPU was found' : 'no build works with the GPU'
+}
+
 /**
  * Warnings about the build in use: a GPU that it leaves idle, and why. None if it is of the best possible kind. Pure.
  * @param ranking best first

@@ -1,0 +1,90 @@
+import { clearScreenDown, cursorTo, moveCursor } from 'node:readline'
+import { formatBytes } from '../core/system/bytes.ts'
+import type { LogRecord } from '../core/system/log.ts'
+import { displayWidth, shorten } from './display-width.ts'
+import { outputWidth, wrapLines } from './output.ts'
+import { spinnerText } from './progress-display.ts'
+
+/** Pino's number of the level `info`. */
+const INFO = 30
+const REFRESH_MS = 200
+
+/**
+ * What `corral serve` shows at a terminal: log lines wrapped at words, and below them, while llama.cpp is fetched or built,
+ * one line that is drawn again and again. For that it takes the steps of this work, which are lines of a log elsewhere.
+ */
+export class ServerScreen {
+  readonly #stream = process.stdout
+  #step: { text: string; what: string; since: number } | undefined
+  #drawn = 0
+  #timer: NodeJS.Timeout | undefined
+  #works = () => true
+
+  constructor() {
+    process.once('exit', () => this.#end())
+  }
+
+  readonly show = (line: string, record: LogRecord): void => {
+    if (record.part === 'runtimes' && record.level <= INFO) {
+      if (typeof record.phase === 'string') {
+        this.#begin(record)
+        return
+      }
+      // What was tried is told by "corral doctor"; what came of it is the next line.
+      if ('outcome' in record) return
+    }
+    if (record.part === 'runtimes') this.#end()
+    this.print(wrapLines(line, outputWidth(this.#stream), 2))
+  }
+
+  /** Writes lines above the one that is drawn. */
+  print(text: string): void {
+    this.#erase()
+    this.#stream.write(`${text}\n`)
+    this.#draw()
+  }
+
+  /** @param works whether the work that the last step belongs to still goes on; it may end without a word */
+  worksWhile(works: () => boolean): void {
+    this.#works = works
+  }
+
+  #begin({ msg = '', phase, subject, completed, total }: LogRecord): void {
+    const what = `${phase} ${subject}`
+    const since = this.#step?.what === what ? this.#step.since : Date.now()
+    const sized = phase === 'downloading' && typeof completed === 'number' && typeof total === 'number'
+    const amount = sized ? `, ${formatBytes(completed)} of ${formatBytes(total)}` : ''
+    this.#step = { text: `${msg}${amount}`, what, since }
+    this.#timer ??= setInterval(() => (this.#works() ? this.#redraw() : this.#end()), REFRESH_MS).unref()
+    this.#redraw()
+  }
+
+  #end(): void {
+    this.#erase()
+    clearInterval(this.#timer)
+    this.#timer = undefined
+    this.#step = undefined
+  }
+
+  #redraw(): void {
+    this.#erase()
+    this.#draw()
+  }
+
+  #draw(): void {
+    if (!this.#step) return
+    const { text, since } = this.#step
+    const line = shorten(spinnerText(text, Date.now() - since), outputWidth(this.#stream) - 1)
+    this.#drawn = displayWidth(line)
+    this.#stream.write(line)
+  }
+
+  /** Also where a terminal that became narrower has wrapped the line. */
+  #erase(): void {
+    if (this.#drawn === 0) return
+    moveCursor(this.#stream, 0, 1 - Math.max(1, Math.ceil(this.#drawn / outputWidth(this.#stream))))
+    cursorTo(this.#stream, 0)
+    clearScreenDown(this.#stream)
+    this.#drawn = 0
+  }
+}
