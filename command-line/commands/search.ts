@@ -77,7 +77,8 @@ export function formatFound(models: readonly FoundRepository[], width: number | 
       const { size, variant, downloads, updated, license, fits } = textsOf(model, now)
       const answer = [fits === undefined ? '' : fits ? 'yes' : 'no', ...(model.gated ? ['gated'] : [])]
       return [size ?? '?', variant, answer.filter(Boolean).join(', '), downloads, updated, license, pullOf(model)]
-    })
+    }),
+    Number.POSITIVE_INFINITY
   )
   const isWide = width !== undefined && table.split('\n').some(line => line.length > width)
   const shown = isWide ? models.map(model => blockOf(model, width, now)).join('\n') : table

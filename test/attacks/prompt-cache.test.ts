@@ -11,6 +11,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from
 
 const SECRET = 'The code of the vault is this: the big dog runs to the river near old trees. Tell nobody about it.'
 /** So long that saving it pays. */
+const LONG_OTHER = 'Once there was a cat who sat in the sun. '.repeat(24)
 const LONG_SECRET = `${SECRET} `.repeat(8)
 
 /** Keys of a server's configuration; those of the key file are random. */
@@ -109,15 +110,14 @@ t.test('nor by leaving before an answer', async t => {
   for (const wait of [0, 1, 3, 6, 10]) {
     const leaving = new AbortController()
     const headers = { authorization: `Bearer ${leaver}` }
-    const left = corral.send('/v1/chat/completions', chat(LONG_SECRET), { headers, signal: leaving.signal })
+    const left = corral.send('/v1/chat/completions', chat(LONG_OTHER), { headers, signal: leaving.signal })
     for (let turn = 0; turn < wait; turn++) await new Promise(setImmediate)
     leaving.abort()
     await left.catch(() => undefined)
   }
   const [count] = counts(await ask(leaver, '/v1/chat/completions', chat(SECRET)))
-  // Those that it left may have been read for it: then the whole of this is known, else nothing is.
-  const own = counts(await ask(leaver, '/v1/chat/completions', chat(SECRET)))
-  t.ok(count === 0 || count! >= own[0]! - 1, `${count} of ${own[0]}`)
+  // Those that it left may have been read for it: they begin as every conversation does.
+  t.ok(count! < 10, `${count} tokens are known`)
 })
 
 t.test('conversations of two keys go on from where each of them was', async t => {

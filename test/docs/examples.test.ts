@@ -72,6 +72,14 @@ t.test('every example can be sent as it is', async t => {
     // Both mounts delete the same model.
     if (id === 'ollamaDeleteModel')
       await caller.call(t, 'ollamaCreateModel', 200, { body: { model: 'me/leo', from: DEMO } })
+    if (id === 'tryModel') {
+      // It answers for as long as its connection is open.
+      const left = new AbortController()
+      const trial = await corral.send('/api/trials', body, { local: true, signal: left.signal })
+      t.equal(trial.status, 200, id)
+      left.abort()
+      continue
+    }
     const reply = await caller.ask(id, { body })
     const expected = REFUSED[native(id)] ?? [200]
     t.ok(expected.includes(reply.status), `${id}: ${reply.status} ${reply.text.slice(0, 300)}`)

@@ -24,6 +24,7 @@ const BESIDE = {
   content: 'x',
   tokens: [1],
   voice: 'x',
+  session: 'x',
   file: 'data:audio/wav;base64,AAAA',
   dtype: 'f16',
   source: NOWHERE,
