@@ -14,9 +14,14 @@ function characters(text: string): string[] {
   return Array.from(segmenter.segment(text), ({ segment }) => segment)
 }
 
+/** A text without corral's own colours. */
+export function withoutColours(text: string): string {
+  return text.includes('\x1b') ? text.replace(COLOURS, '') : text
+}
+
 /** How many columns a terminal gives a text: two to most Chinese, Japanese and Korean characters and to emoji. */
 export function displayWidth(text: string): number {
-  const visible = text.includes('\x1b') ? text.replace(COLOURS, '') : text
+  const visible = withoutColours(text)
   if (NARROW.test(visible)) return visible.length
   let width = 0
   for (const character of characters(visible)) {

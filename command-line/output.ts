@@ -1,4 +1,4 @@
-import { displayWidth, pad } from './display-width.ts'
+import { displayWidth, pad, withoutColours } from './display-width.ts'
 
 export function printJson(value: unknown): void {
   printText(JSON.stringify(value, undefined, 2))
@@ -132,7 +132,7 @@ export function formatPairs(pairs: [name: string, value: string | undefined][], 
 
 /**
  * Breaks lines at blanks where they are wider than the terminal; what follows stays below its text, or its second
- * column. Words that are wider are left to the terminal.
+ * column, or further left where only that leaves a word whole. Words that are wider are left to the terminal.
  * @param width columns; by default those of the terminal
  * @param usual columns that what follows leaves free below a line that begins at the left
  */
@@ -141,12 +141,16 @@ export function wrapLines(text: string, width = outputWidth(), usual = 0): strin
   return text
     .split('\n')
     .map(line => {
-      const column = displayWidth(/^ *\S+(?: \S+)*? {2,}(?=\S)/.exec(line)?.[0] ?? '')
-      const indent = /^ */.exec(line)![0].length
+      const plain = withoutColours(line)
+      const column = displayWidth(/^ *\S+(?: \S+)*? {2,}(?=\S)/.exec(plain)?.[0] ?? '')
+      const indent = /^ */.exec(plain)![0].length
       return wrapLine(line, width, column > 0 && column <= width / 2 ? column : indent > 0 ? indent + 2 : usual)
     })
     .join('\n')
 }
+
+/** What follows is moved this far to the left (columns) for a word that has no room below its column. */
+const LEAST_HANGING = 4
 
 /** @param hanging columns that the lines behind the first leave free */
 function wrapLine(text: string, width: number, hanging: number): string {
@@ -155,9 +159,14 @@ function wrapLine(text: string, width: number, hanging: number): string {
   let line = ''
   // Blanks stay in front of their word: they may align it.
   for (const word of text.match(/ *[^ ]+/g) ?? []) {
-    if (line !== '' && displayWidth(line + word) > width) {
+    const needed = displayWidth(word.trimStart())
+    const left = needed <= width - hanging ? hanging : Math.min(hanging, LEAST_HANGING)
+    const isAlone = displayWidth(line) <= hanging
+    // A name keeps a value beside it that is broken anyway.
+    const isBroken = needed > width - left
+    if (line.trim() !== '' && displayWidth(line + word) > width && !(isAlone && isBroken)) {
       lines.push(line)
-      line = ' '.repeat(hanging) + word.trimStart()
+      line = ' '.repeat(left) + word.trimStart()
     } else line += word
   }
   return [...lines, line].join('\n')

@@ -22,7 +22,7 @@ import { defineConvert, defineList, defineRm, defineShow } from './commands/stor
 import { defineUsage } from './commands/usage.ts'
 import { defineVersion } from './commands/version.ts'
 import { type CommandContext, unknownCommand } from './context.ts'
-import { fitText } from './output.ts'
+import { fitText, outputWidth, wrapLines } from './output.ts'
 
 const EXAMPLES = `
 Examples:
@@ -97,7 +97,8 @@ export function createProgram(context: CommandContext): Command {
     .option('--insecure', 'let a server without keys listen beyond this machine')
     .configureHelp({ sortSubcommands: false })
     .configureOutput({
-      writeOut: text => process.stdout.write(fitText(text, process.stdout.columns ?? Number.POSITIVE_INFINITY))
+      writeOut: text => process.stdout.write(fitText(text, process.stdout.columns ?? Number.POSITIVE_INFINITY)),
+      writeErr: text => process.stderr.write(wrapLines(text, outputWidth(process.stderr)))
     })
     .showHelpAfterError('(add --help to see the usage)')
     .exitOverride()

@@ -3,7 +3,7 @@ import { ConfigError } from '../../core/config/config-error.ts'
 import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import { displayWidth } from '../display-width.ts'
-import { formatTable, outputWidth, printJson, printNote, printText } from '../output.ts'
+import { formatTable, outputWidth, printJson, printNote, printText, wrapLines } from '../output.ts'
 
 export function defineConfig(program: Command, context: CommandContext): void {
   const config = program
@@ -26,7 +26,9 @@ the data directory.`
       const exposed = await exposedKeysWarning(config)
       if (exposed) printNote(`warning: ${exposed}`)
       if (unknown.length > 0) throw new ConfigError(unknown)
-      printText(file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults apply. No mistakes.')
+      printText(
+        wrapLines(file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults apply. No mistakes.')
+      )
     })
   config
     .command('show')

@@ -129,14 +129,17 @@ Examples:
         async ({ client }) => {
           if (follow) {
             for await (const event of client.stream<LogEvent>(`${path}?follow=1&${query}`)) {
-              const text = json ? JSON.stringify(event) : eventText(event, raw)
-              if (text !== undefined) printText(printable(text))
+              if (json) printText(printable(JSON.stringify(event)))
+              else {
+                const text = eventText(event, raw)
+                if (text !== undefined) printText(wrapLines(printable(text), undefined, 2))
+              }
             }
             return
           }
           const reply = await client.json<LogsReply>('GET', `${path}?${query}`)
           if (json) printJson(reply)
-          else if (raw) printText(printable(formatRawLogs(reply)))
+          else if (raw) printText(wrapLines(printable(formatRawLogs(reply)), undefined, 2))
           else printText(wrapLines(printable(formatLogs(reply, lines))))
         },
         'Logs are kept only while a server runs.'

@@ -182,6 +182,17 @@ t.test('text is wrapped at words, below its second column', async t => {
     '  system  linux x64, with a\n          name that is long\n  ! it is not well, for more\n    than one reason\nok'
   )
   t.equal(wrapLines(text, Number.POSITIVE_INFINITY), text)
+  const digest = 'd'.repeat(30)
+  t.equal(
+    wrapLines(`  sha256       ${digest}\n  path         /a/path/of/25/characters.`, 30),
+    `  sha256       ${digest}\n  path\n    /a/path/of/25/characters.`,
+    'a value moves to the left where that leaves it whole, and stays beside its name where nothing does'
+  )
+  t.equal(
+    wrapLines('\x1b[2m  -  Metal  Metal is for Macs only, and for no other\x1b[22m', 30),
+    '\x1b[2m  -  Metal  Metal is for Macs\n     only, and for no other\x1b[22m',
+    'colours take no room'
+  )
 })
 
 t.test('list on a terminal of 40 columns', async t => {
