@@ -4,6 +4,9 @@ import { runPage } from './run-page.ts'
 
 // What every guide shows, by the letter: each page on a server of its own.
 
+// All pages together take some minutes.
+t.setTimeout(1_200_000)
+
 const RUN = ['sh', 'js', 'python']
 
 for (const page of pages()) {
