@@ -27,7 +27,7 @@ const ADVICE: Record<ErrorCode, string> = {
     'Over the network, files are imported from `storage.import_roots` only: import on the server itself.',
   hub_forbidden:
     'The repository is private or gated. The message says where to accept its terms, and which token to set.',
-  model_not_found: 'No such model is here. `corral list` shows those that are; `corral pull` gets others.',
+  model_not_found: 'No such model is here. `corral list` shows those that are; `corral search` finds others, `corral pull` gets them.',
   model_not_loaded: 'The model is not in memory, so there is nothing to stop.',
   repo_not_found: 'The hub has no such repository, or hides it: check the spelling, or set a token.',
   runtime_not_found: '`corral runtime list` shows the builds and their ids.',
@@ -93,6 +93,8 @@ corral logs corral/tiny-chat     # what the model's engine printed, and why it e
 | a GPU is not used | \`corral doctor\` says why each kind of build cannot use it, and the command that fixes it. See [GPUs](gpus.md). |
 | the first answer takes long, later ones do not | The model is loaded by its first request: \`preload: true\` in its [section](configuration.md#models), or a longer \`keep_alive\`. |
 | an answer ends in the middle of a sentence | \`max_tokens\` was reached (\`finish_reason\` is \`length\`): raise it. |
+| an option changes nothing | Its name may be misspelt: the reply's header \`X-Corral-Unknown-Options\` and \`corral config check\` name such; \`limits.strict_options\` refuses them. |
+| a model is not found by its short name | \`corral list\` has the whole names; see [names](models.md#names). |
 | a program cannot connect from a container | \`localhost\` is the container itself there: see [Open WebUI in Docker](programs.md#open-webui). |
 | a program has no list of models | Its base address is wrong: see [programs](programs.md). |
 | anything else | The log: \`corral serve\` writes it to standard output, more with \`--log-level debug\`. |

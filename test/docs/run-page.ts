@@ -217,16 +217,23 @@ export async function runPage(t: Test, page: string, { everyday = false } = {}):
   t.ok(ran > 0, `${ran} blocks were run`)
 }
 
-/** Each line that the page shows is printed, in this order; `…` stands for anything. */
+/**
+ * Each line that the page shows is printed, in this order. `…` stands for anything, and so does each word with a digit
+ * where the page says that its figures are those of another run.
+ */
 function compareOutput(t: Test, block: Block, printed: string, where: string): void {
   const lines = printed.split('\n').map(line => line.trim())
+  const literal = (text: string) => text.replaceAll(/[.*+?^${}()|[\]\\]/g, '\\$&')
+  const anyFigures = block.directive === 'figures of another run'
   let from = 0
   for (const line of block.text.trim().split('\n')) {
-    const pattern = line
-      .trim()
-      .split('…')
-      .map(part => part.replaceAll(/[.*+?^${}()|[\]\\]/g, '\\$&'))
-      .join('.*')
+    const pattern = anyFigures
+      ? line
+          .trim()
+          .split(/\s+/)
+          .map(word => (/\d/.test(word) ? '\\S+' : literal(word)))
+          .join('\\s+')
+      : line.trim().split('…').map(literal).join('.*')
     const at = lines.findIndex((shown, index) => index >= from && new RegExp(`^${pattern}$`).test(shown))
     t.not(at, -1, `${where}: "${line}" is printed`, { printed })
     from = at + 1
