@@ -27,7 +27,8 @@ const ADVICE: Record<ErrorCode, string> = {
     'Over the network, files are imported from `storage.import_roots` only: import on the server itself.',
   hub_forbidden:
     'The repository is private or gated. The message says where to accept its terms, and which token to set.',
-  model_not_found: 'No such model is here. `corral list` shows those that are; `corral search` finds others, `corral pull` gets them.',
+  model_not_found:
+    'No such model is here. `corral list` shows those that are; `corral search` finds others, `corral pull` gets them.',
   model_not_loaded: 'The model is not in memory, so there is nothing to stop.',
   repo_not_found: 'The hub has no such repository, or hides it: check the spelling, or set a token.',
   runtime_not_found: '`corral runtime list` shows the builds and their ids.',
