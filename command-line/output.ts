@@ -23,12 +23,15 @@ export function printable(text: string): string {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '')
 }
 
+/** What has no room below its column is moved this far to the left (columns). */
+const LEAST_HANGING = 4
+
 /** Columns that help texts are written for: a line with room left for the next word ends its paragraph. */
 const WRITTEN_FOR = 118
 
 /**
  * Breaks lines at blanks where they are wider than the terminal, and fills paragraphs anew; the second column of a list
- * stays below itself.
+ * stays below itself, or below the first one where that leaves it no room.
  * @param width columns
  */
 export function fitText(text: string, width: number): string {
@@ -46,9 +49,14 @@ export function fitText(text: string, width: number): string {
     if (rest !== '' && !goesOn) fitted.push(rest)
     let left = goesOn ? `${rest} ${line.trimStart()}` : line
     const column = /^ *\S.*? {2,}(?=\S)/.exec(line)?.[0].length
-    const hanging = ' '.repeat(column ?? indent.length)
+    const isFar = column !== undefined && column > width / 2 && line.length > width
+    const hanging = ' '.repeat(isFar ? indent.length + LEAST_HANGING : (column ?? indent.length))
     rest = ''
     before = line
+    if (isFar) {
+      fitted.push(line.slice(0, column).trimEnd())
+      left = hanging + line.slice(column)
+    }
     const whole = left
     for (let at: number; left.length > width; left = hanging + left.slice(at + 1)) {
       at = left.lastIndexOf(' ', width)
@@ -148,9 +156,6 @@ export function wrapLines(text: string, width = outputWidth(), usual = 0): strin
     })
     .join('\n')
 }
-
-/** What follows is moved this far to the left (columns) for a word that has no room below its column. */
-const LEAST_HANGING = 4
 
 /** @param hanging columns that the lines behind the first leave free */
 function wrapLine(text: string, width: number, hanging: number): string {

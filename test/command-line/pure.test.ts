@@ -175,6 +175,16 @@ t.test('tables at a narrow terminal keep every cell whole', async t => {
   )
 })
 
+t.test('a list of options on a terminal of 40 columns', async t => {
+  const list =
+    '  --host <address>                           address to listen on, or of the server to talk to\n' +
+    '  -h, --help                                 show help'
+  t.equal(
+    fitText(list, 40),
+    '  --host <address>\n      address to listen on, or of the\n      server to talk to\n  -h, --help\n      show help'
+  )
+})
+
 t.test('text is wrapped at words, below its second column', async t => {
   const text = '  system  linux x64, with a name that is long\n  ! it is not well, for more than one reason\nok'
   t.equal(
