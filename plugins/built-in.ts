@@ -5,6 +5,7 @@ import remote from '../runtimes/remote/index.ts'
 import adoption from './adoption/index.ts'
 import apiAnthropic from './api-anthropic/index.ts'
 import apiFiles from './api-files/index.ts'
+import apiLlama from './api-llama/index.ts'
 import apiNative from './api-native/index.ts'
 import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
@@ -49,6 +50,7 @@ export const builtInPlugins: PluginDefinition[] = [
   apiNative,
   apiOpenai,
   apiAnthropic,
+  apiLlama,
   apiOllama,
   apiFiles,
   audit,

@@ -51,6 +51,8 @@ export interface Question {
   countEach?: boolean
   /** Whether the surface says which text of `stop` ended the answer. */
   stopText?: boolean
+  /** Whether the surface writes what llama-server's own clients read (`Delta.native`). */
+  native?: boolean
   /** Called with the lease before the engine is asked. @throws CorralError what cannot be asked of this engine */
   check?(lease: Lease): void
 }
@@ -232,7 +234,15 @@ export function callerLease(reply: FastifyReply): CallerLease {
   }
 }
 
-type Call = Question['operation'] | ByteCall | 'embed' | 'rerank' | 'tokenize' | 'detokenize' | 'countTokens'
+type Call =
+  | Question['operation']
+  | ByteCall
+  | 'embed'
+  | 'rerank'
+  | 'tokenize'
+  | 'detokenize'
+  | 'countTokens'
+  | 'applyTemplate'
 type ByteCall = 'chatBytes' | 'completionBytes'
 
 const PURPOSES: Record<Exclude<Call, ByteCall>, string> = {
@@ -243,7 +253,8 @@ const PURPOSES: Record<Exclude<Call, ByteCall>, string> = {
   rerank: 'rank documents',
   tokenize: 'split texts into tokens',
   detokenize: 'turn tokens into text',
-  countTokens: 'count tokens'
+  countTokens: 'count tokens',
+  applyTemplate: 'show the prompts of conversations'
 }
 
 /** A call that the leased engine has. @throws CorralError `unsupported_capability` */
@@ -341,7 +352,7 @@ async function ask<Piece>(
   call: (request: EngineFields, sink: AnswerSink<Piece>) => Promise<void>,
   take: (piece: Piece) => Promise<void> | undefined
 ): Promise<void> {
-  const { countEach = false, stopText = false, overflow, check } = question
+  const { countEach = false, stopText = false, native = false, overflow, check } = question
   check?.(lease)
   let body = question.body!
   let dropped = 0
@@ -353,6 +364,7 @@ async function ask<Piece>(
     signal: lease.signal,
     countEach,
     stopText,
+    native,
     owner: reply.request.caller.owner,
     requestId: reply.request.id,
     ...(record.trace && { traceParent: formatTraceParent(record.trace) }),

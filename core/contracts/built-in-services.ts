@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
-import type { ErrorCode } from '../errors.ts'
+import type { CorralError, ErrorCode } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { LogLevels } from '../system/log-levels.ts'
 import type { Runtimes } from './builds.ts'
@@ -117,6 +117,8 @@ declare module './leases.ts' {
   interface Scheduler {
     /** A snapshot of figures, for monitoring. */
     stats(): SchedulerStats
+    /** Why a model could not be loaded, where the last try failed. */
+    loadFailure(model: Model): CorralError | undefined
     /**
      * Loads a model anew with other settings than the configuration's, which hold until the signal is aborted or another
      * trial of the session takes its place. At the end the model is as it was: loaded with what it was loaded with, or

@@ -73,6 +73,8 @@ export interface Delta {
   reading?: { tokens: number; total: number; cached: number }
   /** Further fields of the engine's own, which `/v1` passes on (`system_fingerprint`, `timings`). */
   extra?: Record<string, unknown>
+  /** The event in llama-server's words (those of its `/completion`), where the sink wants them and the engine has them. */
+  native?: EngineFields
 }
 
 /** Who takes an answer. */
@@ -83,6 +85,8 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly countEach?: boolean
   /** Whether `stopSequence` is wanted. */
   readonly stopText?: boolean
+  /** Whether `native` is wanted. */
+  readonly native?: boolean
   /**
    * The owner of the prompt (`Caller.owner`); the server itself where absent. An engine must not let one owner find out,
    * by token counts or by timing, what another one has asked.
@@ -196,6 +200,15 @@ export interface Engine {
   detokenize?(tokens: readonly number[], options: { signal: AbortSignal }): Promise<string>
   /** How many tokens the prompt of a `chat` request has. */
   countTokens?(request: EngineFields, options: { signal: AbortSignal }): Promise<number>
+  /** The prompt that a `chat` request becomes. */
+  applyTemplate?(request: EngineFields, options: { signal: AbortSignal }): Promise<string>
+  /**
+   * What it says of itself in llama-server's words, without paths: `default_generation_settings`, `chat_template_caps`,
+   * `bos_token`, `build_info`, …
+   */
+  properties?(options: { signal: AbortSignal }): Promise<EngineFields>
+  /** What each of its slots does in llama-server's words (`id`, `n_ctx`, `is_processing`), without what was asked in it. */
+  slotStates?(options: { signal: AbortSignal }): Promise<EngineFields[]>
   /** Keeps what its slots have read for the next start of the same model; called before a polite `stop`. Never rejects. */
   saveSlots?(): Promise<void>
   /** Ends it: politely first, then by force. Settles when it has gone. Open requests are cut. */

@@ -15,6 +15,12 @@ declare module 'fastify' {
 
 /** By this header a request asks for a stream that survives its connection. */
 const WISH = 'x-corral-resumable'
+/**
+ * By this header llama-server's clients ask for the same, and name the stream themselves. Of streams under one name the
+ * latest counts.
+ */
+const CONVERSATION = 'x-conversation-id'
+const LONGEST_CONVERSATION = 512
 /** The header of the reply that names the stream. */
 export const STREAM_ID = 'x-corral-stream-id'
 /** Bytes that are kept of one stream; what was sent before them cannot be had again. */
@@ -45,10 +51,13 @@ export class ResumableStreams {
 
   /** The stream of a request that asks for one; undefined where it does not, or where the configuration allows none. */
   begin(reply: FastifyReply): ResumableStream | undefined {
-    const wish = [reply.request.headers[WISH]].flat()[0]?.trim().toLowerCase()
+    const { headers } = reply.request
+    const wish = [headers[WISH]].flat()[0]?.trim().toLowerCase()
+    const named = [headers[CONVERSATION]].flat()[0]?.trim()
+    const conversation = named && named.length <= LONGEST_CONVERSATION ? named : undefined
     const linger = parseDuration(this.#linger())!
-    if (wish !== 'true' || linger <= 0) return undefined
-    return new ResumableStream(reply, linger, {
+    if ((wish !== 'true' && conversation === undefined) || linger <= 0) return undefined
+    return new ResumableStream(reply, conversation, linger, {
       opened: stream => this.#streams.set(stream.id, stream),
       grown: () => this.#makeRoom(),
       detached: stream => this.#boundDetached(stream),
@@ -64,6 +73,27 @@ export class ResumableStreams {
       'stream_not_found',
       `There is no stream that could go on here under this id: it has ended, was lost for longer than limits.resume (${this.#linger()}), or never was. Send the request again.`
     )
+  }
+
+  /** The latest stream that a request of this caller's owner named by `X-Conversation-Id`. */
+  ofConversation({ caller }: FastifyRequest, conversation: string): ResumableStream | undefined {
+    return this.#ofOwner(caller.owner).findLast(stream => stream.conversation === conversation)
+  }
+
+  /** Those whose names are one of these, or one of these with a model behind it (`<name>::<model>`). */
+  ofConversations({ caller }: FastifyRequest, conversations: readonly string[]): ResumableStream[] {
+    const asked = new Set(conversations)
+    const latest = new Map<string, ResumableStream>()
+    for (const stream of this.#ofOwner(caller.owner)) {
+      const { conversation } = stream
+      if (conversation === undefined) continue
+      if (asked.has(conversation) || asked.has(conversation.split('::')[0]!)) latest.set(conversation, stream)
+    }
+    return [...latest.values()]
+  }
+
+  #ofOwner(owner: string): ResumableStream[] {
+    return [...this.#streams.values()].filter(stream => stream.owner === owner)
   }
 
   /** Drops the oldest streams that have ended, then those that nobody reads, until the others have room. */
@@ -114,6 +144,9 @@ export class ResumableStream implements ReplyStream {
   readonly id = `stream_${randomBytes(16).toString('hex')}`
   readonly owner: string
   readonly turn: string
+  /** As the client named it. */
+  readonly conversation: string | undefined
+  readonly startedAt = new Date()
   /** Aborted when the answer is to end: nobody came back in time, or it was cancelled. */
   readonly signal: AbortSignal
   status = 'waiting'
@@ -135,17 +168,18 @@ export class ResumableStream implements ReplyStream {
   #decoder = new TextDecoder()
   #committed = false
   #written = false
-  #ended = false
+  #endedAt: Date | undefined
   #over = false
   #reader: Reader | undefined
   #waiting: (() => void)[] = []
   #heartbeats: NodeJS.Timeout | undefined
   #expiry: NodeJS.Timeout | undefined
 
-  constructor(reply: FastifyReply, linger: number, watcher: Watcher) {
+  constructor(reply: FastifyReply, conversation: string | undefined, linger: number, watcher: Watcher) {
     const { caller } = reply.request
     this.owner = caller.owner
     this.turn = caller.turn
+    this.conversation = conversation
     this.signal = this.#controller.signal
     this.#reply = reply
     this.#linger = linger
@@ -167,7 +201,16 @@ export class ResumableStream implements ReplyStream {
   }
 
   get ended(): boolean {
-    return this.#ended
+    return this.#endedAt !== undefined
+  }
+
+  get endedAt(): Date | undefined {
+    return this.#endedAt
+  }
+
+  /** Bytes that it has had so far. */
+  get length(): number {
+    return this.#end
   }
 
   get hasReader(): boolean {
@@ -202,11 +245,11 @@ export class ResumableStream implements ReplyStream {
   }
 
   end(lastChunk?: string): void {
-    if (this.#over || this.#ended) return
+    if (this.#over || this.ended) return
     if (lastChunk) void this.write(lastChunk)
     else this.#commit()
     if (this.#unfinished !== '') this.#keep(this.#unfinished)
-    this.#ended = true
+    this.#endedAt = new Date()
     clearInterval(this.#heartbeats)
     this.#send()
     if (!this.#reader) this.#expire()
@@ -274,7 +317,7 @@ export class ResumableStream implements ReplyStream {
   #beat(): void {
     // The request was answered with a status code instead.
     if (this.#reply?.raw.headersSent) clearInterval(this.#heartbeats)
-    else if (this.#reader && !this.#reader.full && !this.#ended) this.#sendHeartbeat()
+    else if (this.#reader && !this.#reader.full && !this.ended) this.#sendHeartbeat()
   }
 
   #sendHeartbeat(): void {
@@ -342,7 +385,7 @@ export class ResumableStream implements ReplyStream {
         })
       }
     }
-    if (this.#ended) reader.raw.end()
+    if (this.ended) reader.raw.end()
   }
 
   #from(at: number): Buffer {

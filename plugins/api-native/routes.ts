@@ -21,15 +21,6 @@ const health = nativeRoute('Server', 'getHealth', 'Check that corral is running'
   role: 'anyone',
   response: { 200: json('Running', RunningSchema) }
 })
-const llamaServerHealth = nativeRoute(
-  'Server',
-  'getHealthAsLlamaServer',
-  "Check that corral is running, as llama-server's clients do",
-  {
-    role: 'anyone',
-    response: { 200: json('Running', RunningSchema) }
-  }
-)
 const versionRoute = nativeRoute('Server', 'getVersion', "Show corral's version", {
   response: { 200: json('The version', Loose({ version: Type.String() })) }
 })
@@ -86,7 +77,6 @@ const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
 /** What is at the address itself (a line for programs, a page for browsers), and the plugins. */
 export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
   return async app => {
-    app.get('/health', llamaServerHealth, async () => healthOf(app))
     app.get('/', root, async (request, reply) => {
       reply.vary('Accept')
       // Browsers name HTML in what they accept.

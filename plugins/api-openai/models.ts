@@ -7,6 +7,7 @@ import { CorralError } from '../../core/errors.ts'
 import { json } from '../../core/http/response-schemas.ts'
 import { catalogFor, type SeenCatalog } from '../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../core/models/anthropic-record.ts'
+import { type LoadState, loadStates } from '../../core/models/load-state.ts'
 import { nameText, parseRequestedName } from '../../core/models/model-name.ts'
 import { openaiRoute } from './openai-error.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
@@ -21,7 +22,16 @@ const ModelPath = Type.Object({
 
 /** The list of models, and one by its name. */
 export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies): FastifyPluginAsync {
-  const contextOf = (variant: StoredModel) => contextInForce(config, variant, scheduler.running())
+  const factsNow = (seen: SeenCatalog) => {
+    const running = scheduler.running()
+    const stateOf = loadStates(scheduler)
+    const named = seen.aliases()
+    return (variant: StoredModel): Facts => ({
+      context: contextInForce(config, variant, running),
+      state: stateOf(variant),
+      aliases: named.filter(({ model }) => model.key === variant.key).map(({ alias }) => alias)
+    })
+  }
   return async app => {
     app.get<{ Querystring: ModelListQuery }>(
       '/models',
@@ -31,7 +41,10 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
         response: { 200: json('The models', ModelList) },
         errors: ['invalid_request']
       }),
-      async ({ caller, query }) => modelPage(listed(catalogFor(catalog, caller)), contextOf, query)
+      async ({ caller, query }) => {
+        const seen = catalogFor(catalog, caller)
+        return modelPage(listed(seen), factsNow(seen), query)
+      }
     )
     // Names hold a slash, which clients send as it is or as %2F.
     app.get<{ Params: { '*': string } }>(
@@ -46,7 +59,7 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
         const name = parseRequestedName(request.params['*'])
         const model = seen.get(name)
         const isMeant = ({ alias }: ModelAlias) => alias.toLowerCase() === nameText(name).toLowerCase()
-        return modelRecord(seen.aliases().find(isMeant) ?? { model }, contextOf(model))
+        return modelRecord(seen.aliases().find(isMeant) ?? { model }, factsNow(seen)(model))
       }
     )
   }
@@ -58,9 +71,25 @@ type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
 /** All models, and behind them their aliases: many clients offer and send only names that are listed. */
 const listed = (models: SeenCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
 
-/** A model as OpenAI's clients read it (`created`, `owned_by`), and Anthropic's. */
-function modelRecord({ model: variant, alias }: Listed, context: number) {
+/** What holds for a model now. */
+interface Facts {
+  /** Tokens. */
+  context: number
+  state: LoadState
+  /** Its other names. */
+  aliases: readonly string[]
+}
+
+/**
+ * A model as OpenAI's clients read it (`created`, `owned_by`), Anthropic's, and
+ * those of llama-server's router, which take a row without `status` for a loaded model.
+ */
+function modelRecord(
+  { model: variant, alias }: Listed,
+  { context, state: { value, progress, failure }, aliases }: Facts
+) {
   const id = alias ?? variant.publicName
+  const { capabilities, contextLength, embeddingLength, parameters } = variant.metadata
   return {
     id,
     object: 'model',
@@ -68,6 +97,29 @@ function modelRecord({ model: variant, alias }: Listed, context: number) {
     created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
     owned_by: variant.model.owner,
     ...anthropicRecord(variant, id, context),
+    status: {
+      value,
+      ...(progress?.fraction !== undefined && { progress: progress.fraction }),
+      // llama-server's words for a process that ended by itself.
+      ...(failure && { failed: true, exit_code: 1, reason: failure.message })
+    },
+    architecture: {
+      input_modalities: [
+        'text',
+        ...(capabilities.includes('vision') ? ['image'] : []),
+        ...(capabilities.includes('audio') ? ['audio'] : [])
+      ],
+      output_modalities: ['text']
+    },
+    meta: {
+      n_ctx: context,
+      ...(contextLength !== undefined && { n_ctx_train: contextLength }),
+      ...(embeddingLength !== undefined && { n_embd: embeddingLength }),
+      ...(parameters !== undefined && { n_params: parameters }),
+      size: variant.size
+    },
+    aliases: alias === undefined ? aliases : [],
+    tags: [],
     ...(alias !== undefined && { root: variant.publicName })
   }
 }
@@ -78,10 +130,10 @@ function modelRecord({ model: variant, alias }: Listed, context: number) {
  */
 export function modelPage(
   models: readonly Listed[],
-  contextOf: (variant: StoredModel) => number,
+  factsOf: (variant: StoredModel) => Facts,
   { limit, after_id, before_id }: ModelListQuery
 ) {
-  const all = models.map(each => modelRecord(each, contextOf(each.model)))
+  const all = models.map(each => modelRecord(each, factsOf(each.model)))
   const placeOf = (id: string, param: string) => {
     const at = all.findIndex(record => record.id.toLowerCase() === id.toLowerCase())
     if (at === -1) throw new CorralError('invalid_request', `"${param}" must be the id of a model.`, { param })

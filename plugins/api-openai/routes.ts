@@ -26,6 +26,8 @@ import {
   DetokenizeRequest,
   EmbeddingRequest,
   Embeddings,
+  Prompt,
+  PromptTokens,
   Ranking,
   RerankRequest,
   Text,
@@ -142,6 +144,40 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
       }
     )
     rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
+    // What an engine makes of a conversation, without an answer.
+    const conversation = (body: Fields, caller: Caller) => {
+      const request = readModelRequest(deps, body, caller)
+      return { operation: 'tokens', body: chatGeneration(body, request).body, lease: request.lease } as const
+    }
+    app.post<{ Body: Fields }>(
+      '/chat/completions/input_tokens',
+      openaiRoute('OpenAI tokens', 'countChatTokens', 'Count the tokens of a conversation', {
+        description: "As llama-server's /v1/chat/completions/input_tokens.",
+        body: ChatRequest,
+        response: { 200: json('The number', PromptTokens) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => ({
+        object: 'response.input_tokens',
+        input_tokens: await askOnce(deps, reply, conversation(body, caller), (lease, fields) =>
+          callOf(lease, 'countTokens')(fields, lease)
+        )
+      })
+    )
+    app.post<{ Body: Fields }>(
+      '/chat/completions/prompt',
+      openaiRoute('OpenAI tokens', 'showPrompt', 'Show the prompt that a conversation becomes', {
+        description: "By the model's chat template, as llama-server's /apply-template.",
+        body: ChatRequest,
+        response: { 200: json('The prompt', Prompt) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => ({
+        prompt: await askOnce(deps, reply, conversation(body, caller), (lease, fields) =>
+          callOf(lease, 'applyTemplate')(fields, lease)
+        )
+      })
+    )
     app.post<{ Body: Fields }>(
       '/tokenize',
       openaiRoute('OpenAI tokens', 'tokenize', 'Split a text into tokens', {

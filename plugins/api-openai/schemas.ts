@@ -200,6 +200,10 @@ export const TokenizeRequest = Loose({
   keep_alive
 })
 
+/** A prompt as the chat template writes it, and how many tokens it has. */
+export const Prompt = Loose({ prompt: Type.String() })
+export const PromptTokens = Loose({ object: Type.Literal('response.input_tokens'), input_tokens: Type.Integer() })
+
 export const DetokenizeRequest = Loose({ ...named, tokens: Type.Array(Token), keep_alive })
 
 /** Pages of a list, as Anthropic's clients request them. All of it where nothing is given. */
@@ -348,6 +352,29 @@ export const Model = Titled('Model', {
   created: Type.Integer({ description: 'Seconds since the epoch' }),
   owned_by: Type.String(),
   ...anthropicFields,
+  status: Loose(
+    {
+      value: Type.Enum(['unloaded', 'loading', 'loaded']),
+      progress: Type.Optional(Type.Number({ description: '0 to 1, while it is loaded into memory' })),
+      failed: Type.Optional(Type.Literal(true, { description: 'The last try to load it failed' })),
+      exit_code: Type.Optional(Type.Integer()),
+      reason: Type.Optional(Type.String({ description: 'Why it failed' }))
+    },
+    { description: "As llama-server's router has it" }
+  ),
+  architecture: Loose({
+    input_modalities: Type.Array(Type.Enum(['text', 'image', 'audio'])),
+    output_modalities: Type.Array(Type.Literal('text'))
+  }),
+  meta: Loose({
+    n_ctx: Type.Integer({ description: 'The same as max_input_tokens' }),
+    n_ctx_train: Type.Optional(Type.Integer({ description: 'The context that it was trained for' })),
+    n_embd: Type.Optional(Type.Integer({ description: 'Length of its vectors' })),
+    n_params: Type.Optional(Type.Integer({ description: 'How many weights it has' })),
+    size: Type.Integer({ description: 'Bytes of its files' })
+  }),
+  aliases: Type.Array(Type.String()),
+  tags: Type.Array(Type.String()),
   root: Type.Optional(Type.String({ description: 'Of an alias: the model that it stands for' }))
 })
 

@@ -98,6 +98,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const requests = new Map<number, Request>()
   /** By the key of the variant. */
   const trials = new Map<string, Trial>()
+  /** By the key of the variant: why it could not be loaded the last time. */
+  const failures = new Map<string, CorralError>()
   let nextId = 1
   let measured = false
 
@@ -309,6 +311,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const use = engine.reserved ?? engine.memory ?? estimate?.use ?? {}
     hostMemory.add({ pid: engine.pid, exited }, use.host ?? 0)
     log.info({ pid: engine.pid, ms: cost, use }, `loaded ${managed.variant.publicName}`)
+    failures.delete(managed.variant.key)
     hooks.modelLoaded({ model: managed.variant.publicName, mode: managed.mode, milliseconds: cost })
     dispatch({ type: 'loaded', key: managed.key, run, use, slots: engine.slots, loadTime: cost })
     measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
@@ -319,6 +322,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const { publicName } = managed.variant
     log.error({ model: publicName, err: error }, 'loading failed')
     const failure = asCorralError(error)
+    failures.set(managed.variant.key, failure)
     hooks.loadFailed({ model: publicName, mode: managed.mode, code: failure.code, ...causeOf(failure) })
     return failure
   }
@@ -392,6 +396,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   storage.onRemove(async variants => {
+    for (const { key } of variants) failures.delete(key)
     const deleted: ErrorOf = ({ variant: { publicName } }) =>
       new CorralError('model_deleted', `Model "${publicName}" was deleted while it answered.`)
     const missing: ErrorOf = ({ variant: { publicName } }) =>
@@ -723,6 +728,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     loading: () =>
       [...managedEngines.values()].flatMap(managed => loadingModel(managed, state.engines.get(managed.key))),
 
+    loadFailure: ({ key }) => failures.get(key),
     stats: () => ({ ...statsOf(state, Date.now()), requests: nextId - 1 }),
 
     trial,

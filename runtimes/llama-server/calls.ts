@@ -58,6 +58,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     throw requestError(response.status, await textOf(response.body))
   }
 
+  async function look<Reply>(path: string, signal: AbortSignal): Promise<Reply> {
+    const { status, body } = await request({ method: 'GET', path, signal })
+    if (status >= 400) throw requestError(status, await textOf(body))
+    return (await jsonOf(body)) as Reply
+  }
+
   async function ask<Reply>(path: string, body: EngineFields, signal: AbortSignal): Promise<Reply> {
     return (await jsonOf(await post(path, body, signal))) as Reply
   }
@@ -123,7 +129,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     // Many prompts at once would take the slots of all other clients.
     if (hasPrompts(body) || (slotOwners.isolated && isWide(body))) return await oneByOne(path, body, sink)
     const lines = new EventLines()
-    const reader = new EventReader()
+    const reader = new EventReader(sink.native)
     let done = false
     await stream(path, body, sink, (chunk, ticket) => {
       const pieces = []
@@ -250,6 +256,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     },
     async detokenize(tokens, { signal }) {
       return (await ask<{ content: string }>('/detokenize', { tokens }, signal)).content
+    },
+    async properties({ signal }) {
+      return withoutPlaces(await look<EngineFields>('/props', signal))
+    },
+    async slotStates({ signal }) {
+      return (await look<EngineFields[]>('/slots', signal)).map(withoutPrompt)
     }
   }
 
@@ -319,6 +331,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     },
     completionBytes: (fields, sink) => bytes(COMPLETION, fields, sink),
     transcribe: (fields, sink) => deltas(CHAT, streamed(transcriptionChat(fields, metadata), sink), sink, 1),
+    async applyTemplate(fields, { signal }) {
+      const body = withEngineSchemas(withProbabilities(fields))
+      return await guard.run(fields, signal, async () => {
+        return (await ask<{ prompt: string }>('/apply-template', body, signal)).prompt
+      })
+    },
     async countTokens(fields, { signal }) {
       const body = withEngineSchemas(withProbabilities(fields))
       return await guard.run(fields, signal, async () => {
@@ -326,6 +344,17 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       })
     }
   }
+}
+
+/** What `/props` says, without where the model's files are and what only a client of this very server could use. */
+function withoutPlaces(properties: EngineFields): EngineFields {
+  const { model_path, model_alias, media_marker, ...others } = properties
+  return others
+}
+
+/** A slot of `/slots`, without what was asked in it and what came of it. */
+function withoutPrompt({ id, n_ctx, speculative, is_processing }: EngineFields): EngineFields {
+  return { id, n_ctx, speculative, is_processing }
 }
 
 /** Says what an answer in bytes took. One that was cut has no count of its own; its first event says only who speaks. */
@@ -388,7 +417,7 @@ function seedOf({ seed }: EngineFields, choice: number): EngineFields {
 }
 
 /** A request for an answer that is read as deltas. Without a wish for them in the stream, counts come with each choice's end. */
-function streamed(fields: EngineFields, { countEach, stopText }: AnswerSink): EngineFields {
+function streamed(fields: EngineFields, { countEach, stopText, native }: AnswerSink): EngineFields {
   const { stream_options, ...rest } = withProbabilities(fields)
   return {
     ...rest,
@@ -396,7 +425,7 @@ function streamed(fields: EngineFields, { countEach, stopText }: AnswerSink): En
     return_progress: true,
     ...(countEach && { timings_per_token: true }),
     // With its own words the engine reports which text ended the answer.
-    ...(stopText && { verbose: true })
+    ...((stopText || native) && { verbose: true })
   }
 }
 

@@ -13,15 +13,21 @@ interface StreamEvent extends HostedChatEvent {
   stop?: boolean
   stop_type?: string
   completion_probabilities?: Delta['logprobs']
-  __verbose?: { stopping_word?: string }
+  __verbose?: { stopping_word?: string; [field: string]: unknown }
 }
 
 /** Reads llama-server's events as deltas. */
 export class EventReader {
   /** The text that ended each choice: it comes with the first of the events that end it, the reason with the last. */
   readonly #stopWords: string[] = []
+  readonly #native: boolean
   /** How many choices have ended. */
   finished = 0
+
+  /** @param native whether deltas have `native` */
+  constructor(native = false) {
+    this.#native = native
+  }
 
   read(event: StreamEvent): Delta {
     const delta = event.choices ? deltaOf(event) : infillDelta(event)
@@ -36,6 +42,8 @@ export class EventReader {
       delta.timing = { prompt: prompt_ms, generation: predicted_ms }
       delta.extra = { system_fingerprint: event.system_fingerprint, timings: event.timings }
     }
+    // The events of /infill are such themselves.
+    if (this.#native) delta.native = { ...(event.choices ? event.__verbose : event) }
     if (event.__verbose?.stopping_word) this.#stopWords[index] = event.__verbose.stopping_word
     if (delta.finish) {
       const word = this.#stopWords[index]

@@ -11,6 +11,8 @@ import {
 import { modelPage } from '../../plugins/api-openai/models.ts'
 import { variantOf } from './support.ts'
 
+const FACTS = { context: 1, state: { value: 'unloaded' }, aliases: [] } as const
+
 const usage = (prompt: number, completion: number, cached = 0) => ({
   prompt_tokens: prompt,
   completion_tokens: completion,
@@ -302,7 +304,7 @@ t.test('rankings', async t => {
 t.test('pages of models', async t => {
   const models = ['a', 'b', 'c', 'd'].map(name => ({ model: variantOf('x', name) }))
   const page = (query: object) => {
-    const { data, ...rest } = modelPage(models, () => 1, query)
+    const { data, ...rest } = modelPage(models, () => FACTS, query)
     return [data.map(({ id }) => id.slice(2)).join(''), rest.first_id, rest.last_id, rest.has_more]
   }
   t.strictSame(page({}), ['abcd', 'x/a', 'x/d', false])
@@ -313,7 +315,7 @@ t.test('pages of models', async t => {
   t.throws(() => page({ after_id: 'x/z' }), { code: 'invalid_request', param: 'after_id' })
   t.throws(() => page({ before_id: 'z' }), { code: 'invalid_request', param: 'before_id' })
   t.strictSame(
-    modelPage([], () => 1, {}),
+    modelPage([], () => FACTS, {}),
     { object: 'list', data: [], first_id: null, last_id: null, has_more: false }
   )
 })
