@@ -73,7 +73,7 @@ export interface Delta {
   reading?: { tokens: number; total: number; cached: number }
   /** Further fields of the engine's own, which `/v1` passes on (`system_fingerprint`, `timings`). */
   extra?: Record<string, unknown>
-  /** The event in llama-server's words (those of its `/completion`), where the sink wants them and the engine has them. */
+  /** The event in llama-server's words (those of its own completions), where the sink wants them and the engine has them. */
   native?: EngineFields
 }
 

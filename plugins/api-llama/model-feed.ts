@@ -112,7 +112,10 @@ export class ModelFeed {
 
   #tell(listener: Attached, changes: readonly Seen[]): void {
     // One that does not take what it is sent gets no more: it reads the list anew once it is back.
-    if (listener.busy) return listener.end()
+    if (listener.busy) {
+      listener.end()
+      return
+    }
     const { models, role } = listener.caller
     const seen = changes.filter(({ variant }) => {
       return variant ? isAllowed(models, variant) : models === undefined && hasRole(role, 'operator')

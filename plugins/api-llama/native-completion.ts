@@ -2,7 +2,7 @@ import type { AnswerWriter } from '../../core/answers/pipeline.ts'
 import type { Delta, EngineFields } from '../../core/contracts/engines.ts'
 import { isObject } from '../../core/system/json-object.ts'
 
-/** How an answer of `/completion` is written. */
+/** How a completion of this surface is written. */
 export interface NativeHead {
   /** The model's name as it was requested. */
   model: string
@@ -22,7 +22,7 @@ interface Choice {
   last: EngineFields
 }
 
-/** One answer in the words of llama-server's `/completion`: as events, or as a whole. */
+/** One answer in the words of llama-server: as events, or as a whole. */
 export class NativeAnswer implements AnswerWriter {
   readonly #head: NativeHead
   readonly #choices: Choice[] = []

@@ -257,39 +257,37 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
       return { success: true }
     }
   )
-  app.get(
-    '/models/sse',
-    llamaRoute(TAG, 'llamaModelEvents', 'Follow what becomes of models', {
-      description:
-        'Events `data: {"model","event","data"}`: `model_status` (`data.status` unloaded, loading or loaded), `models_reload` and `model_remove`; for operators also `download_progress`, `download_finished` and `download_failed`. It ends when the client leaves.',
-      response: {
-        200: {
-          description: 'The events',
-          content: { 'text/event-stream': { schema: Type.String({ contentSchema: FeedEventSchema }) } }
-        }
-      },
-      errors: ['rate_limited']
-    }),
-    async ({ caller }, reply) => {
-      const signal = clientSignal(reply)
-      const stream = openReplyStream(reply, channelOf(deps))
-      stream.status = 'listening'
-      await new Promise<void>((resolve, reject) => {
-        const forget = feed.listen({
-          caller,
-          send: events => stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join('')),
-          end: resolve
-        })
-        const leave = () => resolve()
-        signal.addEventListener('abort', leave)
-        reply.raw.once('close', forget)
-        // The headers are out before anything happens.
-        Promise.resolve(stream.write(': listening\n\n')).catch(reject)
-        if (signal.aborted) leave()
+  const events = llamaRoute(TAG, 'llamaModelEvents', 'Follow what becomes of models', {
+    description:
+      'Events `data: {"model","event","data"}`: `model_status` (`data.status` unloaded, loading or loaded), `models_reload` and `model_remove`; for operators also `download_progress`, `download_finished` and `download_failed`. It ends when the client leaves.',
+    response: {
+      200: {
+        description: 'The events',
+        content: { 'text/event-stream': { schema: Type.String({ contentSchema: FeedEventSchema }) } }
+      }
+    },
+    errors: ['rate_limited']
+  })
+  // Without a body there would be nothing to end it.
+  app.get('/models/sse', { ...events, exposeHeadRoute: false }, async ({ caller }, reply) => {
+    const signal = clientSignal(reply)
+    const stream = openReplyStream(reply, channelOf(deps))
+    stream.status = 'listening'
+    await new Promise<void>((resolve, reject) => {
+      const forget = feed.listen({
+        caller,
+        send: events => stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join('')),
+        end: resolve
       })
-      stream.end()
-    }
-  )
+      const leave = () => resolve()
+      signal.addEventListener('abort', leave)
+      reply.raw.once('close', forget)
+      // The headers are out before anything happens.
+      Promise.resolve(stream.write(': listening\n\n')).catch(reject)
+      if (signal.aborted) leave()
+    })
+    stream.end()
+  })
 }
 
 /** Texts, vectors. */

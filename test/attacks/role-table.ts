@@ -175,3 +175,17 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'PUT /api/log-levels'
   ]
 }
+
+/** Those for `anyone` that lead to another route, which asks for its own role. */
+export const LEADING_ON: ReadonlySet<string> = new Set([
+  'ANY /ollama/v1/*',
+  'GET /models',
+  'POST /apply-template',
+  'POST /chat/completions',
+  'POST /chat/completions/input_tokens',
+  'POST /detokenize',
+  'POST /rerank',
+  'POST /reranking',
+  'POST /responses',
+  'POST /tokenize'
+])

@@ -12,7 +12,7 @@ import { createKey, keyFilePath } from '../../plugins/security/key-file.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
 import { routeName } from '../../scripts/role-docs.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, type SendOptions, startCorral, until } from '../support/corral.ts'
-import { ROUTES_BY_ROLE } from './role-table.ts'
+import { LEADING_ON, ROUTES_BY_ROLE } from './role-table.ts'
 
 t.test('each role may do what those before it may', async t => {
   for (const [at, role] of ROLES.entries()) {
@@ -65,18 +65,27 @@ function harmless(route: string): { methods: string[]; path: string; body?: stri
 async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: SendOptions): Promise<void> {
   const tryOne = async (listed: string, route: string) => {
     const { methods, path, body } = harmless(route)
-    // It leads to a route that asks models.
-    const needed = (path.startsWith('/ollama/v1/') ? 'user' : listed) as Role | 'anyone'
+    // It leads to a route that asks models, or lists them.
+    const needed = (LEADING_ON.has(route) ? 'user' : listed) as Role | 'anyone'
     for (const method of methods) {
       const response = await corral.send(path, body, { ...init, method })
-      const text = await response.text()
       const { status } = response
+      // A feed that was granted has no end.
+      const isFeed = path === '/models/sse' && status === 200
+      const text = isFeed ? '' : await response.text()
+      if (isFeed) await response.body!.cancel()
       const where = `${method} ${path} as ${role ?? 'nobody'}: ${status} ${text.slice(0, 200)}`
       if (needed === 'anyone') t.equal(status, 200, where)
       else if (role === undefined) t.ok(status === 401 || status === 429, where)
       else if (!hasRole(role, needed)) {
         t.equal(status, 403, where)
-        if (method !== 'HEAD') t.match(JSON.parse(text), { code: 'forbidden_role', role, neededRole: needed }, where)
+        if (method !== 'HEAD') {
+          const said = JSON.parse(text)
+          const { corral_code: code, ...rest } = said.error?.corral_code
+            ? said.error
+            : { ...said, corral_code: said.code }
+          t.match({ ...rest, code }, { code: 'forbidden_role', role, neededRole: needed }, where)
+        }
       } else t.notOk([401, 403, 429, 500].includes(status), where)
     }
   }

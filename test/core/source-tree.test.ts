@@ -78,7 +78,7 @@ test("llama-server's flags and routes are known in its own folder alone", async 
   const others = [
     // Routes of corral's own.
     { file: 'plugins/api-openai/routes.ts', line: /'\/(de)?tokenize'/ },
-    { file: 'plugins/api-llama/routes.ts', line: /^\s+(\['(GET|POST)', |\[?)'\/[a-z-]+'/ },
+    { file: 'plugins/api-llama/routes.ts', line: /^\s+(\[('(GET|POST)', )?)?'\/[a-z-]+',/ },
     // A flag of llama.cpp's converter.
     { file: 'plugins/conversion/convert-model.ts', line: /'--mmproj'/ }
   ]
