@@ -67,6 +67,12 @@ export async function readServerSettings(places: ConfigPlaces): Promise<ServerSe
   return { host, port, secure, isAddress: named.secure !== undefined, apiKey, paths, origins }
 }
 
+/** Whether a flag or the environment says where the server is. */
+export function namesServer({ flags, env }: Pick<ConfigPlaces, 'flags' | 'env'>): boolean {
+  const variables = [env.CORRAL_HOST, env.CORRAL_PORT]
+  return flags.host !== undefined || flags.port !== undefined || variables.some(value => value?.trim())
+}
+
 /** What `--host` names: a host, or for commands also an address such as `https://models.example.org`. */
 function addressParts(text: unknown): { host: unknown; port?: number; secure?: boolean } {
   if (typeof text !== 'string' || !/^https?:\/\//i.test(text) || !URL.canParse(text)) return { host: text }

@@ -2,7 +2,7 @@ import { request as httpRequest, type IncomingHttpHeaders, type IncomingMessage 
 import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
 import { isSystemError, messageOf } from '../core/errors.ts'
-import { CommandFailure, EXIT, exitCodeFor } from './command-failure.ts'
+import { CommandFailure, EXIT, exitCodeFor, interruption } from './command-failure.ts'
 
 /** Talks to one corral server. Requests have no time limit: a model may take minutes to load or to think. */
 export interface ServerClient {
@@ -15,6 +15,8 @@ export interface ServerClient {
   json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
   /** Yields the events of a reply of Server-Sent Events, to a POST with `body` or else to a GET. */
   stream<Event extends object>(path: string, body?: unknown, options?: StreamOptions): AsyncGenerator<Event>
+  /** The same server, for what is still to be asked once the command was interrupted: only its own signals end that. */
+  uninterrupted(): ServerClient
 }
 
 type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
@@ -44,6 +46,8 @@ export interface ClientOptions extends ServerPlace {
   /** Cancels all requests. */
   signal: AbortSignal
 }
+
+const NEVER = new AbortController().signal
 
 export function createClient({ address, socket, why, apiKey, signal: ended }: ClientOptions): ServerClient {
   const way = { address, why, hasKey: apiKey !== undefined }
@@ -87,6 +91,7 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
 
   return {
     address,
+    uninterrupted: () => createClient({ address, socket, ...(why !== undefined && { why }), apiKey, signal: NEVER }),
     async json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal) {
       const either = signal ? AbortSignal.any([signal, ended]) : ended
       const text = await readText(await send(method, path, body, either), either)
@@ -122,17 +127,26 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
   }
 }
 
-/** Whether a corral server answers there. @throws CommandFailure where it has a certificate that is not trusted */
-export async function answersAt(place: ServerPlace, timeout: number): Promise<boolean> {
+/** `ok`: a corral server answers there; `silent`: something was asked and has not answered in time; else `none`. */
+export type Health = 'ok' | 'none' | 'silent'
+
+/** Asks for a server's health. @throws CommandFailure where it has a certificate that is not trusted */
+export async function healthAt(place: ServerPlace, timeout: number): Promise<Health> {
   const { address } = place
-  const client = createClient({ ...place, apiKey: undefined, signal: AbortSignal.timeout(timeout) })
+  const tooLate = new AbortController()
+  // Not AbortSignal.timeout: Node.js 20 forgets one that only AbortSignal.any refers to.
+  const timer = setTimeout(() => tooLate.abort(new Error('timeout')), timeout)
+  const client = createClient({ ...place, apiKey: undefined, signal: interruption() })
   try {
-    const health = await client.json<{ status?: unknown }>('GET', '/api/health')
-    return health.status === 'ok'
+    const health = await client.json<{ status?: unknown }>('GET', '/api/health', undefined, tooLate.signal)
+    return health.status === 'ok' ? 'ok' : 'none'
   } catch (error) {
+    interruption().throwIfAborted()
     if (error instanceof CommandFailure && certificateFault(address, error.cause)) throw error
     // Nothing, another program, or a server that is shutting down: none of them is usable.
-    return false
+    return tooLate.signal.aborted ? 'silent' : 'none'
+  } finally {
+    clearTimeout(timer)
   }
 }
 

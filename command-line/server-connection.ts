@@ -1,11 +1,15 @@
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { findFile, findHome } from '../core/config/config-file.ts'
 import type { LoadedConfig } from '../core/config/load.ts'
 import type { RunningServer } from '../core/http/server.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import type { Owner } from '../core/system/data-directory.ts'
+import { dataPaths } from '../core/system/data-paths.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import { type CommandContext, openConfig } from './context.ts'
 import {
+  namesServer,
   placeOf,
   planAddresses,
   readServerSettings,
@@ -13,7 +17,7 @@ import {
   type ServerSettings,
   serverSettingsOf
 } from './server-address.ts'
-import { answersAt, createClient, type ServerClient, type ServerPlace } from './server-client.ts'
+import { createClient, healthAt, type ServerClient, type ServerPlace } from './server-client.ts'
 
 export interface ServerConnection {
   client: ServerClient
@@ -28,7 +32,7 @@ export interface ServerConnection {
 export type WhenNone = 'fail' | 'aside' | 'usual'
 
 /** Time limit of a health check in milliseconds: a server under load answers late. */
-const HEALTH_TIMEOUT = 5000
+const HEALTH_TIMEOUT = 10_000
 /** How long a server that holds the data directory may take until it answers (it may be starting; milliseconds). */
 const START_TIMEOUT = 30_000
 
@@ -44,6 +48,9 @@ export async function withServer<Result>(
   without?: string
 ): Promise<Result> {
   const signal = interruption()
+  // Most commands end here: the server of the data directory is found without a look at the configuration.
+  const near = await serverOfDataDirectory(context)
+  if (near) return await use({ client: createClient({ ...near, apiKey: undefined, signal }), own: undefined })
   let config: LoadedConfig | undefined
   // A server of our own needs the whole configuration, a request to one that runs does not.
   const loadWhole = async () => (config ??= await openConfig(context))
@@ -84,6 +91,26 @@ export async function ask<Reply>(
   return await withServer(context, whenNone, ({ client }) => client.json<Reply>(method, path, body), without)
 }
 
+/**
+ * The private socket of the server that holds the data directory, where nothing names another address and it answers
+ * there. The same place that `findServer` would find, without the time that reading YAML takes.
+ * @throws ConfigError when a configuration file is named and cannot be read
+ */
+async function serverOfDataDirectory(context: CommandContext): Promise<ServerPlace | undefined> {
+  const places = { flags: context.flags(), env: context.env, cwd: context.cwd }
+  if (namesServer(places)) return undefined
+  const paths = dataPaths(findHome(places).home, undefined)
+  await findFile(places, paths.home)
+  const { readOwner } = await import('../core/system/data-directory.ts')
+  const owner = await readOwner(paths)
+  const address = owner && recordedAddress(owner.address)
+  if (address === undefined) return undefined
+  const place = placeOf(address, paths.home, owner)
+  const way = place.socket === undefined ? undefined : await answering(place, paths.home, owner)
+  // By its address it may want a key of the configuration.
+  return way?.socket === undefined ? undefined : way
+}
+
 /** Where the server to use is; undefined when none runs and one may be started here. */
 async function findServer(settings: ServerSettings, deadline: number): Promise<ServerPlace | undefined> {
   const { paths } = settings
@@ -92,7 +119,7 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
   if (plan.named) {
     // A data directory that cannot be read has nothing to do with a server that was named.
     const owner = plan.local ? await readOwner(paths).catch(() => undefined) : undefined
-    const place = await answering(placeOf(plan.named, paths.home, owner))
+    const place = await answering(placeOf(plan.named, paths.home, owner), paths.home, owner)
     if (place) return place
   }
   if (!plan.local) throw noServer(settings)
@@ -100,7 +127,7 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
     const owner = await readOwner(paths)
     if (!owner) break
     const address = recordedAddress(owner.address)
-    const place = address && (await answering(placeOf(address, paths.home, owner)))
+    const place = address && (await answering(placeOf(address, paths.home, owner), paths.home, owner))
     if (place) {
       if (!plan.named || !plan.byFlag || plan.named === address) return place
       throw new CommandFailure(
@@ -117,15 +144,28 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
     }
     await sleep(100)
   }
-  return plan.usual ? await answering(placeOf(plan.usual, paths.home, undefined)) : undefined
+  return plan.usual ? await answering(placeOf(plan.usual, paths.home, undefined), paths.home) : undefined
 }
 
-/** The place where a server answers, by its socket if that can be opened; undefined where none does. */
-async function answering(place: ServerPlace): Promise<ServerPlace | undefined> {
-  if (await answersAt(place, HEALTH_TIMEOUT)) return place
-  if (place.socket === undefined) return undefined
+/**
+ * The place where a server answers, by its socket if that can be opened; undefined where none does.
+ * @param owner the server that holds the data directory
+ * @throws CommandFailure where that is the server meant, and it is silent
+ */
+async function answering(place: ServerPlace, home: string, owner?: Owner): Promise<ServerPlace | undefined> {
   const byAddress = { address: place.address, why: `${place.socket} cannot be opened by this user` }
-  return (await answersAt(byAddress, HEALTH_TIMEOUT)) ? byAddress : undefined
+  for (const way of place.socket === undefined ? [place] : [place, byAddress]) {
+    const health = await healthAt(way, HEALTH_TIMEOUT)
+    if (health === 'ok') return way
+    if (health === 'silent' && owner && recordedAddress(owner.address) === place.address) {
+      throw new CommandFailure(
+        EXIT.noServer,
+        `The server of ${home} (process ${owner.pid} on ${owner.host}) runs, but has not answered for ` +
+          `${HEALTH_TIMEOUT / 1000} s: it is stopped or overloaded. Wait and try again, or restart it.`
+      )
+    }
+  }
+  return undefined
 }
 
 async function startOwn(context: CommandContext, config: LoadedConfig, whenNone: WhenNone): Promise<RunningServer> {

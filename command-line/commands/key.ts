@@ -5,7 +5,7 @@ import { EXIT, Interrupted } from '../command-failure.ts'
 import { type CommandContext, usageFailure } from '../context.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { planAddresses, readServerSettings, recordedAddress, serverSettingsOf } from '../server-address.ts'
-import { answersAt } from '../server-client.ts'
+import { healthAt } from '../server-client.ts'
 import { ask } from '../server-connection.ts'
 
 interface CreateOptions {
@@ -167,7 +167,7 @@ async function openKeys(context: CommandContext): Promise<Keys> {
   const owner = await readOwner(settings.paths)
   const { named, local, byFlag } = planAddresses(settings)
   const isHere = named === undefined || (owner !== undefined && recordedAddress(owner.address) === named)
-  if (!isHere && !(local && !byFlag && !(await answersAt({ address: named }, HEALTH_TIMEOUT))))
+  if (!isHere && !(local && !byFlag && (await healthAt({ address: named }, HEALTH_TIMEOUT)) !== 'ok'))
     return keysElsewhere(context)
 
   const path = file.keyFilePath(settings.paths)

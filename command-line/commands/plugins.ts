@@ -1,7 +1,6 @@
 import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import type { Command } from 'commander'
-import { Type } from 'typebox'
 import { isSystemError, messageOf } from '../../core/errors.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
@@ -104,9 +103,10 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
 async function newPlugin({ cwd }: CommandContext, kind: PluginKind, path: string): Promise<void> {
   const folder = resolve(cwd, path)
   const name = basename(folder)
-  const [{ builtInPlugins }, { composeConfigSchema }] = await Promise.all([
+  const [{ builtInPlugins }, { composeConfigSchema }, { Type }] = await Promise.all([
     import('../../plugins/built-in.ts'),
-    import('../../core/config/setting-schema.ts')
+    import('../../core/config/setting-schema.ts'),
+    import('typebox')
   ])
   if (builtInPlugins.some(plugin => plugin.name === name)) {
     throw new CommandFailure(EXIT.usage, `corral has a plugin called "${name}" already. Choose another name.`)

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { PlanReply, PullEvent, PullReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
-import { CommandFailure, EXIT, forEach, Interrupted } from '../command-failure.ts'
+import { CommandFailure, EXIT, forEach, interruption } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, unknownCommand } from '../context.ts'
 import {
   formatPairs,
@@ -38,8 +38,8 @@ export function definePull(program: Command, context: CommandContext): void {
       'after',
       `
 Without a variant, the best one from Q4_K_M up that fits this machine's memory is taken. Every file is checked against
-the hub's digests before the model is stored. Ctrl-C pauses; the same command continues where it stopped, also after a
-crash. A model that is here already is only brought up to date.
+the hub's digests before the model is stored. Ctrl-C pauses, unless another client follows the download too; the same
+command continues where it stopped, also after a crash. A model that is here already is only brought up to date.
 
 Exit codes: 0 it is here (--dry-run: it would fit on the disk), 1 it failed (--dry-run: the disk is too small),
 4 the hub has no such model.
@@ -93,13 +93,26 @@ const FINAL_CODES = ['pull_cancelled', 'model_deleted', 'shutting_down']
  */
 export async function pullWithProgress(client: ServerClient, reference: string, request: object): Promise<void> {
   const began = Date.now()
+  const interrupted = interruption()
+  // Ctrl-C ends the download before it ends the connection, which would leave it running for some seconds more.
+  const calm = client.uninterrupted()
+  const end = new AbortController()
+  let left: Promise<string> | undefined
+  const onInterrupt = () => {
+    const whenTold = () => end.abort(interrupted.reason)
+    if (!progress) return whenTold()
+    left = leave(calm, name, reference)
+    void left.then(whenTold)
+  }
   const waiting = await showProgress(`looking for ${reference}`, { plain: 'nothing' })
   let progress: Progress | undefined
   let name = reference
   let succeeded = false
-  let detached: Promise<boolean> | undefined
+  interrupted.addEventListener('abort', onInterrupt)
   try {
-    for await (const event of client.stream<PullEvent>('/api/pull', { ...request, stream: true })) {
+    interrupted.throwIfAborted()
+    const events = calm.stream<PullEvent>('/api/pull', { ...request, stream: true }, { signal: end.signal })
+    for await (const event of events) {
       if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
       if (event.status === 'success') succeeded = true
       else if (event.present) continue
@@ -108,15 +121,19 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
         printNote(printable(introduction(name, event)))
         const first = `starting the download of ${name}`
         progress = await showProgress(first, { subject: name, expected: event.size })
-        detached = isDetached(client, name)
       } else if (event.digest === undefined) progress.status(event.status)
       else progress.update(event.digest, event.completed ?? 0, event.total ?? 0)
     }
   } catch (error) {
-    throw progress ? await endedEarly(error, progress, reference, detached) : error
+    if (!interrupted.aborted) throw progress ? endedEarly(error, reference) : error
   } finally {
+    interrupted.removeEventListener('abort', onInterrupt)
     waiting.clear()
     progress?.clear()
+  }
+  if (interrupted.aborted && !succeeded) {
+    if (left) printNote(printable(await left))
+    throw interrupted.reason
   }
   if (!succeeded) {
     throw new CommandFailure(
@@ -140,38 +157,44 @@ function introduction(name: string, { reason, size, warnings = [] }: PullEvent):
   ].join('\n')
 }
 
-/** Whether the server would go on with this download after the command has ended. */
-async function isDetached(client: ServerClient, name: string): Promise<boolean> {
+/** How long a server may take to say what becomes of a download that is left, in milliseconds. */
+const LEAVE_TIMEOUT = 5000
+
+/**
+ * Has the server pause a download at once, instead of some seconds after its client has gone; not where others need it.
+ * @returns a sentence on what became of it, with the amount that is on the disk
+ */
+async function leave(client: ServerClient, name: string, reference: string): Promise<string> {
+  const again = `continue with: corral pull ${reference}`
+  const tooLate = new AbortController()
+  const timer = setTimeout(() => tooLate.abort(), LEAVE_TIMEOUT)
   try {
-    const { pulls } = await client.json<{ pulls: PullReply[] }>('GET', '/api/pulls')
-    return pulls.some(({ model, detached }) => detached && model.toLowerCase() === name.toLowerCase())
-  } catch {
-    // This only affects the wording of one message; the download itself reports a server in trouble.
-    return false
+    const body = { model: name, unless_shared: true }
+    const { state, detached, completed, total } = await client.json<PullReply>(
+      'POST',
+      '/api/pulls/pause',
+      body,
+      tooLate.signal
+    )
+    const amount = completed > 0 ? ` at ${percentOf(completed, total)} (${formatBytes(completed)})` : ''
+    if (state === 'paused' || state === 'failed') return `paused${amount}. The downloaded part is kept; ${again}`
+    if (detached) return `left${amount}. The server goes on with it; see "corral pulls", or ${again}`
+    return `left${amount}. The server goes on with it, since another client follows it too; "corral pulls pause ${name}" pauses it.`
+  } catch (error) {
+    if (error instanceof ServerRefusal && error.code === 'model_not_found') {
+      return `left. The download had ended already; see "corral list".`
+    }
+    return `left. The server did not say what becomes of the download; see "corral pulls", or ${again}`
+  } finally {
+    clearTimeout(timer)
   }
 }
 
 /** The error for a download that ended early, with what becomes of it. */
-async function endedEarly(
-  error: unknown,
-  progress: Progress,
-  reference: string,
-  detached: Promise<boolean> | undefined
-): Promise<unknown> {
-  const { completed, total, items } = progress.transfers
-  const again = `continue with: corral pull ${reference}`
-  if (error instanceof Interrupted && error.exitCode !== 0) {
-    const amount = items.length > 0 ? ` at ${percentOf(completed, total)} (${formatBytes(completed)})` : ''
-    progress.clear()
-    printNote(
-      (await detached)
-        ? `left${amount}. The server goes on with it; see "corral pulls", or ${again}`
-        : `paused${amount}. The downloaded part is kept; ${again}`
-    )
-    return error
-  }
+function endedEarly(error: unknown, reference: string): unknown {
   if (!(error instanceof CommandFailure)) return error
   if (error instanceof ServerRefusal && FINAL_CODES.some(code => code === error.code)) return error
+  const again = `continue with: corral pull ${reference}`
   return new CommandFailure(error.exitCode, `${error.message} The downloaded part is kept; ${again}`, error)
 }
 

@@ -97,8 +97,12 @@ declare module './hubs.ts' {
     list(): PullRecord[]
     /** Bytes of files that pulls got since the start, those included that another model had on the disk. */
     received(): number
-    /** @param id of a pull, or the name of its model. @throws CorralError `model_not_found` */
-    pause(id: string): Promise<PullRecord>
+    /**
+     * @param id of a pull, or the name of its model
+     * @param options.unlessShared leaves it running where more than one client watches it, or where it is detached
+     * @throws CorralError `model_not_found`
+     */
+    pause(id: string, options?: { unlessShared?: boolean }): Promise<PullRecord>
     /** Continues it, detached. @throws as `pause`, and `rate_limited` */
     resume(id: string, caller: PullCaller): Promise<PullRecord>
     /** Ends it and removes its files; its watchers get `pull_cancelled`. @throws as `pause` */

@@ -37,6 +37,12 @@ const PullsRequestSchema = Titled('PullsRequest', {
   ...named,
   id: Given(Type.String({ description: 'Id of the pull; its model may be sent instead' }))
 })
+const PauseRequestSchema = Titled('PauseRequest', {
+  ...PullsRequestSchema.properties,
+  unless_shared: Given(
+    Type.Boolean({ default: false, description: 'Leave it running where several clients follow it, or it is detached' })
+  )
+})
 const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
 const WAITING = 'waiting for other pulls'
 const HUB_ERRORS: ErrorCode[] = [
@@ -177,8 +183,15 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
 
     const body = PullsRequestSchema
     const response = { 200: json('The pull', PullSchema) }
-    const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', { role: 'operator', body, response, errors: NAMED })
-    app.post('/pulls/pause', pause, async ({ body }) => await downloads.pause(pullOf(body)))
+    const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', {
+      role: 'operator',
+      body: PauseRequestSchema,
+      response,
+      errors: NAMED
+    })
+    app.post('/pulls/pause', pause, async ({ body }) => {
+      return await downloads.pause(pullOf(body), { unlessShared: body.unless_shared === true })
+    })
 
     const resume = nativeRoute('Pulls', 'resumePull', 'Resume a pull in the background', {
       role: 'operator',

@@ -1,7 +1,7 @@
-import { mkdirSync, readFileSync, rmSync } from 'node:fs'
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { DEMO, startCorral } from '../support/corral.ts'
+import { DEMO, startCorral, until } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 
 // Which way commands take shows in what they may do: only the private socket makes admins of them, who read logs.
@@ -32,6 +32,58 @@ t.test('commands take the private socket of the server that holds their data dir
   t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'without its socket it has an address')
   const blind = await corral(['logs', DEMO], { home })
   t.match(blind, { code: 1, stderr: /over TCP without a key, since .*corral\.sock cannot be opened/s })
+})
+
+/** A module for `node --import` that appends the address of each module that is loaded to LOADED. */
+const RECORD_MODULES = `
+import { register } from 'node:module'
+register('data:text/javascript,' + encodeURIComponent(${JSON.stringify(`
+import { appendFileSync } from 'node:fs'
+export async function load(url, context, next) {
+  if (url.startsWith('file:')) appendFileSync(process.env.LOADED, url + ' ')
+  return next(url, context)
+}`)}))`
+
+// What a command costs is mostly what it loads: with all of typebox it takes three times as long as without.
+t.test('a command that asks the running server loads neither plugins nor configuration, and few packages', async t => {
+  const server = await startCorral(t, { config: 'log_level: info' })
+  const loaded = join(server.home, 'loaded')
+  const env = {
+    LOADED: loaded,
+    NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(RECORD_MODULES)}`
+  }
+  for (const command of [['ps'], ['list'], ['show', DEMO], ['pulls'], ['__complete', 'run', '']]) {
+    writeFileSync(loaded, '')
+    t.match(await corral(command, { home: server.home, env }), { code: 0, stderr: '' }, command.join(' '))
+    const urls = readFileSync(loaded, 'utf8').trim().split(' ')
+    const packages = new Set(urls.flatMap(url => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(url)?.[1] ?? []))
+    t.same([...packages].sort(), ['commander', 'eventsource-parser'], `${command[0]}: packages`)
+    const forbidden = /dist\/(plugins|runtimes|core\/(http|plugins|answers))\/|config\/(load|yaml-file)/
+    t.same(
+      urls.filter(url => !url.includes('node_modules') && forbidden.test(url)),
+      [],
+      `${command[0]}: own modules`
+    )
+    t.ok(urls.length < 75, `${command[0]} loads ${urls.length} modules`)
+  }
+})
+
+t.test('a server that is stopped is said to be, in bounded time', async t => {
+  const server = await startCorral(t)
+  const recorded = () => JSON.parse(readFileSync(join(server.home, 'owner.json'), 'utf8')).address
+  await until('its address is recorded', () => recorded() === server.url)
+  server.process.kill('SIGSTOP')
+  try {
+    const silent = { code: 3, stdout: '', stderr: new RegExp(`process ${server.process.pid} .*stopped or overloaded`) }
+    const port = new URL(server.url).port
+    const ended = await Promise.all([
+      corral(['ps'], { home: server.home }),
+      corral(['list'], { home: server.home, env: { CORRAL_PORT: port } })
+    ])
+    for (const each of ended) t.match(each, silent)
+  } finally {
+    server.process.kill('SIGCONT')
+  }
 })
 
 t.test(

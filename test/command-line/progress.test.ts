@@ -267,6 +267,7 @@ t.test('downloads as a table', async t => {
     model: 'a/b:Q8_0',
     state: 'downloading' as const,
     detached: true,
+    watchers: 0,
     origin: 'huggingface:a/b',
     created_at: '2026-11-21T12:00:00.000Z',
     completed: 450 * MB,

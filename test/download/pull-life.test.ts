@@ -2,6 +2,8 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { percentOf } from '../../command-line/progress-display.ts'
+import { CTRL_C, onTerminal } from '../command-line/terminal.ts'
 import { type Corral, until } from '../support/corral.ts'
 import { sha256Of } from '../support/hub-emulator/contents.ts'
 import { type HubEmulator, startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
@@ -119,6 +121,43 @@ t.test('a pull pauses when its last client disconnects', async t => {
     `nothing is fetched twice but what was in the line: ${served(slow) - FILE.size}`
   )
   t.same(await stored(slow), [DIGEST])
+})
+
+t.test('Ctrl-C and a closed terminal pause a pull at once, and leave one that others follow', async t => {
+  // By itself it would go on for ever without a client.
+  const slow = await slowModel({ t, config: 'downloads:\n  pause_after: 1h\n' })
+  const { hub, corral, model } = slow
+  hub.bandwidth = { total: 1 * MIB }
+  const { home } = corral
+  const paused = async () => {
+    await state(corral, 'paused')
+    await until('no bytes are being sent', () => hub.traffic.active() === 0)
+    return percentOf((await only(corral)).completed, FILE.size)
+  }
+  const first = onTerminal(t, ['pull', model], home)
+  await first.sees(/[1-9]%/)
+  first.press(CTRL_C)
+  t.equal(await first.ended(), 130)
+  t.match(first.screen(), `paused at ${await paused()}`, 'it says the amount at which it stands')
+
+  const follower = new AbortController()
+  const second = onTerminal(t, ['pull', model], home)
+  await second.sees(/[1-9]%/)
+  const followed = timedPull(corral, { model }, { signal: follower.signal }).catch(() => {})
+  await until('two follow it', async () => (await only(corral)).watchers === 2)
+  second.press(CTRL_C)
+  t.equal(await second.ended(), 130)
+  t.match(second.screen(), 'since another client follows it too')
+  t.match(await only(corral), { state: 'downloading', watchers: 1 })
+
+  const third = onTerminal(t, ['pull', model], home)
+  await third.sees(/[1-9]%/)
+  follower.abort()
+  await followed
+  await until('one is left', async () => (await only(corral)).watchers === 1)
+  third.close()
+  await paused()
+  hub.bandwidth = QUICK
 })
 
 t.test('detached pulls', async t => {

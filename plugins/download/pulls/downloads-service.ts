@@ -217,9 +217,9 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
     received: () => received,
 
-    async pause(id): Promise<PullRecord> {
+    async pause(id, options = {}): Promise<PullRecord> {
       const job = jobNamed(id)
-      await job.pause()
+      await job.pause(options)
       return job.record()
     },
 

@@ -155,6 +155,7 @@ export class PullJob implements Pull {
       model: `${bareName(plan.name)}:${plan.label}`,
       state: this.#retryTimer ? 'paused' : this.#run?.place.isWaiting ? 'waiting' : state,
       detached,
+      watchers: this.#watchers,
       origin: plan.repository.address,
       created_at: createdAt,
       completed: files.reduce((sum, file) => sum + file.completed, 0),
@@ -260,8 +261,12 @@ export class PullJob implements Pull {
     })
   }
 
-  pause(): Promise<void> {
-    return this.#serial(() => this.#pause('It was paused.'))
+  /** @param options.unlessShared see `Downloads.pause` */
+  pause({ unlessShared = false }: { unlessShared?: boolean } = {}): Promise<void> {
+    return this.#serial(async () => {
+      if (unlessShared && (this.#watchers > 1 || this.#job.detached)) return
+      await this.#pause('It was paused.')
+    })
   }
 
   /** Ends it and removes its files. @returns whether there was something to cancel */
