@@ -3,6 +3,7 @@ import { version } from '../core/system/package-info.ts'
 import { defineAudit } from './commands/audit.ts'
 import { defineBench } from './commands/bench-model.ts'
 import { defineCapture } from './commands/capture.ts'
+import { defineCompletion } from './commands/completion.ts'
 import { defineConfig } from './commands/config.ts'
 import { defineDoctor } from './commands/doctor.ts'
 import { defineDrain } from './commands/drain.ts'
@@ -19,6 +20,7 @@ import { defineSearch } from './commands/search.ts'
 import { defineServe } from './commands/serve.ts'
 import { defineService } from './commands/service.ts'
 import { defineConvert, defineList, defineRm, defineShow } from './commands/stored-models.ts'
+import { defineTop } from './commands/top.ts'
 import { defineUsage } from './commands/usage.ts'
 import { defineVersion } from './commands/version.ts'
 import { type CommandContext, unknownCommand } from './context.ts'
@@ -35,6 +37,7 @@ Examples:
   corral import ./model.gguf me/model            register a model file on this disk
   corral import --from ollama                    see what another tool has downloaded
   corral bench corral/tiny-chat --quick          measure how fast a model is here
+  corral top                                     watch the models, their speed and memory
   corral doctor                                  see what works on this machine, and what is missing
   corral runtime list                            see the installed llama.cpp builds
   corral key create alice                        make an API key, so that requests need one
@@ -79,6 +82,17 @@ Exit codes:
   3 no server can be reached   4 no such model, or not loaded
   130 interrupted by Ctrl-C`
 
+/** The commands by what people do with them, in the order of the help. */
+const GROUPS: [heading: string, defines: ((program: Command, context: CommandContext) => void)[]][] = [
+  ['Chat and serve:', [defineServe, defineRun, definePs, defineTop, defineStop, defineLogs, defineBench]],
+  ['Models:', [defineSearch, definePull, definePulls, defineList, defineShow, defineRm, defineImport, defineConvert]],
+  ['This machine:', [defineDoctor, defineRuntime, defineConfig, definePlugins, defineCompletion, defineVersion]],
+  [
+    'A shared server:',
+    [defineService, defineKey, defineUsage, defineAudit, defineCapture, defineLogLevel, defineReload, defineDrain]
+  ]
+]
+
 /** The whole command line. Parsing fails with a CommanderError, after commander has printed why. */
 export function createProgram(context: CommandContext): Command {
   const program = new Command('corral')
@@ -105,38 +119,13 @@ export function createProgram(context: CommandContext): Command {
     .addHelpText('after', EXAMPLES)
   // Otherwise the program would take the --version of "corral runtime install" for its own.
   if (!process.argv.includes('runtime')) program.version(version, '-v, --version', 'print the version')
-  for (const define of [
-    defineServe,
-    defineRun,
-    defineSearch,
-    definePull,
-    definePulls,
-    defineList,
-    definePs,
-    defineShow,
-    defineLogs,
-    defineStop,
-    defineRm,
-    defineImport,
-    defineConvert,
-    defineBench,
-    defineDoctor,
-    defineRuntime,
-    defineKey,
-    defineUsage,
-    defineDrain,
-    defineAudit,
-    defineCapture,
-    defineLogLevel,
-    definePlugins,
-    defineConfig,
-    defineReload,
-    defineService,
-    defineVersion
-  ]) {
-    define(program, context)
+  for (const [heading, defines] of GROUPS) {
+    program.commandsGroup(heading)
+    for (const define of defines) define(program, context)
   }
   defineHelp(program)
+  // One place decides what was meant; commander would rank by another measure.
+  program.on('command:*', ([name]: string[]) => unknownCommand(program, name!))
   pointToGlobalOptions(program)
   return program
 }
@@ -155,6 +144,7 @@ function defineHelp(program: Command): void {
   program
     .helpCommand(false)
     .command('help')
+    .helpGroup('This machine:')
     .argument('[command...]')
     .description('show help on a command')
     .action((names: string[]) => {

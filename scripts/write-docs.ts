@@ -7,6 +7,7 @@ import { renderConfigDocs } from './config-docs.ts'
 import { renderDoctorDocs } from './doctor-docs.ts'
 import { renderErrorDocs } from './error-docs.ts'
 import { renderFailureDocs } from './failure-docs.ts'
+import { renderManPage } from './man-page.ts'
 import { renderModelDocs } from './model-docs.ts'
 
 const documents = {
@@ -14,6 +15,7 @@ const documents = {
   ...renderDoctorDocs(),
   ...renderErrorDocs(),
   ...renderFailureDocs(),
+  ...renderManPage(),
   ...renderModelDocs(),
   ...(await renderApiDocument())
 }

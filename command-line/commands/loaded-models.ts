@@ -1,25 +1,24 @@
 import { type Command, InvalidArgumentError } from 'commander'
 import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
-import type { LoadingRecord, RunningRecord } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { LogEvent } from '../../plugins/api-native/log-routes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
+import type { PsReply } from '../live-view.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime, wrapLines } from '../output.ts'
 import { ask, withServer } from '../server-connection.ts'
 
 const NOTHING_LOADED = { whenNone: 'fail', without: 'Nothing is loaded.' } as const
-
-interface PsReply {
-  models: RunningRecord[]
-  loading: LoadingRecord[]
-}
 
 export function definePs(program: Command, context: CommandContext): void {
   program
     .command('ps')
     .description('list the models in memory')
     .option('--json', 'print the records of GET /api/ps')
+    .option(
+      '-w, --watch',
+      'look once a second, until Ctrl-C; with --json, or in a pipe, a line of JSON for each change'
+    )
     .addHelpText(
       'after',
       `
@@ -27,9 +26,14 @@ UNTIL is when the model is unloaded if no request comes; for a model that is not
 
 Examples:
   corral ps
-  watch -n1 corral ps`
+  corral ps --watch
+  corral top`
     )
-    .action(async ({ json }: { json?: boolean }) => {
+    .action(async ({ json, watch }: { json?: boolean; watch?: boolean }) => {
+      if (watch) {
+        const { showLive } = await import('../live-view.ts')
+        return await showLive(context, { json: json === true, fullScreen: false })
+      }
       let reply: PsReply = { models: [], loading: [] }
       try {
         reply = await ask<PsReply>(context, 'GET', '/api/ps', undefined, NOTHING_LOADED)

@@ -4,7 +4,6 @@ import { homedir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
 import type { Command } from 'commander'
 import { expandPath } from '../../core/config/config-file.ts'
-import { OVERRIDES } from '../../core/config/overrides.ts'
 import { isSystemError } from '../../core/errors.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
@@ -149,6 +148,8 @@ const MORE_VARIABLES = ['CORRAL_CONFIG', 'HF_ENDPOINT', 'HF_HOME', 'HF_HUB_OFFLI
 
 async function install(context: CommandContext, scope: Scope, dryRun: boolean): Promise<void> {
   const { env, cwd } = context
+  // Imported here: it brings all that checks schemas, and every command loads this file.
+  const { OVERRIDES } = await import('../../core/config/overrides.ts')
   const place = servicePlace(context)
   const system = isSystem(place, scope)
   const given = context.flags() as Record<string, string | boolean | undefined>

@@ -18,6 +18,7 @@ import type { OverflowPolicy } from '../models/options.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
 import { countCut, promptTokens, tokensIn } from './cut-answers.ts'
 import { shorterConversation } from './drop-oldest.ts'
+import { countGenerated } from './generated-tokens.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
 
 /*
@@ -345,7 +346,7 @@ async function generate(
  * until it does; only the engine's own count decides whether it fits. The reply says in a header, and the log in a
  * line, how many messages were dropped.
  */
-async function ask<Piece>(
+async function ask<Piece extends readonly Delta[] | Buffer>(
   lease: Lease,
   question: Question,
   reply: FastifyReply,
@@ -375,6 +376,7 @@ async function ask<Piece>(
         record.firstPiece = performance.now()
         if (dropped > 0) reportDropped(reply, dropped)
       }
+      countGenerated(lease.engine, piece)
       return take(piece)
     }
   }

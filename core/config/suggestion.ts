@@ -15,15 +15,35 @@ function distance(a: string, b: string): number {
   return rows[a.length]![b.length]!
 }
 
-/** The candidate that was probably meant, or undefined when none is near. Case, "-" and "_" do not matter. */
+/** How many letters two texts begin with together. */
+function commonStart(a: string, b: string): number {
+  let count = 0
+  while (count < a.length && a[count] === b[count]) count++
+  return count
+}
+
+/**
+ * The candidate that was probably meant, or undefined when none is near. Case, "-" and "_" do not matter. In this order:
+ * 1. fewest letters to change, up to a third of what was typed; 2. the same length, since letters are mistaken more often
+ * than forgotten; 3. the longest common beginning. When none is near: the shortest one that begins with what was typed.
+ */
 export function nearest(typed: string, candidates: readonly string[]): string | undefined {
   if (typed.length > 64) return undefined
   const plain = (text: string) => text.toLowerCase().replaceAll('-', '_')
+  const wanted = plain(typed)
   const limit = Math.max(1, Math.floor(typed.length / 3))
   const ranked = candidates
-    // So much longer or shorter, no candidate is near.
-    .filter(candidate => Math.abs(candidate.length - typed.length) <= limit)
-    .map(candidate => ({ candidate, far: distance(plain(typed), plain(candidate)) }))
-    .sort((a, b) => a.far - b.far)
-  return ranked[0] && ranked[0].far <= limit ? ranked[0].candidate : undefined
+    .map(candidate => ({ candidate, given: plain(candidate) }))
+    // So much longer or shorter, no candidate is near; one that only begins so still counts.
+    .filter(({ given }) => Math.abs(given.length - wanted.length) <= limit || given.startsWith(wanted))
+    .map(({ candidate, given }) => {
+      const lengthens = Math.abs(given.length - wanted.length)
+      return { candidate, lengthens, far: distance(wanted, given), start: commonStart(wanted, given) }
+    })
+    .sort((a, b) => a.far - b.far || a.lengthens - b.lengthens || b.start - a.start)
+  const near = ranked[0]
+  // All letters of a short text may have been changed: that resembles nothing.
+  if (near && near.far <= limit && near.far < wanted.length) return near.candidate
+  if (wanted.length < 2) return undefined
+  return ranked.filter(({ start }) => start === wanted.length).sort((a, b) => a.lengthens - b.lengthens)[0]?.candidate
 }

@@ -140,7 +140,16 @@ export const RunningModelSchema = Type.Object(
     mode,
     options: Named('LoadOptions', LoadOptionsSchema),
     running: Type.Integer({ minimum: 0, description: 'Requests that are being answered' }),
-    queued
+    queued,
+    slots: Type.Integer({ minimum: 0, description: 'Requests that it answers at once' }),
+    generated_tokens: Type.Integer({
+      minimum: 0,
+      description:
+        'Tokens of its answers since it was loaded, those of running answers included: for a speed, ask twice'
+    }),
+    memory: Type.Optional(
+      Type.Record(Type.String(), Bytes(), { description: 'Bytes that it holds by memory pool, such as host or CUDA0' })
+    )
   },
   { ...loose, title: 'RunningModel', description: 'A model in memory' }
 )
@@ -161,6 +170,16 @@ export const LoadingModelSchema = Type.Object(
   { ...loose, title: 'LoadingModel', description: 'A model that is not ready, or not ready any longer' }
 )
 export type LoadingRecord = Static<typeof LoadingModelSchema>
+
+export const PoolSchema = Type.Object(
+  {
+    pool: Type.String({ description: 'host, or a GPU such as CUDA0' }),
+    reserved: Bytes('Kept for all loaded models'),
+    budget: Type.Optional(Bytes('That they may have together; absent where there is no limit'))
+  },
+  { ...loose, title: 'MemoryPool' }
+)
+export type PoolRecord = Static<typeof PoolSchema>
 
 export const ImportedSchema = Type.Object(
   {
@@ -188,6 +207,7 @@ export const PullSchema = Type.Object(
       description: '"waiting" is for other pulls'
     }),
     detached: Type.Boolean({ description: 'Goes on without anybody watching' }),
+    watchers: Type.Integer({ minimum: 0, description: 'Clients that follow it' }),
     origin: Type.String(),
     created_at: Time(),
     completed: Bytes('On disk'),

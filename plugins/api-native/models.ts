@@ -15,6 +15,8 @@ import {
   ImportedSchema,
   LoadingModelSchema,
   LocalModelSchema,
+  PoolSchema,
+  PullSchema,
   RunningModelSchema,
   ShownModelSchema
 } from '../../core/contracts/native-records.ts'
@@ -30,6 +32,7 @@ import {
   type ResponseSchema,
   type RouteSchema
 } from '../../core/http/response-schemas.ts'
+import { hasRole } from '../../core/http/roles.ts'
 import { catalogFor, isAllowed, type SeenCatalog } from '../../core/models/allowed-models.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import {
@@ -42,7 +45,7 @@ import {
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { refuseWhilePulled } from '../../core/models/stored-variant.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { aliasRecord, loadingRecord, localRecord, nameOf, runningRecord, showRecord } from './records.ts'
+import { aliasRecord, loadingRecord, localRecord, nameOf, poolRecords, runningRecord, showRecord } from './records.ts'
 
 const NamedRequestSchema = Titled('NamedRequest', named)
 const ConvertRequestSchema = Titled('ConvertRequest', {
@@ -102,7 +105,12 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       response: {
         200: json(
           'Models that are ready, and models that are being loaded or unloaded',
-          Loose({ models: Type.Array(RunningModelSchema), loading: Type.Array(LoadingModelSchema) })
+          Loose({
+            models: Type.Array(RunningModelSchema),
+            loading: Type.Array(LoadingModelSchema),
+            memory: Type.Optional(Type.Array(PoolSchema, { description: 'For operators and admins' })),
+            pulls: Type.Optional(Type.Array(PullSchema, { description: 'Unfinished ones; for operators and admins' }))
+          })
         )
       }
     })
@@ -116,7 +124,11 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         loading: scheduler
           .loading()
           .filter(isSeen)
-          .map(model => loadingRecord(model, naming))
+          .map(model => loadingRecord(model, naming)),
+        ...(hasRole(caller.role, 'operator') && {
+          memory: poolRecords(scheduler.stats()),
+          pulls: downloads.list()
+        })
       }
     })
 

@@ -1,4 +1,5 @@
 import { basename } from 'node:path'
+import { generatedBy } from '../../core/answers/generated-tokens.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
 import type { Model, ModelAlias } from '../../core/contracts/models.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
@@ -6,10 +7,12 @@ import type {
   LoadingRecord,
   LocalModel,
   ModelDetails,
+  PoolRecord,
   RunningRecord,
   ShownModel
 } from '../../core/contracts/native-records.ts'
 import { progressText } from '../../core/contracts/progress.ts'
+import type { SchedulerStats } from '../../core/contracts/scheduler-stats.ts'
 import { hasFiles } from '../../core/contracts/storage.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { hasRole, type Role } from '../../core/http/roles.ts'
@@ -112,8 +115,21 @@ export function runningRecord(
     mode,
     options: { ...own, num_ctx: engine.contextSize },
     running,
-    queued
+    queued,
+    slots: engine.slots,
+    generated_tokens: generatedBy(engine),
+    ...(engine.memory && { memory: { ...engine.memory } })
   }
+}
+
+/** What is kept of each memory pool for all models together. */
+export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>): PoolRecord[] {
+  const pools = new Set([...Object.keys(budget), ...Object.keys(reserved)])
+  return [...pools].sort().map(pool => {
+    const limit = budget[pool]
+    const known = limit !== undefined && Number.isFinite(limit)
+    return { pool, reserved: Math.round(reserved[pool] ?? 0), ...(known && { budget: Math.round(limit) }) }
+  })
 }
 
 /** One entry of `loading` in `/api/ps`: an engine that is not ready, and how far it is. */

@@ -57,7 +57,7 @@ t.test('a command that asks the running server loads neither plugins nor configu
     t.match(await corral(command, { home: server.home, env }), { code: 0, stderr: '' }, command.join(' '))
     const urls = readFileSync(loaded, 'utf8').trim().split(' ')
     const packages = new Set(urls.flatMap(url => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(url)?.[1] ?? []))
-    t.same([...packages].sort(), ['commander', 'eventsource-parser'], `${command[0]}: packages`)
+    t.same([...packages].sort(), ['commander', 'eventsource-parser', 'get-east-asian-width'], `${command[0]}: packages`)
     const forbidden = /dist\/(plugins|runtimes|core\/(http|plugins|answers))\/|config\/(load|yaml-file)/
     t.same(
       urls.filter(url => !url.includes('node_modules') && forbidden.test(url)),

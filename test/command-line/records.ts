@@ -48,7 +48,9 @@ export function runningModel(name: string): RunningRecord {
     mode: 'chat',
     options: DEFAULT_LOAD_OPTIONS,
     running: 0,
-    queued: 0
+    queued: 0,
+    slots: 4,
+    generated_tokens: 0
   }
 }
 

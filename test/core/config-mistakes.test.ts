@@ -204,4 +204,38 @@ t.test('suggestions', async t => {
   ] as const) {
     t.equal(nearest(typed, names), expected, typed.slice(0, 20))
   }
+  const commands = [
+    'serve',
+    'run',
+    'pull',
+    'pulls',
+    'list',
+    'ps',
+    'top',
+    'rm',
+    'show',
+    'config',
+    'completion',
+    'search'
+  ]
+  for (const [typed, expected] of [
+    ['rum', 'run'],
+    ['rn', 'rm'],
+    ['rune', 'run'],
+    ['searhc', 'search'],
+    ['serach', 'search'],
+    ['srve', 'serve'],
+    ['pul', 'pull'],
+    ['pulss', 'pulls'],
+    ['lst', 'list'],
+    ['tpo', 'top'],
+    ['conf', 'config'],
+    ['compl', 'completion'],
+    ['x', undefined],
+    ['zz', undefined],
+    ['delete', undefined]
+  ] as const) {
+    t.equal(nearest(typed, commands), expected, typed)
+  }
+  t.equal(nearest('search', commands.slice(0, -1)), undefined, 'nothing like it is there')
 })

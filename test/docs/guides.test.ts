@@ -5,6 +5,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { renderConfigDocs } from '../../scripts/config-docs.ts'
 import { renderErrorDocs } from '../../scripts/error-docs.ts'
+import { renderManPage } from '../../scripts/man-page.ts'
 import { PUBLISHED, parametersOf, renderModelDocs } from '../../scripts/model-docs.ts'
 import { anchorsOf, blocksOf, exists, OWN_TESTS, pages, proseOf, textOf } from './guides.ts'
 import { checkData } from './run-page.ts'
@@ -63,7 +64,12 @@ t.test('every page can be reached from the README, and every guide is in the ind
 })
 
 t.test('generated pages are those that the source gives', async t => {
-  const rendered = { ...renderConfigDocs(builtInPlugins), ...renderErrorDocs(), ...renderModelDocs() }
+  const rendered = {
+    ...renderConfigDocs(builtInPlugins),
+    ...renderErrorDocs(),
+    ...renderManPage(),
+    ...renderModelDocs()
+  }
   for (const [name, text] of Object.entries(rendered)) {
     t.equal(readFileSync(join(packageRoot, 'docs', name), 'utf8'), text, `${name}: run "npm run docs:write"`)
   }

@@ -1,0 +1,147 @@
+import type { Argument, Command } from 'commander'
+import { COMPLETION_SHELLS, completionScript } from '../completion-script.ts'
+import type { CommandContext } from '../context.ts'
+import { printText } from '../output.ts'
+
+export function defineCompletion(program: Command, context: CommandContext): void {
+  program
+    .command('completion')
+    .description('print what has a shell complete commands, options and models')
+    .addArgument(program.createArgument('<shell>', 'the shell').choices(COMPLETION_SHELLS))
+    .addHelpText(
+      'after',
+      `
+Names of models are asked of the running server, or read from the disk. Load it in each shell:
+  bash   echo 'source <(corral completion bash)' >> ~/.bashrc
+  zsh    corral completion zsh > "\${fpath[1]}/_corral"
+  fish   corral completion fish > ~/.config/fish/completions/corral.fish`
+    )
+    .action((shell: (typeof COMPLETION_SHELLS)[number]) => printText(completionScript(shell)))
+  program
+    .command('__complete', { hidden: true })
+    .argument('[words...]')
+    .helpOption(false)
+    .allowUnknownOption()
+    .action(async (words: string[]) => {
+      const found = await complete(program, context, words)
+      if (found.length > 0) printText(found.map(({ value, about }) => `${value}\t${about}`).join('\n'))
+    })
+}
+
+interface Completion {
+  value: string
+  /** What it is, for shells that show it. */
+  about: string
+}
+
+/** Types of weights that `convert --dtype` makes. */
+const DTYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q6_k', 'q5_k_m', 'q4_k_m', 'q3_k_m', 'q2_k']
+const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
+/** Values of options, and of arguments, by their names, that commander's definitions do not list. */
+const VALUES: Record<string, (context: CommandContext) => string[] | Promise<string[]>> = {
+  dtype: () => DTYPES,
+  'log-level': () => LOG_LEVELS,
+  format: () => ['json'],
+  model: modelNames,
+  reference: modelNames,
+  command: () => []
+}
+
+/**
+ * What may stand in the place of the last word.
+ * @param words those behind `corral`, the last one as far as it is typed
+ */
+export async function complete(program: Command, context: CommandContext, words: string[]): Promise<Completion[]> {
+  const typed = words.at(-1) ?? ''
+  let command = program
+  let operands = 0
+  let pending: string | undefined
+  for (const word of words.slice(0, -1)) {
+    if (pending !== undefined) pending = undefined
+    else if (word === '--') continue
+    else if (word.startsWith('-')) pending = optionBefore(command, word)
+    else {
+      const below = command.commands.find(each => each.name() === word || each.aliases().includes(word))
+      if (below && operands === 0) command = below
+      else operands++
+    }
+  }
+  const starting = (values: readonly string[]) =>
+    values.filter(value => value.startsWith(typed)).map(value => ({ value, about: '' }))
+  if (pending !== undefined)
+    return starting(await valuesFor(pending, optionNamed(command, pending)?.argChoices, context))
+  if (typed.startsWith('-')) {
+    return [...command.options, ...(command === program ? [] : program.options)]
+      .filter(({ hidden }) => !hidden)
+      .flatMap(({ long, description }) => (long ? [{ value: long, about: description }] : []))
+      .concat({ value: '--help', about: 'show help' })
+      .filter(({ value }, index, all) => value.startsWith(typed) && all.findIndex(one => one.value === value) === index)
+  }
+  const subcommands = operands > 0 ? [] : command.createHelp().visibleCommands(command)
+  if (command.name() === 'help') return complete(program, context, [...words.slice(1, -1), typed])
+  const argument = command.registeredArguments[operands] ?? lastVariadic(command)
+  const values = argument ? await valuesFor(argument.name(), argument.argChoices, context) : []
+  const named = subcommands
+    .map(each => ({ value: each.name(), about: each.description() }))
+    .filter(({ value }) => value.startsWith(typed))
+  return [...named, ...starting(values)]
+}
+
+const optionNamed = (command: Command, name: string) =>
+  [...command.options, ...(command.parent?.options ?? [])].find(option => option.long === `--${name}`)
+
+/** The name of the option whose value comes next, if this word wants one. */
+function optionBefore(command: Command, word: string): string | undefined {
+  const all = [...command.options, ...(command.parent?.options ?? []), ...(command.parent?.parent?.options ?? [])]
+  const option = all.find(({ long, short }) => word === long || word === short)
+  return option?.required ? option.long?.slice(2) : undefined
+}
+
+function lastVariadic(command: Command): Argument | undefined {
+  const last = command.registeredArguments.at(-1)
+  return last?.variadic ? last : undefined
+}
+
+async function valuesFor(name: string, choices: readonly string[] | undefined, context: CommandContext) {
+  return choices ?? (await VALUES[name.replace(/s$/, '')]?.(context)) ?? []
+}
+
+/** How long a shell may wait for names, in milliseconds. */
+const NAMES_LIMIT = 1500
+
+/** Names of the models here: of the running server, else of the folders on the disk. None where that fails or takes long. */
+async function modelNames(context: CommandContext): Promise<string[]> {
+  const late = new Promise<string[]>(resolve => setTimeout(resolve, NAMES_LIMIT, []).unref())
+  const asked = askNames(context).catch(() => namesOnDisk(context).catch(() => []))
+  const names = await Promise.race([asked, late])
+  return names
+}
+
+async function askNames(context: CommandContext): Promise<string[]> {
+  const { ask } = await import('../server-connection.ts')
+  const reply = await ask<{ models: { name: string }[] }>(context, 'GET', '/api/tags', undefined, { whenNone: 'fail' })
+  return reply.models.map(({ name }) => name)
+}
+
+/** Names as the folders of the usual place have them; those of a folder that only the configuration names are left out. */
+async function namesOnDisk({ flags, env, cwd }: CommandContext): Promise<string[]> {
+  const [{ readdir }, { join }, { findHome, expandPath }, { dataPaths }] = await Promise.all([
+    import('node:fs/promises'),
+    import('node:path'),
+    import('../../core/config/config-file.ts'),
+    import('../../core/system/data-paths.ts')
+  ])
+  const places = { flags: flags(), env, cwd }
+  const { models: named } = flags()
+  const folder = named ?? env.CORRAL_MODELS?.trim()
+  const { models } = dataPaths(findHome(places).home, folder ? expandPath(folder, cwd) : undefined)
+  const visible = async (path: string) => {
+    const entries = await readdir(path, { withFileTypes: true }).catch(() => [])
+    return entries.filter(entry => entry.isDirectory() && !entry.name.startsWith('.')).map(({ name }) => name)
+  }
+  const owners = await visible(models)
+  const lists = await Promise.all(
+    owners.map(async owner => (await visible(join(models, owner))).map(name => `${owner}/${name}`))
+  )
+  return lists.flat().sort()
+}

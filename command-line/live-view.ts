@@ -1,0 +1,256 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { LoadingRecord, PoolRecord, PullReply, RunningRecord } from '../core/contracts/native-records.ts'
+import { formatBytes } from '../core/system/bytes.ts'
+import { CommandFailure, EXIT, interruption } from './command-failure.ts'
+import type { CommandContext } from './context.ts'
+import { shorten } from './display-width.ts'
+import { formatTable, printable, relativeTime } from './output.ts'
+import { formatTimeLeft, percentOf, type ScreenSize, speedOf } from './progress-display.ts'
+import { type ServerClient, ServerRefusal } from './server-client.ts'
+import { withServer } from './server-connection.ts'
+
+/** The reply of GET /api/ps. */
+export interface PsReply {
+  models: RunningRecord[]
+  loading: LoadingRecord[]
+  /** For operators. */
+  memory?: PoolRecord[]
+  pulls?: PullReply[]
+}
+
+/** What a view shows: the newest reply of the server at `address`, or what it waits for. */
+export type LiveState = { address: string; reply: PsReply } | { waiting: string }
+
+/** Milliseconds between two looks, and how long a server may take to answer one. */
+const INTERVAL = 1000
+const ANSWER_LIMIT = 5000
+
+/**
+ * Reports what the server does, once a second, until the command is interrupted or `ended`; one that goes away is waited
+ * for. The one place that knows how the server is asked.
+ * @throws CommandFailure where the server refuses; Interrupted
+ */
+async function follow(context: CommandContext, ended: AbortSignal, report: (state: LiveState) => void): Promise<void> {
+  const signal = AbortSignal.any([ended, interruption()])
+  const look = async (client: ServerClient) => {
+    const tooLate = new AbortController()
+    const timer = setTimeout(
+      () => tooLate.abort(new CommandFailure(EXIT.noServer, 'It does not answer.')),
+      ANSWER_LIMIT
+    )
+    try {
+      return await client.json<PsReply>('GET', '/api/ps', undefined, tooLate.signal)
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+  while (!ended.aborted) {
+    try {
+      await withServer(context, 'fail', async ({ client }) => {
+        while (!ended.aborted) {
+          report({ address: client.address, reply: await look(client) })
+          await sleep(INTERVAL, undefined, { signal }).catch(() => undefined)
+          interruption().throwIfAborted()
+        }
+      })
+    } catch (error) {
+      if (!(error instanceof CommandFailure) || error instanceof ServerRefusal) throw error
+      report({ waiting: error.message })
+      await sleep(INTERVAL, undefined, { signal }).catch(() => undefined)
+      interruption().throwIfAborted()
+    }
+  }
+}
+
+/** Tokens a second of each model, from how its count grows. */
+export class Rates {
+  #samples = new Map<string, { at: number; moved: number }[]>()
+
+  /** @param now epoch milliseconds */
+  add(models: Pick<RunningRecord, 'name' | 'mode' | 'generated_tokens'>[], now: number): void {
+    const next = new Map<string, { at: number; moved: number }[]>()
+    for (const { name, mode, generated_tokens: moved = 0 } of models) {
+      const before = this.#samples.get(`${name} ${mode}`) ?? []
+      // It was loaded anew.
+      const kept = before.length > 0 && before.at(-1)!.moved > moved ? [] : before.slice(-15)
+      next.set(`${name} ${mode}`, [...kept, { at: now, moved }])
+    }
+    this.#samples = next
+  }
+
+  of({ name, mode }: Pick<RunningRecord, 'name' | 'mode'>, now: number): number | undefined {
+    return speedOf(this.#samples.get(`${name} ${mode}`) ?? [], now)
+  }
+}
+
+/** Narrower terminals get a line with the name of each model and one below it. */
+const LEAST_TABLE = 64
+
+/** What the server does, as lines that are narrower than the terminal and at most as many as it has. */
+export function liveLines(state: LiveState, rates: Rates, { columns, rows }: ScreenSize, now: number): string[] {
+  const width = Math.max(1, columns - 1)
+  const cut = (lines: string[]) =>
+    lines.slice(0, Math.max(1, rows - 1)).map(line => shorten(printable(line), width).trimEnd())
+  if ('waiting' in state) return cut(['waiting for the server', ...wrap(state.waiting, width)])
+  const { models, loading, memory = [], pulls = [] } = state.reply
+  const busy = models.reduce((sum, { running }) => sum + running, 0)
+  const queued = [...models, ...loading].reduce((sum, { queued }) => sum + queued, 0)
+  const speed = models.reduce((sum, model) => sum + (rates.of(model, now) ?? 0), 0)
+  const wide = width >= LEAST_TABLE
+  const short = (text: string) => wrap(text, width - 2).map(line => `  ${line}`)
+  const sums = `${busy} running, ${queued} waiting, ${speed.toFixed(1)} tokens/s`
+  const lines = wide ? [`${state.address}  ${sums}`] : wrap(sums, width)
+  for (const { pool, reserved, budget } of memory) {
+    const text = `${pool}: ${formatBytes(reserved)}${budget === undefined ? '' : ` of ${formatBytes(budget)}`} for models`
+    lines.push(...wrap(text, width))
+  }
+  lines.push('')
+  if (models.length + loading.length === 0) lines.push('No model is loaded.')
+  else if (wide) {
+    const rowsOf = [
+      ...models.map(model => [
+        model.name,
+        `${model.running}/${model.slots}`,
+        String(model.queued),
+        (rates.of(model, now) ?? 0).toFixed(1),
+        formatBytes(model.size),
+        relativeTime(model.expires_at, new Date(now))
+      ]),
+      ...loading.map(({ name, queued, status, state }) => [name, '', String(queued), '', '', status ?? state])
+    ]
+    const titles = ['MODEL', '>SLOTS', '>QUEUE', '>TOKENS/S', '>MEMORY', 'UNTIL']
+    const others = titles
+      .slice(1)
+      .reduce(
+        (sum, title, index) => sum + 4 + Math.max(title.length, ...rowsOf.map(cells => cells[index + 1]!.length)),
+        0
+      )
+    const table = rowsOf.map(([name, ...cells]) => [shorten(name!, Math.max(12, width - others)), ...cells])
+    lines.push(...formatTable(titles, table).split('\n'))
+  } else {
+    for (const model of models) {
+      const speed = (rates.of(model, now) ?? 0).toFixed(1)
+      const slots = `${model.running}/${model.slots} slots, ${model.queued} waiting,`
+      lines.push(model.name, ...short(`${slots} ${speed} tokens/s, ${formatBytes(model.size)}`))
+    }
+    for (const { name, status, state } of loading) lines.push(name, ...short(status ?? state))
+  }
+  if (pulls.length > 0) lines.push('')
+  for (const { model, state, completed, total, speed } of pulls) {
+    const left = formatTimeLeft(total - completed, speed)
+    const pace = left === undefined ? [] : [`${formatBytes(Math.round(speed))}/s`, `${left} left`]
+    const text = [`${state} ${percentOf(completed, total)}`, ...pace].join(', ')
+    if (wide) lines.push(`${shorten(model, width - text.length - 2)}  ${text}`)
+    else lines.push(model, ...short(text))
+  }
+  return cut(lines)
+}
+
+/** Breaks a sentence at blanks. */
+function wrap(text: string, width: number): string[] {
+  const lines: string[] = []
+  for (const word of text.split(/\s+/)) {
+    const last = lines.at(-1)
+    if (last !== undefined && last.length + 1 + word.length <= width) lines[lines.length - 1] = `${last} ${word}`
+    else lines.push(word)
+  }
+  return lines
+}
+
+const SHOW_CURSOR = '\x1b[?25h'
+const HIDE_CURSOR = '\x1b[?25l'
+const OWN_SCREEN = '\x1b[?1049h'
+const BACK_TO_SHELL = '\x1b[?1049l'
+
+/**
+ * Shows what the server does until the command is interrupted: redrawn in place at a terminal, else a line of JSON for
+ * each change.
+ * @param options.fullScreen takes the whole terminal, which has its former content again afterwards; q leaves it
+ */
+export async function showLive(
+  context: CommandContext,
+  { json, fullScreen }: { json: boolean; fullScreen: boolean }
+): Promise<void> {
+  const ended = new AbortController()
+  if (json || !process.stdout.isTTY) return await follow(context, ended.signal, linesOfJson())
+  const screen = fullScreen ? takeScreen(() => ended.abort()) : await drawInPlace()
+  const rates = new Rates()
+  let state: LiveState = { waiting: '' }
+  const draw = () => screen.draw(liveLines(state, rates, sizeOf(), Date.now()))
+  process.stdout.on('resize', draw)
+  const following = follow(context, ended.signal, next => {
+    if (ended.signal.aborted) return
+    state = next
+    rates.add('reply' in next ? next.reply.models : [], Date.now())
+    draw()
+  })
+  try {
+    // Who leaves does not wait for a server that is looked for.
+    await Promise.race([
+      following,
+      new Promise<void>(resolve => ended.signal.addEventListener('abort', () => resolve()))
+    ])
+  } finally {
+    process.stdout.off('resize', draw)
+    screen.close()
+  }
+}
+
+const sizeOf = (): ScreenSize => ({ columns: process.stdout.columns || 80, rows: process.stdout.rows || 24 })
+
+interface Screen {
+  draw(lines: string[]): void
+  close(): void
+}
+
+/** Below what the terminal shows already. */
+async function drawInPlace(): Promise<Screen> {
+  const { createLogUpdate } = await import('log-update')
+  const update = createLogUpdate(process.stdout)
+  return { draw: lines => update(lines.join('\n')), close: () => update.done() }
+}
+
+function takeScreen(quit: () => void): Screen {
+  const { stdin, stdout } = process
+  const giveBack = () => {
+    stdout.write(SHOW_CURSOR + BACK_TO_SHELL)
+    if (stdin.isTTY) stdin.setRawMode(false)
+  }
+  const onKeys = (keys: Buffer) => {
+    if (['q', 'Q', '\x1b', '\x04'].includes(keys.toString())) quit()
+    if (keys.includes(3)) process.kill(process.pid, 'SIGINT')
+  }
+  stdout.write(OWN_SCREEN + HIDE_CURSOR)
+  // A second Ctrl-C ends the process at once, and must leave a usable terminal too.
+  process.once('exit', giveBack)
+  if (stdin.isTTY) {
+    stdin.setRawMode(true)
+    stdin.on('data', onKeys)
+    stdin.on('error', quit)
+    stdin.on('end', quit)
+  }
+  return {
+    draw: lines => void stdout.write(`\x1b[H${lines.map(line => `${line}\x1b[K`).join('\r\n')}\x1b[J`),
+    close() {
+      process.off('exit', giveBack)
+      stdin.off('data', onKeys)
+      stdin.pause()
+      giveBack()
+    }
+  }
+}
+
+/** Writes a line for each change. A reader that is slow gets the newest state only. */
+function linesOfJson(): (state: LiveState) => void {
+  const { stdout } = process
+  // Node.js writes to pipes and waits: a full one would keep it from hearing Ctrl-C.
+  const { _handle: handle } = stdout as unknown as { _handle?: { setBlocking?: (blocking: boolean) => void } }
+  if (!stdout.isTTY) handle?.setBlocking?.(false)
+  let written = ''
+  return state => {
+    const line = JSON.stringify('reply' in state ? state.reply : { models: [], loading: [], ...state })
+    if (line === written || stdout.writableNeedDrain) return
+    written = line
+    stdout.write(`${line}\n`)
+  }
+}

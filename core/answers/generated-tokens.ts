@@ -1,0 +1,26 @@
+import type { Delta, Engine } from '../contracts/engines.ts'
+
+/** Tokens of each engine's answers since its start; an engine that has gone is forgotten with it. */
+const generated = new WeakMap<Engine, number>()
+
+/** Tokens that an engine has sent since its start, those of running answers included. */
+export function generatedBy(engine: Engine): number {
+  return generated.get(engine) ?? 0
+}
+
+/** Counts what an engine sends, as it comes: each event of an answer that says something is one token. */
+export function countGenerated(engine: Engine, piece: readonly Delta[] | Buffer): void {
+  generated.set(engine, generatedBy(engine) + (Buffer.isBuffer(piece) ? eventsIn(piece) : deltasIn(piece)))
+}
+
+function deltasIn(deltas: readonly Delta[]): number {
+  return deltas.filter(({ content, thinking, toolCalls }) => content || thinking || toolCalls).length
+}
+
+const EVENT = Buffer.from('data: {')
+
+function eventsIn(bytes: Buffer): number {
+  let count = 0
+  for (let at = bytes.indexOf(EVENT); at >= 0; at = bytes.indexOf(EVENT, at + EVENT.length)) count++
+  return count
+}

@@ -1,0 +1,72 @@
+import type { EventEmitter } from 'node:events'
+import type { Command } from 'commander'
+import { createProgram } from '../command-line/program.ts'
+import { version } from '../core/system/package-info.ts'
+
+/** A text of roff: a line may not begin with a dot or a quote, and backslashes and hyphens have a meaning. */
+function escaped(text: string): string {
+  return text
+    .replaceAll('\\', '\\e')
+    .replaceAll('-', '\\-')
+    .replace(/^([.'])/gm, '\\&$1')
+}
+
+/** A command's texts behind its options: paragraphs and examples, shown as they are written. */
+function textAfter(command: Command): string {
+  let text = ''
+  const events = command as unknown as EventEmitter
+  events.emit('afterHelp', { error: false, command, write: (piece: string) => (text += `${piece}\n`) })
+  return text.replace(/^Options of all commands .*$/m, '').trim()
+}
+
+function literal(text: string): string {
+  const lines = text.split('\n').map(line => (line.trim() === '' ? '.sp' : escaped(line)))
+  return text === '' ? '' : `.PP\n.nf\n${lines.join('\n')}\n.fi\n`
+}
+
+const tagged = (pairs: { term: string; description: string }[]) =>
+  pairs.map(({ term, description }) => `.TP\n.B ${escaped(term)}\n${escaped(description)}\n`).join('')
+
+function sectionOf(command: Command, parents: string): string {
+  const help = command.createHelp()
+  const name = `${parents} ${command.name()}`
+  const options = help.visibleOptions(command).filter(option => option.long !== '--help')
+  return [
+    `.SS "${escaped(name)}"\n`,
+    `${escaped(help.subcommandDescription(command))}.\n`,
+    `.PP\n.B ${escaped(name)}\n${escaped(command.usage().split('\n')[0]!)}\n`,
+    tagged(help.visibleArguments(command).map(each => ({ term: each.name(), description: each.description }))),
+    tagged(options.map(each => ({ term: each.flags, description: help.optionDescription(each) }))),
+    literal(textAfter(command)),
+    ...help
+      .visibleCommands(command)
+      .filter(each => each.name() !== 'help')
+      .map(each => sectionOf(each, name))
+  ].join('')
+}
+
+/** The man page, of the same definitions as `--help`, by its name below docs. */
+export function renderManPage(): Record<string, string> {
+  const program = createProgram({
+    flags: () => ({}),
+    env: {},
+    cwd: '/',
+    definitions: async () => []
+  })
+  const help = program.createHelp()
+  const page = `.\\" Made of the definitions of the commands by "npm run docs:write"; changes here are lost.
+.TH CORRAL 1 "" "corral ${version}" "corral"
+.SH NAME
+corral \\- runs language models on this machine and serves them over REST
+.SH SYNOPSIS
+.B corral
+[options] [command]
+.SH OPTIONS
+${tagged(help.visibleOptions(program).map(each => ({ term: each.flags, description: help.optionDescription(each) })))}.SH COMMANDS
+${help
+  .visibleCommands(program)
+  .map(each => sectionOf(each, 'corral'))
+  .join('')}.SH MORE
+${literal(textAfter(program))}`
+  return { 'corral.1': page }
+}
