@@ -94,6 +94,7 @@ corral logs corral/tiny-chat     # what the model's engine printed, and why it e
 | a GPU is not used | \`corral doctor\` says why each kind of build cannot use it, and the command that fixes it. See [GPUs](gpus.md). |
 | the first answer takes long, later ones do not | The model is loaded by its first request: \`preload: true\` in its [section](configuration.md#models), or a longer \`keep_alive\`. |
 | an answer ends in the middle of a sentence | \`max_tokens\` was reached (\`finish_reason\` is \`length\`): raise it. |
+| every message in Open WebUI is answered with \`context_exceeded\` | Its built-in tools fill the context: see [Open WebUI](programs.md#open-webui). |
 | an option changes nothing | Its name may be misspelt: the reply's header \`X-Corral-Unknown-Options\` and \`corral config check\` name such; \`limits.strict_options\` refuses them. |
 | a model is not found by its short name | \`corral list\` has the whole names; see [names](models.md#names). |
 | a program cannot connect from a container | \`localhost\` is the container itself there: see [Open WebUI in Docker](programs.md#open-webui). |
