@@ -57,7 +57,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     void stream.write('data: 1\n\n')
     stream.end()
   })
-  const catalog = { list: () => [] } as never
+  const catalog = { list: () => [], aliases: () => [] } as never
   const deps = {
     catalog,
     scheduler: {} as never,
@@ -192,7 +192,9 @@ t.test('preflight requests', async t => {
   t.equal(foreign.statusCode, 403)
   t.notOk(foreign.headers['access-control-allow-origin'])
   const plain = await ask('/api/echo', { origin: 'http://localhost:5173' })
-  t.equal(plain.statusCode, 401, 'an OPTIONS request that is no preflight is like any other')
+  t.equal(plain.statusCode, 204, 'one that is no preflight learns which methods there are')
+  t.match(plain.headers, { allow: /OPTIONS/ })
+  t.equal((await ask('/nothing', { origin: 'http://localhost:5173' })).statusCode, 404)
 })
 
 t.test('with keys configured every route but those for anyone requires one', async t => {

@@ -22,7 +22,8 @@ const ways: { path: string; body: (messages: Message[], text: string) => object;
   { path: '/api/chat', body: messages => ({ messages }), error: body => body },
   { path: '/api/generate', body: (_, prompt) => ({ prompt }), error: body => body },
   { path: '/api/generate', body: (_, prompt) => ({ prompt, raw: true }), error: body => body },
-  { path: '/ollama/api/chat', body: messages => ({ messages }), error: body => body },
+  // Ollama's own policy is to shorten.
+  { path: '/ollama/api/chat', body: messages => ({ messages, truncate: false }), error: body => body },
   { path: '/v1/chat/completions', body: messages => ({ messages }), error: body => body.error },
   { path: '/v1/completions', body: (_, prompt) => ({ prompt }), error: body => body.error },
   { path: '/v1/responses', body: messages => ({ input: messages }), error: body => body.error },
