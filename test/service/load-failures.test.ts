@@ -361,7 +361,7 @@ t.test('logs of a model', async t => {
       encoding: 'utf8',
       timeout: 30_000
     })
-  const printed = run(model, '-n', '3')
+  const printed = run(model, '--raw', '-n', '3')
   t.equal(printed.status, 0, printed.stderr)
   t.match(printed.stdout, /^== engine \w+, started .* ==\n\(\d+ earlier lines\)\n/)
   t.equal(run('no/such').status, 4)
