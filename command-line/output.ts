@@ -163,7 +163,12 @@ function wrapLine(text: string, width: number, hanging: number): string {
   const lines: string[] = []
   let line = ''
   // Blanks stay in front of their word: they may align it.
-  for (const word of text.match(/ *[^ ]+/g) ?? []) {
+  // A command at the end is there to be copied: it stays on one line where it can.
+  const command = /(?<=: )corral [^"]+$/.exec(text)?.[0] ?? ''
+  const isWhole = command !== '' && displayWidth(command) <= width - hanging
+  const words: string[] = (isWhole ? text.slice(0, -command.length) : text).match(/ *[^ ]+/g) ?? []
+  if (isWhole) words.push(` ${command}`)
+  for (const word of words) {
     const needed = displayWidth(word.trimStart())
     const left = needed <= width - hanging ? hanging : Math.min(hanging, LEAST_HANGING)
     const isAlone = displayWidth(line) <= hanging

@@ -156,8 +156,8 @@ t.test('pull: progress bars on a terminal', async t => {
   await finished
   t.equal(await terminal.ended(), 0)
   t.match(
-    linesOnScreen(terminal.screen()).slice(3),
-    [/^pulled Qwen.* \(600 MB\) in .*$/, ''],
+    linesOnScreen(terminal.screen()).slice(3).filter(Boolean),
+    [/^pulled Qwen.* \(600 MB\) in .* Try it with:$/, 'corral run Qwen/Qwen3-GGUF:Q8_0'],
     'no bars are left behind'
   )
   t.equal(terminal.screen().includes('\x1b[?25h'), true, 'the cursor is back')
