@@ -89,17 +89,17 @@ export function llamaRoutes(
   }
 }
 
-/** Requests that are routed again as what they are the same as; the second routing asks for that route's role and logs. */
+/** Requests that are routed again as what they are the same as; the second routing logs. */
 function rerouted(app: FastifyInstance, mark: (request: IncomingMessage) => void): void {
   for (const [method, path, as, operationId, summary] of SAME) {
-    const { schema } = llamaRoute(TAG, operationId, summary, {
+    const { schema, config } = llamaRoute(TAG, operationId, summary, {
       description: `The same as ${method} ${as}, with errors in llama-server's shape.`,
       response: { 200: json(`As ${as}`, Type.Unknown()) }
     })
     app.route({
       method,
       url: path,
-      config: { role: 'anyone' },
+      config,
       schema,
       logLevel: 'silent',
       onRequest: async (request, reply) => {

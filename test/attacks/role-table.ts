@@ -14,19 +14,10 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /docs/swagger-ui.css',
     'GET /health',
     'GET /livez',
-    'GET /models',
     'GET /ollama',
     'GET /ollama/api/health',
     'GET /readyz',
-    'GET /v1/health',
-    'POST /apply-template',
-    'POST /chat/completions',
-    'POST /chat/completions/input_tokens',
-    'POST /detokenize',
-    'POST /rerank',
-    'POST /reranking',
-    'POST /responses',
-    'POST /tokenize'
+    'GET /v1/health'
   ],
   user: [
     'DELETE /api/streams/:id',
@@ -41,6 +32,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /api/tags',
     'GET /api/usage',
     'GET /api/version',
+    'GET /models',
     'GET /models/sse',
     'GET /ollama/api/ps',
     'GET /ollama/api/status',
@@ -64,8 +56,12 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /api/embeddings',
     'POST /api/generate',
     'POST /api/show',
+    'POST /apply-template',
+    'POST /chat/completions',
+    'POST /chat/completions/input_tokens',
     'POST /completion',
     'POST /completions',
+    'POST /detokenize',
     'POST /embedding',
     'POST /embeddings',
     'POST /infill',
@@ -76,6 +72,10 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /ollama/api/me',
     'POST /ollama/api/show',
     'POST /ollama/api/signout',
+    'POST /rerank',
+    'POST /reranking',
+    'POST /responses',
+    'POST /tokenize',
     'POST /v1/audio/speech',
     'POST /v1/audio/transcriptions',
     'POST /v1/audio/translations',
@@ -175,17 +175,3 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'PUT /api/log-levels'
   ]
 }
-
-/** Those for `anyone` that lead to another route, which asks for its own role. */
-export const LEADING_ON: ReadonlySet<string> = new Set([
-  'ANY /ollama/v1/*',
-  'GET /models',
-  'POST /apply-template',
-  'POST /chat/completions',
-  'POST /chat/completions/input_tokens',
-  'POST /detokenize',
-  'POST /rerank',
-  'POST /reranking',
-  'POST /responses',
-  'POST /tokenize'
-])

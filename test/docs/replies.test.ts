@@ -34,7 +34,11 @@ const caller = new Caller(corral, document)
 
 /** Operations that never succeed, or only with a server of llama.cpp releases or a converter, which other rooms have. */
 const WITHOUT_SUCCESS = [
-  // It answers for as long as its connection is open.
+  // They answer for as long as their connection is open; test/api-llama has the others.
+  'llamaModelEvents',
+  'llamaStream',
+  'llamaEndStream',
+  'llamaInfill',
   'tryModel',
   'installRuntime',
   'upgradeRuntime',
@@ -195,7 +199,7 @@ t.test('OpenAI', async t => {
   await call('createEmbedding', { model: MODELS.embedding, input: ['a'] })
   await call('createEmbedding', { model: MODELS.embedding, input: 'a', encoding_format: 'base64' })
   const ranking = { model: MODELS.reranker, query: 'a', documents: ['a', 'b'] }
-  for (const id of ['rerank', 'rerankToo', 'rerankV2']) await call(id, ranking)
+  for (const id of ['rerank', 'rerankToo', 'rerankV2', 'llamaRerank', 'llamaReranking']) await call(id, ranking)
   await call('rerank', { model: MODELS.reranker, query: 'a', texts: ['a', 'b'] })
   const { headers: named } = await corral.send(
     '/v1/chat/completions',
@@ -347,6 +351,28 @@ t.test('keys', async t => {
   for (const id of ['listLocalModels', 'listModels', 'anthropicListModels']) {
     await caller.call(t, id, 429, { headers: wrong })
   }
+})
+
+t.test("llama-server's own addresses", async t => {
+  const call = (id: string, body?: unknown, more: object = {}) =>
+    caller.call(t, id, 200, { ...(body === undefined ? {} : { body }), ...more })
+  const model = DEMO
+  const messages = [{ role: 'user', content: 'Hello' }]
+  for (const id of ['getHealthOfV1', 'llamaTools', 'llamaModels', 'llamaProps', 'llamaSlots']) await call(id)
+  for (const id of ['llamaCompletion', 'llamaCompletions']) {
+    await call(id, { model, prompt: 'Hello', n_predict: 3 })
+    await call(id, { model, prompt: 'Hello', n_predict: 3, stream: true })
+  }
+  for (const id of ['llamaChat', 'llamaChatTokens', 'llamaPrompt', 'countChatTokens', 'showPrompt']) {
+    await call(id, { model, messages })
+  }
+  await call('llamaResponse', { model, input: 'Hello' })
+  await call('llamaTokenize', { model, content: 'Hello' })
+  await call('llamaDetokenize', { model, tokens: [5] })
+  for (const id of ['llamaEmbedding', 'llamaEmbeddings']) await call(id, { model, content: 'Hello' })
+  await call('llamaLookUpStreams', { conversation_ids: ['none'] })
+  await call('llamaUnload', { model })
+  await call('llamaLoad', { model })
 })
 
 t.test('every operation has succeeded', async t => {
