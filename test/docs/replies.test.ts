@@ -355,7 +355,7 @@ t.test('keys', async t => {
 
 t.test("llama-server's own addresses", async t => {
   const call = (id: string, body?: unknown, more: object = {}) =>
-    caller.call(t, id, 200, { ...(body === undefined ? {} : { body }), ...more })
+    caller.call(t, id, 200, { local: true, ...(body === undefined ? {} : { body }), ...more })
   const model = DEMO
   const messages = [{ role: 'user', content: 'Hello' }]
   for (const id of ['getHealthOfV1', 'llamaTools', 'llamaModels', 'llamaProps', 'llamaSlots']) await call(id)
