@@ -170,7 +170,7 @@ t.test('pull: progress bars on a terminal', async t => {
   t.ok(speed > 0 && speed < 150, `what is there is no speed: ${speed} MB/s`)
   again.press(CTRL_C)
   t.equal(await again.ended(), 130)
-  t.match(again.screen(), /paused at 55% .*corral pull hf:Qwen/s)
+  t.match(again.screen(), /paused at 55% .*corral\s+pull\s+hf:Qwen/s)
   t.match(again.screen(), '\x1b[?25h', 'the cursor is back')
 })
 
