@@ -40,6 +40,9 @@ const WITHOUT_SUCCESS = [
   'llamaEndStream',
   'llamaInfill',
   'tryModel',
+  // Only with a hub.
+  'searchHubs',
+  'ollamaSearchHubs',
   'installRuntime',
   'upgradeRuntime',
   'useRuntime',
