@@ -68,6 +68,7 @@ async function draw(output: string): Promise<string> {
   })
   const [width, height] = [Math.round(2 * MARGIN + COLUMNS * CHARACTER), 2 * MARGIN + lines.length * LINE]
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="14" xml:space="preserve">
+<title>corral in a terminal</title>
 <rect width="100%" height="100%" rx="8" fill="${BACKGROUND}"/>
 ${texts.join('\n')}
 </svg>
