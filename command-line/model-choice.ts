@@ -48,6 +48,8 @@ export async function offerPull(
   const atTerminal = stdin.isTTY && stderr.isTTY
   if (!atTerminal && !yes) {
     const pull = `corral pull ${model}`
+    // A name without an owner stands for nothing at a hub, unless the server says so; it names the search for it.
+    if (!model.includes('/') && !missing.message.includes(pull)) throw missing
     const command = missing.message.includes(pull) ? '' : ` Get it with: ${pull}.`
     throw new CommandFailure(missing.exitCode, `${missing.message}${command} Or add --yes to pull it now.`, missing)
   }

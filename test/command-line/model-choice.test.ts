@@ -57,6 +57,8 @@ t.test('run: a model that is missing is pulled in scripts only with --yes', asyn
     stdout: '',
     stderr: /no model "me\/far" here\. Get it with: corral pull me\/far\. Or add --yes/
   })
+  const bare = await corral(['run', 'llama3.2', 'Hi', ...server.flags], { home })
+  t.match(bare, { code: 4, stderr: /no model "llama3\.2" here\.\n$/ }, 'a name that no hub has is not offered')
   t.equal(server.pulls(), 0)
   t.match(await corral(['run', MODEL, 'Hi', '--yes', ...server.flags], { home }), {
     code: 0,
