@@ -66,7 +66,7 @@ t.test('models', async t => {
     t.equal(await head.text(), '')
   }
   t.ok((await failure(client.models.retrieve('corral/none'))) instanceof OpenAI.NotFoundError)
-  t.ok((await failure(client.models.retrieve('none'))) instanceof OpenAI.BadRequestError)
+  t.ok((await failure(client.models.retrieve('none'))) instanceof OpenAI.NotFoundError)
   t.equal((await fetch(`${service.url}/models`, { method: 'HEAD' })).status, 200)
   const anthropic = new Anthropic({ baseURL: service.url.replace('/v1', ''), apiKey: 'any', maxRetries: 0 })
   const ids: string[] = []

@@ -306,14 +306,14 @@ t.test('a key for some models', async t => {
       const { status, body } = await corral.json(path, { model, messages, stream: false }, { headers })
       return { status, body: withoutIds(body, model) }
     }
-    t.match(await ask('tiny-chat'), { status: 403 })
+    t.match(await ask('tiny-chat'), { status: 404 })
     t.same(await ask('not-here'), await ask('tiny-chat'), `${path} by a name without an owner`)
   }
   for (const path of ['/v1/models/', '/anthropic/v1/models/', '/ollama/v1/models/']) {
     for (const name of [DEMO, 'corral/not-here']) t.equal(await statusOf(corral, `${path}${name}`, headers), 403, name)
   }
   for (const name of ['tiny-chat', 'not-here']) {
-    t.equal(await statusOf(corral, `/ollama/v1/models/${name}`, headers), 403, name)
+    t.equal(await statusOf(corral, `/ollama/v1/models/${name}`, headers), 404, name)
   }
   for (const [path, body] of [
     ['/api/load', {}],

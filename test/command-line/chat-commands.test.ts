@@ -26,9 +26,9 @@ t.test('run: settings, and commands that do not exist, are never sent', async t 
     ['/sett system x', /no command \/sett\. Did\s+you\s+mean\s+\/set\?/],
     ['/show modle', /Did\s+you\s+mean\s+model\?/],
     ['/clear all', /stands alone/],
-    ['/set', /temperature .*num_ctx.*default/s],
+    ['/set', /temperature\s.*num_ctx.*default/s],
     ['/set think', /think must be on or off; it is not\s+set/],
-    ['/show', /model +me\/model.*system +hello.*temperature +0\.25/s],
+    ['/show', /model\s+me\/model.*system\s+hello.*temperature\s+0\.25/s],
     ['/show model', /architecture +llama/],
     ['/set think on', /think is on/]
   ] as const) {
