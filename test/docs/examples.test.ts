@@ -31,6 +31,10 @@ const REFUSED: Record<string, number[]> = {
   upgradeRuntime: [400, 409, 502, 503],
   useRuntime: [400, 409],
   pushModel: [501],
+  // The model cannot fill in; it is loaded, or not, by what came before.
+  llamaInfill: [400],
+  llamaLoad: [400, 200],
+  llamaUnload: [400, 404, 200],
   createSpeech: [400],
   createImage: [400],
   createImageEdit: [400],
