@@ -60,7 +60,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
   const catalog = { list: () => [], aliases: () => [] } as never
   const deps = {
     catalog,
-    scheduler: {} as never,
+    scheduler: { running: () => [], loading: () => [], loadFailure: () => undefined } as never,
     hooks: {} as never,
     engines: {} as never,
     surface: 'api-openai',
