@@ -25,7 +25,7 @@ const ALWAYS: ErrorCode[] = [
 /** What only routes that look at keys answer. */
 const OF_KEYS: ErrorCode[] = ['unauthorized', 'forbidden_role', 'rate_limited']
 /** What every route that takes a body may answer. */
-const WITH_BODY: ErrorCode[] = [
+export const WITH_BODY: ErrorCode[] = [
   'invalid_json',
   'missing_body',
   'invalid_request',

@@ -13,7 +13,7 @@ import { sendErrors } from '../../core/http/application.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { openReplyStream } from '../../core/http/reply-stream.ts'
-import { ANSWER_ERRORS, json, jsonOrStream, MODEL_ERRORS } from '../../core/http/response-schemas.ts'
+import { ANSWER_ERRORS, json, jsonOrStream, MODEL_ERRORS, WITH_BODY } from '../../core/http/response-schemas.ts'
 import { catalogFor, isAllowed } from '../../core/models/allowed-models.ts'
 import { loadStates } from '../../core/models/load-state.ts'
 import { parseRequestedName } from '../../core/models/model-name.ts'
@@ -94,7 +94,8 @@ function rerouted(app: FastifyInstance, mark: (request: IncomingMessage) => void
   for (const [method, path, as, operationId, summary] of SAME) {
     const { schema, config } = llamaRoute(TAG, operationId, summary, {
       description: `The same as ${method} ${as}, with errors in llama-server's shape.`,
-      response: { 200: json(`As ${as}`, Type.Unknown()) }
+      response: { 200: json(`As ${as}`, Type.Unknown()) },
+      errors: method === 'GET' ? ['invalid_request'] : [...ANSWER_ERRORS, ...WITH_BODY]
     })
     app.route({
       method,
