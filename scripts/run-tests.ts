@@ -1,9 +1,10 @@
 /**
  * Runs compiled test files, each in a process of its own; prints a line for each, and what failed.
  *
- *     node dist/scripts/run-tests.js [--all] [--jobs=N] [--timeout=SECONDS] [FILE OR FOLDER…]
+ *     node dist/scripts/run-tests.js [--all | --thorough] [--jobs=N] [--timeout=SECONDS] [FILE OR FOLDER…]
  *
- * Without paths it runs the everyday tests; with --all the thorough ones too, with ten times as many random trials.
+ * Without paths it runs the everyday tests; with --all the thorough ones too, with ten times as many random
+ * trials; with --thorough only these.
  * The command `tap` can run each file as well, but it makes every Node.js process below a test record all that it
  * loads, which doubles the time that a corral takes to start.
  */
@@ -33,6 +34,7 @@ const FAILURE_LINES = 40
 const { values: flags, positionals: paths } = parseArgs({
   options: {
     all: { type: 'boolean', default: false },
+    thorough: { type: 'boolean', default: false },
     // One more than there are processors: most tests wait for other processes now and then.
     jobs: { type: 'string', default: String(availableParallelism() + 1) },
     timeout: { type: 'string', default: TIMEOUT }
@@ -55,7 +57,7 @@ function filesAt(path: string): string[] {
 function chosenFiles(): string[] {
   if (paths.length > 0) return paths.flatMap(filesAt)
   const files = filesIn(tests).filter(file => !file.startsWith(join(tests, 'long')))
-  return flags.all ? files : files.filter(file => !file.endsWith('.thorough.test.js'))
+  return flags.all ? files : files.filter(file => file.endsWith('.thorough.test.js') === flags.thorough)
 }
 
 interface Result {
@@ -93,7 +95,7 @@ async function runFile(file: string): Promise<Result> {
       TAP: '1',
       TAP_CHILD_ID: basename(file),
       TAP_TIMEOUT: flags.timeout,
-      ...(flags.all ? { CORRAL_TEST_TRIALS: process.env.CORRAL_TEST_TRIALS ?? '10' } : {})
+      ...(flags.all || flags.thorough ? { CORRAL_TEST_TRIALS: process.env.CORRAL_TEST_TRIALS ?? '10' } : {})
     },
     stdio: ['ignore', 'pipe', 'pipe'],
     detached: true
