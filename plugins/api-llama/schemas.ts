@@ -104,11 +104,12 @@ export const FeedEventSchema = Titled('ModelFeedEvent', {
   data: Loose({})
 })
 
+/** A request may leave out any field of the whole answer (`response_fields`). */
 export const CompletionEvent = Titled('LlamaCompletion', {
-  index: Type.Integer(),
-  content: Type.String(),
-  tokens: Type.Array(Type.Integer()),
-  stop: Type.Boolean(),
+  index: Type.Optional(Type.Integer()),
+  content: Type.Optional(Type.String()),
+  tokens: Type.Optional(Type.Array(Type.Integer())),
+  stop: Type.Optional(Type.Boolean()),
   stop_type: Type.Optional(Type.String({ description: 'eos, limit or word' })),
   stopping_word: Type.Optional(Type.String()),
   model: Type.Optional(Type.String({ description: 'As in the request' })),

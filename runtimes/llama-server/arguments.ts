@@ -7,6 +7,8 @@ import type { EngineBounds, LaunchSpec } from './launch-spec.ts'
 /** llama-server's own `--ubatch-size`, and the step of its contexts. */
 const DEFAULT_BATCH = 512
 const CONTEXT_STEP = 256
+/** Tokens: llama-server reads two to warm up, and fails where its context is smaller than that. */
+const LEAST_CONTEXT = 16
 
 /**
  * Tokens that an engine for embeddings or rankings reads at once (`--batch-size`, `--ubatch-size`): a text goes in one
@@ -73,7 +75,8 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   const list = ['--model', spec.modelPath]
   if (spec.projectorPath !== undefined) list.push('--mmproj', spec.projectorPath)
   list.push(...where, '--alias', spec.alias)
-  list.push('--ctx-size', `${options.num_ctx * options.num_parallel}`, '--parallel', `${options.num_parallel}`)
+  const context = Math.max(LEAST_CONTEXT, options.num_ctx * options.num_parallel)
+  list.push('--ctx-size', `${context}`, '--parallel', `${options.num_parallel}`)
   list.push('--cache-type-k', options.cache_type_k, '--cache-type-v', options.cache_type_v)
   if (options.n_gpu_layers >= 0) list.push('--n-gpu-layers', `${options.n_gpu_layers}`)
 
