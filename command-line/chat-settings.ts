@@ -132,6 +132,22 @@ function optionSetting(name: string, schema: JsonSchema): Setting {
   }
 }
 
+/** A setting of the chat itself that is on or off. */
+function switchSetting(name: 'verbose' | 'raw' | 'history', usual: boolean, description: string): Setting {
+  return {
+    allowed: 'on or off',
+    description,
+    values: ['on', 'off'],
+    set: (settings, text) => {
+      settings[name] = onOrOff(name, text)
+    },
+    unset: settings => {
+      settings[name] = usual
+    },
+    shown: settings => onOff(settings[name])
+  }
+}
+
 const SETTINGS: Record<string, Setting> = {
   system: {
     allowed: 'a text',
@@ -183,42 +199,9 @@ const SETTINGS: Record<string, Setting> = {
     },
     shown: ({ keepAlive }) => keepAlive
   },
-  verbose: {
-    allowed: 'on or off',
-    description: 'Token counts and speed after each answer',
-    values: ['on', 'off'],
-    set: (settings, text) => {
-      settings.verbose = onOrOff('verbose', text)
-    },
-    unset: settings => {
-      settings.verbose = false
-    },
-    shown: ({ verbose }) => onOff(verbose)
-  },
-  raw: {
-    allowed: 'on or off',
-    description: 'Answers as the model writes them, their Markdown not laid out',
-    values: ['on', 'off'],
-    set: (settings, text) => {
-      settings.raw = onOrOff('raw', text)
-    },
-    unset: settings => {
-      settings.raw = false
-    },
-    shown: ({ raw }) => onOff(raw)
-  },
-  history: {
-    allowed: 'on or off',
-    description: 'Whether prompts are kept for the next chats',
-    values: ['on', 'off'],
-    set: (settings, text) => {
-      settings.history = onOrOff('history', text)
-    },
-    unset: settings => {
-      settings.history = true
-    },
-    shown: ({ history }) => onOff(history)
-  },
+  verbose: switchSetting('verbose', false, 'Token counts and speed after each answer'),
+  raw: switchSetting('raw', false, 'Answers as the model writes them, their Markdown not laid out'),
+  history: switchSetting('history', true, 'Whether prompts are kept for the next chats'),
   ...Object.fromEntries(Object.entries(OPTIONS).map(([name, schema]) => [name, optionSetting(name, schema)]))
 }
 

@@ -339,7 +339,7 @@ export class Layout {
     return [
       ...formatRow(titles),
       rule,
-      // Rows of several lines are told apart by rules.
+      // A rule separates rows that take several lines.
       ...lines.flatMap((row, index) => (tall && index > 0 ? [rule, ...row] : row))
     ]
   }

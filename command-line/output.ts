@@ -162,10 +162,10 @@ function wrapLine(text: string, width: number, hanging: number): string {
   if (displayWidth(text) <= width) return text
   const lines: string[] = []
   let line = ''
-  // Blanks stay in front of their word: they may align it.
   // A command at the end is there to be copied: it stays on one line where it can.
   const command = /(?<=: )corral [^"]+$/.exec(text)?.[0] ?? ''
   const isWhole = command !== '' && displayWidth(command) <= width - hanging
+  // Blanks stay in front of their word: they may align it.
   const words: string[] = (isWhole ? text.slice(0, -command.length) : text).match(/ *[^ ]+/g) ?? []
   if (isWhole) words.push(` ${command}`)
   for (const word of words) {

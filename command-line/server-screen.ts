@@ -30,7 +30,7 @@ export class ServerScreen {
         this.#begin(record)
         return
       }
-      // What was tried is told by "corral doctor"; what came of it is the next line.
+      // "corral doctor" shows what was tried; the next line shows the result.
       if ('outcome' in record) return
     }
     if (record.part === 'runtimes') this.#end()

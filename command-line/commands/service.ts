@@ -143,7 +143,7 @@ function servicePath({ platform }: ServicePlace, node: string): string {
 
 /** Secrets, which a file that everybody may read is not for. */
 const SECRETS = ['CORRAL_API_KEYS', 'HF_TOKEN']
-/** What else the server heeds and is worth keeping. */
+/** Further variables that the server reads, kept in the unit. */
 const MORE_VARIABLES = ['CORRAL_CONFIG', 'HF_ENDPOINT', 'HF_HOME', 'HF_HUB_OFFLINE', 'NODE_EXTRA_CA_CERTS']
 
 async function install(context: CommandContext, scope: Scope, dryRun: boolean): Promise<void> {
