@@ -1,0 +1,127 @@
+import { existsSync, mkdirSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Browser, BrowserContext, BrowserContextOptions, devices, Page } from 'playwright-core'
+import type { Test } from 'tap'
+
+const require = createRequire(import.meta.url)
+
+/** Where screenshots are written: CORRAL_SCREENSHOTS, else a folder below that for temporary files. */
+const SCREENSHOTS = process.env.CORRAL_SCREENSHOTS ?? join(tmpdir(), 'corral-screenshots')
+/** Milliseconds that an action waits for what it acts on. Machines of tests are slow, and shared. */
+const PATIENCE = 30_000
+const PROGRAMS = [
+  '/usr/bin/chromium',
+  '/usr/bin/chromium-browser',
+  '/usr/bin/google-chrome',
+  '/Applications/Chromium.app/Contents/MacOS/Chromium',
+  '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome'
+]
+
+export interface OpenOptions extends BrowserContextOptions {
+  /** A device as Playwright knows it: its window, touch and user agent. */
+  device?: keyof typeof devices & string
+}
+
+/** A page in a context of its own: nothing stored is shared with other pages. */
+export interface OpenedPage {
+  page: Page
+  context: BrowserContext
+  /** Errors of the console, which is where breaches of a content security policy are reported, and uncaught errors. */
+  complaints: string[]
+  /** Each reply with a status of 400 or more: `404 GET /path`. */
+  refusals: string[]
+}
+
+export interface TestBrowser {
+  /** Why tests with a browser are skipped here: what is missing. */
+  skip: string | false
+  /** Opens an address; its context is closed at the end of the test `t`, with a screenshot where that failed. */
+  open(t: Test, address: string, options?: OpenOptions): Promise<OpenedPage>
+}
+
+function find(): { program: string } | { missing: string } {
+  try {
+    require.resolve('playwright-core')
+  } catch {
+    return { missing: 'playwright-core is not installed (npm ci)' }
+  }
+  const stated = process.env.CORRAL_CHROMIUM
+  const program = stated ?? PROGRAMS.find(existsSync)
+  if (program !== undefined && existsSync(program)) return { program }
+  return { missing: stated ? `there is no ${stated}` : 'Chromium is not installed (or name it by CORRAL_CHROMIUM)' }
+}
+
+/** The system's Chromium for the tests of a file: started by the first that opens a page, ended with the file. */
+export function testBrowser(file: Pick<Test, 'teardown'>): TestBrowser {
+  const found = find()
+  let started: Promise<Browser> | undefined
+  let opened = 0
+  const start = async (executablePath: string) => {
+    const { chromium } = await import('playwright-core')
+    const browser = await chromium.launch({
+      executablePath,
+      // Its sandbox does not start for root, as whom tests run in containers.
+      args: process.getuid?.() === 0 ? ['--no-sandbox'] : []
+    })
+    file.teardown(() => browser.close())
+    return browser
+  }
+  return {
+    skip: 'missing' in found && `PAGES ARE NOT TESTED IN A BROWSER HERE: ${found.missing}.`,
+    async open(t, address, { device, ...options } = {}) {
+      if ('missing' in found) throw new Error(found.missing)
+      started ??= start(found.program)
+      const browser = await started
+      const { devices } = await import('playwright-core')
+      const context = await browser.newContext({ ...(device && devices[device]), ...options })
+      context.setDefaultTimeout(PATIENCE)
+      const page = await context.newPage()
+      opened += 1
+      const picture = `failed-${t.name}-${opened}`
+      t.teardown(async () => {
+        if (!t.passing()) t.comment(`How the page looked: ${await screenshot(page, picture)}`)
+        await context.close()
+      })
+      const complaints: string[] = []
+      const refusals: string[] = []
+      page.on('console', message => {
+        if (message.type() === 'error') complaints.push(message.text())
+      })
+      page.on('pageerror', error => complaints.push(String(error)))
+      page.on('response', response => {
+        const { pathname, search } = new URL(response.url())
+        if (response.status() >= 400) {
+          refusals.push(`${response.status()} ${response.request().method()} ${pathname}${search}`)
+        }
+      })
+      await page.goto(address)
+      return { page, context, complaints, refusals }
+    }
+  }
+}
+
+/**
+ * What axe-core finds against accessibility, each as `rule: elements`.
+ * @param tags its sets of rules; by default WCAG 2.2 at level AA and what axe holds for good practice
+ */
+export async function accessibilityFaults(
+  page: Page,
+  tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']
+): Promise<string[]> {
+  const { source } = require('axe-core') as { source: string }
+  await page.evaluate(source)
+  return await page.evaluate(
+    `axe.run(document, { runOnly: ${JSON.stringify(tags)} }).then(({ violations }) =>
+      violations.map(({ id, nodes }) => id + ': ' + nodes.map(({ target }) => target.join(' ')).join(', ')))`
+  )
+}
+
+/** Writes a picture of the whole page. @returns its path, outside of the repository */
+export async function screenshot(page: Page, name: string): Promise<string> {
+  mkdirSync(SCREENSHOTS, { recursive: true })
+  const path = join(SCREENSHOTS, `${name.replaceAll(/[^\w.-]+/g, '-').slice(0, 100)}.png`)
+  await page.screenshot({ path, fullPage: true })
+  return path
+}
