@@ -3,9 +3,11 @@ import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
 import type { CorralError, ErrorCode } from '../errors.ts'
+import type { BudgetState } from '../http/rate-limit-headers.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { LogLevels } from '../system/log-levels.ts'
 import type { Runtimes } from './builds.ts'
+import type { Caller } from './callers.ts'
 import type { Conversion } from './conversion.ts'
 import type { EngineLogRecord } from './engine-log.ts'
 import type { Adoption } from './found-models.ts'
@@ -37,6 +39,12 @@ export interface Access {
   ownerOf(key: string): string | undefined
 }
 
+/** What clients take of models. */
+export interface Usage {
+  /** What is left of the budgets that hold for a caller over all models. */
+  budgetsOf(caller: Caller): Promise<BudgetState[]>
+}
+
 export interface LoadFailure extends ModelEvent {
   readonly code: ErrorCode
   /** As in `UnloadEvent`. */
@@ -58,6 +66,13 @@ declare module '../plugins/plugin.ts' {
   interface PluginContext {
     /** What each part logs. */
     readonly logLevels: LogLevels
+  }
+}
+
+declare module './callers.ts' {
+  interface Caller {
+    /** When its key ends, in ISO 8601; absent where it does not. */
+    readonly expires?: string
   }
 }
 
@@ -139,6 +154,7 @@ declare module './services.ts' {
     conversion: Conversion
     adoption: Adoption
     access: Access
+    usage: Usage
     nativeApi: NativeApi
   }
 }

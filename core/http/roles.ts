@@ -18,17 +18,20 @@ export function hasRole(role: Role, needed: Role): boolean {
 export function requireRole(caller: { role: Role; name?: string }, needed: Role | 'anyone'): void {
   if (needed === 'anyone' || hasRole(caller.role, needed)) return
   const who = caller.name === undefined ? 'callers without a key have' : `the key "${caller.name}" has`
-  const help =
-    needed === 'admin' && caller.name === undefined
-      ? "Use the corral command as the user who runs the server, or send an admin's key (corral key create <name> --role admin)."
-      : `Ask the admin of this server for a key with that role (corral key create <name> --role ${needed}).`
   throw new CorralError(
     'forbidden_role',
-    `This needs the role "${needed}", and ${who} the role "${caller.role}". ${help}`,
+    `This needs the role "${needed}", and ${who} the role "${caller.role}". ${howToGetRole(caller, needed)}`,
     {
       details: { role: caller.role, neededRole: needed }
     }
   )
+}
+
+/** A sentence that tells a caller how to get a role that it has not. */
+export function howToGetRole({ name }: { name?: string }, needed: Role): string {
+  return needed === 'admin' && name === undefined
+    ? "Use the corral command as the user who runs the server, or send an admin's key (corral key create <name> --role admin)."
+    : `Ask the admin of this server for a key with the role "${needed}" (corral key create <name> --role ${needed}).`
 }
 
 declare module 'fastify' {

@@ -12,6 +12,7 @@ import { HOST_PATTERN, isLoopbackHost, nameKey, ORIGIN_PATTERN, originPattern } 
 import { keyFilePath } from './key-file.ts'
 import { keyRoutes } from './key-routes.ts'
 import { LONG_KEY, openKeyStore } from './key-store.ts'
+import { whoAmIRoute } from './who-am-i.ts'
 
 export default definePlugin({
   name: 'security',
@@ -112,7 +113,10 @@ export default definePlugin({
           findCaller: callerFinder({ keys, keyless, insecure: () => insecure, proxies, log })
         })
       ),
-      routes: keyRoutes(keyFilePath(paths), keys),
+      routes: async app => {
+        await app.register(keyRoutes(keyFilePath(paths), keys))
+        await app.register(whoAmIRoute(keys))
+      },
       check(next: typeof options) {
         trustedProxies(next.trusted_proxies)
         // Keys stay required once there was one.

@@ -243,6 +243,7 @@ function storedKey(entry: KeyEntry): StoredKey {
       name: entry.name,
       ...(entry.models && { models: entry.models }),
       ...(entry.limits && partsOf(entry.limits)),
+      ...(entry.expires !== undefined && { expires: entry.expires }),
       revoked: signal
     },
     isLong: true,

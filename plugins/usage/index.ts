@@ -11,6 +11,7 @@ export default definePlugin({
   name: 'usage',
   api: 1,
   description: 'What each key takes of models: books of it, and the limits in time',
+  offers: ['usage'],
   options: Type.Object(
     {
       keep_days: Type.Integer({
@@ -45,6 +46,7 @@ export default definePlugin({
         : await (await import('./shared-counters.ts')).sharedCounters(options.redis, local, context.log)
     const gate = new UsageGate(() => context.config, books, counters)
     return {
+      services: { usage: gate },
       on: gate.hooks,
       hooks: async app => gate.attach(app),
       routes: usageRoutes(books),

@@ -1,6 +1,7 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { settingsFor } from '../../core/config/model-settings.ts'
+import type { Usage } from '../../core/contracts/built-in-services.ts'
 import type { BudgetKind, Caller } from '../../core/contracts/callers.ts'
 import type { HookedRequest, PluginHooks } from '../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../core/http/rate-limit-headers.ts'
@@ -42,7 +43,7 @@ const accountOf = ({ owner, name = KEYLESS }: Caller): Account => ({ owner, name
  * wait for long, it is asked once more when it has its engine. Its tokens are charged when it is over, whatever became of
  * it. So nobody ever gets more than a budget and what was being answered when that was used up.
  */
-export class UsageGate {
+export class UsageGate implements Usage {
   readonly #config: () => CoreConfig
   readonly #books: UsageBooks
   readonly #counters: Counters
@@ -108,6 +109,10 @@ export class UsageGate {
       this.#charging.add(charging)
       void charging.finally(() => this.#charging.delete(charging))
     }
+  }
+
+  budgetsOf(caller: Caller): Promise<BudgetState[]> {
+    return this.#look(budgetsFor(caller, '', this.#config().limits, {}), 0)
   }
 
   async close(): Promise<void> {

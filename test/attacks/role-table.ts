@@ -32,6 +32,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /api/tags',
     'GET /api/usage',
     'GET /api/version',
+    'GET /api/whoami',
     'GET /models',
     'GET /models/sse',
     'GET /ollama/api/ps',

@@ -345,6 +345,8 @@ t.test('keys', async t => {
   await caller.call(t, 'getUsage', 200, { query: '?by=day&since=7d', ...operator })
   await caller.call(t, 'getUsage', 400, { query: '?since=lately', ...operator })
   await caller.call(t, 'getUsage', 401, { local: false })
+  await caller.call(t, 'whoAmI', 200, operator)
+  await caller.call(t, 'whoAmI', 401, { local: false })
   await caller.call(t, 'rotateKey', 200, { params: { name: 'alice' } })
   await caller.call(t, 'rotateKey', 404, { params: { name: 'bob' } })
   await caller.call(t, 'revokeKey', 200, { params: { name: 'alice' } })
