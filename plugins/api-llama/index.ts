@@ -9,7 +9,7 @@ export default definePlugin({
   name: 'api-llama',
   api: 1,
   description: "The API of llama-server's router, for its clients and its own page",
-  needs: ['catalog', 'scheduler', 'engines', 'downloads'],
+  needs: ['catalog', 'scheduler', 'engines', 'downloads', 'storage'],
   optional: true,
   options: Type.Object(
     {
@@ -25,12 +25,19 @@ export default definePlugin({
     const surface = surfaceDependencies(context, 'api-llama', () => heartbeat)
     const downloads = context.service('downloads')
     const feed = new ModelFeed({ ...surface, downloads })
-    const deps = { ...surface, downloads, feed, log: context.log, ended: context.signal }
+    const deps = {
+      ...surface,
+      downloads,
+      storage: context.service('storage'),
+      feed,
+      log: context.log,
+      ended: context.signal
+    }
     const rerouted = reroutedErrors()
     const look = () => feed.look()
     return {
       hooks: rerouted.hooks,
-      on: { modelLoaded: look, modelUnloaded: look, loadFailed: look },
+      on: { modelLoaded: look, modelUnloaded: look, loadFailed: look, pullFinished: ({ model }) => feed.stored(model) },
       routes: llamaRoutes(deps, rerouted.mark),
       reload(next: typeof options) {
         heartbeat = next.heartbeat

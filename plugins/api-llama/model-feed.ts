@@ -12,6 +12,8 @@ const INTERVAL = 250
 /** Who listens at once; of one client, and in all. */
 const MOST_OF_ONE = 16
 const MOST_IN_ALL = 128
+/** Spellings under which one download is followed. */
+const MOST_NAMES = 8
 
 /** One event of `/models/sse`. */
 export interface FeedEvent {
@@ -48,15 +50,25 @@ interface Seen {
   variant?: Model
 }
 
+/** A pull, whose events go by each name that clients wait for. */
+interface Download extends FeedEvent {
+  mark: string
+  names: ReadonlySet<string>
+}
+
 interface Snapshot {
   models: Map<string, Seen>
-  pulls: Map<string, Seen>
+  pulls: Map<string, Download>
 }
 
 /** What becomes of models, for all who listen: one look at a time shared by them, and none while nobody listens. */
 export class ModelFeed {
   readonly #deps: { catalog: Catalog; scheduler: Scheduler; downloads: Pick<Downloads, 'list'> }
   readonly #listeners = new Set<Attached>()
+  /** By the ids of pulls: the names under which `POST /models` asked for them, by which clients wait for their events. */
+  readonly #requested = new Map<string, Set<string>>()
+  /** Ids of pulls whose models were stored since the last look. */
+  readonly #stored = new Set<string>()
   #last: Snapshot | undefined
   #timer: NodeJS.Timeout | undefined
 
@@ -91,6 +103,7 @@ export class ModelFeed {
       clearInterval(this.#timer)
       this.#timer = undefined
       this.#last = undefined
+      this.#stored.clear()
     }
   }
 
@@ -100,9 +113,34 @@ export class ModelFeed {
     if (!before) return
     const now = this.#snapshot()
     this.#last = now
-    const changes = changesBetween(before, now)
+    const changes = changesBetween(before, now, this.#stored)
+    for (const id of this.#stored) if (!now.pulls.has(id)) this.#stored.delete(id)
     if (changes.length === 0) return
     for (const listener of this.#listeners) this.#tell(listener, changes)
+  }
+
+  /** From now on the events of this pull go by this name, as a client wrote it. */
+  downloading(id: string, requested: string): void {
+    for (const known of this.#requested.keys()) if (!this.#pull(({ id }) => id === known)) this.#requested.delete(known)
+    const names = this.#requested.get(id) ?? new Set()
+    if (names.size < MOST_NAMES) this.#requested.set(id, names.add(requested))
+    this.look()
+  }
+
+  /** The pull that a client began under this name, or that is listed by it. */
+  downloadOf(requested: string): PullRecord | undefined {
+    return this.#pull(
+      ({ id, model }) => this.#requested.get(id)?.has(requested) || model.toLowerCase() === requested.toLowerCase()
+    )
+  }
+
+  /** The model of a pull, by the name that pulls list, is stored. */
+  stored(model: string): void {
+    for (const [id, pull] of this.#last?.pulls ?? []) if (pull.model === model) this.#stored.add(id)
+  }
+
+  #pull(isMeant: (pull: PullRecord) => boolean | undefined): PullRecord | undefined {
+    return this.#deps.downloads.list().find(isMeant)
   }
 
   /** Ends all streams. */
@@ -142,8 +180,10 @@ export class ModelFeed {
       const data = statusData(stateOf(variant))
       models.set(model, { variant, event: { model, event: 'model_status', data }, mark: JSON.stringify(data) })
     }
-    const pulls = new Map<string, Seen>()
-    for (const pull of downloads.list()) pulls.set(pull.id, pullSeen(pull))
+    const pulls = new Map<string, Download>()
+    for (const pull of downloads.list()) {
+      pulls.set(pull.id, { ...downloadOf(pull), names: new Set([...(this.#requested.get(pull.id) ?? [pull.model])]) })
+    }
     return { models, pulls }
   }
 }
@@ -160,35 +200,44 @@ function statusData({ value, progress, failure }: LoadState): Record<string, unk
   return { status: value, progress: { stages: [stage], current: stage, ...known } }
 }
 
-function pullSeen({ model, state, files, reason }: PullRecord): Seen {
+function downloadOf({ model, state, files, reason }: PullRecord): Omit<Download, 'names'> {
   if (state === 'failed') {
-    return { event: { model, event: 'download_failed', data: reason === undefined ? {} : { reason } }, mark: state }
+    return { model, event: 'download_failed', data: reason === undefined ? {} : { reason }, mark: state }
   }
   const done = files.map(({ path, completed, total }) => [path, { done: completed, total }])
   const data = { progress: Object.fromEntries(done) }
-  return { event: { model, event: 'download_progress', data }, mark: JSON.stringify(data) }
+  return { model, event: 'download_progress', data, mark: JSON.stringify(data) }
 }
 
-/** What has changed between two looks. Pure. */
-function changesBetween(before: Snapshot, now: Snapshot): Seen[] {
+/** What has changed between two looks. Pure. @param stored ids of the pulls that ended with their models stored */
+function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<string>): Seen[] {
   const changes: Seen[] = []
+  const added: Seen[] = []
+  const isSame = (one: Seen | undefined, other: Seen) => one?.variant?.key === other.variant?.key
   for (const [model, seen] of now.models) {
     const earlier = before.models.get(model)
-    if (!earlier) changes.push({ ...seen, event: { model: '*', event: 'models_reload', data: {} } })
-    else if (earlier.mark !== seen.mark) changes.push(seen)
+    if (!earlier || !isSame(earlier, seen)) {
+      added.push({ ...seen, event: { model: '*', event: 'models_reload', data: {} } })
+    } else if (earlier.mark !== seen.mark) changes.push(seen)
   }
   for (const [model, seen] of before.models) {
-    if (!now.models.has(model)) changes.push({ ...seen, event: { model, event: 'model_remove', data: {} } })
+    // A bare name stands for another variant once its own is deleted.
+    const later = now.models.get(model)
+    if (!later || !isSame(later, seen)) changes.push({ ...seen, event: { model, event: 'model_remove', data: {} } })
   }
-  for (const [id, seen] of now.pulls) {
-    if (before.pulls.get(id)?.mark !== seen.mark) changes.push(seen)
+  // The list is read anew once what is gone is known.
+  changes.push(...added)
+  const say = ({ names, mark }: Download, event: FeedEvent['event'], data: FeedEvent['data']) => {
+    for (const model of names) changes.push({ event: { model, event, data }, mark })
   }
-  for (const [id, { event, mark }] of before.pulls) {
-    if (now.pulls.has(id)) continue
-    const { model } = event
-    // What is stored was finished; what is neither here nor there was cancelled.
-    const isStored = [...now.models.values()].some(({ variant }) => variant?.key === model.toLowerCase())
-    changes.push({ event: { model, event: isStored ? 'download_finished' : 'download_failed', data: {} }, mark })
+  for (const [id, pull] of now.pulls) {
+    if (before.pulls.get(id)?.mark !== pull.mark) say(pull, pull.event, pull.data)
+  }
+  for (const [id, pull] of before.pulls) {
+    // What is neither there nor stored was cancelled; of one that had failed that was said.
+    if (now.pulls.has(id) || pull.event === 'download_failed') continue
+    if (stored.has(id)) say(pull, 'download_finished', {})
+    else say(pull, 'download_failed', { reason: 'It was cancelled.' })
   }
   return changes
 }

@@ -4,18 +4,28 @@ import { type Static, Type } from 'typebox'
 import { embedChunked } from '../../core/answers/chunked.ts'
 import { passedFields, readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { askOnce, type Channel, type Question, streamedAnswer, wholeAnswer } from '../../core/answers/pipeline.ts'
-import type { Downloads } from '../../core/contracts/downloads.ts'
+import type { Downloads, PullRecord } from '../../core/contracts/downloads.ts'
 import type { Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { RunningModel } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import type { Storage } from '../../core/contracts/storage.ts'
+import { CorralError, type ErrorCode, messageOf } from '../../core/errors.ts'
 import { sendErrors } from '../../core/http/application.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { openReplyStream } from '../../core/http/reply-stream.ts'
-import { ANSWER_ERRORS, json, jsonOrStream, MODEL_ERRORS, WITH_BODY } from '../../core/http/response-schemas.ts'
+import {
+  ANSWER_ERRORS,
+  DOWNLOAD_ERRORS,
+  FILE_ERRORS,
+  json,
+  jsonOrStream,
+  MODEL_ERRORS,
+  WITH_BODY
+} from '../../core/http/response-schemas.ts'
 import { catalogFor, isAllowed } from '../../core/models/allowed-models.ts'
 import { loadStates } from '../../core/models/load-state.ts'
+import { deleteModel, listedVariant, nameToDelete } from '../../core/models/model-deletion.ts'
 import { parseRequestedName } from '../../core/models/model-name.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { version } from '../../core/system/package-info.ts'
@@ -44,7 +54,8 @@ import {
 const TAG = 'llama-server'
 
 export interface LlamaDependencies extends SurfaceDependencies {
-  downloads: Pick<Downloads, 'list'>
+  downloads: Downloads
+  storage: Pick<Storage, 'find' | 'remove'>
   feed: ModelFeed
   log: Pick<FastifyBaseLogger, 'warn'>
   /** Aborted when the server ends. */
@@ -199,9 +210,19 @@ function serverRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   )
 }
 
-/** Loads, unloads and the feed of what becomes of models. */
+/** What finding a model at hubs may end with. */
+const HUB_ERRORS: ErrorCode[] = ['address_not_allowed', 'hub_forbidden', 'repo_not_found', 'model_exists']
+
+/** The unfinished download of this name, unless its model is here too and in memory. */
+function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name: string): PullRecord | undefined {
+  const download = feed.downloadOf(name)
+  const variant = download && catalog.find(parseRequestedName(download.model))
+  return variant && loadStates(scheduler)(variant).value !== 'unloaded' ? undefined : download
+}
+
+/** Loads, unloads, downloads, deletions, and the feed of what becomes of models. */
 function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
-  const { scheduler, catalog, feed, log, ended } = deps
+  const { scheduler, catalog, downloads, feed, log, ended } = deps
   app.post<{ Body: Static<typeof NamedRequest> }>(
     '/models/load',
     llamaRoute(TAG, 'llamaLoad', 'Begin to load a model', {
@@ -246,14 +267,62 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     '/models/unload',
     llamaRoute(TAG, 'llamaUnload', 'Unload a model', {
       role: 'operator',
-      description: 'Running requests end with `model_stopped`.',
+      description: 'Running requests end with `model_stopped`. A model that is being downloaded is not any longer.',
       body: NamedRequest,
       response: { 200: json('It is unloaded', DoneSchema) },
       errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model']
     }),
     async ({ body, caller }) => {
-      const { model, label } = catalogFor(catalog, caller).get(parseRequestedName(body.model ?? body.name))
-      await scheduler.stop({ ...model, variant: label })
+      const name = body.model ?? body.name
+      const download = name ? downloadToCancel(deps, name) : undefined
+      if (download) await downloads.cancel(download.id)
+      else {
+        const { model, label } = catalogFor(catalog, caller).get(parseRequestedName(name))
+        await scheduler.stop({ ...model, variant: label })
+      }
+      feed.look()
+      return { success: true }
+    }
+  )
+  app.post<{ Body: Static<typeof NamedRequest> }>(
+    '/models',
+    llamaRoute(TAG, 'llamaDownload', 'Begin to download a model', {
+      role: 'operator',
+      description:
+        '`GET /models/sse` says how far it is and how it ends, under the name of this request; `POST /models/unload` cancels it. It goes on without a client.',
+      body: NamedRequest,
+      response: { 200: json('It has begun', DoneSchema) },
+      errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
+    }),
+    async ({ body, caller }, reply) => {
+      const name = body.model ?? body.name
+      if (!name) parseRequestedName(name)
+      const model = name!
+      const plan = await downloads.plan({ model, caller }, { signal: clientSignal(reply) })
+      const pull = await downloads.pull(plan, { detached: true, caller })
+      if (!pull) {
+        throw new CorralError('invalid_request', `The model ${JSON.stringify(model)} is here already.`, {
+          param: 'model'
+        })
+      }
+      feed.downloading(pull.record().id, model)
+      return { success: true }
+    }
+  )
+  app.delete<{ Querystring: Static<typeof ModelQuery> }>(
+    '/models',
+    llamaRoute(TAG, 'llamaDelete', 'Delete a model from disk', {
+      role: 'operator',
+      description:
+        'The one that the list shows under this name. Running requests and a download of it end. `GET /models/sse` says `model_remove`.',
+      querystring: ModelQuery,
+      response: { 200: json('It is deleted', DoneSchema) },
+      errors: [...FILE_ERRORS, 'forbidden_model']
+    }),
+    async ({ query, caller }) => {
+      const models = catalogFor(catalog, caller)
+      const name = nameToDelete(models, parseRequestedName(query.model))
+      await deleteModel(deps, listedVariant(models, name))
       feed.look()
       return { success: true }
     }

@@ -33,15 +33,10 @@ import {
   type RouteSchema
 } from '../../core/http/response-schemas.ts'
 import { hasRole } from '../../core/http/roles.ts'
-import { catalogFor, isAllowed, type SeenCatalog } from '../../core/models/allowed-models.ts'
+import { catalogFor, isAllowed } from '../../core/models/allowed-models.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
-import {
-  bareName,
-  type ModelName,
-  parseRequestedName,
-  publicModelName,
-  type RequestedName
-} from '../../core/models/model-name.ts'
+import { deleteModel, nameToDelete } from '../../core/models/model-deletion.ts'
+import { parseRequestedName, publicModelName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { refuseWhilePulled } from '../../core/models/stored-variant.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
@@ -150,10 +145,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.delete('/delete', remove, async ({ body, caller }) => {
       const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(nameOf(body)))
-      const name = naming.toDelete?.(full) ?? full
-      const cancelled = await downloads.cancelModel(name, deletedWhilePulled(name))
-      // There may be nothing but the pull.
-      if (cancelled === 0 || storage.find(name)) await storage.remove(name)
+      await deleteModel(deps, naming.toDelete?.(full) ?? full)
       return { status: 'deleted' }
     })
 
@@ -275,30 +267,6 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
 }
 
 const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })
-
-/**
- * The model that a deletion is about; there may be nothing but a pull of it. A short name must mean one model, and an
- * alias does not show what it would delete.
- * @throws CorralError `model_not_found`, `forbidden_model`, `unsupported_capability` for a model without files
- */
-function nameToDelete(models: SeenCatalog, name: RequestedName): ModelName {
-  const present = name.owner === undefined ? models.get(name) : models.find(name)
-  if (!present) return name as ModelName
-  const { owner, name: bare } = requireFiles(present).model
-  const isOwn = (given: string | undefined, own: string) => (given ?? own).toLowerCase() === own.toLowerCase()
-  if (isOwn(name.owner, owner) && isOwn(name.name, bare)) return { ...name, owner, name: bare }
-  const full = bareName(present.model)
-  throw new CorralError(
-    'model_not_found',
-    `"${bareName(name)}" is only another name of "${full}". Delete "${full}" itself.`,
-    { param: 'model' }
-  )
-}
-
-function deletedWhilePulled(name: ModelName): CorralError {
-  const message = `"${bareName(name)}" was deleted while it was being pulled. Pull it again to get it.`
-  return new CorralError('pull_cancelled', message, { param: 'model' })
-}
 
 /** A GGUF made of a SafeTensors model, in `/api/show` and `/api/convert`. */
 function conversionRecord({ dtype, size, createdAt, converter, projectorPath }: ConvertedModel): ConversionRecord {

@@ -3,6 +3,7 @@ import { Type } from 'typebox'
 import type { SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { contextInForce } from '../../core/config/model-settings.ts'
 import type { ModelAlias, Model as StoredModel } from '../../core/contracts/models.ts'
+import { hasFiles } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { json } from '../../core/http/response-schemas.ts'
 import { catalogFor, type SeenCatalog } from '../../core/models/allowed-models.ts'
@@ -111,6 +112,9 @@ function modelRecord(
       ],
       output_modalities: ['text']
     },
+    ...(hasFiles(variant) && alias === undefined
+      ? { source: 'cache', can_remove: true }
+      : { source: 'preset', can_remove: false }),
     meta: {
       n_ctx: context,
       ...(contextLength !== undefined && { n_ctx_train: contextLength }),

@@ -366,6 +366,10 @@ export const Model = Titled('Model', {
     input_modalities: Type.Array(Type.Enum(['text', 'image', 'audio'])),
     output_modalities: Type.Array(Type.Literal('text'))
   }),
+  source: Type.Enum(['cache', 'preset'], {
+    description: "llama-server's words: whether its files are here, or the configuration names it"
+  }),
+  can_remove: Type.Boolean({ description: 'Whether `DELETE /models` can delete it' }),
   meta: Loose({
     n_ctx: Type.Integer({ description: 'The same as max_input_tokens' }),
     n_ctx_train: Type.Optional(Type.Integer({ description: 'The context that it was trained for' })),

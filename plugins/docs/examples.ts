@@ -65,6 +65,7 @@ const BODIES: Record<string, object> = {
   llamaEmbeddings: { model: embedding, content: 'A boat sails on the sea.' },
   llamaInfill: { model, input_prefix: 'The capital of France is ', input_suffix: '.' },
   llamaLoad: { model },
+  llamaDownload: { model: pulled },
   llamaUnload: { model },
   llamaLookUpStreams: { conversation_ids: ['a-name-of-the-client'] },
   countChatTokens: { model, messages },

@@ -8,6 +8,7 @@ import { EventLines } from '../../core/answers/event-lines.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { follow } from './feed.ts'
 
 const corral = await startCorral(t)
 const bare = await startBare()
@@ -57,21 +58,6 @@ async function eventsOf(address: string, body: object): Promise<any[]> {
 /** The fields that one of two objects has and the other has not. */
 const missing = (wanted: object, got: object) => Object.keys(wanted).filter(name => !(name in got))
 
-/** Follows `/models/sse`. */
-async function follow(headers: Record<string, string> = {}) {
-  const leaving = new AbortController()
-  const reply = await fetch(`${corral.url}/models/sse`, { signal: leaving.signal, headers })
-  const events: any[] = []
-  const lines = new EventLines()
-  const read = (async () => {
-    for await (const chunk of reply.body!) {
-      for (const payload of lines.push(Buffer.from(chunk))) events.push(JSON.parse(payload))
-    }
-  })().catch(() => {})
-  const statuses = () => events.filter(({ event }) => event === 'model_status').map(({ data }) => data.status)
-  return { reply, events, statuses, read, leave: () => leaving.abort() }
-}
-
 t.test('the server itself', async t => {
   t.strictSame((await corral.json('/health')).body, { status: 'ok' })
   t.strictSame((await corral.json('/v1/health')).body, { status: 'ok' })
@@ -109,8 +95,8 @@ t.test('loads, unloads, and the feed that says so', async t => {
   })
   t.match(await corral.json('/models/unload', { model: DEMO }), { status: 404 })
 
-  const feed = await follow()
-  const other = await follow()
+  const feed = await follow(corral)
+  const other = await follow(corral)
   t.equal(feed.reply.headers.get('content-type'), 'text/event-stream')
   t.strictSame((await corral.json('/models/load', { model: DEMO })).body, { success: true })
   await until('the feed says that it is loaded', () => feed.statuses().includes('loaded'))
@@ -306,17 +292,17 @@ t.test('a conversation whose connection was lost goes on', async t => {
 
 t.test('who follows models is bounded, and leaves nothing behind', async t => {
   const feeds = []
-  for (let count = 0; count < 16; count++) feeds.push(await follow())
-  const { reply } = await follow()
+  for (let count = 0; count < 16; count++) feeds.push(await follow(corral))
+  const { reply } = await follow(corral)
   t.equal(reply.status, 429)
   for (const { leave } of feeds) leave()
   await Promise.all(feeds.map(({ read }) => read))
   await until('there is room again', async () => {
-    const next = await follow()
+    const next = await follow(corral)
     next.leave()
     return next.reply.status === 200
   })
-  const last = await follow()
+  const last = await follow(corral)
   t.equal(await corral.end('SIGTERM'), 0)
   await last.read
   t.pass('the stream ends with the server')

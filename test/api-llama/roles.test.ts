@@ -1,7 +1,6 @@
 import t from 'tap'
-import { fetch } from 'undici'
-import { EventLines } from '../../core/answers/event-lines.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
+import { follow } from './feed.ts'
 
 const OTHER = 'team/other'
 const BROKEN = 'team/broken'
@@ -21,25 +20,19 @@ const user = await keyOf('user', 'user')
 const narrow = await keyOf('narrow', 'user', [OTHER])
 const operator = await keyOf('operator', 'operator')
 
-async function follow({ headers }: { headers: Record<string, string> }) {
-  const leaving = new AbortController()
-  t.teardown(() => leaving.abort())
-  const reply = await fetch(`${corral.url}/models/sse`, { signal: leaving.signal, headers })
-  const events: any[] = []
-  const lines = new EventLines()
-  void (async () => {
-    for await (const chunk of reply.body!) {
-      for (const payload of lines.push(Buffer.from(chunk))) events.push(JSON.parse(payload))
-    }
-  })().catch(() => {})
+async function eventsFor({ headers }: { headers: Record<string, string> }) {
+  const { events, leave } = await follow(corral, headers)
+  t.teardown(leave)
   return events
 }
 const failed = (code: number, corral_code: string) => ({ status: code, body: { error: { code, corral_code } } })
 
 t.test('loads and unloads are for operators; rerouted requests need the role of their route', async t => {
-  for (const path of ['/models/load', '/models/unload']) {
+  for (const path of ['/models/load', '/models/unload', '/models']) {
     t.match(await corral.json(path, { model: DEMO }, user), failed(403, 'forbidden_role'), path)
   }
+  const remove = { ...user, method: 'DELETE' }
+  t.match(await corral.json(`/models?model=${DEMO}`, undefined, remove), failed(403, 'forbidden_role'))
   for (const path of ['/models', '/props', '/slots', '/models/sse', '/tools']) {
     t.match(await corral.json(path), failed(401, 'unauthorized'), path)
   }
@@ -50,7 +43,7 @@ t.test('loads and unloads are for operators; rerouted requests need the role of 
 })
 
 t.test('a model that a key may not use does not appear', async t => {
-  const [seen, all] = [await follow(narrow), await follow(operator)]
+  const [seen, all] = [await eventsFor(narrow), await eventsFor(operator)]
   t.match(await corral.json('/models/load', { model: 'helper' }, operator), { status: 200 })
   const states = (events: any[], model: string) =>
     events.filter(event => event.model === model).map(({ data }) => data.status)
@@ -80,7 +73,7 @@ t.test('a model that a key may not use does not appear', async t => {
 })
 
 t.test('a load that fails is told, and stays in the list until one succeeds', async t => {
-  const events = await follow(operator)
+  const events = await eventsFor(operator)
   t.match(await corral.json('/models/load', { model: BROKEN }, operator), { status: 200, body: { success: true } })
   const own = () => events.filter(({ model }) => model === BROKEN).map(({ data }) => data)
   await until('it is told', () => own().some(({ exit_code }) => exit_code === 1))

@@ -103,6 +103,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
   operator: [
     'DELETE /api/convert',
     'DELETE /api/delete',
+    'DELETE /models',
     'DELETE /ollama/api/convert',
     'DELETE /ollama/api/delete',
     'GET /api/drain',
@@ -135,6 +136,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /api/pulls/resume',
     'POST /api/push',
     'POST /api/stop',
+    'POST /models',
     'POST /models/load',
     'POST /models/unload',
     'POST /ollama/api/blobs/:digest',

@@ -41,6 +41,7 @@ const WITHOUT_SUCCESS = [
   'llamaInfill',
   'tryModel',
   // Only with a hub.
+  'llamaDownload',
   'searchHubs',
   'ollamaSearchHubs',
   'installRuntime',
@@ -378,6 +379,8 @@ t.test("llama-server's own addresses", async t => {
   await call('llamaLookUpStreams', { conversation_ids: ['none'] })
   await call('llamaUnload', { model })
   await call('llamaLoad', { model })
+  await call('copyModel', { source: model, destination: 'me/deleted' })
+  await call('llamaDelete', undefined, { query: '?model=me/deleted' })
 })
 
 t.test('every operation has succeeded', async t => {
