@@ -615,6 +615,8 @@ async function modelProps(engine: Engine, variant: Model, signal: AbortSignal): 
     ui_settings: {},
     chat_template: variant.defaults?.template ?? chatTemplate,
     ...own,
+    // The engine serves no page of its own, and llama.cpp's page leaves models out that say so.
+    ui: true,
     default_generation_settings: {
       params: {},
       ...(isObject(own.default_generation_settings) && own.default_generation_settings),

@@ -85,6 +85,7 @@ export const PropsSchema = Loose({
   chat_template: Type.Optional(Type.String()),
   max_instances: Type.Optional(Type.Integer()),
   models_autoload: Type.Optional(Type.Boolean()),
+  ui: Type.Optional(Type.Boolean({ description: 'A page may offer it' })),
   ui_settings: Type.Optional(Loose({})),
   cors_proxy_enabled: Type.Optional(Type.Boolean())
 })

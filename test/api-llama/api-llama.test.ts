@@ -138,6 +138,7 @@ t.test('what a model is like, and its slots', async t => {
   t.strictSame(missing(wanted.default_generation_settings, body.default_generation_settings), [])
   t.match(body, { total_slots: Number, chat_template: wanted.chat_template, model_path: DEMO, model_alias: DEMO })
   t.match(body, { modalities: { vision: false, audio: false }, default_generation_settings: { n_ctx: Number } })
+  t.equal(body.ui, true, "llama.cpp's page hides a model that says otherwise")
 
   const slots = (await corral.json('/slots')).body
   t.equal(slots.length, body.total_slots)
