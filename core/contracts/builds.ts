@@ -307,6 +307,8 @@ export interface Runtimes {
   current(): Build | undefined
   /** How far the search for it is; see RuntimesReport. */
   state(): RuntimesReport['state']
+  /** What is being found, fetched or made now. */
+  working(): Progress | undefined
   /** Detects the hardware and ranks the kinds, without searching for a build. */
   rank(waiting?: Waiting): Promise<void>
   /** The state of everything, with a fresh ranking and the records of builds. */

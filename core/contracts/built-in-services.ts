@@ -16,6 +16,7 @@ import type { ModelEvent, PullEvent } from './hooks.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
 import type { SchedulerStats } from './scheduler-stats.ts'
+import type { StateFeed, StateTopic } from './state-events.ts'
 import type { RunningTrial, TrialRequest, TrialSettings, Tunable } from './trials.ts'
 
 /** Who may call. Which address the server itself listens on it knows; other listeners have theirs checked. */
@@ -87,11 +88,15 @@ declare module './hooks.ts' {
     loadFailed?(event: LoadFailure): Promise<void> | void
     /** Runs after a pull failed, also where it is tried again by itself. Nothing waits for it; errors are logged. */
     pullFailed?(event: PullFailure): Promise<void> | void
+    /** Runs after something changed that `GET /api/events` shows. Often, so that it must do next to nothing. */
+    stateChanged?(topic: StateTopic): void
   }
 
   interface Hooks {
     loadFailed(event: LoadFailure): void
     pullFailed(event: PullFailure): void
+    /** Called where a record of this topic may have changed; what moves all the time is looked at anyway. */
+    stateChanged(topic: StateTopic): void
   }
 }
 
@@ -156,5 +161,6 @@ declare module './services.ts' {
     access: Access
     usage: Usage
     nativeApi: NativeApi
+    stateFeed: StateFeed
   }
 }

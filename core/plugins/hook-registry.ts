@@ -2,6 +2,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { Delta } from '../contracts/engines.ts'
 import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
 import { untilAborted } from '../contracts/progress.ts'
+import type { StateTopic } from '../contracts/state-events.ts'
 import { CorralError, messageOf } from '../errors.ts'
 
 type HookName = keyof PluginHooks
@@ -102,6 +103,10 @@ export class HookRegistry implements Hooks {
 
   pullFailed(event: Parameters<Hooks['pullFailed']>[0]): void {
     this.#notify('pullFailed', hooks => hooks.pullFailed?.(event))
+  }
+
+  stateChanged(topic: StateTopic): void {
+    for (const hooks of this.#hooks.values()) hooks.stateChanged?.(topic)
   }
 
   #has(hook: HookName): boolean {

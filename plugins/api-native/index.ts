@@ -1,7 +1,11 @@
 import { Type } from 'typebox'
 import { Timeout } from '../../core/config/core-schema.ts'
 import { type Framing, NATIVE_NAMING, type NativeMount } from '../../core/contracts/native-api.ts'
+import type { Drain } from '../../core/http/draining.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
+import { eventRoutes } from './events/event-routes.ts'
+import { SharedStateFeed } from './events/state-feed.ts'
+import { StateRecords } from './events/state-records.ts'
 import { levelRoutes } from './level-routes.ts'
 import { logRoutes } from './log-routes.ts'
 import { NativeStreams } from './native-streams.ts'
@@ -15,7 +19,7 @@ export default definePlugin({
   name: 'api-native',
   api: 1,
   description: 'The native API under /api',
-  offers: ['nativeApi'],
+  offers: ['nativeApi', 'stateFeed'],
   needs: ['storage', 'catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion'],
   options: Type.Object(
     {
@@ -57,11 +61,20 @@ export default definePlugin({
       givesContext,
       modelfile
     })
+    const native = dependencies({ defaultFraming: 'sse' })
+    let drain: Drain | undefined
+    const feed = new SharedStateFeed(new StateRecords({ ...native, drain: () => drain }))
     return {
-      services: { nativeApi: { routes: mount => nativeRoutes(dependencies(mount), mount.version), streams } },
+      services: {
+        nativeApi: { routes: mount => nativeRoutes(dependencies(mount), mount.version), streams },
+        stateFeed: feed
+      },
+      on: { stateChanged: topic => feed.touch(topic) },
       routes: async app => {
-        const native = dependencies({ defaultFraming: 'sse' })
         const prefix = '/api'
+        drain = app.drain
+        app.addHook('preClose', async () => feed.close())
+        await app.register(eventRoutes({ feed, heartbeatInterval: () => native.streams.heartbeatInterval }), { prefix })
         await app.register(nativeRoutes(native), { prefix })
         await app.register(runtimeRoutes(native), { prefix })
         await app.register(logRoutes(native), { prefix })

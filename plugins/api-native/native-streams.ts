@@ -43,6 +43,11 @@ export class NativeStreams implements EventStreams {
     this.types = (defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(framing => framing.contentType)
   }
 
+  /** Milliseconds of silence after which a stream sends a heartbeat. */
+  get heartbeatInterval(): number {
+    return parseDuration(this.#settings().heartbeat)!
+  }
+
   framingOf({ headers }: FastifyRequest): Framing {
     const { negotiate } = this.#settings()
     return chooseFraming({
@@ -65,7 +70,7 @@ export class NativeStreams implements EventStreams {
     reply.vary('Accept')
     return {
       contentType,
-      heartbeatInterval: parseDuration(this.#settings().heartbeat)!,
+      heartbeatInterval: this.heartbeatInterval,
       heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : event(idleEvent(status))),
       failure: error => event(failureEvent(error))
     }

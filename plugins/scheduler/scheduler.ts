@@ -61,7 +61,7 @@ export interface SchedulerDependencies {
   engines: EngineRegistry
   hostMemory: HostMemory
   config: CoreConfig
-  hooks: Pick<Hooks, 'modelLoaded' | 'modelUnloaded' | 'loadFailed'>
+  hooks: Pick<Hooks, 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'stateChanged'>
   log: FastifyBaseLogger
   limits: Limits
 }
@@ -118,6 +118,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     for (const [key, managed] of managedEngines) {
       if (!state.engines.has(key) && !isOccupied(managed)) managedEngines.delete(key)
     }
+    hooks.stateChanged('engine')
   }
 
   function performOn(managed: EngineRecord | undefined, effect: Extract<Effect, { key: string }>): void {
@@ -163,6 +164,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
   function report(managed: EngineRecord, progress: Progress): void {
     managed.progress = progress
+    hooks.stateChanged('engine')
     for (const request of requests.values()) {
       if (request.managed === managed) request.onProgress?.(progress)
     }
@@ -311,7 +313,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const use = engine.reserved ?? engine.memory ?? estimate?.use ?? {}
     hostMemory.add({ pid: engine.pid, exited }, use.host ?? 0)
     log.info({ pid: engine.pid, ms: cost, use }, `loaded ${managed.variant.publicName}`)
-    failures.delete(managed.variant.key)
+    if (failures.delete(managed.variant.key)) hooks.stateChanged('model')
     hooks.modelLoaded({ model: managed.variant.publicName, mode: managed.mode, milliseconds: cost })
     dispatch({ type: 'loaded', key: managed.key, run, use, slots: engine.slots, loadTime: cost })
     measureBudget().catch(error => log.error({ err: error }, 'the memory of this machine cannot be measured'))
@@ -323,6 +325,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     log.error({ model: publicName, err: error }, 'loading failed')
     const failure = asCorralError(error)
     failures.set(managed.variant.key, failure)
+    hooks.stateChanged('model')
     hooks.loadFailed({ model: publicName, mode: managed.mode, code: failure.code, ...causeOf(failure) })
     return failure
   }

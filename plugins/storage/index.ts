@@ -33,9 +33,10 @@ export default definePlugin({
     },
     { additionalProperties: false }
   ),
-  async setup({ log, paths, config }, options) {
+  async setup({ log, paths, config, hooks }, options) {
     const aliases = currentAliases(() => config.models)
     const store = await ModelStore.open(paths.models, log, options.import_roots)
+    store.onChange = () => hooks.stateChanged('model')
     if (options.demo_model) {
       try {
         await installDemoModel(store, paths.home)

@@ -19,6 +19,12 @@ export class ModelIndex {
   #list: StoredVariant[] | undefined
   /** Keys by the name behind the owner, in lower case. */
   readonly #names = new Map<string, Set<string>>()
+  readonly #onChange: () => void
+
+  /** @param onChange called after each change of what is listed */
+  constructor(onChange: () => void) {
+    this.#onChange = onChange
+  }
 
   /** Where a model is and what its manifest says; also while it is being removed. */
   get(key: string): Readonly<Pick<Entry, 'directory' | 'manifest'>> | undefined {
@@ -52,7 +58,7 @@ export class ModelIndex {
     const keys = this.#names.get(name)
     if (keys) keys.add(key)
     else this.#names.set(name, new Set([key]))
-    this.#list = undefined
+    this.#listChanged()
   }
 
   /** Hides revisions while they are being removed from the disk, or shows those again that are still there. */
@@ -67,7 +73,12 @@ export class ModelIndex {
     const keys = this.#names.get(nameOf(key))
     keys?.delete(key)
     if (keys?.size === 0) this.#names.delete(nameOf(key))
+    this.#listChanged()
+  }
+
+  #listChanged(): void {
     this.#list = undefined
+    this.#onChange()
   }
 }
 

@@ -44,7 +44,7 @@ type Intake = Waiting & { origin: Origin; defaults?: ModelDefaults; allowHardLin
 export class ModelStore implements Storage {
   readonly #models: string
   readonly #log: FastifyBaseLogger
-  readonly #index = new ModelIndex()
+  readonly #index = new ModelIndex(() => this.onChange())
   /** Whole imports, which may take minutes. */
   readonly #imports = new KeyedQueue()
   /** Changes of manifests, which are short: a removal does not wait for an import's copying. */
@@ -57,6 +57,8 @@ export class ModelStore implements Storage {
 
   /** Absolute folders that callers over the network may import from. */
   importRoots: readonly string[]
+  /** Called after each change of what is listed. */
+  onChange: () => void = () => {}
 
   private constructor(models: string, log: FastifyBaseLogger, importRoots: readonly string[]) {
     this.#models = models

@@ -204,6 +204,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     },
     current: () => searches.usual.build,
     state,
+    working: () => progress.now,
     async rank(waiting) {
       await untilAborted(liveRanking(), waiting?.signal)
     },

@@ -27,6 +27,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'DELETE /v1/streams/:id',
     'GET /anthropic/v1/models',
     'GET /anthropic/v1/models/*',
+    'GET /api/events',
     'GET /api/ps',
     'GET /api/streams/:id',
     'GET /api/tags',

@@ -247,7 +247,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     limits: options.limits ?? { pulls: 4, waiting: 64 },
     pauseAfter: options.pauseAfter ?? 5_000,
     retryPauses: options.retryPauses ?? [30_000, 600_000],
-    hooks: { pullFinished: event => void finished.push(event), pullFailed: () => {} },
+    hooks: { pullFinished: event => void finished.push(event), pullFailed: () => {}, stateChanged: () => {} },
     log: logger
   })
   const downloads = asClient(service)

@@ -131,7 +131,8 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
   const hooks = {
     modelLoaded: ({ model, mode }: ModelEvent) => void reports.push(`loaded ${model} ${mode}`),
     modelUnloaded: ({ model, mode, reason }: UnloadEvent) => void reports.push(`unloaded ${model} ${mode} ${reason}`),
-    loadFailed: ({ model, mode, code }: LoadFailure) => void reports.push(`failed ${model} ${mode} ${code}`)
+    loadFailed: ({ model, mode, code }: LoadFailure) => void reports.push(`failed ${model} ${mode} ${code}`),
+    stateChanged: nothing
   }
   const scheduler = createScheduler({
     storage,

@@ -173,7 +173,7 @@ t.test('names that may have been meant', t => {
 })
 
 t.test('a model that is stored or removed later changes what a short name means at once', t => {
-  const index = new ModelIndex()
+  const index = new ModelIndex(() => {})
   const put = (owner: string, name: string) => {
     const manifest = {
       version: 1,

@@ -77,7 +77,7 @@ export interface PullContext {
   pauseAfter: number
   /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
   retryPauses: readonly [number, number]
-  hooks: Pick<Hooks, 'pullFinished' | 'pullFailed'>
+  hooks: Pick<Hooks, 'pullFinished' | 'pullFailed' | 'stateChanged'>
   /** Told the bytes of files that have come. */
   onReceived(bytes: number): void
   log: FastifyBaseLogger
@@ -173,6 +173,7 @@ export class PullJob implements Pull {
       signal.throwIfAborted()
       clearTimeout(this.#pauseTimer)
       this.#watchers += 1
+      this.#changed()
       const stopListening = this.#progress.listen(onEvent)
       this.#outcomes.on('waiting', onWaiting)
       if (this.#run?.place.isWaiting) onWaiting()
@@ -184,6 +185,7 @@ export class PullJob implements Pull {
         stopListening()
         this.#outcomes.off('waiting', onWaiting)
         this.#watchers -= 1
+        this.#changed()
         this.#armPause()
       }
     }
@@ -319,6 +321,7 @@ export class PullJob implements Pull {
     this.#before = this.#progress.received
     const controller = new AbortController()
     this.#run = { controller, ended: this.#work(controller.signal), place }
+    this.#changed()
     this.#armPause()
   }
 
@@ -332,6 +335,7 @@ export class PullJob implements Pull {
         (await variantWithFiles(this.plan, variants)) ?? (await this.#store(await this.#fetchInTurn(signal), signal))
       place.leave()
       this.isStored = true
+      this.#changed()
       await this.#remove().catch(error =>
         this.#context.log.warn(error, `${this.folder} is no longer needed but cannot be removed`)
       )
@@ -353,11 +357,13 @@ export class PullJob implements Pull {
       if (place.isWaiting) this.#outcomes.emit('waiting')
       try {
         await untilAborted(place.begun, signal)
+        this.#changed()
         return await this.#fetch(AbortSignal.any([signal, place.yielding]))
       } catch (error) {
         if (signal.aborted || !place.yielding.aborted) throw error
         this.#run!.place = this.#enter(true)
         this.#progress.resetSpeed()
+        this.#changed()
       } finally {
         place.leave()
       }
@@ -491,6 +497,7 @@ export class PullJob implements Pull {
     clearTimeout(this.#pauseTimer)
     this.#outcome = outcome
     this.#onEnd()
+    this.#changed()
     this.#outcomes.emit('outcome', outcome)
   }
 
@@ -500,9 +507,14 @@ export class PullJob implements Pull {
     await rm(this.folder, { recursive: true, force: true, maxRetries: 3 })
   }
 
+  #changed(): void {
+    this.#context.hooks.stateChanged('pull')
+  }
+
   /** Changes the state and records it. On a full disk the older record stays, which does no harm. */
   async #save(changes: Partial<JobRecord>): Promise<void> {
     this.#job = { ...this.#job, ...changes }
+    this.#changed()
     await this.#write().catch(error =>
       this.#context.log.warn(error, `The state of the pull of ${this.record().model} cannot be recorded`)
     )

@@ -1,0 +1,163 @@
+import { settingsFor } from '../../../core/config/model-settings.ts'
+import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import { NATIVE_NAMING } from '../../../core/contracts/native-api.ts'
+import type { PullReply } from '../../../core/contracts/native-records.ts'
+import { progressText } from '../../../core/contracts/progress.ts'
+import type { StateRecord, StateTopic, StateValue } from '../../../core/contracts/state-events.ts'
+import type { CorralError } from '../../../core/errors.ts'
+import type { Drain } from '../../../core/http/draining.ts'
+import { version } from '../../../core/system/package-info.ts'
+import type { NativeDependencies } from '../native-dependencies.ts'
+import { loadingRecord, localRecord, poolRecords, runningRecord } from '../records.ts'
+
+/** Milliseconds after which the progress of a pull is shown anew, even where it is the same in hundredths. */
+const PULL_INTERVAL = 1000
+/** Milliseconds by which the end of a model that answers moves on. */
+const EXPIRY_STEP = 10_000
+
+/** Who may see a record: operators, those whose key allows the model, or all. */
+export type Access = 'operator' | Pick<Model, 'key'> | undefined
+
+/** A record as it is now. Where its value is the same object as before, nothing of it has changed. */
+export type Seen = StateRecord & { access: Access }
+
+interface Dependencies extends Pick<NativeDependencies, 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'config'> {
+  /** Undefined until there are routes. */
+  drain(): Drain | undefined
+}
+
+/** What a record of a model was made of. */
+interface ModelFacts {
+  aliases: string
+  pinned: boolean
+  failure: CorralError | undefined
+  value: StateValue<'model'>
+}
+
+/** Reads the records of each topic from their owners. */
+export class StateRecords {
+  readonly #deps: Dependencies
+  readonly #startedAt = new Date(Date.now() - process.uptime() * 1000).toISOString()
+  /** Models are many and change seldom. */
+  readonly #models = new WeakMap<Model, ModelFacts>()
+  /** By their ids. */
+  #pulls = new Map<string, { at: number; value: PullReply }>()
+
+  constructor(deps: Dependencies) {
+    this.#deps = deps
+  }
+
+  /** @param now epoch milliseconds */
+  of(topic: StateTopic, now: number): Seen[] {
+    const { scheduler, downloads, drain } = this.#deps
+    switch (topic) {
+      case 'server': {
+        const value = { version, started_at: this.#startedAt, draining: drain()?.since !== undefined }
+        return [{ topic, key: topic, value, access: undefined }]
+      }
+      case 'requests': {
+        const value = { total: scheduler.stats().requests, open: drain()?.open ?? 0 }
+        return [{ topic, key: topic, value, access: 'operator' }]
+      }
+      case 'model':
+        return this.#modelRecords()
+      case 'engine':
+        return [...scheduler.running().map(loadedEngine), ...scheduler.loading().map(loadingEngine)]
+      case 'pull':
+        return this.#pullRecords(downloads.list(), now)
+      case 'memory':
+        return poolRecords(scheduler.stats()).map(value => ({ topic, key: value.pool, value, access: 'operator' }))
+      case 'build':
+        return [{ topic, key: topic, value: this.#build(), access: 'operator' }]
+    }
+  }
+
+  #modelRecords(): Seen[] {
+    const { catalog, scheduler, config } = this.#deps
+    const { models, defaults, limits } = config
+    const settings = { models, defaults, limits } as typeof config
+    const names = new Map<string, string[]>()
+    for (const { alias, model } of catalog.aliases()) names.set(model.key, [...(names.get(model.key) ?? []), alias])
+    return catalog.list().map(model => {
+      const own = names.get(model.key)
+      const aliases = own ? JSON.stringify(own) : ''
+      const pinned = settingsFor(settings, model).pin
+      const failure = scheduler.loadFailure(model)
+      let facts = this.#models.get(model)
+      if (facts?.aliases !== aliases || facts.pinned !== pinned || facts.failure !== failure) {
+        const why = failure && { failure: { code: failure.code, message: failure.message } }
+        facts = { aliases, pinned, failure, value: { ...localRecord(model, NATIVE_NAMING, own), pinned, ...why } }
+        this.#models.set(model, facts)
+      }
+      return { topic: 'model', key: facts.value.name, value: facts.value, access: model }
+    })
+  }
+
+  /** Progress is shown by hundredths, and once a second where it is slower. */
+  #pullRecords(pulls: PullReply[], now: number): Seen[] {
+    const before = this.#pulls
+    this.#pulls = new Map(
+      pulls.map(value => {
+        const shown = before.get(value.id)
+        return [
+          value.id,
+          shown && now - shown.at < PULL_INTERVAL && looksLike(shown.value, value) ? shown : { at: now, value }
+        ]
+      })
+    )
+    return [...this.#pulls].map(([key, { value }]) => ({ topic: 'pull', key, value, access: 'operator' }))
+  }
+
+  #build(): StateValue<'build'> {
+    const { runtimes } = this.#deps
+    const { id, kind, version } = runtimes.current() ?? {}
+    const working = runtimes.working()
+    return {
+      state: runtimes.state(),
+      ...(id !== undefined && kind && { id, kind, version }),
+      ...(working && { status: progressText(working) }),
+      ...(working?.fraction !== undefined && { progress: hundredths(working.fraction) })
+    }
+  }
+}
+
+/** Whether a record is of something that goes on without anybody saying so: an answer, a transfer, a search for a build. */
+export function isMoving({ topic, value }: StateRecord): boolean {
+  if (topic === 'engine') return value.state === 'loaded' && value.running > 0
+  if (topic === 'pull') return value.state === 'downloading'
+  return topic === 'build' && value.status !== undefined
+}
+
+const hundredths = (fraction: number) => Math.floor(fraction * 100) / 100
+
+/** Of one variant, whose public name is another one as soon as it is not the default any longer. */
+const engineKey = ({ variant, mode }: RunningModel | LoadingModel) => `${variant.key}#${mode}`
+
+function loadedEngine(running: RunningModel): Seen {
+  const record = runningRecord(running, NATIVE_NAMING)
+  // The time of one that answers moves on all the time.
+  const steps = Math.ceil((running.expiresAt?.getTime() ?? 0) / EXPIRY_STEP)
+  const moves = running.running > 0 && running.expiresAt !== undefined
+  const expires_at = moves ? new Date(steps * EXPIRY_STEP).toISOString() : record.expires_at
+  const value = { ...record, expires_at, state: 'loaded' as const }
+  return { topic: 'engine', key: engineKey(running), value, access: running.variant }
+}
+
+function loadingEngine(loading: LoadingModel): Seen {
+  const record = loadingRecord(loading, NATIVE_NAMING)
+  const { progress } = record
+  const value = { ...record, ...(progress !== undefined && { progress: hundredths(progress) }) }
+  return { topic: 'engine', key: engineKey(loading), value, access: loading.variant }
+}
+
+function looksLike(shown: PullReply, now: PullReply): boolean {
+  return (
+    shown.state === now.state &&
+    shown.reason === now.reason &&
+    shown.detached === now.detached &&
+    shown.watchers === now.watchers &&
+    shown.total === now.total &&
+    hundredths(shown.completed / shown.total) === hundredths(now.completed / now.total)
+  )
+}
