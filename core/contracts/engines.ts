@@ -167,7 +167,10 @@ export interface Engine {
   readonly exited: Promise<EngineExit>
   /** Answers a conversation (`messages`). Resolves once every choice has ended. */
   chat?(request: EngineFields, sink: AnswerSink): Promise<void>
-  /** Continues a text (`prompt`); fills in before `suffix` where there is one. */
+  /**
+   * Continues a text (`prompt`); fills in before `suffix` where there is one. `line` is the end of such a prompt that
+   * llama-server's clients send apart, and have read as tokens apart.
+   */
   completion?(request: EngineFields, sink: AnswerSink): Promise<void>
   /**
    * Writes down what is said in `audio` (base64 of a file), in English where `translate` is true; `language` and `prompt`

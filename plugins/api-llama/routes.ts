@@ -343,19 +343,23 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     const signal = clientSignal(reply)
     const stream = openReplyStream(reply, channelOf(deps))
     stream.status = 'listening'
-    await new Promise<void>((resolve, reject) => {
-      const forget = feed.listen({
-        caller,
-        send: events => stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join('')),
-        end: resolve
+    let forget = () => {}
+    try {
+      await new Promise<void>((resolve, reject) => {
+        forget = feed.listen({
+          caller,
+          send: events => stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join('')),
+          end: resolve
+        })
+        const leave = () => resolve()
+        signal.addEventListener('abort', leave)
+        // The headers are out before anything happens.
+        Promise.resolve(stream.write(': listening\n\n')).catch(reject)
+        if (signal.aborted) leave()
       })
-      const leave = () => resolve()
-      signal.addEventListener('abort', leave)
-      reply.raw.once('close', forget)
-      // The headers are out before anything happens.
-      Promise.resolve(stream.write(': listening\n\n')).catch(reject)
-      if (signal.aborted) leave()
-    })
+    } finally {
+      forget()
+    }
     stream.end()
   })
 }
@@ -392,7 +396,11 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     (request, reply) => {
       const { input_prefix, input_suffix, prompt } = request.body
       // As llama-server has it, the prompt is the end of the prefix.
-      const texts = { prompt: `${input_prefix ?? ''}${prompt ?? ''}`, suffix: input_suffix ?? '' }
+      const texts = {
+        prompt: `${input_prefix ?? ''}${prompt ?? ''}`,
+        suffix: input_suffix ?? '',
+        ...(prompt && { line: prompt })
+      }
       return complete(deps, request, reply, texts)
     }
   )

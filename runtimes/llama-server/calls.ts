@@ -324,9 +324,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     chat: (fields, sink) => deltas(CHAT, streamed(fields, sink), sink, choicesOf(fields)),
     chatBytes: (fields, sink) => bytes(CHAT, fields, sink),
     async completion(fields, sink) {
-      const { suffix, prompt, max_tokens, ...others } = streamed(fields, sink)
+      const { suffix, prompt, line = '', max_tokens, ...others } = streamed(fields, sink)
       if (suffix === undefined) return await deltas(COMPLETION, { ...others, prompt, max_tokens }, sink)
-      const body = { ...others, n_predict: max_tokens, input_prefix: prompt, input_suffix: suffix }
+      const [whole, apart] = [String(prompt), String(line)]
+      const input_prefix = apart && whole.endsWith(apart) ? whole.slice(0, -apart.length) : whole
+      const own = { input_prefix, input_suffix: suffix, ...(input_prefix !== whole && { prompt: apart }) }
+      const body = { ...others, n_predict: max_tokens, ...own }
       await deltas('/infill', body, sink, choicesOf(fields))
     },
     completionBytes: (fields, sink) => bytes(COMPLETION, fields, sink),

@@ -195,7 +195,12 @@ function* boundaries(length: number): Generator<number> {
 
 /** The beginnings of a request's prompt, as far as it is the same in each turn of a conversation. */
 export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields): Trail {
-  const parts = [tools, ...(Array.isArray(messages) ? messages.map(textOf) : [prompt ?? input_prefix])]
+  const parts = [
+    tools,
+    ...(Array.isArray(messages)
+      ? messages.map(textOf)
+      : [input_prefix === undefined ? prompt : `${input_prefix}${prompt ?? ''}`])
+  ]
   const text = Buffer.from(parts.map(part => (typeof part === 'string' ? part : JSON.stringify(part))).join('\n'))
   const sums: number[] = []
   let from = 0

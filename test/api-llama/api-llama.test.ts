@@ -1,44 +1,17 @@
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import { fetch } from 'undici'
 import { EventLines } from '../../core/answers/event-lines.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
-import { engineBuildFolder } from '../support/engine-build.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endlessHosted, startCorral, until } from '../support/corral.ts'
+import { startBare } from './bare-server.ts'
 import { follow } from './feed.ts'
 
 const corral = await startCorral(t)
-const bare = await startBare()
+const bare = await startBare(t, join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
 const GREEDY = { temperature: 0, n_predict: 4 }
 const PROMPT = 'The capital of France'
 const messages = [CAPITAL_QUESTION]
-
-/** llama-server itself with the same model, to compare with. */
-async function startBare(): Promise<string> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as { port: number }
-  server.close()
-  await once(server, 'close')
-  const model = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-  const flags = ['--model', model, '--port', `${port}`, '--threads', '1', '--ctx-size', '4096', '--offline']
-  const child = spawn(join(engineBuildFolder(), 'llama-server'), flags, { stdio: 'ignore' })
-  t.teardown(async () => {
-    child.kill('SIGKILL')
-    await once(child, 'exit')
-  })
-  const url = `http://127.0.0.1:${port}`
-  await until('llama-server answers', () =>
-    fetch(`${url}/health`).then(
-      ({ status }) => status === 200,
-      () => false
-    )
-  )
-  return url
-}
 
 async function ofBare(path: string, body?: object): Promise<any> {
   const init = body ? { method: 'POST', body: JSON.stringify(body) } : {}
@@ -289,6 +262,44 @@ t.test('a conversation whose connection was lost goes on', async t => {
   })
   t.strictSame(await lookup('0b9a'), [])
   t.match(await corral.json('/v1/stream'), { status: 400, body: { error: { code: 400 } } })
+})
+
+t.test('a connection that is lost in the middle of an answer', async t => {
+  const conversation = '77aa::corral/tiny-chat'
+  const ask = { ...endlessHosted(DEMO), max_tokens: 400 }
+  const headers = { 'x-conversation-id': conversation }
+  const query = `/v1/stream?conv_id=${encodeURIComponent(conversation)}`
+  const leaving = new AbortController()
+  const first = await corral.send('/v1/chat/completions', ask, { headers, signal: leaving.signal })
+  let read = Buffer.alloc(0)
+  try {
+    for await (const chunk of first.body!) {
+      read = Buffer.concat([read, chunk])
+      if (read.length > 2000) leaving.abort()
+    }
+  } catch {
+    // It has left.
+  }
+  const [record] = (await corral.json('/v1/streams/lookup', { conversation_ids: ['77aa'] })).body
+  t.match(record, { conversation_id: conversation, is_done: false, completed_at: 0 })
+  const rest = Buffer.from(await (await corral.send(`${query}&from=${read.length}`)).arrayBuffer())
+  const whole = Buffer.concat([read, rest]).toString()
+  t.match(whole, /data: \[DONE\]\n\n$/)
+  const said = (text: string) => {
+    const lines = text.split('\n').filter(line => line.startsWith('data: {'))
+    return lines.map(line => JSON.parse(line.slice(6)).choices[0]?.delta.content ?? '').join('')
+  }
+  const unbroken = await (await corral.send('/v1/chat/completions', ask)).text()
+  t.equal(said(whole), said(unbroken))
+
+  const again = new AbortController()
+  const endless = corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers, signal: again.signal })
+  await endless
+  const busy = async () => (await corral.json('/slots')).body.some(({ is_processing }: any) => is_processing)
+  t.ok(await busy())
+  again.abort()
+  t.equal((await corral.send(query, undefined, { method: 'DELETE' })).status, 204)
+  await until('its slot is free', async () => !(await busy()))
 })
 
 t.test('who follows models is bounded, and leaves nothing behind', async t => {

@@ -177,6 +177,8 @@ t.test('filling in before a suffix', async t => {
   )
   t.match(sent, [{ path: '/infill', body: { input_prefix: 'a', input_suffix: 'b', n_predict: 4 } }])
   t.match(deltas, [{ content: 'x', finish: 'stop' }])
+  await calls.completion!({ prompt: 'ab', line: 'b', suffix: 'c' }, { signal, take: () => undefined })
+  t.match(sent[1], { path: '/infill', body: { input_prefix: 'a', prompt: 'b', input_suffix: 'c' } })
 })
 
 t.test('texts are embedded some at a time', async t => {
