@@ -106,7 +106,13 @@ export class HookRegistry implements Hooks {
   }
 
   stateChanged(topic: StateTopic): void {
-    for (const hooks of this.#hooks.values()) hooks.stateChanged?.(topic)
+    for (const [plugin, hooks] of this.#hooks) {
+      try {
+        hooks.stateChanged?.(topic)
+      } catch (error) {
+        this.#logFailure(plugin, 'stateChanged', error)
+      }
+    }
   }
 
   #has(hook: HookName): boolean {

@@ -63,7 +63,7 @@ export default definePlugin({
     })
     const native = dependencies({ defaultFraming: 'sse' })
     let drain: Drain | undefined
-    const feed = new SharedStateFeed(new StateRecords({ ...native, drain: () => drain }))
+    const feed = new SharedStateFeed(new StateRecords({ ...native, drain: () => drain }), context.log)
     return {
       services: {
         nativeApi: { routes: mount => nativeRoutes(dependencies(mount), mount.version), streams },

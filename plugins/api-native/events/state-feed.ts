@@ -1,5 +1,6 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
+import type { FastifyBaseLogger } from 'fastify'
 import {
   type FedRecord,
   STATE_TOPICS,
@@ -59,21 +60,23 @@ interface Attached extends StateFollower {
  */
 export class SharedStateFeed implements StateFeed {
   readonly #records: Pick<StateRecords, 'of'>
+  readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #followers = new Set<Attached>()
   readonly #held = new Map<StateTopic, Map<string, Held>>()
   #epoch = ''
   #version = 0
   /** The last changes, up to `#version`. */
-  #log: Change[] = []
-  #logged = 0
+  #changes: Change[] = []
+  #kept = 0
   #modelsTouched = false
   #lookedAt = 0
   #lookedAtModels = 0
   #timer: { due: number; handle: NodeJS.Timeout } | undefined
   #forgetting: NodeJS.Timeout | undefined
 
-  constructor(records: Pick<StateRecords, 'of'>) {
+  constructor(records: Pick<StateRecords, 'of'>, log: Pick<FastifyBaseLogger, 'error'>) {
     this.#records = records
+    this.#log = log
   }
 
   follow(follower: StateFollower): () => void {
@@ -88,9 +91,9 @@ export class SharedStateFeed implements StateFeed {
         }
       )
     }
-    clearTimeout(this.#forgetting)
     if (this.#epoch === '') this.#begin()
     else this.#look(true)
+    clearTimeout(this.#forgetting)
     const epoch = this.#epochOf(follower)
     const attached = { ...follower, epoch, version: this.#versionOf(epoch, follower.lastId), busy: false }
     this.#followers.add(attached)
@@ -129,8 +132,8 @@ export class SharedStateFeed implements StateFeed {
     this.#forgetting = setTimeout(() => {
       this.#epoch = ''
       this.#held.clear()
-      this.#log = []
-      this.#logged = 0
+      this.#changes = []
+      this.#kept = 0
     }, LINGER).unref()
   }
 
@@ -140,8 +143,14 @@ export class SharedStateFeed implements StateFeed {
     clearTimeout(this.#timer?.handle)
     const look = () => {
       this.#timer = undefined
-      const isMoving = this.#look(Date.now() - this.#lookedAtModels >= IDLE_INTERVAL)
-      this.#plan(this.#lookedAt + (isMoving ? INTERVAL : IDLE_INTERVAL))
+      try {
+        const isMoving = this.#look(Date.now() - this.#lookedAtModels >= IDLE_INTERVAL)
+        this.#plan(this.#lookedAt + (isMoving ? INTERVAL : IDLE_INTERVAL))
+      } catch (error) {
+        // Whoever still wants it asks again, and is told what is wrong.
+        this.#log.error({ err: error }, 'the state of the server cannot be read; its feeds end')
+        this.close()
+      }
     }
     this.#timer = { due, handle: setTimeout(look, Math.max(0, due - Date.now())).unref() }
   }
@@ -160,10 +169,10 @@ export class SharedStateFeed implements StateFeed {
     for (const topic of all ? TOPICS : FEW) moves = this.#compare(topic, now, change) || moves
     if (change.removed.length + change.set.length > 0) {
       this.#version++
-      this.#log.push(change)
-      this.#logged += change.size
+      this.#changes.push(change)
+      this.#kept += change.size
       for (const follower of [...this.#followers]) this.#pump(follower)
-      while (this.#log.length > MOST_CHANGES || this.#logged > MOST_BYTES) this.#logged -= this.#log.shift()!.size
+      while (this.#changes.length > MOST_CHANGES || this.#kept > MOST_BYTES) this.#kept -= this.#changes.shift()!.size
     }
     return moves
   }
@@ -209,14 +218,14 @@ export class SharedStateFeed implements StateFeed {
   #next(follower: Attached): Promise<void> | undefined {
     const { version, epoch } = follower
     const isSeen = (record: Held) => maySee(follower, record)
-    const at = version === undefined ? -1 : this.#log.length - (this.#version - version)
+    const at = version === undefined ? -1 : this.#changes.length - (this.#version - version)
     if (version === undefined || at < 0) {
       follower.version = this.#version
       const records = [...this.#held.values()].flatMap(topic => [...topic.values()].filter(isSeen))
       return follower.take({ kind: 'snapshot', id: `${epoch}-${this.#version}`, records })
     }
     follower.version = version + 1
-    const change = this.#log[at]!
+    const change = this.#changes[at]!
     const [removed, set] = [change.removed.filter(isSeen), change.set.filter(isSeen)]
     if (removed.length + set.length === 0) return undefined
     return follower.take({ kind: 'change', id: `${epoch}-${version + 1}`, removed, set })
