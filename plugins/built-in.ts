@@ -25,6 +25,7 @@ import security from './security/index.ts'
 import storage from './storage/index.ts'
 import tracing from './tracing/index.ts'
 import usage from './usage/index.ts'
+import web from './web/index.ts'
 
 /**
  * The plugins that come with corral, in the order of their sections in `config.yaml`. The order of their start follows
@@ -56,5 +57,6 @@ export const builtInPlugins: PluginDefinition[] = [
   audit,
   metrics,
   tracing,
-  docs
+  docs,
+  web
 ]

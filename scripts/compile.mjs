@@ -2,15 +2,17 @@ import { spawnSync } from 'node:child_process'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { buildPage } from './build-page.mjs'
 
-/** Compiles the TypeScript of this checkout into dist without checking types; ends the process when that fails. */
-export function compile() {
+/** Compiles the TypeScript of this checkout into dist without checking types, and builds the page; ends the process when that fails. */
+export async function compile() {
   const root = join(dirname(fileURLToPath(import.meta.url)), '..')
   const typescript = typescriptFolder()
   const { status } = spawnSync(process.execPath, [join(typescript, 'bin', 'tsc'), '-p', root, '--noCheck'], {
     stdio: ['inherit', 2, 'inherit']
   })
   if (status !== 0) process.exit(status ?? 1)
+  await buildPage()
 }
 
 /** The compiler's folder; ends the process where it is not installed. */

@@ -6,5 +6,5 @@ import { existsSync } from 'node:fs'
 // Source maps slow down every start, and only stack traces need them.
 if (process.env.CORRAL_DEBUG) process.setSourceMapsEnabled(true)
 const main = new URL('../dist/command-line/main.js', import.meta.url)
-if (!existsSync(main)) (await import('./compile.mjs')).compile()
+if (!existsSync(main)) await (await import('./compile.mjs')).compile()
 await import(main.href)

@@ -8,12 +8,12 @@ import { compile, typescriptFolder } from './compile.mjs'
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 
 /** Compiles the package's files anew. */
-function prepare() {
+async function prepare() {
   // Nothing that an earlier state of the source left behind may get into the package.
   for (const folder of ['command-line', 'core', 'plugins', 'runtimes', 'testing']) {
     rmSync(join(root, 'dist', folder), { recursive: true, force: true })
   }
-  compile()
+  await compile()
   // Of the packages as they are locked now.
   const written = spawnSync(process.execPath, [join(root, 'dist', 'scripts', 'write-supply-chain.js')], {
     stdio: ['inherit', 2, 'inherit']
@@ -44,4 +44,4 @@ function publish(from, path, done) {
   }
 }
 
-prepare()
+await prepare()

@@ -4,7 +4,7 @@ import './node-version.mjs'
 import { compile } from './compile.mjs'
 
 const shell = process.ppid
-compile()
+await compile()
 const watch = setInterval(() => {
   if (process.ppid === shell) return
   clearInterval(watch)

@@ -4,7 +4,7 @@ import { packageRoot } from '../core/system/package-info.ts'
 
 /*
  * What corral is made of: a software bill of materials, and the licences of what comes with it. Both are made of
- * package-lock.json and node_modules alone, so that they are the same wherever they are made.
+ * package-lock.json, node_modules and the page's build alone, so that they are the same wherever they are made.
  */
 
 /** Licences under which a package may be used: all of them let it be passed on with a notice. */
@@ -51,11 +51,21 @@ interface Shipped {
  * The packages that are installed with corral, each version once, by name.
  * @throws Error for a licence that is not allowed, or not named
  */
-export function shippedPackages({ packages }: Lock): Shipped[] {
+export function shippedPackages(lock: Lock): Shipped[] {
+  return packagesOf(lock, (_name, { dev, devOptional }) => !dev && !devOptional)
+}
+
+/** The packages that are built into the page and not installed with corral. @throws as `shippedPackages` */
+export function pagePackages(lock: Lock): Shipped[] {
+  const inPage = new Set<string>(readJson('dist', 'plugins', 'web', 'page', 'packages.json'))
+  return packagesOf(lock, (name, { dev }) => dev === true && inPage.has(name))
+}
+
+function packagesOf({ packages }: Lock, isWanted: (name: string, locked: LockedPackage) => boolean): Shipped[] {
   const shipped = new Map<string, Shipped>()
   for (const [path, locked] of Object.entries(packages)) {
-    if (path === '' || locked.dev || locked.devOptional) continue
     const name = path.slice(path.lastIndexOf('node_modules/') + 'node_modules/'.length)
+    if (path === '' || !isWanted(name, locked)) continue
     const { version, license = 'none' } = locked
     // Of several to choose from (`MIT OR GPL-2.0`), one that is allowed is enough.
     const choices = license.replace(/[()]/g, '').split(' OR ')
@@ -154,6 +164,15 @@ export function renderBillOfMaterials(): string {
         purl: purlOf({ name, version }),
         licenses: licenses(license)
       })),
+      ...pagePackages(lock).map(({ name, version, license }) => ({
+        'bom-ref': `${name}@${version}`,
+        type: 'library',
+        name,
+        version,
+        description: 'built into the page',
+        purl: purlOf({ name, version }),
+        licenses: licenses(license)
+      })),
       {
         'bom-ref': 'corral/tiny-chat',
         type: 'machine-learning-model',
@@ -195,7 +214,8 @@ the package. sbom.cdx.json lists the same packages for programs.
 /** The notices with the texts of all licences, in Markdown; packages with the same text share it. */
 export function renderNotices(): string {
   const sections = new Map<string, string[]>()
-  for (const { name, version, license, paths } of shippedPackages(readJson('package-lock.json'))) {
+  const lock: Lock = readJson('package-lock.json')
+  for (const { name, version, license, paths } of [...shippedPackages(lock), ...pagePackages(lock)]) {
     const texts = licenseTexts(paths[0]!)
     const text =
       texts.length > 0 ? texts.join('\n\n') : `The package names its licence (${license}), and has no text of it.`

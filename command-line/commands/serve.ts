@@ -114,6 +114,7 @@ function welcome({ address, app }: RunningServer, { paths }: LoadedConfig, comma
   const others = models.length > 1 ? ` and ${models.length - 1} more: ${command} list` : ''
   const place = formatPairs([
     ['Address', address],
+    ['Page', app.web && `${address}${app.web.path}`],
     ['API', `${address}/docs`],
     ['SDKs', `${address}/v1`],
     ['Model', model ? `${model}${others}` : `none yet: ${command} pull <owner>/<name>`],

@@ -46,6 +46,14 @@ export interface Usage {
   budgetsOf(caller: Caller): Promise<BudgetState[]>
 }
 
+/** The page for browsers. */
+export interface WebPage {
+  /** Where it is, such as `/`. */
+  readonly path: string
+  /** Sends the page. */
+  sendPage(reply: FastifyReply): FastifyReply
+}
+
 export interface LoadFailure extends ModelEvent {
   readonly code: ErrorCode
   /** As in `UnloadEvent`. */
@@ -162,5 +170,6 @@ declare module './services.ts' {
     usage: Usage
     nativeApi: NativeApi
     stateFeed: StateFeed
+    web: WebPage
   }
 }

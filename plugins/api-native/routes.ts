@@ -49,10 +49,11 @@ export function nativeRoutes(deps: NativeDependencies, shownVersion = version): 
 
 const LINE = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
 
-/** For a browser. The link is there only where the page it leads to is. */
-function page(link: boolean): string {
-  const docs = link ? ' <a href="/docs">Read and try its API.</a>' : ''
-  return `<!doctype html><html lang="en"><meta charset="utf-8"><title>corral</title><p>corral is running.${docs}</p></html>\n`
+/** For a browser where the page is elsewhere or off. Links are there only where what they lead to is. */
+function links(hasDocs: boolean, page: string | undefined): string {
+  const chat = page === undefined ? '' : ` <a href="${page}">Chat.</a>`
+  const docs = hasDocs ? ' <a href="/docs">Read and try its API.</a>' : ''
+  return `<!doctype html><html lang="en"><meta charset="utf-8"><title>corral</title><p>corral is running.${chat}${docs}</p></html>\n`
 }
 
 const root = nativeRoute('Server', 'root', 'Root page', {
@@ -83,10 +84,12 @@ export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync 
       if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
         return reply.type('text/plain; charset=utf-8').send(LINE)
       }
+      const { web } = app
+      if (web?.path === '/') return web.sendPage(reply)
       return reply
         .type('text/html; charset=utf-8')
         .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
-        .send(page(app.hasRoute({ method: 'GET', url: '/docs' })))
+        .send(links(app.hasRoute({ method: 'GET', url: '/docs' }), web?.path))
     })
     app.get('/api/plugins', listPlugins, async (): Promise<Static<typeof PluginsSchema>> => {
       return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }

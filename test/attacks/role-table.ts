@@ -16,6 +16,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /livez',
     'GET /ollama',
     'GET /ollama/api/health',
+    'GET /page/:file',
     'GET /readyz',
     'GET /v1/health'
   ],

@@ -16,7 +16,7 @@ const documentOf = (...routes: { method?: string; url: string; schema?: object }
   )
 
 /** Routes that serve nothing that people would call: what the page is made of, and what is routed anew. */
-const HIDDEN = ['GET /docs/swagger-ui-bundle.js', 'GET /docs/swagger-ui.css', 'GET /ollama/v1/*']
+const HIDDEN = ['GET /docs/swagger-ui-bundle.js', 'GET /docs/swagger-ui.css', 'GET /ollama/v1/*', 'GET /page/:file']
 
 t.test('a document is made from the schemas of routes', async t => {
   t.test('paths, with readable parameters and in an order that does not depend on registration', async t => {

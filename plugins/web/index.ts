@@ -1,0 +1,57 @@
+import type { FastifyReply } from 'fastify'
+import { Type } from 'typebox'
+import { definePlugin } from '../../core/plugins/plugin.ts'
+import { PageFiles } from './page-files.ts'
+
+const PATH_PATTERN = '^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$'
+
+export default definePlugin({
+  name: 'web',
+  api: 1,
+  description: 'The page for browsers: chat, models, what the server does',
+  optional: true,
+  offers: ['web'],
+  options: Type.Object(
+    {
+      path: Type.String({
+        default: '/',
+        pattern: PATH_PATTERN,
+        title: 'a path such as / or /chat',
+        description: 'Where the page is',
+        restart: true
+      })
+    },
+    { additionalProperties: false }
+  ),
+  async setup(_context, { path }) {
+    const files = await PageFiles.read(baseOf(path), filesOf(path))
+    const sendPage = (reply: FastifyReply) => files.sendPage(reply)
+    return {
+      services: { web: { path, sendPage } },
+      routes: async app => {
+        // At the root, `GET /` belongs to programs too: the native API decides between them and browsers.
+        if (path !== '/') {
+          app.get(path, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
+            sendPage(reply)
+          )
+        }
+        app.get<{ Params: { file: string } }>(
+          `${path === '/' ? '' : path}/page/:file`,
+          { config: { role: 'anyone' }, schema: { hide: true } },
+          async (request, reply) => files.sendFile(request.params.file, reply)
+        )
+      }
+    }
+  }
+})
+
+/** Where the page's files are, seen from the page. */
+function filesOf(path: string): string {
+  return path === '/' ? './page/' : `./${path.slice(path.lastIndexOf('/') + 1)}/page/`
+}
+
+/** Where the server's own addresses begin, seen from the page: relative, so that a proxy may put both below a path. */
+function baseOf(path: string): string {
+  const depth = path.split('/').length - 2
+  return depth === 0 ? './' : '../'.repeat(depth)
+}

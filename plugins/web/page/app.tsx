@@ -1,0 +1,103 @@
+import { signal } from '@preact/signals'
+import { type ComponentType, render } from 'preact'
+import { useEffect } from 'preact/hooks'
+import { ChatView } from './chat/chat-view.tsx'
+import { announcement, IconButton, toast } from './parts/controls.tsx'
+import { KeyDialog } from './parts/key-dialog.tsx'
+import { Sidebar } from './parts/sidebar.tsx'
+import { isKeyWanted } from './state/api.ts'
+import { storageFault } from './state/chats.ts'
+import { route } from './state/route.ts'
+import { connection, server } from './state/server-state.ts'
+import { texts } from './texts/texts.ts'
+
+/** A view that is loaded when it is first shown. */
+function later(load: () => Promise<ComponentType<{ path: string[] }>>): ComponentType<{ path: string[] }> {
+  const loaded = signal<ComponentType<{ path: string[] }> | undefined>(undefined)
+  const failed = signal(false)
+  return function Later({ path }) {
+    useEffect(() => {
+      load().then(
+        view => {
+          loaded.value = view
+        },
+        () => {
+          failed.value = true
+        }
+      )
+    }, [])
+    if (loaded.value) return <loaded.value path={path} />
+    return <main class="view is-centred">{failed.value ? <p>{texts.value.viewFailed}</p> : null}</main>
+  }
+}
+
+/** The views, by the first part of the address. */
+const VIEWS: Record<string, ComponentType<{ path: string[] }>> = {
+  chat: ({ path }) => <ChatView id={path[0]} />,
+  models: later(async () => (await import('./models/models-view.tsx')).ModelsView),
+  server: later(async () => (await import('./machine/server-view.tsx')).ServerView),
+  playground: later(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)
+}
+
+function App() {
+  const t = texts.value
+  const [name = 'chat', ...path] = route.value
+  const View = VIEWS[name]
+  return (
+    <>
+      <a class="skip-link" href="#message" onClick={skip}>
+        {t.skipToMessage}
+      </a>
+      <Sidebar />
+      <div class="stage">
+        <Banner />
+        {View ? <View path={path} /> : <main class="view is-centred">{t.noSuchView}</main>}
+      </div>
+      {isKeyWanted.value && <KeyDialog />}
+      {toast.value && (
+        <div class={`toast ${toast.value.isError ? 'is-error' : ''}`} role={toast.value.isError ? 'alert' : 'status'}>
+          <p>{toast.value.text}</p>
+          <IconButton
+            icon="close"
+            label={t.close}
+            onClick={() => {
+              toast.value = undefined
+            }}
+          />
+        </div>
+      )}
+      <div class="visually-hidden" role="status">
+        {announcement.value}
+      </div>
+    </>
+  )
+}
+
+/** The address is the view's, so that a link into the page must not change it. */
+function skip(event: MouseEvent): void {
+  event.preventDefault()
+  document.getElementById('message')?.focus()
+}
+
+/** What concerns every view. */
+function Banner() {
+  const t = texts.value
+  const text =
+    connection.value === 'offline'
+      ? t.offline
+      : server.value?.draining
+        ? t.restarting
+        : storageFault.value
+          ? t.storageFault(storageFault.value)
+          : ''
+  return text === '' ? null : (
+    <p class="banner" role="status">
+      {text}
+    </p>
+  )
+}
+
+/** Shows the page. */
+export function showApp(): void {
+  render(<App />, document.getElementById('page')!)
+}

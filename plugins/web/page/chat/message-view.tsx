@@ -1,0 +1,304 @@
+import type { Signal } from '@preact/signals'
+import { memo } from 'preact/compat'
+import { useState } from 'preact/hooks'
+import { CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
+import { formatDuration, formatNumber } from '../parts/formats.ts'
+import { answer, continueAnswer } from '../state/answering.ts'
+import { addMessage, changeChat, chats, deleteMessage, messagesOf, type OpenChat, showBranch } from '../state/chats.ts'
+import { type Message, siblingsOf } from '../state/conversation.ts'
+import { chatModels, contextOf } from '../state/server-state.ts'
+import { texts } from '../texts/texts.ts'
+import { Markdown } from './markdown-view.tsx'
+import { statusText } from './status-text.ts'
+
+/** One message of the branch that is shown. */
+export const MessageView = memo(function MessageView(props: { message: Signal<Message>; opened: Signal<OpenChat> }) {
+  const message = props.message.value
+  const [isEdited, setEdited] = useState(false)
+  const t = texts.value
+  const isBusy = message.state === 'waiting' || message.state === 'answering'
+  const name = message.role === 'assistant' ? t.answerOf(message.model ?? '') : t.you
+  if (isEdited) return <Editor message={message} onClose={() => setEdited(false)} />
+  return (
+    <article class={`message is-${message.role}`} aria-label={name} aria-busy={isBusy}>
+      {message.role === 'assistant' ? <AnswerBody message={message} /> : <QuestionBody message={message} />}
+      {!isBusy && (
+        <footer class="message-foot">
+          <Versions message={message} opened={props.opened} />
+          <CopyButton text={() => message.content} />
+          <IconButton icon="edit" label={t.edit} onClick={() => setEdited(true)} />
+          {message.role === 'assistant' && <Again message={message} />}
+          <Menu label={t.more}>
+            {close => (
+              <MenuItem
+                icon="trash"
+                danger
+                onSelect={() => {
+                  close()
+                  void deleteMessage(message)
+                }}
+              >
+                {t.deleteMessage}
+              </MenuItem>
+            )}
+          </Menu>
+          {message.role === 'assistant' && <Figures message={message} />}
+        </footer>
+      )}
+    </article>
+  )
+})
+
+function QuestionBody({ message: { content, attachments = [] } }: { message: Message }) {
+  return (
+    <div class="question" dir="auto">
+      {attachments.map(({ name, kind, data }) =>
+        kind === 'image' ? (
+          <img key={name} src={data} alt={name} />
+        ) : kind === 'audio' ? (
+          // biome-ignore lint/a11y/useMediaCaption: what the user has given has no captions
+          <audio key={name} src={data} controls />
+        ) : (
+          <span key={name} class="chip">
+            {name}
+          </span>
+        )
+      )}
+      <p class="question-text">{content}</p>
+    </div>
+  )
+}
+
+function AnswerBody({ message }: { message: Message }) {
+  const t = texts.value
+  const { content, thinking, state, error, finish, dropped } = message
+  const isBusy = state === 'waiting' || state === 'answering'
+  return (
+    <>
+      {dropped !== undefined && dropped > 0 && <p class="note">{t.droppedNote(dropped)}</p>}
+      {thinking && (
+        <details class="thoughts">
+          <summary>{isBusy && content === '' ? t.thinking : t.thoughts}</summary>
+          <Markdown text={thinking} isComplete={!isBusy} />
+        </details>
+      )}
+      {content !== '' && <Markdown text={content} isComplete={!isBusy} />}
+      {message.toolCalls?.map(call => (
+        <ToolCallView key={call.id} message={message} call={call} />
+      ))}
+      {isBusy && (content === '' || message.status) && (
+        <p class="status">
+          <span class="pulse" aria-hidden="true" />
+          {statusText(message)}
+        </p>
+      )}
+      {state === 'stopped' && <p class="note">{t.stoppedNote}</p>}
+      {!state && finish === 'length' && (
+        <p class="note">
+          {t.cutNote}{' '}
+          <button type="button" class="link" onClick={() => void continueAnswer(message)}>
+            {t.continue}
+          </button>
+        </p>
+      )}
+      {error && <Failure message={message} error={error} />}
+    </>
+  )
+}
+
+function Failure({
+  message,
+  error: { message: text, code }
+}: {
+  message: Message
+  error: { message: string; code: string }
+}) {
+  const t = texts.value
+  const again = () => void answer(message.chat, message.parent!, message.model)
+  return (
+    <div class="failure" role="alert">
+      <p>{text}</p>
+      <p class="failure-code">{code}</p>
+      <button type="button" class="button" onClick={again}>
+        {t.retry}
+      </button>
+      {code === 'context_exceeded' && (
+        <button
+          type="button"
+          class="button"
+          onClick={async () => {
+            const options = { ...chats.peek().get(message.chat)?.options, context_overflow: 'drop_oldest' }
+            await changeChat(message.chat, { options })
+            again()
+          }}
+        >
+          {t.tryShorter}
+        </button>
+      )}
+    </div>
+  )
+}
+
+function ToolCallView({ message, call }: { message: Message; call: { id: string; name: string; arguments: string } }) {
+  const t = texts.value
+  const [result, setResult] = useState('')
+  const isOpen = chats.value.get(message.chat)?.leaf === message.id && !message.state
+  return (
+    <div class="tool-call">
+      <p>{t.callsTool(call.name)}</p>
+      <pre tabIndex={0}>{call.arguments}</pre>
+      {isOpen && (
+        <form
+          onSubmit={async event => {
+            event.preventDefault()
+            const given = { chat: message.chat, parent: message.id, role: 'tool' as const, content: result }
+            const added = await addMessage({ ...given, callId: call.id })
+            await answer(message.chat, added.id)
+          }}
+        >
+          <label>
+            {t.toolResult(call.name)}
+            <textarea value={result} rows={2} onInput={event => setResult(event.currentTarget.value)} />
+          </label>
+          <button type="submit" class="button">
+            {t.giveResult}
+          </button>
+        </form>
+      )}
+    </div>
+  )
+}
+
+/** The arrows between versions of a message. */
+function Versions({ message, opened }: { message: Message; opened: Signal<OpenChat> }) {
+  const t = texts.value
+  // Read so that a new version is counted.
+  opened.value
+  const versions = siblingsOf(messagesOf(message.chat), message)
+  if (versions.length < 2) return null
+  const at = versions.findIndex(({ id }) => id === message.id)
+  const show = (index: number) => void showBranch(versions[index]!)
+  return (
+    <span class="versions">
+      <IconButton icon="left" label={t.previousVersion} disabled={at === 0} onClick={() => show(at - 1)} />
+      <span>{t.versionOf(at + 1, versions.length)}</span>
+      <IconButton
+        icon="right"
+        label={t.nextVersion}
+        disabled={at === versions.length - 1}
+        onClick={() => show(at + 1)}
+      />
+    </span>
+  )
+}
+
+/** Asks once more: the same model, or another one. */
+function Again({ message }: { message: Message }) {
+  const t = texts.value
+  if (message.parent === undefined) return null
+  const again = (model = message.model) => void answer(message.chat, message.parent!, model)
+  const others = chatModels.value.filter(({ name }) => name !== message.model)
+  return (
+    <>
+      <IconButton icon="again" label={t.regenerate} onClick={() => again()} />
+      {others.length > 0 && (
+        <Menu label={t.regenerateWith} icon="down">
+          {close =>
+            others.map(({ name }) => (
+              <MenuItem
+                key={name}
+                onSelect={() => {
+                  close()
+                  again(name)
+                }}
+              >
+                {name}
+              </MenuItem>
+            ))
+          }
+        </Menu>
+      )}
+    </>
+  )
+}
+
+/** What the answer took. */
+function Figures({ message: { timing, model } }: { message: Message }) {
+  const t = texts.value
+  if (!timing) return null
+  const context = contextOf(model ?? '')
+  const used = timing.promptTokens + timing.answerTokens
+  const parts = [
+    timing.speed === undefined ? undefined : t.speed(formatNumber(timing.speed, timing.speed < 10 ? 1 : 0)),
+    timing.firstText === undefined ? undefined : t.firstText(formatDuration(timing.firstText)),
+    used === 0
+      ? undefined
+      : context === undefined
+        ? t.tokens(formatNumber(used))
+        : t.contextFill(formatNumber(used), formatNumber(context))
+  ]
+  return (
+    <span class="figures">
+      {parts.filter(part => part !== undefined).join(' · ')}
+      {context !== undefined && used > 0 && (
+        <meter
+          class="fill"
+          min={0}
+          max={1}
+          high={0.8}
+          value={used / context}
+          aria-label={t.contextFill(String(used), String(context))}
+        />
+      )}
+    </span>
+  )
+}
+
+/** A message that is edited: sent, it becomes a new version; saved, it replaces this one. */
+function Editor({ message, onClose }: { message: Message; onClose: () => void }) {
+  const t = texts.value
+  const [text, setText] = useState(message.content)
+  const isQuestion = message.role === 'user'
+  const save = async (send: boolean) => {
+    onClose()
+    if (text === message.content && !send) return
+    const { id: _id, at: _at, ...rest } = message
+    const added = await addMessage({ ...rest, content: text })
+    if (send) await answer(message.chat, added.id)
+  }
+  return (
+    <form
+      class={`message is-${message.role} is-edited`}
+      onSubmit={event => {
+        event.preventDefault()
+        void save(isQuestion)
+      }}
+    >
+      <textarea
+        class="editor"
+        aria-label={t.edit}
+        value={text}
+        rows={Math.min(16, text.split('\n').length + 1)}
+        ref={field => field?.focus()}
+        onInput={event => setText(event.currentTarget.value)}
+        onKeyDown={event => {
+          if (event.key === 'Escape') onClose()
+          if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void save(isQuestion)
+        }}
+      />
+      <footer class="dialog-foot">
+        <button type="button" class="button" onClick={onClose}>
+          {t.cancel}
+        </button>
+        <button type="button" class="button" onClick={() => void save(false)}>
+          {t.saveOnly}
+        </button>
+        {isQuestion && (
+          <button type="submit" class="button is-main">
+            {t.saveAndSend}
+          </button>
+        )}
+      </footer>
+    </form>
+  )
+}

@@ -1,0 +1,68 @@
+import { useState } from 'preact/hooks'
+import { Menu, MenuItem } from '../parts/controls.tsx'
+import { formatSize } from '../parts/formats.ts'
+import { Icon } from '../parts/icons.tsx'
+import { linkTo } from '../state/route.ts'
+import { chatModels, engineOf } from '../state/server-state.ts'
+import { texts } from '../texts/texts.ts'
+
+/** The model of a chat, and the way to another one. */
+export function ModelPicker({ model, onChoose }: { model: string; onChoose: (name: string) => void }) {
+  const t = texts.value
+  const title = (
+    <>
+      <span>{model || t.chooseModel}</span>
+      <Icon name="down" size={16} />
+    </>
+  )
+  return (
+    <Menu label={`${t.model}: ${model || t.chooseModel}`} title={title} class="model-picker">
+      {close => (
+        <ModelList
+          model={model}
+          onChoose={name => {
+            onChoose(name)
+            close()
+          }}
+        />
+      )}
+    </Menu>
+  )
+}
+
+function ModelList({ model, onChoose }: { model: string; onChoose: (name: string) => void }) {
+  const t = texts.value
+  const [wanted, setWanted] = useState('')
+  const all = chatModels.value
+  const found = all.filter(({ name }) => name.toLowerCase().includes(wanted.toLowerCase()))
+  return (
+    <>
+      {all.length > 5 && (
+        <input
+          type="search"
+          class="field"
+          aria-label={t.findModel}
+          placeholder={t.findModel}
+          value={wanted}
+          onInput={event => setWanted(event.currentTarget.value)}
+        />
+      )}
+      {all.length === 0 && <p class="menu-note">{t.noModels}</p>}
+      <div class="menu-scroll">
+        {found.map(({ name, size }) => (
+          <MenuItem key={name} checked={name === model} onSelect={() => onChoose(name)}>
+            {name}
+            <small>
+              {formatSize(size)}
+              {engineOf(name) && ` · ${t.inMemory}`}
+            </small>
+          </MenuItem>
+        ))}
+      </div>
+      <a class="menu-item" href={linkTo('models', 'get')}>
+        <Icon name="download" size={16} />
+        <span>{t.getModel}</span>
+      </a>
+    </>
+  )
+}

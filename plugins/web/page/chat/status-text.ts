@@ -1,0 +1,14 @@
+import type { Message } from '../state/conversation.ts'
+import { texts } from '../texts/texts.ts'
+
+/** What an answer waits for, in the user's language where it is something that the page knows. */
+export function statusText({ status = '' }: Message): string {
+  const t = texts.value
+  const percent = /(\d+)%/.exec(status)?.[0]
+  if (status === '') return t.waitingStatus
+  if (status === 'reconnecting') return t.reconnecting
+  if (status.startsWith('prompt') && percent) return t.promptStatus(percent)
+  if (/^loading/.test(status)) return t.loadingStatus(percent ?? '')
+  if (/^(queued|waiting for a slot)/.test(status)) return t.queueStatus
+  return status
+}

@@ -1,0 +1,239 @@
+import { signal } from '@preact/signals'
+import type { ComponentChildren } from 'preact'
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { texts } from '../texts/texts.ts'
+import { Icon, type IconName } from './icons.tsx'
+
+/** A button with an icon; its label is read out, and shown as a tip. */
+export function IconButton(props: {
+  icon: IconName
+  label: string
+  onClick?: (event: MouseEvent) => void
+  disabled?: boolean
+  pressed?: boolean
+  class?: string
+}) {
+  return (
+    <button
+      type="button"
+      class={`icon-button ${props.class ?? ''}`}
+      aria-label={props.label}
+      title={props.label}
+      aria-pressed={props.pressed}
+      disabled={props.disabled}
+      onClick={props.onClick}
+    >
+      <Icon name={props.icon} />
+    </button>
+  )
+}
+
+/** A modal dialog: Escape closes it, and the focus goes back to where it was. */
+export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; class?: string }) {
+  const element = useRef<HTMLDialogElement>(null)
+  useEffect(() => {
+    element.current?.showModal()
+  }, [])
+  return (
+    <dialog
+      ref={element}
+      class={`dialog ${props.class ?? ''}`}
+      aria-label={props.title}
+      onClose={props.onClose}
+      onClick={event => {
+        // Outside of it: the backdrop belongs to the dialog itself.
+        if (event.target === element.current) element.current?.close()
+      }}
+    >
+      <div class="dialog-body">
+        <header class="dialog-head">
+          <h2>{props.title}</h2>
+          <IconButton icon="close" label={texts.value.close} onClick={() => element.current?.close()} />
+        </header>
+        {props.children}
+      </div>
+    </dialog>
+  )
+}
+
+/** A button that opens a small list beneath it. Closed by Escape, a choice, or a click elsewhere. */
+export function Menu(props: {
+  label: string
+  /** Shown on the button instead of an icon. */
+  title?: ComponentChildren
+  icon?: IconName
+  class?: string
+  children: (close: () => void) => ComponentChildren
+}) {
+  const [isOpen, setOpen] = useState(false)
+  const element = useRef<HTMLDivElement>(null)
+  const button = useRef<HTMLButtonElement>(null)
+  useEffect(() => {
+    if (!isOpen) return
+    const leave = (event: Event) => {
+      if (!element.current?.contains(event.target as Node)) setOpen(false)
+    }
+    addEventListener('pointerdown', leave)
+    element.current?.querySelector<HTMLElement>('.menu-list :is(input,button,a)')?.focus()
+    return () => removeEventListener('pointerdown', leave)
+  }, [isOpen])
+  const close = () => {
+    setOpen(false)
+    button.current?.focus()
+  }
+  return (
+    <div
+      ref={element}
+      class={`menu ${props.class ?? ''}`}
+      onKeyDown={event => {
+        if (!isOpen) return
+        if (event.key === 'Escape') {
+          event.stopPropagation()
+          close()
+        }
+        if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
+          event.preventDefault()
+          moveFocus(element.current!, event.key === 'ArrowDown' ? 1 : -1)
+        }
+      }}
+    >
+      <button
+        ref={button}
+        type="button"
+        class={props.title === undefined ? 'icon-button' : 'menu-button'}
+        aria-label={props.label}
+        title={props.label}
+        aria-expanded={isOpen}
+        onClick={() => setOpen(!isOpen)}
+      >
+        {props.title ?? <Icon name={props.icon ?? 'more'} />}
+      </button>
+      {isOpen && <div class="menu-list">{props.children(close)}</div>}
+    </div>
+  )
+}
+
+function moveFocus(list: HTMLElement, by: number): void {
+  const all = [...list.querySelectorAll<HTMLElement>('.menu-list :is(input,button:not(:disabled),a)')]
+  const at = all.indexOf(document.activeElement as HTMLElement)
+  all[(at + by + all.length) % all.length]?.focus()
+}
+
+/** One line of a menu. */
+export function MenuItem(props: {
+  icon?: IconName
+  onSelect: () => void
+  children: ComponentChildren
+  disabled?: boolean
+  danger?: boolean
+  checked?: boolean
+}) {
+  return (
+    <button
+      type="button"
+      class={`menu-item ${props.danger ? 'is-danger' : ''}`}
+      disabled={props.disabled}
+      aria-pressed={props.checked}
+      onClick={props.onSelect}
+    >
+      {props.icon && <Icon name={props.icon} size={16} />}
+      <span>{props.children}</span>
+      {props.checked && <Icon name="check" size={16} />}
+    </button>
+  )
+}
+
+/** Copies a text, also where the page came over plain http and browsers keep the clipboard from it. */
+export async function copyText(text: string): Promise<void> {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text)
+  const field = document.createElement('textarea')
+  field.value = text
+  field.className = 'visually-hidden'
+  // Inside of an open dialog, since all else is inert then.
+  const parent = document.querySelector('dialog[open]') ?? document.body
+  parent.append(field)
+  field.select()
+  document.execCommand('copy')
+  field.remove()
+}
+
+/** Copies a text and shows for a moment that it did. */
+export function CopyButton({ text, label }: { text: () => string; label?: string }) {
+  const [done, setDone] = useState(false)
+  return (
+    <IconButton
+      icon={done ? 'check' : 'copy'}
+      label={done ? texts.value.copied : (label ?? texts.value.copy)}
+      onClick={async () => {
+        await copyText(text())
+        setDone(true)
+        setTimeout(() => setDone(false), 1500)
+      }}
+    />
+  )
+}
+
+/** What screen readers say next; changed once a thing is complete, since text that streams would be stuttered. */
+export const announcement = signal('')
+
+/** Says something to screen readers. */
+export function announce(text: string): void {
+  // The same text twice is said twice.
+  announcement.value = announcement.value === text ? `${text} ` : text
+}
+
+/** What went wrong or was done a moment ago, at the edge of the page. */
+export const toast = signal<{ text: string; isError: boolean } | undefined>(undefined)
+let toastTimer: ReturnType<typeof setTimeout> | undefined
+
+/** Shows a sentence for a while; an error stays until it is closed. */
+export function notify(text: string, isError = false): void {
+  toast.value = { text, isError }
+  clearTimeout(toastTimer)
+  if (!isError) {
+    toastTimer = setTimeout(() => {
+      toast.value = undefined
+    }, 4000)
+  }
+}
+
+/** Runs what may fail, and shows its error. @returns whether it worked */
+export async function attempt(work: () => Promise<unknown>): Promise<boolean> {
+  try {
+    await work()
+    return true
+  } catch (error) {
+    notify((error as Error).message, true)
+    return false
+  }
+}
+
+/** Asks before something is done that cannot be undone. */
+export function ConfirmDialog(props: {
+  title: string
+  text: string
+  action: string
+  onConfirm: () => void
+  onClose: () => void
+}) {
+  return (
+    <Dialog title={props.title} onClose={props.onClose} class="dialog-small">
+      <p>{props.text}</p>
+      <footer class="dialog-foot">
+        <button type="button" class="button" onClick={props.onClose}>
+          {texts.value.cancel}
+        </button>
+        <button
+          type="button"
+          class="button is-danger"
+          onClick={() => {
+            props.onConfirm()
+            props.onClose()
+          }}
+        >
+          {props.action}
+        </button>
+      </footer>
+    </Dialog>
+  )
+}

@@ -1,0 +1,42 @@
+import { shownLanguage } from '../texts/texts.ts'
+
+/** Bytes as people read them, such as 1.2 GB. */
+export function formatSize(bytes: number): string {
+  const units = ['byte', 'kilobyte', 'megabyte', 'gigabyte', 'terabyte']
+  const step = bytes < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(bytes) / 3))
+  const value = bytes / 1000 ** step
+  return new Intl.NumberFormat(shownLanguage.value, {
+    style: 'unit',
+    unit: units[step]!,
+    unitDisplay: 'short',
+    maximumFractionDigits: value < 10 && step > 0 ? 1 : 0
+  }).format(value)
+}
+
+export function formatNumber(value: number, digits = 0): string {
+  return new Intl.NumberFormat(shownLanguage.value, { maximumFractionDigits: digits }).format(value)
+}
+
+/** A duration, such as 0.3 s or 4 min. @param ms milliseconds */
+export function formatDuration(ms: number): string {
+  const seconds = ms / 1000
+  const [value, unit] =
+    seconds < 90 ? [seconds, 'second'] : seconds < 5400 ? [seconds / 60, 'minute'] : [seconds / 3600, 'hour']
+  return new Intl.NumberFormat(shownLanguage.value, {
+    style: 'unit',
+    unit: unit as string,
+    unitDisplay: 'short',
+    maximumFractionDigits: seconds < 10 ? 1 : 0
+  }).format(value as number)
+}
+
+/** How long ago something was, such as yesterday. @param at epoch milliseconds */
+export function formatAgo(at: number): string {
+  const seconds = (at - Date.now()) / 1000
+  const format = new Intl.RelativeTimeFormat(shownLanguage.value, { numeric: 'auto' })
+  const size = Math.abs(seconds)
+  if (size < 3600) return format.format(Math.round(seconds / 60), 'minute')
+  if (size < 86_400) return format.format(Math.round(seconds / 3600), 'hour')
+  if (size < 30 * 86_400) return format.format(Math.round(seconds / 86_400), 'day')
+  return format.format(Math.round(seconds / (30 * 86_400)), 'month')
+}

@@ -1,0 +1,165 @@
+import { useSignal } from '@preact/signals'
+import { useEffect, useState } from 'preact/hooks'
+import { changeChat, chats, deleteChat, sortedChats } from '../state/chats.ts'
+import type { Chat } from '../state/conversation.ts'
+import { sidebarHidden } from '../state/preferences.ts'
+import { go, linkTo, route } from '../state/route.ts'
+import { texts } from '../texts/texts.ts'
+import { ConfirmDialog, IconButton, Menu, MenuItem } from './controls.tsx'
+import { Icon, type IconName } from './icons.tsx'
+
+/** The views and the chats; on narrow screens behind a button. */
+export function Sidebar() {
+  const t = texts.value
+  const isOpen = useSignal(false)
+  const wanted = useSignal('')
+  useEffect(() => {
+    isOpen.value = false
+  }, [route.value])
+  const found = sortedChats.value.filter(({ title }) => title.toLowerCase().includes(wanted.value.toLowerCase()))
+  const toggle = () => {
+    if (matchMedia('(max-width: 760px)').matches) isOpen.value = !isOpen.value
+    else sidebarHidden.value = sidebarHidden.value ? '' : 'yes'
+  }
+  return (
+    <>
+      <IconButton icon="menu" label={t.openSidebar} class="sidebar-opener" onClick={toggle} />
+      {isOpen.value && <div class="sidebar-shade" onClick={toggle} aria-hidden="true" />}
+      <aside class={`sidebar ${isOpen.value ? 'is-open' : ''} ${sidebarHidden.value ? 'is-hidden' : ''}`}>
+        <div class="sidebar-head">
+          <a class="brand" href="#/chat">
+            <Brand />
+            corral
+          </a>
+          <IconButton icon="menu" label={t.closeSidebar} onClick={toggle} />
+        </div>
+        <nav aria-label={t.views}>
+          <ViewLink view="chat" icon="plus" text={t.newChat} />
+          <ViewLink view="models" icon="models" text={t.models} />
+          <ViewLink view="server" icon="server" text={t.server} />
+          <ViewLink view="playground" icon="playground" text={t.playground} />
+        </nav>
+        <h2 class="sidebar-title">{t.chats}</h2>
+        {chats.value.size > 5 && (
+          <input
+            type="search"
+            class="field sidebar-search"
+            aria-label={t.searchChats}
+            placeholder={t.searchChats}
+            value={wanted.value}
+            onInput={event => {
+              wanted.value = event.currentTarget.value
+            }}
+          />
+        )}
+        <ul class="chat-list">
+          {found.map(chat => (
+            <ChatLine key={chat.id} chat={chat} />
+          ))}
+        </ul>
+        {chats.value.size === 0 && <p class="sidebar-note">{t.noChats}</p>}
+      </aside>
+    </>
+  )
+}
+
+/** Three rails and three posts. */
+function Brand() {
+  return (
+    <svg
+      width="22"
+      height="22"
+      viewBox="0 0 32 32"
+      fill="none"
+      stroke="currentColor"
+      stroke-width="3"
+      stroke-linecap="round"
+      aria-hidden="true"
+    >
+      <path d="M5 8v18M16 5v22M27 8v18M3 13h26M3 21h26" />
+    </svg>
+  )
+}
+
+function ViewLink({ view, icon, text }: { view: string; icon: IconName; text: string }) {
+  const [name = 'chat', id] = route.value
+  const isCurrent = name === view && (view !== 'chat' || id === undefined)
+  return (
+    <a class="view-link" href={linkTo(view)} aria-current={isCurrent ? 'page' : undefined}>
+      <Icon name={icon} />
+      {text}
+    </a>
+  )
+}
+
+function ChatLine({ chat }: { chat: Chat }) {
+  const t = texts.value
+  const [state, setState] = useState<'' | 'renaming' | 'deleting'>('')
+  const title = chat.title || t.untitled
+  const isCurrent = route.value[0] === 'chat' && route.value[1] === chat.id
+  if (state === 'renaming') {
+    return (
+      <li>
+        <form
+          onSubmit={event => {
+            event.preventDefault()
+            setState('')
+            const text = new FormData(event.currentTarget).get('title')
+            void changeChat(chat.id, { title: String(text).trim() || chat.title })
+          }}
+        >
+          <input
+            class="field"
+            name="title"
+            aria-label={t.rename}
+            defaultValue={chat.title}
+            ref={field => field?.focus()}
+            onKeyDown={event => event.key === 'Escape' && setState('')}
+            onBlur={() => setState('')}
+          />
+        </form>
+      </li>
+    )
+  }
+  return (
+    <li class={`chat-line ${isCurrent ? 'is-current' : ''}`}>
+      <a href={linkTo('chat', chat.id)} aria-current={isCurrent ? 'page' : undefined} dir="auto">
+        {chat.pinned && <Icon name="pin" size={14} />}
+        {title}
+      </a>
+      <Menu label={`${t.more}: ${title}`}>
+        {close => (
+          <>
+            <MenuItem
+              icon="pin"
+              onSelect={() => {
+                close()
+                void changeChat(chat.id, { pinned: !chat.pinned })
+              }}
+            >
+              {chat.pinned ? t.unpin : t.pin}
+            </MenuItem>
+            <MenuItem icon="edit" onSelect={() => setState('renaming')}>
+              {t.rename}
+            </MenuItem>
+            <MenuItem icon="trash" danger onSelect={() => setState('deleting')}>
+              {t.delete}
+            </MenuItem>
+          </>
+        )}
+      </Menu>
+      {state === 'deleting' && (
+        <ConfirmDialog
+          title={t.deleteChatTitle}
+          text={t.deleteChatText(title)}
+          action={t.delete}
+          onClose={() => setState('')}
+          onConfirm={() => {
+            if (isCurrent) go(['chat'], true)
+            void deleteChat(chat.id)
+          }}
+        />
+      )}
+    </li>
+  )
+}

@@ -1,0 +1,277 @@
+import { signal } from '@preact/signals'
+import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
+import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
+import { type Attachment, branchTo, type Message, requestMessages, type ToolCall } from './conversation.ts'
+import { lastModel } from './preferences.ts'
+
+/*
+ * Asking a model, and taking its answer: over a connection that may be lost, and by a page that may be loaded again.
+ */
+
+/** Answers that come in this tab, by the ids of their messages. */
+const running = new Map<string, AbortController>()
+/** Their number, for views. */
+export const runningCount = signal(0)
+
+/** Milliseconds between two tries to get back to a stream, and how long they go on. */
+const RETRY = 500
+const RETRY_LIMIT = 30_000
+
+/** Says something in a chat and has it answered. */
+export async function say(
+  chatId: string,
+  text: string,
+  attachments: Attachment[],
+  parent = leafOf(chatId)
+): Promise<void> {
+  const message = await addMessage({
+    chat: chatId,
+    ...(parent !== undefined && { parent }),
+    role: 'user',
+    content: text,
+    ...(attachments.length > 0 && { attachments })
+  })
+  await answer(chatId, message.id)
+}
+
+const leafOf = (chat: string) => chats.peek().get(chat)?.leaf
+
+/**
+ * Has a message answered; the answer becomes the end of the branch.
+ * @param parent the message; the answer is a sibling of others that it has
+ * @param model if not the chat's
+ */
+export async function answer(chatId: string, parent: string, model?: string): Promise<void> {
+  const chat = chats.peek().get(chatId)!
+  const asked = model ?? chat.model ?? ''
+  lastModel.value = asked
+  if (asked !== chat.model) await changeChat(chatId, { model: asked })
+  const branch = branchTo(messagesOf(chatId), parent)
+  const message = await addMessage({
+    chat: chatId,
+    parent,
+    role: 'assistant',
+    content: '',
+    model: asked,
+    state: 'waiting'
+  })
+  await receive(message, requestMessages(branch, chat.system))
+}
+
+/** Goes on with an answer that was cut off. */
+export async function continueAnswer(message: Message): Promise<void> {
+  const { system } = chats.peek().get(message.chat)!
+  const branch = branchTo(messagesOf(message.chat), message.id)
+  changeMessage(message, { state: 'waiting', finish: undefined, error: undefined })
+  await receive(message, requestMessages(branch, system))
+}
+
+/** Ends an answer: the model stops, and what it has said stays. */
+export function stop(id: string): void {
+  running.get(id)?.abort()
+}
+
+/** Whether an answer comes in this tab. */
+export const isRunning = (id: string) => running.has(id)
+
+/** Takes up the answers of a chat that were under way when the page was left. */
+export function resumeAnswers(chatId: string): void {
+  for (const message of messagesOf(chatId).values()) {
+    if ((message.state !== 'waiting' && message.state !== 'answering') || running.has(message.id)) continue
+    if (message.stream) void receive(message, undefined)
+    else changeMessage(message, { state: 'stopped', status: '' })
+  }
+}
+
+/** What has come and is not shown yet. */
+interface Pending {
+  content: string
+  thinking: string
+  toolCalls: ToolCall[] | undefined
+}
+
+/**
+ * Takes an answer. What comes is shown once a frame, and written down together with the number of its last event, so that
+ * nothing is lost or doubled when the stream is taken up again.
+ * @param messages what is asked; undefined where the answer is under way already
+ */
+async function receive(message: Message, messages: unknown[] | undefined): Promise<void> {
+  const controller = new AbortController()
+  const { signal: stopped } = controller
+  running.set(message.id, controller)
+  runningCount.value = running.size
+  const began = performance.now()
+  const chat = chats.peek().get(message.chat)!
+  let current: Message = message
+  let frame: number | undefined
+  const pending: Pending = { content: '', thinking: '', toolCalls: undefined }
+  let stream = message.stream
+  const change = (more: Partial<Message>, often: boolean) => {
+    current = { ...current, ...more }
+    changeMessage(message, more, often)
+  }
+  const show = () => {
+    if (frame !== undefined) cancelAnimationFrame(frame)
+    frame = undefined
+    const { content, thinking, toolCalls } = pending
+    if (content === '' && thinking === '' && !toolCalls) return
+    pending.content = ''
+    pending.thinking = ''
+    pending.toolCalls = undefined
+    change(
+      {
+        state: 'answering',
+        status: '',
+        content: current.content + content,
+        ...(thinking && { thinking: (current.thinking ?? '') + thinking }),
+        ...(toolCalls && { toolCalls }),
+        ...(stream && { stream: { ...stream } }),
+        ...(current.timing?.firstText === undefined && {
+          timing: {
+            promptTokens: 0,
+            cachedTokens: 0,
+            answerTokens: 0,
+            ...current.timing,
+            firstText: performance.now() - began
+          }
+        })
+      },
+      true
+    )
+  }
+  const take = (item: StreamItem): boolean => {
+    if ('comment' in item) {
+      if (item.comment && current.state === 'waiting') change({ status: item.comment }, true)
+      return false
+    }
+    if (item.id && stream) stream.last = Number(item.id)
+    if (item.data === '[DONE]') return true
+    const event: ChunkEvent = JSON.parse(item.data)
+    if (event.error) throw new ApiError(event.error.message, 200, event.error.code ?? 'unknown')
+    const progress = event.prompt_progress
+    if (progress && progress.processed < progress.total) {
+      change({ status: `prompt ${Math.floor((100 * progress.processed) / progress.total)}%` }, true)
+    }
+    const choice = event.choices?.[0]
+    const delta = choice?.delta ?? {}
+    pending.content += delta.content ?? ''
+    pending.thinking += delta.reasoning_content ?? ''
+    for (const call of delta.tool_calls ?? []) {
+      pending.toolCalls ??= (current.toolCalls ?? []).map(call => ({ ...call }))
+      pending.toolCalls[call.index] ??= { id: '', name: '', arguments: '' }
+      const known = pending.toolCalls[call.index]!
+      known.id ||= call.id ?? ''
+      known.name += call.function?.name ?? ''
+      known.arguments += call.function?.arguments ?? ''
+    }
+    if (choice?.finish_reason) change({ finish: choice.finish_reason }, true)
+    if (event.usage) {
+      const { prompt_tokens, completion_tokens, prompt_tokens_details } = event.usage
+      const speed = event.timings?.predicted_per_second
+      change(
+        {
+          timing: {
+            ...current.timing,
+            promptTokens: prompt_tokens,
+            cachedTokens: prompt_tokens_details?.cached_tokens ?? 0,
+            answerTokens: completion_tokens,
+            ...(speed !== undefined && { speed })
+          }
+        },
+        true
+      )
+    }
+    // Hidden tabs have no frames.
+    if (document.hidden) show()
+    else frame ??= requestAnimationFrame(show)
+    return false
+  }
+  try {
+    let lost: number | undefined
+    while (true) {
+      try {
+        const response = stream
+          ? await send('GET', `v1/streams/${stream.id}?after=${stream.last}`, { signal: stopped })
+          : await send('POST', 'v1/chat/completions', {
+              signal: stopped,
+              headers: { 'x-corral-resumable': 'true' },
+              body: bodyOf(chat, current, messages!)
+            })
+        lost = undefined
+        const id = response.headers.get('x-corral-stream-id')
+        if (id && !stream) stream = { id, last: 0 }
+        const dropped = Number(response.headers.get('x-corral-dropped-messages') ?? 0)
+        if (dropped > 0) change({ dropped }, true)
+        let isDone = false
+        for await (const items of streamOf(response, stopped)) for (const item of items) isDone = take(item) || isDone
+        if (isDone) break
+        throw new ApiError('The connection was lost.', 0, 'connection_lost')
+      } catch (error) {
+        // What has a stream can be taken up again; what has none was never asked, or its server is another one now.
+        if (stopped.aborted || !(error instanceof ApiError) || error.status !== 0 || !stream) throw error
+        lost ??= performance.now()
+        if (performance.now() - lost > RETRY_LIMIT) throw error
+        change({ status: 'reconnecting' }, true)
+        await new Promise(resolve => setTimeout(resolve, RETRY))
+      }
+    }
+    show()
+    changeMessage(message, { state: undefined, stream: undefined, status: '' })
+  } catch (error) {
+    show()
+    const ended = { stream: undefined, status: '' } as Partial<Message>
+    if (stopped.aborted) {
+      changeMessage(message, { ...ended, state: 'stopped' })
+      if (stream) void ask('DELETE', `v1/streams/${stream.id}`).catch(() => undefined)
+    } else {
+      const { message: text, code } = error instanceof ApiError ? error : { message: String(error), code: 'page_error' }
+      changeMessage(message, { ...ended, state: 'failed', error: { message: text, code } })
+    }
+  } finally {
+    if (frame !== undefined) cancelAnimationFrame(frame)
+    running.delete(message.id)
+    runningCount.value = running.size
+  }
+}
+
+/** A chunk of a hosted-chat stream, as far as the page reads it. */
+interface ChunkEvent {
+  choices?: {
+    delta?: {
+      content?: string | null
+      reasoning_content?: string | null
+      tool_calls?: { index: number; id?: string; function?: { name?: string; arguments?: string } }[]
+    }
+    finish_reason?: string | null
+  }[]
+  usage?: {
+    prompt_tokens: number
+    completion_tokens: number
+    prompt_tokens_details?: { cached_tokens?: number }
+  }
+  timings?: { predicted_per_second?: number }
+  prompt_progress?: { total: number; processed: number }
+  error?: { message: string; code?: string }
+}
+
+function bodyOf(
+  { options, schema, tools }: { options?: Record<string, unknown>; schema?: string; tools?: string },
+  { model }: Message,
+  messages: unknown[]
+): object {
+  return {
+    model,
+    messages,
+    stream: true,
+    stream_options: { include_usage: true },
+    return_progress: true,
+    ...(options && { options }),
+    ...(schema?.trim() && {
+      response_format: {
+        type: 'json_schema',
+        json_schema: { name: 'answer', strict: true, schema: JSON.parse(schema) }
+      }
+    }),
+    ...(tools?.trim() && { tools: JSON.parse(tools) })
+  }
+}

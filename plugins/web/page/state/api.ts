@@ -1,0 +1,121 @@
+import { signal } from '@preact/signals'
+import { createParser } from 'eventsource-parser'
+
+/** What the server refused, or why it was not reached. */
+export class ApiError extends Error {
+  override name = 'ApiError'
+  /** HTTP status; 0 where the server was not reached. */
+  readonly status: number
+  /** Stable id, such as `model_not_found`. */
+  readonly code: string
+
+  constructor(message: string, status: number, code: string) {
+    super(message)
+    this.status = status
+    this.code = code
+  }
+}
+
+/** Where the server's addresses begin: with a slash at the end. */
+export const base = new URL(
+  document.querySelector<HTMLMetaElement>('meta[name=corral-base]')?.content ?? './',
+  document.baseURI
+).href.replace(/[?#].*$/, '')
+
+const STORED_KEY = 'corral-key'
+
+/** The key that requests are sent with; empty where there is none. Kept until the tab is closed. */
+export const key = signal(sessionStorage.getItem(STORED_KEY) ?? '')
+/** The server has asked for a key, or for another one. */
+export const isKeyWanted = signal(false)
+
+/** Takes a key for this tab; an empty one forgets it. */
+export function useKey(value: string): void {
+  key.value = value
+  isKeyWanted.value = false
+  if (value === '') sessionStorage.removeItem(STORED_KEY)
+  else sessionStorage.setItem(STORED_KEY, value)
+}
+
+export interface RequestOptions {
+  /** Sent as JSON. */
+  body?: unknown
+  headers?: Record<string, string>
+  signal?: AbortSignal
+}
+
+/**
+ * Sends a request to the server.
+ * @param path such as `api/tags`
+ * @throws ApiError where it refuses, or cannot be reached; the signal's reason
+ */
+export async function send(method: string, path: string, options: RequestOptions = {}): Promise<Response> {
+  const { body, headers, signal } = options
+  const used = key.value
+  let response: Response
+  try {
+    response = await fetch(base + path, {
+      method,
+      headers: {
+        ...(used && { authorization: `Bearer ${used}` }),
+        ...(body !== undefined && { 'content-type': 'application/json' }),
+        ...headers
+      },
+      ...(body !== undefined && { body: JSON.stringify(body) }),
+      ...(signal && { signal })
+    })
+  } catch (error) {
+    if (signal?.aborted) throw signal.reason
+    throw new ApiError(String((error as Error).message), 0, 'unreachable')
+  }
+  if (response.ok) return response
+  const error = await errorOf(response)
+  if (response.status === 401 && used === key.value) isKeyWanted.value = true
+  throw error
+}
+
+/** As `send`, for replies in JSON. */
+export async function ask<Reply>(method: string, path: string, options?: RequestOptions): Promise<Reply> {
+  return (await send(method, path, options)).json() as Promise<Reply>
+}
+
+async function errorOf(response: Response): Promise<ApiError> {
+  const text = await response.text().catch(() => '')
+  try {
+    const { error, code } = JSON.parse(text)
+    const { message = error, code: inner = code } = typeof error === 'object' ? error : {}
+    return new ApiError(String(message), response.status, String(inner))
+  } catch {
+    return new ApiError(text.slice(0, 500) || response.statusText, response.status, 'unknown')
+  }
+}
+
+/** An event of a stream, or what the server says in a comment while it works. */
+export type StreamItem = { data: string; event?: string | undefined; id?: string | undefined } | { comment: string }
+
+/**
+ * Reads a stream of events. Ends with it.
+ * @throws ApiError `connection_lost` where it is cut off; the signal's reason
+ */
+export async function* streamOf(response: Response, signal?: AbortSignal): AsyncGenerator<StreamItem[]> {
+  let items: StreamItem[] = []
+  const parser = createParser({
+    onEvent: ({ data, event, id }) => void items.push({ data, event, id }),
+    onComment: comment => void items.push({ comment: comment.trim() })
+  })
+  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader()
+  try {
+    while (true) {
+      const { done, value } = await reader.read()
+      if (done) return
+      parser.feed(value)
+      if (items.length > 0) yield items
+      items = []
+    }
+  } catch (error) {
+    if (signal?.aborted) throw signal.reason
+    throw new ApiError(String((error as Error).message), 0, 'connection_lost')
+  } finally {
+    reader.cancel().catch(() => undefined)
+  }
+}

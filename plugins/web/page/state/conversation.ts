@@ -1,0 +1,164 @@
+/*
+ * A conversation is a tree: each message has a parent, an edited or regenerated one becomes a sibling, and the chat points
+ * to the leaf that is shown. Nothing that was said is overwritten.
+ */
+
+export interface Chat {
+  id: string
+  title: string
+  /** Message at the end of the branch that is shown. */
+  leaf?: string
+  pinned?: boolean
+  /** Epoch milliseconds, as all times here. */
+  createdAt: number
+  updatedAt: number
+  model?: string
+  system?: string
+  /** Options of its requests that differ from the server's. */
+  options?: Record<string, unknown>
+  /** JSON schema that answers follow, as it was written. */
+  schema?: string
+  /** Tools as they were written: a list in JSON. */
+  tools?: string
+}
+
+/** A file that goes with a message. */
+export interface Attachment {
+  name: string
+  kind: 'image' | 'audio' | 'text'
+  /** Media type. */
+  type: string
+  /** A `data:` address; of texts the text itself. */
+  data: string
+}
+
+export interface ToolCall {
+  id: string
+  name: string
+  /** JSON, as the model wrote it. */
+  arguments: string
+}
+
+/** What an answer took. */
+export interface Timing {
+  promptTokens: number
+  /** Of those, tokens that the slot had read before. */
+  cachedTokens: number
+  answerTokens: number
+  /** Milliseconds until the first text came, with all waiting. */
+  firstText?: number
+  /** Tokens a second. */
+  speed?: number
+}
+
+export interface Message {
+  id: string
+  chat: string
+  parent?: string
+  role: 'user' | 'assistant' | 'tool'
+  content: string
+  at: number
+  attachments?: Attachment[]
+  /** Of a tool's answer: the call that it answers. */
+  callId?: string
+
+  /** Of answers: the model that gave it. */
+  model?: string
+  thinking?: string
+  toolCalls?: ToolCall[]
+  /** Absent once it is complete. */
+  state?: 'waiting' | 'answering' | 'stopped' | 'failed'
+  /** What it is waiting for, as the server says it. */
+  status?: string
+  /** The stream that it comes by, and the last event that is in it. */
+  stream?: { id: string; last: number }
+  /** Why the model stopped: `stop`, `length`, `tool_calls`. */
+  finish?: string
+  timing?: Timing
+  /** Messages that were left out because the context is full. */
+  dropped?: number
+  error?: { message: string; code: string }
+}
+
+/** The messages from the first one to this one; of a leaf that is not there, none. */
+export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | undefined): Message[] {
+  const branch: Message[] = []
+  for (let at = leaf === undefined ? undefined : messages.get(leaf); at; ) {
+    branch.push(at)
+    at = at.parent === undefined ? undefined : messages.get(at.parent)
+  }
+  return branch.reverse()
+}
+
+/** The messages that have the same parent, this one included, the oldest first. */
+export function siblingsOf(messages: ReadonlyMap<string, Message>, { parent, chat }: Message): Message[] {
+  return [...messages.values()]
+    .filter(message => message.parent === parent && message.chat === chat)
+    .sort((a, b) => a.at - b.at)
+}
+
+/** The leaf that is reached from a message by its newest descendants. */
+export function newestLeafBelow(messages: ReadonlyMap<string, Message>, id: string): string {
+  const newestChild = new Map<string, Message>()
+  for (const message of messages.values()) {
+    if (message.parent === undefined) continue
+    const known = newestChild.get(message.parent)
+    if (!known || known.at <= message.at) newestChild.set(message.parent, message)
+  }
+  let leaf = id
+  for (let child = newestChild.get(leaf); child; child = newestChild.get(leaf)) leaf = child.id
+  return leaf
+}
+
+/** A message and everything that follows it on any branch. */
+export function withDescendants(messages: ReadonlyMap<string, Message>, id: string): Message[] {
+  const found = new Set([id])
+  // Children are newer than their parents.
+  for (const { id, parent } of [...messages.values()].sort((a, b) => a.at - b.at)) {
+    if (parent !== undefined && found.has(parent)) found.add(id)
+  }
+  return [...messages.values()].filter(message => found.has(message.id))
+}
+
+/** A title made of what was asked first. */
+export function titleOf(text: string): string {
+  const line = text.trim().split('\n', 1)[0]!.replace(/\s+/g, ' ')
+  return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line
+}
+
+/** A message of a request, in the hosted-chat shape. */
+type WireMessage = Record<string, unknown>
+
+/** What the server is asked with: the branch that ends before the answer. Failed and empty answers are left out. */
+export function requestMessages(branch: readonly Message[], system: string | undefined): WireMessage[] {
+  const messages: WireMessage[] = system?.trim() ? [{ role: 'system', content: system }] : []
+  for (const message of branch) {
+    const { role, content, attachments = [], toolCalls, callId } = message
+    if (role === 'user') messages.push({ role, content: contentOf(content, attachments) })
+    else if (role === 'tool') messages.push({ role, tool_call_id: callId, content })
+    else if (toolCalls?.length) {
+      const calls = toolCalls.map(({ id, name, arguments: args }) => ({
+        id,
+        type: 'function',
+        function: { name, arguments: args }
+      }))
+      messages.push({ role, content, tool_calls: calls })
+    } else if (content !== '') messages.push({ role, content })
+  }
+  return messages
+}
+
+function contentOf(text: string, attachments: readonly Attachment[]): unknown {
+  const texts = attachments.filter(({ kind }) => kind === 'text').map(({ name, data }) => `File "${name}":\n\n${data}`)
+  const whole = [...texts, text].filter(part => part !== '').join('\n\n')
+  const media = attachments.filter(({ kind }) => kind !== 'text')
+  if (media.length === 0) return whole
+  return [
+    ...media.map(({ kind, type, data }) => {
+      if (kind === 'image') return { type: 'image_url', image_url: { url: data } }
+      const format = type.includes('wav') ? 'wav' : 'mp3'
+      return { type: 'input_audio', input_audio: { data: data.slice(data.indexOf(',') + 1), format } }
+    }),
+    { type: 'text', text: whole }
+  ]
+}

@@ -1,0 +1,4 @@
+/** A random id. (`crypto.randomUUID` is not there over plain http.) */
+export function newId(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), byte => byte.toString(16).padStart(2, '0')).join('')
+}

@@ -1,0 +1,26 @@
+import { effect, signal } from '@preact/signals'
+
+/** What this browser remembers of how its user wants the page. */
+function remembered(name: string, initial: string) {
+  const stored = `corral-${name}`
+  const value = signal(localStorage.getItem(stored) ?? initial)
+  effect(() => {
+    if (value.value === initial) localStorage.removeItem(stored)
+    else localStorage.setItem(stored, value.value)
+  })
+  return value
+}
+
+/** `light`, `dark`, or empty for the system's colours. */
+export const theme = remembered('theme', '')
+/** Such as `en`; empty for the browser's. */
+export const language = remembered('language', '')
+/** The model that new chats begin with. */
+export const lastModel = remembered('model', '')
+/** Whether the list of chats is hidden, on wide screens: `yes` or empty. */
+export const sidebarHidden = remembered('sidebar-hidden', '')
+
+effect(() => {
+  if (theme.value) document.documentElement.dataset.theme = theme.value
+  else delete document.documentElement.dataset.theme
+})

@@ -1,0 +1,26 @@
+import { signal } from '@preact/signals'
+
+/** The parts of the address behind `#/`, such as `['chat', '<id>']`. */
+export const route = signal(read())
+addEventListener('hashchange', () => {
+  route.value = read()
+})
+
+function read(): string[] {
+  return location.hash
+    .replace(/^#\/?/, '')
+    .split('/')
+    .filter(part => part !== '')
+    .map(decodeURIComponent)
+}
+
+/** The address of a view, for links. */
+export const linkTo = (...parts: string[]) => `#/${parts.map(encodeURIComponent).join('/')}`
+
+/** Shows a view. With `replace`, the one before is not come back to. */
+export function go(parts: string[], replace = false): void {
+  const address = linkTo(...parts)
+  if (replace) history.replaceState(null, '', address)
+  else history.pushState(null, '', address)
+  route.value = parts
+}

@@ -1,0 +1,59 @@
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { basename, dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..')
+
+/**
+ * Builds the page for browsers into dist: its files by names with hashes, each also compressed, `files.json` with those
+ * names, and `packages.json` with the npm packages that are in them.
+ */
+export async function buildPage() {
+  const { build } = await import('esbuild')
+  const from = join(root, 'plugins', 'web', 'page')
+  const to = join(root, 'dist', 'plugins', 'web', 'page')
+  rmSync(to, { recursive: true, force: true })
+  mkdirSync(to, { recursive: true })
+  const { metafile, outputFiles } = await build({
+    absWorkingDir: root,
+    entryPoints: { main: join(from, 'main.tsx'), theme: join(from, 'theme.ts'), style: join(from, 'style.css') },
+    outdir: to,
+    bundle: true,
+    splitting: true,
+    minify: true,
+    write: false,
+    metafile: true,
+    format: 'esm',
+    target: 'es2022',
+    entryNames: '[name]-[hash]',
+    chunkNames: '[name]-[hash]',
+    tsconfig: join(from, 'tsconfig.json'),
+    logLevel: 'error'
+  })
+  const names = outputFiles.map(({ path }) => basename(path))
+  for (const { path, contents } of outputFiles) {
+    writeFileSync(path, contents)
+    writeFileSync(`${path}.gz`, gzipSync(contents, { level: 9 }))
+    const quality = { [constants.BROTLI_PARAM_QUALITY]: 10, [constants.BROTLI_PARAM_SIZE_HINT]: contents.length }
+    writeFileSync(`${path}.br`, brotliCompressSync(contents, { params: quality }))
+  }
+  const html = readFileSync(join(from, 'index.html'), 'utf8')
+  const named = html.replace(/\{files\}(main|theme|style)\.(js|css)/g, (_, entry, end) => {
+    const name = names.find(name => name.startsWith(`${entry}-`) && name.endsWith(`.${end}`))
+    return `{files}${name}`
+  })
+  // What the page cannot begin without is fetched at once.
+  const main = Object.entries(metafile.outputs).find(([, { entryPoint }]) => entryPoint?.endsWith('main.tsx'))[1]
+  const preloads = main.imports
+    .filter(({ kind }) => kind === 'import-statement')
+    .map(({ path }) => `<link rel="modulepreload" href="{files}${basename(path)}">`)
+  writeFileSync(join(to, 'index.html'), named.replace('<!-- preloads -->', preloads.join('')))
+  writeFileSync(join(to, 'files.json'), JSON.stringify(names))
+  const packages = Object.keys(metafile.inputs).flatMap(
+    path => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? []
+  )
+  writeFileSync(join(to, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) await buildPage()
