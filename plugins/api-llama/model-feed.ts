@@ -194,10 +194,10 @@ function statusData({ value, progress, failure }: LoadState): Record<string, unk
   if (value === 'unloaded') {
     return { status: value, exit_code: failure ? 1 : 0, ...(failure && { reason: failure.message }) }
   }
-  const { phase, fraction } = progress ?? {}
+  // llama.cpp's page computes with the value, and shows NaN where there is none.
+  const { phase, fraction = 0 } = progress ?? {}
   const stage = phase === 'loading' || phase === undefined ? 'text_model' : phase
-  const known = fraction === undefined ? {} : { value: Math.round(fraction * 100) / 100 }
-  return { status: value, progress: { stages: [stage], current: stage, ...known } }
+  return { status: value, progress: { stages: [stage], current: stage, value: Math.round(fraction * 100) / 100 } }
 }
 
 function downloadOf({ model, state, files, reason }: PullRecord): Omit<Download, 'names'> {

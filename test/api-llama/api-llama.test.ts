@@ -79,6 +79,11 @@ t.test('loads, unloads, and the feed that says so', async t => {
     event: 'model_status',
     data: { status: 'loading', progress: { stages: Array } }
   })
+  const loading = feed.events.filter(({ data }) => data.status === 'loading')
+  t.ok(
+    loading.every(({ data }) => typeof data.progress.value === 'number'),
+    'how far it is, from the first event on'
+  )
   t.match(await row(), { status: { value: 'loaded' } })
   t.match((await corral.json(`/v1/models/${DEMO}`)).body, { status: { value: 'loaded' }, meta: { n_ctx: Number } })
   t.match(await corral.json('/models/load', { model: DEMO }), {
