@@ -6,6 +6,7 @@ import adoption from './adoption/index.ts'
 import apiAnthropic from './api-anthropic/index.ts'
 import apiFiles from './api-files/index.ts'
 import apiLlama from './api-llama/index.ts'
+import apiLmstudio from './api-lmstudio/index.ts'
 import apiNative from './api-native/index.ts'
 import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
@@ -52,6 +53,7 @@ export const builtInPlugins: PluginDefinition[] = [
   apiOpenai,
   apiAnthropic,
   apiLlama,
+  apiLmstudio,
   apiOllama,
   apiFiles,
   audit,

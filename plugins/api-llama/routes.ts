@@ -14,6 +14,7 @@ import { sendErrors } from '../../core/http/application.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { openReplyStream } from '../../core/http/reply-stream.ts'
+import { reroute } from '../../core/http/reroute.ts'
 import {
   ANSWER_ERRORS,
   DOWNLOAD_ERRORS,
@@ -108,22 +109,7 @@ function rerouted(app: FastifyInstance, mark: (request: IncomingMessage) => void
       response: { 200: json(`As ${as}`, Type.Unknown()) },
       errors: method === 'GET' ? ['invalid_request'] : [...ANSWER_ERRORS, ...WITH_BODY]
     })
-    app.route({
-      method,
-      url: path,
-      config,
-      schema,
-      logLevel: 'silent',
-      onRequest: async (request, reply) => {
-        reply.hijack()
-        const { url = '' } = request.raw
-        const query = url.indexOf('?')
-        request.raw.url = query === -1 ? as : as + url.slice(query)
-        mark(request.raw)
-        app.routing(request.raw, reply.raw)
-      },
-      handler: async (_request, reply) => reply
-    })
+    reroute(app, { method, url: path, as, config, schema }, mark)
   }
 }
 

@@ -384,6 +384,17 @@ t.test("llama-server's own addresses", async t => {
   await call('llamaDelete', undefined, { query: '?model=me/deleted' })
 })
 
+t.test("LM Studio's own addresses", async t => {
+  const model = DEMO
+  await caller.call(t, 'lmStudioModels', 200)
+  await caller.call(t, 'lmStudioModel', 200, { params: { model } })
+  for (const stream of [false, true]) {
+    await caller.call(t, 'lmStudioChat', 200, { body: { model, messages: [{ role: 'user', content: 'Hi' }], stream } })
+    await caller.call(t, 'lmStudioCompletion', 200, { body: { model, prompt: 'Hi', max_tokens: 3, stream } })
+  }
+  await caller.call(t, 'lmStudioEmbeddings', 200, { body: { model, input: 'Hi' } })
+})
+
 t.test('every operation has succeeded', async t => {
   const succeeded = ({ operationId }: { operationId: string }) =>
     [...(caller.seen.get(operationId) ?? [])].some(status => status < 300)

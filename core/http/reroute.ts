@@ -1,0 +1,39 @@
+import type { IncomingMessage } from 'node:http'
+import type { FastifyInstance, FastifyReply, FastifyRequest, RouteShorthandOptions } from 'fastify'
+
+/** An address that is another one under a further path. */
+export interface ReroutedRoute extends Pick<RouteShorthandOptions, 'config' | 'schema'> {
+  method: 'GET' | 'POST'
+  /** Its own path. */
+  url: string
+  /** The path that answers. */
+  as: string
+}
+
+/**
+ * Adds a route whose requests are routed again, as requests to another path, once its own role and limits were checked.
+ * The second routing logs, checks and answers.
+ * @param mark called with each request before that, to know it again
+ */
+export function reroute(
+  app: FastifyInstance,
+  { method, url, as, config, schema }: ReroutedRoute,
+  mark: (request: IncomingMessage) => void
+): void {
+  app.route({
+    method,
+    url,
+    ...(config && { config }),
+    ...(schema && { schema }),
+    logLevel: 'silent',
+    onRequest: async (request: FastifyRequest, reply: FastifyReply) => {
+      reply.hijack()
+      const { url: sent = '' } = request.raw
+      const query = sent.indexOf('?')
+      request.raw.url = query === -1 ? as : as + sent.slice(query)
+      mark(request.raw)
+      app.routing(request.raw, reply.raw)
+    },
+    handler: async (_request, reply) => reply
+  })
+}
