@@ -385,14 +385,16 @@ t.test("llama-server's own addresses", async t => {
 })
 
 t.test("LM Studio's own addresses", async t => {
+  const call = (id: string, more: object = {}) => caller.call(t, id, 200, { local: true, ...more })
   const model = DEMO
-  await caller.call(t, 'lmStudioModels', 200)
-  await caller.call(t, 'lmStudioModel', 200, { params: { model } })
+  const messages = [{ role: 'user', content: 'Hi' }]
+  await call('lmStudioModels')
+  await call('lmStudioModel', { params: { model } })
   for (const stream of [false, true]) {
-    await caller.call(t, 'lmStudioChat', 200, { body: { model, messages: [{ role: 'user', content: 'Hi' }], stream } })
-    await caller.call(t, 'lmStudioCompletion', 200, { body: { model, prompt: 'Hi', max_tokens: 3, stream } })
+    await call('lmStudioChat', { body: { model, messages, stream } })
+    await call('lmStudioCompletion', { body: { model, prompt: 'Hi', max_tokens: 3, stream } })
   }
-  await caller.call(t, 'lmStudioEmbeddings', 200, { body: { model, input: 'Hi' } })
+  await call('lmStudioEmbeddings', { body: { model, input: 'Hi' } })
 })
 
 t.test('every operation has succeeded', async t => {
