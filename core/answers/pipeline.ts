@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
-import type { AnswerSink, Delta, Engine, EngineFields, Engines } from '../contracts/engines.ts'
+import type { AnswerControls, AnswerSink, Delta, Engine, EngineFields, Engines } from '../contracts/engines.ts'
 import type { HookedRequest, Hooks, Operation } from '../contracts/hooks.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../contracts/leases.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
@@ -54,6 +54,8 @@ export interface Question {
   stopText?: boolean
   /** Whether the surface writes what llama-server's own clients read (`Delta.native`). */
   native?: boolean
+  /** As `AnswerSink.controlled`. */
+  controlled?(controls: AnswerControls): void
   /** Called with the lease before the engine is asked. @throws CorralError what cannot be asked of this engine */
   check?(lease: Lease): void
 }
@@ -353,7 +355,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   call: (request: EngineFields, sink: AnswerSink<Piece>) => Promise<void>,
   take: (piece: Piece) => Promise<void> | undefined
 ): Promise<void> {
-  const { countEach = false, stopText = false, native = false, overflow, check } = question
+  const { countEach = false, stopText = false, native = false, overflow, check, controlled } = question
   check?.(lease)
   let body = question.body!
   let dropped = 0
@@ -368,6 +370,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
     native,
     owner: reply.request.caller.owner,
     requestId: reply.request.id,
+    ...(controlled && { controlled }),
     ...(record.trace && { traceParent: formatTraceParent(record.trace) }),
     used: (usage, choice) => tokens.usage(usage, choice),
     take(piece: Piece) {

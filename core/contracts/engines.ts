@@ -77,6 +77,15 @@ export interface Delta {
   native?: EngineFields
 }
 
+/** What can be done to an answer while it is generated. */
+export interface AnswerControls {
+  /**
+   * Ends its thoughts, so that the model goes on with what it answers. `success` is false where that cannot be, and
+   * `message` says why.
+   */
+  endThought(options: { signal: AbortSignal }): Promise<{ success: boolean; message?: string }>
+}
+
 /** Who takes an answer. */
 export interface AnswerSink<Piece = readonly Delta[]> {
   /** Aborted when the client has gone or the engine is taken away: the engine stops generating. */
@@ -96,6 +105,8 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly requestId?: string
   /** The header `traceparent` of W3C Trace Context, for engines that send the request on. */
   readonly traceParent?: string
+  /** Told how the answer can be controlled once it has begun; with several choices maybe once for each. */
+  controlled?(controls: AnswerControls): void
   /**
    * Told the tokens of a choice once they are known: for answers that are taken as bytes, of which nobody reads a usage.
    * Where an answer is cut, told what had come of it.

@@ -7,6 +7,7 @@ import { answerId, renameBytes } from './byte-names.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
 import { HostedAnswer } from './hosted-answer.ts'
 import { openaiErrorEvent } from './openai-error.ts'
+import type { RunningAnswers } from './running-answers.ts'
 
 /** How streams of this surface are sent. */
 export function eventChannel(heartbeat: number, failure = openaiErrorEvent): Channel {
@@ -24,7 +25,7 @@ export const DONE = 'data: [DONE]\n\n'
 
 /** Answers a request with text that the engine generates, loading the model first where needed. */
 export async function answer(
-  deps: SurfaceDependencies,
+  deps: SurfaceDependencies & { answers: RunningAnswers },
   request: FastifyRequest<{ Body: Fields }>,
   reply: FastifyReply,
   plan: Planner
@@ -34,6 +35,7 @@ export async function answer(
   const { body, head } = generation
   const { variant, lease, overflow } = modelRequest
   const id = answerId(head.operation === 'chat' ? 'chatcmpl' : 'cmpl')
+  const { controlled, end } = deps.answers.begin(id, request.caller.owner, variant, body.reasoning_control === true)
   const question: Question = {
     operation: head.operation,
     body,
@@ -41,28 +43,33 @@ export async function answer(
     lease: { ...lease, slots: head.choices },
     variant,
     overflow,
+    ...(controlled && { controlled }),
     check: lease => requireSlots(lease, generation)
   }
-  if (!generation.stream) {
-    const whole = await wholeAnswer(deps, reply, question, lease => openAnswer(lease, generation, id))
-    return whole.whole()
-  }
-  const channel: Channel = {
-    ...eventChannel(deps.heartbeat()),
-    ...(generation.passesBytes && {
-      bytes: ({ engine }: Lease) => renameBytes(engine.spec.alias, head.model, id)
-    })
-  }
-  return await streamedAnswer(deps, request, reply, question, channel, async lease => {
-    const answer = await openAnswer(lease, generation, id)
-    return {
-      add: deltas => answer.chunks(deltas).map(frame).join(''),
-      end() {
-        const last = answer.lastChunk()
-        return `${last ? frame(last) : ''}${DONE}`
-      }
+  try {
+    if (!generation.stream) {
+      const whole = await wholeAnswer(deps, reply, question, lease => openAnswer(lease, generation, id))
+      return whole.whole()
     }
-  })
+    const channel: Channel = {
+      ...eventChannel(deps.heartbeat()),
+      ...(generation.passesBytes && {
+        bytes: ({ engine }: Lease) => renameBytes(engine.spec.alias, head.model, id)
+      })
+    }
+    return await streamedAnswer(deps, request, reply, question, channel, async lease => {
+      const answer = await openAnswer(lease, generation, id)
+      return {
+        add: deltas => answer.chunks(deltas).map(frame).join(''),
+        end() {
+          const last = answer.lastChunk()
+          return `${last ? frame(last) : ''}${DONE}`
+        }
+      }
+    })
+  } finally {
+    end()
+  }
 }
 
 async function openAnswer(lease: Lease, { head }: Generation, id: string): Promise<HostedAnswer> {

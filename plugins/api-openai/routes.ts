@@ -7,8 +7,11 @@ import type { Caller } from '../../core/contracts/callers.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { sendErrors } from '../../core/http/application.ts'
+import { clientSignal } from '../../core/http/client-gone.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../core/http/stream-routes.ts'
+import { catalogFor } from '../../core/models/allowed-models.ts'
+import { parseRequestedName } from '../../core/models/model-name.ts'
 import { answer } from './answer.ts'
 import { schemaCompiler } from './check-body.ts'
 import { documentTexts, embeddingInputs, embeddingList, ranking, textRanking } from './embeddings.ts'
@@ -17,12 +20,15 @@ import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
 import { openaiErrorBody, openaiErrors, openaiRoute } from './openai-error.ts'
 import { responseRoutes } from './responses/routes.ts'
+import { RunningAnswers } from './running-answers.ts'
 import {
   ChatChunk,
   ChatCompletion,
   ChatRequest,
   Completion,
   CompletionRequest,
+  ControlReply,
+  ControlRequest,
   DetokenizeRequest,
   EmbeddingRequest,
   Embeddings,
@@ -41,7 +47,7 @@ export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: numb
   return async app => {
     likeHosted(app, '/v1/')
     await app.register(modelRoutes(deps))
-    await app.register(textRoutes(deps))
+    await app.register(textRoutes({ ...deps, answers: new RunningAnswers() }))
     await app.register(vectorRoutes(deps))
     await app.register(responseRoutes(deps))
     await app.register(mediaRoutes(deps))
@@ -68,7 +74,7 @@ function likeHosted(app: FastifyInstance, prefix: string): void {
 }
 
 /** Chat completions and completions. */
-function textRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
+function textRoutes(deps: SurfaceDependencies & { answers: RunningAnswers }): FastifyPluginAsync {
   const TAG = 'OpenAI chat'
   const errors = openaiErrors(ANSWER_ERRORS)
   return async app => {
@@ -106,6 +112,20 @@ function textRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         errors: ANSWER_ERRORS
       }),
       (request, reply) => answer(deps, request, reply, completionGeneration)
+    )
+    app.post<{ Body: ControlRequest }>(
+      '/chat/completions/control',
+      openaiRoute(TAG, 'controlChatCompletion', 'Control an answer while it is generated', {
+        description:
+          "As llama-server's /v1/chat/completions/control: `reasoning_end` ends the thoughts of an answer that was requested with `reasoning_control: true`, so that the model goes on with what it answers.",
+        body: ControlRequest,
+        response: { 200: json('Whether that could be done', ControlReply) },
+        errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed']
+      }),
+      async ({ body: { id, model: named, name }, caller }, reply) => {
+        const model = catalogFor(deps.catalog, caller).get(parseRequestedName(named ?? name))
+        return await deps.answers.endThought({ id, owner: caller.owner, model }, clientSignal(reply))
+      }
     )
   }
 }

@@ -189,6 +189,17 @@ export const RerankRequest = Loose({
 })
 export type RerankRequest = Static<typeof RerankRequest>
 
+export const ControlRequest = Titled('ControlRequest', {
+  action: Type.Literal('reasoning_end', { description: 'The only one that there is' }),
+  id: Type.String({ minLength: 1, description: 'The `id` in the events of the answer' }),
+  ...named
+})
+export type ControlRequest = Static<typeof ControlRequest>
+export const ControlReply = Titled('ControlReply', {
+  success: Type.Boolean(),
+  message: Type.Optional(Type.String({ description: 'Why it could not be done' }))
+})
+
 export const TokenizeRequest = Loose({
   ...named,
   content: Type.Union([Type.String(), Type.Array(Type.Union([Type.String(), Token]))]),

@@ -68,6 +68,7 @@ const BODIES: Record<string, object> = {
   llamaDownload: { model: pulled },
   llamaUnload: { model },
   llamaLookUpStreams: { conversation_ids: ['a-name-of-the-client'] },
+  controlChatCompletion: { action: 'reasoning_end', id: 'chatcmpl-0123456789abcdef0123456789abcdef', model },
   countChatTokens: { model, messages },
   showPrompt: { model, messages },
   tokenize: { model, content: 'A boat sails on the sea.' },

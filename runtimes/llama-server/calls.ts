@@ -15,6 +15,8 @@ import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
 const COMPLETION = '/v1/completions'
+/** In an event; within texts quotes are escaped. */
+const ANSWER_ID = /"id":"(chatcmpl-[A-Za-z0-9]+)"/
 /** Choices generated at once: llama-server goes on with what it has when the client has gone. */
 const BATCH = 32
 
@@ -72,12 +74,30 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   const stream = (
     path: string,
     given: EngineFields,
-    sink: Pick<AnswerSink, 'signal' | 'owner' | 'requestId'>,
+    sink: Pick<AnswerSink, 'signal' | 'owner' | 'requestId' | 'controlled'>,
     take: (chunk: Buffer, ticket: Ticket) => Promise<void> | undefined
   ): Promise<void> =>
-    guard.run(given, sink.signal, ticket =>
-      streamFor(ticket, path, withEngineSchemas(given), sink, chunk => take(chunk, ticket))
-    )
+    guard.run(given, sink.signal, ticket => {
+      const sayControls = path === CHAT && sink.controlled ? controlsOf(sink.controlled) : undefined
+      return streamFor(ticket, path, withEngineSchemas(given), sink, chunk => {
+        sayControls?.(chunk)
+        return take(chunk, ticket)
+      })
+    })
+
+  /** Looks for the id in the first events of an answer; under that llama-server knows it. */
+  function controlsOf(say: NonNullable<AnswerSink['controlled']>): (chunk: Buffer) => void {
+    let isSaid = false
+    return chunk => {
+      const id = isSaid ? undefined : ANSWER_ID.exec(chunk.toString('latin1'))?.[1]
+      if (id === undefined) return
+      isSaid = true
+      say({
+        endThought: ({ signal }) =>
+          ask<{ success: boolean; message?: string }>(`${CHAT}/control`, { id, action: 'reasoning_end' }, signal)
+      })
+    }
+  }
 
   async function streamFor(
     ticket: Ticket,

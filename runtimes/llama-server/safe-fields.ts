@@ -9,7 +9,7 @@ import type { EngineFields } from '../../core/contracts/engines.ts'
 const NEVER = new Set(
   `id_slot slot_id n_cmpl lora n_cache_reuse n_discard sse_ping_interval response_fields message_delimiters
   grammar_lazy grammar_triggers preserved_tokens chat_format chat_parser parse_tool_calls generation_prompt
-  reasoning_budget_start_tag reasoning_budget_end_tags reasoning_control backend_sampling
+  reasoning_budget_start_tag reasoning_budget_end_tags backend_sampling
   chat_template multimodal_data image_data`.split(/\s+/)
 )
 
@@ -30,5 +30,6 @@ export function safeFields(body: EngineFields, contextSize: number): EngineField
   for (const name of LOOK_BACK) {
     if (Number(safe[name]) > contextSize || Number(safe[name]) < 0) safe[name] = contextSize
   }
+  if (safe.reasoning_control !== true) delete safe.reasoning_control
   return safe
 }

@@ -88,6 +88,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /v1/audio/transcriptions',
     'POST /v1/audio/translations',
     'POST /v1/chat/completions',
+    'POST /v1/chat/completions/control',
     'POST /v1/chat/completions/input_tokens',
     'POST /v1/chat/completions/prompt',
     'POST /v1/completions',

@@ -24,6 +24,8 @@ const BESIDE = {
   query: 'x',
   documents: ['x'],
   content: 'x',
+  action: 'reasoning_end',
+  id: 'none',
   tokens: [1],
   voice: 'x',
   session: 'x',

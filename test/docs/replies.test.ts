@@ -373,6 +373,7 @@ t.test("llama-server's own addresses", async t => {
   for (const id of ['llamaChat', 'llamaChatTokens', 'llamaPrompt', 'countChatTokens', 'showPrompt']) {
     await call(id, { model, messages })
   }
+  await call('controlChatCompletion', { model, id: 'none', action: 'reasoning_end' })
   await call('llamaResponse', { model, input: 'Hello' })
   await call('llamaTokenize', { model, content: 'Hello' })
   await call('llamaDetokenize', { model, tokens: [5] })
