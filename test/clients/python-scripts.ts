@@ -1,9 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { execa } from 'execa'
 import { packageRoot } from '../../core/system/package-info.ts'
-import type { Outcome, Place } from './trials.ts'
-import * as facts from './trials.ts'
 
 export const PYTHON_SCRIPTS = join(packageRoot, 'test', 'clients', 'python')
 
@@ -39,16 +36,4 @@ export function realPython(): { skip: string | false } {
   const skip = `Clients in Python are not tested: ${missing.join(', ')} not installed. Run "npm run setup:python" first.`
   if (process.env.CI) throw new Error(skip)
   return { skip }
-}
-
-/** Runs a script of trials and gives what it reports. */
-export async function runScript(python: string, script: string, place: Place): Promise<Outcome[]> {
-  const { stdout, exitCode, stderr } = await execa(python, [script], {
-    input: JSON.stringify({ place, facts }),
-    env: PYTHON_VARIABLES,
-    reject: false
-  })
-  const outcomes = stdout.split('\n').flatMap(line => (line.startsWith('{') ? [JSON.parse(line) as Outcome] : []))
-  if (exitCode !== 0 || outcomes.length === 0) throw new Error(`${script} ended with ${exitCode}:\n${stderr}`)
-  return outcomes
 }

@@ -1,12 +1,14 @@
-import { readFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { randomEncoder } from '../../scripts/random-models.ts'
 import { startCorral, until } from '../support/corral.ts'
 import { makeEndless, removeEndless } from './leaving.ts'
 import { type Client, FEATURES, type Feature, type Outcome, type Place } from './trials.ts'
 
 const KEY = 'a-key-for-tests'
+const RANKER = 'random/ranker'
 
 /** A server somewhere else that the clients are pointed at instead of one made for the test. */
 export const elsewhere = process.env.CORRAL_TEST_ADDRESS
@@ -32,7 +34,11 @@ async function startBoth(t: Test): Promise<Omit<Place, 'leavingLimit'>> {
     "Ollama's clients have an address of their own",
     () => /clients are served at (http:\S+) too/.exec(open.log())?.[1]
   )
-  return { address: open.url, strict: { address: strict.url, key: KEY }, listener }
+  const file = join(open.home, 'ranker.gguf')
+  writeFileSync(file, randomEncoder('reranker'))
+  const { status, body } = await open.json('/api/import', { path: file, name: RANKER, stream: false })
+  if (status !== 200) throw new Error(`${RANKER} cannot be imported: ${JSON.stringify(body)}`)
+  return { address: open.url, strict: { address: strict.url, key: KEY }, listener, ranker: RANKER }
 }
 
 /** Runs the trials of one client, one after the other. */
@@ -55,6 +61,7 @@ export async function runClient(place: Place, { packages, trials }: Client): Pro
 
 function canBeTried(feature: Feature, place: Place): boolean {
   if (feature === 'listener') return place.listener !== undefined
+  if (feature === 'rerank') return place.ranker !== undefined
   return place.strict !== undefined || (feature !== 'wrong_key' && feature !== 'no_retries')
 }
 

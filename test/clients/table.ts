@@ -3,11 +3,9 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { elsewhere } from './running.ts'
-import { FEATURES, type Outcome } from './trials.ts'
+import { FEATURES, LANGUAGES, type Language, type Outcome } from './trials.ts'
 
 const PATH = join(packageRoot, 'docs', 'clients.md')
-const LANGUAGES = ['JavaScript', 'Python'] as const
-type Language = (typeof LANGUAGES)[number]
 
 const INTRODUCTION = `# Clients that work
 

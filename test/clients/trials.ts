@@ -22,6 +22,7 @@ export const FEATURES = {
   schema: 'JSON schema',
   streamed_schema: 'streamed JSON schema',
   embeddings: 'embeddings',
+  rerank: 'order by relevance',
   responses: 'Responses API',
   streamed_responses: 'streamed Responses API',
   count_tokens: 'counting tokens',
@@ -40,7 +41,8 @@ export const FEATURES = {
   cancel: 'cancel in the middle',
   bare_name: 'name without owner',
   root: 'at the root address',
-  listener: 'at a listener of its own'
+  listener: 'at a listener of its own',
+  addresses: 'other forms of the base address'
 } as const
 export type Feature = keyof typeof FEATURES
 
@@ -54,6 +56,8 @@ export interface Place {
   strict?: { address: string; key: string }
   /** Where Ollama's clients find their profile without a path; absent likewise. */
   listener?: string
+  /** A model that ranks, with random weights; absent likewise. */
+  ranker?: string
 }
 
 /** Tries one feature: gives a note for the table, and fails otherwise. */
@@ -65,11 +69,14 @@ export interface Client {
   trials: Partial<Record<Feature, Trial>>
 }
 
+export const LANGUAGES = ['JavaScript', 'Python', 'Go', 'Java', 'Rust'] as const
+export type Language = (typeof LANGUAGES)[number]
+
 /** What became of one trial; scripts print these as lines of JSON. */
 export interface Outcome {
   client: string
   version: string
-  language: 'JavaScript' | 'Python'
+  language: Language
   feature: Feature
   result: 'works' | 'fails'
   note: string
@@ -96,6 +103,18 @@ export const WEATHER = {
     required: ['city'],
     additionalProperties: false
   }
+}
+
+/** What answers are made to hold in trials of JSON schemas. */
+export const CITY_REPORT = {
+  type: 'object' as const,
+  properties: {
+    city: { type: 'string' as const, enum: ['Paris', 'Rome'] },
+    warm: { type: 'boolean' as const },
+    rank: { type: 'string' as const, enum: ['1', '2'] }
+  },
+  required: ['city', 'warm', 'rank'],
+  additionalProperties: false
 }
 
 /** Brings the demo model to an object when it is made to answer in JSON, asked for the weather in Paris. */

@@ -13,6 +13,8 @@ ADDRESS = PLACE["address"]
 #: A server that asks for a key and has no room for models; None where the address came from outside.
 STRICT = PLACE.get("strict")
 LISTENER = PLACE.get("listener")
+#: A model that ranks; None likewise.
+RANKER = PLACE.get("ranker")
 
 FACTS = GIVEN["facts"]
 MODEL = FACTS["MODEL"]
@@ -26,6 +28,7 @@ DIMENSION = FACTS["DIMENSION"]
 WEATHER = FACTS["WEATHER"]
 JSON_SYSTEM = FACTS["JSON_SYSTEM"]
 JSON_ANSWER = FACTS["JSON_ANSWER"]
+CITY_REPORT = FACTS["CITY_REPORT"]
 PNG = FACTS["PNG"]
 LONG = FACTS["LONG"]
 
@@ -97,17 +100,6 @@ def valid_report(value):
     same(sorted(value), ["city", "rank", "warm"])
     assert value["city"] in ("Paris", "Rome") and value["rank"] in ("1", "2") and isinstance(value["warm"], bool), value
 
-
-CITY_REPORT = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "enum": ["Paris", "Rome"]},
-        "warm": {"type": "boolean"},
-        "rank": {"type": "string", "enum": ["1", "2"]},
-    },
-    "required": ["city", "warm", "rank"],
-    "additionalProperties": False,
-}
 
 #: Tokens of an answer of ENDLESS, and pieces that are read of it.
 TOKENS, TAKEN = 3_500, 40

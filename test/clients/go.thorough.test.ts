@@ -1,0 +1,15 @@
+import { join } from 'node:path'
+import t from 'tap'
+import { placesOf, tryLanguage } from './programs.ts'
+
+// The first build takes minutes.
+t.setTimeout(1_200_000)
+
+const program = join(placesOf('Go').built, process.platform === 'win32' ? 'clients.exe' : 'clients')
+tryLanguage(t, {
+  language: 'Go',
+  tools: ['go'],
+  fetch: ['go', 'mod', 'download'],
+  build: ['go', 'build', '-mod=readonly', '-o', program, '.'],
+  start: [program]
+})
