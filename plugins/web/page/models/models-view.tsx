@@ -1,9 +1,253 @@
+import type { ComponentChild } from 'preact'
+import { useState } from 'preact/hooks'
+import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify } from '../parts/controls.tsx'
+import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
+import { Icon } from '../parts/icons.tsx'
+import { ask } from '../state/api.ts'
+import { createChat } from '../state/chats.ts'
+import { may } from '../state/me.ts'
+import { go, linkTo } from '../state/route.ts'
+import { engines, models, pools } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
+import { GetModels } from './get-models.tsx'
+import { ModelDetails } from './model-details.tsx'
 
-export function ModelsView(_: { path: string[] }) {
+type ModelState = (typeof models.value)[number]
+type EngineState = (typeof engines.value)[number]
+
+/** What is here, what is in memory, and what can be had. */
+export function ModelsView({ path }: { path: string[] }) {
+  const t = texts.value
+  const [tab = 'here'] = path
   return (
-    <main class="view">
-      <h1>{texts.value.models}</h1>
+    <main class="view page-view">
+      <div class="page-column">
+        <header class="page-head">
+          <h1>{t.models}</h1>
+        </header>
+        <nav class="tabs" aria-label={t.models}>
+          <a href={linkTo('models')} aria-current={tab === 'here' ? 'page' : undefined}>
+            {t.modelsHere}
+          </a>
+          {may('operator') && (
+            <a href={linkTo('models', 'get')} aria-current={tab === 'get' ? 'page' : undefined}>
+              {t.getModels}
+            </a>
+          )}
+        </nav>
+        {tab === 'get' ? <GetModels wanted={path[1]} /> : <ModelsHere />}
+      </div>
     </main>
   )
 }
+
+function ModelsHere() {
+  const t = texts.value
+  const [wanted, setWanted] = useState('')
+  const all = models.value
+  const found = all.filter(({ name }) => name.toLowerCase().includes(wanted.toLowerCase()))
+  return (
+    <>
+      <Memory />
+      {all.length > 8 && (
+        <input
+          type="search"
+          class="field"
+          aria-label={t.findModel}
+          placeholder={t.findModel}
+          value={wanted}
+          onInput={event => setWanted(event.currentTarget.value)}
+        />
+      )}
+      <ul class="plain-list">
+        {found.map(model => (
+          <ModelLine key={model.name} model={model} />
+        ))}
+      </ul>
+      {all.length === 0 && (
+        <p class="quiet">
+          {t.noModels} {may('operator') && <a href={linkTo('models', 'get')}>{t.getModel}</a>}
+        </p>
+      )}
+    </>
+  )
+}
+
+/** Colours of the parts of a memory bar, in turn. */
+const SHADES = 4
+
+/** What models hold of each pool of memory. */
+function Memory() {
+  const t = texts.value
+  if (pools.value.length === 0) return null
+  return (
+    <section aria-label={t.memory}>
+      {pools.value.map(({ pool, reserved, budget }) => {
+        const parts = engines.value.flatMap(engine => {
+          const size = engine.state === 'loaded' ? (engine.memory?.[pool] ?? 0) : 0
+          return size > 0 ? [{ name: engine.name, size }] : []
+        })
+        const known = parts.reduce((sum, { size }) => sum + size, 0)
+        const whole = budget ?? Math.max(reserved, known, 1)
+        const label = budget === undefined ? formatSize(reserved) : t.memoryOf(formatSize(reserved), formatSize(budget))
+        return (
+          <div class="memory" key={pool}>
+            <div class="row">
+              <span class="grow">{pool === 'host' ? t.hostMemory : pool}</span>
+              <span class="quiet">{label}</span>
+            </div>
+            <div class="bar" role="img" aria-label={`${pool}: ${label}`}>
+              {parts.map(({ name, size }, index) => (
+                <span
+                  key={name}
+                  class={`shade-${index % SHADES}`}
+                  title={`${name}: ${formatSize(size)}`}
+                  style={{ width: `${Math.min(100, (100 * size) / whole)}%` }}
+                />
+              ))}
+              {reserved > known && (
+                <span
+                  class="shade-reserved"
+                  style={{ width: `${Math.min(100, (100 * (reserved - known)) / whole)}%` }}
+                />
+              )}
+            </div>
+          </div>
+        )
+      })}
+    </section>
+  )
+}
+
+function ModelLine({ model }: { model: ModelState }) {
+  const t = texts.value
+  const [open, setOpen] = useState<'' | 'details' | 'deleting'>('')
+  const own = engines.value.filter(({ name }) => name.toLowerCase() === model.name.toLowerCase())
+  const isLoaded = own.some(({ state }) => state === 'loaded')
+  const { parameter_size, quantization_level } = model.details
+  const facts = [parameter_size, quantization_level, formatSize(model.size), formatAgo(Date.parse(model.modified_at))]
+  const load = () => attempt(() => ask('POST', 'api/load', { body: { model: model.name, stream: false } }))
+  const unload = () => attempt(() => ask('POST', 'api/stop', { body: { model: model.name } }))
+  return (
+    <li class="card model-line">
+      <div class="row">
+        <div class="grow">
+          <h2>{model.name}</h2>
+          <p class="quiet">{facts.filter(Boolean).join(' · ')}</p>
+        </div>
+        {model.pinned && <span class="chip">{t.pinned}</span>}
+        {model.capabilities
+          .filter(capability => capability !== 'completion')
+          .map(capability => (
+            <span key={capability} class="chip">
+              {t.capabilities[capability] ?? capability}
+            </span>
+          ))}
+        {model.capabilities.includes('completion') && (
+          <button
+            type="button"
+            class="button"
+            onClick={async () => {
+              const chat = await createChat({ model: model.name })
+              go(['chat', chat.id])
+            }}
+          >
+            {t.chat}
+          </button>
+        )}
+        {may('operator') && own.length === 0 && (
+          <button type="button" class="button" onClick={() => void load()}>
+            {t.load}
+          </button>
+        )}
+        {may('operator') && own.length > 0 && (
+          <button type="button" class="button" onClick={() => void unload()}>
+            <Icon name="eject" size={16} />
+            {isLoaded ? t.unload : t.stopLoading}
+          </button>
+        )}
+        <Menu label={`${t.more}: ${model.name}`} class="menu-end">
+          {close => (
+            <>
+              <MenuItem
+                onSelect={() => {
+                  close()
+                  setOpen('details')
+                }}
+              >
+                {t.details}
+              </MenuItem>
+              {may('operator') && model.name.includes(':') && (
+                <MenuItem
+                  onSelect={async () => {
+                    close()
+                    const body = { model: model.name }
+                    if (await attempt(() => ask('POST', 'api/default', { body }))) notify(t.isDefault(model.name))
+                  }}
+                >
+                  {t.makeDefault}
+                </MenuItem>
+              )}
+              {may('operator') && (
+                <MenuItem
+                  icon="trash"
+                  danger
+                  onSelect={() => {
+                    close()
+                    setOpen('deleting')
+                  }}
+                >
+                  {t.delete}
+                </MenuItem>
+              )}
+            </>
+          )}
+        </Menu>
+      </div>
+      {own.map(engine => (
+        <EngineLine key={engine.mode} engine={engine} />
+      ))}
+      {model.failure && own.length === 0 && <p class="is-error">{model.failure.message}</p>}
+      {open === 'details' && (
+        <Dialog title={model.name} onClose={() => setOpen('')}>
+          <ModelDetails name={model.name} />
+        </Dialog>
+      )}
+      {open === 'deleting' && (
+        <ConfirmDialog
+          title={t.deleteModelTitle(model.name)}
+          text={t.deleteModelText(formatSize(model.size))}
+          action={t.delete}
+          onClose={() => setOpen('')}
+          onConfirm={() => void attempt(() => ask('DELETE', 'api/delete', { body: { model: model.name } }))}
+        />
+      )}
+    </li>
+  )
+}
+
+/** What an engine of a model does: how far it is loaded, or how busy it is. */
+function EngineLine({ engine }: { engine: EngineState }): ComponentChild {
+  const t = texts.value
+  if (engine.state !== 'loaded') {
+    const { progress, status, state } = engine
+    return (
+      <div class="engine-line">
+        <p class="quiet">{status ?? t.engineStates[state] ?? state}</p>
+        {progress !== undefined && <progress max={1} value={progress} aria-label={status ?? state} />}
+      </div>
+    )
+  }
+  const until = engine.expires_at.startsWith('2999') ? t.forEver : t.until(formatTime(engine.expires_at))
+  const parts = [
+    engine.mode === 'chat' ? t.inMemory : `${t.inMemory} (${engine.mode})`,
+    formatSize(engine.size),
+    t.contextOf(formatNumber(engine.context_length)),
+    t.slots(engine.running, engine.slots),
+    engine.queued > 0 ? t.waitingCount(engine.queued) : undefined,
+    until
+  ]
+  return <p class="engine-line is-loaded">{parts.filter(part => part !== undefined).join(' · ')}</p>
+}
+
+const formatTime = (iso: string) => new Date(iso).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })
