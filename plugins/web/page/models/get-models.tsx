@@ -40,7 +40,6 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
       )}
       <form
         class="row search-line"
-        role="search"
         onSubmit={event => {
           event.preventDefault()
           // A name or an address is looked at without a search.
