@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { LoadingRecord, PoolRecord, PullReply, RunningRecord } from '../core/contracts/native-records.ts'
+import type { StateChange, StateKey, StateRecord, StateSnapshot } from '../core/contracts/state-events.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
@@ -21,45 +22,109 @@ export interface PsReply {
 /** What a view shows: the newest reply of the server at `address`, or what it waits for. */
 export type LiveState = { address: string; reply: PsReply } | { waiting: string }
 
-/** Milliseconds between two looks, and how long a server may take to answer one. */
+/** What is shown; `build` is for operators alone, and says whether the caller is one. */
+const FEED = '/api/events?topics=engine,pull,memory,build'
+/** Milliseconds between two reports of a server that says nothing new, and between two looks for one that has gone. */
 const INTERVAL = 1000
+/** Milliseconds of silence after which the server is asked whether it still answers, and how long that may take. */
+const SILENCE = 15_000
 const ANSWER_LIMIT = 5000
 
 /**
- * Reports what the server does, once a second, until the command is interrupted or `ended`; one that goes away is waited
- * for. The one place that knows how the server is asked.
+ * Reports what the server does, as it changes and once a second, until the command is interrupted or `ended`; one that
+ * goes away is waited for. The one place that knows how the server is asked.
  * @throws CommandFailure where the server refuses; Interrupted
  */
 async function follow(context: CommandContext, ended: AbortSignal, report: (state: LiveState) => void): Promise<void> {
   const signal = AbortSignal.any([ended, interruption()])
-  const look = async (client: ServerClient) => {
-    const tooLate = new AbortController()
-    const timer = setTimeout(
-      () => tooLate.abort(new CommandFailure(EXIT.noServer, 'It does not answer.')),
-      ANSWER_LIMIT
-    )
-    try {
-      return await client.json<PsReply>('GET', '/api/ps', undefined, tooLate.signal)
-    } finally {
-      clearTimeout(timer)
-    }
-  }
   while (!ended.aborted) {
     try {
-      await withServer(context, 'fail', async ({ client }) => {
-        while (!ended.aborted) {
-          report({ address: client.address, reply: await look(client) })
-          await sleep(INTERVAL, undefined, { signal }).catch(() => undefined)
-          interruption().throwIfAborted()
-        }
-      })
+      await withServer(context, 'fail', ({ client }) => followServer(client, signal, report))
     } catch (error) {
-      if (!(error instanceof CommandFailure) || error instanceof ServerRefusal) throw error
-      report({ waiting: error.message })
-      await sleep(INTERVAL, undefined, { signal }).catch(() => undefined)
       interruption().throwIfAborted()
+      if (ended.aborted) return
+      if (!(error instanceof CommandFailure)) throw error
+      if (error instanceof ServerRefusal && error.code !== 'shutting_down') throw error
+      report({ waiting: error.message })
+    }
+    await sleep(INTERVAL, undefined, { signal }).catch(() => undefined)
+    interruption().throwIfAborted()
+  }
+}
+
+/** @throws CommandFailure once the server ends its stream, or does not answer any more */
+async function followServer(
+  client: ServerClient,
+  signal: AbortSignal,
+  report: (state: LiveState) => void
+): Promise<void> {
+  const { address } = client
+  const silent = new AbortController()
+  const records: StateRecords = new Map()
+  let heardAt = Date.now()
+  const heard = () => {
+    heardAt = Date.now()
+  }
+  const asking = setInterval(async () => {
+    if (records.size > 0) report({ address, reply: replyOf(records) })
+    if (Date.now() - heardAt < SILENCE) return
+    heard()
+    const answer = AbortSignal.any([signal, silent.signal])
+    const timer = setTimeout(() => silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.')), ANSWER_LIMIT)
+    // What else is wrong with it, the stream tells.
+    await client.json('GET', '/api/health', undefined, answer).catch(() => undefined)
+    clearTimeout(timer)
+  }, INTERVAL)
+  try {
+    const events = client.stream<StateSnapshot | StateChange>(FEED, undefined, {
+      signal: AbortSignal.any([signal, silent.signal]),
+      onStatus: heard
+    })
+    for await (const event of events) {
+      heard()
+      apply(event, records)
+      report({ address, reply: replyOf(records) })
+    }
+  } finally {
+    clearInterval(asking)
+  }
+  throw new CommandFailure(EXIT.noServer, 'It was stopped.')
+}
+
+type StateRecords = Map<string, StateRecord>
+
+/** Puts into the records what an event says. */
+function apply(event: StateSnapshot | StateChange, records: StateRecords): void {
+  const idOf = ({ topic, key }: StateKey) => `${topic} ${key}`
+  if ('records' in event) {
+    records.clear()
+    for (const record of event.records) records.set(idOf(record), record)
+    return
+  }
+  for (const key of event.removed) records.delete(idOf(key))
+  for (const patch of event.set) {
+    const fields = Object.entries({ ...records.get(idOf(patch))?.value, ...patch.value })
+    const value = Object.fromEntries(fields.filter(([, field]) => field !== null))
+    records.set(idOf(patch), { ...patch, value } as StateRecord)
+  }
+}
+
+/** The records as `GET /api/ps` gives them. */
+function replyOf(records: StateRecords): PsReply {
+  const reply: PsReply = { models: [], loading: [] }
+  for (const { topic, value } of records.values()) {
+    if (topic === 'memory') reply.memory = [...(reply.memory ?? []), value]
+    else if (topic === 'pull') reply.pulls = [...(reply.pulls ?? []), value]
+    else if (topic === 'build') Object.assign(reply, { memory: reply.memory ?? [], pulls: reply.pulls ?? [] })
+    else if (topic === 'engine') {
+      if (value.state !== 'loaded') reply.loading.push(value)
+      else {
+        const { state: _, ...model } = value
+        reply.models.push(model)
+      }
     }
   }
+  return reply
 }
 
 /** Tokens a second of each model, from how its count grows. */
@@ -72,7 +137,7 @@ export class Rates {
     for (const { name, mode, generated_tokens: moved = 0 } of models) {
       const before = this.#samples.get(`${name} ${mode}`) ?? []
       // It was loaded anew.
-      const kept = before.length > 0 && before.at(-1)!.moved > moved ? [] : before.slice(-15)
+      const kept = before.length > 0 && before.at(-1)!.moved > moved ? [] : before.slice(-60)
       next.set(`${name} ${mode}`, [...kept, { at: now, moved }])
     }
     this.#samples = next
