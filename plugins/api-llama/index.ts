@@ -9,7 +9,7 @@ export default definePlugin({
   name: 'api-llama',
   api: 1,
   description: "The API of llama-server's router, for its clients and its own page",
-  needs: ['catalog', 'scheduler', 'engines', 'downloads', 'storage'],
+  needs: ['catalog', 'scheduler', 'engines', 'downloads', 'stateFeed', 'storage'],
   optional: true,
   options: Type.Object(
     {
@@ -24,7 +24,7 @@ export default definePlugin({
     let { heartbeat } = options
     const surface = surfaceDependencies(context, 'api-llama', () => heartbeat)
     const downloads = context.service('downloads')
-    const feed = new ModelFeed({ ...surface, downloads })
+    const feed = new ModelFeed({ ...surface, downloads, stateFeed: context.service('stateFeed') })
     const deps = {
       ...surface,
       downloads,

@@ -2,13 +2,16 @@ import type { Caller } from '../../core/contracts/callers.ts'
 import type { Downloads, PullRecord } from '../../core/contracts/downloads.ts'
 import type { Scheduler } from '../../core/contracts/leases.ts'
 import type { Catalog, Model } from '../../core/contracts/models.ts'
+import type { StateFeed, StateTopic } from '../../core/contracts/state-events.ts'
 import { CorralError } from '../../core/errors.ts'
 import { hasRole } from '../../core/http/roles.ts'
 import { isAllowed } from '../../core/models/allowed-models.ts'
 import { type LoadState, loadStates } from '../../core/models/load-state.ts'
 
-/** Milliseconds between two looks at what is loaded and downloaded, as long as somebody listens. */
-const INTERVAL = 250
+/** What of the state of the server its events are made of. */
+const TOPICS: ReadonlySet<StateTopic> = new Set(['model', 'engine', 'pull'])
+/** The feed follows the state once for all who listen, who are filtered here. */
+const FOLLOWER = { turn: 'models/sse', role: 'operator' } as const
 /** Who listens at once; of one client, and in all. */
 const MOST_OF_ONE = 16
 const MOST_IN_ALL = 128
@@ -61,18 +64,29 @@ interface Snapshot {
   pulls: Map<string, Download>
 }
 
-/** What becomes of models, for all who listen: one look at a time shared by them, and none while nobody listens. */
+interface Dependencies {
+  catalog: Catalog
+  scheduler: Scheduler
+  downloads: Pick<Downloads, 'list'>
+  stateFeed: StateFeed
+}
+
+/**
+ * What becomes of models, for all who listen: one look shared by them each time that the state of the server changes, and
+ * none while nobody listens.
+ */
 export class ModelFeed {
-  readonly #deps: { catalog: Catalog; scheduler: Scheduler; downloads: Pick<Downloads, 'list'> }
+  readonly #deps: Dependencies
   readonly #listeners = new Set<Attached>()
   /** By the ids of pulls: the names under which `POST /models` asked for them, by which clients wait for their events. */
   readonly #requested = new Map<string, Set<string>>()
   /** Ids of pulls whose models were stored since the last look. */
   readonly #stored = new Set<string>()
   #last: Snapshot | undefined
-  #timer: NodeJS.Timeout | undefined
+  /** Ends what it follows the state by. */
+  #unfollow: (() => void) | undefined
 
-  constructor(deps: { catalog: Catalog; scheduler: Scheduler; downloads: Pick<Downloads, 'list'> }) {
+  constructor(deps: Dependencies) {
     this.#deps = deps
   }
 
@@ -93,15 +107,23 @@ export class ModelFeed {
         }
       )
     }
+    this.#unfollow ??= this.#deps.stateFeed.follow({
+      caller: FOLLOWER,
+      topics: TOPICS,
+      take: ({ kind }) => void (kind === 'change' && this.look()),
+      end: () => {
+        this.#unfollow = undefined
+        this.close()
+      }
+    })
     const attached = { ...listener, busy: false }
     this.#listeners.add(attached)
     this.#last ??= this.#snapshot()
-    this.#timer ??= setInterval(() => this.look(), INTERVAL).unref()
     return () => {
       this.#listeners.delete(attached)
       if (this.#listeners.size > 0) return
-      clearInterval(this.#timer)
-      this.#timer = undefined
+      this.#unfollow?.()
+      this.#unfollow = undefined
       this.#last = undefined
       this.#stored.clear()
     }
