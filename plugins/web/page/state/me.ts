@@ -7,8 +7,7 @@ export interface Me {
   role: 'user' | 'operator' | 'admin'
   keyless: boolean
   key?: { name: string }
-  /** How to be allowed more. */
-  more?: string
+  how_to_get_more?: string
 }
 
 /** Undefined until the server has said it. */
