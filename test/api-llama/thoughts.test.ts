@@ -1,19 +1,12 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { EventLines } from '../../core/answers/event-lines.ts'
-import { writeRandomModel } from '../../scripts/random-models.ts'
+import { writeThinkingModel } from '../media/support.ts'
 import { startCorral, until } from '../support/corral.ts'
 
-// It thinks from the beginning, says nonsense, and never comes to an end of its own.
-const TEMPLATE =
-  "{% for m in messages %}<|{{ m['role'] }}|>\n{% if m['reasoning_content'] %}<think>\n{{ m['reasoning_content'] }}\n</think>\n{% endif %}{{ m['content'] }}</s>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n<think>\n{% endif %}"
 const MODEL = 'team/thinker'
 const file = join(t.testdir(), 'thinker.gguf')
-await writeRandomModel(
-  file,
-  { layers: 4, embedding: 512, feedForward: 1024, heads: 8, kvHeads: 2 },
-  { metadata: { 'tokenizer.chat_template': TEMPLATE } }
-)
+await writeThinkingModel(file)
 const corral = await startCorral(t)
 const local = { local: true }
 await corral.json('/api/import', { model: MODEL, path: file, stream: false }, local)

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { corralWithHub, quantizedModels } from '../download/support.ts'
-import { importModels, MODELS, pngBytes, writeModels } from '../media/support.ts'
+import { importModels, MODELS, pngBytes, writeModels, writeThinkingModel } from '../media/support.ts'
 import { type OpenedPage, testBrowser } from '../support/browser.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
@@ -21,7 +21,7 @@ const endless = (tokens: number) => ({
 })
 
 /** What opens the list of models; it names the model that is chosen. */
-const MODEL_BUTTON = /^(tiny-chat|broken|seeing-chat|first|second|Select model)$/
+const MODEL_BUTTON = /^(tiny-chat|broken|seeing-chat|thinker|first|second|Select model)$/
 
 interface Chat extends OpenedPage {
   served: ServedPage
@@ -269,6 +269,25 @@ t.test('a question that is too long', { skip }, async t => {
   onlyRefused(t, chat, '400 POST /v1/chat/completions')
 })
 
+t.test('thoughts are ended', { skip }, async t => {
+  const corral = await startCorral(t)
+  const path = join(t.testdir(), 'thinker.gguf')
+  await writeThinkingModel(path)
+  t.equal((await corral.json('/api/import', { model: 'test/thinker', path, stream: false })).status, 200)
+  const chat = await open(t, corral, endless(3500))
+  const { page } = chat
+  await chat.models()
+  await page.getByRole('option', { name: /thinker/ }).click()
+  await page.getByText('Model loaded: thinker').waitFor()
+  await chat.ask('Hi')
+  await page.getByRole('button', { name: 'Skip reasoning' }).click()
+  await page.getByRole('button', { name: 'Skip reasoning' }).waitFor({ state: 'hidden' })
+  t.match(chat.asked('/v1/chat/completions/control'), [{ status: 200, body: /"action":"reasoning_end"/ }])
+  await page.getByRole('button', { name: 'Stop', exact: true }).click()
+  await idle(corral)
+  onlyRefused(t, chat)
+})
+
 t.test('pictures', { skip }, async t => {
   const corral = await startCorral(t)
   await importModels(corral, await writeModels(t.testdir()))
@@ -332,8 +351,8 @@ t.test('models that other clients download and delete', { skip }, async t => {
 
 // CORRAL_RECORD=1 writes it anew.
 t.test('what pages ask is what the everyday test replays', { skip }, async t => {
-  // Pictures need another model, and what never ends by itself takes long.
-  const requests = all.flat().filter(({ body }) => !/image_url|ignore_eos/.test(body))
+  // Pictures and thoughts need other models, and what never ends by itself takes long.
+  const requests = all.flat().filter(({ body }) => !/image_url|reasoning_end|ignore_eos/.test(body))
   const kinds = kindsOf(requests)
   if (process.env.CORRAL_RECORD === '1') writeFileSync(RECORDED, `${JSON.stringify([...kinds.values()], null, 2)}\n`)
   const recorded = JSON.parse(readFileSync(RECORDED, 'utf8')) as { kind: string }[]

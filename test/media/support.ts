@@ -5,7 +5,8 @@ import {
   demoModelFile,
   randomEncoder,
   randomProjector,
-  writeRandomDecoderEmbedding
+  writeRandomDecoderEmbedding,
+  writeRandomModel
 } from '../../scripts/random-models.ts'
 import type { Corral } from '../support/corral.ts'
 
@@ -42,6 +43,15 @@ export async function writeModels(folder: string): Promise<Record<keyof typeof M
     writeFileSync(place(kind, 'mmproj-F16.gguf'), randomProjector(sense))
   }
   return paths
+}
+
+const THINKING_TEMPLATE =
+  "{% for m in messages %}<|{{ m['role'] }}|>\n{% if m['reasoning_content'] %}<think>\n{{ m['reasoning_content'] }}\n</think>\n{% endif %}{{ m['content'] }}</s>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n<think>\n{% endif %}"
+
+/** Writes a model that thinks from the beginning, says nonsense, and never comes to an end of its own. */
+export async function writeThinkingModel(path: string): Promise<void> {
+  const shape = { layers: 4, embedding: 512, feedForward: 1024, heads: 8, kvHeads: 2 }
+  await writeRandomModel(path, shape, { metadata: { 'tokenizer.chat_template': THINKING_TEMPLATE } })
 }
 
 /** Makes a server know the models of `writeModels`. */
