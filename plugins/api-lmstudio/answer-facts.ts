@@ -23,8 +23,12 @@ export class AnswerFacts {
     this.#marked.add(request)
   }
 
+  isMarked(request: IncomingMessage): boolean {
+    return this.#marked.has(request)
+  }
+
   wantedFor({ reply }: HookedRequest): boolean {
-    return this.#marked.has(reply.request.raw)
+    return this.isMarked(reply.request.raw)
   }
 
   begin(request: HookedRequest): void {

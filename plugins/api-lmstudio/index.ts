@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { definePlugin } from '../../core/plugins/plugin.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import { AnswerFacts } from './answer-facts.ts'
 import { lmStudioRoutes } from './routes.ts'
 
@@ -15,6 +16,11 @@ export default definePlugin({
     const facts = new AnswerFacts({ scheduler, runtimes: context.service('runtimes') })
     const deps = { catalog: context.service('catalog'), scheduler, config: context.config }
     return {
+      hooks: async app => {
+        app.addHook('preValidation', async ({ raw, body }) => {
+          if (facts.isMarked(raw) && isObject(body)) readTtl(body)
+        })
+      },
       on: {
         request: request => facts.begin(request),
         event: (delta, request) => facts.note(delta, request),
@@ -29,3 +35,10 @@ export default definePlugin({
     }
   }
 })
+
+/** LM Studio's word for `keep_alive`, which is always seconds. */
+function readTtl(body: Record<string, unknown>): void {
+  const { ttl } = body
+  delete body.ttl
+  if (ttl !== undefined && ttl !== null) body.keep_alive ??= ttl
+}

@@ -131,7 +131,7 @@ export function lmStudioRoutes(
       ['/completions', 'lmStudioCompletion', 'Continue a text, with its speed']
     ] as const) {
       const route = lmStudioRoute(TAG, operationId, summary, {
-        description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` beside it; in a stream, in its last event but [DONE].`,
+        description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` beside it; in a stream, in its last event but [DONE]. \`ttl\` is what \`keep_alive\` is elsewhere, in seconds.`,
         response: {
           200: jsonOrStream('The answer', AnswerSchema, {
             event: `The events of POST /v1${path}`,

@@ -92,6 +92,20 @@ t.test('streams, whose last event has them', async t => {
   t.match(events.at(-2), { object: 'text_completion', runtime: FACTS.runtime })
 })
 
+t.test('how long a model stays without requests', async t => {
+  const began = Date.now()
+  const reply = await corral.send('/api/v0/chat/completions', { ...chat, ttl: 7200 })
+  t.equal(reply.status, 200)
+  t.notOk(reply.headers.get('x-corral-unknown-options'))
+  const [running] = (await corral.json('/api/ps')).body.models
+  const stays = Date.parse(running.expires_at) - began
+  t.ok(stays >= 7_200_000 && stays < 7_800_000, `${stays}`)
+  t.match(await corral.json('/api/v0/chat/completions', { ...chat, ttl: 'soon' }), {
+    status: 400,
+    body: { error: { code: 'invalid_option' } }
+  })
+})
+
 t.test('vectors', async t => {
   const { body } = await corral.json('/api/v0/embeddings', { model: ENCODER, input: ['a', 'b'] })
   t.match(body, { object: 'list', model: ENCODER, usage: { prompt_tokens: Number } })
