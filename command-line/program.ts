@@ -11,6 +11,7 @@ import { defineImport } from './commands/import.ts'
 import { defineKey } from './commands/key.ts'
 import { defineLogs, definePs, defineStop } from './commands/loaded-models.ts'
 import { defineLogLevel } from './commands/log-level.ts'
+import { defineOpen } from './commands/open.ts'
 import { definePlugins } from './commands/plugins.ts'
 import { definePull, definePulls } from './commands/pull.ts'
 import { defineReload } from './commands/reload.ts'
@@ -29,6 +30,7 @@ import { fitText, outputWidth, wrapLines } from './output.ts'
 const EXAMPLES = `
 Examples:
   corral serve                                   serve models on http://127.0.0.1:11435
+  corral open                                    open the server's page in the browser, as its admin
   corral search qwen3 8b                         look for a model at the hubs
   corral pull Qwen/Qwen3-0.6B-GGUF               download a model
   corral run corral/tiny-chat                    chat in the terminal
@@ -84,7 +86,7 @@ Exit codes:
 
 /** The commands by what people do with them, in the order of the help. */
 const GROUPS: [heading: string, defines: ((program: Command, context: CommandContext) => void)[]][] = [
-  ['Chat and serve:', [defineServe, defineRun, definePs, defineTop, defineStop, defineLogs, defineBench]],
+  ['Chat and serve:', [defineServe, defineOpen, defineRun, definePs, defineTop, defineStop, defineLogs, defineBench]],
   ['Models:', [defineSearch, definePull, definePulls, defineList, defineShow, defineRm, defineImport, defineConvert]],
   ['This machine:', [defineDoctor, defineRuntime, defineConfig, definePlugins, defineCompletion, defineVersion]],
   [

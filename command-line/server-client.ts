@@ -8,6 +8,8 @@ import { CommandFailure, EXIT, exitCodeFor, interruption } from './command-failu
 export interface ServerClient {
   /** Such as `http://127.0.0.1:11435`. */
   readonly address: string
+  /** Whether it is asked by its private socket. */
+  readonly bySocket: boolean
   /**
    * Gives the reply's JSON; aborting `signal` closes the connection.
    * @throws CommandFailure with the server's own message when it refuses
@@ -91,6 +93,7 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
 
   return {
     address,
+    bySocket: socket !== undefined,
     uninterrupted: () => createClient({ address, socket, ...(why !== undefined && { why }), apiKey, signal: NEVER }),
     async json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal) {
       const either = signal ? AbortSignal.any([signal, ended]) : ended

@@ -25,6 +25,8 @@ const ADVICE: Record<ErrorCode, string> = {
     'Over the network, models come from public servers only: pull on the server itself, or see `downloads.private_addresses`.',
   path_not_allowed:
     'Over the network, files are imported from `storage.import_roots` only: import on the server itself.',
+  link_refused:
+    'The link of `corral open` is for a browser of the same user; `corral open --print` makes one for others.',
   hub_forbidden:
     'The repository is private or gated. The message says where to accept its terms, and which token to set.',
   model_not_found:
@@ -38,6 +40,7 @@ const ADVICE: Record<ErrorCode, string> = {
     'The answer has ended, or was lost for longer than `limits.resume`, or was never one that can be continued. Send the request again.',
   key_not_found: '`corral key list` shows the keys.',
   capture_not_found: '`corral capture list` shows the captures.',
+  session_not_found: 'The session has ended, or the request came by none. `GET /api/sessions` lists those there are.',
   route_not_found: 'There is nothing at this address; [programs](programs.md) lists the base addresses.',
   method_not_allowed: 'The address takes other methods; the header `Allow` lists them.',
   reader_stalled: 'The client read nothing of its answer for `limits.reader_stall`.',
@@ -47,6 +50,7 @@ const ADVICE: Record<ErrorCode, string> = {
   key_exists: 'The name is taken: `corral key rotate` gives that key a new secret.',
   trial_running: 'Somebody measures this model with other settings (`corral bench`): wait until that has ended.',
   invalid_config: '`corral config check` shows each mistake with line and column. The former settings stay in force.',
+  link_ended: 'A link of `corral open` works once, for a minute: run it again.',
   body_too_large: 'The body is larger than `body_limit`.',
   unsupported_encoding:
     'The body is compressed in a way that corral does not read; the message lists those that it does.',

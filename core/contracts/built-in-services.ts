@@ -82,6 +82,8 @@ declare module './callers.ts' {
   interface Caller {
     /** When its key ends, in ISO 8601; absent where it does not. */
     readonly expires?: string
+    /** The session of a browser that it came by, and when that ends, in ISO 8601. */
+    readonly session?: { readonly id: string; readonly expires: string }
   }
 }
 

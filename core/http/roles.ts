@@ -30,7 +30,7 @@ export function requireRole(caller: { role: Role; name?: string }, needed: Role 
 /** A sentence that tells a caller how to get a role that it has not. */
 export function howToGetRole({ name }: { name?: string }, needed: Role): string {
   return needed === 'admin' && name === undefined
-    ? "Use the corral command as the user who runs the server, or send an admin's key (corral key create <name> --role admin)."
+    ? "Use the corral command as the user who runs the server (corral open, for a browser), or send an admin's key (corral key create <name> --role admin)."
     : `Ask the admin of this server for a key with the role "${needed}" (corral key create <name> --role ${needed}).`
 }
 

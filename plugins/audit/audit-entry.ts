@@ -19,6 +19,7 @@ export const AuditEntrySchema = Loose(
     requestId: Type.Optional(Type.String({ description: 'As in the header x-request-id and in the log' })),
     traceId: Type.Optional(Type.String({ description: 'Of the trace that the caller named in traceparent' })),
     key: Type.Optional(Type.String({ description: "Name of the caller's key" })),
+    session: Type.Optional(Type.String({ description: 'Id of the session of a browser that it came by' })),
     role: Type.Optional(Type.Enum([...ROLES])),
     address: Type.Optional(Type.String({ description: '"local" by the private socket' })),
     surface: Type.Optional(Type.String({ description: 'The API that was asked, such as api-openai' })),
@@ -37,7 +38,7 @@ export const AuditEntrySchema = Loose(
     event: Type.Optional(
       Type.String({
         description:
-          'In the place of a request: started, stopped, key_created, key_replaced, key_revoked, refusals_omitted, lines_lost, capture_ended …'
+          'In the place of a request: started, stopped, key_created, key_replaced, key_revoked, session_created, session_ended, refusals_omitted, lines_lost, capture_ended …'
       })
     ),
     by: Type.Optional(Type.String({ description: 'What an event came from, such as keys.json' }))
@@ -77,6 +78,7 @@ export function entryOf(request: FastifyRequest, now: Date): AuditEntry {
     requestId: id,
     ...(record.trace && { traceId: record.trace.traceId }),
     ...(caller.name !== undefined && { key: caller.name }),
+    ...(caller.session && { session: caller.session.id }),
     // Of a caller who is not known, it would only say what others may without a key.
     ...(status !== 401 && { role: caller.role }),
     address: caller.address,

@@ -3,8 +3,8 @@ import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
 import { RATE_LIMIT_HEADERS } from '../../core/http/rate-limit-headers.ts'
 import { requireRole } from '../../core/http/roles.ts'
-import { hostAllowed, type OriginPattern, originAllowed } from './host-and-origin.ts'
-import type { KnownKey } from './key-store.ts'
+import { hostAllowed, type OriginPattern, originAllowed, quoted, requireSameOrigin } from './host-and-origin.ts'
+import type { KnownCredential } from './key-store.ts'
 
 interface AccessRules {
   /** Whether the `Host` header of a request must name this machine, and whether an address will do as a name. */
@@ -13,7 +13,7 @@ interface AccessRules {
   hostNames(): ReadonlySet<string>
   origins(): readonly OriginPattern[]
   /** @throws CorralError `unauthorized` or `rate_limited` */
-  findCaller(request: FastifyRequest): Promise<{ caller: Caller; key?: KnownKey }>
+  findCaller(request: FastifyRequest): Promise<{ caller: Caller; key?: KnownCredential }>
 }
 
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
@@ -71,6 +71,7 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
         if (error instanceof CorralError && error.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
         throw error
       }
+      if (request.caller.session && origin !== undefined) requireSameOrigin(origin, host)
       const role = request.routeOptions.config?.role ?? 'user'
       if (role !== 'anyone') app.connectionGuard.takeFor(request.caller.turn, request.raw.socket)
       requireRole(request.caller, role)
@@ -99,9 +100,4 @@ function answerPreflight({ headers }: FastifyRequest, reply: FastifyReply): Fast
   }
   // Browsers may remember the answer for ten minutes.
   return reply.code(204).headers({ 'access-control-allow-methods': METHODS, 'access-control-max-age': '600' }).send()
-}
-
-function quoted(header: string | undefined): string {
-  const text = header ?? ''
-  return JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)
 }

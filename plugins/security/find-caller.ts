@@ -6,33 +6,65 @@ import { type Caller, keylessCaller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
 import { FailedAttempts } from './failed-attempts.ts'
 import { isLoopbackHost } from './host-and-origin.ts'
-import type { KeyStore, KnownKey } from './key-store.ts'
+import type { KeyStore, KnownCredential } from './key-store.ts'
+import { endedSession, isSessionText, type SessionStore } from './session-store.ts'
 
 /** Tells whether an address is one of a proxy whose word for the client's address counts. */
 export type TrustedProxies = (address: string, hop: number) => boolean
 
 interface CallerRules {
   keys: KeyStore
+  sessions: Pick<SessionStore, 'find'>
+  guesses: Guesses
   /** Requests that need no key where they come from this machine. */
   keyless: Pick<WeakSet<IncomingMessage>, 'has'>
   /** Callers of other machines need no key, as long as there is none. */
   insecure(): boolean
   proxies: TrustedProxies
-  log: Pick<FastifyBaseLogger, 'warn'>
+}
+
+/** Wrong keys and links by the addresses that sent them. */
+export interface Guesses {
+  attempts: FailedAttempts
+  /**
+   * Counts one.
+   * @returns what it is refused for: that, or `rate_limited` where there were too many
+   */
+  refuse(address: string, sent: string, refusal: CorralError): CorralError
+}
+
+export function countGuesses(log: Pick<FastifyBaseLogger, 'warn'>): Guesses {
+  const attempts = new FailedAttempts()
+  const say = boundedLog(log)
+  return {
+    attempts,
+    refuse(address, sent, refusal) {
+      const { wait, first } = attempts.fail(address, sent)
+      if (wait === 0) {
+        if (first) say({ address, code: refusal.code }, 'A request had a wrong API key, or a link that was used up.')
+        return refusal
+      }
+      if (first) say({ address }, 'Too many wrong API keys from one address: its wrong ones are refused for a while.')
+      return new CorralError(
+        'rate_limited',
+        `Too many requests with wrong API keys came from ${address}. Wait ${wait} s, and send a key that this server knows; with one, requests are answered all the time.`,
+        { retryAfter: wait }
+      )
+    }
+  }
 }
 
 /**
  * Finds out who sends a request.
  * @throws CorralError `unauthorized` without a key where one is needed; `rate_limited` after too many wrong ones
  */
-export function callerFinder({ keys, keyless, insecure, proxies, log }: CallerRules) {
-  const attempts = new FailedAttempts()
-  const say = boundedLog(log)
+export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxies }: CallerRules) {
+  const { attempts, refuse } = guesses
 
   /** The first of the keys that were sent that is right. */
-  async function rightKey(sent: readonly string[], address: string): Promise<KnownKey | undefined> {
+  async function rightKey(sent: readonly string[], address: string): Promise<KnownCredential | undefined> {
     for (const text of sent) {
-      const found = keys.find(text)
+      const found = sessions.find(text) ?? keys.find(text)
       const key = found instanceof Promise ? await found : found
       if (!key) continue
       if (key.isLong) return key
@@ -45,24 +77,7 @@ export function callerFinder({ keys, keyless, insecure, proxies, log }: CallerRu
     return undefined
   }
 
-  function refuseWrongKey(sent: readonly string[], address: string): CorralError {
-    const { wait, first } = attempts.fail(address, sent[0]!)
-    if (wait === 0) {
-      if (first) say({ address }, 'A request had a wrong API key.')
-      return new CorralError(
-        'unauthorized',
-        `The API key of the request is none that this server knows: it may be mistyped, revoked or expired. ${HOW_TO_SEND}`
-      )
-    }
-    if (first) say({ address }, 'Too many wrong API keys from one address: its wrong ones are refused for a while.')
-    return new CorralError(
-      'rate_limited',
-      `Too many requests with wrong API keys came from ${address}. Wait ${wait} s, and send a key that this server knows; with one, requests are answered all the time.`,
-      { retryAfter: wait }
-    )
-  }
-
-  return async (request: FastifyRequest): Promise<{ caller: Caller; key?: KnownKey }> => {
+  return async (request: FastifyRequest): Promise<{ caller: Caller; key?: KnownCredential }> => {
     // Core knows its private socket; whoever can open it could read the key file as well.
     if (request.caller.isLocal) return { caller: { ...request.caller, role: 'admin' } }
     const { raw } = request
@@ -78,11 +93,13 @@ export function callerFinder({ keys, keyless, insecure, proxies, log }: CallerRu
     // Also where no key is required yet: the first one may have been made a moment ago.
     const key = sent.length > 0 ? await rightKey(sent, address) : undefined
     if (key) return { caller: { ...key.caller, turn: key.caller.owner, address }, key }
+    // Whoever had one is told that it ended, rather than taken for somebody else.
+    if (sent.some(isSessionText)) throw refuse(address, sent[0]!, endedSession())
     // Behind a proxy nobody counts as this machine, whatever address is forwarded: clients can write that header too.
     const isNear = isLoopbackHost(peer) && !isProxied
     if (isNear && sent.length === 0 && keyless.has(raw)) return { caller: keylessCaller(address) }
     if (keys.required) {
-      if (sent.length > 0) throw refuseWrongKey(sent, address)
+      if (sent.length > 0) throw refuse(address, sent[0]!, wrongKey())
       throw new CorralError('unauthorized', `This server needs an API key, and the request has none. ${HOW_TO_SEND}`)
     }
     if (insecure() || isNear) return { caller: keylessCaller(address) }
@@ -91,6 +108,13 @@ export function callerFinder({ keys, keyless, insecure, proxies, log }: CallerRu
       `Without an API key only programs on the server's own machine may use it${isProxied ? ', not those behind a proxy' : ''}. Ask its admin for a key (corral key create <name>). ${HOW_TO_SEND}`
     )
   }
+}
+
+function wrongKey(): CorralError {
+  return new CorralError(
+    'unauthorized',
+    `The API key of the request is none that this server knows: it may be mistyped, revoked or expired. ${HOW_TO_SEND}`
+  )
 }
 
 const HOW_TO_SEND = 'Send "Authorization: Bearer <key>" or "x-api-key: <key>".'

@@ -1,4 +1,5 @@
 import { BlockList, isIP } from 'node:net'
+import { CorralError } from '../../core/errors.ts'
 
 /*
  * Whether a request was meant for this server, and by a page that may use it: the `Host` and `Origin` headers.
@@ -99,7 +100,33 @@ export function originAllowed(
   if (!(scheme in DEFAULT_PORTS)) return false
   const name = hostOf(authority)
   if (name === undefined) return false
-  return isLoopbackHost(name) || (host !== undefined && withPort(authority, scheme) === withPort(host, scheme))
+  return isLoopbackHost(name) || isSameOrigin(header, host)
+}
+
+/** Whether a page of this origin came from where its request goes to. */
+function isSameOrigin(origin: string, host: string | undefined): boolean {
+  const [, scheme, authority] = /^(https?):\/\/([^\s/?#@\\]+)$/i.exec(origin) ?? []
+  if (scheme === undefined || host === undefined) return false
+  return withPort(authority!, scheme.toLowerCase()) === withPort(host, scheme.toLowerCase())
+}
+
+/**
+ * Refuses what pages of other origins send, also of those that may use the server otherwise: sessions are for the
+ * server's own page.
+ * @throws CorralError `origin_not_allowed`
+ */
+export function requireSameOrigin(origin: string, host: string | undefined): void {
+  if (isSameOrigin(origin, host)) return
+  throw new CorralError(
+    'origin_not_allowed',
+    `Pages from ${quoted(origin)} may have no session here: sessions are for the server's own page. Use an API key there; a proxy must pass on the header Host.`
+  )
+}
+
+/** A header for an error, cut where it is long. */
+export function quoted(header: string | undefined): string {
+  const text = header ?? ''
+  return JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)
 }
 
 function withPort(authority: string, scheme: string): string {

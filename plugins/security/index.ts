@@ -7,11 +7,13 @@ import { ConfigError } from '../../core/config/config-error.ts'
 import { messageOf } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { accessHooks } from './access-hook.ts'
-import { callerFinder, type TrustedProxies } from './find-caller.ts'
+import { callerFinder, countGuesses, type TrustedProxies } from './find-caller.ts'
 import { HOST_PATTERN, isLoopbackHost, nameKey, ORIGIN_PATTERN, originPattern } from './host-and-origin.ts'
 import { keyFilePath } from './key-file.ts'
 import { keyRoutes } from './key-routes.ts'
 import { LONG_KEY, openKeyStore } from './key-store.ts'
+import { sessionRoutes } from './session-routes.ts'
+import { SessionStore } from './session-store.ts'
 import { whoAmIRoute } from './who-am-i.ts'
 
 export default definePlugin({
@@ -61,6 +63,9 @@ export default definePlugin({
       hooks.administered({ change, target, by: 'keys.json' })
     )
     warnOfShort(options.api_keys, log)
+    const sessions = new SessionStore(log, (change, target, by) => hooks.administered({ change, target, by }))
+    const guesses = countGuesses(log)
+    let { hosts } = options
     /** Addresses of further listeners, with the settings that name them. */
     const admitted: { host: string; setting: string }[] = []
     const judge = (host: string, port: number, setting?: string): Exposure => {
@@ -110,12 +115,13 @@ export default definePlugin({
           },
           hostNames: () => hostNames,
           origins: () => origins,
-          findCaller: callerFinder({ keys, keyless, insecure: () => insecure, proxies, log })
+          findCaller: callerFinder({ keys, sessions, guesses, keyless, insecure: () => insecure, proxies })
         })
       ),
       routes: async app => {
         await app.register(keyRoutes(keyFilePath(paths), keys))
         await app.register(whoAmIRoute(keys))
+        await app.register(sessionRoutes({ sessions, host: config.host, names: () => hosts, refuse: guesses.refuse }))
       },
       check(next: typeof options) {
         trustedProxies(next.trusted_proxies)
@@ -128,11 +134,15 @@ export default definePlugin({
       reload(next: typeof options) {
         trusted = trustedProxies(next.trusted_proxies)
         insecure = next.insecure
+        hosts = next.hosts
         hostNames = namesOf(next)
         origins = next.origins.map(originPattern)
         if (keys.configure(next.api_keys)) warnOfShort(next.api_keys, log)
       },
-      stop: () => keys.close()
+      stop() {
+        sessions.close()
+        keys.close()
+      }
     }
   }
 })

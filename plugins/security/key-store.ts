@@ -16,14 +16,19 @@ const WATCHED_INTERVAL = 2000
 /** How long answers of a key that was revoked have to say so before their connections are cut (milliseconds). */
 const LAST_WORDS = 400
 
-/** A key that the server accepts. */
-export interface KnownKey {
+/** What requests may show to be let in: a key, or a session of a browser. */
+export interface KnownCredential {
   /** What callers with it are, wherever they call from. */
-  readonly caller: Omit<Caller, 'turn' | 'address'> & { readonly owner: string; readonly name: string }
+  readonly caller: Omit<Caller, 'turn' | 'address'>
   /** Whether it is so long that nobody finds it by trying. */
   readonly isLong: boolean
   /** Has the answer cut off soon after the key is revoked, if it has not ended by itself. */
   track(response: ServerResponse): void
+}
+
+/** A key that the server accepts. */
+export interface KnownKey extends KnownCredential {
+  readonly caller: KnownCredential['caller'] & { readonly name: string }
 }
 
 /** The keys that the server accepts: those of the configuration, and those in the key file. */
@@ -208,8 +213,8 @@ function configuredKey(key: string, index: number): RevocableKey & { digest: Buf
   }
 }
 
-/** What ends the answers of a key. */
-function revocation(): Pick<RevocableKey, 'track' | 'revoke'> & { signal: AbortSignal } {
+/** What ends the answers of a key or session. */
+export function revocation(): Pick<RevocableKey, 'track' | 'revoke'> & { signal: AbortSignal } {
   const controller = new AbortController()
   // One listener for each open request.
   setMaxListeners(0, controller.signal)

@@ -23,8 +23,8 @@ const BudgetSchema = Type.Object(
 const WhoAmISchema = Type.Object(
   {
     role: Type.Enum([...ROLES]),
-    how: Type.Enum(['key', 'keyless', 'private_socket'], { description: 'What the request was let in for' }),
-    keyless: Type.Boolean({ description: 'Whether it was let in without a key' }),
+    how: Type.Enum(['key', 'session', 'keyless', 'private_socket'], { description: 'What the request was let in for' }),
+    keyless: Type.Boolean({ description: 'Whether it was let in with neither a key nor a session' }),
     keys_required: Type.Boolean({ description: 'Whether this server answers nobody without a key' }),
     key: Type.Optional(
       Type.Object({
@@ -35,7 +35,8 @@ const WhoAmISchema = Type.Object(
       })
     ),
     budgets: Type.Array(BudgetSchema, { description: 'What is left of the limits in time, over all models' }),
-    how_to_get_more: Type.Optional(Type.String({ description: 'How to become admin, for all who are not' }))
+    session: Type.Optional(Type.Object({ id: Type.String(), expires_at: Type.String({ format: 'date-time' }) })),
+    more: Type.Optional(Type.String({ description: 'How to become admin, for all who are not' }))
   },
   { title: 'WhoAmI' }
 )
@@ -60,18 +61,26 @@ export function whoAmIRoute(keys: Pick<KeyStore, 'required'>): FastifyPluginAsyn
 }
 
 function describe(caller: Caller, required: boolean, budgets: readonly BudgetState[], now: number): WhoAmI {
-  const how = caller.isLocal ? 'private_socket' : caller.name === undefined ? 'keyless' : 'key'
+  const { role, name, session } = caller
+  const how = wayIn(caller)
   return {
-    role: caller.role,
+    role,
     how,
-    keyless: how !== 'key',
+    keyless: how === 'keyless' || how === 'private_socket',
     keys_required: required,
-    ...(caller.name !== undefined && { key: keyOf(caller, caller.name) }),
+    ...(name !== undefined && { key: keyOf(caller, name) }),
+    ...(session && { session: { id: session.id, expires_at: session.expires } }),
     budgets: budgets.map(({ name, limit, used, reset }) => {
       return { name, limit, remaining: Math.max(0, limit - used), resets_at: moment(now + reset) }
     }),
-    ...(caller.role !== 'admin' && { how_to_get_more: howToGetRole(caller, 'admin') })
+    ...(role !== 'admin' && { more: howToGetRole(caller, 'admin') })
   }
+}
+
+function wayIn({ isLocal, session, name }: Caller): WhoAmI['how'] {
+  if (isLocal) return 'private_socket'
+  if (session) return 'session'
+  return name === undefined ? 'keyless' : 'key'
 }
 
 function keyOf({ models, bounds, budgets, expires }: Caller, name: string): NonNullable<WhoAmI['key']> {

@@ -328,6 +328,27 @@ t.test('the audit log, captures and levels of the log', async t => {
   await caller.call(t, 'setLogLevel', 400, { body: { part: 'nothing', level: 'warn' } })
 })
 
+t.test('sessions of browsers', async t => {
+  const { address } = await caller.call(t, 'createSessionLink', 200, { body: {} })
+  const body = { token: address.split('#open=')[1] }
+  const { key } = await caller.call(t, 'createSession', 200, { body })
+  await caller.call(t, 'createSession', 410, { body })
+  const session = { local: false, headers: { authorization: `Bearer ${key}` } }
+  await caller.call(t, 'whoAmI', 200, session)
+  await caller.call(t, 'createSessionLink', 200, { body: {}, ...session })
+  const { sessions } = await caller.call(t, 'listSessions', 200)
+  await caller.call(t, 'endOwnSession', 404)
+  await caller.call(t, 'endOwnSession', 200, session)
+  await caller.call(t, 'whoAmI', 401, session)
+  await caller.call(t, 'endSession', 404, { params: { id: sessions[0].id } })
+  const link = await caller.call(t, 'createSessionLink', 200, { body: { uid: 65534 } })
+  await caller.call(t, 'createSession', 403, { body: { token: link.address.split('#open=')[1] } })
+  const again = await caller.call(t, 'createSessionLink', 200, { body: {} })
+  await caller.call(t, 'createSession', 200, { body: { token: again.address.split('#open=')[1] } })
+  const [{ id }] = (await caller.call(t, 'listSessions', 200)).sessions
+  await caller.call(t, 'endSession', 200, { params: { id } })
+})
+
 // The last of all: from the first key on nothing is answered without one.
 t.test('the configuration is read again', async t => {
   await caller.call(t, 'reloadConfig', 200)

@@ -13,10 +13,10 @@ t.test('callers are told who they are, before and after there are keys', async t
   t.match(body.budgets, [{ name: 'requests_per_day', limit: 100, remaining: 100 }])
   t.notOk('key' in body)
   const refused = await corral.json('/api/keys')
-  t.ok(refused.body.error.endsWith(body.how_to_get_more), 'in the words of a refusal')
+  t.ok(refused.body.error.endsWith(body.more), 'in the words of a refusal')
   const local = await whoAmI(corral, { local: true })
   t.match(local.body, { role: 'admin', how: 'private_socket', keyless: true })
-  t.notOk('how_to_get_more' in local.body, 'nobody is more than an admin')
+  t.notOk('more' in local.body, 'nobody is more than an admin')
 
   const expires = new Date(Date.now() + 3_600_000).toISOString()
   const limits = { requests_per_day: 5, tokens_per_minute: 1000, max_tokens: 50 }
@@ -30,7 +30,7 @@ t.test('callers are told who they are, before and after there are keys', async t
   const before = (await whoAmI(corral, alice)).body
   t.match(before, { role: 'user', how: 'key', keyless: false, keys_required: true })
   t.same(before.key, { name: 'alice', expires_at: expires, models: [DEMO], limits })
-  t.match(before.how_to_get_more, /Ask the admin .*corral key create <name> --role admin/)
+  t.match(before.more, /Ask the admin .*corral key create <name> --role admin/)
 
   const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
   const answer = await corral.json('/api/chat', chat, alice)
@@ -49,7 +49,7 @@ t.test('callers are told who they are, before and after there are keys', async t
   const root = await corral.json('/api/keys', { name: 'root', role: 'admin' }, { local: true })
   const { body: admin } = await whoAmI(corral, bearer(root.body.key))
   t.match(admin, { role: 'admin', how: 'key', key: { name: 'root' }, budgets: [{ limit: 100, remaining: 100 }] })
-  t.notOk('how_to_get_more' in admin)
+  t.notOk('more' in admin)
 })
 
 t.test('without the books there are no budgets to tell of', async t => {

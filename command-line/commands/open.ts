@@ -1,0 +1,109 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { pathToFileURL } from 'node:url'
+import type { Command } from 'commander'
+import { messageOf } from '../../core/errors.ts'
+import type { CommandContext } from '../context.ts'
+import { printNote, printText } from '../output.ts'
+import type { ServerClient } from '../server-client.ts'
+import { withServer } from '../server-connection.ts'
+
+/** How long a program that opens links has to fail (milliseconds): some go on for as long as the browser does. */
+const PATIENCE = 3000
+
+export function defineOpen(program: Command, context: CommandContext): void {
+  program
+    .command('open')
+    .description("open the server's page in the browser, as its admin")
+    .option('--print', 'print the link, for a browser elsewhere')
+    .addHelpText(
+      'after',
+      `
+The link works once, within a minute, and makes an admin of whoever opens it: the page gets a session of twelve hours, which
+also ends with the server. "corral audit" tells of it. Over ssh, and where there is no display, the link is printed.
+Without the rights of an admin, open the server's address itself; where keys are needed the page asks for one.
+
+Over ssh the server's port has to be reachable from the browser's machine:
+  ssh -L 11435:localhost:11435 <server>
+
+Examples:
+  corral open
+  corral open --print`
+    )
+    .action(async ({ print }: { print?: boolean }) => {
+      await withServer(context, 'fail', ({ client }) => openPage(client, context.env, print ?? false))
+    })
+}
+
+async function openPage(client: ServerClient, env: NodeJS.ProcessEnv, print: boolean): Promise<void> {
+  const way = print ? { missing: undefined } : wayToOpen(process.platform, env)
+  if ('missing' in way) return await printLink(client, way.missing)
+  // Other users of the machine can read the arguments of programs: where that is so, they must be of no use to them.
+  const link = await linkOf(client, process.platform === 'linux' ? process.getuid!() : undefined)
+  const place = process.platform === 'darwin' ? await privatePage(link) : link.href
+  const failure = await run(way.command, [...way.arguments, place])
+  if (failure !== undefined) return await printLink(client, `${way.command} failed (${failure})`)
+  printNote(`Opened ${new URL(link.pathname, link).href} in the browser, as the server's admin for twelve hours.`)
+}
+
+/** @param why it is not opened; undefined where nobody wanted that */
+async function printLink(client: ServerClient, why: string | undefined): Promise<void> {
+  const link = await linkOf(client, undefined)
+  const reason = why === undefined ? '' : `The link is not opened here, since ${why}. `
+  printNote(`${reason}It works once, within a minute, and makes an admin of whoever opens it:`)
+  printText(link.href)
+}
+
+async function linkOf(client: ServerClient, uid: number | undefined): Promise<URL> {
+  const { address } = await client.json<{ address: string }>('POST', '/api/sessions/links', {
+    ...(uid !== undefined && { uid })
+  })
+  const link = new URL(address)
+  // Behind a proxy, how the command reaches the server is how a browser does.
+  return client.bySocket ? link : new URL(`${link.pathname}${link.hash}`, client.address)
+}
+
+/** The program that opens links, or why there is none. Pure. */
+export function wayToOpen(
+  platform: NodeJS.Platform,
+  env: NodeJS.ProcessEnv
+): { command: string; arguments: string[] } | { missing: string } {
+  if (env.SSH_CONNECTION || env.SSH_TTY) return { missing: 'this is a session over ssh' }
+  if (platform === 'darwin') return { command: 'open', arguments: [] }
+  if (platform === 'win32') return { command: 'rundll32', arguments: ['url.dll,FileProtocolHandler'] }
+  if (!env.DISPLAY && !env.WAYLAND_DISPLAY) return { missing: 'there is no display' }
+  return { command: 'xdg-open', arguments: [] }
+}
+
+/**
+ * A page that leads to the link, which only this user can read: the link is then in no program's arguments.
+ * @returns its address
+ */
+async function privatePage(link: URL): Promise<string> {
+  // Below the user's own temporary files, which the system tidies.
+  const path = join(await mkdtemp(join(tmpdir(), 'corral-open-')), 'open.html')
+  const page = `<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=${link.href}"><title>corral</title>\n`
+  await writeFile(path, page, { mode: 0o600, flag: 'wx' })
+  return pathToFileURL(path).href
+}
+
+/** Starts a program, and leaves it alone. @returns why it failed, undefined where it did not so far */
+async function run(command: string, args: string[]): Promise<string | undefined> {
+  const child = spawn(command, args, { stdio: 'ignore', detached: true })
+  const patience = new AbortController()
+  try {
+    const ended = once(child, 'exit', { signal: patience.signal }).then(([code, signal]) =>
+      code === 0 ? undefined : `it ended with ${signal ?? `code ${code}`}`
+    )
+    return await Promise.race([ended, sleep(PATIENCE, undefined, { signal: patience.signal })])
+  } catch (error) {
+    return messageOf(error)
+  } finally {
+    patience.abort()
+    child.unref()
+  }
+}
