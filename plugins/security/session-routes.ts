@@ -70,8 +70,7 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
     app.post('/api/sessions/links', link, async (request, reply) => {
       const { token, ends } = sessions.makeLink(request.caller, request.body.uid ?? undefined)
       reply.header('cache-control', 'no-store')
-      const page = app.hasDecorator('web') ? app.getDecorator<{ path: string }>('web').path : '/'
-      const address = `${originFor(app, request, { host, names: names() })}${page}#open=${token}`
+      const address = `${originFor(app, request, { host, names: names() })}${app.web?.path ?? '/'}#open=${token}`
       return { address, expires_at: new Date(ends).toISOString() }
     })
 

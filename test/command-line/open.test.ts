@@ -23,7 +23,10 @@ function openerIn(t: Test, end: string) {
   writeFileSync(path, `#!/bin/sh\nprintf '%s' "$*" > '${called}'\n${end}\n`)
   chmodSync(path, 0o700)
   const env = { ...NO_SSH, DISPLAY: ':0', PATH: `${folder}${delimiter}${process.env.PATH}` }
-  return { env, link: () => until('the link is opened', () => (existsSync(called) ? readFileSync(called, 'utf8') : '')) }
+  return {
+    env,
+    link: () => until('the link is opened', () => (existsSync(called) ? readFileSync(called, 'utf8') : ''))
+  }
 }
 
 t.test('how a link is opened', async t => {
@@ -93,8 +96,9 @@ t.test('corral open', async t => {
 t.test('the link of a server with TLS', async t => {
   const folder = t.testdir({ 'cert.pem': localhostCertificate.cert, 'key.pem': localhostCertificate.key })
   const tls = `tls:\n  certificate: ${join(folder, 'cert.pem')}\n  key: ${join(folder, 'key.pem')}\n`
-  const server = await startCorral(t, { config: tls, ca: localhostCertificate.cert })
+  const server = await startCorral(t, { config: `${tls}web:\n  path: /chat\n`, ca: localhostCertificate.cert })
   const { stdout } = await corral(['open', '--print'], { home: server.home })
+  t.equal(new URL(stdout).pathname, '/chat', 'where the page is')
   t.equal(new URL(stdout).origin, `https://localhost:${new URL(server.url).port}`, 'a name that certificates have')
   t.equal(await use(server, stdout.trim()), 200)
 })
