@@ -1,5 +1,6 @@
 import { computed, type Signal, useComputed, useSignal, useSignalEffect } from '@preact/signals'
-import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { IconButton } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { resumeAnswers, say } from '../state/answering.ts'
 import { changeChat, chats, createChat, isReady, type OpenChat, openChat } from '../state/chats.ts'
@@ -8,6 +9,7 @@ import { lastModel } from '../state/preferences.ts'
 import { go } from '../state/route.ts'
 import { defaultModel } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
+import { ChatSettings } from './chat-settings.tsx'
 import { Composer } from './composer.tsx'
 import { MessageView } from './message-view.tsx'
 import { ModelPicker } from './model-picker.tsx'
@@ -67,11 +69,14 @@ function OldChat({ id }: { id: string }) {
     })
   }, [id])
   const chat = chats.value.get(id)!
+  const [isOpen, setOpen] = useState(false)
   return (
     <main class="view chat">
       <header class="view-head">
         <ModelPicker model={chat.model ?? ''} onChoose={model => void changeChat(id, { model })} />
         <h1 class="chat-title">{chat.title || texts.value.untitled}</h1>
+        <IconButton icon="settings" label={texts.value.chatSettings} onClick={() => setOpen(true)} />
+        {isOpen && <ChatSettings chat={chat} onClose={() => setOpen(false)} />}
       </header>
       {opened.value && <Conversation id={id} opened={opened.value} />}
       <Composer

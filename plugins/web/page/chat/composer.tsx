@@ -1,9 +1,12 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
+import { IconButton, notify } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { isRunning, runningCount, stop } from '../state/answering.ts'
 import type { Attachment, Chat } from '../state/conversation.ts'
+import { models } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
+import { readFiles } from './attachments.ts'
 
 /** The message field. Enter sends, Shift+Enter breaks the line, Escape stops the answer. */
 export function Composer(props: {
@@ -13,6 +16,9 @@ export function Composer(props: {
 }) {
   const t = texts.value
   const text = useSignal('')
+  const attachments = useSignal<Attachment[]>([])
+  const isDropTarget = useSignal(false)
+  const picker = useRef<HTMLInputElement>(null)
   const field = useRef<HTMLTextAreaElement>(null)
   useEffect(() => {
     // On a phone the keyboard would hide half of the page.
@@ -22,16 +28,42 @@ export function Composer(props: {
   runningCount.value
   const leaf = props.chat?.leaf
   const isBusy = leaf !== undefined && isRunning(leaf)
-  const isReady = text.value.trim() !== '' && props.model !== ''
+  const isReady = (text.value.trim() !== '' || attachments.value.length > 0) && props.model !== ''
+  const take = async (files: readonly File[]) => {
+    const capabilities = models.peek().find(({ name }) => name === props.model)?.capabilities ?? []
+    const read = await readFiles(files, capabilities)
+    attachments.value = [...attachments.peek(), ...read.attachments]
+    if (read.refused.length > 0) notify(read.refused.join(' '), true)
+  }
   const send = () => {
     if (!isReady || isBusy) return
     const said = text.value
+    const given = attachments.value
     text.value = ''
-    void props.onSend(said, [])
+    attachments.value = []
+    void props.onSend(said, given)
   }
   return (
     <form
-      class="composer"
+      class={`composer ${isDropTarget.value ? 'is-drop-target' : ''}`}
+      onDragOver={event => {
+        event.preventDefault()
+        isDropTarget.value = true
+      }}
+      onDragLeave={() => {
+        isDropTarget.value = false
+      }}
+      onDrop={event => {
+        event.preventDefault()
+        isDropTarget.value = false
+        void take([...(event.dataTransfer?.files ?? [])])
+      }}
+      onPaste={event => {
+        const files = [...(event.clipboardData?.files ?? [])]
+        if (files.length === 0) return
+        event.preventDefault()
+        void take(files)
+      }}
       onSubmit={event => {
         event.preventDefault()
         if (isBusy) stop(leaf)
@@ -39,6 +71,35 @@ export function Composer(props: {
       }}
     >
       <div class="composer-box">
+        {attachments.value.length > 0 && (
+          <ul class="attachments">
+            {attachments.value.map((attachment, index) => (
+              <li key={`${index} ${attachment.name}`} class="chip">
+                {attachment.kind === 'image' && <img src={attachment.data} alt="" />}
+                {attachment.name}
+                <IconButton
+                  icon="close"
+                  label={t.removeFile(attachment.name)}
+                  onClick={() => {
+                    attachments.value = attachments.value.filter(other => other !== attachment)
+                  }}
+                />
+              </li>
+            ))}
+          </ul>
+        )}
+        <input
+          ref={picker}
+          type="file"
+          multiple
+          hidden
+          aria-label={t.addFiles}
+          onChange={event => {
+            void take([...(event.currentTarget.files ?? [])])
+            event.currentTarget.value = ''
+          }}
+        />
+        <IconButton icon="clip" label={t.addFiles} class="clip" onClick={() => picker.current?.click()} />
         <textarea
           id="message"
           ref={field}

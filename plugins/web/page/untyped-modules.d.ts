@@ -9,3 +9,8 @@ declare module 'temml' {
   }
   export default temml
 }
+
+declare module 'pdfjs-dist/build/pdf.worker.mjs' {
+  /** What would run in a worker of its own. */
+  export const WorkerMessageHandler: unknown
+}

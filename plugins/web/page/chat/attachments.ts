@@ -1,0 +1,63 @@
+import type { Attachment } from '../state/conversation.ts'
+import { texts } from '../texts/texts.ts'
+
+/** Bytes of a file that is taken: what is larger does not fit a request. */
+const LARGEST = 20_000_000
+/** Characters of a text that is taken; models would not read more. */
+const LONGEST_TEXT = 400_000
+
+/**
+ * Reads files that were dropped, pasted or chosen.
+ * @param capabilities of the model that will be asked
+ * @returns what goes with the message, and why others do not
+ */
+export async function readFiles(
+  files: readonly File[],
+  capabilities: readonly string[]
+): Promise<{ attachments: Attachment[]; refused: string[] }> {
+  const t = texts.peek()
+  const attachments: Attachment[] = []
+  const refused: string[] = []
+  for (const file of files) {
+    const { name, type, size } = file
+    if (size > LARGEST) refused.push(t.fileTooLarge(name))
+    else if (type.startsWith('image/')) {
+      if (!capabilities.includes('vision')) refused.push(t.modelBlind(name))
+      else attachments.push({ name, type, kind: 'image', data: await dataAddress(file) })
+    } else if (type.startsWith('audio/')) {
+      if (!capabilities.includes('audio')) refused.push(t.modelDeaf(name))
+      else attachments.push({ name, type, kind: 'audio', data: await dataAddress(file) })
+    } else {
+      try {
+        const text = type === 'application/pdf' ? await readPdf(file) : await readText(file)
+        if (text.trim() === '') refused.push(t.fileEmpty(name))
+        else attachments.push({ name, type: 'text/plain', kind: 'text', data: text.slice(0, LONGEST_TEXT) })
+      } catch {
+        refused.push(t.fileUnknown(name))
+      }
+    }
+  }
+  return { attachments, refused }
+}
+
+/** @throws TypeError for what is no text */
+async function readText(file: File): Promise<string> {
+  const text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer())
+  if (text.includes('\0')) throw new TypeError('binary')
+  return text
+}
+
+/** The text of a PDF's pages. */
+async function readPdf(file: File): Promise<string> {
+  const { textOfPdf } = await import('./pdf-text.ts')
+  return await textOfPdf(await file.arrayBuffer())
+}
+
+function dataAddress(file: File): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader()
+    reader.onload = () => resolve(String(reader.result))
+    reader.onerror = () => reject(reader.error)
+    reader.readAsDataURL(file)
+  })
+}
