@@ -17,7 +17,8 @@ function feedOf(...seen: Seen[]) {
         looks.set(topic, (looks.get(topic) ?? 0) + 1)
         if (topic === 'build' && records.has('broken')) throw new Error('It is broken.')
         return [...records.values()].filter(record => record.topic === topic)
-      }
+      },
+      forget() {}
     },
     { error: (...said: unknown[]) => void logged.push(said) }
   )

@@ -59,10 +59,12 @@ interface Attached extends StateFollower {
  * last change that it had: one that is slow gets what it missed from the log, or all anew.
  */
 export class SharedStateFeed implements StateFeed {
-  readonly #records: Pick<StateRecords, 'of'>
+  readonly #records: Pick<StateRecords, 'of' | 'forget'>
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #followers = new Set<Attached>()
   readonly #held = new Map<StateTopic, Map<string, Held>>()
+  /** What the last looks gave. */
+  readonly #seen = new Map<StateTopic, readonly Seen[]>()
   #epoch = ''
   #version = 0
   /** The last changes, up to `#version`. */
@@ -74,7 +76,7 @@ export class SharedStateFeed implements StateFeed {
   #timer: { due: number; handle: NodeJS.Timeout } | undefined
   #forgetting: NodeJS.Timeout | undefined
 
-  constructor(records: Pick<StateRecords, 'of'>, log: Pick<FastifyBaseLogger, 'error'>) {
+  constructor(records: Pick<StateRecords, 'of' | 'forget'>, log: Pick<FastifyBaseLogger, 'error'>) {
     this.#records = records
     this.#log = log
   }
@@ -132,6 +134,8 @@ export class SharedStateFeed implements StateFeed {
     this.#forgetting = setTimeout(() => {
       this.#epoch = ''
       this.#held.clear()
+      this.#seen.clear()
+      this.#records.forget()
       this.#changes = []
       this.#kept = 0
     }, LINGER).unref()
@@ -179,10 +183,12 @@ export class SharedStateFeed implements StateFeed {
 
   /** Adds what has changed of a topic. @returns whether something of it moves */
   #compare(topic: StateTopic, now: number, change: Change): boolean {
+    const all = this.#records.of(topic, now)
+    if (all === this.#seen.get(topic)) return false
     const before = this.#held.get(topic)
     const held = new Map<string, Held>()
     let moves = false
-    for (const seen of this.#records.of(topic, now)) {
+    for (const seen of all) {
       moves ||= isMoving(seen)
       const known = before?.get(seen.key)
       const isSame = known !== undefined && accessKey(known.access) === accessKey(seen.access)
@@ -199,6 +205,7 @@ export class SharedStateFeed implements StateFeed {
     }
     for (const [key, known] of before ?? []) if (!held.has(key)) remember(change, 'removed', known)
     this.#held.set(topic, held)
+    this.#seen.set(topic, all)
     return moves
   }
 

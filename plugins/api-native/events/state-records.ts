@@ -32,15 +32,24 @@ interface ModelFacts {
   aliases: string
   pinned: boolean
   failure: CorralError | undefined
-  value: StateValue<'model'>
+  seen: Seen
+}
+
+/** The records of all models, with what says that they are still the same. */
+interface ModelRecords {
+  /** Models and settings, each compared by its identity. */
+  made: readonly unknown[]
+  aliases: string
+  facts: ReadonlyMap<Model, ModelFacts>
+  seen: readonly Seen[]
 }
 
 /** Reads the records of each topic from their owners. */
 export class StateRecords {
   readonly #deps: Dependencies
   readonly #startedAt = new Date(Date.now() - process.uptime() * 1000).toISOString()
-  /** Models are many and change seldom. */
-  readonly #models = new WeakMap<Model, ModelFacts>()
+  /** Models may be thousands, and change seldom. */
+  #models: ModelRecords | undefined
   /** By their ids. */
   #pulls = new Map<string, { at: number; value: PullReply }>()
 
@@ -48,8 +57,11 @@ export class StateRecords {
     this.#deps = deps
   }
 
-  /** @param now epoch milliseconds */
-  of(topic: StateTopic, now: number): Seen[] {
+  /**
+   * @param now epoch milliseconds
+   * @returns the same list as before only where nothing has changed
+   */
+  of(topic: StateTopic, now: number): readonly Seen[] {
     const { scheduler, downloads, drain } = this.#deps
     switch (topic) {
       case 'server': {
@@ -73,25 +85,41 @@ export class StateRecords {
     }
   }
 
-  #modelRecords(): Seen[] {
+  /** Forgets what is kept to compare with. */
+  forget(): void {
+    this.#models = undefined
+    this.#pulls.clear()
+  }
+
+  #modelRecords(): readonly Seen[] {
     const { catalog, scheduler, config } = this.#deps
     const { models, defaults, limits } = config
     const settings = { models, defaults, limits } as typeof config
     const names = new Map<string, string[]>()
     for (const { alias, model } of catalog.aliases()) names.set(model.key, [...(names.get(model.key) ?? []), alias])
-    return catalog.list().map(model => {
-      const own = names.get(model.key)
-      const aliases = own ? JSON.stringify(own) : ''
-      const pinned = settingsFor(settings, model).pin
-      const failure = scheduler.loadFailure(model)
-      let facts = this.#models.get(model)
-      if (facts?.aliases !== aliases || facts.pinned !== pinned || facts.failure !== failure) {
-        const why = failure && { failure: { code: failure.code, message: failure.message } }
-        facts = { aliases, pinned, failure, value: { ...localRecord(model, NATIVE_NAMING, own), pinned, ...why } }
-        this.#models.set(model, facts)
-      }
-      return { topic: 'model', key: facts.value.name, value: facts.value, access: model }
-    })
+    const list = catalog.list()
+    const last = this.#models
+    const aliases = JSON.stringify([...names])
+    const made = [models, defaults, limits, ...list, ...list.map(model => scheduler.loadFailure(model))]
+    const isSame = last?.aliases === aliases && last.made.length === made.length
+    if (isSame && made.every((one, at) => one === last.made[at])) return last.seen
+    const facts = new Map(
+      list.map(model => {
+        const own = names.get(model.key)
+        const now = {
+          aliases: `${own}`,
+          pinned: settingsFor(settings, model).pin,
+          failure: scheduler.loadFailure(model)
+        }
+        const before = last?.facts.get(model)
+        const isKnown =
+          before?.aliases === now.aliases && before.pinned === now.pinned && before.failure === now.failure
+        return [model, isKnown ? before : { ...now, seen: modelSeen(model, own, now) }] as const
+      })
+    )
+    const seen = [...facts.values()].map(({ seen }) => seen)
+    this.#models = { made, aliases, facts, seen }
+    return seen
   }
 
   /** Progress is shown by hundredths, and once a second where it is slower. */
@@ -127,6 +155,16 @@ export function isMoving({ topic, value }: StateRecord): boolean {
   if (topic === 'engine') return value.state === 'loaded' && value.running > 0
   if (topic === 'pull') return value.state === 'downloading'
   return topic === 'build' && value.status !== undefined
+}
+
+function modelSeen(
+  model: Model,
+  aliases: readonly string[] | undefined,
+  { pinned, failure }: Pick<ModelFacts, 'pinned' | 'failure'>
+): Seen {
+  const why = failure && { failure: { code: failure.code, message: failure.message } }
+  const value = { ...localRecord(model, NATIVE_NAMING, aliases), pinned, ...why }
+  return { topic: 'model', key: value.name, value, access: model }
 }
 
 const hundredths = (fraction: number) => Math.floor(fraction * 100) / 100
