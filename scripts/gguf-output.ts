@@ -5,7 +5,8 @@ export interface OutputTensor {
   name: string
   /** Rows are along the first dimension. */
   shape: number[]
-  fill: TensorFill
+  /** Or the numbers themselves, which become F16. */
+  fill: TensorFill | Float32Array
 }
 
 /** A value of GGUF metadata: whole numbers are uint32, others float32, lists of numbers int32 or float32 as a whole. */
@@ -29,6 +30,8 @@ const TENSOR: Record<TensorFill, { type: number; bytes: (weights: number) => num
   ones: { type: 0, bytes: weights => weights * 4 }
 }
 
+const formatOf = ({ fill }: OutputTensor) => TENSOR[typeof fill === 'string' ? fill : 'f16']
+
 /** How many weights a tensor has. */
 export function weightsOf({ shape }: OutputTensor): number {
   return shape.reduce((all, length) => all * length, 1)
@@ -48,7 +51,7 @@ export function* ggufPieces(
   const infos: Buffer[] = []
   let offset = 0
   for (const tensor of tensors) {
-    const { type, bytes } = TENSOR[tensor.fill]
+    const { type, bytes } = formatOf(tensor)
     infos.push(text(tensor.name), u32(tensor.shape.length), ...tensor.shape.map(u64), u32(type), u64(offset))
     offset += padded(bytes(weightsOf(tensor)))
   }
@@ -64,8 +67,11 @@ function* dataOf(tensor: OutputTensor, random: (bytes: Buffer) => void): Generat
   const weights = weightsOf(tensor)
   // Numbers keep their size from layer to layer; those of biases are those of their layer.
   const scale = 1 / Math.sqrt(tensor.shape.length > 1 ? weights / tensor.shape.at(-1)! : weights) / SPREAD
-  for (let left = weights; left > 0; left -= CHUNK) yield pieceOf(tensor.fill, Math.min(CHUNK, left), scale, random)
-  const size = TENSOR[tensor.fill].bytes(weights)
+  const { fill } = tensor
+  if (typeof fill === 'string') {
+    for (let left = weights; left > 0; left -= CHUNK) yield pieceOf(fill, Math.min(CHUNK, left), scale, random)
+  } else yield Buffer.from(Uint16Array.from(fill, half).buffer)
+  const size = formatOf(tensor).bytes(weights)
   yield Buffer.alloc(padded(size) - size)
 }
 
@@ -102,7 +108,7 @@ function createRandom(seed: number): (bytes: Buffer) => void {
   }
 }
 
-/** A number between -1 and 1 as F16. */
+/** A number of at most 65504 as F16. */
 function half(value: number): number {
   const size = Math.abs(value)
   const sign = value < 0 ? 0x8000 : 0

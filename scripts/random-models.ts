@@ -20,7 +20,7 @@ const scale = (name: string, length: number): OutputTensor => ({
   fill: 'ones'
 })
 const linear = (name: string, from: number, to: number) => [weights(name, from, to), bias(name, to)]
-const norm = (name: string) => [scale(name, ENCODER_WIDTH), bias(name, ENCODER_WIDTH)]
+const norm = (name: string, width = ENCODER_WIDTH) => [scale(name, width), bias(name, width)]
 const layers = (count: number, layer: (index: number) => OutputTensor[]) =>
   Array.from({ length: count }, (_, i) => layer(i)).flat()
 
@@ -38,12 +38,24 @@ const SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 const CHARACTERS = [...'abcdefghijklmnopqrstuvwxyz0123456789.,;:!?\'"()-']
 const TOKEN = { normal: 1, control: 3 }
 
+/** What a random encoder can be given. */
+interface EncoderOptions {
+  /** Numbers of an embedding, a multiple of 32. */
+  width?: number
+  /** Whole words that are tokens, those of a list with the same meaning: they start as the same vector. */
+  words?: readonly (readonly string[])[]
+}
+
 /**
- * The bytes of a model of the BERT architecture: one that makes embeddings of 64 numbers (the mean of its tokens'), or
- * one that scores documents by a classification head.
+ * The bytes of a model of the BERT architecture: one that makes embeddings (the mean of its tokens'), or one that scores
+ * documents by a classification head.
  */
-export function randomEncoder(purpose: 'embedding' | 'reranker', seed = 1): Buffer {
-  const tokens = [...SPECIAL, ...CHARACTERS.flatMap(one => [`▁${one}`, one])]
+export function randomEncoder(
+  purpose: 'embedding' | 'reranker',
+  seed = 1,
+  { width = ENCODER_WIDTH, words = [] }: EncoderOptions = {}
+): Buffer {
+  const tokens = [...SPECIAL, ...CHARACTERS.flatMap(one => [`▁${one}`, one]), ...words.flat().map(word => `▁${word}`)]
   const metadata = {
     'general.architecture': 'bert',
     'general.type': 'model',
@@ -51,7 +63,7 @@ export function randomEncoder(purpose: 'embedding' | 'reranker', seed = 1): Buff
     'general.file_type': 1,
     'bert.block_count': LAYERS,
     'bert.context_length': CONTEXT,
-    'bert.embedding_length': ENCODER_WIDTH,
+    'bert.embedding_length': width,
     'bert.feed_forward_length': FEED_FORWARD,
     'bert.attention.head_count': HEADS,
     'bert.attention.layer_norm_epsilon': 1e-12,
@@ -69,25 +81,38 @@ export function randomEncoder(purpose: 'embedding' | 'reranker', seed = 1): Buff
     'tokenizer.ggml.mask_token_id': 4
   }
   const tensors = [
-    weights('token_embd', ENCODER_WIDTH, tokens.length),
+    tokenEmbeddings(width, tokens.length, words),
     // What is added to others rather than multiplied with them must not be F16.
-    { ...weights('token_types', ENCODER_WIDTH, 2), fill: 'f32' as const },
-    weights('position_embd', ENCODER_WIDTH, CONTEXT),
-    ...norm('token_embd_norm'),
+    { ...weights('token_types', width, 2), fill: 'f32' as const },
+    weights('position_embd', width, CONTEXT),
+    ...norm('token_embd_norm', width),
     ...layers(LAYERS, i => [
-      ...linear(`blk.${i}.attn_q`, ENCODER_WIDTH, ENCODER_WIDTH),
-      ...linear(`blk.${i}.attn_k`, ENCODER_WIDTH, ENCODER_WIDTH),
-      ...linear(`blk.${i}.attn_v`, ENCODER_WIDTH, ENCODER_WIDTH),
-      ...linear(`blk.${i}.attn_output`, ENCODER_WIDTH, ENCODER_WIDTH),
-      ...norm(`blk.${i}.attn_output_norm`),
-      ...linear(`blk.${i}.ffn_up`, ENCODER_WIDTH, FEED_FORWARD),
-      ...linear(`blk.${i}.ffn_down`, FEED_FORWARD, ENCODER_WIDTH),
-      ...norm(`blk.${i}.layer_output_norm`)
+      ...linear(`blk.${i}.attn_q`, width, width),
+      ...linear(`blk.${i}.attn_k`, width, width),
+      ...linear(`blk.${i}.attn_v`, width, width),
+      ...linear(`blk.${i}.attn_output`, width, width),
+      ...norm(`blk.${i}.attn_output_norm`, width),
+      ...linear(`blk.${i}.ffn_up`, width, FEED_FORWARD),
+      ...linear(`blk.${i}.ffn_down`, FEED_FORWARD, width),
+      ...norm(`blk.${i}.layer_output_norm`, width)
     ])
   ]
   // The score of a document: tanh of a layer, then a layer with one number.
-  const head = [...linear('cls', ENCODER_WIDTH, ENCODER_WIDTH), ...linear('cls.output', ENCODER_WIDTH, 1)]
+  const head = [...linear('cls', width, width), ...linear('cls.output', width, 1)]
   return Buffer.concat([...ggufPieces(metadata, purpose === 'reranker' ? [...tensors, ...head] : tensors, seed)])
+}
+
+/** Random vectors of all tokens; the last ones are of words, of which some mean the same. */
+function tokenEmbeddings(width: number, tokens: number, words: readonly (readonly string[])[]): OutputTensor {
+  if (words.length === 0) return weights('token_embd', width, tokens)
+  // The digits of large sines are as good as chance.
+  const fill = Float32Array.from({ length: width * tokens }, (_, i) => ((Math.sin(i) * 43758.5453) % 1) / 2)
+  let at = tokens - words.flat().length
+  for (const { length } of words) {
+    const first = fill.slice(at * width, (at + 1) * width)
+    for (let alike = 0; alike < length; alike++) fill.set(first, at++ * width)
+  }
+  return { name: 'token_embd.weight', shape: [width, tokens], fill }
 }
 
 /** Pixels along an image's sides, and along those of the squares that are seen as one. */
@@ -256,7 +281,7 @@ const ARRAY = 9
 const VALUE_BYTES: Record<number, number> = { 4: 4, 5: 4, 6: 4, 7: 1 }
 
 /** The keys of the demo model, each with the bytes of the key and its value. */
-function readKeys(bytes: Buffer): Map<string, Buffer> {
+export function readKeys(bytes: Buffer): Map<string, Buffer> {
   const keys = new Map<string, Buffer>()
   let at = 24
   const length = () => {

@@ -36,6 +36,19 @@ export interface Conversion {
    * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`
    */
   convert(variant: StoredVariant, dtype: string, waiting: Waiting): Promise<ConvertedModel>
+  /**
+   * Writes a GGUF with weights of another type.
+   * @param shards the files of its weights: where each is, and the name by which llama.cpp finds it beside the others
+   * @param target of a file that is not there; nothing is left there where it fails
+   * @throws CorralError `invalid_option`, `invalid_request` where the weights are quantized already, `runtime_missing`,
+   * `conversion_failed`, `insufficient_storage`
+   */
+  quantize(
+    shards: readonly { source: string; path: string }[],
+    target: string,
+    dtype: string,
+    waiting: Waiting
+  ): Promise<void>
   counts(): ConversionCounts
   /** What was made of a variant, by type. */
   list(variant: StoredVariant): Promise<ConvertedModel[]>

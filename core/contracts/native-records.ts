@@ -345,7 +345,7 @@ export type WorkStep = Static<typeof WorkStepSchema>
 /** What it cost, as Ollama's clients read it. Where no answer was requested there are no counts. */
 export const CountersSchema = Type.Object({
   total_duration: Nanoseconds('From the request to the end of the answer'),
-  load_duration: Nanoseconds('That the request waited for the model to load'),
+  load_duration: Nanoseconds('Until the model had loaded, or was found to be loaded'),
   prompt_eval_count: Type.Optional(Type.Integer({ description: 'Tokens of the prompt' })),
   prompt_eval_duration: Type.Optional(Nanoseconds('Reading them')),
   eval_count: Type.Optional(Type.Integer({ description: 'Tokens of the answer' })),

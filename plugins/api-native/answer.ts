@@ -3,9 +3,9 @@ import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type AnswerWriter, type Question, streamedAnswer, wholeAnswer } from '../../core/answers/pipeline.ts'
 import { type EngineSettings, settingsFor } from '../../core/config/model-settings.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../core/contracts/engines.ts'
-import type { Lease } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { Framing } from '../../core/contracts/native-api.ts'
+import type { RequestRecord } from '../../core/http/request-record.ts'
 import { ANSWER_ERRORS, nativeRoute } from '../../core/http/response-schemas.ts'
 import { requireRole } from '../../core/http/roles.ts'
 import { catalogFor } from '../../core/models/allowed-models.ts'
@@ -63,14 +63,23 @@ const now = () => new Date().toISOString()
 const EMPTY: Fragment = { content: '', thinking: '', toolCalls: [] }
 const MS_TO_NS = 1e6
 
+/**
+ * Nanoseconds until a request had its model: those of its load, or until it was found to be loaded. Never 0, as in Ollama,
+ * whose clients take that for a field that is missing.
+ * @param began when the request came, of `performance.now()`
+ */
+export function timeToModel({ loadDuration, waitBegan = performance.now() }: RequestRecord, began: number): number {
+  return Math.ceil((loadDuration > 0 ? loadDuration : waitBegan - began) * MS_TO_NS)
+}
+
 interface AnswerContext {
   /** As the request names it. */
   model: string
   shape: AnswerShape
   framing: Framing
-  /** When the request came, of `process.hrtime`. */
-  began: bigint
-  lease: Lease
+  /** When the request came, of `performance.now()`. */
+  began: number
+  record: RequestRecord
   loadOnly: boolean
   /** How many of the likeliest tokens are listed at each position. */
   topLogprobs: number
@@ -158,13 +167,13 @@ class NativeAnswer implements AnswerWriter {
   /** Why it ended and what it cost; durations are nanoseconds. */
   #ending(): Record<string, unknown> {
     const { usage, timing } = this.#last
-    const { turns } = this.#context
+    const { began, record, turns } = this.#context
     return {
       done: true,
       done_reason: this.#reason,
       ...(turns && { context: contextOf([...turns, { role: 'assistant', content: this.#text }]) }),
-      total_duration: Number(process.hrtime.bigint() - this.#context.began),
-      load_duration: Math.round(this.#context.lease.loadDuration * MS_TO_NS),
+      total_duration: Math.round((performance.now() - began) * MS_TO_NS),
+      load_duration: timeToModel(record, began),
       prompt_eval_count: usage?.promptTokens ?? 0,
       prompt_eval_duration: Math.round((timing?.prompt ?? 0) * MS_TO_NS),
       eval_count: usage?.completionTokens ?? 0,
@@ -194,7 +203,7 @@ async function answer(
   turns?: readonly Turn[]
 ): Promise<unknown> {
   const { scheduler, streams } = deps
-  const began = process.hrtime.bigint()
+  const began = performance.now()
   const model = nameOf(body)
   const name = parseRequestedName(model)
   const keepAlive = parseKeepAlive(body.keep_alive)
@@ -223,14 +232,14 @@ async function answer(
     variant,
     overflow: options.overflow ?? truncation(body) ?? (deps.truncates ? 'drop_oldest' : settings.overflow)
   }
-  const open = (whole: boolean) => (lease: Lease) =>
+  const open = (whole: boolean) => () =>
     new NativeAnswer(
       {
         model,
         shape,
         framing,
         began,
-        lease,
+        record: request.record,
         loadOnly,
         topLogprobs: body.top_logprobs ?? 0,
         turns: loadOnly ? undefined : turns

@@ -11,6 +11,7 @@ import { requireRole } from '../../core/http/roles.ts'
 import { catalogFor } from '../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
+import { timeToModel } from './answer.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
 
@@ -45,7 +46,7 @@ const embedRoute = nativeRoute('Answers', 'embed', 'Embed texts', {
         model: Type.String({ description: 'As requested' }),
         embeddings: Type.Array(Embedding),
         total_duration: Nanoseconds('From the request to the reply'),
-        load_duration: Nanoseconds('That the request waited for the model to load'),
+        load_duration: Nanoseconds('Until the model had loaded, or was found to be loaded'),
         prompt_eval_count: Type.Integer({ description: 'Tokens in all texts' })
       })
     )
@@ -72,15 +73,15 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
-    app.post('/embed', embedRoute, async ({ body }, reply) => {
-      const began = process.hrtime.bigint()
+    app.post('/embed', embedRoute, async ({ body, record }, reply) => {
+      const began = performance.now()
       const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
-      const { vectors, promptTokens, loadDuration } = await embed(body, texts, reply, body)
+      const { vectors, promptTokens } = await embed(body, texts, reply, body)
       return {
         model: nameOf(body),
         embeddings: vectors,
-        total_duration: Number(process.hrtime.bigint() - began),
-        load_duration: Math.round(loadDuration * 1e6),
+        total_duration: Math.round((performance.now() - began) * 1e6),
+        load_duration: timeToModel(record, began),
         prompt_eval_count: promptTokens
       }
     })
@@ -93,14 +94,13 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
 
   /**
    * One vector of length 1 for each text. Without texts the model is only loaded, or unloaded where `keep_alive` is 0.
-   * @returns `loadDuration` in milliseconds
    */
   async function embed(
     body: Static<(typeof embeddingsRoute)['schema']['body']>,
     texts: string[],
     reply: FastifyReply,
     { truncate, dimensions }: { truncate?: boolean | null; dimensions?: number | null } = {}
-  ): Promise<{ vectors: number[][]; promptTokens: number; loadDuration: number }> {
+  ): Promise<{ vectors: number[][]; promptTokens: number }> {
     const { caller } = reply.request
     const model = parseRequestedName(nameOf(body))
     const keepAlive = parseKeepAlive(body.keep_alive)
@@ -111,16 +111,15 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     if (loadOnly && keepAlive === 0) {
       requireRole(reply.request.caller, 'operator')
       scheduler.keepAlive(variant.model, 0)
-      return { ...none, loadDuration: 0 }
+      return none
     }
     const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }
     const question = { operation: 'embeddings' as const, body: { input: texts }, lease }
     return await askOnce(deps, reply, question, async (lease, { input }, tally) => {
-      const { loadDuration } = lease
-      if (loadOnly) return { ...none, loadDuration }
+      if (loadOnly) return none
       const limits = { truncate: truncate ?? deps.truncates, ...(load.num_ctx !== undefined && { most: load.num_ctx }) }
       const { vectors, promptTokens } = await embedChunked(lease, input, tally, limits)
-      return { vectors: vectors.map(vector => shortened(vector, dimensions ?? undefined)), promptTokens, loadDuration }
+      return { vectors: vectors.map(vector => shortened(vector, dimensions ?? undefined)), promptTokens }
     })
   }
 }

@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import type { ModelNaming, NativeApi } from '../../core/contracts/native-api.ts'
-import { CorralError } from '../../core/errors.ts'
+import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { isGone } from '../../core/http/client-gone.ts'
 import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { Loose } from '../../core/http/request-fields.ts'
@@ -82,20 +82,30 @@ export function profileRoutes(
   }
 }
 
-/** Clients look for Ollama's own message: `model 'x' not found`. */
+/** Clients look for Ollama's own messages: `model 'x' not found`, `the input length exceeds the context length`. */
 export function likeOllama(failure: CorralError, body: unknown): CorralError {
-  if (failure.code !== 'model_not_found' || typeof body !== 'object' || body === null) return failure
-  // The missing model is the one that a new model is made from, not the new one.
-  const { from, found, model, name, source } = body as Record<string, unknown>
-  const missing = [found === undefined && from, model, name, source].find(
-    text => typeof text === 'string' && text !== ''
-  )
-  if (missing === undefined) return failure
-  const { message, param, details } = failure
-  return new CorralError('model_not_found', `model '${missing}' not found. ${message}`, {
+  const { code, message, param, details } = failure
+  const ollamas = typeof body === 'object' && body !== null && messageOfOllama(code, body as Record<string, unknown>)
+  if (!ollamas) return failure
+  return new CorralError(code, `${ollamas}. ${message}`, {
     ...(param !== undefined && { param }),
     ...(details && { details })
   })
+}
+
+/** What Ollama says of a failure, where clients go by its words. */
+function messageOfOllama(code: ErrorCode, body: Record<string, unknown>): string | undefined {
+  const { from, found, model, name, source, input, truncate } = body
+  if (code === 'context_exceeded') {
+    const cut = input !== undefined && truncate !== false
+    return cut ? 'input after truncation exceeds maximum context length' : 'the input length exceeds the context length'
+  }
+  if (code !== 'model_not_found') return undefined
+  // The missing model is the one that a new model is made from, not the new one.
+  const missing = [found === undefined && from, model, name, source].find(
+    text => typeof text === 'string' && text !== ''
+  )
+  return missing === undefined ? undefined : `model '${missing}' not found`
 }
 
 async function noAccount(): Promise<never> {

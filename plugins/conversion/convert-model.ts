@@ -111,17 +111,21 @@ async function linkInput(variant: StoredVariant, work: string): Promise<string> 
   for (const { path } of variant.files) {
     if (/\.(py|pyc|bin|pt|pth|pkl|ckpt)$/i.test(path)) continue
     const source = join(variant.directory, ...path.split('/'))
-    const target = join(input, ...path.split('/'))
-    await mkdir(dirname(target), { recursive: true })
-    try {
-      await symlink(source, target)
-    } catch (error) {
-      // Windows wants a privilege for symbolic links, and none for hard ones.
-      if (!isSystemError(error, 'EPERM', 'ENOSYS')) throw error
-      await link(source, target)
-    }
+    await linkFile(source, join(input, ...path.split('/')))
   }
   return input
+}
+
+/** Gives a file another path too, for tools that go by names. */
+export async function linkFile(source: string, target: string): Promise<void> {
+  await mkdir(dirname(target), { recursive: true })
+  try {
+    await symlink(source, target)
+  } catch (error) {
+    // Windows wants a privilege for symbolic links, and none for hard ones.
+    if (!isSystemError(error, 'EPERM', 'ENOSYS')) throw error
+    await link(source, target)
+  }
 }
 
 async function hasProjector(input: string): Promise<boolean> {

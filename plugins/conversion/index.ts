@@ -9,6 +9,7 @@ import { convertModel, openConversionLog } from './convert-model.ts'
 import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
 import { type DtypePlan, diskNeed, planDtype } from './dtypes.ts'
 import { type ConverterPython, type EnvironmentOptions, PythonOptions, preparePython } from './python-environment.ts'
+import { quantizeGguf } from './quantize-gguf.ts'
 import { SharedWork } from './shared-work.ts'
 
 export default definePlugin({
@@ -35,6 +36,8 @@ interface ConversionService extends Conversion {
   stop(): Promise<void>
 }
 
+/** What GGUFs are quantized as, one after the other; no variant's folder. */
+const QUANTIZING = ''
 /** Separates a variant's folder from a type in the keys of conversions; part of neither. */
 const SEPARATOR = '\n'
 
@@ -155,6 +158,14 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
         } finally {
           release()
         }
+      })
+    },
+
+    async quantize(shards, target, dtype, waiting) {
+      const signal = waiting.signal ?? new AbortController().signal
+      await inTurn(QUANTIZING, signal, async () => {
+        const { executables } = await runtimes.build(waiting)
+        await quantizeGguf(executables.quantize, { shards, target, dtype }, waiting)
       })
     },
 

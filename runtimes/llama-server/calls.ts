@@ -244,7 +244,8 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   /**
    * The input, or the tokens of its beginning where it is longer than the context.
    * @param most tokens, where these are fewer
-   * @throws CorralError `context_exceeded` where it is longer than `most` and must not be cut
+   * @throws CorralError `context_exceeded` where it is longer than `most` and must not be cut, or where nothing of it would be
+   * left
    */
   async function fitting(
     input: string | readonly number[],
@@ -265,7 +266,18 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     // What is behind that is cut off in any case. A character that is cut in two is no text.
     const head = input.slice(0, longestText(room + 1)).replace(/[\ud800-\udbff]$/, '')
     const whole = await tokensOf(head, true, signal)
-    return whole.length <= room ? head : cutTokens(whole, await tokensOf(head, false, signal), room)
+    if (whole.length <= room) return head
+    const plain = await tokensOf(head, false, signal)
+    const added = whole.length - plain.length
+    if (added >= room) {
+      // Without a token of the text it would be the same vector for every text.
+      throw new CorralError(
+        'context_exceeded',
+        `Nothing of the text is left where it is cut to ${Math.min(contextSize, most)} tokens, of which the model itself needs ${added}. Ask for a larger context with num_ctx.`,
+        { details: { n_ctx: Math.min(contextSize, most) } }
+      )
+    }
+    return cutTokens(whole, plain, room)
   }
 
   const tokens: Partial<Engine> = {

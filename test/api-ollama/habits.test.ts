@@ -42,6 +42,10 @@ t.test('num_ctx bounds texts to embed', async t => {
     status: 400,
     body: { code: 'context_exceeded', n_prompt_tokens: whole.body.prompt_eval_count, n_ctx: 5 }
   })
+  t.match(await embed({ input: text, options: { num_ctx: 2 } }), {
+    status: 400,
+    body: { code: 'context_exceeded', n_ctx: 2, error: /^input after truncation exceeds maximum context length\. / }
+  })
   const fits = await embed({ input: text, truncate: false, options: { num_ctx: whole.body.prompt_eval_count } })
   t.strictSame(fits.body.embeddings, whole.body.embeddings)
 })
@@ -172,4 +176,17 @@ t.test('streams are lines of JSON, whatever Accept says', async t => {
   const events = await corral.send('/api/chat', body, accept)
   t.match(events.headers.get('content-type'), 'text/event-stream')
   await events.text()
+})
+
+t.test('the time until a model is there is never 0', async t => {
+  const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false, options: greedy }
+  for (const [path, body] of [
+    ['/ollama/api/chat', chat],
+    ['/ollama/api/chat', chat],
+    ['/ollama/api/generate', { ...chat, prompt: 'Hello' }],
+    ['/ollama/api/embed', { model: 'random/encoder', input: 'blue' }]
+  ] as const) {
+    const { load_duration, total_duration } = (await corral.json(path, body)).body
+    t.ok(load_duration > 0 && total_duration >= load_duration, `${path}: ${load_duration} of ${total_duration}`)
+  }
 })

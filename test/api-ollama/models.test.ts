@@ -223,6 +223,30 @@ t.test('a model is made of a file that was sent', async t => {
   })
 })
 
+t.test('a GGUF is quantized', async t => {
+  const events: any[] = []
+  for await (const event of await client.create({ model: 'me/q4', from: DEMO, quantize: 'q4_K_M', stream: true })) {
+    events.push(event)
+  }
+  t.equal(events.at(-1).status, 'success')
+  const steps = events.filter(({ status }) => status === 'quantizing model to Q4_K_M')
+  t.ok(steps.length > 0 && steps.at(-1).completed === steps.at(-1).total, 'its progress is told')
+  t.match(await client.show({ model: 'me/q4' }), { details: { format: 'gguf', quantization_level: 'Q4_K_M' } })
+  t.equal(typeof (await ask('me/q4')), 'string')
+  t.ok((await ask(DEMO)).length > 0, 'its source stays what it is')
+  if ((await head()) === 404) await upload(bytes)
+  await client.create({ model: 'me/q8', files: { 'tiny.gguf': digest }, quantize: 'Q8_0' } as never)
+  t.match(await client.show({ model: 'me/q8' }), { details: { quantization_level: 'Q8_0' } })
+  t.strictSame(
+    readdirSync(join(corral.home, 'models'), { recursive: true, encoding: 'utf8' }).filter(name =>
+      /\.work\b/.test(name)
+    ),
+    [],
+    'nothing is left of the work'
+  )
+  await client.delete({ model: 'me/q8' })
+})
+
 t.test('a SafeTensors model is made of its folder', async t => {
   const folder: Record<string, Buffer> = {
     'model.safetensors': safetensorsBytes(),
@@ -304,7 +328,7 @@ t.test('unsupported requests are refused with the reason', async t => {
     ['/create', { model: 'me/x', from: DEMO, files: { a: digest } }, 400, /one of them/],
     ['/create', { model: 'me/x', from: DEMO, adapters: { a: digest } }, 400, /LoRA/],
     ['/create', { model: 'me/x', from: DEMO, parameters: { num_ctx: 'many' } }, 400, /num_ctx/],
-    ['/create', { model: 'me/x', from: DEMO, quantize: 'q4_K_M' }, 400, /SafeTensors models only/],
+    ['/create', { model: 'me/x', from: 'me/q4', quantize: 'q8_0' }, 400, /Only weights in F16, F32 or BF16/],
     ['/create', { model: 'me/x', from: DEMO, quantize: 'q99' }, 400, /q99/],
     [
       '/create',

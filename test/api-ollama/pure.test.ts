@@ -136,6 +136,14 @@ t.test('words and numbers that clients look for', t => {
   })
   t.match(likeOllama(missing, { model: 'new', from: 'b' }), { message: /^model 'b' not found/ })
   t.equal(likeOllama(missing, undefined), missing)
+  const long = new CorralError('context_exceeded', 'The prompt has 8 tokens.', { details: { n_ctx: 3 } })
+  const exceeded = {
+    message: 'the input length exceeds the context length. The prompt has 8 tokens.',
+    details: { n_ctx: 3 }
+  }
+  t.match(likeOllama(long, { model: 'b', messages: [] }), exceeded)
+  t.match(likeOllama(long, { model: 'b', input: 'x', truncate: false }), exceeded)
+  t.match(likeOllama(long, { model: 'b', input: 'x' }), { message: /^input after truncation exceeds maximum context / })
   const other = new CorralError('invalid_request', 'No.')
   t.equal(likeOllama(other, { model: 'b' }), other)
   const parts = OLLAMA_VERSION.split('.')

@@ -104,6 +104,12 @@ t.test('names without an owner', async t => {
   writeFileSync(file, model(3))
   await store.import({ path: file, name: parseModelName('me/own') })
   t.match(await downloads.plan(plan('own'), {}), { present: true, reason: /was imported from/ }, 'no hub has it')
+  await store.import({ path: file, name: parseModelName('library/qwen3:30b') })
+  t.match(
+    await downloads.plan(plan('qwen3:8b'), {}),
+    { name: { owner: 'Qwen' }, present: false },
+    'what came from no hub is not taken for another variant of its name'
+  )
   await store.import({ path: file, name: parseModelName('other/tiny-gguf') })
   await t.rejects(downloads.plan(plan('tiny-gguf'), {}), {
     code: 'model_not_found',

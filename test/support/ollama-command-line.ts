@@ -5,7 +5,8 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
 
 const MODULE = 'github.com/ollama/ollama'
-const folder = join(packageRoot, '.cache', 'ollama')
+/** Where programs of Ollama's are kept. */
+export const ollamaFolder = join(packageRoot, '.cache', 'ollama')
 
 /**
  * Packages of Ollama's that its command line needs for being a server only. They hold llama.cpp, which takes long to
@@ -40,36 +41,55 @@ function goProgram(): string | undefined {
   return undefined
 }
 
+/** Go, a copy of Ollama's source to build from, and the environment to build in. */
+export interface OllamaSource {
+  go: string
+  directory: string
+  env: NodeJS.ProcessEnv
+}
+
+/**
+ * Ollama's source, of the release that the profile is tested against.
+ * @param copy the folder that it is copied to, below `.cache/ollama`; what was there is replaced
+ * @returns what it is built with, or why there is none
+ */
+export function ollamaSource(copy: string): OllamaSource | { missing: string } {
+  const go = goProgram()
+  if (go === undefined) return { missing: 'there is no Go to build it with' }
+  const env = { ...process.env, CGO_ENABLED: '0', GOFLAGS: '-mod=mod', GOTOOLCHAIN: 'local' }
+  const directory = join(ollamaFolder, copy)
+  rmSync(directory, { recursive: true, force: true })
+  mkdirSync(directory, { recursive: true })
+  let module: { Dir: string }
+  try {
+    const download = ['mod', 'download', '-json', `${MODULE}@v${OLLAMA_VERSION}`]
+    module = JSON.parse(execFileSync(go, download, { cwd: ollamaFolder, env, encoding: 'utf8', stdio: 'pipe' }))
+  } catch (error) {
+    return { missing: `its source cannot be had: ${String((error as { stderr?: unknown }).stderr ?? error)}` }
+  }
+  execFileSync('cp', ['-R', `${module.Dir}/.`, directory])
+  execFileSync('chmod', ['-R', 'u+w', directory])
+  return { go, directory, env }
+}
+
 /**
  * Ollama's own command line as a client, built from its source with Go in about a minute and kept in `.cache`.
  * @returns its path, or why there is none
  */
 export function ollamaCommandLine(): { path: string } | { missing: string } {
-  const path = join(folder, `ollama-${OLLAMA_VERSION}`)
+  const path = join(ollamaFolder, `ollama-${OLLAMA_VERSION}`)
   if (existsSync(path)) return { path }
-  const go = goProgram()
-  if (go === undefined) return { missing: 'there is no Go to build it with' }
-  const env = { ...process.env, CGO_ENABLED: '0', GOFLAGS: '-mod=mod', GOTOOLCHAIN: 'local' }
-  const source = join(folder, 'source')
-  rmSync(source, { recursive: true, force: true })
-  mkdirSync(source, { recursive: true })
-  let module: { Dir: string }
-  try {
-    const download = ['mod', 'download', '-json', `${MODULE}@v${OLLAMA_VERSION}`]
-    module = JSON.parse(execFileSync(go, download, { cwd: folder, env, encoding: 'utf8', stdio: 'pipe' }))
-  } catch (error) {
-    return { missing: `its source cannot be had: ${String((error as { stderr?: unknown }).stderr ?? error)}` }
-  }
-  execFileSync('cp', ['-R', `${module.Dir}/.`, source])
-  execFileSync('chmod', ['-R', 'u+w', source])
+  const source = ollamaSource('source')
+  if ('missing' in source) return source
+  const { go, directory, env } = source
   for (const [name, text] of Object.entries(STUBS)) {
-    const directory = join(source, name)
-    for (const file of readdirSync(directory)) if (file.endsWith('.go')) rmSync(join(directory, file))
-    writeFileSync(join(directory, 'stub.go'), text)
+    const stubbed = join(directory, name)
+    for (const file of readdirSync(stubbed)) if (file.endsWith('.go')) rmSync(join(stubbed, file))
+    writeFileSync(join(stubbed, 'stub.go'), text)
   }
   const flags = ['-ldflags', `-X ${MODULE}/version.Version=${OLLAMA_VERSION}`]
-  execFileSync(go, ['build', ...flags, '-o', `${path}.new`, '.'], { cwd: source, env, stdio: 'inherit' })
+  execFileSync(go, ['build', ...flags, '-o', `${path}.new`, '.'], { cwd: directory, env, stdio: 'inherit' })
   renameSync(`${path}.new`, path)
-  rmSync(source, { recursive: true, force: true })
+  rmSync(directory, { recursive: true, force: true })
   return { path }
 }

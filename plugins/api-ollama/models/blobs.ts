@@ -14,7 +14,7 @@ import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
 import { paced, UploadSpace, type UploadTurns } from './uploads.ts'
 
 const DAY = 24 * 3_600_000
-const PART = /^[0-9a-f]{32}\.part$/
+const PART = /^[0-9a-f]{32}\.(?:part|work)$/
 const BLOB = /^sha256-([0-9a-f]{64})$/
 
 interface Blob {
@@ -30,7 +30,7 @@ export class BlobStore {
   readonly #log: FastifyBaseLogger
   /** How often each blob is in use. */
   readonly #users = new Map<string, number>()
-  /** Uploads that are going on. */
+  /** Uploads that are going on, and folders of work. */
   readonly #parts = new Set<string>()
   readonly #space: UploadSpace
   #counted: Promise<void> | undefined
@@ -136,6 +136,20 @@ export class BlobStore {
     }
   }
 
+  /** Runs work with a folder on the disk of the models, which is removed afterwards. */
+  async withFolder<T>(work: (folder: string) => Promise<T>): Promise<T> {
+    const name = `${randomBytes(16).toString('hex')}.work`
+    const folder = join(this.#folder, name)
+    this.#parts.add(name)
+    try {
+      await mkdir(folder, { recursive: true })
+      return await work(folder)
+    } finally {
+      await rm(folder, { recursive: true, force: true })
+      this.#parts.delete(name)
+    }
+  }
+
   /** What an earlier process left counts too. */
   #countBlobs(): Promise<void> {
     this.#counted ??= (async () => {
@@ -152,7 +166,7 @@ export class BlobStore {
     this.#space.free(sha256)
   }
 
-  /** Removes unfinished uploads of an earlier process, and blobs that nobody used for a day. */
+  /** Removes unfinished uploads and work of an earlier process, and blobs that nobody used for a day. */
   async sweep(): Promise<void> {
     for (const name of await namesIn(this.#folder)) {
       const sha256 = BLOB.exec(name)?.[1]
@@ -160,7 +174,7 @@ export class BlobStore {
       if (!isLeft && (sha256 === undefined || this.#users.has(sha256))) continue
       const path = join(this.#folder, name)
       try {
-        if (isLeft) await rm(path, { force: true })
+        if (isLeft) await rm(path, { recursive: true, force: true })
         else if (Date.now() - (await stat(path)).mtimeMs > DAY) await this.#remove(sha256!)
       } catch (error) {
         this.#log.warn(error, `${path}, which no model needs, cannot be deleted`)

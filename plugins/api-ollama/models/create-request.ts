@@ -23,7 +23,7 @@ export const CreateRequestSchema = Titled('CreateRequest', {
     })
   ),
   license: Given(Type.Union([Type.String(), Type.Array(Type.String())])),
-  quantize: Text('Type that a SafeTensors model is converted to, such as q4_K_M'),
+  quantize: Text('Type of weights that the new model gets, such as q4_K_M; those it is made from are F16, F32 or BF16'),
   quantization: Text('The same as quantize'),
   modelfile: Text('All of this as the text of a Modelfile; the other fields take precedence'),
   stream: Given(Type.Boolean({ default: true }))

@@ -1,10 +1,10 @@
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { reportUnknownParameters } from '../../../core/answers/unknown-options.ts'
 import type { CoreConfig } from '../../../core/config/core-schema.ts'
-import type { AdoptRequest } from '../../../core/contracts/adopted-files.ts'
+import type { AdoptedFile, AdoptRequest } from '../../../core/contracts/adopted-files.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Conversion } from '../../../core/contracts/conversion.ts'
 import type { ModelDefaults } from '../../../core/contracts/models.ts'
@@ -143,8 +143,8 @@ async function copyModel(
 
 /**
  * @param source the model that it is made of, unless it is made of files
- * @throws CorralError `model_exists`, `invalid_request` saying what is wrong with the files, `insufficient_storage`,
- * `unsupported_capability` where weights would have to be quantized that corral does not quantize
+ * @throws CorralError `model_exists`, `invalid_request` saying what is wrong with the files, `insufficient_storage`, and
+ * what `Conversion.quantize` does
  */
 async function createModel(
   deps: MakingDependencies,
@@ -155,31 +155,38 @@ async function createModel(
   report: Report
 ): Promise<void> {
   refuseWhilePulled(deps.downloads, name)
-  const quantized = (format: StoredVariant['format'], present: string | undefined) =>
-    quantize === undefined ? defaults : withType(deps.conversion, defaults, quantize, format, present)
+  const dtype = quantize === undefined ? undefined : deps.conversion.requireDtype(quantize)
+  /** SafeTensors weights are converted when they are loaded: to the type that they are to be quantized to. */
+  const defaultsFor = (format: StoredVariant['format']) =>
+    dtype === undefined || format === 'gguf' ? defaults : { ...defaults, options: { ...defaults.options, dtype } }
   if (source) {
-    const own = quantized(source.format, source.metadata.quantization)
-    await makeOfModel(deps, source, name, mergedDefaults(source.defaults, own), signal, report)
+    const merged = mergedDefaults(source.defaults, defaultsFor(source.format))
+    const isThatType = source.metadata.quantization?.toLowerCase() === dtype
+    await makeOfModel(deps, source, name, merged, signal, report, isThatType ? undefined : dtype)
   } else if ('files' in wanted) {
     const digests = wanted.files.map(({ sha256 }) => sha256)
     await deps.blobs.use(digests, async paths => {
       report('parsing files')
       const model = await modelOf(wanted.files.map((file, index) => ({ ...file, path: paths[index]! })))
-      const own = mergedDefaults(undefined, quantized(model.format, undefined))
+      const own = mergedDefaults(undefined, defaultsFor(model.format))
       const origin = { kind: 'made' as const, from: 'files that were sent' }
-      await adopt(deps, { name, origin, ...model, ...(own && { defaults: own }) }, signal, report)
+      await adopt(deps, { name, origin, ...model, ...(own && { defaults: own }) }, signal, report, dtype)
     })
   }
 }
 
-/** Makes a model under another name: the same files, by link where that is possible. */
+/**
+ * Makes a model under another name: the same files, by link where that is possible.
+ * @param dtype that the weights of a GGUF are quantized to
+ */
 async function makeOfModel(
   deps: MakingDependencies,
   source: StoredVariant,
   name: ModelName,
   defaults: ModelDefaults | undefined,
   signal: AbortSignal,
-  report: Report
+  report: Report,
+  dtype?: string
 ): Promise<void> {
   const release = deps.storage.hold(source)
   try {
@@ -190,14 +197,60 @@ async function makeOfModel(
       sha256
     }))
     const origin = { kind: 'made' as const, from: source.publicName }
-    await adopt(deps, { name, format: source.format, origin, files, ...(defaults && { defaults }) }, signal, report)
+    await adopt(
+      deps,
+      { name, format: source.format, origin, files, ...(defaults && { defaults }) },
+      signal,
+      report,
+      dtype
+    )
   } finally {
     release()
   }
 }
 
-/** Stores a new model; one that it replaces is unloaded as soon as no request runs. */
+/**
+ * Stores a new model; one that it replaces is unloaded as soon as no request runs.
+ * @param dtype that the weights of a GGUF are quantized to
+ */
 async function adopt(
+  deps: MakingDependencies,
+  request: AdoptRequest,
+  signal: AbortSignal,
+  report: Report,
+  dtype: string | undefined
+): Promise<void> {
+  if (dtype === undefined || request.format !== 'gguf') return await store(deps, request, signal, report)
+  await deps.blobs.withFolder(async folder => {
+    const files = await quantizedFiles(deps.conversion, request.files, dtype, folder, signal, report)
+    await store(deps, { ...request, files }, signal, report)
+  })
+}
+
+/** The files of a GGUF model with weights of another type, which are one file in `folder` then. */
+async function quantizedFiles(
+  conversion: Conversion,
+  files: readonly AdoptedFile[],
+  dtype: string,
+  folder: string,
+  signal: AbortSignal,
+  report: Report
+): Promise<AdoptedFile[]> {
+  const isWeights = ({ role }: AdoptedFile) => role === 'model'
+  const weights = files.filter(isWeights)
+  const name = basename(weights[0]!.path, '.gguf').replace(/-\d{5}-of-\d{5}$/, '')
+  const path = `${name}-${dtype.toUpperCase()}.gguf`
+  await conversion.quantize(weights, join(folder, path), dtype, {
+    signal,
+    onProgress({ completed, total }) {
+      if (completed === undefined || total === undefined) return
+      report(`quantizing model to ${dtype.toUpperCase()}`, { digest: path, completed, total })
+    }
+  })
+  return [{ source: join(folder, path), path, role: 'model' }, ...files.filter(file => !isWeights(file))]
+}
+
+async function store(
   { storage, scheduler }: MakingDependencies,
   request: AdoptRequest,
   signal: AbortSignal,
@@ -219,23 +272,4 @@ async function adopt(
   })
   report('writing manifest')
   if (before && before.revision !== made.revision) scheduler.keepAlive(made.model, 0)
-}
-
-/** SafeTensors weights are converted when they are loaded: to the type that they are to be quantized to. */
-function withType(
-  conversion: Conversion,
-  defaults: ModelDefaults,
-  quantize: string,
-  format: StoredVariant['format'],
-  present: string | undefined
-): ModelDefaults {
-  const dtype = conversion.requireDtype(quantize)
-  if (format === 'safetensors') return { ...defaults, options: { ...defaults.options, dtype } }
-  if (present?.toLowerCase() === dtype) return defaults
-  throw new CorralError(
-    'unsupported_capability',
-    `corral quantizes SafeTensors models only (to the type in "quantize", or the option "dtype"); this one is a GGUF` +
-      `${present ? ` (${present})` : ''}. Leave "quantize" out, or pull the model in the quantization that you want.`,
-    { param: 'quantize' }
-  )
 }

@@ -130,7 +130,7 @@ type Meaning = { here: StoredVariant } | { model: string; reason?: string }
 /**
  * What a name means that is no hub's own: an alias or a short name.
  *
- * 1. A model that is here: it is brought up to date, from where it came.
+ * 1. A model that is here: it is brought up to date, from where it came. What came from no hub has no more variants there.
  * 2. What a publisher is known to offer under a name without an owner.
  *
  * @returns undefined for the names and addresses of hubs
@@ -146,7 +146,7 @@ function meaningOf({ catalog, hubs }: PlannerContext, text: string): Meaning | u
   const name = parseRequestedName(whole)
   const here = modelHere(catalog, name)
   if (here && name.owner !== undefined && modelKey(here.model) === modelKey(name)) return undefined
-  if (here) {
+  if (here && (here.origin.kind === 'hub' || catalog.find(name))) {
     const stored = requireFiles(here)
     if (stored.origin.kind !== 'hub') return { here: stored }
     const { variant } = name.variant === undefined ? publicModelName(stored) : name
