@@ -10,6 +10,7 @@ import {
   noRoomEver,
   noRoomInTime,
   plannedTenant,
+  type Room,
   stopsToAwait,
   surplus
 } from './eviction.ts'
@@ -20,7 +21,9 @@ import {
   type Event,
   firstLoad,
   isIn,
+  type Loaded,
   type ModelFacts,
+  onlyIdleWait,
   type Phase,
   type Plan,
   type PreparedPlan,
@@ -31,7 +34,8 @@ import {
   runningOn,
   type SchedulerState,
   satisfies,
-  union
+  union,
+  wishers
 } from './scheduler-state.ts'
 import {
   chargeReload,
@@ -101,6 +105,10 @@ interface Step {
  *        some. They grant no more after `fair_wait` or `fair_count`, so that they are idle in the end (3.3). Those who
  *        have waited longer than `room_timeout` are refused.
  *    While it waits, its plan grows with the options of new requests.
+ *
+ *    Requests that take only what is idle (lines of batches) have the last place everywhere: they are granted what no
+ *    client waits for, and lose it as soon as one does (`displace`), even a load (3.3b) and what was planned for them
+ *    (`takeOver`). They are in nobody's way: they count for no queue, no client's share, and keep no engine busy.
  *
  * 4. Where engines hold more than there may be, idle ones are unloaded (`surplus` in `eviction.ts`).
  *
@@ -220,7 +228,7 @@ function recordSettings(step: Step, engine: EngineState, event: Extract<Event, {
 
 function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
   const { state, now, effects } = step
-  const { id, turn, options, loadOnly, slots } = event
+  const { id, turn, options, loadOnly, slots, idle } = event
   if (state.closing) {
     effects.push({ type: 'refuse', id, error: shuttingDown() })
     return
@@ -232,25 +240,45 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
     engine.share = 0
   }
   Object.assign(engine, factsOf(event))
-  const client = joinClients(engine, turn, now)
-  if (event.keepAlive !== undefined) client.keepAlive = event.keepAlive
-  const error = backOff(engine, event, now) ?? queueFull(step, engine, turn)
-  if (error) effects.push({ type: 'refuse', id, error })
-  else engine.queue.push({ id, turn, options, loadOnly, slots, arrivedAt: now, isCounted: false })
+  if (!idle) {
+    const client = joinClients(engine, turn, now)
+    if (event.keepAlive !== undefined) client.keepAlive = event.keepAlive
+  }
+  const error = backOff(engine, event, now) ?? (idle ? undefined : queueFull(step, engine, turn))
+  if (error) {
+    effects.push({ type: 'refuse', id, error })
+    return
+  }
+  if (!idle && onlyIdleWait(engine)) takeOver(step, engine)
+  engine.queue.push({ id, turn, options, loadOnly, slots, arrivedAt: now, isCounted: idle, idle })
+}
+
+/** Drops what is planned for those that take what is idle, now that a client comes; a load that has begun may serve it. */
+function takeOver(step: Step, engine: EngineState): void {
+  if (engine.queue.length > 0 && planOf(engine) && !isIn(engine, 'loading')) dropPlan(step, engine)
 }
 
 /** An answer has ended, if this is one. */
 function endAnswer({ now }: Step, engine: EngineState, id: number): void {
   if (!('running' in engine.phase)) return
   chargeSlots(engine, id, now)
-  if (engine.phase.running.delete(id)) engine.phase.lastUsed = now
+  const ended = engine.phase.running.get(id)
+  if (!ended) return
+  engine.phase.running.delete(id)
+  noteUse(engine.phase, ended.request, now)
+}
+
+function noteUse(phase: Loaded, { idle }: QueuedRequest, now: number): void {
+  if (idle) phase.idleUsed = now
+  else phase.lastUsed = now
 }
 
 /** Its slots go to others, and it is the next one of its client. Where none of them waits, it keeps them. */
 function recordYield(step: Step, engine: EngineState, id: number): void {
   const taken = 'running' in engine.phase ? engine.phase.running.get(id) : undefined
   if (!taken) return
-  if (engine.queue.every(({ turn }) => turn === taken.request.turn)) {
+  const { turn, idle } = taken.request
+  if (!engine.queue.some(other => idle || (!other.idle && other.turn !== turn))) {
     step.effects.push({ type: 'grant', id, key: engine.key })
     return
   }
@@ -287,7 +315,7 @@ function queueFull(step: Step, engine: EngineState, turn: string): CorralError |
       { retryAfter: 1 }
     )
   }
-  if (engine.queue.length < maxQueue) return undefined
+  if (engine.queue.filter(({ idle }) => !idle).length < maxQueue) return undefined
   const full = new CorralError(
     'queue_full',
     `${maxQueue} requests wait for this model already (scheduler.max_queue). Try again in a moment.`,
@@ -317,6 +345,7 @@ function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract
     keptFor: reload && { id: reload.requester, since: now },
     readySince: now,
     lastUsed: now,
+    idleUsed: undefined,
     loadTime: event.loadTime,
     giveWay: undefined
   })
@@ -448,7 +477,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
   const { running } = phase
   if (phase.outdated) {
     setAlarm(step, engine, undefined)
-    if (running.size) return
+    if (running.size && (runningOn(engine) || onlyIdleWait(engine))) return
     unload(step, engine, 'reload')
     if (engine.queue.length) planLoad(step, engine)
     return
@@ -471,7 +500,11 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
         refuse(step, engine, [request], error)
         continue
       }
-      drain(step, engine, request)
+      if (request.idle && !engine.pinned) {
+        // No client has any use for it: there may be no room for what comes until others go too.
+        unload(step, engine, 'reload')
+        planLoad(step, engine)
+      } else drain(step, engine, request)
       return
     }
     if (next.act === 'wait') {
@@ -480,6 +513,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
     }
     const { request } = next
     const kept = phase.keptFor?.id === request.id ? phase.keptFor : undefined
+    if (!request.idle) displace(step, engine, next.act === 'keep' ? phase.slots : next.slots)
     if (next.act === 'keep') {
       // A request for n slots waits until n are free: others must not overtake it, or it would starve.
       phase.keptFor = kept ?? { id: request.id, since: now }
@@ -487,9 +521,12 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
     }
     phase.keptFor = undefined
     running.set(request.id, { request, slots: next.slots, since: kept?.since ?? now })
-    engine.grants++
+    if (!request.idle) engine.grants++
     grant(step, engine, request)
   }
+
+  // Nobody waits for an engine on which lines of batches run.
+  if (!onlyIdleWait(engine)) displace(step, engine, phase.slots)
 
   const expires = expiryOf(engine)
   if (running.size || engine.queue.length) setAlarm(step, engine, again)
@@ -497,10 +534,34 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
   else setAlarm(step, engine, expires)
 }
 
+/** Takes slots away from those that have them while they are idle, the newest first, until so many are free. */
+function displace(step: Step, engine: EngineIn<'ready' | 'draining'>, slots: number): void {
+  const { phase, maxConcurrent = Number.POSITIVE_INFINITY } = engine
+  const { running } = phase
+  let free = phase.slots
+  for (const taken of running.values()) free -= taken.slots
+  for (const [id, taken] of [...running].reverse()) {
+    if (free >= slots && running.size < maxConcurrent) return
+    if (!taken.request.idle) continue
+    running.delete(id)
+    free += taken.slots
+    phase.idleUsed = step.now
+    step.effects.push({ type: 'revoke', id, error: displacedError() })
+  }
+}
+
+/** Whoever asks with `withLease` does not see it: it waits for its next idle slot. */
+function displacedError(): CorralError {
+  return new CorralError('queue_full', 'The slot was given to a client. Try again in a moment.', {
+    details: { displaced: true },
+    retryAfter: 1
+  })
+}
+
 function grant({ now, effects }: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
   engine.queue.splice(engine.queue.indexOf(request), 1)
-  engine.phase.lastUsed = now
-  const client = engine.clients.get(request.turn)
+  noteUse(engine.phase, request, now)
+  const client = request.idle ? undefined : engine.clients.get(request.turn)
   if (client) client.lastUsed = now
   effects.push({ type: 'grant', id: request.id, key: engine.key })
 }
@@ -526,11 +587,12 @@ function reloadRefused(
 function drain(step: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
   const { state, now } = step
   const { options: previous, chosenBy: previouslyBy } = engine.phase
+  if (!request.idle) displace(step, engine, engine.phase.slots)
   const isRestoring = !asksForMore(previous, request.options)
   if (!request.isCounted && !isRestoring) countDisturbance(state, request.turn, now)
   request.isCounted = true
   const plan = newPlan(union(previous, wantedOf(engine, engine.phase, request)), request.turn)
-  const paidBy = isRestoring ? previouslyBy : request.turn
+  const paidBy = request.idle ? '' : isRestoring ? previouslyBy : request.turn
   plan.reload = { previous, previouslyBy, requester: request.id, paidBy, since: now }
   become(engine, { ...engine.phase, keptFor: undefined, name: 'draining', plan })
   setAlarm(step, engine, endOfDrain(state, plan.reload))
@@ -588,9 +650,12 @@ function giveRoom(step: Step): void {
 
   const waiting = engines.filter(waitsForRoom).map(engine => {
     const { plan } = engine.phase
-    return { engine, plan, since: waitsSince(step.state, engine, plan) }
+    return { engine, plan, rank: onlyIdleWait(engine) ? 1 : 0, since: waitsSince(step.state, engine, plan) }
   })
-  waiting.sort((a, b) => a.since - b.since || a.plan.since - b.plan.since || (a.plan.run ?? 0) - (b.plan.run ?? 0))
+  waiting.sort(
+    (a, b) =>
+      a.rank - b.rank || a.since - b.since || a.plan.since - b.plan.since || (a.plan.run ?? 0) - (b.plan.run ?? 0)
+  )
   const ahead: Ahead = { leaving: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
   for (const { engine, plan } of waiting) giveRoomTo(step, engine, plan, ahead)
 
@@ -598,8 +663,20 @@ function giveRoom(step: Step): void {
   for (const engine of gaveWay) if (isIn(engine, 'ready')) serve(step, engine)
 }
 
-function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: Ahead): void {
+/** Finds room; loads that no client waits for are ended where a client's would have to wait for them. */
+function roomFor(step: Step, engine: EngineState, plan: PreparedPlan, ahead: Ahead): Room {
   const { state, now } = step
+  const room = findRoom(state, engine, plan, ahead, now)
+  if (room.when === 'never' || onlyIdleWait(engine)) return room
+  if (room.when === 'now' && !loadsToAwait(state, engine, plan, room.victims, ahead).length) return room
+  const idle = [...state.engines.values()].filter(other => other.queue.length > 0 && onlyIdleWait(other))
+  const loads = idle.filter(other => isIn(other, 'loading'))
+  for (const other of loads) abortLoad(step, other)
+  return loads.length > 0 ? findRoom(state, engine, plan, ahead, now) : room
+}
+
+function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: Ahead): void {
+  const { state } = step
   const newcomer = plannedTenant(engine, plan)
 
   // 3.1 Its own old engine is still stopping.
@@ -609,7 +686,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
   }
 
   // 3.2 There will never be room.
-  const room = findRoom(state, engine, plan, ahead, now)
+  const room = roomFor(step, engine, plan, ahead)
   if (room.when === 'never') {
     refuseDemanding(step, engine, plan, noRoomEver(state, engine, plan, room.pinned))
     return
@@ -674,7 +751,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
 
 /** Unloads idle engines for the one that is next; its client is counted those that others use. */
 function evict(step: Step, engine: EngineState, victims: readonly EngineIn<'ready' | 'draining'>[]): void {
-  const [first] = engine.queue
+  const first = engine.queue.find(({ idle }) => !idle)
   for (const victim of victims) {
     if (first && isOfOthers(victim, engine, step.now)) countDisturbance(step.state, first.turn, step.now)
     unload(step, victim, 'evicted')
@@ -722,7 +799,9 @@ function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolea
 }
 
 /** Until when a request waits for room. Of a reload only the requester does: the others wait for the engine. */
-function deadlineOf({ limits }: SchedulerState, { since, reload }: Plan, { id, arrivedAt }: QueuedRequest): number {
+function deadlineOf({ limits }: SchedulerState, { since, reload }: Plan, request: QueuedRequest): number {
+  const { id, arrivedAt, idle } = request
+  if (idle) return Number.POSITIVE_INFINITY
   return !reload || reload.requester === id ? Math.max(arrivedAt, since) + limits.roomTimeout : Number.POSITIVE_INFINITY
 }
 
@@ -742,7 +821,7 @@ function keepWaiting(
   setAlarm(step, engine, Math.min(...times.filter(at => at > step.now)))
   reportWaiting(step, engine, holders)
   if (!isIn(engine, 'planned') || plan.reload) return
-  const options = firstLoad(plan.options, [{}, ...optionsOf(engine.queue)])
+  const options = firstLoad(plan.options, [{}, ...optionsOf(wishers(engine))])
   if (satisfies(plan.options, options)) return
   engine.phase.plan = { ...newPlan(options, plan.chosenBy), since: plan.since, alone: plan.alone }
   prepare(step, engine)
@@ -807,8 +886,8 @@ function newPlan(options: LoadOptions, chosenBy: string): Plan {
 function planLoad(
   step: Step,
   engine: EngineState,
-  options: LoadOptions = firstLoad(engine.defaults, optionsOf(engine.queue)),
-  chosenBy: string = engine.queue[0]?.turn ?? ''
+  options: LoadOptions = firstLoad(engine.defaults, optionsOf(wishers(engine))),
+  chosenBy: string = wishers(engine)[0]?.turn ?? ''
 ): void {
   const plan = newPlan(options, chosenBy)
   if (isIn(engine, 'stopping')) engine.phase.plan = plan
@@ -848,8 +927,8 @@ function dropPlan(step: Step, engine: EngineState): void {
 
 function load(step: Step, engine: EngineState, plan: PreparedPlan): void {
   const run = ++step.state.runs
-  const first = engine.queue.find(({ id }) => id === plan.reload?.requester) ?? engine.queue[0]
-  if (first) countLoad(step.state, first.turn, step.now)
+  const first = engine.queue.find(({ id }) => id === plan.reload?.requester) ?? wishers(engine)[0]
+  if (first && !first.idle) countLoad(step.state, first.turn, step.now)
   become(engine, { name: 'loading', run, plan })
   setAlarm(step, engine, undefined)
   reportWaiting(step, engine, [])
@@ -864,6 +943,7 @@ function abortLoad(step: Step, engine: EngineIn<'loading'>): void {
 
 /** @param save whether what the slots have read may be kept */
 function unload(step: Step, engine: EngineIn<'ready' | 'draining'>, reason: UnloadReason, save = true): void {
+  displace(step, engine, Number.POSITIVE_INFINITY)
   stopping(engine, planOf(engine))
   setAlarm(step, engine, undefined)
   step.effects.push({ type: 'unload', key: engine.key, save, reason })

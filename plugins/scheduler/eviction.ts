@@ -6,6 +6,7 @@ import {
   type EngineIn,
   type EngineState,
   isIn,
+  onlyIdleWait,
   type Plan,
   type PreparedPlan,
   reservedBy,
@@ -57,6 +58,9 @@ export type Room =
  *    least recently used, cheapest to load again and not used by other clients; none if they would not suffice, beside
  *    those that are ahead too. One that other clients use counts as busy for a client that had many of those evicted.
  * 3. Else it claims busy engines, as few as suffice once their turns are over, and keeps to them as long as they do.
+ *
+ * Answers that take what is idle keep no engine busy. A model that only those wait for gets the room of such engines as no
+ * client has used and nobody uses now; it claims none.
  */
 export function findRoom(
   state: SchedulerState,
@@ -75,6 +79,12 @@ export function findRoom(
     fits(state, [...without(later, gone), ...ahead.coming], newcomer) &&
     ahead.nextTurn.every(other => fits(state, [other], newcomer))
   const enough = (gone: readonly EngineState[]) => fits(state, without(staying, gone), newcomer) && enoughLater(gone)
+  if (onlyIdleWait(engine)) {
+    const unused = later.filter(isIdle).filter(other => isUnused(other))
+    const victims = cheapestLoss(unused, other => lossOfIdle(other, now), enough)
+    return victims ? { when: 'now', victims } : { when: 'later', claims: new Map(), claimed: [] }
+  }
+
   const greedy = isGreedy(state, engine, now)
   const evictable = later
     .filter(other => isEvictable(state, other, plan, now))
@@ -82,7 +92,8 @@ export function findRoom(
       other => !greedy || !isIdle(other) || !isOfOthers(other, engine, now) || isTurnOver(state, other, plan, now)
     )
   const loss = (other: EngineIn<'ready' | 'draining'>) =>
-    lossOfIdle(other, now) * (isOfOthers(other, engine, now) ? OTHERS_LOSS : 1)
+    lossOfIdle(other, now) *
+    (isOfOthers(other, engine, now) ? OTHERS_LOSS : other.clients.size === 0 ? NOBODYS_LOSS : 1)
   const victims = cheapestLoss(evictable, loss, enough)
   if (victims && plan.alone) victims.push(...evictable.filter(other => !victims.includes(other) && !other.queue.length))
   if (victims) return { when: 'now', victims }
@@ -194,7 +205,11 @@ function overfull(state: SchedulerState, present: readonly Tenant[]): string[] {
 }
 
 function isIdle(engine: EngineState): engine is EngineIn<'ready'> {
-  return isIn(engine, 'ready') && !engine.phase.running.size && !engine.queue.length
+  return isIn(engine, 'ready') && !runningOn(engine) && onlyIdleWait(engine)
+}
+
+function isUnused({ phase, queue, clients, pinned }: EngineIn<'ready'>): boolean {
+  return !pinned && !phase.running.size && !queue.length && !clients.size
 }
 
 /** Whether nothing is lost but a load when this engine goes now. */
@@ -206,7 +221,7 @@ function isEvictable(
 ): other is EngineIn<'ready' | 'draining'> {
   if (other.pinned || runningOn(other)) return false
   if (isIdle(other)) return true
-  if (isIn(other, 'draining')) return plan.claims.has(other)
+  if (isIn(other, 'draining')) return plan.claims.has(other) || onlyIdleWait(other)
   return isIn(other, 'ready') && isTurnOver(state, other, plan, now)
 }
 
@@ -218,6 +233,8 @@ function isTurnOver(state: SchedulerState, other: EngineIn<'ready'>, plan: Plan,
 
 /** By how much dearer the loss of an engine is that others have used lately: a client evicts its own ones first. */
 const OTHERS_LOSS = 8
+/** … and that of one that no client has used: nobody waits for it to be loaded again. */
+const NOBODYS_LOSS = 1 / 8
 
 /** Quicker loads count as this long (milliseconds), so that the number of engines evicted matters as well. */
 const LEAST_LOAD_TIME = 200

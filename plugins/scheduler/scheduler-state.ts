@@ -99,6 +99,8 @@ export interface Loaded {
   keptFor: { id: number; since: number } | undefined
   readySince: number
   lastUsed: number
+  /** When one that takes what is idle began or ended last, if one did. */
+  idleUsed: number | undefined
   /** Milliseconds that its load took. */
   loadTime: number
   /** The configuration says something else than what it was loaded with: it begins no more answers, and goes. */
@@ -169,6 +171,19 @@ export interface QueuedRequest {
   arrivedAt: number
   /** Whether it was counted as a reload of its client already. */
   isCounted: boolean
+  /** Gets only what no client wants, and gives it back as soon as one does. */
+  idle: boolean
+}
+
+/** Whether of those who wait for an engine, if any, none is a client: only lines of batches and their like. */
+export function onlyIdleWait({ queue }: EngineState): boolean {
+  return queue.every(({ idle }) => idle)
+}
+
+/** Those whose wishes count: clients, and where none waits those that take what is idle. */
+export function wishers({ queue }: EngineState): readonly QueuedRequest[] {
+  const clients = queue.filter(({ idle }) => !idle)
+  return clients.length > 0 ? clients : queue
 }
 
 /** An engine in one of these phases. */
@@ -188,9 +203,11 @@ export function reservedBy({ phase }: EngineState): MemoryUse {
   return 'reserved' in phase ? phase.reserved : {}
 }
 
-/** How many requests it answers. */
+/** How many requests of clients it answers; those that take what is idle make way at once. */
 export function runningOn({ phase }: EngineState): number {
-  return 'running' in phase ? phase.running.size : 0
+  let count = 0
+  if ('running' in phase) for (const { request } of phase.running.values()) if (!request.idle) count++
+  return count
 }
 
 /** What the state says for those who watch. */
@@ -199,6 +216,8 @@ export function statsOf({ engines, budget }: SchedulerState, now: number): Omit<
   const stats = [...engines.values()].map(engine => {
     const { key, name, phase, queue, failure } = engine
     const held = reservedBy(engine)
+    // What takes only idle slots may wait for as long as it likes.
+    const clients = queue.filter(({ idle }) => !idle)
     for (const [pool, bytes] of Object.entries(held)) reserved[pool] = (reserved[pool] ?? 0) + bytes
     const { slots = 0, running = new Map<number, Running>() } = 'running' in phase ? phase : {}
     let used = 0
@@ -210,8 +229,8 @@ export function statsOf({ engines, budget }: SchedulerState, now: number): Omit<
       slots,
       freeSlots: Math.max(0, slots - used),
       running: running.size,
-      waiting: queue.length,
-      longestWait: queue.reduce((longest, { arrivedAt }) => Math.max(longest, now - arrivedAt), 0),
+      waiting: clients.length,
+      longestWait: clients.reduce((longest, { arrivedAt }) => Math.max(longest, now - arrivedAt), 0),
       isBlocked: failure !== undefined && now < failure.retryAt,
       reserved: held
     }
@@ -268,6 +287,7 @@ export type Event =
       options: Partial<LoadOptions>
       loadOnly: boolean
       slots: number
+      idle: boolean
       /** Milliseconds, Infinity for ever; undefined leaves what holds. */
       keepAlive?: number | undefined
       /** The model's own setting, for an engine that is not loaded yet. */

@@ -518,6 +518,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         options,
         loadOnly: request.loadOnly ?? false,
         slots: request.slots ?? 1,
+        idle: request.idle ?? false,
         keepAlive: request.keepAlive === undefined ? undefined : forEver(request.keepAlive),
         initialKeepAlive: settings.keepAlive === undefined ? undefined : forEver(settings.keepAlive)
       })
@@ -690,6 +691,10 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         try {
           return await use(leased)
         } catch (error) {
+          if (isDisplaced(leased) && !request.signal.aborted && (request.mayRetry?.() ?? true)) {
+            attempt = 0
+            continue
+          }
           const crashed = error instanceof CorralError && error.code === 'engine_crashed' && error.retryable
           // One that waited at the engine for its turn has not been tried.
           if (!crashed || error.details?.sent !== false) tried++
@@ -766,6 +771,11 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       for (const managed of managedEngines.values()) clearTimeout(managed.alarm)
     }
   }
+}
+
+/** Whether a lease that takes what is idle was given to a client. */
+function isDisplaced({ signal: { aborted, reason } }: Lease): boolean {
+  return aborted && reason instanceof CorralError && reason.details?.displaced === true
 }
 
 function nameOf(model: ModelName): string {

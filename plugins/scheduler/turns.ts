@@ -5,10 +5,12 @@ import {
   type EngineIn,
   type EngineState,
   isIn,
+  onlyIdleWait,
   type PreparedPlan,
   type QueuedRequest,
   type SchedulerState,
-  satisfies
+  satisfies,
+  wishers
 } from './scheduler-state.ts'
 
 /*
@@ -60,13 +62,14 @@ function sharesOf({ phase, queue, clients }: EngineState, now: number): Map<stri
   }
   if ('running' in phase) {
     for (const { request, slots, since } of phase.running.values()) {
+      if (request.idle) continue
       const share = shareOf(request.turn)
       share.slots += slots
       share.had += slots * (now - since)
       share.all += slots * (now - since)
     }
   }
-  for (const { turn } of queue) shareOf(turn)
+  for (const { turn, idle } of queue) if (!idle) shareOf(turn)
   return shares
 }
 
@@ -100,9 +103,16 @@ function forgetClients(engine: EngineState, present: ReadonlyMap<string, unknown
 }
 
 /** When an engine that has nothing to do is unloaded: each client's wish holds for its own requests. */
-export function expiryOf({ phase, clients, keepAlive, pinned }: EngineIn<'ready'>): number {
+export function expiryOf(engine: EngineIn<'ready'>): number {
+  const { phase, clients, keepAlive, pinned } = engine
   if (pinned) return Number.POSITIVE_INFINITY
-  if (clients.size === 0) return phase.lastUsed + keepAlive
+  // Between two lines of a batch it stays, however short it is kept for clients.
+  const ofIdle = phase.idleUsed === undefined ? 0 : phase.idleUsed + Math.max(keepAlive, SOON)
+  return Math.max(ofIdle, clients.size === 0 ? phase.lastUsed + keepAlive : clientsExpiry(engine))
+}
+
+/** Until when clients want it to stay; 0 where none has used it. */
+function clientsExpiry({ phase, clients, keepAlive }: EngineIn<'ready'>): number {
   let latest = 0
   for (const client of clients.values()) {
     latest = Math.max(latest, Math.max(client.lastUsed, phase.readySince) + (client.keepAlive ?? keepAlive))
@@ -124,9 +134,10 @@ export function wantedOf(
 
 /** Whether others than this client have used the engine in the last so many milliseconds, wait for it or run. */
 function othersUse(engine: EngineState, turns: ReadonlySet<string>, now: number, within: number): boolean {
-  if (engine.queue.some(request => !turns.has(request.turn))) return true
+  const isOther = ({ idle, turn }: QueuedRequest) => !idle && !turns.has(turn)
+  if (engine.queue.some(isOther)) return true
   if ('running' in engine.phase) {
-    for (const { request } of engine.phase.running.values()) if (!turns.has(request.turn)) return true
+    for (const { request } of engine.phase.running.values()) if (isOther(request)) return true
   }
   for (const [turn, { lastUsed }] of engine.clients) if (!turns.has(turn) && now - lastUsed < within) return true
   return false
@@ -152,13 +163,57 @@ export type Next =
  * - One that needs other options has to wait while others who use the engine have had less than its client. What a reload
  *   takes from all counts as had by the client that it is for (`chargeReload`), so that options which alternate cost
  *   nobody else more than their share.
+ *
+ * Those that take only what is idle (lines of batches) come when no client waits (`nextIdle`), and what they have counts
+ * as free for clients: whoever is granted it displaces them.
  */
 export function nextRequest(engine: EngineIn<'ready'>, now: number): Next {
-  const { queue, phase, clients } = engine
-  const { running, keptFor } = phase
+  return onlyIdleWait(engine) ? nextIdle(engine, now) : nextClient(engine, now)
+}
+
+/**
+ * Of those that take what is idle, the first of the one with the fewest slots. One slot stays free for clients; what needs
+ * all of them has to wait until no client has used the engine for a while, and what needs other options until the engine
+ * would be unloaded.
+ */
+function nextIdle(engine: EngineIn<'ready'>, now: number): Next {
+  const { queue, phase, clients, maxConcurrent = Number.POSITIVE_INFINITY } = engine
+  const { running } = phase
   let free = phase.slots
-  for (const { slots } of running.values()) free -= slots
-  const isFull = free < 1 || running.size >= (engine.maxConcurrent ?? Number.POSITIVE_INFINITY)
+  const taken = new Map<string, number>()
+  for (const { request, slots } of running.values()) {
+    free -= slots
+    if (request.idle) taken.set(request.turn, (taken.get(request.turn) ?? 0) + slots)
+  }
+  const takenBy = ({ turn }: QueuedRequest) => taken.get(turn) ?? 0
+  const inTurn = [...queue].sort((a, b) => takenBy(a) - takenBy(b) || a.arrivedAt - b.arrivedAt || a.id - b.id)
+  const quietAt = Math.max(...[...clients.values()].map(({ lastUsed }) => lastUsed)) + LATELY
+  const expires = clientsExpiry(engine)
+  const isQuiet = running.size === 0 && now >= quietAt
+  let until = quietAt
+  for (const request of inTurn) {
+    if (!satisfies(phase.options, wantedOf(engine, phase, request))) {
+      if (running.size === 0 && now >= expires) return { act: 'reload', request }
+      until = now < quietAt ? until : expires
+      continue
+    }
+    const slots = Math.min(request.slots, phase.slots)
+    const leavesOne = slots < free && running.size + 1 < maxConcurrent
+    if (leavesOne || (isQuiet && (slots === phase.slots || maxConcurrent === 1))) {
+      return { act: 'grant', request, slots }
+    }
+  }
+  return { act: 'wait', until: now < until ? until : undefined }
+}
+
+function nextClient(engine: EngineIn<'ready'>, now: number): Next {
+  const { phase, clients } = engine
+  const { keptFor } = phase
+  const queue = wishers(engine)
+  const running = [...phase.running.values()].filter(({ request }) => !request.idle)
+  let free = phase.slots
+  for (const { slots } of running) free -= slots
+  const isFull = free < 1 || running.length >= (engine.maxConcurrent ?? Number.POSITIVE_INFINITY)
 
   const shares = sharesOf(engine, now)
   const firsts = new Map<string, QueuedRequest>()
@@ -189,7 +244,7 @@ export function nextRequest(engine: EngineIn<'ready'>, now: number): Next {
     if (isFull) continue
     const slots = Math.min(request.slots, phase.slots)
     if (own.slots > 0 && request !== kept) {
-      const left = Math.min(free - slots, (engine.maxConcurrent ?? Number.POSITIVE_INFINITY) - running.size - 1)
+      const left = Math.min(free - slots, (engine.maxConcurrent ?? Number.POSITIVE_INFINITY) - running.length - 1)
       gone ??= [...clients].filter(([turn]) => !shares.has(turn)).map(([, { lastUsed }]) => lastUsed)
       const comeBackAt = keptUntil(gone, left, now)
       if (comeBackAt !== undefined) {
@@ -217,7 +272,7 @@ function keptUntil(gone: readonly number[], left: number, now: number): number |
 /** Counts what a request has had of an engine until now. */
 export function chargeSlots({ phase, clients }: EngineState, id: number, now: number): void {
   const taken = 'running' in phase ? phase.running.get(id) : undefined
-  const client = taken && clients.get(taken.request.turn)
+  const client = taken && !taken.request.idle && clients.get(taken.request.turn)
   if (!client) return
   client.had += taken.slots * (now - taken.since)
   client.lastUsed = now
@@ -236,7 +291,7 @@ export function chargeReload({ clients }: EngineState, turn: string, slots: numb
 /** How many requests each client has waiting. */
 export function waitingByClient({ queue }: EngineState): Map<string, number> {
   const counts = new Map<string, number>()
-  for (const { turn } of queue) counts.set(turn, (counts.get(turn) ?? 0) + 1)
+  for (const { turn, idle } of queue) if (!idle) counts.set(turn, (counts.get(turn) ?? 0) + 1)
   return counts
 }
 
@@ -246,7 +301,7 @@ export function toDisplace(engine: EngineState, turn: string): QueuedRequest | u
   let most = ''
   for (const [other, count] of counts) if (count > (counts.get(most) ?? 0)) most = other
   if ((counts.get(most) ?? 0) <= (counts.get(turn) ?? 0) + 1) return undefined
-  return engine.queue.findLast(request => request.turn === most)
+  return engine.queue.findLast(request => request.turn === most && !request.idle)
 }
 
 // ---- loads -----------------------------------------------------------------------------------------------------------
@@ -292,18 +347,18 @@ function mayDisturbAt({ loads, limits }: SchedulerState, turn: string, now: numb
  * Since when a plan counts as waiting for room: since one of its clients waits for it and had no other model loaded. Who
  * has many models loaded in turn so comes behind those who wait for one.
  */
-export function waitsSince({ loads }: SchedulerState, { queue }: EngineState, { since }: PreparedPlan): number {
-  const own = queue.map(({ turn }) => Math.max(since, loads.get(turn)?.last ?? Number.NEGATIVE_INFINITY))
+export function waitsSince({ loads }: SchedulerState, engine: EngineState, { since }: PreparedPlan): number {
+  const own = wishers(engine).map(({ turn }) => Math.max(since, loads.get(turn)?.last ?? Number.NEGATIVE_INFINITY))
   return Math.min(...own)
 }
 
 /** Whether an idle engine is used by others than those who wait for the newcomer: it may be wanted again any moment. */
 export function isOfOthers(other: EngineState, newcomer: EngineState, now: number): boolean {
-  return isIn(other, 'ready') && othersUse(other, new Set(newcomer.queue.map(({ turn }) => turn)), now, LATELY)
+  return isIn(other, 'ready') && othersUse(other, new Set(wishers(newcomer).map(({ turn }) => turn)), now, LATELY)
 }
 
 /** Whether the client that an engine is loaded for has had too many engines of others evicted: it waits for their turn. */
 export function isGreedy(state: SchedulerState, newcomer: EngineState, now: number): boolean {
-  const [first] = newcomer.queue
+  const [first] = wishers(newcomer)
   return first !== undefined && mayDisturbAt(state, first.turn, now) !== undefined
 }

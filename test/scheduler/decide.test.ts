@@ -430,6 +430,7 @@ function simulate(seed: number): string[] {
         options,
         loadOnly: loadOnly.has(id),
         slots: random() < 0.1 ? 2 : 1,
+        idle: false,
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
         groups: [],

@@ -28,8 +28,10 @@ interface Client {
   turn: string
   loadOnly: boolean
   slots: number
+  /** A line of a batch, or its like. */
+  idle: boolean
   arrivedAt: number
-  /** How many waited before it. */
+  /** How many clients waited before it. */
   before: number
 }
 
@@ -128,39 +130,48 @@ class Simulation {
           ...(dice.chance(0.3) ? { cache_type_k: dice.pick(['f16', 'q8_0']) } : {})
         }
       : {}
-    const before = [...this.#waiting.values()].filter(client => client.key === key).length
+    const before = this.#clientsOf(key).length
+    const idle = dice.chance(0.2)
     const client: Client = {
       key,
       turn: dice.chance(0.5) ? 'greedy' : dice.pick(['one', 'two', 'three']),
-      loadOnly: dice.chance(0.05),
+      loadOnly: !idle && dice.chance(0.05),
       slots: dice.chance(0.1) ? dice.between(2, 6) : 1,
+      idle,
       arrivedAt: this.#now,
       before
     }
-    this.#waiting.set(id, client)
-    this.#send({
-      type: 'request',
-      id,
-      key,
-      turn: client.turn,
-      name: key,
-      options,
-      loadOnly: client.loadOnly,
-      slots: client.slots,
-      defaults: DEFAULT_LOAD_OPTIONS,
-      keepAlive: dice.chance(0.05) ? 0 : undefined,
-      initialKeepAlive: model.keepAlive,
-      pinned: model.pinned,
-      groups: model.groups,
-      elsewhere: false,
-      maxConcurrent: model.maxConcurrent
-    })
+    this.#ask(id, client, options, idle || !dice.chance(0.05) ? undefined : 0)
     if (!dice.chance(0.1)) return
     this.#after(dice.under(2 * longest.answer), () => {
       if (this.#waiting.get(id) === client) this.#waiting.delete(id)
       else if (this.#running.get(id) === client) this.#finish(id)
       else return
       this.#send({ type: 'leave', id, key })
+    })
+  }
+
+  #ask(id: number, client: Client, options: Partial<LoadOptions>, keepAlive?: number): undefined {
+    const { key, turn, loadOnly, slots, idle } = client
+    const model = this.#modelOf(key)
+    this.#waiting.set(id, client)
+    this.#send({
+      type: 'request',
+      id,
+      key,
+      turn,
+      name: key,
+      options,
+      loadOnly,
+      slots,
+      idle,
+      defaults: DEFAULT_LOAD_OPTIONS,
+      keepAlive,
+      initialKeepAlive: model.keepAlive,
+      pinned: model.pinned,
+      groups: model.groups,
+      elsewhere: false,
+      maxConcurrent: model.maxConcurrent
     })
   }
 
@@ -193,6 +204,7 @@ class Simulation {
     for (const effect of decide(this.#state, event, this.#now)) this.#perform(effect)
     this.#checkSurplus()
     this.#checkUnwanted()
+    this.#checkIdle()
     const mayComeTwice = ['loaded', 'gone', 'load-failed', 'prepared', 'alarm', 'leave']
     if (!this.#dice.chance(0.02) || !mayComeTwice.includes(event.type)) return
     this.#note('> again:', event)
@@ -226,13 +238,13 @@ class Simulation {
           this.#end(effect.key, engine, stopped)
         )
       case 'unload':
-        return this.#unload(effect.key, engine)
+        return this.#unload(effect.key, engine, effect.reason)
       case 'grant':
         return this.#grant(effect.id, effect.key, engine)
       case 'refuse':
         return this.#refuse(effect.id, effect.error)
       case 'revoke':
-        return this.#revoke(effect.id)
+        return this.#revoke(effect.id, effect.error)
       case 'alarm':
         return this.#alarm(effect.key, effect.at)
       case 'waiting':
@@ -312,9 +324,10 @@ class Simulation {
     else this.#send({ type: 'gone', key, run, ...(state === 'ending' ? {} : { error }) })
   }
 
-  #unload(key: string, engine: SimulatedEngine | undefined): undefined {
+  #unload(key: string, engine: SimulatedEngine | undefined, reason: string): undefined {
     if (engine?.state !== 'ready') return this.#fault(`unload of no engine of ${key}`)
     this.#checkUnload(key, engine)
+    if (reason === 'evicted') this.#checkEvicted(key)
     engine.state = 'ending'
     this.#after(this.#dice.between(0, this.#world.longest.stop), () => this.#end(key, engine, crash))
   }
@@ -343,7 +356,7 @@ class Simulation {
   #yield(id: number, client: Client): undefined {
     if (this.#running.get(id) !== client) return
     this.#finish(id)
-    const before = [...this.#waiting.values()].filter(({ key }) => key === client.key).length
+    const before = this.#clientsOf(client.key).length
     this.#waiting.set(id, { ...client, arrivedAt: this.#now, before })
     this.#count('yield')
     this.#send({ type: 'yield', id, key: client.key })
@@ -362,9 +375,18 @@ class Simulation {
     this.#fault(`${client.key} got no room in ${this.#world.limits.roomTimeout} ms`)
   }
 
-  #revoke(id: number): undefined {
+  #revoke(id: number, error: CorralError): undefined {
     const client = this.#running.get(id)
     if (!client) return this.#fault(`${id} is revoked but does not run`)
+    if (client.idle && error.details?.displaced) {
+      this.#finish(id)
+      this.#count('displaced')
+      const again = ++this.#ids
+      return this.#after(0, () => {
+        this.#send({ type: 'leave', id, key: client.key })
+        this.#ask(again, { ...client, arrivedAt: this.#now }, {})
+      })
+    }
     const { event, key } = this.#cause
     const rightly = (event === 'stop' || event === 'gone') && key === client.key
     if (!rightly) this.#fault(`the answer ${id} was lost by ${event}`)
@@ -392,6 +414,43 @@ class Simulation {
     if (![...this.#waiting.values()].some(client => client.key === key)) this.#fault(`${key} is ${what} for nobody`)
   }
 
+  /** The requests of clients that wait for a model. */
+  #clientsOf(key: string): Client[] {
+    return [...this.#waiting.values()].filter(client => client.key === key && !client.idle)
+  }
+
+  /** While a client waits for an engine, no line of a batch runs on it. */
+  #checkIdle(): undefined {
+    for (const { key, phase, queue } of this.#state.engines.values()) {
+      if (!('running' in phase) || queue.every(({ idle }) => idle)) continue
+      for (const [id, { request }] of phase.running) {
+        if (request.idle) this.#fault(`${id} runs on ${key}, which a client waits for`)
+      }
+    }
+  }
+
+  /** What takes only what is idle has no model evicted that clients have used. */
+  #checkEvicted(key: string): undefined {
+    const known = this.#state.engines.get(key)
+    const { pools, budget } = this.#world
+    const isOver = pools.some(pool => {
+      const held = [...this.#engines.values()].reduce((sum, { reserved }) => sum + (reserved[pool] ?? 0), 0)
+      return held > (budget[pool] ?? held)
+    })
+    const isForClients = [...this.#waiting.values()].some(client => !client.idle && client.key !== key)
+    if (known?.clients.size && !isOver && !isForClients) this.#fault(`${key} is evicted, and no client wants its room`)
+  }
+
+  /** What takes only what is idle is granted where no client waits, and leaves a slot unless nobody else is there. */
+  #checkIdleGrant(key: string, { running, options }: SimulatedEngine, { slots }: Client): undefined {
+    if (this.#state.engines.get(key)!.queue.some(({ idle }) => !idle))
+      this.#fault(`a client waits for ${key} and is passed`)
+    const all = options.num_parallel
+    const taken = [...running].reduce((sum, id) => sum + Math.min(this.#running.get(id)!.slots, all), 0)
+    if (running.size > 0 && taken + Math.min(slots, all) >= all) this.#fault(`no slot of ${key} is left for clients`)
+    this.#count('idle')
+  }
+
   /** A load begins only where it is wanted, and where its reservation has room beside all engines that are there. */
   #checkRoom(key: string, plan: { need: MemoryUse; certain: boolean }): undefined {
     const { limits, budget } = this.#world
@@ -414,7 +473,8 @@ class Simulation {
 
   /** No answer is cut by an eviction, and pinned models stay. */
   #checkUnload(key: string, { running }: SimulatedEngine): undefined {
-    if (running.size) this.#fault(`${key} is unloaded under ${running.size} answers`)
+    const answers = [...running].filter(id => !this.#running.get(id)!.idle)
+    if (running.size) this.#fault(`${key} is unloaded under ${answers.length} of ${running.size} answers`)
     const { event } = this.#cause
     const known = this.#state.engines.get(key)
     const own = event === 'stop' && this.#cause.key === key
@@ -427,25 +487,29 @@ class Simulation {
   }
 
   /** Nobody waits for longer than those before it need. */
-  #checkPatience(id: number, { arrivedAt, before }: Client): undefined {
+  #checkPatience(id: number, { arrivedAt, before, idle }: Client): undefined {
+    if (idle) return
     const allowed = (before + 2) * 2 * this.#world.bound
     const waited = this.#now - arrivedAt
     if (this.#world.calm && waited > allowed) this.#fault(`${id} waited ${waited} ms of ${allowed}`)
   }
 
   /** No client is granted twice in a row where one waits that has fewer slots. */
-  #checkTurn(key: string, { running, options }: SimulatedEngine, { turn }: Client): undefined {
+  #checkTurn(key: string, engineOf: SimulatedEngine, client: Client): undefined {
+    if (client.idle) return this.#checkIdleGrant(key, engineOf, client)
+    const { running, options } = engineOf
+    const { turn } = client
     const slotsOf = (turn: string) =>
       [...running].reduce((sum, id) => {
         const other = this.#running.get(id)!
-        return sum + (other.turn === turn ? Math.min(other.slots, options.num_parallel) : 0)
+        return sum + (other.turn === turn && !other.idle ? Math.min(other.slots, options.num_parallel) : 0)
       }, 0)
     const own = slotsOf(turn)
     const passed = new Set<string>()
     const seen = new Set([turn])
     const engine = this.#state.engines.get(key)!
     for (const request of engine.queue) {
-      if (seen.has(request.turn)) continue
+      if (seen.has(request.turn) || request.idle) continue
       seen.add(request.turn)
       // One that needs other options waits until others have had as much as its client.
       if (!isIn(engine, 'ready') || !satisfies(engine.phase.options, wantedOf(engine, engine.phase, request))) continue
@@ -486,7 +550,7 @@ class Simulation {
     if (holders.includes(key)) this.#fault(`${key} waits for itself`)
     const { bound, calm } = this.#world
     const since = this.#waitsSince.get(key)
-    if (holders.length) this.#waitsSince.set(key, since ?? this.#now)
+    if (holders.length && this.#clientsOf(key).length > 0) this.#waitsSince.set(key, since ?? this.#now)
     else this.#waitsSince.delete(key)
     if (since === undefined || holders.length) return
     const waited = this.#now - since
@@ -513,14 +577,18 @@ class Simulation {
   /** In the end nobody waits, nothing runs, and only what is kept for ever is there. */
   #checkEnd(): undefined {
     if (!this.#agenda.isEmpty) this.#fault('there is no end of it')
-    for (const [id, { key }] of this.#waiting) this.#fault(`${id} waits for ${key} for ever`)
+    for (const [id, { key, idle }] of this.#waiting) {
+      // Room that clients keep for ever is never idle.
+      if (!idle || this.#engines.size === 0) this.#fault(`${id} waits for ${key} for ever`)
+    }
     for (const [id, { key }] of this.#running) this.#fault(`${id} runs on ${key} for ever`)
     for (const [key, { state }] of this.#engines) {
       if (state !== 'ready') this.#fault(`${key} stays ${state}`)
       else if (this.#expires(key)) this.#fault(`${key} was never unloaded`)
     }
-    for (const { key, phase, failure } of this.#state.engines.values()) {
-      if (phase.name !== 'ready' && !failure) this.#fault(`${key} is not forgotten but ${phase.name}`)
+    for (const { key, phase, failure, queue } of this.#state.engines.values()) {
+      const waits = queue.length > 0 && queue.every(({ idle }) => idle)
+      if (phase.name !== 'ready' && !failure && !waits) this.#fault(`${key} is not forgotten but ${phase.name}`)
     }
   }
 

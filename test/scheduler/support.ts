@@ -91,6 +91,7 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
         options: {},
         loadOnly: false,
         slots: 1,
+        idle: false,
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
         groups: [],
