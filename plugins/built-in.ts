@@ -4,6 +4,7 @@ import llamaServer from '../runtimes/llama-server/index.ts'
 import remote from '../runtimes/remote/index.ts'
 import adoption from './adoption/index.ts'
 import apiAnthropic from './api-anthropic/index.ts'
+import apiBatches from './api-batches/index.ts'
 import apiFiles from './api-files/index.ts'
 import apiLlama from './api-llama/index.ts'
 import apiLmstudio from './api-lmstudio/index.ts'
@@ -51,6 +52,7 @@ export const builtInPlugins: PluginDefinition[] = [
   adoption,
   apiNative,
   apiOpenai,
+  apiBatches,
   apiAnthropic,
   apiLlama,
   apiLmstudio,

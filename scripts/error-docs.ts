@@ -36,6 +36,8 @@ const ADVICE: Record<ErrorCode, string> = {
   runtime_not_found: '`corral runtime list` shows the builds and their ids.',
   response_not_found:
     'Stored responses are kept in memory, and only for the key that made them. Send the whole conversation.',
+  file_not_found: 'Files belong to the key that sent them, and go some time after they came (`api-batches.keep`).',
+  batch_not_found: 'Batches belong to the key that made them, and go some time after their end (`api-batches.keep`).',
   stream_not_found:
     'The answer has ended, or was lost for longer than `limits.resume`, or was never one that can be continued. Send the request again.',
   key_not_found: '`corral key list` shows the keys.',
@@ -49,6 +51,8 @@ const ADVICE: Record<ErrorCode, string> = {
   runtime_in_use: 'Choose another build (`corral runtime use`) or stop its models before you remove it.',
   key_exists: 'The name is taken: `corral key rotate` gives that key a new secret.',
   trial_running: 'Somebody measures this model with other settings (`corral bench`): wait until that has ended.',
+  file_in_use: 'A batch that has not ended reads the file: cancel it first, or wait.',
+  batch_ended: 'The batch has ended, so there is nothing to cancel.',
   invalid_config: '`corral config check` shows each mistake with line and column. The former settings stay in force.',
   link_ended: 'A link of `corral open` works once, for a minute: run it again.',
   body_too_large: 'The body is larger than `body_limit`.',

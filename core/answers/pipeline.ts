@@ -66,7 +66,7 @@ export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | 
 }
 
 /** What a lease says of its caller. */
-type CallerLease = Pick<LeaseRequest, 'turn' | 'owner' | 'bounds' | 'onClamped'>
+type CallerLease = Pick<LeaseRequest, 'turn' | 'owner' | 'bounds' | 'idle' | 'onClamped'>
 
 /** How a surface writes one answer; made anew for each attempt. */
 export interface AnswerWriter {
@@ -225,11 +225,12 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
 
 /** Leases for the caller of a request, whose reply says in a header which of its options are over their bounds. */
 export function callerLease(reply: FastifyReply): CallerLease {
-  const { turn, owner, bounds } = reply.request.caller
+  const { turn, owner, bounds, idle = false } = reply.request.caller
   return {
     turn,
     owner,
     bounds,
+    idle,
     onClamped(options) {
       const clamped = Object.entries(options).map(([name, value]) => `${name}=${value}`)
       reply.header('x-corral-clamped', clamped.join(', '))

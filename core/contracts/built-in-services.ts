@@ -38,6 +38,8 @@ export interface Access {
   severalOwners(): boolean
   /** The owner (`Caller.owner`) of what belongs to the key of this name; undefined where there is no such key. */
   ownerOf(key: string): string | undefined
+  /** What requests of this owner may do now; undefined where its key is no more, or keys have come to be required. */
+  callerOf(owner: string): Omit<Caller, 'turn' | 'address'> | undefined
 }
 
 /** What clients take of models. */
@@ -143,7 +145,22 @@ declare module './engines.ts' {
   }
 }
 
+declare module './callers.ts' {
+  interface Caller {
+    /** What it asks of models takes only what no client wants; see `LeaseRequest.idle`. */
+    readonly idle?: boolean
+  }
+}
+
 declare module './leases.ts' {
+  interface LeaseRequest {
+    /**
+     * It waits for what no client wants, and gives it back when one does: it evicts no model that clients use, and leaves
+     * them a slot. `withLease` then waits once more. For work that nobody waits for.
+     */
+    idle?: boolean
+  }
+
   interface Scheduler {
     /** A snapshot of figures, for monitoring. */
     stats(): SchedulerStats

@@ -20,11 +20,6 @@ export interface LeaseRequest extends Waiting {
   loadOnly?: boolean
   /** How many slots it takes at once; 1 by default, all that there are where there are fewer. */
   slots?: number
-  /**
-   * It waits for what no client wants, and gives it back when one does: it evicts no model that clients use, and leaves
-   * them a slot. `withLease` then waits once more. For work that nobody waits for.
-   */
-  idle?: boolean
   /** Only what the request itself gives. */
   options: Partial<LoadOptions>
   /** Milliseconds; negative is for ever, 0 unloads once nothing runs; absent leaves what holds. */

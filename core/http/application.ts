@@ -18,6 +18,7 @@ import { isGone } from './client-gone.ts'
 import { ConnectionGuard } from './connection-guard.ts'
 import { decodedBody } from './content-encoding.ts'
 import { Drain } from './draining.ts'
+import { innerCaller } from './inner-request.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
 import { errorHeaders, logFailure, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
@@ -124,7 +125,8 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.decorateRequest('caller', null as unknown as Caller)
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
-    request.caller = cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip)
+    request.caller =
+      innerCaller(request.raw) ?? (cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip))
     done()
   })
   // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.

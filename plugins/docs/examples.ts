@@ -75,6 +75,11 @@ const BODIES: Record<string, object> = {
   showPrompt: { model, messages },
   tokenize: { model, content: 'A boat sails on the sea.' },
   detokenize: { model, tokens: [101, 102] },
+  createBatch: {
+    input_file_id: 'file-0123456789abcdef0123456789abcdef',
+    endpoint: '/v1/chat/completions',
+    completion_window: '24h'
+  },
   createResponse: { model, input: 'What is the capital of France?' },
   countResponseInputTokens: { model, input: 'What is the capital of France?' },
   createTranscription: sound,

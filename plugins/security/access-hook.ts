@@ -1,6 +1,7 @@
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
+import { innerCaller } from '../../core/http/inner-request.ts'
 import { RATE_LIMIT_HEADERS } from '../../core/http/rate-limit-headers.ts'
 import { requireRole } from '../../core/http/roles.ts'
 import { hostAllowed, type OriginPattern, originAllowed, quoted, requireSameOrigin } from './host-and-origin.ts'
@@ -32,6 +33,8 @@ const EXPOSED_HEADERS = [
 export function accessHooks(rules: AccessRules): FastifyPluginAsync {
   return async app => {
     app.addHook('onRequest', async (request, reply) => {
+      // Whoever sent it was let in before.
+      if (innerCaller(request.raw)) return requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
       const { host, origin } = request.headers
       // A web page cannot open the private socket; what passes its requests on must not make an admin of it.
       const { isLocal = false } = request.caller

@@ -102,7 +102,8 @@ export default definePlugin({
             }
           },
           severalOwners: () => keys.count > 1,
-          ownerOf: name => keys.ownerOf(name)
+          ownerOf: name => keys.ownerOf(name),
+          callerOf: owner => keys.callerOf(owner)
         }
       },
       hooks: guarded(

@@ -4,7 +4,7 @@ import { type FSWatcher, watch } from 'node:fs'
 import type { ServerResponse } from 'node:http'
 import { basename, dirname } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import type { Caller } from '../../core/contracts/callers.ts'
+import { type Caller, keylessCaller } from '../../core/contracts/callers.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
 import { partsOf } from './key-limits.ts'
@@ -44,6 +44,8 @@ export interface KeyStore {
   find(sent: string): KnownKey | undefined | Promise<KnownKey | undefined>
   /** The owner of what belongs to the key of this name. */
   ownerOf(name: string): string | undefined
+  /** What callers of this owner are now; undefined where its key is no more, or for keyless ones where keys are required. */
+  callerOf(owner: string): Omit<Caller, 'turn' | 'address'> | undefined
   /**
    * Takes other keys of the configuration; answers of those that are not among them end.
    * @returns whether there are new ones
@@ -162,6 +164,12 @@ export async function openKeyStore(
       }
       if (!parts) return undefined
       return findStored(parts) ?? refresh().then(() => findStored(parts))
+    },
+    callerOf(owner) {
+      const { turn, address, ...keyless } = keylessCaller('')
+      if (owner === keyless.owner) return required ? undefined : keyless
+      const stay = [...own, ...[...stored.values()].filter(({ end }) => end > Date.now())]
+      return stay.find(({ caller }) => caller.owner === owner)?.caller
     },
     ownerOf: name => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
     configure(keys) {

@@ -268,6 +268,40 @@ t.test('OpenAI', async t => {
   }
 })
 
+t.test('files and batches', async t => {
+  const call = (id: string, more: object = {}) => caller.call(t, id, 200, more)
+  const line = { custom_id: 'one', method: 'POST', url: '/v1/chat/completions', body: chat }
+  const field = (head: string, value: string) => `--b\r\ncontent-disposition: form-data; ${head}\r\n\r\n${value}\r\n`
+  const form = [
+    field('name="purpose"', 'batch'),
+    field('name="file"; filename="lines.jsonl"', JSON.stringify(line)),
+    '--b--\r\n'
+  ].join('')
+  const { id } = await call('createUserFile', {
+    body: form,
+    headers: { 'content-type': 'multipart/form-data; boundary=b' }
+  })
+  await call('listUserFiles')
+  await call('getUserFile', { params: { id } })
+  await call('getUserFileContent', { params: { id } })
+  const body = { input_file_id: id, endpoint: '/v1/chat/completions', completion_window: '24h' }
+  const batch = await call('createBatch', { body })
+  await call('listBatches')
+  await until('the batch is complete', async () => {
+    const { status } = await call('getBatch', { params: { id: batch.id } })
+    return status === 'completed'
+  })
+  await caller.call(t, 'cancelBatch', 409, { params: { id: batch.id } })
+  const slow = { ...line, body: { ...chat, max_tokens: 500, ignore_eos: true } }
+  const { id: more } = await call('createUserFile', {
+    body: form.replace(JSON.stringify(line), JSON.stringify(slow)),
+    headers: { 'content-type': 'multipart/form-data; boundary=b' }
+  })
+  const { id: second } = await call('createBatch', { body: { ...body, input_file_id: more } })
+  await call('cancelBatch', { params: { id: second } })
+  await call('deleteUserFile', { params: { id } })
+})
+
 t.test('Anthropic', async t => {
   for (const mount of ['anthropic', 'anthropicMounted']) {
     const message = { ...chat, max_tokens: 20 }

@@ -1,17 +1,17 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
-import type { IncomingMessage } from 'node:http'
 import { join } from 'node:path'
-import type { FastifyBaseLogger, FastifyPluginAsync, FastifyRequest } from 'fastify'
+import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { Storage } from '../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
-import { ClientGone, clientSignal } from '../../../core/http/client-gone.ts'
+import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
 import { takeAnyTime } from '../../../core/http/long-upload.ts'
 import { nativeRoute } from '../../../core/http/response-schemas.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
-import { paced, UploadSpace, type UploadTurns } from './uploads.ts'
+import { UploadSpace, type UploadTurns } from './uploads.ts'
 
 const DAY = 24 * 3_600_000
 const PART = /^[0-9a-f]{32}\.(?:part|work)$/
@@ -256,9 +256,6 @@ const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file for a model th
   errors: ['invalid_request', 'insufficient_storage', 'over_limit', 'rate_limited']
 })
 
-/** Milliseconds in which a client may read why its file is not taken, while it still sends. */
-const REFUSAL_LINGER = 2000
-
 /**
  * Routes that look for blobs and receive them.
  * @param turns which uploads run
@@ -287,21 +284,5 @@ export function blobRoutes(blobs: BlobStore, turns: UploadTurns, stall: number):
       }
       return await reply.code(201).send()
     })
-  }
-}
-
-/** Ends the connection of a request that was answered before all of it had come; else the rest would be awaited. */
-function endUpload(request: IncomingMessage): void {
-  if (request.complete) return
-  request.resume()
-  setTimeout(() => request.socket.destroy(), REFUSAL_LINGER).unref()
-}
-
-/** A request's body, whose connection outlives it: the client is to read a refusal. */
-async function* arriving({ raw }: FastifyRequest): AsyncIterable<Buffer> {
-  try {
-    yield* raw.iterator({ destroyOnReturn: false })
-  } catch (error) {
-    throw isSystemError(error, 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE') ? new ClientGone() : error
   }
 }

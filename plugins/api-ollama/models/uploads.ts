@@ -1,23 +1,17 @@
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { CorralError } from '../../../core/errors.ts'
+import type { ArrivingUpload } from '../../../core/http/arriving-body.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
-import { formatDuration } from '../../../core/system/duration.ts'
 
 /** Uploads of one client, and of all, that wait for their turn; Ollama's command line sends one per processor core. */
 const MOST_WAITING = { ofClient: 64, all: 256 }
-/** Bytes a second below which an upload is given up after `limits.upload_stall`. A telephone line brings seven times as much. */
-const LEAST_PACE = 1000
 /** Bytes a second below which an upload is ended so that a client without one gets a turn. */
 const SLOW_PACE = 64_000
 
 /** An upload that runs. */
-export interface Upload {
+export interface Upload extends ArrivingUpload {
   readonly turn: string
-  /** Bytes that have arrived. */
-  received: number
   readonly begun: number
-  /** Aborted with the reason when it is to make room for another client. */
-  readonly ended: AbortSignal
   /** To be called once, at its end. */
   release(): void
 }
@@ -126,53 +120,6 @@ function tooMany(most: number): CorralError {
     `Too many files are being sent: ${most} are received at once (limits.uploads), and more wait already than may. ` +
       'Send this one again when others are complete.',
     { retryAfter: 30, details: { limit: 'limits.uploads', maximum: most } }
-  )
-}
-
-/**
- * The pieces of a body, as long as they keep coming: a client may be silent for `stall` milliseconds in all, and gains
- * time by what it sends. The time that corral itself takes for a piece does not count.
- * @param stall 0 is no limit
- * @throws CorralError `over_limit` naming the limit; the reason of `upload.ended`
- */
-export async function* paced(body: AsyncIterable<Buffer>, stall: number, upload: Upload): AsyncGenerator<Buffer> {
-  const pieces = body[Symbol.asyncIterator]()
-  let allowance = stall
-  let fail: (error: unknown) => void = () => {}
-  const failed = new Promise<never>((_, reject) => {
-    fail = reject
-  })
-  failed.catch(() => {})
-  const onEnd = () => fail(upload.ended.reason)
-  upload.ended.addEventListener('abort', onEnd, { once: true })
-  try {
-    for (;;) {
-      const asked = performance.now()
-      const timer = stall > 0 ? setTimeout(() => fail(stalled(stall, upload.received)), allowance) : undefined
-      try {
-        const { value, done } = await Promise.race([pieces.next(), failed])
-        if (done) return
-        upload.received += value.length
-        const waited = performance.now() - asked
-        allowance = Math.min(stall, allowance - waited + (value.length / LEAST_PACE) * 1000)
-        yield value
-      } finally {
-        clearTimeout(timer)
-      }
-    }
-  } finally {
-    upload.ended.removeEventListener('abort', onEnd)
-    // Not waited for: it ends with the piece that never came.
-    void pieces.return?.()
-  }
-}
-
-function stalled(stall: number, received: number): CorralError {
-  return new CorralError(
-    'over_limit',
-    `The file stopped arriving after ${formatBytes(received)}: less than ${LEAST_PACE} bytes a second came for ` +
-      `${formatDuration(stall)} (limits.upload_stall), and nothing of it was kept. Send it again over a better line.`,
-    { details: { limit: 'limits.upload_stall', value: received, maximum: stall / 1000 } }
   )
 }
 

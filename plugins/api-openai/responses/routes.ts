@@ -1,8 +1,8 @@
 import type { FastifyPluginAsync } from 'fastify'
 import type { SurfaceDependencies } from '../../../core/answers/model-request.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { openaiRoute } from '../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
-import { openaiRoute } from '../openai-error.ts'
 import { countInputTokens, createResponse } from './create-response.ts'
 import {
   Deleted,

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
-import type { CorralError } from '../../core/errors.ts'
-import { Loose, Titled } from '../../core/http/request-fields.ts'
-import { type ErrorShape, routesWith } from '../../core/http/response-schemas.ts'
+import type { CorralError } from '../errors.ts'
+import { Loose, Titled } from './request-fields.ts'
+import { type ErrorShape, routesWith } from './response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',

@@ -1,0 +1,91 @@
+import type { IncomingMessage } from 'node:http'
+import type { FastifyRequest } from 'fastify'
+import { CorralError, isSystemError } from '../errors.ts'
+import { formatBytes } from '../system/bytes.ts'
+import { formatDuration } from '../system/duration.ts'
+import { ClientGone } from './client-gone.ts'
+
+/*
+ * Bodies that are read as they arrive.
+ */
+
+/** An upload that `paced` watches. */
+export interface ArrivingUpload {
+  /** Bytes that have arrived. */
+  received: number
+  /** Aborted with the reason when it is to end, as to make room for another client. */
+  readonly ended: AbortSignal
+}
+
+/** Bytes a second below which an upload is given up after `limits.upload_stall`. A telephone line brings seven times as much. */
+const LEAST_PACE = 1000
+
+/**
+ * The pieces of a body, as long as they keep coming: a client may be silent for `stall` milliseconds in all, and gains
+ * time by what it sends. The time that corral itself takes for a piece does not count.
+ * @param stall 0 is no limit
+ * @throws CorralError `over_limit` naming the limit; the reason of `upload.ended`
+ */
+export async function* paced(
+  body: AsyncIterable<Buffer>,
+  stall: number,
+  upload: ArrivingUpload
+): AsyncGenerator<Buffer> {
+  const pieces = body[Symbol.asyncIterator]()
+  let allowance = stall
+  let fail: (error: unknown) => void = () => {}
+  const failed = new Promise<never>((_, reject) => {
+    fail = reject
+  })
+  failed.catch(() => {})
+  const onEnd = () => fail(upload.ended.reason)
+  upload.ended.addEventListener('abort', onEnd, { once: true })
+  try {
+    for (;;) {
+      const asked = performance.now()
+      const timer = stall > 0 ? setTimeout(() => fail(stalled(stall, upload.received)), allowance) : undefined
+      try {
+        const { value, done } = await Promise.race([pieces.next(), failed])
+        if (done) return
+        upload.received += value.length
+        const waited = performance.now() - asked
+        allowance = Math.min(stall, allowance - waited + (value.length / LEAST_PACE) * 1000)
+        yield value
+      } finally {
+        clearTimeout(timer)
+      }
+    }
+  } finally {
+    upload.ended.removeEventListener('abort', onEnd)
+    // Not waited for: it ends with the piece that never came.
+    void pieces.return?.()
+  }
+}
+
+function stalled(stall: number, received: number): CorralError {
+  return new CorralError(
+    'over_limit',
+    `The file stopped arriving after ${formatBytes(received)}: less than ${LEAST_PACE} bytes a second came for ` +
+      `${formatDuration(stall)} (limits.upload_stall), and nothing of it was kept. Send it again over a better line.`,
+    { details: { limit: 'limits.upload_stall', value: received, maximum: stall / 1000 } }
+  )
+}
+
+/** Milliseconds in which a client may read why its file is not taken, while it still sends. */
+const REFUSAL_LINGER = 2000
+
+/** Ends the connection of a request that was answered before all of it had come; else the rest would be awaited. */
+export function endUpload(request: IncomingMessage): void {
+  if (request.complete) return
+  request.resume()
+  setTimeout(() => request.socket.destroy(), REFUSAL_LINGER).unref()
+}
+
+/** A request's body, whose connection outlives it: the client is to read a refusal. */
+export async function* arriving({ raw }: FastifyRequest): AsyncIterable<Buffer> {
+  try {
+    yield* raw.iterator({ destroyOnReturn: false })
+  } catch (error) {
+    throw isSystemError(error, 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE') ? new ClientGone() : error
+  }
+}

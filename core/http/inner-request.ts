@@ -1,0 +1,122 @@
+import { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import { Duplex } from 'node:stream'
+import type { FastifyInstance } from 'fastify'
+import type { Caller } from '../contracts/callers.ts'
+import { ClientGone } from './client-gone.ts'
+
+/*
+ * Requests that corral sends itself for somebody, such as the lines of a batch: through every hook and route, as if the
+ * client had sent them, but without a connection.
+ */
+
+const callers = new WeakMap<IncomingMessage, Caller>()
+
+/** For whom corral sent itself this request; undefined for one that came from outside. */
+export function innerCaller(request: IncomingMessage): Caller | undefined {
+  return callers.get(request)
+}
+
+export interface InnerReply {
+  status: number
+  requestId: string
+  /** Seconds after which it may be sent again; 0 where the reply says nothing of it. */
+  retryAfter: number
+  body: Buffer
+}
+
+/**
+ * Sends the application a JSON body, and gives its whole reply.
+ * @param signal its abort is the client's going away
+ * @throws the signal's reason
+ */
+export async function askInside(
+  app: FastifyInstance,
+  caller: Caller,
+  { url, body, signal }: { url: string; body: string; signal: AbortSignal }
+): Promise<InnerReply> {
+  signal.throwIfAborted()
+  const socket = new InnerConnection(caller.address) as unknown as Socket
+  const request = new IncomingMessage(socket)
+  const bytes = Buffer.from(body)
+  Object.assign(request, {
+    method: 'POST',
+    url,
+    httpVersion: '1.1',
+    httpVersionMajor: 1,
+    httpVersionMinor: 1,
+    complete: true,
+    headers: { host: 'localhost', 'content-type': 'application/json', 'content-length': String(bytes.length) }
+  })
+  callers.set(request, caller)
+  const response = new InnerResponse(request)
+  response.assignSocket(socket)
+  return await new Promise((resolve, reject) => {
+    const leave = () => socket.destroy()
+    signal.addEventListener('abort', leave, { once: true })
+    // As behind a real connection: the end of the reply, then its close.
+    response.once('finish', () => socket.destroy())
+    response.once('close', () => {
+      signal.removeEventListener('abort', leave)
+      if (!response.writableFinished) return reject(signal.aborted ? signal.reason : new ClientGone())
+      const requestId = String(response.getHeader('x-request-id') ?? '')
+      const retryAfter = Number(response.getHeader('retry-after') ?? 0) || 0
+      resolve({ status: response.statusCode, requestId, retryAfter, body: Buffer.concat(response.pieces) })
+    })
+    app.routing(request, response)
+    request.push(bytes)
+    request.push(null)
+  })
+}
+
+/** Takes everything that is written to it, at once. */
+class InnerConnection extends Duplex {
+  /** The client's, for logs. */
+  readonly remoteAddress: string
+
+  constructor(remoteAddress: string) {
+    super()
+    this.remoteAddress = remoteAddress
+  }
+
+  override _read(): void {}
+
+  override _write(_bytes: Buffer, _encoding: string, done: () => void): void {
+    done()
+  }
+
+  setTimeout(): this {
+    return this
+  }
+}
+
+/** Keeps the body that is written to it. */
+class InnerResponse extends ServerResponse {
+  readonly pieces: Buffer[] = []
+
+  /** Headers that are given here only could not be asked for. */
+  // biome-ignore lint/suspicious/noExplicitAny: the forms that Node.js has of it
+  override writeHead(status: number, ...given: any[]): this {
+    const headers = given.at(-1)
+    if (typeof headers === 'object' && headers !== null) this.setHeaders(new Map(Object.entries(headers)))
+    return super.writeHead(status)
+  }
+
+  // biome-ignore lint/suspicious/noExplicitAny: the forms that Node.js has of it
+  override write(...given: any[]): boolean {
+    this.#keep(given[0], given[1])
+    return (super.write as (...all: unknown[]) => boolean)(...given)
+  }
+
+  // biome-ignore lint/suspicious/noExplicitAny: the forms that Node.js has of it
+  override end(...given: any[]): this {
+    this.#keep(given[0], given[1])
+    return (super.end as (...all: unknown[]) => this)(...given)
+  }
+
+  #keep(piece: unknown, encoding: unknown): void {
+    if (typeof piece === 'string') {
+      this.pieces.push(Buffer.from(piece, typeof encoding === 'string' ? (encoding as BufferEncoding) : 'utf8'))
+    } else if (piece instanceof Uint8Array) this.pieces.push(Buffer.from(piece))
+  }
+}
