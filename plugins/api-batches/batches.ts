@@ -147,6 +147,7 @@ export class Batches {
     }
     await this.#makeRoom(owner)
     const batch = newBatch({ ...given, owner, turn, address }, secondsNow(), windowSeconds)
+    const begun = structuredClone(batch)
     this.#records.set(batch.id, batch)
     try {
       await this.#save(batch)
@@ -154,7 +155,6 @@ export class Batches {
       this.#records.delete(batch.id)
       throw error
     }
-    const begun = { ...batch }
     this.#tick()
     return begun
   }
