@@ -31,11 +31,6 @@ export class AnswerFacts {
     return this.isMarked(reply.request.raw)
   }
 
-  begin(request: HookedRequest): void {
-    // llama-server says which stop text ended an answer in its own words only.
-    if (this.wantedFor(request) && request.operation !== 'embeddings') request.body.verbose = true
-  }
-
   note(delta: Delta, request: HookedRequest): void {
     if (!this.wantedFor(request)) return
     const { content, thinking, toolCalls, finish, extra } = delta

@@ -18,11 +18,13 @@ export default definePlugin({
     return {
       hooks: async app => {
         app.addHook('preValidation', async ({ raw, body }) => {
-          if (facts.isMarked(raw) && isObject(body)) readTtl(body)
+          if (!facts.isMarked(raw) || !isObject(body)) return
+          readTtl(body)
+          // llama-server says which stop text ended an answer in its own words only.
+          if (!raw.url?.startsWith('/v1/embeddings')) body.verbose = true
         })
       },
       on: {
-        request: request => facts.begin(request),
         event: (delta, request) => facts.note(delta, request),
         eventsOf: request => facts.wantedFor(request)
       },
