@@ -59,7 +59,8 @@ export interface ModelRequest {
 }
 
 /**
- * Reads the fields that requests of all dialects share: `model` (or `name`), options and `keep_alive`.
+ * Reads the fields that requests of all dialects share: `model` (or `name`, else what the configuration says), options
+ * and `keep_alive`.
  * @throws CorralError `invalid_model_name`, `model_not_found`, `forbidden_model` or `invalid_option`
  */
 export function readModelRequest(
@@ -67,7 +68,7 @@ export function readModelRequest(
   body: Record<string, unknown>,
   caller: Pick<Caller, 'models'>
 ): ModelRequest {
-  const requested = body.model ?? body.name
+  const requested = body.model ?? body.name ?? (config.default_model || undefined)
   const model = parseRequestedName(requested)
   const options = parseRequestOptions(body)
   const keepAlive = parseKeepAlive(body.keep_alive)

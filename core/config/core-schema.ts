@@ -337,6 +337,11 @@ export const CoreConfigSchema = Type.Object(
       description: 'Where models are kept; empty is the folder "models" of the data directory',
       restart: true
     }),
+    default_model: Type.String({
+      default: '',
+      description: 'Model of requests that name none, in the APIs of OpenAI and llama-server; empty refuses them',
+      examples: ['corral/tiny-chat']
+    }),
     plugins: Type.Array(Type.String({ minLength: 1 }), {
       default: [],
       uniqueItems: true,

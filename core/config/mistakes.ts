@@ -143,13 +143,16 @@ function complaintOf(check: () => unknown): string | undefined {
   }
 }
 
-/** Names of models and, inside of their settings, aliases (each of one model only) and draft models. */
-function nameMistakes(models: unknown): Mistake[] {
+/** Names of models: the default one, and, inside of their settings, aliases (each of one model only) and draft models. */
+function nameMistakes(values: unknown): Mistake[] {
+  const models = valueAt(values, ['models'])
   const mistakes: Mistake[] = []
   const check = (path: string[], atKey: boolean, use: () => unknown) => {
     const message = complaintOf(use)
     if (message) mistakes.push({ path, atKey, message })
   }
+  const fallback = valueAt(values, ['default_model'])
+  if (fallback) check(['default_model'], false, () => parseRequestedName(fallback))
   const names = new Map<string, string>()
   const aliases = new Map<string, string>()
   for (const [model, settings] of Object.entries(isObject(models) ? models : {})) {
@@ -217,7 +220,7 @@ function unknownOption(group: string[], key: string, engineOptions: ReadonlySet<
 export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   const mistakes = schemaMistakes(schema, values)
   const places = new Set(mistakes.map(({ path }) => path.join('\0')))
-  for (const mistake of [...nameMistakes(valueAt(values, ['models'])), ...optionMistakes(schema, values)]) {
+  for (const mistake of [...nameMistakes(values), ...optionMistakes(schema, values)]) {
     if (!places.has(mistake.path.join('\0'))) mistakes.push(mistake)
   }
   return mistakes

@@ -27,18 +27,23 @@ export function checkAgainst<Schema extends TSchema>(schema: Schema, value: unkn
   throw new CorralError(isOption ? 'invalid_option' : 'invalid_request', faultSentence(fault, 'The request'), { param })
 }
 
-/** Fastify's validation by `checkAgainst`. Numbers of a query come as text and are read as the schema says. */
-export const schemaCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
-  const { properties = {} } = schema as JsonSchema
-  return given => {
-    try {
-      if (httpPart !== 'body') return { value: checkAgainst(schema, readNumbers(properties, given)) }
-      const { model, name } = bodyObject(given)
-      // Without a model, what else is wrong matters little.
-      if (properties.model && (model ?? name ?? null) === null) parseModelName(undefined)
-      return { value: checkAgainst(schema, given) }
-    } catch (error) {
-      return { error: error as Error }
+/**
+ * Fastify's validation by `checkAgainst`. Numbers of a query come as text and are read as the schema says.
+ * @param mayLackModel whether requests need not name a model, for which the configuration may say one
+ */
+export function schemaCompiler(mayLackModel: () => boolean): FastifySchemaCompiler<TSchema> {
+  return ({ schema, httpPart }) => {
+    const { properties = {} } = schema as JsonSchema
+    return given => {
+      try {
+        if (httpPart !== 'body') return { value: checkAgainst(schema, readNumbers(properties, given)) }
+        const { model, name } = bodyObject(given)
+        // Without a model, what else is wrong matters little.
+        if (properties.model && (model ?? name ?? null) === null && !mayLackModel()) parseModelName(undefined)
+        return { value: checkAgainst(schema, given) }
+      } catch (error) {
+        return { error: error as Error }
+      }
     }
   }
 }

@@ -45,7 +45,7 @@ import {
 /** The hosted-chat API without its prefix. */
 export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: number }): FastifyPluginAsync {
   return async app => {
-    likeHosted(app, '/v1/')
+    likeHosted(app, '/v1/', deps)
     await app.register(modelRoutes(deps))
     await app.register(textRoutes({ ...deps, answers: new RunningAnswers() }))
     await app.register(vectorRoutes(deps))
@@ -58,19 +58,19 @@ export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: numb
 /** What Cohere's clients ask for below `/v2`. */
 export function secondVersionRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   return async app => {
-    likeHosted(app, '/v2/')
+    likeHosted(app, '/v2/', deps)
     rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
   }
 }
 
 /** Words errors, and checks bodies, as hosted-chat clients know it. */
-function likeHosted(app: FastifyInstance, prefix: string): void {
+function likeHosted(app: FastifyInstance, prefix: string, { config }: Pick<SurfaceDependencies, 'config'>): void {
   app.wordErrors(prefix, openaiErrorBody)
   sendErrors(app, openaiErrorBody)
   app.setNotFoundHandler(request => {
     throw app.noRouteError(request.method, request.url)
   })
-  app.setValidatorCompiler(schemaCompiler)
+  app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
 }
 
 /** Chat completions and completions. */

@@ -79,7 +79,7 @@ t.test('chats that are refused, with the field at fault', async t => {
     [{ options: [] }, 'options', 'invalid_option'],
     [{ keep_alive: 'soon' }, 'keep_alive', 'invalid_option']
   ]
-  const validate = schemaCompiler({ schema: ChatRequest, httpPart: 'body', method: 'POST', url: '/' })
+  const validate = schemaCompiler(() => false)({ schema: ChatRequest, httpPart: 'body', method: 'POST', url: '/' })
   for (const [given, param, code = 'invalid_request', text = /\.$/] of table) {
     const body: Fields = { ...base, ...given }
     for (const [name, value] of Object.entries(given)) if (value === undefined) delete body[name]
@@ -192,7 +192,12 @@ t.test('other bodies that are refused', async t => {
   }
   rank({ query: 'q', documents: ['x', { text: 'y' }] })
 
-  const query = schemaCompiler({ schema: ModelListQuery, httpPart: 'querystring', method: 'GET', url: '/' })
+  const query = schemaCompiler(() => false)({
+    schema: ModelListQuery,
+    httpPart: 'querystring',
+    method: 'GET',
+    url: '/'
+  })
   t.strictSame(query({ limit: '7', other: '5' }), { value: { limit: 7, other: '5' } })
   for (const limit of ['0', 'x', '1001', '1.5', '']) {
     t.match(query({ limit }), { error: { code: 'invalid_request', param: 'limit' } }, limit)

@@ -65,6 +65,7 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
       /"C\/D" is an alias of "a\/b" already; keep one of them/
     ],
     ['models:\n  a/b:\n    draft: {model: "../x"}', '3:20', /is not a model name/],
+    ['default_model: ../x', '1:16', /"\.\.\/x" is not a model name/],
     ['models:\n  a/b:\n    draft: {max_tokens: 3}', '3:12', /models\."a\/b"\.draft\.model is missing\. It must be /],
     ['models:\n  a/b:\n    lora: [{scale: 2}]', '3:12', /lora\.0\.path is missing\. It must be a path\./],
     ['defaults:\n  num_predict: lots', '2:16', /Option "num_predict" must be a whole number/],

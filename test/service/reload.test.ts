@@ -301,3 +301,28 @@ t.test('what config.yaml marks for a restart is what built-in plugins do not tak
     t.equal(isLive, offers.get(name)?.reload !== undefined, name)
   }
 })
+
+t.test('a default model answers requests that name none, and nobody else', async t => {
+  const corral = await startCorral(t, { config: 'defaults: { max_tokens: 3, temperature: 0 }\n' })
+  const messages = [CAPITAL_QUESTION]
+  const requests: [path: string, body: object][] = [
+    ['/v1/chat/completions', { messages }],
+    ['/v1/chat/completions', { messages, model: null }],
+    ['/v1/completions', { prompt: 'Paris' }],
+    ['/v1/responses', { input: 'Paris' }],
+    ['/completion', { prompt: 'Paris' }],
+    ['/tokenize', { content: 'Paris' }]
+  ]
+  for (const [path, body] of requests) t.equal((await corral.send(path, body)).status, 400, `${path} without one`)
+  await reload(corral, 'defaults: { max_tokens: 3, temperature: 0 }\ndefault_model: corral/tiny-chat\n')
+  for (const [path, body] of requests) t.equal((await corral.send(path, body)).status, 200, `${path} with one`)
+  const { body } = await corral.json('/v1/chat/completions', { messages })
+  t.equal(body.model, DEMO, 'the answer says which')
+  const missing = await corral.json('/v1/chat/completions', { messages, model: 'gpt-4o' })
+  t.match(missing, { status: 404, body: { error: { code: 'model_not_found' } } })
+  t.equal(
+    (await corral.send('/v1/chat/completions', { messages, model: '' })).status,
+    400,
+    'an empty name is a mistake'
+  )
+})
