@@ -47,7 +47,7 @@ export function* ggufPieces(
   seed: number,
   kept: readonly Uint8Array[] = []
 ): Generator<Buffer> {
-  const pairs = [...kept, ...Object.entries(metadata).flatMap(([key, value]) => [text(key), typedValue(value)])]
+  const pairs = [...kept, ...pairsOf(metadata)]
   const infos: Buffer[] = []
   let offset = 0
   for (const tensor of tensors) {
@@ -60,6 +60,28 @@ export function* ggufPieces(
   yield Buffer.concat([header], padded(header.length))
   const random = createRandom(seed)
   for (const tensor of tensors) yield* dataOf(tensor, random)
+}
+
+/** The keys of a GGUF file with their values. */
+function pairsOf(metadata: Record<string, OutputValue>): Buffer[] {
+  return Object.entries(metadata).map(([key, value]) => Buffer.concat([text(key), typedValue(value)]))
+}
+
+/** The parts of a GGUF file that stay as they are where only its keys are others. */
+export interface KeptParts {
+  /** Keys with their values. */
+  pairs: readonly Uint8Array[]
+  tensors: number
+  /** What describes the tensors, and their data. */
+  infos: Uint8Array
+  data: Uint8Array
+}
+
+/** The bytes of a GGUF file with further keys. */
+export function ggufWith(metadata: Record<string, OutputValue>, { pairs, tensors, infos, data }: KeptParts): Buffer {
+  const all = [...pairs, ...pairsOf(metadata)]
+  const header = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors), u64(all.length), ...all, infos])
+  return Buffer.concat([Buffer.concat([header], padded(header.length)), data])
 }
 
 /** The data of a tensor in pieces, with the padding behind it. */
@@ -90,7 +112,8 @@ function pieceOf(fill: TensorFill, weights: number, scale: number, random: (byte
   return Buffer.from(fill === 'f32' ? values.buffer : Uint16Array.from(values, half).buffer)
 }
 
-function padded(length: number): number {
+/** A length with the padding behind it. */
+export function padded(length: number): number {
   return Math.ceil(length / ALIGNMENT) * ALIGNMENT
 }
 

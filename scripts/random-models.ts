@@ -1,7 +1,8 @@
+import { readFileSync } from 'node:fs'
 import { open, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
-import { ggufPieces, type OutputTensor, type OutputValue, weightsOf } from './gguf-output.ts'
+import { ggufPieces, ggufWith, type OutputTensor, type OutputValue, padded, weightsOf } from './gguf-output.ts'
 
 /*
  * GGUF files with random weights: what they say means nothing. They are there to see whether models of all kinds are
@@ -11,6 +12,7 @@ import { ggufPieces, type OutputTensor, type OutputValue, weightsOf } from './gg
 /** The demo model that comes with corral. */
 export const demoModelFile = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const DEMO_MODEL_WIDTH = 256
+const DEMO_MODEL_LAYERS = 3
 
 const weights = (name: string, ...shape: number[]): OutputTensor => ({ name: `${name}.weight`, shape, fill: 'f16' })
 const bias = (name: string, ...shape: number[]): OutputTensor => ({ name: `${name}.bias`, shape, fill: 'f32' })
@@ -275,6 +277,8 @@ function chatTensors(shape: ChatModelShape, words: number): OutputTensor[] {
   ]
 }
 
+/** Where a file's keys begin. */
+const START = 24
 const STRING = 8
 const ARRAY = 9
 /** Bytes of a value, by GGUF's number of its type. */
@@ -283,7 +287,7 @@ const VALUE_BYTES: Record<number, number> = { 4: 4, 5: 4, 6: 4, 7: 1 }
 /** The keys of the demo model, each with the bytes of the key and its value. */
 export function readKeys(bytes: Buffer): Map<string, Buffer> {
   const keys = new Map<string, Buffer>()
-  let at = 24
+  let at = START
   const length = () => {
     at += 8
     return Number(bytes.readBigUInt64LE(at - 8))
@@ -319,4 +323,44 @@ export const DECODER_WIDTH = 128
 export async function writeRandomDecoderEmbedding(target: string, seed = 1): Promise<void> {
   const shape = { layers: 2, embedding: DECODER_WIDTH, feedForward: 256, heads: 2, kvHeads: 1 }
   await writeRandomModel(target, shape, { seed, metadata: { 'llama.pooling_type': POOLING.last } })
+}
+
+/** The bytes of a LoRA adapter for the demo model, which changes its attention at random. */
+export function randomAdapter(seed = 1): Buffer {
+  const rank = 4
+  const metadata = {
+    'general.architecture': 'llama',
+    'general.type': 'adapter',
+    'general.name': 'Random adapter',
+    'adapter.type': 'lora',
+    // It must be a float32, so no whole number.
+    'adapter.lora.alpha': 4.5
+  }
+  const tensors = layers(DEMO_MODEL_LAYERS, i => [
+    { name: `blk.${i}.attn_q.weight.lora_a`, shape: [DEMO_MODEL_WIDTH, rank], fill: 'f32' },
+    { name: `blk.${i}.attn_q.weight.lora_b`, shape: [rank, DEMO_MODEL_WIDTH], fill: 'f32' }
+  ])
+  return Buffer.concat([...ggufPieces(metadata, tensors, seed)])
+}
+
+const TENSOR_COUNT_AT = 8
+
+/** The bytes of the demo model with other values of some keys, or with keys that it has not. */
+export function demoModelWith(metadata: Record<string, OutputValue>): Buffer {
+  const source = readFileSync(demoModelFile)
+  const keys = [...readKeys(source)]
+  const tensors = Number(source.readBigUInt64LE(TENSOR_COUNT_AT))
+  const from = keys.reduce((at, [, pair]) => at + pair.length, START)
+  let to = from
+  for (let left = tensors; left > 0; left--) {
+    // Its name, the number of its dimensions, each of them, its type and its place.
+    to += 8 + Number(source.readBigUInt64LE(to))
+    to += 4 + 8 * source.readUInt32LE(to) + 4 + 8
+  }
+  return ggufWith(metadata, {
+    pairs: keys.filter(([key]) => !(key in metadata)).map(([, pair]) => pair),
+    tensors,
+    infos: source.subarray(from, to),
+    data: source.subarray(padded(to))
+  })
 }

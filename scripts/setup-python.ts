@@ -4,8 +4,8 @@
  * - `conversion-python`: a Python that can run llama.cpp's converter, with its path in `path.json`. On Debian and Ubuntu,
  *   as root, the system's own torch is used, which is small and without CUDA; elsewhere, and with `--full`, the
  *   environment is made as corral itself makes it for its users.
- * - `clients-python`: the vendors' clients and the fuzzer, each set of versions as it is committed, in an environment of
- *   its own.
+ * - `clients-python`: the vendors' clients, the fuzzer and what llama.cpp's own tests need, each set of versions as it is
+ *   committed, in an environment of its own. `--only SET` installs that alone.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -21,7 +21,7 @@ const conversion = join(packageRoot, '.cache', 'conversion-python')
 const pathFile = join(conversion, 'path.json')
 const clients = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
-const SETS = ['vendors', 'litellm', 'schemathesis']
+const SETS = ['vendors', 'litellm', 'schemathesis', 'llama-server']
 /** Installs many packages in a tenth of pip's time. */
 const UV = 'uv==0.13.9'
 const OLDEST = [3, 11]
@@ -170,17 +170,18 @@ function install(python: string, name: string): void {
   writeFileSync(done, wanted)
 }
 
-function setUpClients(): void {
+function setUpClients(sets: readonly string[]): void {
   mkdirSync(clients, { recursive: true })
   const begun = performance.now()
   const python = findPython()
-  for (const name of SETS) install(python, name)
+  for (const name of sets) install(python, name)
   console.log(`Clients in Python: ${clients} (${formatDuration(performance.now() - begun)})`)
 }
 
+const onlyAt = process.argv.indexOf('--only')
 try {
-  await setUpConversion()
-  setUpClients()
+  if (onlyAt === -1) await setUpConversion()
+  setUpClients(onlyAt === -1 ? SETS : [process.argv[onlyAt + 1]!])
 } catch (error) {
   console.error(messageOf(error))
   process.exitCode = 1
