@@ -31,6 +31,15 @@ export const EXPLAINED: readonly Explanation[] = [
     why:
       "They want the error to be Ollama's sentence and nothing else. corral's begins with that sentence, and goes on with " +
       'the numbers and what can be done; for `num_ctx: 0` it says that this is no size of a context.'
+  },
+  {
+    tests: ['qwen2.5-coder:latest', 'qwen3:0.6b', 'qwen3:1.7b', 'gemma3:1b', 'phi3:latest'].map(
+      name => `TestModelsChat/${name}`
+    ),
+    onOllama: false,
+    why:
+      'They look in `/api/ps` for the name that was pulled. A name of the library whose publisher corral knows is pulled ' +
+      "from the publisher's repository, and is listed by its name, such as `Qwen/Qwen3-0.6B-GGUF`; the short name finds it."
   }
 ]
 

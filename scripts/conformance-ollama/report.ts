@@ -71,7 +71,7 @@ export function renderReport([corral, ollama]: readonly Sitting[]): string {
         ]
       : []),
     '## What is skipped',
-    'The tests themselves leave these out, on both servers: without a GPU, or where they are for Windows or for a server that the tests start.',
+    'The tests themselves leave these out on corral: without a GPU, or where they are for Windows or for a server that the tests start.',
     table(
       ['test', 'what it says'],
       skipped.map(test => [`\`${test}\``, short(corral!.tests.get(test)!.said)])
