@@ -31,6 +31,8 @@ const REFUSED: Record<string, number[]> = {
   upgradeRuntime: [400, 409, 502, 503],
   useRuntime: [400, 409],
   pushModel: [501],
+  // Its file is nobody's.
+  createBatch: [404],
   // Its link is none of this server.
   createSession: [410],
   // The model cannot fill in; it is loaded, or not, by what came before.

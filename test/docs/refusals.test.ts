@@ -103,12 +103,14 @@ t.test('a request from another origin or to another host', async t => {
 
 t.test('a key that is missing', async t => {
   const keyless = new Caller(guarded, document)
+  let wrong = 0
   await until('the build is found', async () => (await guarded.send('/readyz')).status === 200)
   for (const { operationId: id, 'x-corral-role': role } of operations) {
     // It takes a body, which is looked at whoever sends it.
     const status = role !== 'anyone' ? 401 : id === 'createSession' ? 400 : 200
     await keyless.call(t, id, status, { local: false })
-    await keyless.call(t, id, status, { headers: { 'x-api-key': 'wrong' }, local: false })
+    // More of them would be guesses, which are refused otherwise.
+    if (wrong++ < 90) await keyless.call(t, id, status, { headers: { 'x-api-key': 'wrong' }, local: false })
   }
   const page = await keyless.ask('getDocs', { headers: { accept: 'text/html,*/*' } })
   t.equal(page.status, 200, 'the page itself has no data')
