@@ -5,6 +5,7 @@ import { type ModelRequest, passedFields } from '../../core/answers/model-reques
 import { type ToolChoice, toolFields } from '../../core/answers/tool-choice.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import { checkAgainst } from './check-body.ts'
 import { type AnswerHead, logprobFields } from './hosted-answer.ts'
 import { type ChatMessage, ChatRequest, CompletionRequest, type ContentPart } from './schemas.ts'
@@ -97,6 +98,7 @@ export const chatGeneration: Planner = (body, request) => {
   const fields = {
     ...rest,
     ...stopField(rest.stop),
+    ...formatField(rest.response_format),
     ...toolFields(
       (offered ?? []).map(plainTool),
       legacyFunctions ? functionChoice(function_call) : chatChoice(tool_choice)
@@ -112,6 +114,13 @@ export const chatGeneration: Planner = (body, request) => {
     legacyFunctions,
     ...(logprobs && { logprobs: top_logprobs ?? 0 })
   })
+}
+
+/** Hugging Face's clients call the schema of a JSON object `value`, and engines ignore what they do not know. */
+function formatField(format: ChatRequest['response_format']): Fields {
+  const { value, ...rest } = { value: undefined, ...format } as Fields
+  if (rest.type !== 'json_object' || !isObject(value) || rest.schema) return {}
+  return { response_format: { ...rest, schema: value } }
 }
 
 type Tool = NonNullable<ChatRequest['tools']>[number]

@@ -195,6 +195,8 @@ t.test('the form of the answer', async t => {
     required: ['city', 'sure'],
     additionalProperties: false
   }
+  const called = await ask({ response_format: { type: 'json_object', value: schema } })
+  t.match(Object.keys(JSON.parse(called.choices[0]!.message.content!)), ['city', 'sure'], "in Hugging Face's words")
   const strict = await ask({
     response_format: { type: 'json_schema', json_schema: { name: 'city', schema, strict: true } }
   })

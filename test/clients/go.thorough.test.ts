@@ -10,6 +10,6 @@ tryLanguage(t, {
   language: 'Go',
   tools: ['go'],
   fetch: ['go', 'mod', 'download'],
-  build: ['go', 'build', '-mod=readonly', '-o', program, '.'],
-  start: [program]
+  build: () => ['go', 'build', '-mod=readonly', '-o', program, '.'],
+  start: () => [program]
 })

@@ -16,9 +16,9 @@ export interface Toolchain {
   tools: string[]
   /** Gets the packages of the lock file: the only step that needs a registry. */
   fetch: string[]
-  build: string[]
+  build: () => string[]
   /** The program and its arguments. */
-  start: string[]
+  start: () => string[]
   /** Variables of its environment. */
   env?: Record<string, string>
 }
@@ -52,9 +52,10 @@ export function tryLanguage(t: Test, toolchain: Toolchain): void {
         t.pass('packages', { skip: `CLIENTS IN ${language} ARE NOT TESTED: their packages cannot be had: ${why}` })
         return
       }
-      const compiled = await run(toolchain.build)
-      if (compiled.exitCode !== 0) throw new Error(`${toolchain.build.join(' ')} failed:\n${compiled.all}`)
-      judgeAll(t, language, await runProgram(toolchain.start, await openPlace(t)))
+      const build = toolchain.build()
+      const compiled = await run(build)
+      if (compiled.exitCode !== 0) throw new Error(`${build[0]} failed:\n${compiled.all}`)
+      judgeAll(t, language, await runProgram(toolchain.start(), await openPlace(t)))
     }
   )
 }
@@ -71,7 +72,8 @@ export async function runProgram(
     reject: false
   })
   const outcomes = stdout.split('\n').flatMap(line => (line.startsWith('{') ? [JSON.parse(line) as Outcome] : []))
-  if (exitCode !== 0 || outcomes.length === 0) throw new Error(`${args.join(' ')} ended with ${exitCode}:\n${stderr}`)
+  if (exitCode !== 0 || outcomes.length === 0)
+    throw new Error(`${[command, ...args].at(-1)} ended with ${exitCode}:\n${stderr}`)
   return outcomes
 }
 

@@ -15,8 +15,17 @@ export const pythonIn = (environment: string) =>
     ? join(ENVIRONMENTS, environment, 'Scripts', 'python.exe')
     : join(ENVIRONMENTS, environment, 'bin', 'python')
 
-/** The Python that has what a script imports. litellm asks for older packages than the others take. */
-export const clientsPython = (script: string) => pythonIn(script.startsWith('litellm') ? 'litellm' : 'vendors')
+/** Scripts whose packages ask for older ones than the vendors' newest, by the environment that has those. */
+const ENVIRONMENT_OF: Record<string, string> = {
+  'agents_client.py': 'frameworks',
+  'cohere_client.py': 'frameworks',
+  'instructor_client.py': 'frameworks',
+  'litellm_client.py': 'litellm',
+  'llama_index_client.py': 'frameworks'
+}
+
+/** The Python that has what a script imports. */
+export const clientsPython = (script: string) => pythonIn(ENVIRONMENT_OF[script] ?? 'vendors')
 
 /** Whether that environment has the versions that are committed: the setup leaves a copy of their list in it. */
 function isInstalled(environment: string): boolean {
@@ -25,7 +34,7 @@ function isInstalled(environment: string): boolean {
   return existsSync(installed) && readFileSync(installed, 'utf8') === readFileSync(wanted, 'utf8')
 }
 
-const missing = ['vendors', 'litellm', 'schemathesis'].filter(name => !isInstalled(name))
+const missing = ['vendors', 'frameworks', 'litellm', 'schemathesis'].filter(name => !isInstalled(name))
 
 /**
  * For the tests of clients in Python: they are skipped where those, or their present versions, are not installed.
