@@ -1,4 +1,4 @@
-import type { Attachment } from '../state/conversation.ts'
+import type { Attachment } from '../state/conversation-tree.ts'
 import { texts } from '../texts/texts.ts'
 
 /** Bytes of a file that is taken: what is larger does not fit a request. */

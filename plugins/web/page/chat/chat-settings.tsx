@@ -1,7 +1,7 @@
 import { useState } from 'preact/hooks'
 import { Dialog } from '../parts/controls.tsx'
 import { changeChat } from '../state/chats.ts'
-import type { Chat } from '../state/conversation.ts'
+import type { Chat } from '../state/conversation-tree.ts'
 import { texts } from '../texts/texts.ts'
 
 /** Options that have fields of their own, with what they may be. */

@@ -1,4 +1,4 @@
-import type { Message } from '../state/conversation.ts'
+import type { Message } from '../state/conversation-tree.ts'
 import { texts } from '../texts/texts.ts'
 
 /** What an answer waits for, in the user's language where it is something that the page knows. */

@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useState } from 'preact/hooks'
 import { changeChat, chats, deleteChat, sortedChats } from '../state/chats.ts'
-import type { Chat } from '../state/conversation.ts'
+import type { Chat } from '../state/conversation-tree.ts'
 import { sidebarHidden } from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
 import { texts } from '../texts/texts.ts'

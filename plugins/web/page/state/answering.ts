@@ -1,8 +1,9 @@
 import { signal } from '@preact/signals'
 import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
-import { type Attachment, branchTo, type Message, requestMessages, type ToolCall } from './conversation.ts'
+import { type Attachment, branchTo, type Message, requestMessages, type ToolCall } from './conversation-tree.ts'
 import { lastModel } from './preferences.ts'
+import { noteRequest } from './recent-requests.ts'
 
 /*
  * Asking a model, and taking its answer: over a connection that may be lost, and by a page that may be loaded again.
@@ -225,13 +226,28 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
       if (stream) void ask('DELETE', `v1/streams/${stream.id}`).catch(() => undefined)
     } else {
       const { message: text, code } = error instanceof ApiError ? error : { message: String(error), code: 'page_error' }
-      changeMessage(message, { ...ended, state: 'failed', error: { message: text, code } })
+      change({ ...ended, state: 'failed', error: { message: text, code } }, false)
     }
   } finally {
+    if (messages) noteAnswer(current, performance.now() - began)
     if (frame !== undefined) cancelAnimationFrame(frame)
     running.delete(message.id)
     runningCount.value = running.size
   }
+}
+
+/** Keeps where an answer's time went. @param total ms */
+function noteAnswer({ model, timing, error }: Message, total: number): void {
+  noteRequest({
+    at: Date.now(),
+    route: 'POST /v1/chat/completions',
+    ...(model !== undefined && { model }),
+    status: error?.code ?? 200,
+    total,
+    ...(timing?.firstText !== undefined && { firstByte: timing.firstText }),
+    ...(timing?.speed && { generation: (1000 * timing.answerTokens) / timing.speed }),
+    ...(timing && { tokens: timing.answerTokens })
+  })
 }
 
 /** A chunk of a hosted-chat stream, as far as the page reads it. */

@@ -1,6 +1,6 @@
 import { batch, computed, type Signal, signal } from '@preact/signals'
 import { type DBSchema, type IDBPDatabase, openDB } from 'idb'
-import { type Chat, type Message, newestLeafBelow, titleOf, withDescendants } from './conversation.ts'
+import { type Chat, type Message, newestLeafBelow, titleOf, withDescendants } from './conversation-tree.ts'
 import { newId } from './identifier.ts'
 
 /*

@@ -246,7 +246,19 @@ export const en = {
   name: 'Name',
   role: 'Role',
   onlyModels: 'Only these models (all where empty)',
-  requestsPerMinute: 'Requests a minute (no limit where empty)'
+  requestsPerMinute: 'Requests a minute (no limit where empty)',
+
+  // The playground
+  apiDocument: 'All of the API',
+  request: 'Request',
+  body: 'Body',
+  asCode: 'As code',
+  recentRequests: 'The last requests of this tab',
+  phaseLoad: 'Load',
+  phasePrompt: 'Prompt',
+  phaseFirst: 'First text',
+  phaseGeneration: 'Answer',
+  tokenCount: 'Tokens'
 }
 
 /** All texts of the page, in one language. */

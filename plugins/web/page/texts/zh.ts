@@ -241,5 +241,17 @@ export const zh: Texts = {
   name: '名称',
   role: '角色',
   onlyModels: '仅限这些模型（留空为全部）',
-  requestsPerMinute: '每分钟请求数（留空为不限）'
+  requestsPerMinute: '每分钟请求数（留空为不限）',
+
+  // The playground
+  apiDocument: '完整 API',
+  request: '请求',
+  body: '请求体',
+  asCode: '代码形式',
+  recentRequests: '此标签页最近的请求',
+  phaseLoad: '载入',
+  phasePrompt: '提示',
+  phaseFirst: '首字',
+  phaseGeneration: '回答',
+  tokenCount: 'Token'
 }

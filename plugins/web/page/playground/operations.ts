@@ -1,0 +1,132 @@
+/** A route of the API document, as far as a request is made of it. */
+export interface Operation {
+  id: string
+  method: string
+  path: string
+  tag: string
+  summary: string
+  description: string
+  /** Names of what stands in the path and behind it. */
+  parameters: { name: string; in: 'path' | 'query'; isRequired: boolean; description: string }[]
+  /** An example of its body, in JSON; undefined where it has none. */
+  example?: string
+}
+
+interface ApiDocument {
+  paths: Record<string, Record<string, ApiOperation>>
+}
+interface ApiOperation {
+  operationId?: string
+  summary?: string
+  description?: string
+  tags?: string[]
+  parameters?: { name: string; in: string; required?: boolean; description?: string }[]
+  requestBody?: { content?: Record<string, { example?: unknown; examples?: Record<string, { value?: unknown }> }> }
+}
+
+const METHODS = ['get', 'post', 'put', 'delete']
+
+/** The routes of an API document that take JSON or nothing, in its order. */
+export function operationsOf({ paths }: ApiDocument): Operation[] {
+  return Object.entries(paths).flatMap(([path, methods]) =>
+    METHODS.flatMap(method => {
+      const operation = methods[method]
+      if (!operation) return []
+      const { content } = operation.requestBody ?? {}
+      const body = content?.['application/json']
+      if (content && !body) return []
+      const example = body?.example ?? Object.values(body?.examples ?? {})[0]?.value ?? {}
+      return {
+        id: operation.operationId ?? `${method} ${path}`,
+        method: method.toUpperCase(),
+        path,
+        tag: operation.tags?.[0] ?? '',
+        summary: operation.summary ?? path,
+        description: operation.description ?? '',
+        parameters: (operation.parameters ?? [])
+          .filter(({ in: place }) => place === 'path' || place === 'query')
+          .map(parameter => ({
+            name: parameter.name,
+            in: parameter.in as 'path' | 'query',
+            isRequired: parameter.required === true,
+            description: parameter.description ?? ''
+          })),
+        ...(body && { example: JSON.stringify(example, undefined, 2) })
+      }
+    })
+  )
+}
+
+/** The path of a request with its parameters in their places. */
+export function pathWith({ path, parameters }: Operation, given: Readonly<Record<string, string>>): string {
+  let filled = path
+  const query: string[] = []
+  for (const { name, in: place } of parameters) {
+    const value = given[name] ?? ''
+    if (place === 'query') {
+      if (value !== '') query.push(`${encodeURIComponent(name)}=${encodeURIComponent(value)}`)
+    } else filled = filled.replace(`{${name}}`, value.split('/').map(encodeURIComponent).join('/'))
+  }
+  return filled + (query.length > 0 ? `?${query.join('&')}` : '')
+}
+
+/** A request as it is shown in other languages. */
+export interface ShownRequest {
+  method: string
+  /** The whole address. */
+  url: string
+  /** JSON, as it was written. */
+  body?: string
+  /** Whether it must be sent with a key. */
+  hasKey: boolean
+}
+
+/** A request as a command line. */
+export function asCurl({ method, url, body, hasKey }: ShownRequest): string {
+  const quoted = (text: string) => `'${text.replaceAll("'", String.raw`'\''`)}'`
+  return [
+    `curl ${quoted(url)}`,
+    ...(method === (body === undefined ? 'GET' : 'POST') ? [] : [`  -X ${method}`]),
+    ...(hasKey ? ['  -H "Authorization: Bearer $CORRAL_API_KEY"'] : []),
+    ...(body === undefined ? [] : [`  -H 'Content-Type: application/json'`, `  -d ${quoted(body)}`])
+  ].join(' \\\n')
+}
+
+/** A request in Python, with nothing that must be installed. */
+export function asPython({ method, url, body, hasKey }: ShownRequest): string {
+  const headers = [
+    ...(body === undefined ? [] : ['"Content-Type": "application/json"']),
+    ...(hasKey ? ['"Authorization": f"Bearer {os.environ[\'CORRAL_API_KEY\']}"'] : [])
+  ]
+  return [
+    ...(hasKey ? ['import os'] : []),
+    'import urllib.request',
+    '',
+    ...(body === undefined ? [] : [`body = r'''${body.replaceAll("'''", String.raw`\u0027\u0027\u0027`)}'''`]),
+    'request = urllib.request.Request(',
+    `    ${JSON.stringify(url)},`,
+    `    method=${JSON.stringify(method)},`,
+    ...(headers.length > 0 ? [`    headers={${headers.join(', ')}},`] : []),
+    ...(body === undefined ? [] : ['    data=body.encode(),']),
+    ')',
+    'with urllib.request.urlopen(request) as response:',
+    '    for line in response:',
+    '        print(line.decode(), end="")'
+  ].join('\n')
+}
+
+/** A request in JavaScript, for Node.js and browsers. */
+export function asJavaScript({ method, url, body, hasKey }: ShownRequest): string {
+  const headers = [
+    ...(body === undefined ? [] : ["'Content-Type': 'application/json'"]),
+    ...(hasKey ? [`Authorization: 'Bearer ' + process.env.CORRAL_API_KEY`] : [])
+  ]
+  return [
+    `const response = await fetch(${JSON.stringify(url)}, {`,
+    `  method: ${JSON.stringify(method)},`,
+    ...(headers.length > 0 ? [`  headers: { ${headers.join(', ')} },`] : []),
+    ...(body === undefined ? [] : [`  body: JSON.stringify(${body.replaceAll('\n', '\n  ')})`]),
+    '})',
+    'for await (const text of response.body.pipeThrough(new TextDecoderStream())) console.log(text)'
+  ].join('\n')
+}
