@@ -52,11 +52,18 @@ t.test('every route needs the role that the table says, and the table has no oth
   t.equal(readFileSync(join(packageRoot, 'docs', 'roles.md'), 'utf8'), text, 'run "npm run docs:write"')
 })
 
+/** One of the page's own files, whose names have hashes. */
+const [PAGE_FILE] = JSON.parse(readFileSync(join(packageRoot, 'dist/plugins/web/page/files.json'), 'utf8'))
+
 /** Requests for a route of the table that do nothing, whoever may send them: nothing has their name, no body is usable. */
 function harmless(route: string): { methods: string[]; path: string; body?: string } {
   const [method, url] = route.split(' ') as [string, string]
   const path = url.replace('/:label/:revision', '/x/x').replace(':digest', `sha256:${'0'.repeat(64)}`)
-  const named = path.replace(':owner/:name', 'nobody/nothing').replace(':id', 'none').replace('*', 'nobody%2Fnothing')
+  const named = path
+    .replace(':owner/:name', 'nobody/nothing')
+    .replace(':id', 'none')
+    .replace(':file', PAGE_FILE)
+    .replace('*', 'nobody%2Fnothing')
   if (method === 'GET' || method === 'ANY') return { methods: ['GET', 'HEAD'], path: named }
   return { methods: [method], path: named, ...(method !== 'HEAD' && { body: '[]' }) }
 }

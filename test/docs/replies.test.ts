@@ -102,7 +102,7 @@ t.test('the server itself', async t => {
     await caller.call(t, id, 200)
   }
   const page = await caller.call(t, 'root', 200, { headers: { accept: 'text/html,*/*' } })
-  t.match(page.text, '<a href="/docs">')
+  t.match(page.text, '<title>corral</title>')
   t.match(page.headers.get('content-security-policy'), "default-src 'none'")
   t.match((await caller.call(t, 'root', 200)).text, /^corral is running[^<]+\n$/)
   t.equal((await corral.send('/', undefined, { method: 'HEAD' })).status, 200)

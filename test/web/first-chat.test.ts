@@ -32,6 +32,20 @@ t.test('the page is for browsers, the line for programs', async t => {
   t.match(await (await fetch(corral.url)).text(), /^corral is running/)
 })
 
+t.test('the page is elsewhere, or nowhere, where the configuration says so', async t => {
+  const accept = { headers: { accept: 'text/html' } }
+  const moved = await startCorral(t, { config: 'web:\n  path: /team/chat\n' })
+  const links = await (await fetch(moved.url, accept)).text()
+  t.match(links, '<a href="/team/chat">')
+  t.match(links, '<a href="/docs">')
+  const html = await (await fetch(`${moved.url}/team/chat`, accept)).text()
+  t.match(html, 'name="corral-base" content="../"')
+  const script = /src="(\.\/chat\/page\/main-[^"]+)"/.exec(html)![1]!
+  t.equal((await fetch(new URL(script, `${moved.url}/team/chat`))).status, 200)
+  const off = await startCorral(t, { config: 'web:\n  enabled: false\n' })
+  t.notMatch(await (await fetch(off.url, accept)).text(), /Chat/)
+})
+
 t.test('files are there in every encoding', async t => {
   const folder = join(packageRoot, 'dist', 'plugins', 'web', 'page')
   const names: string[] = JSON.parse(readFileSync(join(folder, 'files.json'), 'utf8'))
