@@ -43,6 +43,8 @@ const ADVICE: Record<ErrorCode, string> = {
   key_not_found: '`corral key list` shows the keys.',
   capture_not_found: '`corral capture list` shows the captures.',
   session_not_found: 'The session has ended, or the request came by none. `GET /api/sessions` lists those there are.',
+  conversation_not_found: 'The conversation was deleted, or belongs to another key.',
+  conversations_off: 'The page keeps conversations in browsers, unless `web.conversations` is `server`.',
   route_not_found: 'There is nothing at this address; [programs](programs.md) lists the base addresses.',
   method_not_allowed: 'The address takes other methods; the header `Allow` lists them.',
   reader_stalled: 'The client read nothing of its answer for `limits.reader_stall`.',
@@ -54,6 +56,8 @@ const ADVICE: Record<ErrorCode, string> = {
   file_in_use: 'A batch that has not ended reads the file: cancel it first, or wait.',
   batch_ended: 'The batch has ended, so there is nothing to cancel.',
   invalid_config: '`corral config check` shows each mistake with line and column. The former settings stay in force.',
+  conversation_changed:
+    'Another tab or machine was quicker: read the conversation again, and send it with the version that the reply names.',
   link_ended: 'A link of `corral open` works once, for a minute: run it again.',
   body_too_large: 'The body is larger than `body_limit`.',
   unsupported_encoding:

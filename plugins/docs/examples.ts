@@ -49,6 +49,7 @@ const BODIES: Record<string, object> = {
   upgradeRuntime: { stream: false },
   useRuntime: { runtime: 'auto', stream: false },
   createKey: { name: 'alice', role: 'user' },
+  putConversation: { title: 'The capital of France', text: 'Paris', document: { messages } },
   createSession: { token: 'p1VK5cLqkhjoWkqHkXn5dJw0Yq3Vt2bqkQzXo3sN8mE' },
   createSessionLink: {},
   setLogLevel: { part: 'scheduler', level: 'debug' },

@@ -22,6 +22,8 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /api/sessions'
   ],
   user: [
+    'DELETE /api/conversations',
+    'DELETE /api/conversations/:id',
     'DELETE /api/sessions/current',
     'DELETE /api/streams/:id',
     'DELETE /ollama/api/streams/:id',
@@ -39,6 +41,8 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /api/tags',
     'GET /api/usage',
     'GET /api/version',
+    'GET /api/conversations',
+    'GET /api/conversations/:id',
     'GET /api/whoami',
     'GET /models',
     'GET /models/sse',
@@ -117,7 +121,8 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /v1/responses/input_tokens',
     'POST /v1/streams/lookup',
     'POST /v1/tokenize',
-    'POST /v2/rerank'
+    'POST /v2/rerank',
+    'PUT /api/conversations/:id'
   ],
   operator: [
     'DELETE /api/convert',

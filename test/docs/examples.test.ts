@@ -33,6 +33,8 @@ const REFUSED: Record<string, number[]> = {
   pushModel: [501],
   // Its file is nobody's.
   createBatch: [404],
+  // They stay in browsers, where nothing else is set.
+  putConversation: [404],
   // Its link is none of this server.
   createSession: [410],
   // The model cannot fill in; it is loaded, or not, by what came before.

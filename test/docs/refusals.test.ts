@@ -37,7 +37,7 @@ const BESIDE = {
 }
 /** Operations whose body names no model that must be there. */
 const NO_MODEL =
-  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|LogLevel$/i
+  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$/i
 
 t.test('a body that is no JSON, no object, missing or too large', async t => {
   for (const { operationId: id, requestBody, path } of operations.filter(takesJson)) {

@@ -24,7 +24,7 @@ const caches = mkdtempSync(join(tmpdir(), 'corral-test-'))
 t.teardown(() => rmSync(caches, { recursive: true, force: true }))
 const corral = await startCorral(t, {
   env: { HF_ENDPOINT: hub.url, HF_HOME: caches, HF_TOKEN: '', HF_HUB_OFFLINE: '' },
-  config: 'defaults:\n  num_parallel: 1\n  temperature: 0\n'
+  config: 'defaults:\n  num_parallel: 1\n  temperature: 0\nweb:\n  conversations: server\n'
 })
 // Before models are here: its examples name those that are.
 const document = (await corral.json('/openapi.json')).body
@@ -360,6 +360,21 @@ t.test('the audit log, captures and levels of the log', async t => {
   await caller.call(t, 'getLogLevels', 200)
   await caller.call(t, 'setLogLevel', 200, { body: { part: 'docs', level: 'warn' } })
   await caller.call(t, 'setLogLevel', 400, { body: { part: 'nothing', level: 'warn' } })
+})
+
+t.test('conversations of the page', async t => {
+  const params = { id: 'first' }
+  const body = { title: 'France', text: 'Paris', document: { messages: [] } }
+  await caller.call(t, 'putConversation', 200, { params, body })
+  await caller.call(t, 'putConversation', 409, { params, body })
+  await caller.call(t, 'putConversation', 404, { params: { id: 'second' }, body: { ...body, version: 1 } })
+  await caller.call(t, 'putConversation', 400, { params: { id: '..%2Fother' }, body })
+  await caller.call(t, 'getConversation', 200, { params })
+  await caller.call(t, 'listConversations', 200, { query: '?q=paris&limit=1' })
+  await caller.call(t, 'deleteConversation', 200, { params })
+  await caller.call(t, 'deleteConversation', 404, { params })
+  await caller.call(t, 'getConversation', 404, { params })
+  await caller.call(t, 'deleteConversations', 200)
 })
 
 t.test('sessions of browsers', async t => {
