@@ -13,12 +13,12 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { packageRoot } from '../core/system/package-info.ts'
 import { OLLAMA_VERSION } from '../plugins/api-ollama/routes.ts'
-import { explanationOf, isShort, wholeTests } from './conformance-ollama/explained.ts'
-import { modelNames } from './conformance-ollama/models.ts'
-import { type Outcomes, runExamples, runTests } from './conformance-ollama/outcomes.ts'
-import { clientPrograms, ollamaServer } from './conformance-ollama/programs.ts'
-import { renderReport, type Sitting } from './conformance-ollama/report.ts'
-import { corralWithModels, ollamaWithModels } from './conformance-ollama/servers.ts'
+import { explanationOf, isShort, wholeTests } from './conformance/ollama-explained.ts'
+import { modelNames } from './conformance/ollama-models.ts'
+import { type Outcomes, runExamples, runTests } from './conformance/ollama-outcomes.ts'
+import { clientPrograms, ollamaServer } from './conformance/ollama-programs.ts'
+import { renderReport, type Sitting } from './conformance/ollama-report.ts'
+import { corralWithModels, ollamaWithModels } from './conformance/ollama-servers.ts'
 
 const { values } = parseArgs({
   options: { 'without-ollama': { type: 'boolean', default: false }, 'all-models': { type: 'boolean', default: false } }

@@ -2,11 +2,11 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { EXPLAINED, explanationOf, isShort, wholeTests } from '../../scripts/conformance-ollama/explained.ts'
-import { modelNames } from '../../scripts/conformance-ollama/models.ts'
-import { readOutcomes, runExamples, runTests } from '../../scripts/conformance-ollama/outcomes.ts'
-import { clientPrograms } from '../../scripts/conformance-ollama/programs.ts'
-import { corralWithModels } from '../../scripts/conformance-ollama/servers.ts'
+import { EXPLAINED, explanationOf, isShort, wholeTests } from '../../scripts/conformance/ollama-explained.ts'
+import { modelNames } from '../../scripts/conformance/ollama-models.ts'
+import { readOutcomes, runExamples, runTests } from '../../scripts/conformance/ollama-outcomes.ts'
+import { clientPrograms } from '../../scripts/conformance/ollama-programs.ts'
+import { corralWithModels } from '../../scripts/conformance/ollama-servers.ts'
 
 // Ollama's own integration tests and example programs as they are, against a live corral with the real engine.
 

@@ -1,4 +1,4 @@
-import type { Outcomes } from './outcomes.ts'
+import type { Outcomes } from './ollama-outcomes.ts'
 
 /** Why some tests fail on corral. */
 export interface Explanation {

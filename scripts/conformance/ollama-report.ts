@@ -1,7 +1,7 @@
 import { OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
 import { describeMachine } from '../bench/measuring.ts'
-import { EXPLAINED, explanationOf, wholeTests } from './explained.ts'
-import type { Outcomes } from './outcomes.ts'
+import { EXPLAINED, explanationOf, wholeTests } from './ollama-explained.ts'
+import type { Outcomes } from './ollama-outcomes.ts'
 
 /** What all tests and programs said of one server. */
 export interface Sitting {

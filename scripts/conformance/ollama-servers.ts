@@ -9,7 +9,7 @@ import { corralWithHub } from '../../test/download/support.ts'
 import { until } from '../../test/support/corral.ts'
 import { startHubEmulator } from '../../test/support/hub-emulator/hub-emulator.ts'
 import { freePort } from '../free-port.ts'
-import { chatModel, type ModelNames, makeModels } from './models.ts'
+import { chatModel, type ModelNames, makeModels } from './ollama-models.ts'
 
 type Owner = Pick<Test, 'teardown'>
 

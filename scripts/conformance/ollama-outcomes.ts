@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { ClientPrograms } from './programs.ts'
+import type { ClientPrograms } from './ollama-programs.ts'
 
 export interface Outcome {
   result: 'passed' | 'failed' | 'skipped'
