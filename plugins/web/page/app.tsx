@@ -4,6 +4,7 @@ import { useEffect } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
 import { announcement, IconButton, toast } from './parts/controls.tsx'
 import { KeyDialog } from './parts/key-dialog.tsx'
+import { listenToKeys } from './parts/page-keys.ts'
 import { Sidebar } from './parts/sidebar.tsx'
 import { isKeyWanted } from './state/api.ts'
 import { storageFault } from './state/chats.ts'
@@ -11,8 +12,11 @@ import { route } from './state/route.ts'
 import { connection, server } from './state/server-state.ts'
 import { texts } from './texts/texts.ts'
 
-/** A view that is loaded when it is first shown. */
-function later(load: () => Promise<ComponentType<{ path: string[] }>>): ComponentType<{ path: string[] }> {
+/** What is loaded when it is first shown. @param meanwhile whether a view stands in its place until then */
+function later(
+  load: () => Promise<ComponentType<{ path: string[] }>>,
+  meanwhile = true
+): ComponentType<{ path: string[] }> {
   const loaded = signal<ComponentType<{ path: string[] }> | undefined>(undefined)
   const failed = signal(false)
   return function Later({ path }) {
@@ -27,6 +31,7 @@ function later(load: () => Promise<ComponentType<{ path: string[] }>>): Componen
       )
     }, [])
     if (loaded.value) return <loaded.value path={path} />
+    if (!meanwhile) return null
     return <main class="view is-centred">{failed.value ? <p>{texts.value.viewFailed}</p> : null}</main>
   }
 }
@@ -39,8 +44,25 @@ const VIEWS: Record<string, ComponentType<{ path: string[] }>> = {
   playground: later(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)
 }
 
+/** The palette is loaded when it is first wanted. */
+const PaletteLater = later(async () => {
+  const { Palette } = await import('./parts/palette.tsx')
+  const close = () => {
+    isPaletteOpen.value = false
+  }
+  return () => <Palette onClose={close} />
+}, false)
+const isPaletteOpen = signal(false)
+
 function App() {
   const t = texts.value
+  useEffect(
+    () =>
+      listenToKeys(() => {
+        isPaletteOpen.value = true
+      }),
+    []
+  )
   const [name = 'chat', ...path] = route.value
   const View = VIEWS[name]
   return (
@@ -54,6 +76,7 @@ function App() {
         {View ? <View path={path} /> : <main class="view is-centred">{t.noSuchView}</main>}
       </div>
       {isKeyWanted.value && <KeyDialog />}
+      {isPaletteOpen.value && <PaletteLater path={[]} />}
       {toast.value && (
         <div class={`toast ${toast.value.isError ? 'is-error' : ''}`} role={toast.value.isError ? 'alert' : 'status'}>
           <p>{toast.value.text}</p>

@@ -1,5 +1,5 @@
 import { computed, type Signal, useComputed, useSignal, useSignalEffect } from '@preact/signals'
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { IconButton } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { resumeAnswers, say } from '../state/answering.ts'
@@ -102,6 +102,10 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     for (const [id, message] of opened.value.messages) messages.set(id, message.peek())
     return branchTo(messages, leaf).map(message => opened.value.messages.get(message.id)!)
   })
+  const shown = useMemo(
+    () => branch.value.map(message => <MessageView key={message.peek().id} message={message} opened={opened} />),
+    [branch.value]
+  )
   const last = computed(() => branch.value.at(-1)?.value)
   const toEnd = () => {
     if (list.current) list.current.scrollTop = list.current.scrollHeight
@@ -125,11 +129,7 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
           isFollowing.value = scrollHeight - scrollTop - clientHeight < FOLLOW_DISTANCE
         }}
       >
-        <div class="messages-column">
-          {branch.value.map(message => (
-            <MessageView key={message.peek().id} message={message} opened={opened} />
-          ))}
-        </div>
+        <div class="messages-column">{shown}</div>
       </div>
       {!isFollowing.value && (
         <button type="button" class="to-end" onClick={toEnd} aria-label={t.toEnd} title={t.toEnd}>

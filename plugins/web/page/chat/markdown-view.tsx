@@ -1,6 +1,5 @@
 import type { Token, Tokens } from 'marked'
-import type { ComponentChild, JSX } from 'preact'
-import { memo } from 'preact/compat'
+import { type ComponentChild, Fragment, type JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { texts } from '../texts/texts.ts'
@@ -16,17 +15,21 @@ export function Markdown({ text, isComplete }: { text: string; isComplete: boole
   const tokens = blocks.current.update(text, isComplete)
   return (
     <div class="markdown" dir="auto">
-      {tokens.map((token, index) => (
-        <Block key={index} token={token} isComplete={isComplete || index < tokens.length - 1} />
-      ))}
+      {tokens.map((token, index) => nodeOf(token, index, isComplete || index < tokens.length - 1))}
     </div>
   )
 }
 
-/** One block; made anew only where its token is another one. */
-const Block = memo(function Block({ token, isComplete }: { token: Token; isComplete: boolean }) {
-  return <>{blockOf(token, isComplete)}</>
-})
+/** The nodes of blocks. One that is the same object as before is not looked at again, neither by us nor by Preact. */
+const known = new WeakMap<Token, { isComplete: boolean; node: ComponentChild }>()
+
+function nodeOf(token: Token, key: number, isComplete: boolean): ComponentChild {
+  const before = known.get(token)
+  if (before?.isComplete === isComplete) return before.node
+  const node = <Fragment key={key}>{blockOf(token, isComplete)}</Fragment>
+  known.set(token, { isComplete, node })
+  return node
+}
 
 function blockOf(token: Token, isComplete: boolean): ComponentChild {
   switch (token.type) {
@@ -61,7 +64,7 @@ function blockOf(token: Token, isComplete: boolean): ComponentChild {
 }
 
 const blocks = (tokens: Token[] | undefined, isComplete: boolean) =>
-  tokens?.map((token, index) => <Block key={index} token={token} isComplete={isComplete} />)
+  tokens?.map((token, index) => nodeOf(token, index, isComplete))
 
 function listOf({ ordered, start, items }: Tokens.List, isComplete: boolean): JSX.Element {
   const rows = items.map((item, index) => (

@@ -1,5 +1,4 @@
 import type { Signal } from '@preact/signals'
-import { memo } from 'preact/compat'
 import { useState } from 'preact/hooks'
 import { CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
@@ -12,7 +11,7 @@ import { Markdown } from './markdown-view.tsx'
 import { statusText } from './status-text.ts'
 
 /** One message of the branch that is shown. */
-export const MessageView = memo(function MessageView(props: { message: Signal<Message>; opened: Signal<OpenChat> }) {
+export function MessageView(props: { message: Signal<Message>; opened: Signal<OpenChat> }) {
   const message = props.message.value
   const [isEdited, setEdited] = useState(false)
   const t = texts.value
@@ -47,7 +46,7 @@ export const MessageView = memo(function MessageView(props: { message: Signal<Me
       )}
     </article>
   )
-})
+}
 
 function QuestionBody({ message: { content, attachments = [] } }: { message: Message }) {
   return (

@@ -81,7 +81,7 @@ export function OverviewTab() {
             <dd>
               {t.roles[me.value.role]}
               {me.value.key ? ` (${me.value.key.name})` : ''}
-              {me.value.how_to_get_more && <p class="quiet">{me.value.how_to_get_more}</p>}
+              {me.value.more && <p class="quiet">{me.value.more}</p>}
             </dd>
           </>
         )}

@@ -1,11 +1,14 @@
 import { useSignal } from '@preact/signals'
-import { useEffect, useState } from 'preact/hooks'
-import { changeChat, chats, deleteChat, sortedChats } from '../state/chats.ts'
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { key } from '../state/api.ts'
+import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
+import { changeChat, chats, deleteChat, findInMessages, sortedChats } from '../state/chats.ts'
 import type { Chat } from '../state/conversation-tree.ts'
-import { sidebarHidden } from '../state/preferences.ts'
+import { language, sidebarHidden, theme } from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
-import { texts } from '../texts/texts.ts'
-import { ConfirmDialog, IconButton, Menu, MenuItem } from './controls.tsx'
+import { signOut } from '../state/session.ts'
+import { LANGUAGES, loadLanguage, shownLanguage, texts } from '../texts/texts.ts'
+import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify } from './controls.tsx'
 import { Icon, type IconName } from './icons.tsx'
 
 /** The views and the chats; on narrow screens behind a button. */
@@ -16,7 +19,22 @@ export function Sidebar() {
   useEffect(() => {
     isOpen.value = false
   }, [route.value])
-  const found = sortedChats.value.filter(({ title }) => title.toLowerCase().includes(wanted.value.toLowerCase()))
+  const words = wanted.value.toLowerCase().trim()
+  const [inTexts, setInTexts] = useState<ReadonlySet<string>>(new Set())
+  useEffect(() => {
+    setInTexts(new Set())
+    if (words.length < 2) return
+    let isGone = false
+    const timer = setTimeout(async () => {
+      const found = await findInMessages(words)
+      if (!isGone) setInTexts(found)
+    }, 200)
+    return () => {
+      isGone = true
+      clearTimeout(timer)
+    }
+  }, [words])
+  const found = sortedChats.value.filter(({ id, title }) => title.toLowerCase().includes(words) || inTexts.has(id))
   const toggle = () => {
     if (matchMedia('(max-width: 760px)').matches) isOpen.value = !isOpen.value
     else sidebarHidden.value = sidebarHidden.value ? '' : 'yes'
@@ -58,10 +76,107 @@ export function Sidebar() {
           ))}
         </ul>
         {chats.value.size === 0 && <p class="sidebar-note">{t.noChats}</p>}
+        <PageMenu />
       </aside>
     </>
   )
 }
+
+/** Colours, language, files with chats, and the end of a session. */
+function PageMenu() {
+  const t = texts.value
+  const picker = useRef<HTMLInputElement>(null)
+  return (
+    <div class="page-menu">
+      <input
+        ref={picker}
+        type="file"
+        accept="application/json,.json"
+        hidden
+        aria-label={t.importChats}
+        onChange={async event => {
+          const field = event.currentTarget
+          const [file] = field.files ?? []
+          if (!file) return
+          await attempt(async () => notify(t.imported(await importChats(await file.text()))))
+          field.value = ''
+        }}
+      />
+      <Menu
+        label={t.pageSettings}
+        class="menu-up"
+        title={
+          <>
+            <Icon name="settings" />
+            <span>{t.pageSettings}</span>
+          </>
+        }
+      >
+        {close => (
+          <>
+            {THEMES.map(name => (
+              <MenuItem
+                key={name}
+                icon="theme"
+                checked={theme.value === name}
+                onSelect={() => {
+                  theme.value = name
+                }}
+              >
+                {t.themes[name || 'system']}
+              </MenuItem>
+            ))}
+            <hr />
+            {Object.entries(LANGUAGES).map(([code, name]) => (
+              <MenuItem
+                key={code}
+                checked={shownLanguage.value === code}
+                onSelect={() => {
+                  language.value = code
+                  void loadLanguage()
+                }}
+              >
+                {name}
+              </MenuItem>
+            ))}
+            <hr />
+            <MenuItem
+              icon="download"
+              onSelect={() => {
+                close()
+                void exportChats()
+              }}
+            >
+              {t.exportChats}
+            </MenuItem>
+            <MenuItem
+              icon="plus"
+              onSelect={() => {
+                close()
+                picker.current?.click()
+              }}
+            >
+              {t.importChats}
+            </MenuItem>
+            {key.value !== '' && (
+              <MenuItem
+                icon="close"
+                onSelect={() => {
+                  close()
+                  void signOut()
+                }}
+              >
+                {t.signOut}
+              </MenuItem>
+            )}
+          </>
+        )}
+      </Menu>
+    </div>
+  )
+}
+
+const THEMES = ['', 'light', 'dark'] as const
 
 /** Three rails and three posts. */
 function Brand() {
@@ -141,6 +256,24 @@ function ChatLine({ chat }: { chat: Chat }) {
             </MenuItem>
             <MenuItem icon="edit" onSelect={() => setState('renaming')}>
               {t.rename}
+            </MenuItem>
+            <MenuItem
+              icon="download"
+              onSelect={() => {
+                close()
+                void exportMarkdown(chat, t.you)
+              }}
+            >
+              {t.saveMarkdown}
+            </MenuItem>
+            <MenuItem
+              icon="download"
+              onSelect={() => {
+                close()
+                void exportChats(chat.id)
+              }}
+            >
+              {t.saveJson}
             </MenuItem>
             <MenuItem icon="trash" danger onSelect={() => setState('deleting')}>
               {t.delete}

@@ -70,7 +70,11 @@ export async function send(method: string, path: string, options: RequestOptions
   }
   if (response.ok) return response
   const error = await errorOf(response)
-  if (response.status === 401 && used === key.value) isKeyWanted.value = true
+  if (response.status === 401 && used === key.value) {
+    // A session that has ended is dropped first: the server may want no key at all.
+    if (used.startsWith('corral_session_')) useKey('')
+    else isKeyWanted.value = true
+  }
   throw error
 }
 

@@ -235,3 +235,10 @@ export async function storeAll(imported: { chats: Chat[]; messages: Message[] })
   await readChats()
   channel.postMessage({ all: true } satisfies Notice)
 }
+
+/** The chats in whose messages a text stands. @param words in lower case */
+export async function findInMessages(words: string): Promise<Set<string>> {
+  const { messages } = await readAll()
+  const found = messages.filter(({ content }) => content.toLowerCase().includes(words))
+  return new Set(found.map(({ chat }) => chat))
+}

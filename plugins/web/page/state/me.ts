@@ -7,7 +7,10 @@ export interface Me {
   role: 'user' | 'operator' | 'admin'
   keyless: boolean
   key?: { name: string }
-  how_to_get_more?: string
+  /** How to be allowed more. */
+  more?: string
+  /** Where it is a session of `corral open`. */
+  session?: { expires_at: string }
 }
 
 /** Undefined until the server has said it. */

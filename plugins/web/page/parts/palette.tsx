@@ -1,0 +1,150 @@
+import { useSignal } from '@preact/signals'
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { changeChat, chats, findInMessages, sortedChats } from '../state/chats.ts'
+import { sidebarHidden, theme } from '../state/preferences.ts'
+import { go, route } from '../state/route.ts'
+import { chatModels } from '../state/server-state.ts'
+import { texts } from '../texts/texts.ts'
+import { Dialog } from './controls.tsx'
+import { Icon, type IconName } from './icons.tsx'
+
+interface Entry {
+  id: string
+  icon: IconName
+  text: string
+  /** The keys that do the same. */
+  keys?: string
+  run: () => void
+}
+
+/** Most entries that are shown. */
+const MOST = 40
+
+/** Everything by the keyboard: views, chats by what was said in them, models. */
+export function Palette({ onClose }: { onClose: () => void }) {
+  const t = texts.value
+  const wanted = useSignal('')
+  const [at, setAt] = useState(0)
+  const [inTexts, setInTexts] = useState<ReadonlySet<string>>(new Set())
+  const list = useRef<HTMLDivElement>(null)
+  const words = wanted.value.toLowerCase().trim()
+  useEffect(() => {
+    setAt(0)
+    setInTexts(new Set())
+    if (words.length < 2) return
+    let isGone = false
+    const timer = setTimeout(async () => {
+      const found = await findInMessages(words)
+      if (!isGone) setInTexts(found)
+    }, 150)
+    return () => {
+      isGone = true
+      clearTimeout(timer)
+    }
+  }, [words])
+  const current = route.value[0] === 'chat' ? chats.value.get(route.value[1] ?? '') : undefined
+  const commands: Entry[] = [
+    { id: 'new', icon: 'plus', text: t.newChat, keys: 'Ctrl Shift O', run: () => go(['chat']) },
+    { id: 'models', icon: 'models', text: t.models, run: () => go(['models']) },
+    { id: 'get', icon: 'download', text: t.getModel, run: () => go(['models', 'get']) },
+    { id: 'server', icon: 'server', text: t.server, run: () => go(['server']) },
+    { id: 'playground', icon: 'playground', text: t.playground, run: () => go(['playground']) },
+    {
+      id: 'sidebar',
+      icon: 'menu',
+      text: sidebarHidden.value ? t.openSidebar : t.closeSidebar,
+      keys: 'Ctrl B',
+      run: () => {
+        sidebarHidden.value = sidebarHidden.value ? '' : 'yes'
+      }
+    },
+    {
+      id: 'theme',
+      icon: 'theme',
+      text: t.switchColours,
+      run: () => {
+        const isDark = matchMedia('(prefers-color-scheme: dark)').matches
+        theme.value = (theme.value || (isDark ? 'dark' : 'light')) === 'dark' ? 'light' : 'dark'
+      }
+    }
+  ]
+  const entries: Entry[] = [
+    ...commands.filter(({ text }) => text.toLowerCase().includes(words)),
+    ...(current && words !== ''
+      ? chatModels.value
+          .filter(({ name }) => name.toLowerCase().includes(words))
+          .map(({ name }) => ({
+            id: `model ${name}`,
+            icon: 'models' as const,
+            text: t.useModel(name),
+            run: () => void changeChat(current.id, { model: name })
+          }))
+      : []),
+    ...sortedChats.value
+      .filter(({ id, title }) => title.toLowerCase().includes(words) || inTexts.has(id))
+      .map(({ id, title }) => ({
+        id,
+        icon: 'chat' as const,
+        text: title || t.untitled,
+        run: () => go(['chat', id])
+      }))
+  ].slice(0, MOST)
+  const choose = (entry: Entry | undefined) => {
+    if (!entry) return
+    onClose()
+    entry.run()
+  }
+  return (
+    <Dialog title={t.palette} onClose={onClose} class="palette">
+      <input
+        type="text"
+        class="field"
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="palette-list"
+        aria-activedescendant={entries[at] ? `palette-${at}` : undefined}
+        aria-label={t.searchEverything}
+        placeholder={t.searchEverything}
+        value={wanted.value}
+        ref={field => field?.focus()}
+        onInput={event => {
+          wanted.value = event.currentTarget.value
+        }}
+        onKeyDown={event => {
+          if (event.isComposing) return
+          const step = event.key === 'ArrowDown' ? 1 : event.key === 'ArrowUp' ? -1 : 0
+          if (step !== 0) {
+            event.preventDefault()
+            const next = (at + step + entries.length) % Math.max(1, entries.length)
+            setAt(next)
+            list.current?.children[next]?.scrollIntoView({ block: 'nearest' })
+          }
+          if (event.key === 'Enter') {
+            event.preventDefault()
+            choose(entries[at])
+          }
+        }}
+      />
+      <div class="menu-scroll" id="palette-list" role="listbox" aria-label={t.palette} ref={list}>
+        {entries.map((entry, index) => (
+          <div
+            key={entry.id}
+            id={`palette-${index}`}
+            role="option"
+            aria-selected={index === at}
+            class={`menu-item ${index === at ? 'is-current' : ''}`}
+            onClick={() => choose(entry)}
+          >
+            <Icon name={entry.icon} size={16} />
+            <span dir="auto">{entry.text}</span>
+            {entry.keys && <kbd>{entry.keys}</kbd>}
+          </div>
+        ))}
+      </div>
+      <p class="quiet keys-help">
+        <kbd>/</kbd> {t.keyWrite} · <kbd>Enter</kbd> {t.keySend} · <kbd>Shift Enter</kbd> {t.keyLine} · <kbd>Esc</kbd>{' '}
+        {t.keyStop} · <kbd>↑</kbd> {t.keyEdit}
+      </p>
+    </Dialog>
+  )
+}

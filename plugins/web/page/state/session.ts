@@ -1,0 +1,23 @@
+import { type ApiError, ask, useKey } from './api.ts'
+
+/** Why the link that opened the page gave no session; empty where there was none, or it did. */
+export async function redeemLink(): Promise<string> {
+  const token = /^#open=(.+)$/.exec(location.hash)?.[1]
+  if (token === undefined) return ''
+  // It works once, and does not belong in the history.
+  history.replaceState(null, '', '#/')
+  dispatchEvent(new HashChangeEvent('hashchange'))
+  try {
+    const { key } = await ask<{ key: string }>('POST', 'api/sessions', { body: { token: decodeURIComponent(token) } })
+    useKey(key)
+    return ''
+  } catch (error) {
+    return (error as ApiError).message
+  }
+}
+
+/** Ends the session of this tab, or forgets its key. */
+export async function signOut(): Promise<void> {
+  await ask('DELETE', 'api/sessions/current').catch(() => undefined)
+  useKey('')
+}
