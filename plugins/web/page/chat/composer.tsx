@@ -7,6 +7,7 @@ import type { Attachment, Chat } from '../state/conversation-tree.ts'
 import { models } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { readFiles } from './attachments.ts'
+import { loadMarkdown } from './markdown-view.tsx'
 
 /** The message field. Enter sends, Shift+Enter breaks the line, Escape stops the answer. */
 export function Composer(props: {
@@ -110,6 +111,7 @@ export function Composer(props: {
           value={text.value}
           onInput={event => {
             text.value = event.currentTarget.value
+            void loadMarkdown().catch(() => undefined)
           }}
           onKeyDown={event => {
             // Enter that only accepts what an input method suggests sends nothing.

@@ -1,9 +1,18 @@
+import { signal } from '@preact/signals'
 import type { Token, Tokens } from 'marked'
 import { type ComponentChild, Fragment, type JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { texts } from '../texts/texts.ts'
-import { type FormulaToken, MarkdownBlocks } from './markdown-blocks.ts'
+import type { FormulaToken, MarkdownBlocks } from './markdown-blocks.ts'
+
+/** What reads Markdown, which is loaded when it is first needed. */
+const reader = signal<typeof MarkdownBlocks | undefined>(undefined)
+
+/** Loads what reads Markdown, so that it is there when an answer comes. */
+export async function loadMarkdown(): Promise<void> {
+  reader.value ??= (await import('./markdown-blocks.ts')).MarkdownBlocks
+}
 
 /**
  * Markdown as nodes, never as a string of HTML: what a model writes is shown, and does nothing. Images become links, since
@@ -11,7 +20,16 @@ import { type FormulaToken, MarkdownBlocks } from './markdown-blocks.ts'
  */
 export function Markdown({ text, isComplete }: { text: string; isComplete: boolean }) {
   const blocks = useRef<MarkdownBlocks | undefined>(undefined)
-  blocks.current ??= new MarkdownBlocks()
+  const Reader = reader.value
+  if (!Reader) {
+    void loadMarkdown().catch(() => undefined)
+    return (
+      <div class="markdown is-plain" dir="auto">
+        {text}
+      </div>
+    )
+  }
+  blocks.current ??= new Reader()
   const tokens = blocks.current.update(text, isComplete)
   return (
     <div class="markdown" dir="auto">
