@@ -39,6 +39,7 @@ export const ERROR_STATUS = {
   reader_stalled: 408,
   model_exists: 409,
   pull_cancelled: 409,
+  stream_cancelled: 409,
   runtime_in_use: 409,
   key_exists: 409,
   trial_running: 409,

@@ -50,6 +50,7 @@ const ADVICE: Record<ErrorCode, string> = {
   reader_stalled: 'The client read nothing of its answer for `limits.reader_stall`.',
   model_exists: 'The name is taken. Choose another one, or remove that model first.',
   pull_cancelled: 'Somebody cancelled the pull. Pull again to begin anew.',
+  stream_cancelled: 'The answer was ended by a request for that, while it was read. Send the request again.',
   runtime_in_use: 'Choose another build (`corral runtime use`) or stop its models before you remove it.',
   key_exists: 'The name is taken: `corral key rotate` gives that key a new secret.',
   trial_running: 'Somebody measures this model with other settings (`corral bench`): wait until that has ended.',

@@ -105,7 +105,7 @@ export class ResumableStreams {
         if (bytes <= MOST_BYTES_IN_ALL) return
         if (!isFree(stream)) continue
         bytes -= stream.bytes
-        stream.cancel()
+        stream.forget()
       }
     }
   }
@@ -115,7 +115,7 @@ export class ResumableStreams {
     const detached = [...this.#streams.values()].filter(
       stream => stream.turn === turn && !stream.hasReader && !stream.ended
     )
-    for (const stream of detached.slice(0, Math.max(0, detached.length - MOST_DETACHED))) stream.cancel()
+    for (const stream of detached.slice(0, Math.max(0, detached.length - MOST_DETACHED))) stream.forget()
   }
 }
 
@@ -245,8 +245,13 @@ export class ResumableStream implements ReplyStream {
   }
 
   end(lastChunk?: string): void {
-    if (this.#over || this.ended) return
-    if (lastChunk) void this.write(lastChunk)
+    if (this.ended) return
+    if (this.#over) {
+      // Who reads what was cancelled gets why it ends, and an end.
+      if (!this.#committed || !this.#reader) return
+      this.#unfinished = lastChunk ?? ''
+      this.#keepEvents()
+    } else if (lastChunk) void this.write(lastChunk)
     else this.#commit()
     if (this.#unfinished !== '') this.#keep(this.#unfinished)
     this.#endedAt = new Date()
@@ -269,8 +274,15 @@ export class ResumableStream implements ReplyStream {
     this.#send()
   }
 
-  /** Ends the answer, and forgets it. */
+  /** Ends the answer, and forgets it. Who reads it is told so. */
   cancel(): void {
+    this.#cancel(
+      new CorralError('stream_cancelled', 'The answer was cancelled. Send the request again to have it anew.')
+    )
+  }
+
+  /** Ends the answer, which nobody reads or room is needed for, and forgets it. */
+  forget(): void {
     this.#cancel(new ClientGone())
   }
 
@@ -439,7 +451,7 @@ export class ResumableStream implements ReplyStream {
 
   #expire(): void {
     clearTimeout(this.#expiry)
-    if (!this.#over) this.#expiry = setTimeout(() => this.cancel(), this.#linger).unref()
+    if (!this.#over) this.#expiry = setTimeout(() => this.forget(), this.#linger).unref()
   }
 
   #cancel(reason: unknown): void {
@@ -450,6 +462,7 @@ export class ResumableStream implements ReplyStream {
     this.#watcher.over(this)
     this.#controller.abort(reason)
     this.#goOn()
-    if (this.#committed) this.#reader?.raw.destroy()
+    // Of one that goes on, the reader gets what had come, why it ends (by `end`), and an end.
+    if (this.#committed && reason instanceof ClientGone) this.#reader?.raw.destroy()
   }
 }

@@ -60,44 +60,60 @@ t.test('clients beside a batch find a slot: lines make way, and are asked again'
   )
   const answered = async () => (await client.batches.retrieve(id)).request_counts!.completed
   await until('a line is answered', async () => (await answered()) > 0)
-  const before = await answered()
-  // As many clients at once as there are slots: the line that runs makes way.
-  const question = (text: string) => ({
-    model: 'corral/tiny-chat',
-    messages: [{ role: 'user' as const, content: text }]
-  })
-  const ask = (text: string) => client.chat.completions.create({ ...question(text), ...long })
   const figure = async (name: string) => {
     const text = await (await corral.send('/metrics', undefined, { local: true })).text()
     return Number(new RegExp(`^${name}\\{[^}]*tiny-chat[^}]*\\} (\\d+)`, 'm').exec(text)![1])
   }
-  const asked = Promise.all([ask('one'), ask('two')])
-  await until('both clients have a slot', async () => (await figure('corral_slots_free')) === 0)
-  const seen: number[] = []
-  let done = false
-  void asked.finally(() => {
-    done = true
-  })
-  while (!done) {
-    seen.push(await figure('corral_requests_waiting'))
-    await sleep(20)
+  /** A client that has begun to get its answer. */
+  const begun = async (text: string) => {
+    const messages = [{ role: 'user' as const, content: text }]
+    const stream = await client.chat.completions.create({
+      ...{ model: 'corral/tiny-chat', messages, max_tokens: 1000, stream: true as const },
+      ...{ ignore_eos: true }
+    })
+    const chunks = stream[Symbol.asyncIterator]()
+    await chunks.next()
+    let isRunning = true
+    const rest = async () => {
+      let reason: string | null | undefined
+      for (let chunk = await chunks.next(); !chunk.done; chunk = await chunks.next()) {
+        reason = chunk.value.choices[0]?.finish_reason ?? reason
+      }
+      isRunning = false
+      return reason
+    }
+    return { ended: rest(), isRunning: () => isRunning }
   }
-  const replies = await asked
+  // As many clients at once as there are slots: the line that runs makes way.
+  const both = await Promise.all([begun('one'), begun('two')])
+  const areBothRunning = () => both.every(({ isRunning }) => isRunning())
+  const before = await answered()
+  const seen: { waiting: number; free: number; answered: number }[] = []
+  while (seen.length < 5) {
+    const now = {
+      waiting: await figure('corral_requests_waiting'),
+      free: await figure('corral_slots_free'),
+      answered: await answered()
+    }
+    // What was seen at the end may be of the time behind it.
+    if (!areBothRunning()) break
+    seen.push(now)
+  }
+  t.ok(seen.length > 0, 'both clients were seen to run')
   t.same(
-    replies.map(({ choices }) => choices[0]!.finish_reason),
-    ['length', 'length']
-  )
-  t.same(
-    seen.filter(waiting => waiting > 0),
+    seen.filter(({ waiting, free, answered }) => waiting > 0 || free > 0 || answered > before),
     [],
-    'no client waited for a slot, though lines did all the time'
+    'the clients have all slots; no client waits, and no line is answered'
   )
+  const third = begun('three')
+  await until('a client that has to wait is counted', async () => (await figure('corral_requests_waiting')) === 1)
+  t.ok(areBothRunning(), 'it waits for clients')
+  t.same(await Promise.all([...both, await third].map(({ ended }) => ended)), ['length', 'length', 'length'])
   t.ok((await answered()) < 12, 'the batch still goes on')
   const batch = await reaches(client, id, 'completed')
   t.same(batch.request_counts, { total: 12, completed: 12, failed: 0 })
-  t.ok(before < 12)
   const { usage } = (await corral.json('/api/usage?by=model', undefined, { local: true })).body
-  t.equal(usage[0].requests, 14, 'what made way was booked once')
+  t.equal(usage[0].requests, 15, 'what made way was booked once')
 })
 
 t.test('a batch pauses while the server drains, and goes on afterwards', async t => {

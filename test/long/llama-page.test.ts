@@ -80,8 +80,7 @@ function onlyRefused(t: Test, { refusals, complaints }: OpenedPage, ...named: st
     named
   )
   if (named.length > 0) return
-  // A stream that is cancelled breaks off; mostly the page has left it by then.
-  const known = /the server responded with a status of 405|net::ERR_INCOMPLETE_CHUNKED_ENCODING/
+  const known = /the server responded with a status of 405/
   t.strictSame(
     complaints.filter(line => !known.test(line)),
     []

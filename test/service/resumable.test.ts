@@ -131,6 +131,35 @@ t.test('an answer goes on without its client, until it is cancelled; without the
   await until('the slot of a client that did not ask is free', async () => (await running(corral)) === 0, 5000)
 })
 
+t.test('who reads a stream that is cancelled is told so, and gets an end', async t => {
+  const conversation = { 'x-conversation-id': 'cancelled' }
+  const hosted = { model: DEMO, stream: true, max_tokens: 100_000, ignore_eos: true, messages: [CAPITAL_QUESTION] }
+  for (const [path, body, headers, where, last] of [
+    ['/api/chat', endless(DEMO), RESUMABLE, '/api/streams/', /"code":"stream_cancelled"/],
+    ['/ollama/api/chat', endless(DEMO), RESUMABLE, '/ollama/api/streams/', /"code":"stream_cancelled"\}?/],
+    ['/v1/chat/completions', hosted, RESUMABLE, '/v1/streams/', /"error":\{.*"stream_cancelled"/],
+    ['/v1/chat/completions', hosted, conversation, undefined, /"error":\{.*"stream_cancelled"/]
+  ] as const) {
+    const response = await corral.send(path, body, { headers })
+    const reader = response.body!.getReader()
+    const decoder = new TextDecoder()
+    const first = await reader.read()
+    let text = decoder.decode(first.value, { stream: true })
+    const address = where ? where + response.headers.get('x-corral-stream-id') : '/v1/stream?conv_id=cancelled'
+    t.ok((await corral.send(address, undefined, { method: 'DELETE' })).ok)
+    // A connection that breaks off rejects.
+    for (let read = await reader.read(); !read.done; read = await reader.read()) {
+      text += decoder.decode(read.value, { stream: true })
+    }
+    const events = text.split('\n').filter(line => line !== '' && !/^(?:id|event):|^data: \[DONE\]/.test(line))
+    t.match(events.at(-1), last, path)
+    t.doesNotThrow(() =>
+      events.filter(each => !each.startsWith(':')).map(each => JSON.parse(each.replace(/^data: /, '')))
+    )
+  }
+  await until('the slots are free', async () => (await running(corral)) === 0, 5000)
+})
+
 t.test('the one who comes back takes the stream over', async t => {
   const left = new AbortController()
   const first = await corral.send('/api/chat', endless(DEMO), { headers: RESUMABLE, signal: left.signal })
