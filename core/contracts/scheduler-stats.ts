@@ -25,6 +25,8 @@ export interface SchedulerStats {
   readonly engines: readonly EngineStats[]
   /** Requests so far, those for loads included. */
   readonly requests: number
+  /** Most models in memory at once. */
+  readonly maxLoaded: number
   /** Bytes by pool: what all engines together hold, and may hold. A pool without a budget has no limit. */
   readonly memory: { readonly reserved: MemoryUse; readonly budget: MemoryUse }
 }

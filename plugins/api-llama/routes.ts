@@ -153,7 +153,7 @@ function serverRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
       errors: [...MODEL_ERRORS, 'model_not_loaded', 'forbidden_model']
     }),
     async ({ query, caller }, reply) => {
-      if (!query.model) return routerProps(scheduler.running().length)
+      if (!query.model) return routerProps(scheduler.stats().maxLoaded)
       const { variant, lease } = readModelRequest(deps, { model: query.model }, caller)
       const running = runningOf(deps, variant)
       if (running) return await modelProps(running.engine, variant, clientSignal(reply))
@@ -513,7 +513,7 @@ async function complete(
       model: requested,
       progress: body.return_progress === true,
       tokens: body.return_tokens === true,
-      ...(Array.isArray(response_fields) && { fields: response_fields as string[] })
+      ...(Array.isArray(response_fields) && response_fields.length > 0 && { fields: response_fields as string[] })
     })
   if (body.stream === true) return await streamedAnswer(deps, request, reply, question, channelOf(deps), open)
   const answers = (await wholeAnswer(deps, reply, question, open)).whole()
@@ -540,7 +540,9 @@ function promptOf(prompt: unknown): unknown {
 }
 
 function textOf({ prompt_string, multimodal_data }: Record<string, unknown>): string {
-  if (Array.isArray(multimodal_data) && multimodal_data.length > 0) {
+  // An empty list is what clients send that could send pictures; whatever else it holds is never left out silently.
+  const isNothing = multimodal_data === undefined || multimodal_data === null || [multimodal_data].flat().length === 0
+  if (!isNothing) {
     throw new CorralError(
       'unsupported_capability',
       'Images and sounds belong into messages (POST /v1/chat/completions), not into "multimodal_data".',
@@ -586,10 +588,10 @@ function notLoaded({ publicName }: Model): CorralError {
 const BUILD_INFO = `corral-${version}`
 
 /** What a router says of itself. */
-function routerProps(loaded: number): Static<typeof PropsSchema> {
+function routerProps(maxLoaded: number): Static<typeof PropsSchema> {
   return {
     role: 'router',
-    max_instances: loaded,
+    max_instances: maxLoaded,
     models_autoload: true,
     model_alias: 'corral',
     model_path: 'none',

@@ -83,7 +83,7 @@ export const PropsSchema = Loose({
   total_slots: Type.Optional(Type.Integer()),
   modalities: Type.Optional(Loose({ vision: Type.Boolean(), audio: Type.Boolean(), video: Type.Boolean() })),
   chat_template: Type.Optional(Type.String()),
-  max_instances: Type.Optional(Type.Integer()),
+  max_instances: Type.Optional(Type.Integer({ description: 'Most models in memory at once' })),
   models_autoload: Type.Optional(Type.Boolean()),
   ui: Type.Optional(Type.Boolean({ description: 'A page may offer it' })),
   ui_settings: Type.Optional(Loose({})),

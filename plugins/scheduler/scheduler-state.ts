@@ -211,7 +211,7 @@ export function runningOn({ phase }: EngineState): number {
 }
 
 /** What the state says for those who watch. */
-export function statsOf({ engines, budget }: SchedulerState, now: number): Omit<SchedulerStats, 'requests'> {
+export function statsOf({ engines, budget, limits }: SchedulerState, now: number): Omit<SchedulerStats, 'requests'> {
   const reserved: MemoryUse = {}
   const stats = [...engines.values()].map(engine => {
     const { key, name, phase, queue, failure } = engine
@@ -235,7 +235,7 @@ export function statsOf({ engines, budget }: SchedulerState, now: number): Omit<
       reserved: held
     }
   })
-  return { engines: stats, memory: { reserved, budget } }
+  return { engines: stats, maxLoaded: limits.maxLoaded, memory: { reserved, budget } }
 }
 
 /** Times are milliseconds. */

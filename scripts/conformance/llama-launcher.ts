@@ -8,7 +8,7 @@ import { messageOf } from '../../core/errors.ts'
 import { startServer } from '../../core/http/server.ts'
 import { LogLevels } from '../../core/system/log-levels.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
-import { ROUTER_HOME, STAND_INS } from './llama-models.ts'
+import { OF_ROUTER, ROUTER_HOME, STAND_INS } from './llama-models.ts'
 
 /** Flags without a value. */
 const SWITCHES = new Set([
@@ -108,8 +108,16 @@ function configFor(args: readonly string[], cwd: string): { config: object; home
       api_keys: apiKey === undefined ? [] : [apiKey]
     },
     ...(found
-      ? { default_model: found[1].name, models: { [found[1].name]: modelSettings(flags, passed, cwd) } }
-      : { defaults: { num_ctx: Number(flags.get('--ctx-size') ?? 4096), num_parallel: 1 } })
+      ? {
+          default_model: flags.get('--alias')?.split(',')[0] ?? found[1].name,
+          models: { [found[1].name]: modelSettings(flags, passed, cwd) }
+        }
+      : {
+          defaults: { num_ctx: Number(flags.get('--ctx-size') ?? 4096), num_parallel: 1 },
+          scheduler: { max_loaded_models: Number(flags.get('--models-max') ?? 4) },
+          // Their names in full, which the tests look for in lists.
+          models: Object.fromEntries(OF_ROUTER.map(({ name }) => [name, { aliases: [name] }]))
+        })
   }
   return { config, home: found?.[0] ?? ROUTER_HOME }
 }

@@ -50,6 +50,9 @@ export const STAND_INS = {
 export const ROUTER_HOME = 'router'
 export const OF_ROUTER: StandIn[] = [STAND_INS.stories, STAND_INS.infill, STAND_INS.seeing]
 
+/** What the tests have the router download. */
+const DOWNLOADED = { repository: 'ggml-org/test-model-router-download', file: 'test-model-router-download-F16.gguf' }
+
 /** Files that the tests look for in their folder `tmp`, and would else download. */
 export const DOWNLOADS = { draft: 'stories15M-q4_0.gguf', adapter: 'moe_shakespeare15M.gguf' }
 
@@ -65,7 +68,9 @@ export function writeStandIns(folder: string, splitter: string): void {
     mkdirSync(dirname(path), { recursive: true })
     return path
   }
-  for (const one of [STAND_INS.stories, STAND_INS.seeing, STAND_INS.moe]) writeFileSync(place(one), endless())
+  for (const one of [STAND_INS.stories, STAND_INS.seeing, STAND_INS.moe, DOWNLOADED]) {
+    writeFileSync(place(one), endless())
+  }
   writeFileSync(place(STAND_INS.infill), endless(FILLS_IN))
   writeFileSync(place(STAND_INS.embedding), randomEncoder('embedding'))
   writeFileSync(place(STAND_INS.reranker), randomEncoder('reranker'))
@@ -95,4 +100,11 @@ const FILLS_IN = {
 const NEVER_SAID = 2
 
 /** The demo model, but going on to the limit as the tests' models do. */
-const endless = (more = {}) => demoModelWith({ 'tokenizer.ggml.eos_token_id': NEVER_SAID, ...more })
+function endless(more = {}): Buffer {
+  const model = demoModelWith({ 'tokenizer.ggml.eos_token_id': NEVER_SAID, ...more })
+  // llama.cpp knows by their names that some tokens end answers.
+  for (let at = model.indexOf(TURN_END); at !== -1; at = model.indexOf(TURN_END, at)) model.write(NO_END, at, 'latin1')
+  return model
+}
+const TURN_END = '<|im_end|>'
+const NO_END = '<|im_fin|>'

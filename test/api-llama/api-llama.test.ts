@@ -39,6 +39,7 @@ t.test('the server itself', async t => {
   t.match(body, {
     role: 'router',
     models_autoload: true,
+    max_instances: 3,
     model_path: 'none',
     default_generation_settings: { params: {}, n_ctx: 0 },
     ui_settings: {},
@@ -148,6 +149,8 @@ t.test('completions in its own words', async t => {
 
   const few = { ...whole, response_fields: ['content', 'generation_settings/n_predict'] }
   t.strictSame((await corral.json('/completion', { model: DEMO, ...few })).body, await ofBare('/completion', few))
+  const all = (await corral.json('/completion', { model: DEMO, ...whole, response_fields: [] })).body
+  t.match(all, { content, generation_settings: Object }, 'no fields named are all fields')
 
   const events = await eventsOf(`${corral.url}/completion`, { model: DEMO, ...whole, stream: true })
   const bareEvents = await eventsOf(`${bare}/completion`, { ...whole, stream: true })
@@ -202,10 +205,18 @@ t.test('errors in its shape, on all of its routes', async t => {
     status: 400,
     body: { error: { corral_code: 'unsupported_capability' } }
   })
-  const picture = { prompt_string: 'a', multimodal_data: ['AAAA'] }
-  t.match(await corral.json('/completion', { model: DEMO, prompt: picture }), {
-    body: { error: { corral_code: 'unsupported_capability', param: 'prompt' } }
-  })
+  for (const multimodal_data of [['AAAA'], 'AAAA', { data: 'AAAA' }]) {
+    const picture = { prompt_string: 'a', multimodal_data }
+    t.match(
+      await corral.json('/completion', { model: DEMO, prompt: picture }),
+      { status: 400, body: { error: { corral_code: 'unsupported_capability', param: 'prompt' } } },
+      `pictures in a prompt, as ${JSON.stringify(multimodal_data)}`
+    )
+  }
+  for (const multimodal_data of [[], null]) {
+    const prompt = { prompt_string: 'a', multimodal_data }
+    t.match(await corral.json('/completion', { model: DEMO, prompt, n_predict: 1 }), { status: 200 }, 'none')
+  }
 })
 
 t.test('conversations, tokens and vectors', async t => {

@@ -36,6 +36,7 @@ function metricsOf(engines: { model: string }[] = []) {
         reserved: { host: 10 }
       })),
       requests: 0,
+      maxLoaded: 3,
       memory: { reserved: { host: 10 * engines.length }, budget: { host: 1000 } }
     }),
     pulls: () => [{ state: 'failed' }],
