@@ -45,7 +45,7 @@ export default definePlugin({
     const quota = () => ({ count: now.conversation_count, bytes: parseBytes(now.conversation_bytes)! })
     const conversations = new ConversationStore(join(paths.home, 'conversations'), quota, log)
     const files = await PageFiles.read(baseOf(path), filesOf(path))
-    const sendPage = (reply: FastifyReply) => files.sendPage(reply)
+    const sendPage = (reply: FastifyReply) => files.sendPage(reply, now.conversations)
     return {
       services: { web: { path, sendPage } },
       reload(next: typeof options) {

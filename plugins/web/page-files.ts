@@ -56,8 +56,8 @@ export class PageFiles {
     return new PageFiles(html.replaceAll('{base}', base).replaceAll('{files}', path), new Set(names))
   }
 
-  /** Sends the page itself, which browsers ask for anew each time. */
-  sendPage(reply: FastifyReply): FastifyReply {
+  /** Sends the page itself, which browsers ask for anew each time. @param conversations where it keeps them */
+  sendPage(reply: FastifyReply, conversations: 'browser' | 'server'): FastifyReply {
     reply.type('text/html; charset=utf-8').headers({
       'content-security-policy': POLICY,
       'x-content-type-options': 'nosniff',
@@ -66,7 +66,8 @@ export class PageFiles {
       'cache-control': 'no-cache'
     })
     const encoding = encodingFor(reply)
-    return reply.send(encoding ? encoding.compress(this.#html) : this.#html)
+    const html = this.#html.replace('{conversations}', conversations)
+    return reply.send(encoding ? encoding.compress(html) : html)
   }
 
   /**

@@ -38,7 +38,7 @@ function later(
 
 /** The views, by the first part of the address. */
 const VIEWS: Record<string, ComponentType<{ path: string[] }>> = {
-  chat: ({ path }) => <ChatView id={path[0]} />,
+  chat: ({ path }) => <ChatView ids={path} />,
   models: later(async () => (await import('./models/models-view.tsx')).ModelsView),
   server: later(async () => (await import('./machine/server-view.tsx')).ServerView),
   playground: later(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)

@@ -1,32 +1,83 @@
 import { computed, type Signal, useComputed, useSignal, useSignalEffect } from '@preact/signals'
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
-import { IconButton } from '../parts/controls.tsx'
+import { announce, attempt, IconButton } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { resumeAnswers, say } from '../state/answering.ts'
-import { changeChat, chats, createChat, isReady, type OpenChat, openChat } from '../state/chats.ts'
-import { branchTo, type Message } from '../state/conversation-tree.ts'
+import {
+  changeChat,
+  chats,
+  createChat,
+  forkChat,
+  isReady,
+  messagesOf,
+  type OpenChat,
+  openChat
+} from '../state/chats.ts'
+import { type Attachment, branchTo, type Message } from '../state/conversation-tree.ts'
 import { lastModel } from '../state/preferences.ts'
 import { go } from '../state/route.ts'
-import { defaultModel } from '../state/server-state.ts'
+import { chatModels, defaultModel } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { ChatSettings } from './chat-settings.tsx'
 import { Composer } from './composer.tsx'
-import { MessageView } from './message-view.tsx'
+import { edited, MessageView } from './message-view.tsx'
 import { ModelPicker } from './model-picker.tsx'
 
-/** A chat, or the beginning of one. @param id of the chat; undefined for a new one */
-export function ChatView({ id }: { id: string | undefined }) {
+/** Most chats side by side. */
+const MOST_PANES = 4
+
+/** Chats side by side, one, or the beginning of one. @param ids of the chats; none for a new one */
+export function ChatView({ ids }: { ids: string[] }) {
   const t = texts.value
+  const isLinked = useSignal(true)
   if (!isReady.value) return <main class="view" aria-busy="true" />
-  const chat = id === undefined ? undefined : chats.value.get(id)
-  if (id !== undefined && !chat) {
+  if (ids.length === 0) return <NewChat />
+  const panes = ids.slice(0, MOST_PANES).filter(id => chats.value.has(id))
+  if (panes.length === 0) {
     return (
       <main class="view is-centred">
         <p>{t.chatGone}</p>
       </main>
     )
   }
-  return chat ? <OldChat key={chat.id} id={chat.id} /> : <NewChat />
+  const close = (id: string) => go(['chat', ...panes.filter(other => other !== id)])
+  return (
+    <main class="view panes">
+      {panes.length > 1 && (
+        <label class="linked">
+          <input
+            type="checkbox"
+            checked={isLinked.value}
+            onChange={event => {
+              isLinked.value = event.currentTarget.checked
+            }}
+          />
+          {t.sendToAll}
+        </label>
+      )}
+      <div class="pane-row">
+        {panes.map(id => (
+          <OldChat
+            key={id}
+            id={id}
+            {...(panes.length > 1 && { onClose: () => close(id) })}
+            {...(panes.length < MOST_PANES && {
+              onCompare: async () => {
+                const current = chats.peek().get(id)!
+                const other = chatModels.peek().find(({ name }) => name !== current.model)
+                const fork = await forkChat(id, { model: other?.name ?? current.model ?? '' })
+                go(['chat', ...panes, fork.id])
+              }
+            })}
+            onSend={(text, attachments) => {
+              const targets = isLinked.peek() ? panes : [id]
+              for (const target of targets) void say(target, text, attachments)
+            }}
+          />
+        ))}
+      </div>
+    </main>
+  )
 }
 
 function NewChat() {
@@ -60,7 +111,14 @@ function NewChat() {
   )
 }
 
-function OldChat({ id }: { id: string }) {
+function OldChat(props: {
+  id: string
+  onSend: (text: string, attachments: Attachment[]) => void
+  onCompare?: () => Promise<void>
+  onClose?: () => void
+}) {
+  const t = texts.value
+  const { id, onCompare, onClose } = props
   const opened = useSignal<Signal<OpenChat> | undefined>(undefined)
   useEffect(() => {
     void openChat(id).then(found => {
@@ -71,22 +129,31 @@ function OldChat({ id }: { id: string }) {
   const chat = chats.value.get(id)!
   const [isOpen, setOpen] = useState(false)
   return (
-    <main class="view chat">
+    <section class="view chat" aria-label={chat.title || t.untitled}>
       <header class="view-head">
         <ModelPicker model={chat.model ?? ''} onChoose={model => void changeChat(id, { model })} />
-        <h1 class="chat-title">{chat.title || texts.value.untitled}</h1>
-        <IconButton icon="settings" label={texts.value.chatSettings} onClick={() => setOpen(true)} />
+        <h1 class="chat-title">{chat.title || t.untitled}</h1>
+        {onCompare && <IconButton icon="columns" label={t.compare} onClick={() => void attempt(onCompare)} />}
+        <IconButton icon="settings" label={t.chatSettings} onClick={() => setOpen(true)} />
+        {onClose && <IconButton icon="close" label={t.close} onClick={onClose} />}
         {isOpen && <ChatSettings chat={chat} onClose={() => setOpen(false)} />}
       </header>
       {opened.value && <Conversation id={id} opened={opened.value} />}
       <Composer
         chat={chat}
         model={chat.model ?? ''}
-        onSend={async (text, attachments) => void say(id, text, attachments)}
+        onSend={async (text, attachments) => props.onSend(text, attachments)}
+        onEditLast={() => {
+          const branch = branchTo(messagesOf(id), chats.peek().get(id)?.leaf)
+          edited.value = branch.findLast(({ role }) => role === 'user')?.id ?? ''
+        }}
       />
-    </main>
+    </section>
   )
 }
+
+/** Characters of an answer that screen readers say by themselves. */
+const SAID = 400
 
 /** Pixels from the end within which a reader follows what comes. */
 const FOLLOW_DISTANCE = 40
@@ -111,6 +178,16 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     if (list.current) list.current.scrollTop = list.current.scrollHeight
   }
   useLayoutEffect(toEnd, [id])
+  const answering = useRef('')
+  useSignalEffect(() => {
+    const message = last.value
+    const isBusy = message?.state === 'waiting' || message?.state === 'answering'
+    if (isBusy && answering.current !== message.id) announce(texts.peek().answering)
+    if (!isBusy && message && answering.current === message.id) {
+      announce(message.error?.message ?? texts.peek().answered(message.content.slice(0, SAID)))
+    }
+    answering.current = isBusy ? message.id : ''
+  })
   useSignalEffect(() => {
     // Whatever comes into the last message moves the end.
     last.value

@@ -14,6 +14,8 @@ export function Composer(props: {
   chat: Chat | undefined
   model: string
   onSend: (text: string, attachments: Attachment[]) => Promise<void>
+  /** Arrow up in an empty field. */
+  onEditLast?: () => void
 }) {
   const t = texts.value
   const text = useSignal('')
@@ -121,6 +123,10 @@ export function Composer(props: {
               send()
             }
             if (event.key === 'Escape' && isBusy) stop(leaf)
+            if (event.key === 'ArrowUp' && text.peek() === '' && props.onEditLast) {
+              event.preventDefault()
+              props.onEditLast()
+            }
           }}
         />
         <button

@@ -1,4 +1,4 @@
-import type { Signal } from '@preact/signals'
+import { type Signal, signal } from '@preact/signals'
 import { useState } from 'preact/hooks'
 import { CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
@@ -10,14 +10,21 @@ import { texts } from '../texts/texts.ts'
 import { Markdown } from './markdown-view.tsx'
 import { statusText } from './status-text.ts'
 
+/** The message that is edited; empty where none is. */
+export const edited = signal('')
+
 /** One message of the branch that is shown. */
 export function MessageView(props: { message: Signal<Message>; opened: Signal<OpenChat> }) {
   const message = props.message.value
-  const [isEdited, setEdited] = useState(false)
   const t = texts.value
   const isBusy = message.state === 'waiting' || message.state === 'answering'
   const name = message.role === 'assistant' ? t.answerOf(message.model ?? '') : t.you
-  if (isEdited) return <Editor message={message} onClose={() => setEdited(false)} />
+  if (edited.value === message.id) {
+    const close = () => {
+      edited.value = ''
+    }
+    return <Editor message={message} onClose={close} />
+  }
   return (
     <article class={`message is-${message.role}`} aria-label={name} aria-busy={isBusy}>
       {message.role === 'assistant' ? <AnswerBody message={message} /> : <QuestionBody message={message} />}
@@ -25,7 +32,7 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
         <footer class="message-foot">
           <Versions message={message} opened={props.opened} />
           <CopyButton text={() => message.content} />
-          <IconButton icon="edit" label={t.edit} onClick={() => setEdited(true)} />
+          <IconButton icon="edit" label={t.edit} onClick={() => (edited.value = message.id)} />
           {message.role === 'assistant' && <Again message={message} />}
           <Menu label={t.more}>
             {close => (

@@ -1,6 +1,6 @@
 import { batch, computed, type Signal, signal } from '@preact/signals'
 import { type DBSchema, type IDBPDatabase, openDB } from 'idb'
-import { type Chat, type Message, newestLeafBelow, titleOf, withDescendants } from './conversation-tree.ts'
+import { branchTo, type Chat, type Message, newestLeafBelow, titleOf, withDescendants } from './conversation-tree.ts'
 import { newId } from './identifier.ts'
 
 /*
@@ -43,10 +43,10 @@ channel.onmessage = ({ data }: MessageEvent<Notice>) => {
   else void readAgain(data.chat)
 }
 
-/** Opens the database and reads the list. */
-export async function openChats(): Promise<void> {
+/** Opens the database and reads the list. @param owner the name of the key whose chats they are; empty without one */
+export async function openChats(owner: string): Promise<void> {
   try {
-    database = await openDB<Schema>('corral', 1, {
+    database = await openDB<Schema>(owner ? `corral ${owner}` : 'corral', 1, {
       upgrade(db) {
         db.createObjectStore('chats', { keyPath: 'id' })
         db.createObjectStore('messages', { keyPath: 'id' }).createIndex('chat', 'chat')
@@ -214,6 +214,26 @@ export async function deleteChat(id: string): Promise<void> {
   }
   open.delete(id)
   channel.postMessage({ chat: id } satisfies Notice)
+}
+
+/** A chat with its messages; undefined where it is not here. */
+export async function readChat(id: string): Promise<{ chat: Chat; messages: Message[] } | undefined> {
+  await writeDirty()
+  const chat = chats.peek().get(id)
+  return chat && { chat, messages: (await database?.getAllFromIndex('messages', 'chat', id)) ?? [] }
+}
+
+/** A chat with the same messages on the branch that is shown. */
+export async function forkChat(id: string, change: Partial<Chat>): Promise<Chat> {
+  const { leaf: _leaf, ...from } = chats.peek().get(id)!
+  const fork = await createChat({ ...from, ...change })
+  let parent: string | undefined
+  for (const message of branchTo(messagesOf(id), _leaf)) {
+    const { id: _id, at: _at, parent: _parent, stream: _stream, ...rest } = message
+    const copy = await addMessage({ ...rest, chat: fork.id, ...(parent !== undefined && { parent }) })
+    parent = copy.id
+  }
+  return fork
 }
 
 /** All chats with their messages, for export and search. */

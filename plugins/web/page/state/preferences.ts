@@ -20,6 +20,9 @@ export const lastModel = remembered('model', '')
 /** Whether the list of chats is hidden, on wide screens: `yes` or empty. */
 export const sidebarHidden = remembered('sidebar-hidden', '')
 
+/** The name of the key whose chats are shown; empty without one. What one person said is not shown to another. */
+export const chatsOwner = remembered('owner', '')
+
 effect(() => {
   if (theme.value) document.documentElement.dataset.theme = theme.value
   else delete document.documentElement.dataset.theme

@@ -68,6 +68,8 @@ export const en = {
   keyEdit: 'edit the last message',
 
   // The conversation
+  compare: 'Another model beside it',
+  sendToAll: 'Send each message to all',
   greeting: 'What is on your mind?',
   model: 'Model',
   chooseModel: 'Choose a model',

@@ -67,6 +67,8 @@ export const zh: Texts = {
   keyEdit: '编辑上一条',
 
   // The conversation
+  compare: '并排对比另一个模型',
+  sendToAll: '每条消息发给所有模型',
   greeting: '想聊点什么？',
   model: '模型',
   chooseModel: '选择模型',
