@@ -47,6 +47,8 @@ export const ERROR_STATUS = {
   batch_ended: 409,
   invalid_config: 409,
   conversation_changed: 409,
+  config_not_editable: 409,
+  settings_changed: 409,
   link_ended: 410,
   body_too_large: 413,
   unsupported_encoding: 415,

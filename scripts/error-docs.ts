@@ -59,6 +59,9 @@ const ADVICE: Record<ErrorCode, string> = {
   invalid_config: '`corral config check` shows each mistake with line and column. The former settings stay in force.',
   conversation_changed:
     'Another tab or machine was quicker: read the conversation again, and send it with the version that the reply names.',
+  config_not_editable:
+    'The file is read-only, or written so that one model cannot be changed without others (anchors): change it by hand, then `corral reload`.',
+  settings_changed: 'Somebody else changed them since they were read. Read them again, and send the change anew.',
   link_ended: 'A link of `corral open` works once, for a minute: run it again.',
   body_too_large: 'The body is larger than `body_limit`.',
   unsupported_encoding:

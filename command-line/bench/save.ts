@@ -28,7 +28,8 @@ interface Saving {
  */
 export async function saveSettings(context: CommandContext, saving: Saving): Promise<string | false> {
   const { client, isOwn, record, settings, tell, options } = saving
-  const { modelSettingsYaml, withModelSettings } = await import('../../core/config/yaml-edit.ts')
+  const { modelSettingsYaml, sectionName, withModelSettings } = await import('../../core/config/yaml-edit.ts')
+  const { readYaml } = await import('../../core/config/yaml-file.ts')
   const config = await openConfig(context)
   const { readOwner } = await import('../../core/system/data-directory.ts')
   const owner = await readOwner(config.paths)
@@ -51,7 +52,7 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   } catch (error) {
     if (!isSystemError(error, 'ENOENT')) return paste(`${path} cannot be read (${messageOf(error)}).`)
   }
-  const name = await sectionName(before, record)
+  const name = sectionName(readYaml(before ?? '').value, record.model, record.label)
   const text = withModelSettings(before ?? '', name, settings)
   if (text === undefined) {
     return paste(`${path} is written so that this model's settings cannot be changed without those of others.`)
@@ -89,19 +90,6 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   }
   tell('The server has read it: the model is loaded with it from now on.')
   return path
-}
-
-/** The section that the model's settings belong into, as it is spelled there: that of the variant, where there is one. */
-async function sectionName(text: string | undefined, { model, label }: TrialRecord): Promise<string> {
-  const { readYaml } = await import('../../core/config/yaml-file.ts')
-  const value = readYaml(text ?? '').value as { models?: object } | null | undefined
-  const names = Object.keys(value?.models ?? {})
-  const bare = model.split(':')[0]!
-  for (const wanted of [`${bare}:${label}`, model]) {
-    const name = names.find(each => each.toLowerCase() === wanted.toLowerCase())
-    if (name !== undefined) return name
-  }
-  return model
 }
 
 /** Asks on standard error, so that standard output has results only. Ctrl-C ends the command. */

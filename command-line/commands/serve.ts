@@ -62,9 +62,9 @@ async function serve(context: CommandContext): Promise<never> {
   for (const problem of config.unknown) log.warn(unknownWarning(problem))
   const exposed = await exposedKeysWarning(config)
   if (exposed) log.warn(exposed)
-  const load = async (file: string | undefined) => {
+  const load = async (file: string | undefined, text?: string) => {
     const { loadConfig } = await import('../../core/config/load.ts')
-    return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions, file })
+    return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions, file, text })
   }
   const starting = startServer({ config, definitions, logs, load })
   if (!onTerminal) {

@@ -13,6 +13,8 @@ export interface ConfigPlaces {
   cwd: string
   /** Absolute path of the file that was found at an earlier time: it is read again, and none is looked for. */
   file?: string | undefined
+  /** What `file` would hold: looked at in the place of what it holds, and it need not be there. */
+  text?: string | undefined
 }
 
 export interface ConfigFile {
@@ -32,7 +34,7 @@ export function expandPath(text: string, base: string): string {
 
 /** The one file that counts: `--config`, else CORRAL_CONFIG, else config.yaml of the working or the data directory. */
 export async function findFile(places: ConfigPlaces, home: string): Promise<ConfigFile | undefined> {
-  const { flags, env, cwd, file: known } = places
+  const { flags, env, cwd, file: known, text } = places
   const named = known === undefined ? (flags.config ?? (env.CORRAL_CONFIG?.trim() || undefined)) : undefined
   const candidates =
     known !== undefined
@@ -47,6 +49,7 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
   for (const { path, foundIn } of candidates) {
     const inside = relative(cwd, path)
     const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
+    if (known !== undefined && text !== undefined) return { path, shownAs, bytes: Buffer.from(text), foundIn }
     try {
       // Reading a pipe once more would wait for ever.
       if (known !== undefined && (await stat(path)).isFIFO())

@@ -1,6 +1,9 @@
+import { access, constants, readFile, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
+import writeFileAtomic from 'write-file-atomic'
 import type { ReloadReport, SettingChangeRecord } from '../contracts/native-records.ts'
-import { CorralError, messageOf } from '../errors.ts'
+import { CorralError, isSystemError, messageOf } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import { changesBetween, overriddenChanges, type SettingChange, withoutRestarts } from './changes.ts'
 import { ConfigError, unknownWarning } from './config-error.ts'
@@ -28,8 +31,8 @@ export interface ReloaderOptions {
   plugins: Reloadable
   /** Takes over settings of the core that are not looked at each time they are needed. */
   applyCore(next: LoadedConfig['core'], before: LoadedConfig['core']): void
-  /** Reads the configuration again, from `file` where there was one. */
-  load(file: string | undefined): Promise<LoadedConfig>
+  /** Reads the configuration again, from `file` where there was one; with `text`, as if that stood in the file. */
+  load(file: string | undefined, text?: string): Promise<LoadedConfig>
   log: FastifyBaseLogger
   /** Aborted when the server begins to shut down. */
   signal: AbortSignal
@@ -53,15 +56,70 @@ export class Reloader {
    * @throws CorralError `invalid_config` with the mistakes, `reload_failed`, `shutting_down`
    */
   reload(): Promise<ReloadReport> {
-    const done = this.#last.then(() => this.#reload())
+    return this.#queued(() => this.#logged(() => this.#carryOut()))
+  }
+
+  /**
+   * The configuration file as it is on the disk; where there is none, that of the data directory, whose text is undefined.
+   * @throws CorralError `invalid_config` with the mistakes in it
+   */
+  async file(): Promise<ConfigText> {
+    const { live } = this.#options
+    const found = await this.#load(live.current.file)
+    const path = found.file ?? join(found.paths.home, 'config.yaml')
+    return { path, text: await textOf(path) }
+  }
+
+  /**
+   * Changes the configuration file and reads it again: all of it, or nothing. What would be in it is checked before it is
+   * written, and where it cannot be put in force, the file is as it was. One at a time, with reloads.
+   * @param change makes its text of the one that is there; it is empty where there is no file yet
+   * @throws CorralError as `reload`; `config_not_editable`; `settings_changed` where somebody else changed it meanwhile;
+   * what `change` throws
+   */
+  rewrite(change: (file: { path: string; text: string }) => string): Promise<ReloadReport> {
+    return this.#queued(() => this.#logged(() => this.#rewrite(change)))
+  }
+
+  #queued<T>(work: () => Promise<T>): Promise<T> {
+    const done = this.#last.then(work)
     this.#last = done.catch(() => undefined)
     return done
   }
 
-  async #reload(): Promise<ReloadReport> {
+  async #rewrite(change: (file: { path: string; text: string }) => string): Promise<ReloadReport> {
+    const { live, definitions, plugins, signal } = this.#options
+    if (signal.aborted) throw closing()
+    const { path, text: before } = await this.file()
+    const text = change({ path, text: before ?? '' })
+    if (text === before) return await this.#carryOut()
+    const loaded = await this.#load(path, text)
+    const { root } = composeConfigSchema(definitions)
+    const changes = changesBetween(root, live.current, loaded, name => plugins.canReload(name))
+    await this.#check(withoutRestarts(loaded, changes))
+    await requireWritable(path, before !== undefined)
+    if ((await textOf(path)) !== before) {
+      throw new CorralError(
+        'settings_changed',
+        `${path} was changed by somebody else in this moment; nothing was written. Read the settings again.`
+      )
+    }
+    await written(path, text, before === undefined)
+    try {
+      return await this.#carryOut()
+    } catch (error) {
+      if ((await textOf(path)) === text) {
+        if (before === undefined) await rm(path)
+        else await written(path, before, false)
+      }
+      throw error
+    }
+  }
+
+  async #logged(work: () => Promise<ReloadReport>): Promise<ReloadReport> {
     const { log } = this.#options
     try {
-      const report = await this.#carryOut()
+      const report = await work()
       for (const problem of report.unknown) log.warn(unknownWarning(problem))
       for (const line of reportLines(report)) log.info(line)
       return report
@@ -74,8 +132,7 @@ export class Reloader {
 
   async #carryOut(): Promise<ReloadReport> {
     const { live, definitions, plugins, signal } = this.#options
-    if (signal.aborted)
-      throw new CorralError('shutting_down', 'corral is shutting down; its settings stay as they are.')
+    if (signal.aborted) throw closing()
     const before = live.current
     const loaded = await this.#load(before.file)
     const { root } = composeConfigSchema(definitions)
@@ -96,9 +153,18 @@ export class Reloader {
     }
   }
 
-  async #load(file: string | undefined): Promise<LoadedConfig> {
+  async #load(file: string | undefined, text?: string): Promise<LoadedConfig> {
     try {
-      return await this.#options.load(file)
+      return await this.#options.load(file, text)
+    } catch (error) {
+      if (text !== undefined && error instanceof ConfigError) throw refused(file, error)
+      throw invalid(error)
+    }
+  }
+
+  async #check(next: LoadedConfig): Promise<void> {
+    try {
+      await this.#options.plugins.check(next)
     } catch (error) {
       throw invalid(error)
     }
@@ -106,11 +172,7 @@ export class Reloader {
 
   async #apply(before: LoadedConfig, next: LoadedConfig): Promise<void> {
     const { live, plugins, applyCore } = this.#options
-    try {
-      await plugins.check(next)
-    } catch (error) {
-      throw invalid(error)
-    }
+    await this.#check(next)
     live.replace(next)
     applyCore(next.core, before.core)
     try {
@@ -125,6 +187,58 @@ export class Reloader {
           : `The settings are as they were, but not those of ${failed.join(', ')}: restart the server.`
       throw new CorralError('reload_failed', `${messageOf(error)} ${left}`, { cause: error })
     }
+  }
+}
+
+/** The configuration file; its text is undefined where it is not there. */
+interface ConfigText {
+  path: string
+  text: string | undefined
+}
+
+const closing = () => new CorralError('shutting_down', 'corral is shutting down; its settings stay as they are.')
+
+async function textOf(path: string): Promise<string | undefined> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return undefined
+    throw notWritable(path, messageOf(error))
+  }
+}
+
+const notWritable = (path: string, why: string) =>
+  new CorralError(
+    'config_not_editable',
+    `${path} cannot be changed from here: ${why.replace(/\.$/, '')}. Nothing was written. Change it on the server's machine, then "corral reload".`
+  )
+
+/** What is said of a change whose outcome could not be used: it is on no line of any file. */
+function refused(file: string | undefined, { problems }: ConfigError): CorralError {
+  const said = problems.map(({ message }) => message)
+  return new CorralError('invalid_config', `Nothing was written to ${file}: ${said.join(' ')}`, {
+    details: { problems: problems.map(({ setting, message }) => ({ where: setting ?? file, setting, message })) }
+  })
+}
+
+/** A file that nobody may write is left alone, though its folder would let it be replaced. */
+async function requireWritable(path: string, exists: boolean): Promise<void> {
+  if (!exists) return
+  try {
+    await access(path, constants.W_OK)
+  } catch (error) {
+    throw notWritable(path, messageOf(error))
+  }
+  // Root may write anything; a file without a single right to write was made so on purpose.
+  if (((await stat(path)).mode & 0o222) === 0) throw notWritable(path, 'the file is read-only')
+}
+
+/** Writes it whole or not at all, with the rights and the owner that it had. */
+async function written(path: string, text: string, isNew: boolean): Promise<void> {
+  try {
+    await writeFileAtomic(path, text, isNew ? { mode: 0o600 } : {})
+  } catch (error) {
+    throw notWritable(path, messageOf(error))
   }
 }
 

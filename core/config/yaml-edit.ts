@@ -18,6 +18,7 @@ export function modelSettingsYaml(model: string, settings: Values): string {
  * not below `models` stays byte for byte, and so do comments and the order there.
  * @param text the file; what is in it must be valid
  * @param model the name of the model's section, which may not be there yet
+ * @param settings an undefined one is removed
  * @returns the new text; undefined where it cannot be changed without changing something else, such as a section that
  * other models share by an anchor
  */
@@ -39,11 +40,31 @@ export function withModelSettings(text: string, model: string, settings: Values)
 
 function merged(section: Values, settings: Values): Values {
   const { options } = settings
-  return {
+  return defined({
     ...section,
     ...settings,
-    ...(isObject(options) && { options: { ...(isObject(section.options) ? section.options : {}), ...options } })
+    ...(isObject(options) && {
+      options: defined({ ...(isObject(section.options) ? section.options : {}), ...options })
+    })
+  })
+}
+
+const defined = (values: Values) =>
+  Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined))
+
+/**
+ * The name of the section that a variant's settings belong into, as it is spelled in these values: that with its label,
+ * else that of its public name, which need not be there.
+ * @param model its public name
+ */
+export function sectionName(values: unknown, model: string, label: string): string {
+  const models = isObject(values) && isObject(values.models) ? values.models : {}
+  const bare = model.split(':')[0]!
+  for (const wanted of [`${bare}:${label}`, model]) {
+    const name = Object.keys(models).find(each => each.toLowerCase() === wanted.toLowerCase())
+    if (name !== undefined) return name
   }
+  return model
 }
 
 /** The text with its part under `models` written anew. */
@@ -96,6 +117,10 @@ function set(document: Document, models: YAMLMap, model: string, section: Values
   }
   const map = own as YAMLMap
   const put = (into: YAMLMap, name: string, value: unknown) => {
+    if (value === undefined) {
+      into.delete(name)
+      return
+    }
     const node = document.createNode(value)
     compact(node)
     // Of a value that is replaced, what is said of it stays.
@@ -104,10 +129,13 @@ function set(document: Document, models: YAMLMap, model: string, section: Values
     into.set(document.createNode(name), node)
   }
   for (const [name, value] of Object.entries(others)) put(map, name, value)
-  if (!isObject(options)) return
+  if (!isObject(options)) {
+    if ('options' in settings) put(map, 'options', options)
+    return
+  }
   const present = map.get('options', true) as unknown
   if (isMap(present)) for (const [name, value] of Object.entries(options)) put(present, name, value)
-  else put(map, 'options', { ...(isObject(section.options) ? section.options : {}), ...options })
+  else put(map, 'options', defined({ ...(isObject(section.options) ? section.options : {}), ...options }))
 }
 
 /** Lists on one line, as in the file that corral comes with. */

@@ -4,7 +4,7 @@ import type { FastifyInstance } from 'fastify'
 import { ConfigWatch } from '../config/config-watch.ts'
 import { LiveConfig } from '../config/live-config.ts'
 import type { LoadedConfig } from '../config/load.ts'
-import { Reloader } from '../config/reloader.ts'
+import { Reloader, type ReloaderOptions } from '../config/reloader.ts'
 import type { ReloadReport } from '../contracts/native-records.ts'
 import { CorralError } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
@@ -33,8 +33,8 @@ export interface ServerOptions {
   config: LoadedConfig
   definitions: PluginDefinition[]
   logs: LogLevels
-  /** Reads the configuration again, from `file` where there was one; where it is absent, nothing can be reloaded. */
-  load?(file: string | undefined): Promise<LoadedConfig>
+  /** As `ReloaderOptions.load`; where it is absent, nothing can be reloaded. */
+  load?: ReloaderOptions['load']
 }
 
 declare module 'fastify' {
@@ -43,6 +43,8 @@ declare module 'fastify' {
     reloadConfig: RunningServer['reload']
     /** The configuration file that is in force, absolute; undefined where there is none. */
     configFile: () => string | undefined
+    /** Reads and changes the configuration file. */
+    configEditor: Pick<Reloader, 'file' | 'rewrite'>
   }
 }
 
@@ -100,6 +102,7 @@ export async function startServer({
     const reload = () => reloader.reload()
     app.decorate('reloadConfig', reload)
     app.decorate('configFile', () => live.current.file)
+    app.decorate('configEditor', reloader)
     // The log says what becomes of it.
     const follow = () => void reload().catch(() => undefined)
     const watch = new ConfigWatch(() => live.current.file, follow)

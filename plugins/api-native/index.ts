@@ -13,6 +13,7 @@ import { readinessRoutes } from './readiness.ts'
 import { reloadRoute } from './reload-route.ts'
 import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
+import { settingsRoutes } from './settings-routes.ts'
 import { trialRoutes } from './trial-routes.ts'
 
 export default definePlugin({
@@ -79,6 +80,7 @@ export default definePlugin({
         await app.register(runtimeRoutes(native), { prefix })
         await app.register(logRoutes(native), { prefix })
         await app.register(trialRoutes(native), { prefix })
+        await app.register(settingsRoutes(native), { prefix })
         await app.register(serverRoutes(context.plugins))
         await app.register(readinessRoutes(native))
         await app.register(levelRoutes(context.logLevels), { prefix })

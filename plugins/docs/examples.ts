@@ -52,6 +52,7 @@ const BODIES: Record<string, object> = {
   putConversation: { title: 'The capital of France', text: 'Paris', document: { messages } },
   createSession: { token: 'p1VK5cLqkhjoWkqHkXn5dJw0Yq3Vt2bqkQzXo3sN8mE' },
   createSessionLink: {},
+  setModelSettings: { model, settings: { options: { num_ctx: 8192 } }, revision: '44136fa355b3678a' },
   setLogLevel: { part: 'scheduler', level: 'debug' },
   startCapture: { model, for: '1m' },
   createChatCompletion: question,

@@ -195,6 +195,8 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'POST /api/captures/:id/stop',
     'POST /api/keys',
     'POST /api/keys/:name/rotate',
+    'GET /api/models/settings',
+    'PUT /api/models/settings',
     'POST /api/reload',
     'POST /api/sessions/links',
     'POST /api/trials',

@@ -65,3 +65,21 @@ t.test('other ways to write it', async t => {
   t.equal(edit('port: [1\n'), undefined)
   t.equal(edit('- 1\n'), undefined)
 })
+
+t.test('what is undefined is removed', async t => {
+  const remove = (text: string, settings: Record<string, unknown>) => withModelSettings(text, 'me/a', settings)
+  const text =
+    'models:\n  me/a:\n    pin: true # always\n    options: {num_ctx: 99, top_k: 1} # few\n  # next\n  me/b: {}\n'
+  t.equal(
+    remove(text, { pin: undefined, options: { top_k: undefined } }),
+    text.replace('    pin: true # always\n', '').replace(', top_k: 1', '')
+  )
+  t.equal(remove(text, { options: undefined }), text.replace(/ {4}options.*\n/, ''))
+  t.strictSame(parse(remove(text, { pin: undefined, options: undefined })!), { models: { 'me/a': {}, 'me/b': {} } })
+  t.strictSame(parse(remove('port: 1\n', { pin: undefined, ngram: true })!), {
+    port: 1,
+    models: { 'me/a': { ngram: true } }
+  })
+  const merged = 'models:\n  me/b: &b {pin: true}\n  me/a: {<<: *b}\n'
+  t.equal(remove(merged, { pin: undefined }), undefined, 'what another model gives it cannot be removed here')
+})

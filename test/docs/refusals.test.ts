@@ -31,6 +31,8 @@ const BESIDE = {
   session: 'x',
   file: 'data:audio/wav;base64,AAAA',
   dtype: 'f16',
+  settings: {},
+  revision: 'x',
   source: NOWHERE,
   destination: 'a/b',
   from: NOWHERE

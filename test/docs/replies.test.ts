@@ -401,6 +401,10 @@ t.test('sessions of browsers', async t => {
 // The last of all: from the first key on nothing is answered without one.
 t.test('the configuration is read again', async t => {
   await caller.call(t, 'reloadConfig', 200)
+  const { revision } = await caller.call(t, 'getModelSettings', 200, { query: `?model=${DEMO}` })
+  const body = { model: DEMO, settings: { keep_alive: '10m' }, revision }
+  await caller.call(t, 'setModelSettings', 200, { body })
+  await caller.call(t, 'setModelSettings', 409, { body })
 })
 
 t.test('keys', async t => {

@@ -11,6 +11,7 @@ import { engines, models, pools } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { GetModels } from './get-models.tsx'
 import { ModelDetails } from './model-details.tsx'
+import { ModelSettingsForm } from './model-settings.tsx'
 
 type ModelState = (typeof models.value)[number]
 type EngineState = (typeof engines.value)[number]
@@ -121,7 +122,7 @@ function Memory() {
 
 function ModelLine({ model }: { model: ModelState }) {
   const t = texts.value
-  const [open, setOpen] = useState<'' | 'details' | 'deleting'>('')
+  const [open, setOpen] = useState<'' | 'details' | 'settings' | 'deleting'>('')
   const own = engines.value.filter(({ name }) => name.toLowerCase() === model.name.toLowerCase())
   const isLoaded = own.some(({ state }) => state === 'loaded')
   const { parameter_size, quantization_level } = model.details
@@ -177,6 +178,16 @@ function ModelLine({ model }: { model: ModelState }) {
               >
                 {t.details}
               </MenuItem>
+              {may('admin') && (
+                <MenuItem
+                  onSelect={() => {
+                    close()
+                    setOpen('settings')
+                  }}
+                >
+                  {t.settings}
+                </MenuItem>
+              )}
               {may('operator') && model.name.includes(':') && (
                 <MenuItem
                   onSelect={async () => {
@@ -211,6 +222,11 @@ function ModelLine({ model }: { model: ModelState }) {
       {open === 'details' && (
         <Dialog title={model.name} onClose={() => setOpen('')}>
           <ModelDetails name={model.name} />
+        </Dialog>
+      )}
+      {open === 'settings' && (
+        <Dialog title={`${t.settings}: ${model.name}`} onClose={() => setOpen('')}>
+          <ModelSettingsForm name={model.name} onDone={() => setOpen('')} />
         </Dialog>
       )}
       {open === 'deleting' && (

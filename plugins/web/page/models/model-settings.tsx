@@ -1,0 +1,176 @@
+import { useState } from 'preact/hooks'
+import type { ReloadReport } from '../../../../core/contracts/native-records.ts'
+import { useReply } from '../machine/use-reply.ts'
+import { notify } from '../parts/controls.tsx'
+import { type ApiError, ask } from '../state/api.ts'
+import { texts } from '../texts/texts.ts'
+
+interface ModelSettings {
+  section: string
+  file: string
+  settings: Record<string, unknown>
+  revision: string
+}
+
+/** Options of a model that have fields of their own, with what they may be. */
+const OPTIONS = [
+  { name: 'num_ctx', step: 1, min: 0 },
+  { name: 'num_parallel', step: 1, min: 1 },
+  { name: 'n_gpu_layers', step: 1, min: -1 },
+  { name: 'temperature', step: 'any', min: 0 }
+] as const
+/** Settings beside the options that have fields of their own. */
+const OWN_FIELDS = ['keep_alive', 'pin', 'aliases']
+
+/** What the configuration file sets for a model, to be changed there. */
+export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () => void }) {
+  const t = texts.value
+  const { reply, fault, again } = useReply<ModelSettings>(`api/models/settings?model=${encodeURIComponent(name)}`)
+  const [refusal, setRefusal] = useState<ApiError | undefined>(undefined)
+  const [wrong, setWrong] = useState('')
+  if (fault) return <p class="is-error">{fault}</p>
+  if (!reply) return <p class="quiet">{t.loading}</p>
+  const { settings, revision, file } = reply
+  const options = objectOrNone(settings.options)
+  const isField = (option: string) => OPTIONS.some(each => each.name === option) && typeof options[option] === 'number'
+  const others = {
+    ...Object.fromEntries(Object.entries(settings).filter(([key]) => !OWN_FIELDS.includes(key) && key !== 'options')),
+    ...without(options, isField)
+  }
+  const save = async (form: FormData) => {
+    let wanted: Record<string, unknown>
+    try {
+      wanted = settingsOf(form)
+    } catch (error) {
+      setWrong(t.notJson((error as Error).message))
+      return
+    }
+    setWrong('')
+    setRefusal(undefined)
+    try {
+      const body = { model: name, settings: wanted, revision }
+      const report = await ask<ReloadReport>('PUT', 'api/models/settings', { body })
+      const notes = report.unknown.map(({ message }) => message)
+      notify([t.settingsSaved(report.applied.length), ...notes].join(' '))
+      onDone()
+    } catch (error) {
+      setRefusal(error as ApiError)
+    }
+  }
+  return (
+    // Read again, the fields show what the file has now.
+    <form
+      key={revision}
+      class="form"
+      onSubmit={event => {
+        event.preventDefault()
+        void save(new FormData(event.currentTarget))
+      }}
+    >
+      <p class="quiet">{t.settingsIn(file)}</p>
+      <div class="option-fields">
+        {OPTIONS.map(({ name: option, ...bounds }) => (
+          <label key={option}>
+            {option}
+            <input
+              class="field"
+              type="number"
+              name={option}
+              {...bounds}
+              placeholder={t.serverDefault}
+              defaultValue={isField(option) ? String(options[option]) : ''}
+            />
+          </label>
+        ))}
+        <label>
+          keep_alive
+          <input
+            class="field"
+            name="keep_alive"
+            placeholder={t.serverDefault}
+            defaultValue={String(settings.keep_alive ?? '')}
+          />
+        </label>
+        <label>
+          pin
+          <select class="field" name="pin" defaultValue={String(settings.pin ?? '')}>
+            <option value="">{t.serverDefault}</option>
+            <option value="true">{t.yes}</option>
+            <option value="false">{t.no}</option>
+          </select>
+        </label>
+      </div>
+      <label>
+        {t.aliases}
+        <input
+          class="field"
+          name="aliases"
+          autocomplete="off"
+          defaultValue={Array.isArray(settings.aliases) ? settings.aliases.join(', ') : ''}
+        />
+      </label>
+      <label>
+        {t.otherSettings}
+        <textarea
+          class="field mono"
+          name="others"
+          rows={5}
+          spellcheck={false}
+          placeholder={'{\n  "max_concurrent": 2,\n  "options": {"top_p": 0.9}\n}'}
+          defaultValue={Object.keys(others).length > 0 ? JSON.stringify(others, undefined, 2) : ''}
+        />
+      </label>
+      {(wrong || refusal) && (
+        <p class="is-error" role="alert">
+          {wrong || refusal?.message}
+        </p>
+      )}
+      <footer class="dialog-foot">
+        {refusal?.code === 'settings_changed' && (
+          <button
+            type="button"
+            class="button"
+            onClick={() => {
+              setRefusal(undefined)
+              again()
+            }}
+          >
+            {t.readAgain}
+          </button>
+        )}
+        <button type="submit" class="button is-main">
+          {t.save}
+        </button>
+      </footer>
+    </form>
+  )
+}
+
+const objectOrNone = (value: unknown) =>
+  typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {}
+
+/** The options that have no fields, as a part of settings. */
+function without(options: Record<string, unknown>, isField: (option: string) => boolean) {
+  const left = Object.fromEntries(Object.entries(options).filter(([option]) => !isField(option)))
+  return Object.keys(left).length > 0 ? { options: left } : {}
+}
+
+/** What the fields say; those left empty are not set. @throws SyntaxError where the last one is no JSON object */
+function settingsOf(form: FormData): Record<string, unknown> {
+  const text = (field: string) => String(form.get(field) ?? '').trim()
+  const written: unknown = text('others') ? JSON.parse(text('others')) : {}
+  if (typeof written !== 'object' || written === null || Array.isArray(written)) throw new SyntaxError('{ … }')
+  const settings: Record<string, unknown> = { ...written }
+  const options: Record<string, unknown> = { ...objectOrNone(settings.options) }
+  for (const { name } of OPTIONS) if (text(name) !== '') options[name] = Number(text(name))
+  // What is no group is for the server to refuse.
+  if (Object.keys(options).length > 0) settings.options = options
+  const keepAlive = text('keep_alive')
+  if (keepAlive !== '') settings.keep_alive = /^-?\d+(\.\d+)?$/.test(keepAlive) ? Number(keepAlive) : keepAlive
+  if (text('pin') !== '') settings.pin = text('pin') === 'true'
+  const aliases = text('aliases')
+    .split(/[\s,]+/)
+    .filter(Boolean)
+  if (aliases.length > 0) settings.aliases = aliases
+  return settings
+}
