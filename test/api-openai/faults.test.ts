@@ -210,7 +210,11 @@ t.test('requests that are answered without a model', async t => {
   t.match(await json('/chat/completions', '{"model":'), error(400, { code: 'invalid_json' }))
   t.match(await json('/chat/completions', ''), error(400, { code: 'missing_body' }))
   t.match(await json('/chat/completions', '[]'), error(400, { code: 'invalid_request' }))
-  t.match(await json('/chat/completions', '{}'), error(400, { code: 'invalid_model_name', param: 'model' }))
+  t.match(await json('/chat/completions', '{}'), error(400, { code: 'invalid_request', param: 'messages' }))
+  t.match(
+    await json('/chat/completions', { messages: chat.messages }),
+    error(400, { code: 'invalid_model_name', param: 'model' })
+  )
   t.match(
     await json('/chat/completions', { ...chat, model: 'no/such' }),
     error(404, { code: 'model_not_found', type: 'not_found_error', param: 'model' })

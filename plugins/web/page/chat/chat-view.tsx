@@ -15,8 +15,8 @@ import {
 } from '../state/chats.ts'
 import { type Attachment, branchTo, type Message } from '../state/conversation-tree.ts'
 import { lastModel } from '../state/preferences.ts'
-import { go } from '../state/route.ts'
-import { chatModels, defaultModel } from '../state/server-state.ts'
+import { go, linkTo } from '../state/route.ts'
+import { chatModels, connection, defaultModel } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { ChatSettings } from './chat-settings.tsx'
 import { Composer } from './composer.tsx'
@@ -97,6 +97,11 @@ function NewChat() {
       </header>
       <div class="greeting">
         <h1>{t.greeting}</h1>
+        {connection.value === 'online' && chatModels.value.length === 0 && (
+          <p class="quiet">
+            {t.noModels} <a href={linkTo('models', 'get')}>{t.getModel}</a>
+          </p>
+        )}
       </div>
       <Composer
         chat={undefined}

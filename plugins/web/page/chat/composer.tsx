@@ -38,7 +38,13 @@ export function Composer(props: {
     attachments.value = [...attachments.peek(), ...read.attachments]
     if (read.refused.length > 0) notify(read.refused.join(' '), true)
   }
+  // Who is quicker than the list of models has the message sent as soon as that is here.
+  const isEager = useRef(false)
+  useEffect(() => {
+    if (isEager.current && isReady) send()
+  }, [isReady])
   const send = () => {
+    isEager.current = props.model === ''
     if (!isReady || isBusy) return
     const said = text.value
     const given = attachments.value
