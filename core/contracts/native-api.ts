@@ -5,14 +5,16 @@ import type { Model } from './models.ts'
 export type Framing = 'sse' | 'ndjson'
 
 /**
- * How one mount of the native API writes the names of models, and names new ones. What a name means that is to be
- * found, the catalog knows.
+ * How one mount of the native API writes the names of models and their details, and names new ones. What a name means
+ * that is to be found, the catalog knows.
  */
 export interface ModelNaming {
   /** The name that records show. */
   shown(variant: Model): string
   /** The record of an alias in lists of models, by the name that it is shown under; none where absent. */
   shownAlias?(alias: string): string
+  /** Whether `details` in records have Ollama's own fields only: some of its clients refuse a reply that has more. */
+  plainDetails?: boolean
   /** The name that a new model gets. @throws CorralError `invalid_model_name` */
   toCreate(requested: unknown): ModelName
   /**

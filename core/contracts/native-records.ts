@@ -124,6 +124,13 @@ export const ShownModelSchema = Type.Object(
 )
 export type ShownModel = Static<typeof ShownModelSchema>
 
+/** The same for Ollama's clients. */
+export const OllamaShownModelSchema = Type.Object(
+  { ...ShownModelSchema.properties, details: ModelDetailsSchema },
+  { ...loose, title: 'OllamaShownModel' }
+)
+export type OllamaShownModel = Static<typeof OllamaShownModelSchema>
+
 const mode = Type.Enum(['chat', 'embedding', 'rerank'], { description: 'What its engine is started for' })
 const queued = Type.Integer({ minimum: 0, description: 'Requests that wait' })
 

@@ -15,6 +15,7 @@ import {
   ImportedSchema,
   LoadingModelSchema,
   LocalModelSchema,
+  OllamaShownModelSchema,
   PoolSchema,
   PullSchema,
   RunningModelSchema,
@@ -127,9 +128,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       }
     })
 
-    const show = about('showModel', 'Show details of a model', json('Its details', ShownModelSchema), {
-      audited: false
-    })
+    const shown = naming.plainDetails ? OllamaShownModelSchema : ShownModelSchema
+    const show = about('showModel', 'Show details of a model', json('Its details', shown), { audited: false })
     app.post('/show', show, async ({ body, caller }) => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
       const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)

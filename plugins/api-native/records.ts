@@ -7,6 +7,7 @@ import type {
   LoadingRecord,
   LocalModel,
   ModelDetails,
+  OllamaShownModel,
   PoolRecord,
   RunningRecord,
   ShownModel
@@ -29,15 +30,19 @@ export function parameterSize(parameters: number | undefined): string {
   return String(parameters)
 }
 
-function detailsOf({ format, label, metadata }: Model): ModelDetails {
+function detailsOf({ format, label, metadata }: Model, { plainDetails }: ModelNaming): ModelDetails {
   const family = metadata.architecture ?? ''
-  return {
+  const plain = {
     parent_model: '',
     format,
     family,
     families: family ? [family] : [],
     parameter_size: parameterSize(metadata.parameters),
-    quantization_level: metadata.quantization ?? label,
+    quantization_level: metadata.quantization ?? label
+  }
+  if (plainDetails) return plain
+  return {
+    ...plain,
     ...(metadata.contextLength === undefined ? {} : { context_length: metadata.contextLength }),
     ...(metadata.embeddingLength === undefined ? {} : { embedding_length: metadata.embeddingLength })
   }
@@ -61,7 +66,7 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
     format: variant.format,
     modified_at: variant.modifiedAt,
     digest: variant.digest,
-    details: detailsOf(variant),
+    details: detailsOf(variant, naming),
     capabilities: variant.metadata.capabilities,
     ...(aliases && { aliases: [...aliases] })
   }
@@ -71,14 +76,19 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
  * The reply of `/api/show`.
  * @param role where a model was imported from on the server's disk is not what users are told
  */
-export function showRecord(variant: Model, naming: ModelNaming, modelfile: string, role: Role): ShownModel {
+export function showRecord(
+  variant: Model,
+  naming: ModelNaming,
+  modelfile: string,
+  role: Role
+): ShownModel | OllamaShownModel {
   const { kind, from, ...origin } = variant.origin
   const isPath = kind === 'import' && !hasRole(role, 'operator')
   const { options, system, messages, license } = variant.defaults ?? {}
   const { details, ...record } = localRecord(variant, naming)
   return {
     modelfile,
-    details: { ...record, ...details },
+    details: naming.plainDetails ? details : { ...record, ...details },
     model_info: variant.metadata.info,
     capabilities: variant.metadata.capabilities,
     template: variant.metadata.chatTemplate ?? '',
@@ -109,7 +119,7 @@ export function runningRecord(
     format: variant.format,
     expires_at: expiresAt?.toISOString() ?? NEVER,
     digest: variant.digest,
-    details: detailsOf(variant),
+    details: detailsOf(variant, naming),
     size_vram: Math.min(sum(pools.filter(([pool]) => pool !== 'host')), size),
     context_length: engine.contextSize,
     mode,

@@ -11,6 +11,7 @@ export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants'>): Model
   return {
     shown,
     shownAlias: alias => `${alias}:latest`,
+    plainDetails: true,
     toCreate: newName,
     toDelete: name => nameToDelete(name, catalog),
     atHub: requested => atHub(requested, catalog)

@@ -42,6 +42,9 @@ const generate = (model: string, prompt: string, more = {}) => ({
   ...more
 })
 const pull = (name: string) => ({ model: '', username: '', password: '', name })
+/** The fields of `details` that Ollama has. */
+const DETAILS = ['parent_model', 'format', 'family', 'families', 'parameter_size', 'quantization_level']
+
 const text = ({ lines }: Answer) => lines.map(line => line.response ?? line.message?.content ?? '').join('')
 
 for (const [name, base] of [
@@ -70,6 +73,8 @@ for (const [name, base] of [
     t.match(loaded, { type: /x-ndjson/, lines: [{ done: true, done_reason: 'load' }] }, 'run without a prompt')
     const ps = await once(base, 'GET', '/api/ps')
     t.match(ps.lines[0].models, [{ name: `${DEMO}:latest`, size: Number, size_vram: 0, context_length: 4096 }])
+    for (const { details } of [list.lines[0].models[0], shown.lines[0], ps.lines[0].models[0]])
+      t.strictSame(Object.keys(details), DETAILS, 'clients such as ollama4j refuse further fields')
     const remaining = Date.parse(ps.lines[0].models[0].expires_at) - Date.now()
     t.ok(remaining > 0 && remaining <= 600_000)
 
