@@ -48,6 +48,8 @@ export interface PullPlan extends Omit<PlanReply, 'model' | 'repository' | 'file
   name: ModelName
   repository: Omit<HubRepository, 'files'>
   files: PlannedDownload[]
+  /** The name of Ollama's library that was asked for, with its tag. */
+  libraryName?: string
   /** It was made by the private socket: the addresses that were asked for may be private ones. */
   isLocal: boolean
 }

@@ -104,9 +104,9 @@ export interface ModelList<Listed extends Model = Model> {
   get(name: ModelName): Listed
 }
 
-/** Another name of a model, which `config.yaml` gives it. */
+/** Another name of a model: `config.yaml` gives it, or it was pulled by it. */
 export interface ModelAlias {
-  /** As it is written there: `owner/name`, or only a name. */
+  /** As it is written there: `owner/name`, or only a name; `name:tag` where it was pulled by it. */
   alias: string
   model: Model
 }
@@ -127,10 +127,18 @@ export interface Catalog extends ModelList {
   find(name: RequestedName, allowed?: readonly string[]): Model | undefined
   /** As `find`. @throws CorralError `model_not_found`, saying what may have been meant and what to do next */
   get(name: RequestedName, allowed?: readonly string[]): Model
-  /** The aliases of models that are here, without those whose name a model really has. */
+  /** The aliases of models that are here and the listed names, without those whose name a model really has. */
   aliases(allowed?: readonly string[]): ModelAlias[]
   /** Adds the models of a plugin, which may change over time. @throws Error when its name is taken or a model's is invalid */
   add(source: ModelSource): void
-  /** Adds names that a plugin knows. */
-  addNames(names: KnownNames): void
+  /**
+   * The short names by which lists have this variant beside its own, the latest last: those by which it was pulled. They
+   * are aliases too.
+   */
+  listedNames(model: Pick<Model, 'key'>, allowed?: readonly string[]): string[]
+  /**
+   * Adds names that a plugin knows.
+   * @param listed those of them, each with a tag, that lists have, by the keys of the variants that they stand for
+   */
+  addNames(names: KnownNames, listed?: () => ReadonlyMap<string, readonly string[]>): void
 }

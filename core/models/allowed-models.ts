@@ -69,6 +69,7 @@ export function catalogFor(catalog: Catalog, { models: allowed }: Pick<Caller, '
     variants: name => catalog.variants(name).filter(model => isAllowed(allowed, model)),
     find: name => catalog.find(name, allowed),
     get: name => catalog.get(name, allowed),
-    aliases: () => catalog.aliases(allowed)
+    aliases: () => catalog.aliases(allowed),
+    listedNames: model => catalog.listedNames(model, allowed)
   }
 }

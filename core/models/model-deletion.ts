@@ -3,11 +3,11 @@ import type { Catalog } from '../contracts/models.ts'
 import { requireFiles, type Storage } from '../contracts/storage.ts'
 import { CorralError } from '../errors.ts'
 import type { SeenCatalog } from './allowed-models.ts'
-import { bareName, type ModelName, type RequestedName } from './model-name.ts'
+import { bareName, type ModelName, nameText, parseRequestedName, type RequestedName } from './model-name.ts'
 
 /**
- * The model that a deletion is about; there may be nothing but a pull of it. A short name must mean one model, and an
- * alias does not show what it would delete.
+ * The model that a deletion is about; there may be nothing but a pull of it. A short name must mean one model; the name
+ * that it was pulled by is that of this one variant, but an alias does not show what it would delete.
  * @throws CorralError `model_not_found`, `forbidden_model`, `unsupported_capability` for a model without files
  */
 export function nameToDelete(models: SeenCatalog, name: RequestedName): ModelName {
@@ -16,6 +16,9 @@ export function nameToDelete(models: SeenCatalog, name: RequestedName): ModelNam
   const { owner, name: bare } = requireFiles(present).model
   const isOwn = (given: string | undefined, own: string) => (given ?? own).toLowerCase() === own.toLowerCase()
   if (isOwn(name.owner, owner) && isOwn(name.name, bare)) return { ...name, owner, name: bare }
+  const isPulledBy = (listed: string) =>
+    nameText(parseRequestedName(listed)).toLowerCase() === nameText(name).toLowerCase()
+  if (models.listedNames(present).some(isPulledBy)) return present.model
   const full = bareName(present.model)
   throw new CorralError(
     'model_not_found',

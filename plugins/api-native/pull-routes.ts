@@ -256,7 +256,7 @@ function planSummary({ name, label, format, size, reason, warnings, present }: P
 }
 
 /** A plan as `dry_run` shows it. */
-function planReply({ name, repository, files, isLocal: _, ...plan }: PullPlan): PlanReply {
+function planReply({ name, repository, files, isLocal: _, libraryName: __, ...plan }: PullPlan): PlanReply {
   const { hub, id, revision, address, gated } = repository
   return {
     model: bareName(name),

@@ -53,12 +53,15 @@ export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): 
   const name = naming.shownAlias?.(alias)
   if (name === undefined) return undefined
   const record = localRecord(model, naming)
+  // It is shown by this name already.
+  if (record.name === name) return undefined
   return { ...record, name, model: name, details: { ...record.details, parent_model: record.name } }
 }
 
 /** The local model record of `/api/tags`, with what Ollama's clients read beside it. */
 export function localRecord(variant: Model, naming: ModelNaming, aliases?: readonly string[]): LocalModel {
   const name = naming.shown(variant)
+  const others = aliases?.filter(alias => alias !== name)
   return {
     name,
     model: name,
@@ -68,7 +71,7 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
     digest: variant.digest,
     details: detailsOf(variant, naming),
     capabilities: variant.metadata.capabilities,
-    ...(aliases && { aliases: [...aliases] })
+    ...(others && others.length > 0 && { aliases: others })
   }
 }
 

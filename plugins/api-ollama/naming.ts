@@ -7,10 +7,11 @@ import { bareName, type ModelName, NO_OWNER, parseRequestedName } from '../../co
 const REGISTRY = /^(?:(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com)\/)?(?:library\/)?/i
 
 /** Names as Ollama's clients write and compare them. */
-export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants'>): ModelNaming {
+export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants' | 'listedNames'>): ModelNaming {
   return {
-    shown,
-    shownAlias: alias => `${alias}:latest`,
+    // A program that pulled "qwen3:0.6b" looks for that.
+    shown: variant => catalog.listedNames(variant).at(-1) ?? shown(variant),
+    shownAlias: alias => (alias.includes(':') ? alias : `${alias}:latest`),
     plainDetails: true,
     toCreate: newName,
     toDelete: name => nameToDelete(name, catalog),
@@ -18,7 +19,7 @@ export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants'>): Model
   }
 }
 
-/** The name that records show: always with a tag, since clients append `:latest` to names without one and compare. */
+/** The name that records show of what was pulled by no other: always with a tag, since clients append `:latest` to names without one and compare. */
 export function shown({ model: { owner, name }, isDefault, label, origin }: Model): string {
   const tag = isDefault && origin.tag === undefined ? 'latest' : label
   return owner.toLowerCase() === NO_OWNER ? `${name}:${tag}` : `${owner}/${name}:${tag}`

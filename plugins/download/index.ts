@@ -1,9 +1,11 @@
+import { join } from 'node:path'
 import { Type } from 'typebox'
 import { Bytes, Duration, Timeout } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { knownName } from './choice/known-names.ts'
+import { PulledNames } from './pulled-names.ts'
 import { createDownloads } from './pulls/downloads-service.ts'
 import { machineMemory } from './pulls/pull-planner.ts'
 import { TransferThread } from './transfer/transfers.ts'
@@ -60,7 +62,12 @@ export default definePlugin({
   setup(context, options) {
     const hardware = context.service('hardware')
     const catalog = context.service('catalog')
-    // What was pulled by such a name is found by it.
+    // What was pulled by a name of Ollama's library is listed by it; what was pulled by its own is found by it too.
+    const pulledNames = new PulledNames(join(context.paths.home, 'pulled-names.json'), context.log)
+    catalog.addNames(
+      name => pulledNames.meaning(name),
+      () => pulledNames.listed()
+    )
     catalog.addNames(name => knownName(name)?.model)
     const settingsOf = (given: typeof options) => ({
       search: given.search,
@@ -72,6 +79,7 @@ export default definePlugin({
       ...settingsOf(options),
       storage: context.service('storage'),
       catalog,
+      pulledNames,
       transfers: new TransferThread({
         connections: options.connections,
         connectionsPerFile: options.connections_per_file,

@@ -9,6 +9,7 @@ import {
   NO_OWNER,
   nameText,
   parseModelName,
+  parseRequestedName,
   type RequestedName
 } from '../../core/models/model-name.ts'
 import type { Aliases } from './aliases.ts'
@@ -72,6 +73,7 @@ export function createCatalog(
 ): Catalog {
   const sources: ModelSource[] = []
   const knownNames: KnownNames[] = []
+  const listings: (() => ReadonlyMap<string, readonly string[]>)[] = []
   const indexes = new WeakMap<ModelSource, SourceIndex>()
   /** Models by what plugins reported of them, which is compared with each request. */
   const known = new WeakMap<BroughtModel, Model>()
@@ -238,12 +240,24 @@ export function createCatalog(
       return found
     },
     aliases(allowed) {
-      return [...aliases()].flatMap(([key, { alias, target }]) => {
+      const configured = [...aliases()].flatMap(([key, { alias, target }]) => {
         const name = key.includes('/') ? parseModelName(alias) : { owner: NO_OWNER, name: alias }
         const model = variantNamed(variants(target), target)
         const isShown = model && (isAllowed(allowed, model) || isAllowed(allowed, { key }))
         return isShown && variants(name).length === 0 ? [{ alias, model }] : []
       })
+      const keys = new Set(listings.flatMap(listed => [...listed().keys()]))
+      const listed = [...keys].flatMap(key =>
+        catalog
+          .listedNames({ key }, allowed)
+          .map(alias => ({ alias, model: find(parseRequestedName(alias), allowed)! }))
+      )
+      return [...configured, ...listed]
+    },
+    listedNames({ key }, allowed) {
+      const names = listings.flatMap(listed => listed().get(key) ?? [])
+      // The name may have come to mean another model, or nothing.
+      return names.filter(name => find(parseRequestedName(name), allowed)?.key === key)
     },
     add(source) {
       if (sources.some(({ name }) => name === source.name)) {
@@ -252,8 +266,9 @@ export function createCatalog(
       for (const { name } of source.models()) parseModelName(name)
       sources.push(source)
     },
-    addNames(names) {
+    addNames(names, listed) {
       knownNames.push(names)
+      if (listed) listings.push(listed)
     }
   }
   return catalog

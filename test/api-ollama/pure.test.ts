@@ -61,7 +61,7 @@ t.test('names as records show them', t => {
 t.test('what a deletion means', t => {
   const tagged = variant('library/tagged', 'v1', { origin: { kind: 'made', from: 'x', tag: 'v1' } })
   const variants = (name: RequestedName) => (name.name === 'tagged' ? [tagged] : storage.variants(name))
-  const { toDelete } = ollamaNaming({ ...storage, variants })
+  const { toDelete } = ollamaNaming({ ...storage, variants, listedNames: () => [] })
   const table: [asked: string, owner: string, name: string, label?: string][] = [
     ['corral/tiny-chat', 'corral', 'tiny-chat', 'F16'],
     ['Qwen/Big:latest', 'Qwen', 'Big', 'Q4_K_M'],
@@ -77,7 +77,7 @@ t.test('what a deletion means', t => {
 })
 
 t.test('what a pull asks hubs for', t => {
-  const { atHub } = ollamaNaming(storage)
+  const { atHub } = ollamaNaming({ ...storage, listedNames: () => [] })
   const table: [asked: string, source: string | undefined][] = [
     ['tiny-chat', undefined],
     ['corral/tiny-chat:latest', undefined],

@@ -17,6 +17,7 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
+import { PulledNames } from '../../plugins/download/pulled-names.ts'
 import { createDownloads, type DownloadsService } from '../../plugins/download/pulls/downloads-service.ts'
 import type { TransferRequest, TransferredFile, Transfers } from '../../plugins/download/transfer/transfers.ts'
 import { createCatalog } from '../../plugins/storage/catalog.ts'
@@ -239,6 +240,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
   const service = createDownloads({
     storage: store,
     catalog,
+    pulledNames: new PulledNames(join(home, 'pulled-names.json'), logger),
     transfers,
     paths,
     search: options.search ?? ['huggingface', 'modelscope'],

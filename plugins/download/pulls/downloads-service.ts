@@ -15,6 +15,7 @@ import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, modelKey, parseRequestedName, type RequestedName } from '../../../core/models/model-name.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { searchHubs } from '../hub-search.ts'
+import type { PulledNames } from '../pulled-names.ts'
 import { fetchedBytes, missingBytes, originOf, variantWithFiles } from './pull-files.ts'
 import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
@@ -22,6 +23,7 @@ import { Turns } from './pull-turns.ts'
 
 export interface DownloadsOptions
   extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'partial' | 'turns' | 'onReceived'> {
+  pulledNames: Pick<PulledNames, 'add'>
   /** How many pulls transfer at once, and how many may wait. */
   limits: { pulls: number; waiting: number }
 }
@@ -187,6 +189,11 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
     async pull(plan, { detached, caller: { turn } }): Promise<Pull | undefined> {
       refuseWhenClosing()
+      // Before it is there, so that it is listed by this name from the first moment.
+      if (plan.libraryName !== undefined) {
+        await options.pulledNames.add(plan.libraryName, plan)
+        options.hooks.stateChanged('model')
+      }
       const isStored = async () => (await variantWithFiles(plan, storage.variants(plan.name))) !== undefined
       // The model may have been stored since it was planned.
       if (plan.present || (await isStored())) return undefined

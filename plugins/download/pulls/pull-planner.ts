@@ -11,6 +11,7 @@ import { requireFiles, type Storage, type StoredVariant } from '../../../core/co
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import {
   bareName,
+  type ModelName,
   modelKey,
   nameText,
   parseModelName,
@@ -54,6 +55,9 @@ const MAX_DESCRIPTION = 64_000_000
 export function addressesOf({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) {
   return isLocal ? [EVERY_ADDRESS] : privateAddresses
 }
+
+/** `owner/name:tag`, or parts of it: no address of a hub. */
+const PLAIN_NAME = /^[^/:@]+(?:\/[^/:@]+)?(?::[^/:@]+)?$/
 
 const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
@@ -100,8 +104,10 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const files = await withSizes(choice.files, locate)
   const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
   const { files: _, ...place } = repository
+  const libraryName = libraryNameOf(request, { owner, name })
   const planned = {
     ...choice,
+    ...(libraryName !== undefined && { libraryName }),
     reason: [known?.reason, choice.reason].filter(Boolean).join(' '),
     name: { owner, name },
     label: wanted.variant ?? choice.label,
@@ -124,6 +130,16 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   return { ...planned, disk, warnings, present }
 }
 
+/** The name of Ollama's library by which a model is asked for, with its tag; undefined where it is no such name. */
+function libraryNameOf({ model: text, as }: PullRequest, model: ModelName): string | undefined {
+  const whole = text.trim()
+  if (as || !PLAIN_NAME.test(whole)) return undefined
+  const name = parseRequestedName(whole)
+  const known = knownName(name)
+  if (!known || modelKey(known.model) !== modelKey(model)) return undefined
+  return `${name.name}:${name.variant ?? 'latest'}`
+}
+
 /** What the name of a pull stands for: a model that is here and of no hub, or another name, and why. */
 type Meaning = { here: StoredVariant } | { model: string; reason?: string }
 
@@ -142,14 +158,17 @@ function meaningOf({ catalog, hubs }: PlannerContext, text: string): Meaning | u
   const isHubs = hubs.some(({ prefixes }) =>
     prefixes.some(prefix => whole.toLowerCase().startsWith(prefix.toLowerCase()))
   )
-  if (isHubs || !/^[^/:@]+(?:\/[^/:@]+)?(?::[^/:@]+)?$/.test(whole)) return undefined
+  if (isHubs || !PLAIN_NAME.test(whole)) return undefined
   const name = parseRequestedName(whole)
   const here = modelHere(catalog, name)
   if (here && name.owner !== undefined && modelKey(here.model) === modelKey(name)) return undefined
   if (here && (here.origin.kind === 'hub' || catalog.find(name))) {
     const stored = requireFiles(here)
     if (stored.origin.kind !== 'hub') return { here: stored }
-    const { variant } = name.variant === undefined ? publicModelName(stored) : name
+    // A tag of Ollama's library is no label here.
+    const known = knownName(name)
+    const label = known && modelKey(known.model) === modelKey(stored.model) ? known.model.variant : name.variant
+    const { variant } = label === undefined ? publicModelName(stored) : { variant: label }
     return { model: nameText({ ...stored.model, variant }) }
   }
   if (name.owner !== undefined) return undefined
