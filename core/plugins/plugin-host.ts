@@ -310,6 +310,7 @@ function reportOf({
     needs: [...needs],
     services: [...offers],
     routes: [...new Set(lines)].filter(line => !line.startsWith('HEAD ')),
+    ...(offer?.web && { web: { title: offer.web.title, path: offer.web.path } }),
     hooks: on.flatMap(([hook, run]) => (run ? [hook] : []))
   }
 }

@@ -52,6 +52,8 @@ type AnyFunction = (this: unknown, ...values: unknown[]) => unknown
  * any error that reaches its boot ends it. So errors are caught behind each plugin before the next one is registered, and
  * what a plugin that fails has already put there is switched off by looking at its state.
  */
+const noSuchPage = (path: string) => new Error(`its page is said to be at ${path}, but it has no route GET ${path}`)
+
 export class PluginRegistrar {
   readonly #app: FastifyInstance
   readonly #deadline: number
@@ -115,7 +117,8 @@ export class PluginRegistrar {
 
   /** Registers the plugin's routes in a scope of its own. @throws the error of the plugin */
   async addRoutes(entry: PluginEntry): Promise<void> {
-    const { routes } = entry.offer ?? {}
+    const { routes, web } = entry.offer ?? {}
+    if (web && !routes) throw noSuchPage(web.path)
     if (!routes) return
     const { name, optional } = entry.definition
     await this.#load(entry, async scope => {
@@ -130,6 +133,8 @@ export class PluginRegistrar {
       }
       await within(this.#deadline, () => routes(scope, {}))
     })
+    const isPage = ({ url, method }: RouteOptions) => url === web?.path && [method].flat().includes('GET')
+    if (web && !entry.routes.some(isPage)) throw noSuchPage(web.path)
   }
 
   /** Takes a plugin's routes out of the API document, and keeps Fastify from compiling their schemas. */

@@ -15,6 +15,12 @@ export const PluginReportSchema = Type.Object(
     needs: Names('Services of other plugins that it needs'),
     services: Names('Services that it offers to other plugins'),
     routes: Names('Such as GET /api/tags'),
+    web: Type.Optional(
+      Type.Object(
+        { title: Type.String(), path: Type.String() },
+        { description: "Its own page, which the server's page shows in a frame" }
+      )
+    ),
     hooks: Names('What it sees or changes while the server runs, such as request')
   },
   { title: 'Plugin' }

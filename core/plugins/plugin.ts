@@ -62,6 +62,11 @@ export interface PluginOffer {
   on?: PluginHooks
   /** Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. */
   routes?: FastifyPluginAsync
+  /**
+   * A page of its own that the server's page links to, and shows in a frame without any rights of its own: `path` is one of
+   * its `routes` (GET). Nobody's key is handed to it.
+   */
+  web?: { title: string; path: string }
   /** Runs after all plugins are registered and before the server listens; must not do long work. */
   start?(): Promise<void> | void
   /**

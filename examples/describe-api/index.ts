@@ -1,5 +1,8 @@
 import { definePlugin, parseRequestedName } from 'corral/plugin'
 
+const PAGE = `<!doctype html><html lang="en"><meta charset="utf-8"><title>What can models do?</title>
+<p>Ask <code>POST /describe-api/describe</code> with the name of a model.</p></html>`
+
 export default definePlugin({
   name: 'describe-api',
   api: 1,
@@ -10,7 +13,15 @@ export default definePlugin({
     // All models: those in storage, and those that plugins bring.
     const catalog = context.service('catalog')
     return {
+      // Shown in a frame by the server's own page, under Server, Plugins.
+      web: { title: 'What can models do?', path: '/describe-api/page' },
       routes: async app => {
+        // Browsers ask for pages in frames without a key, so that this one holds nothing that needs one.
+        app.get('/describe-api/page', { config: { role: 'anyone' }, schema: { hide: true } }, async (_, reply) => {
+          reply.type('text/html; charset=utf-8')
+          reply.header('content-security-policy', "default-src 'none'; frame-ancestors 'self'")
+          return PAGE
+        })
         app.post('/describe-api/describe', { schema: { summary: 'Describe a model' } }, async request => {
           const { model } = request.body as { model?: unknown }
           const { publicName, size, metadata } = catalog.get(parseRequestedName(model))
