@@ -67,11 +67,11 @@ function App() {
   const View = VIEWS[name]
   return (
     <>
-      <a class="skip-link" href="#message" onClick={skip}>
-        {t.skipToMessage}
+      <a class="skip-link" href="#content" onClick={skip}>
+        {t.skipToContent}
       </a>
       <Sidebar />
-      <div class="stage">
+      <div class="stage" id="content" tabIndex={-1}>
         <Banner />
         {View ? <View path={path} /> : <main class="view is-centred">{t.noSuchView}</main>}
       </div>
@@ -99,7 +99,8 @@ function App() {
 /** The address is the view's, so that a link into the page must not change it. */
 function skip(event: MouseEvent): void {
   event.preventDefault()
-  document.getElementById('message')?.focus()
+  const field = document.getElementById('message') ?? document.getElementById('content')
+  field?.focus()
 }
 
 /** What concerns every view. */

@@ -15,7 +15,7 @@ export const en = {
   retry: 'Try again',
   more: 'More',
   loading: 'Loading …',
-  skipToMessage: 'Skip to the message field',
+  skipToContent: 'Skip to the content',
   views: 'Views',
   openSidebar: 'Show chats',
   closeSidebar: 'Hide chats',

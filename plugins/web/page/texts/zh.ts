@@ -14,7 +14,7 @@ export const zh: Texts = {
   retry: '重试',
   more: '更多',
   loading: '加载中…',
-  skipToMessage: '跳到输入框',
+  skipToContent: '跳到内容',
   views: '视图',
   openSidebar: '显示对话列表',
   closeSidebar: '隐藏对话列表',
