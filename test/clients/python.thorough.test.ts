@@ -7,7 +7,7 @@ import { openPlace } from './running.ts'
 import type { Outcome } from './trials.ts'
 
 // Most of the time goes by in imports, which on a slow machine take many minutes.
-t.setTimeout(1_200_000)
+t.setTimeout(2_400_000)
 
 t.test('clients in Python', realPython(), async t => {
   const place = await openPlace(t)

@@ -14,6 +14,9 @@ The vendors' own clients, installed from their registries and pointed at a fresh
 \`test/clients\` try all of this on every run, and write these tables (\`npm run docs:clients\`). The addresses are
 \`http://127.0.0.1:11435/v1\` for clients of the hosted-chat API, \`http://127.0.0.1:11435\` for those of Anthropic's
 Messages API, and \`http://127.0.0.1:11435/ollama\` for Ollama's.
+
+Not served are the own routes of Hugging Face's servers: \`/generate\` and \`/generate_stream\` of Text Generation
+Inference, \`/embed\` and \`/predict\` of Text Embeddings Inference. Of these, \`/rerank\` is, and \`/v1\`, which both have.
 `
 
 /**

@@ -80,7 +80,6 @@ final class Ollama4jClient {
       client.pullModel(Trials.model);
       return "of one that is there";
     });
-    // Its ps() refuses the field context_length in the details of a loaded model.
     trials.put("not_found", () -> {
       var refusal = Trials.failure(OllamaException.class, () -> client.chat(greedy(Trials.question).withModel("no/such").build(), null));
       Trials.hold(String.valueOf(refusal.getCause()).concat(refusal.getMessage()).contains("no/such"), refusal.toString());

@@ -1,3 +1,4 @@
+import gc
 from typing import Literal
 
 from llama_index.core.llms import ChatMessage
@@ -50,7 +51,13 @@ def trials_of(model_of, refusal):
 
     def cancel():
         pieces = model_of(ENDLESS).stream_chat([said(QUESTION)])
-        return leaves_in_the_middle(pieces, pieces.close)
+
+        def leave():
+            pieces.close()
+            # The one for the hosted-chat API leaves its connection to the garbage collector.
+            gc.collect()
+
+        return f"{leaves_in_the_middle(pieces, leave)}, at the latest when Python collects garbage"
 
     return {
         "chat": chat,
@@ -78,9 +85,7 @@ def embeddings():
     return same_vectors(*model.get_text_embedding_batch(["red", "blue", "red"]))
 
 
-# This one does not close its stream when its reader leaves.
-hosts = {feature: trial for feature, trial in trials_of(hosted, NotFoundError).items() if feature != "cancel"}
-report("llama-index-llms-openai-like", hosts)
+report("llama-index-llms-openai-like", trials_of(hosted, NotFoundError))
 report("llama-index-embeddings-openai-like", {"embeddings": embeddings})
 ollamas = trials_of(
     lambda name: Ollama(model=name, base_url=f"{ADDRESS}/ollama", temperature=0, request_timeout=600), ResponseError
