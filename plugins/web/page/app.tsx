@@ -1,8 +1,8 @@
 import { signal } from '@preact/signals'
-import { type ComponentType, render } from 'preact'
+import { Component, type ComponentChildren, type ComponentType, render } from 'preact'
 import { useEffect } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
-import { announcement, IconButton, toast } from './parts/controls.tsx'
+import { announcement, Note, openDialogs, Toast } from './parts/controls.tsx'
 import { KeyDialog } from './parts/key-dialog.tsx'
 import { listenToKeys } from './parts/page-keys.ts'
 import { Sidebar } from './parts/sidebar.tsx'
@@ -32,7 +32,7 @@ function later(
     }, [])
     if (loaded.value) return <loaded.value path={path} />
     if (!meanwhile) return null
-    return <main class="view is-centred">{failed.value ? <p>{texts.value.viewFailed}</p> : null}</main>
+    return failed.value ? <Note text={texts.value.viewFailed} /> : <main class="view" aria-busy="true" />
   }
 }
 
@@ -64,36 +64,40 @@ function App() {
     []
   )
   const [name = 'chat', ...path] = route.value
-  const View = VIEWS[name]
+  const View = Object.hasOwn(VIEWS, name) ? VIEWS[name] : undefined
   return (
     <>
-      <a class="skip-link" href="#content" onClick={skip}>
-        {t.skipToContent}
-      </a>
-      <Sidebar />
-      <div class="stage" id="content" tabIndex={-1}>
-        <Banner />
-        {View ? <View path={path} /> : <main class="view is-centred">{t.noSuchView}</main>}
+      <div class="app" inert={isKeyWanted.value}>
+        <a class="skip-link" href="#content" onClick={skip}>
+          {t.skipToContent}
+        </a>
+        <Sidebar />
+        <div class="stage" id="content" tabIndex={-1}>
+          <Banner />
+          <Guard key={name}>{View ? <View path={path} /> : <Note text={t.noSuchView} />}</Guard>
+        </div>
+        {openDialogs.value === 0 && <Toast />}
+        <div class="visually-hidden" role="status">
+          {announcement.value}
+        </div>
       </div>
       {isKeyWanted.value && <KeyDialog />}
       {isPaletteOpen.value && <PaletteLater path={[]} />}
-      {toast.value && (
-        <div class={`toast ${toast.value.isError ? 'is-error' : ''}`} role={toast.value.isError ? 'alert' : 'status'}>
-          <p>{toast.value.text}</p>
-          <IconButton
-            icon="close"
-            label={t.close}
-            onClick={() => {
-              toast.value = undefined
-            }}
-          />
-        </div>
-      )}
-      <div class="visually-hidden" role="status">
-        {announcement.value}
-      </div>
     </>
   )
+}
+
+/** Says so where a view fails, so that the others can still be used. */
+class Guard extends Component<{ children: ComponentChildren }, { fault: string }> {
+  override state = { fault: '' }
+  override componentDidCatch(error: unknown) {
+    console.error(error)
+    this.setState({ fault: String(error) })
+  }
+  render() {
+    if (!this.state.fault) return this.props.children
+    return <Note text={`${texts.value.viewFailed} ${this.state.fault}`} />
+  }
 }
 
 /** The address is the view's, so that a link into the page must not change it. */

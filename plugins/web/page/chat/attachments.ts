@@ -29,7 +29,7 @@ export async function readFiles(
       else attachments.push({ name, type, kind: 'audio', data: await dataAddress(file) })
     } else {
       try {
-        const text = type === 'application/pdf' ? await readPdf(file) : await readText(file)
+        const text = type === 'application/pdf' || /\.pdf$/i.test(name) ? await readPdf(file) : await readText(file)
         if (text.trim() === '') refused.push(t.fileEmpty(name))
         else attachments.push({ name, type: 'text/plain', kind: 'text', data: text.slice(0, LONGEST_TEXT) })
       } catch {

@@ -1,21 +1,23 @@
 import { useState } from 'preact/hooks'
 import { Dialog } from '../parts/controls.tsx'
-import { changeChat } from '../state/chats.ts'
 import type { Chat } from '../state/conversation-tree.ts'
 import { texts } from '../texts/texts.ts'
 
 /** Options that have fields of their own, with what they may be. */
 const OPTIONS = [
-  { name: 'temperature', step: 0.1, min: 0, max: 5 },
-  { name: 'top_p', step: 0.05, min: 0, max: 1 },
+  { name: 'temperature', step: 'any', min: 0, max: 5 },
+  { name: 'top_p', step: 'any', min: 0, max: 1 },
   { name: 'top_k', step: 1, min: 0, max: 1000 },
   { name: 'max_tokens', step: 1, min: -1, max: 1_000_000 },
   { name: 'seed', step: 1, min: -1, max: Number.MAX_SAFE_INTEGER },
-  { name: 'num_ctx', step: 256, min: 16, max: 10_000_000 }
+  { name: 'num_ctx', step: 1, min: 16, max: 10_000_000 }
 ] as const
 
 /** What a chat's requests have besides its messages. */
-export function ChatSettings({ chat, onClose }: { chat: Chat; onClose: () => void }) {
+export type Settings = Pick<Chat, 'system' | 'schema' | 'tools' | 'options'>
+
+export function ChatSettings(props: { settings: Settings; onSave: (settings: Settings) => void; onClose: () => void }) {
+  const { settings: chat, onClose } = props
   const t = texts.value
   const known = new Set<string>(OPTIONS.map(({ name }) => name))
   const others = Object.fromEntries(Object.entries(chat.options ?? {}).filter(([name]) => !known.has(name)))
@@ -33,7 +35,7 @@ export function ChatSettings({ chat, onClose }: { chat: Chat; onClose: () => voi
       setFault(t.notJson((error as Error).message))
       return
     }
-    void changeChat(chat.id, { system: text('system'), schema: text('schema'), tools: text('tools'), options })
+    props.onSave({ system: text('system'), schema: text('schema'), tools: text('tools'), options })
     onClose()
   }
   return (

@@ -1,6 +1,6 @@
-import { computed, type Signal, useComputed, useSignal, useSignalEffect } from '@preact/signals'
+import { type Signal, useComputed, useSignal, useSignalEffect } from '@preact/signals'
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
-import { announce, attempt, IconButton } from '../parts/controls.tsx'
+import { announce, attempt, IconButton, Note } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { resumeAnswers, say } from '../state/answering.ts'
 import {
@@ -13,12 +13,12 @@ import {
   type OpenChat,
   openChat
 } from '../state/chats.ts'
-import { type Attachment, branchTo, type Message } from '../state/conversation-tree.ts'
+import { type Attachment, branchTo, isUnderWay, type Message } from '../state/conversation-tree.ts'
 import { lastModel } from '../state/preferences.ts'
 import { go, linkTo } from '../state/route.ts'
 import { chatModels, connection, defaultModel } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
-import { ChatSettings } from './chat-settings.tsx'
+import { ChatSettings, type Settings } from './chat-settings.tsx'
 import { Composer } from './composer.tsx'
 import { edited, MessageView } from './message-view.tsx'
 import { ModelPicker } from './model-picker.tsx'
@@ -34,11 +34,7 @@ export function ChatView({ ids }: { ids: string[] }) {
   if (ids.length === 0) return <NewChat />
   const panes = ids.slice(0, MOST_PANES).filter(id => chats.value.has(id))
   if (panes.length === 0) {
-    return (
-      <main class="view is-centred">
-        <p>{t.chatGone}</p>
-      </main>
-    )
+    return <Note text={t.chatGone} />
   }
   const close = (id: string) => go(['chat', ...panes.filter(other => other !== id)])
   return (
@@ -83,6 +79,8 @@ export function ChatView({ ids }: { ids: string[] }) {
 function NewChat() {
   const t = texts.value
   const chosen = useSignal('')
+  const settings = useSignal<Settings>({})
+  const [isOpen, setOpen] = useState(false)
   const model = chosen.value || defaultModel.value
   return (
     <main class="view chat is-new">
@@ -94,6 +92,17 @@ function NewChat() {
             lastModel.value = name
           }}
         />
+        <span class="chat-title" />
+        <IconButton icon="settings" label={t.chatSettings} onClick={() => setOpen(true)} />
+        {isOpen && (
+          <ChatSettings
+            settings={settings.value}
+            onSave={next => {
+              settings.value = next
+            }}
+            onClose={() => setOpen(false)}
+          />
+        )}
       </header>
       <div class="greeting">
         <h1>{t.greeting}</h1>
@@ -104,10 +113,11 @@ function NewChat() {
         )}
       </div>
       <Composer
-        chat={undefined}
+        id={undefined}
+        busyWith={undefined}
         model={model}
         onSend={async (text, attachments) => {
-          const chat = await createChat({ model })
+          const chat = await createChat({ model, ...settings.peek() })
           go(['chat', chat.id])
           await say(chat.id, text, attachments)
         }}
@@ -128,9 +138,13 @@ function OldChat(props: {
   useEffect(() => {
     void openChat(id).then(found => {
       opened.value = found
-      resumeAnswers(id)
+      void resumeAnswers(id)
     })
   }, [id])
+  const busyWith = useComputed(() => {
+    const leaf = opened.value?.value.messages.get(chats.value.get(id)?.leaf ?? '')?.value
+    return leaf && isUnderWay(leaf) ? leaf.id : undefined
+  })
   const chat = chats.value.get(id)!
   const [isOpen, setOpen] = useState(false)
   return (
@@ -141,11 +155,18 @@ function OldChat(props: {
         {onCompare && <IconButton icon="columns" label={t.compare} onClick={() => void attempt(onCompare)} />}
         <IconButton icon="settings" label={t.chatSettings} onClick={() => setOpen(true)} />
         {onClose && <IconButton icon="close" label={t.close} onClick={onClose} />}
-        {isOpen && <ChatSettings chat={chat} onClose={() => setOpen(false)} />}
+        {isOpen && (
+          <ChatSettings
+            settings={chat}
+            onSave={settings => void changeChat(id, settings)}
+            onClose={() => setOpen(false)}
+          />
+        )}
       </header>
       {opened.value && <Conversation id={id} opened={opened.value} />}
       <Composer
-        chat={chat}
+        id={id}
+        busyWith={busyWith.value}
         model={chat.model ?? ''}
         onSend={async (text, attachments) => props.onSend(text, attachments)}
         onEditLast={() => {
@@ -178,7 +199,8 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     () => branch.value.map(message => <MessageView key={message.peek().id} message={message} opened={opened} />),
     [branch.value]
   )
-  const last = computed(() => branch.value.at(-1)?.value)
+  const last = useComputed(() => branch.value.at(-1)?.value)
+  const lastTop = useRef(0)
   const toEnd = () => {
     if (list.current) list.current.scrollTop = list.current.scrollHeight
   }
@@ -186,7 +208,7 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
   const answering = useRef('')
   useSignalEffect(() => {
     const message = last.value
-    const isBusy = message?.state === 'waiting' || message?.state === 'answering'
+    const isBusy = message !== undefined && isUnderWay(message)
     if (isBusy && answering.current !== message.id) announce(texts.peek().answering)
     if (!isBusy && message && answering.current === message.id) {
       announce(message.error?.message ?? texts.peek().answered(message.content.slice(0, SAID)))
@@ -208,7 +230,10 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
         aria-live="off"
         aria-label={t.chat}
         onScroll={({ currentTarget: { scrollTop, scrollHeight, clientHeight } }) => {
-          isFollowing.value = scrollHeight - scrollTop - clientHeight < FOLLOW_DISTANCE
+          // Text that came since the last frame moves the end away too: only who scrolls up stops to follow.
+          if (scrollHeight - scrollTop - clientHeight < FOLLOW_DISTANCE) isFollowing.value = true
+          else if (scrollTop < lastTop.current) isFollowing.value = false
+          lastTop.current = scrollTop
         }}
       >
         <div class="messages-column">{shown}</div>

@@ -2,8 +2,8 @@ import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { IconButton, notify } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
-import { isRunning, runningCount, stop } from '../state/answering.ts'
-import type { Attachment, Chat } from '../state/conversation-tree.ts'
+import { stop } from '../state/answering.ts'
+import type { Attachment } from '../state/conversation-tree.ts'
 import { models } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { readFiles } from './attachments.ts'
@@ -11,7 +11,10 @@ import { loadMarkdown } from './markdown-view.tsx'
 
 /** The message field. Enter sends, Shift+Enter breaks the line, Escape stops the answer. */
 export function Composer(props: {
-  chat: Chat | undefined
+  /** The chat; undefined for a new one. */
+  id: string | undefined
+  /** The answer that comes at the moment. */
+  busyWith: string | undefined
   model: string
   onSend: (text: string, attachments: Attachment[]) => Promise<void>
   /** Arrow up in an empty field. */
@@ -26,11 +29,9 @@ export function Composer(props: {
   useEffect(() => {
     // On a phone the keyboard would hide half of the page.
     if (matchMedia('(hover: hover)').matches) field.current?.focus()
-  }, [props.chat?.id])
-  // Read so that the button changes with the answer.
-  runningCount.value
-  const leaf = props.chat?.leaf
-  const isBusy = leaf !== undefined && isRunning(leaf)
+  }, [props.id])
+  const { busyWith } = props
+  const isBusy = busyWith !== undefined
   const isReady = (text.value.trim() !== '' || attachments.value.length > 0) && props.model !== ''
   const take = async (files: readonly File[]) => {
     const capabilities = models.peek().find(({ name }) => name === props.model)?.capabilities ?? []
@@ -52,21 +53,37 @@ export function Composer(props: {
     attachments.value = []
     void props.onSend(said, given)
   }
+  // A file may be dropped anywhere: browsers would leave the page and open it.
+  const taken = useRef(take)
+  taken.current = take
+  useEffect(() => {
+    const over = (event: DragEvent) => {
+      if (!event.dataTransfer?.types.includes('Files')) return
+      event.preventDefault()
+      isDropTarget.value = true
+    }
+    const leave = ({ relatedTarget }: DragEvent) => {
+      if (relatedTarget === null) isDropTarget.value = false
+    }
+    const drop = (event: DragEvent) => {
+      isDropTarget.value = false
+      const files = [...(event.dataTransfer?.files ?? [])]
+      if (files.length === 0) return
+      event.preventDefault()
+      void taken.current(files)
+    }
+    addEventListener('dragover', over)
+    addEventListener('dragleave', leave)
+    addEventListener('drop', drop)
+    return () => {
+      removeEventListener('dragover', over)
+      removeEventListener('dragleave', leave)
+      removeEventListener('drop', drop)
+    }
+  }, [])
   return (
     <form
       class={`composer ${isDropTarget.value ? 'is-drop-target' : ''}`}
-      onDragOver={event => {
-        event.preventDefault()
-        isDropTarget.value = true
-      }}
-      onDragLeave={() => {
-        isDropTarget.value = false
-      }}
-      onDrop={event => {
-        event.preventDefault()
-        isDropTarget.value = false
-        void take([...(event.dataTransfer?.files ?? [])])
-      }}
       onPaste={event => {
         const files = [...(event.clipboardData?.files ?? [])]
         if (files.length === 0) return
@@ -75,7 +92,7 @@ export function Composer(props: {
       }}
       onSubmit={event => {
         event.preventDefault()
-        if (isBusy) stop(leaf)
+        if (isBusy) stop(busyWith)
         else send()
       }}
     >
@@ -128,7 +145,7 @@ export function Composer(props: {
               event.preventDefault()
               send()
             }
-            if (event.key === 'Escape' && isBusy) stop(leaf)
+            if (event.key === 'Escape' && isBusy) stop(busyWith)
             if (event.key === 'ArrowUp' && text.peek() === '' && props.onEditLast) {
               event.preventDefault()
               props.onEditLast()

@@ -39,7 +39,24 @@ const markdown = new Marked({
     }
   ]
 })
-const lexer = (text: string): Token[] => markdown.lexer(text)
+
+/** Text is shown as it was written where it cannot be read. */
+function lexer(text: string): Token[] {
+  try {
+    return markdown.lexer(text)
+  } catch {
+    return [{ type: 'paragraph', raw: text, text, tokens: [{ type: 'text', raw: text, text }] }]
+  }
+}
+
+/** Quotes and lists in each other that are read as such; a reader would run out of stack on a line of 10,000 `>`. */
+const DEEPEST = 24
+const TOO_DEEP = new RegExp(
+  `^((?:[ \\t]*(?:>|[-*+][ \\t]|\\d{1,9}[.)][ \\t])){${DEEPEST}})(?=[ \\t]*(?:>|[-*+\\d]))`,
+  'gm'
+)
+/** A space without width, behind which nothing begins. */
+const tame = (text: string) => text.replace(TOO_DEEP, '$1\u200b')
 
 /** Tokens that a text's end may still change: the last one, and the one before it. */
 const UNFINISHED = 2
@@ -58,7 +75,8 @@ export class MarkdownBlocks {
    * The blocks of a text.
    * @param isComplete whether nothing follows; it is read once more as a whole then, since a link may be defined at its end
    */
-  update(text: string, isComplete: boolean): readonly Token[] {
+  update(written: string, isComplete: boolean): readonly Token[] {
+    const text = tame(written)
     if (isComplete) {
       if (text !== this.#text || this.#settled !== text.length) this.#blocks = merge(this.#blocks, lexer(text))
       this.#settled = text.length

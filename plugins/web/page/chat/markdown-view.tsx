@@ -33,7 +33,7 @@ export function Markdown({ text, isComplete }: { text: string; isComplete: boole
   const tokens = blocks.current.update(text, isComplete)
   return (
     <div class="markdown" dir="auto">
-      {tokens.map((token, index) => nodeOf(token, index, isComplete || index < tokens.length - 1))}
+      {tokens.map((token, index) => nodeOf(token, index, isComplete || index < tokens.length - 1, 0))}
     </div>
   )
 }
@@ -41,15 +41,19 @@ export function Markdown({ text, isComplete }: { text: string; isComplete: boole
 /** The nodes of blocks. One that is the same object as before is not looked at again, neither by us nor by Preact. */
 const known = new WeakMap<Token, { isComplete: boolean; node: ComponentChild }>()
 
-function nodeOf(token: Token, key: number, isComplete: boolean): ComponentChild {
+function nodeOf(token: Token, key: number, isComplete: boolean, depth: number): ComponentChild {
   const before = known.get(token)
   if (before?.isComplete === isComplete) return before.node
-  const node = <Fragment key={key}>{blockOf(token, isComplete)}</Fragment>
+  const node = <Fragment key={key}>{blockOf(token, isComplete, depth)}</Fragment>
   known.set(token, { isComplete, node })
   return node
 }
 
-function blockOf(token: Token, isComplete: boolean): ComponentChild {
+/** Nodes in each other that are shown; browsers run out of stack on thousands. */
+const DEEPEST = 40
+
+function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChild {
+  if (depth > DEEPEST) return token.raw
   switch (token.type) {
     case 'space':
     case 'def':
@@ -66,11 +70,11 @@ function blockOf(token: Token, isComplete: boolean): ComponentChild {
     case 'code':
       return <CodeBlock code={token as Tokens.Code} isComplete={isComplete} />
     case 'blockquote':
-      return <blockquote>{blocks(token.tokens, isComplete)}</blockquote>
+      return <blockquote>{blocks(token.tokens, isComplete, depth)}</blockquote>
     case 'hr':
       return <hr />
     case 'list':
-      return listOf(token as Tokens.List, isComplete)
+      return listOf(token as Tokens.List, isComplete, depth)
     case 'table':
       return tableOf(token as Tokens.Table)
     case 'text':
@@ -81,10 +85,10 @@ function blockOf(token: Token, isComplete: boolean): ComponentChild {
   }
 }
 
-const blocks = (tokens: Token[] | undefined, isComplete: boolean) =>
-  tokens?.map((token, index) => nodeOf(token, index, isComplete))
+const blocks = (tokens: Token[] | undefined, isComplete: boolean, depth: number) =>
+  tokens?.map((token, index) => nodeOf(token, index, isComplete, depth + 1))
 
-function listOf({ ordered, start, items }: Tokens.List, isComplete: boolean): JSX.Element {
+function listOf({ ordered, start, items }: Tokens.List, isComplete: boolean, depth: number): JSX.Element {
   const rows = items.map((item, index) => (
     <li key={index} class={item.task ? 'task' : undefined}>
       {item.task && (
@@ -92,7 +96,8 @@ function listOf({ ordered, start, items }: Tokens.List, isComplete: boolean): JS
       )}
       {blocks(
         item.tokens.filter(({ type }) => type !== 'checkbox'),
-        isComplete
+        isComplete,
+        depth
       )}
     </li>
   ))
@@ -129,25 +134,26 @@ function tableOf({ header, rows, align }: Tokens.Table): JSX.Element {
   )
 }
 
-function inline(tokens: Token[] | undefined): ComponentChild[] {
-  return (tokens ?? []).map((token, index) => inlineOf(token, index))
+function inline(tokens: Token[] | undefined, depth = 0): ComponentChild[] {
+  return (tokens ?? []).map((token, index) => inlineOf(token, index, depth + 1))
 }
 
-function inlineOf(token: Token, key: number): ComponentChild {
+function inlineOf(token: Token, key: number, depth: number): ComponentChild {
+  if (depth > DEEPEST) return token.raw
   switch (token.type) {
     case 'strong':
-      return <strong key={key}>{inline(token.tokens)}</strong>
+      return <strong key={key}>{inline(token.tokens, depth)}</strong>
     case 'em':
-      return <em key={key}>{inline(token.tokens)}</em>
+      return <em key={key}>{inline(token.tokens, depth)}</em>
     case 'del':
-      return <del key={key}>{inline(token.tokens)}</del>
+      return <del key={key}>{inline(token.tokens, depth)}</del>
     case 'codespan':
       return <code key={key}>{(token as Tokens.Codespan).text}</code>
     case 'br':
       return <br key={key} />
     case 'link': {
       const { href } = token as Tokens.Link
-      return <Link key={key} href={href} children={inline(token.tokens)} />
+      return <Link key={key} href={href} children={inline(token.tokens, depth)} />
     }
     case 'image': {
       const { href, text } = token as Tokens.Image
@@ -158,7 +164,7 @@ function inlineOf(token: Token, key: number): ComponentChild {
     case 'formula':
       return <Formula key={key} text={(token as FormulaToken).text} isDisplayed={(token as FormulaToken).isDisplayed} />
     case 'text':
-      return token.tokens ? inline(token.tokens) : withEntities((token as Tokens.Text).text)
+      return token.tokens ? inline(token.tokens, depth) : withEntities((token as Tokens.Text).text)
     default:
       return token.raw
   }

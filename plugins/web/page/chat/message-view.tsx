@@ -3,8 +3,17 @@ import { useState } from 'preact/hooks'
 import { CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
 import { answer, continueAnswer } from '../state/answering.ts'
-import { addMessage, changeChat, chats, deleteMessage, messagesOf, type OpenChat, showBranch } from '../state/chats.ts'
-import { type Message, siblingsOf } from '../state/conversation-tree.ts'
+import {
+  addMessage,
+  changeChat,
+  changeMessage,
+  chats,
+  deleteMessage,
+  messagesOf,
+  type OpenChat,
+  showBranch
+} from '../state/chats.ts'
+import { isUnderWay, type Message, siblingsOf, type ToolCall } from '../state/conversation-tree.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { Markdown } from './markdown-view.tsx'
@@ -17,7 +26,7 @@ export const edited = signal('')
 export function MessageView(props: { message: Signal<Message>; opened: Signal<OpenChat> }) {
   const message = props.message.value
   const t = texts.value
-  const isBusy = message.state === 'waiting' || message.state === 'answering'
+  const isBusy = isUnderWay(message)
   const name = message.role === 'assistant' ? t.answerOf(message.model ?? '') : t.you
   if (edited.value === message.id) {
     const close = () => {
@@ -78,7 +87,7 @@ function QuestionBody({ message: { content, attachments = [] } }: { message: Mes
 function AnswerBody({ message }: { message: Message }) {
   const t = texts.value
   const { content, thinking, state, error, finish, dropped } = message
-  const isBusy = state === 'waiting' || state === 'answering'
+  const isBusy = isUnderWay(message)
   return (
     <>
       {dropped !== undefined && dropped > 0 && <p class="note">{t.droppedNote(dropped)}</p>}
@@ -89,26 +98,31 @@ function AnswerBody({ message }: { message: Message }) {
         </details>
       )}
       {content !== '' && <Markdown text={content} isComplete={!isBusy} />}
-      {message.toolCalls?.map(call => (
-        <ToolCallView key={call.id} message={message} call={call} />
-      ))}
+      {message.toolCalls && <ToolCalls message={message} calls={message.toolCalls} />}
       {isBusy && (content === '' || message.status) && (
         <p class="status">
           <span class="pulse" aria-hidden="true" />
           {statusText(message)}
         </p>
       )}
-      {state === 'stopped' && <p class="note">{t.stoppedNote}</p>}
-      {!state && finish === 'length' && (
+      {(state === 'stopped' || (!state && finish === 'length')) && (
         <p class="note">
-          {t.cutNote}{' '}
-          <button type="button" class="link" onClick={() => void continueAnswer(message)}>
-            {t.continue}
-          </button>
+          {state ? t.stoppedNote : t.cutNote} {canGoOn(message) && <Continue message={message} />}
         </p>
       )}
       {error && <Failure message={message} error={error} />}
     </>
+  )
+}
+
+/** Whether an answer that broke off has text to go on from. */
+const canGoOn = ({ content, toolCalls }: Message) => content !== '' && !toolCalls
+
+function Continue({ message }: { message: Message }) {
+  return (
+    <button type="button" class="link" onClick={() => void continueAnswer(message)}>
+      {texts.value.continue}
+    </button>
   )
 }
 
@@ -128,6 +142,7 @@ function Failure({
       <button type="button" class="button" onClick={again}>
         {t.retry}
       </button>
+      {canGoOn(message) && <Continue message={message} />}
       {code === 'context_exceeded' && (
         <button
           type="button"
@@ -145,33 +160,41 @@ function Failure({
   )
 }
 
-function ToolCallView({ message, call }: { message: Message; call: { id: string; name: string; arguments: string } }) {
+/** Calls of tools, whose results the user gives: all of them, then the model goes on. */
+function ToolCalls({ message: { id, chat, state }, calls }: { message: Message; calls: readonly ToolCall[] }) {
   const t = texts.value
-  const [result, setResult] = useState('')
-  const isOpen = chats.value.get(message.chat)?.leaf === message.id && !message.state
+  const isOpen = chats.value.get(chat)?.leaf === id && !state
   return (
-    <div class="tool-call">
-      <p>{t.callsTool(call.name)}</p>
-      <pre tabIndex={0}>{call.arguments}</pre>
+    <form
+      onSubmit={async event => {
+        event.preventDefault()
+        const results = new FormData(event.currentTarget).getAll('result').map(String)
+        let parent = id
+        for (const [index, call] of calls.entries()) {
+          const content = results[index] ?? ''
+          parent = (await addMessage({ chat, parent, role: 'tool', content, callId: call.id })).id
+        }
+        await answer(chat, parent)
+      }}
+    >
+      {calls.map(({ name, arguments: given }, index) => (
+        <div key={index} class="tool-call">
+          <p>{t.callsTool(name)}</p>
+          <pre tabIndex={0}>{given}</pre>
+          {isOpen && (
+            <label>
+              {t.toolResult(name)}
+              <textarea class="field" name="result" rows={2} />
+            </label>
+          )}
+        </div>
+      ))}
       {isOpen && (
-        <form
-          onSubmit={async event => {
-            event.preventDefault()
-            const given = { chat: message.chat, parent: message.id, role: 'tool' as const, content: result }
-            const added = await addMessage({ ...given, callId: call.id })
-            await answer(message.chat, added.id)
-          }}
-        >
-          <label>
-            {t.toolResult(call.name)}
-            <textarea value={result} rows={2} onInput={event => setResult(event.currentTarget.value)} />
-          </label>
-          <button type="submit" class="button">
-            {t.giveResult}
-          </button>
-        </form>
+        <button type="submit" class="button">
+          {t.giveResult}
+        </button>
       )}
-    </div>
+    </form>
   )
 }
 
@@ -267,10 +290,13 @@ function Editor({ message, onClose }: { message: Message; onClose: () => void })
   const isQuestion = message.role === 'user'
   const save = async (send: boolean) => {
     onClose()
-    if (text === message.content && !send) return
+    if (!send) {
+      changeMessage(message, { content: text })
+      return
+    }
     const { id: _id, at: _at, ...rest } = message
     const added = await addMessage({ ...rest, content: text })
-    if (send) await answer(message.chat, added.id)
+    await answer(message.chat, added.id)
   }
   return (
     <form

@@ -2,6 +2,7 @@ import { useState } from 'preact/hooks'
 import { Menu, MenuItem } from '../parts/controls.tsx'
 import { formatSize } from '../parts/formats.ts'
 import { Icon } from '../parts/icons.tsx'
+import { may } from '../state/me.ts'
 import { linkTo } from '../state/route.ts'
 import { chatModels, engineOf } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
@@ -59,10 +60,12 @@ function ModelList({ model, onChoose }: { model: string; onChoose: (name: string
           </MenuItem>
         ))}
       </div>
-      <a class="menu-item" href={linkTo('models', 'get')}>
-        <Icon name="download" size={16} />
-        <span>{t.getModel}</span>
-      </a>
+      {may('operator') && (
+        <a class="menu-item" href={linkTo('models', 'get')}>
+          <Icon name="download" size={16} />
+          <span>{t.getModel}</span>
+        </a>
+      )}
     </>
   )
 }

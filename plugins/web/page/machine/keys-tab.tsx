@@ -8,10 +8,10 @@ import { useReply } from './use-reply.ts'
 interface KeyRecord {
   name: string
   role: 'user' | 'operator' | 'admin'
-  created_at: string
-  expires_at?: string
+  created: string
+  expires?: string
   models?: string[]
-  requests_per_minute?: number
+  limits?: { requests_per_minute?: number }
 }
 interface MadeKey {
   key: string
@@ -44,10 +44,10 @@ export function KeysTab() {
                 <p class="quiet">
                   {[
                     t.roles[record.role],
-                    formatAgo(Date.parse(record.created_at)),
-                    record.expires_at && t.expires(new Date(record.expires_at).toLocaleString()),
+                    formatAgo(Date.parse(record.created)),
+                    record.expires && t.expires(new Date(record.expires).toLocaleString()),
                     record.models?.join(', '),
-                    record.requests_per_minute && t.perMinute(record.requests_per_minute)
+                    record.limits?.requests_per_minute && t.perMinute(record.limits.requests_per_minute)
                   ]
                     .filter(Boolean)
                     .join(' · ')}
@@ -126,7 +126,7 @@ function NewKey({ onMade }: { onMade: (key: MadeKey) => void }) {
           name: text('name'),
           role: text('role'),
           ...(models.length > 0 && { models }),
-          ...(text('requests') && { requests_per_minute: Number(text('requests')) })
+          ...(text('requests') && { limits: { requests_per_minute: Number(text('requests')) } })
         }
         void attempt(async () => onMade(await ask<MadeKey>('POST', 'api/keys', { body })))
       }}

@@ -4,8 +4,8 @@ import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify } from '../parts
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Icon } from '../parts/icons.tsx'
 import { ask } from '../state/api.ts'
-import { createChat } from '../state/chats.ts'
 import { may } from '../state/me.ts'
+import { lastModel } from '../state/preferences.ts'
 import { go, linkTo } from '../state/route.ts'
 import { engines, models, pools } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
@@ -36,7 +36,7 @@ export function ModelsView({ path }: { path: string[] }) {
             </a>
           )}
         </nav>
-        {tab === 'get' ? <GetModels wanted={path[1]} /> : <ModelsHere />}
+        {tab === 'get' && may('operator') ? <GetModels wanted={path[1]} /> : <ModelsHere />}
       </div>
     </main>
   )
@@ -148,9 +148,9 @@ function ModelLine({ model }: { model: ModelState }) {
           <button
             type="button"
             class="button"
-            onClick={async () => {
-              const chat = await createChat({ model: model.name })
-              go(['chat', chat.id])
+            onClick={() => {
+              lastModel.value = model.name
+              go(['chat'])
             }}
           >
             {t.chat}

@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { texts } from '../texts/texts.ts'
 import { Icon, type IconName } from './icons.tsx'
 
@@ -28,11 +28,18 @@ export function IconButton(props: {
   )
 }
 
+/** How many dialogs are open: what is said then is said in them, since they cover all else. */
+export const openDialogs = signal(0)
+
 /** A modal dialog: Escape closes it, and the focus goes back to where it was. */
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; class?: string }) {
   const element = useRef<HTMLDialogElement>(null)
   useEffect(() => {
     element.current?.showModal()
+    openDialogs.value += 1
+    return () => {
+      openDialogs.value -= 1
+    }
   }, [])
   return (
     <dialog
@@ -52,6 +59,7 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
         </header>
         {props.children}
       </div>
+      <Toast />
     </dialog>
   )
 }
@@ -68,7 +76,8 @@ export function Menu(props: {
   const [isOpen, setOpen] = useState(false)
   const element = useRef<HTMLDivElement>(null)
   const button = useRef<HTMLButtonElement>(null)
-  useEffect(() => {
+  // Before the next key is pressed: later, the focus could go to what is closed by then.
+  useLayoutEffect(() => {
     if (!isOpen) return
     const leave = (event: Event) => {
       if (!element.current?.contains(event.target as Node)) setOpen(false)
@@ -186,6 +195,24 @@ export function announce(text: string): void {
 export const toast = signal<{ text: string; isError: boolean } | undefined>(undefined)
 let toastTimer: ReturnType<typeof setTimeout> | undefined
 
+/** Shows what `notify` says. */
+export function Toast() {
+  if (!toast.value) return null
+  const { text, isError } = toast.value
+  return (
+    <div class={`toast ${isError ? 'is-error' : ''}`} role={isError ? 'alert' : 'status'}>
+      <p>{text}</p>
+      <IconButton
+        icon="close"
+        label={texts.value.close}
+        onClick={() => {
+          toast.value = undefined
+        }}
+      />
+    </div>
+  )
+}
+
 /** Shows a sentence for a while; an error stays until it is closed. */
 export function notify(text: string, isError = false): void {
   toast.value = { text, isError }
@@ -206,6 +233,15 @@ export async function attempt(work: () => Promise<unknown>): Promise<boolean> {
     notify((error as Error).message, true)
     return false
   }
+}
+
+/** A view that has nothing but a sentence. */
+export function Note({ text }: { text: string }) {
+  return (
+    <main class="view is-centred">
+      <h1>{text}</h1>
+    </main>
+  )
 }
 
 /** Asks before something is done that cannot be undone. */

@@ -30,8 +30,9 @@ export function formatDuration(ms: number): string {
   }).format(value as number)
 }
 
-/** How long ago something was, such as yesterday. @param at epoch milliseconds */
+/** How long ago something was, such as yesterday; empty where that is not known. @param at epoch milliseconds */
 export function formatAgo(at: number): string {
+  if (!Number.isFinite(at)) return ''
   const seconds = (at - Date.now()) / 1000
   const format = new Intl.RelativeTimeFormat(shownLanguage.value, { numeric: 'auto' })
   const size = Math.abs(seconds)

@@ -1,7 +1,13 @@
-import { signal } from '@preact/signals'
 import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
-import { type Attachment, branchTo, type Message, requestMessages, type ToolCall } from './conversation-tree.ts'
+import {
+  type Attachment,
+  branchTo,
+  isUnderWay,
+  type Message,
+  requestMessages,
+  type ToolCall
+} from './conversation-tree.ts'
 import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
 
@@ -9,14 +15,31 @@ import { noteRequest } from './recent-requests.ts'
  * Asking a model, and taking its answer: over a connection that may be lost, and by a page that may be loaded again.
  */
 
-/** Answers that come in this tab, by the ids of their messages. */
-const running = new Map<string, AbortController>()
-/** Their number, for views. */
-export const runningCount = signal(0)
+/** Answers that this tab takes, by the ids of their messages. */
+const running = new Map<string, { chat: string; controller: AbortController }>()
+/** Answers that other tabs take, as far as they have said so since it was asked last. */
+const elsewhere = new Set<string>()
 
-/** Milliseconds between two tries to get back to a stream, and how long they go on. */
+/** Milliseconds between two tries to get back to a stream: the first, and the longest. */
 const RETRY = 500
-const RETRY_LIMIT = 30_000
+const LONGEST_RETRY = 5000
+/** Milliseconds for other tabs to say that an answer is theirs. */
+const CLAIM = 200
+/** Milliseconds within which a question that the server has not begun to answer is asked again by a page that was loaded. */
+const FRESH = 120_000
+
+/** The server gives a stream to one connection, so that of all tabs one takes an answer, and tells the others. */
+type Sign = { asking: true } | { taken: string[] } | { stop: string } | { left: string[] }
+const channel = new BroadcastChannel('corral-answers')
+const post = (sign: Sign) => channel.postMessage(sign)
+channel.onmessage = ({ data: sign }: MessageEvent<Sign>) => {
+  if ('asking' in sign) post({ taken: [...running.keys()] })
+  else if ('taken' in sign) for (const id of sign.taken) elsewhere.add(id)
+  else if ('stop' in sign) running.get(sign.stop)?.controller.abort()
+  // Only chats that are open here have messages to go on with.
+  else for (const chat of sign.left) void resumeAnswers(chat)
+}
+addEventListener('pagehide', () => post({ left: [...new Set([...running.values()].map(({ chat }) => chat))] }))
 
 /** Says something in a chat and has it answered. */
 export async function say(
@@ -69,20 +92,31 @@ export async function continueAnswer(message: Message): Promise<void> {
 
 /** Ends an answer: the model stops, and what it has said stays. */
 export function stop(id: string): void {
-  running.get(id)?.abort()
+  const own = running.get(id)
+  if (own) own.controller.abort()
+  else post({ stop: id })
 }
 
-/** Whether an answer comes in this tab. */
-export const isRunning = (id: string) => running.has(id)
-
-/** Takes up the answers of a chat that were under way when the page was left. */
-export function resumeAnswers(chatId: string): void {
-  for (const message of messagesOf(chatId).values()) {
-    if ((message.state !== 'waiting' && message.state !== 'answering') || running.has(message.id)) continue
+/** Takes up the answers of a chat that were under way when the page was left, and that no other tab takes. */
+export async function resumeAnswers(chatId: string): Promise<void> {
+  const left = () => [...messagesOf(chatId).values()].filter(each => isUnderWay(each) && !running.has(each.id))
+  if (left().length === 0) return
+  elsewhere.clear()
+  post({ asking: true })
+  // Two tabs that begin at the same moment do not end at the same one.
+  await pause(CLAIM * (1 + Math.random()))
+  for (const message of left()) {
+    if (elsewhere.has(message.id)) continue
     if (message.stream) void receive(message, undefined)
-    else changeMessage(message, { state: 'stopped', status: '' })
+    else if (Date.now() - message.at < FRESH) {
+      const { parent = '', content, id } = message
+      const branch = branchTo(messagesOf(chatId), content === '' ? parent : id)
+      void receive(message, requestMessages(branch, chats.peek().get(chatId)?.system))
+    } else changeMessage(message, { state: 'stopped', status: '' })
   }
 }
+
+const pause = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
 /** What has come and is not shown yet. */
 interface Pending {
@@ -99,8 +133,8 @@ interface Pending {
 async function receive(message: Message, messages: unknown[] | undefined): Promise<void> {
   const controller = new AbortController()
   const { signal: stopped } = controller
-  running.set(message.id, controller)
-  runningCount.value = running.size
+  running.set(message.id, { chat: message.chat, controller })
+  post({ taken: [message.id] })
   const began = performance.now()
   const chat = chats.peek().get(message.chat)!
   let current: Message = message
@@ -109,7 +143,8 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
   let stream = message.stream
   const change = (more: Partial<Message>, often: boolean) => {
     current = { ...current, ...more }
-    changeMessage(message, more, often)
+    // What was deleted needs no answer.
+    if (!changeMessage(message, more, often)) controller.abort()
   }
   const show = () => {
     if (frame !== undefined) cancelAnimationFrame(frame)
@@ -188,7 +223,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     return false
   }
   try {
-    let lost: number | undefined
+    let wait = RETRY
     while (true) {
       try {
         const response = stream
@@ -198,9 +233,13 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
               headers: { 'x-corral-resumable': 'true' },
               body: bodyOf(chat, current, messages!)
             })
-        lost = undefined
+        wait = RETRY
         const id = response.headers.get('x-corral-stream-id')
-        if (id && !stream) stream = { id, last: 0 }
+        if (id && !stream) {
+          stream = { id, last: 0 }
+          // From now on a page that is loaded again can go on.
+          change({ stream: { ...stream } }, false)
+        }
         const dropped = Number(response.headers.get('x-corral-dropped-messages') ?? 0)
         if (dropped > 0) change({ dropped }, true)
         let isDone = false
@@ -210,10 +249,9 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
       } catch (error) {
         // What has a stream can be taken up again; what has none was never asked, or its server is another one now.
         if (stopped.aborted || !(error instanceof ApiError) || error.status !== 0 || !stream) throw error
-        lost ??= performance.now()
-        if (performance.now() - lost > RETRY_LIMIT) throw error
         change({ status: 'reconnecting' }, true)
-        await new Promise(resolve => setTimeout(resolve, RETRY))
+        await pause(wait)
+        wait = Math.min(2 * wait, LONGEST_RETRY)
       }
     }
     show()
@@ -232,7 +270,6 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     if (messages) noteAnswer(current, performance.now() - began)
     if (frame !== undefined) cancelAnimationFrame(frame)
     running.delete(message.id)
-    runningCount.value = running.size
   }
 }
 

@@ -1,6 +1,14 @@
 import { batch, computed, type Signal, signal } from '@preact/signals'
 import { type DBSchema, type IDBPDatabase, openDB } from 'idb'
-import { branchTo, type Chat, type Message, newestLeafBelow, titleOf, withDescendants } from './conversation-tree.ts'
+import {
+  branchTo,
+  type Chat,
+  type Message,
+  newestLeafBelow,
+  siblingsOf,
+  titleOf,
+  withDescendants
+} from './conversation-tree.ts'
 import { newId } from './identifier.ts'
 
 /*
@@ -37,10 +45,10 @@ const open = new Map<string, Signal<OpenChat>>()
 
 /** Tells the other tabs what has changed. */
 const channel = new BroadcastChannel('corral-chats')
-type Notice = { chat: string } | { all: true }
+type Notice = { chat: string; changed?: string[]; gone?: string[] } | { all: true }
 channel.onmessage = ({ data }: MessageEvent<Notice>) => {
   if ('all' in data) void readChats()
-  else void readAgain(data.chat)
+  else void readAgain(data.chat, data.changed ?? [], data.gone ?? [])
 }
 
 /** Opens the database and reads the list. @param owner the name of the key whose chats they are; empty without one */
@@ -64,23 +72,29 @@ async function readChats(): Promise<void> {
   chats.value = new Map(all.map(chat => [chat.id, chat]))
 }
 
-async function readAgain(id: string): Promise<void> {
+/** Takes what another tab has changed: the chat, and those of its messages. */
+async function readAgain(id: string, changed: string[], gone: string[]): Promise<void> {
   const chat = await database?.get('chats', id)
   const next = new Map(chats.value)
   if (chat) next.set(id, chat)
   else next.delete(id)
-  chats.value = next
   const opened = open.get(id)
-  if (!opened) return
-  const messages = (await database?.getAllFromIndex('messages', 'chat', id)) ?? []
+  if (!chat) open.delete(id)
+  const messages = opened ? await Promise.all(changed.map(message => database?.get('messages', message))) : []
   batch(() => {
-    const known = new Map(opened.value.messages)
+    // The branch that is shown may end with one of the messages.
     for (const message of messages) {
-      const seen = known.get(message.id)
+      if (!message) continue
+      const seen = opened!.value.messages.get(message.id)
       if (seen) seen.value = message
-      else known.set(message.id, signal(message))
+      else opened!.value = { messages: new Map(opened!.value.messages).set(message.id, signal(message)) }
     }
-    opened.value = { messages: known }
+    if (opened && gone.length > 0) {
+      const rest = new Map(opened.value.messages)
+      for (const message of gone) rest.delete(message)
+      opened.value = { messages: rest }
+    }
+    chats.value = next
   })
 }
 
@@ -105,7 +119,10 @@ async function writeDirty(): Promise<void> {
   try {
     const write = database.transaction('messages', 'readwrite')
     await Promise.all([...messages.map(message => write.store.put(message)), write.done])
-    for (const chat of new Set(messages.map(({ chat }) => chat))) channel.postMessage({ chat } satisfies Notice)
+    for (const chat of new Set(messages.map(({ chat }) => chat))) {
+      const changed = messages.filter(message => message.chat === chat).map(({ id }) => id)
+      channel.postMessage({ chat, changed } satisfies Notice)
+    }
   } catch (error) {
     storageFault.value = String((error as Error).message)
   }
@@ -140,7 +157,10 @@ export async function createChat(from: Partial<Chat>): Promise<Chat> {
 
 /** Changes some of a chat's fields. */
 export async function changeChat(id: string, change: Partial<Chat>): Promise<void> {
-  const chat = { ...chats.peek().get(id), ...change } as Chat
+  const known = chats.peek().get(id)
+  // One that was deleted meanwhile stays away.
+  if (!known && change.id === undefined) return
+  const chat = { ...known, ...change } as Chat
   chats.value = new Map(chats.peek()).set(id, chat)
   try {
     await database?.put('chats', chat)
@@ -166,12 +186,16 @@ export async function addMessage(message: Omit<Message, 'id' | 'at'>): Promise<M
   return added
 }
 
-/** Changes a message. What changes while it streams (`often`) is written once a second. */
-export function changeMessage(message: Pick<Message, 'id' | 'chat'>, change: Partial<Message>, often = false): void {
+/**
+ * Changes a message. What changes while it streams (`often`) is written once a second.
+ * @returns false where it has been deleted
+ */
+export function changeMessage(message: Pick<Message, 'id' | 'chat'>, change: Partial<Message>, often = false): boolean {
   const known = open.get(message.chat)?.peek().messages.get(message.id)
-  if (!known) return
+  if (!known) return false
   known.value = { ...known.peek(), ...change }
   writeSoon(known.peek(), !often)
+  return true
 }
 
 /** Shows the branch that goes through a message. */
@@ -191,10 +215,11 @@ export async function deleteMessage(message: Message): Promise<void> {
     dirty.delete(id)
   }
   opened.value = { messages: rest }
-  const sibling = [...messages.values()].filter(each => each.parent === message.parent).at(-1)
+  const sibling = siblingsOf(messages, message).at(-1)
   const leaf = sibling ? newestLeafBelow(messages, sibling.id) : message.parent
   await changeChat(message.chat, { leaf: leaf! })
   await Promise.all(gone.map(({ id }) => database?.delete('messages', id)))
+  channel.postMessage({ chat: message.chat, gone: gone.map(({ id }) => id) } satisfies Notice)
 }
 
 /** Deletes a chat with its messages. */
@@ -203,6 +228,7 @@ export async function deleteChat(id: string): Promise<void> {
   rest.delete(id)
   chats.value = rest
   for (const [message, { chat }] of dirty) if (chat === id) dirty.delete(message)
+  open.delete(id)
   if (database) {
     const write = database.transaction(['chats', 'messages'], 'readwrite')
     const keys = await write.objectStore('messages').index('chat').getAllKeys(id)
@@ -212,7 +238,6 @@ export async function deleteChat(id: string): Promise<void> {
       write.done
     ])
   }
-  open.delete(id)
   channel.postMessage({ chat: id } satisfies Notice)
 }
 

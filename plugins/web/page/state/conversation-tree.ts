@@ -1,6 +1,6 @@
 /*
- * A conversation is a tree: each message has a parent, an edited or regenerated one becomes a sibling, and the chat points
- * to the leaf that is shown. Nothing that was said is overwritten.
+ * A conversation is a tree: each message has a parent, one that is asked or answered again becomes a sibling, and the chat
+ * points to the leaf that is shown.
  */
 
 export interface Chat {
@@ -79,6 +79,9 @@ export interface Message {
   dropped?: number
   error?: { message: string; code: string }
 }
+
+/** Whether a message is an answer that has not ended. */
+export const isUnderWay = ({ state }: Message) => state === 'waiting' || state === 'answering'
 
 /** The messages from the first one to this one; of a leaf that is not there, none. */
 export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | undefined): Message[] {

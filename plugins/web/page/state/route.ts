@@ -11,7 +11,14 @@ function read(): string[] {
     .replace(/^#\/?/, '')
     .split('/')
     .filter(part => part !== '')
-    .map(decodeURIComponent)
+    .map(part => {
+      try {
+        return decodeURIComponent(part)
+      } catch {
+        // Somebody's own address, such as `#/100%`.
+        return part
+      }
+    })
 }
 
 /** The address of a view, for links. */
