@@ -8,7 +8,7 @@ import { messageOf } from '../../core/errors.ts'
 import { startServer } from '../../core/http/server.ts'
 import { LogLevels } from '../../core/system/log-levels.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
-import { OF_ROUTER, ROUTER_HOME, STAND_INS } from './llama-models.ts'
+import { ROUTER_HOME, STAND_INS } from './llama-models.ts'
 
 /** Flags without a value. */
 const SWITCHES = new Set([
@@ -114,9 +114,7 @@ function configFor(args: readonly string[], cwd: string): { config: object; home
         }
       : {
           defaults: { num_ctx: Number(flags.get('--ctx-size') ?? 4096), num_parallel: 1 },
-          scheduler: { max_loaded_models: Number(flags.get('--models-max') ?? 4) },
-          // Their names in full, which the tests look for in lists.
-          models: Object.fromEntries(OF_ROUTER.map(({ name }) => [name, { aliases: [name] }]))
+          scheduler: { max_loaded_models: Number(flags.get('--models-max') ?? 4) }
         })
   }
   return { config, home: found?.[0] ?? ROUTER_HOME }

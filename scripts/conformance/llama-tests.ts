@@ -47,15 +47,20 @@ export interface Outcome {
 /** What came of all tests, of one server. */
 export type Outcomes = Map<string, Outcome>
 
+/** What came of the tests, of both servers. */
+export interface Sitting {
+  /** llama.cpp's, whose tests they are. */
+  release: string
+  engine: Outcomes
+  corral: Outcomes
+}
+
 /**
  * Runs llama.cpp's tests of its server, as they are, against llama-server and against corral.
  * @param only what to run instead of all: names of files and tests as pytest takes them
  * @throws Error where the source of llama.cpp cannot be had, or a run ends before its last test
  */
-export async function runLlamaTests(
-  only: readonly string[],
-  say: (text: string) => void
-): Promise<{ release: string; engine: Outcomes; corral: Outcomes }> {
+export async function runLlamaTests(only: readonly string[], say: (text: string) => void): Promise<Sitting> {
   const { directory: source, release } = await llamaSource()
   const build = engineBuildFolder()
   const hubFolder = join(WORK, 'hub')
@@ -96,6 +101,27 @@ export async function runLlamaTests(
   } finally {
     for (const end of ending.reverse()) await end()
   }
+}
+
+/** Where the outcomes of tests are kept from run to run. */
+const KEPT = join(WORK, 'outcomes.json')
+
+/** Keeps what came of tests, beside what earlier runs of the same release said of others. @returns all of it */
+export function keepOutcomes({ release, engine, corral }: Sitting): Sitting {
+  const kept = existsSync(KEPT) ? (JSON.parse(readFileSync(KEPT, 'utf8')) as KeptOutcomes) : undefined
+  const earlier = kept?.release === release ? kept : { engine: [], corral: [] }
+  const together = (before: readonly Outcome[], now: Outcomes): Outcomes =>
+    new Map([...before.map(one => [one.id, one] as const), ...now])
+  const all = { release, engine: together(earlier.engine, engine), corral: together(earlier.corral, corral) }
+  const record = { release, engine: [...all.engine.values()], corral: [...all.corral.values()] }
+  writeFileSync(KEPT, JSON.stringify(record satisfies KeptOutcomes))
+  return all
+}
+
+interface KeptOutcomes {
+  release: string
+  engine: Outcome[]
+  corral: Outcome[]
 }
 
 /** The source that comes in the npm package which corral compiles llama.cpp from. */
