@@ -59,8 +59,9 @@ async function open(t: Test, corral: Corral, settings: object = {}): Promise<Cha
       await page.keyboard.press('Enter')
     },
     async ended() {
-      await answers.last().getByText('t/s').waitFor()
-      await page.getByRole('button', { name: 'Stop', exact: true }).waitFor({ state: 'hidden' })
+      // As long as a busy machine takes for the longest answer.
+      await answers.last().getByText('t/s').waitFor({ timeout: 600_000 })
+      await page.getByRole('button', { name: 'Stop', exact: true }).waitFor({ state: 'hidden', timeout: 600_000 })
     },
     async models() {
       await main.getByRole('button', { name: MODEL_BUTTON }).last().click()
