@@ -19,7 +19,10 @@ export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants' | 'liste
   }
 }
 
-/** The name that records show of what was pulled by no other: always with a tag, since clients append `:latest` to names without one and compare. */
+/**
+ * The name that records show of what was pulled by no name of Ollama's library: always with a tag, since clients append
+ * `:latest` to names without one and compare.
+ */
 export function shown({ model: { owner, name }, isDefault, label, origin }: Model): string {
   const tag = isDefault && origin.tag === undefined ? 'latest' : label
   return owner.toLowerCase() === NO_OWNER ? `${name}:${tag}` : `${owner}/${name}:${tag}`
