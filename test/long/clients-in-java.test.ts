@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import t from 'tap'
-import { placesOf, tryLanguage } from './programs.ts'
+import { placesOf, tryLanguage } from '../clients/programs.ts'
 
 // The first run gets a hundred megabytes of packages.
 t.setTimeout(1_200_000)

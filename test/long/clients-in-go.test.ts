@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { placesOf, tryLanguage } from './programs.ts'
+import { placesOf, tryLanguage } from '../clients/programs.ts'
 
 // The first build takes minutes.
 t.setTimeout(1_200_000)
