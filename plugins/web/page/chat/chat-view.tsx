@@ -145,6 +145,13 @@ function OldChat(props: {
     const leaf = opened.value?.value.messages.get(chats.value.get(id)?.leaf ?? '')?.value
     return leaf && isUnderWay(leaf) ? leaf.id : undefined
   })
+  const isBusy = busyWith.value !== undefined
+  useEffect(() => {
+    if (!isBusy) return
+    // The tab that takes the answer may have crashed.
+    const timer = setInterval(() => void resumeAnswers(id), 3000)
+    return () => clearInterval(timer)
+  }, [id, isBusy])
   const chat = chats.value.get(id)!
   const [isOpen, setOpen] = useState(false)
   return (
