@@ -21,7 +21,8 @@ const conversion = join(packageRoot, '.cache', 'conversion-python')
 const pathFile = join(conversion, 'path.json')
 const clients = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
-const SETS = ['vendors', 'frameworks', 'litellm', 'schemathesis', 'llama-server']
+/** What the thorough tests need; `frameworks` and `llama-server` belong to long ones. */
+const SETS = ['vendors', 'litellm', 'schemathesis']
 /** Installs many packages in a tenth of pip's time. */
 const UV = 'uv==0.13.9'
 const OLDEST = [3, 11]

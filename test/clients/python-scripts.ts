@@ -1,6 +1,10 @@
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { judgeAll, runProgram } from './programs.ts'
+import { openPlace } from './running.ts'
+import type { Language, Outcome } from './trials.ts'
 
 export const PYTHON_SCRIPTS = join(packageRoot, 'test', 'clients', 'python')
 
@@ -34,7 +38,40 @@ function isInstalled(environment: string): boolean {
   return existsSync(installed) && readFileSync(installed, 'utf8') === readFileSync(wanted, 'utf8')
 }
 
-const missing = ['vendors', 'frameworks', 'litellm', 'schemathesis'].filter(name => !isInstalled(name))
+/** The scripts of clients: those of vendors and what the everyday tests need, or those of larger frameworks. */
+export function clientScripts(areFrameworks: boolean): string[] {
+  return readdirSync(PYTHON_SCRIPTS)
+    .filter(name => name.endsWith('_client.py') && (ENVIRONMENT_OF[name] === 'frameworks') === areFrameworks)
+    .sort()
+}
+
+/** Runs scripts of clients, and compares what they report with a section of the committed table. */
+export async function tryScripts(t: Test, section: Language, scripts: readonly string[]): Promise<void> {
+  const place = await openPlace(t)
+  const waiting = [...scripts]
+  const results = new Map<string, Outcome[]>()
+  // Two at once: most of a script's time goes by in its imports.
+  const runOne = async () => {
+    for (let script = waiting.shift(); script !== undefined; script = waiting.shift()) {
+      const command = [clientsPython(script), join(PYTHON_SCRIPTS, script)]
+      results.set(script, await runProgram(command, place, PYTHON_VARIABLES))
+    }
+  }
+  await Promise.all([runOne(), runOne()])
+  judgeAll(
+    t,
+    section,
+    scripts.flatMap(script => results.get(script)!)
+  )
+}
+
+const missing = ['vendors', 'litellm', 'schemathesis'].filter(name => !isInstalled(name))
+
+/** For the tests of frameworks: skipped where they, or their present versions, are not installed. */
+export function pythonFrameworks(): { skip: string | false } {
+  const setUp = 'node dist/scripts/setup-python.js --only frameworks'
+  return { skip: !isInstalled('frameworks') && `FRAMEWORKS IN PYTHON ARE NOT TESTED: run "${setUp}" first.` }
+}
 
 /**
  * For the tests of clients in Python: they are skipped where those, or their present versions, are not installed.
