@@ -131,18 +131,16 @@ t.test('Chinese, and text that runs from right to left', { skip: browser.skip },
   const question = page.locator('.question-text')
   await question.waitFor()
   const box = (text: string) =>
-    question.evaluate(
-      `(element, text) => {
-        const range = document.createRange()
-        const node = element.firstChild
-        range.setStart(node, node.data.indexOf(text))
-        range.setEnd(node, node.data.indexOf(text) + text.length)
-        const { left, right } = range.getBoundingClientRect()
-        const whole = element.getBoundingClientRect()
-        return { left: left - whole.left, right: whole.right - right }
-      }`,
-      text
-    ) as Promise<{ left: number; right: number }>
+    page.evaluate(`(() => {
+      const element = document.querySelector('.question-text')
+      const at = element.firstChild.data.indexOf('${text}')
+      const range = document.createRange()
+      range.setStart(element.firstChild, at)
+      range.setEnd(element.firstChild, at + ${text.length})
+      const { left, right } = range.getBoundingClientRect()
+      const whole = element.getBoundingClientRect()
+      return { left: left - whole.left, right: whole.right - right }
+    })()`) as Promise<{ left: number; right: number }>
   t.ok((await box('ما هي')).right < 2, 'one line begins at the right')
   t.ok((await box('What')).left < 2, 'the other at the left')
   t.strictSame(await accessibilityFaults(page), [])

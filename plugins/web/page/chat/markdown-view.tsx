@@ -59,8 +59,8 @@ function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChi
     case 'def':
       return null
     case 'heading': {
-      // Headings of answers stand below those of the page.
-      const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 2)}` as 'h3'
+      // Headings of answers stand below that of the page.
+      const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 1)}` as 'h2'
       return <Heading>{inline(token.tokens)}</Heading>
     }
     case 'paragraph':
