@@ -80,7 +80,7 @@ export class ModelFeed {
   readonly #listeners = new Set<Attached>()
   /** By the ids of pulls: the names under which `POST /models` asked for them, by which clients wait for their events. */
   readonly #requested = new Map<string, Set<string>>()
-  /** Ids of pulls whose models were stored since the last look. */
+  /** Ids of pulls whose models are stored, as long as they are listed: no more is said of them. */
   readonly #stored = new Set<string>()
   #last: Snapshot | undefined
   /** Ends what it follows the state by. */
@@ -156,9 +156,19 @@ export class ModelFeed {
     )
   }
 
-  /** The model of a pull, by the name that pulls list, is stored. */
+  /** Says that the model of a pull, by the name that pulls list, is stored. The pull may have come and gone between two looks. */
   stored(model: string): void {
-    for (const [id, pull] of this.#last?.pulls ?? []) if (pull.model === model) this.#stored.add(id)
+    if (!this.#last) return
+    const [id, pull] = [...this.#last.pulls].find(([, { model: known }]) => known === model) ?? []
+    const ended = id ?? this.#pull(each => each.model === model)?.id
+    if (ended !== undefined) this.#stored.add(ended)
+    const names = pull?.names ?? this.#requested.get(ended ?? '') ?? [model]
+    const said = [...names].map(
+      (name): Seen => ({ event: { model: name, event: 'download_finished', data: {} }, mark: 'stored' })
+    )
+    // That the list has it comes first.
+    this.look()
+    for (const listener of this.#listeners) this.#tell(listener, said)
   }
 
   #pull(isMeant: (pull: PullRecord) => boolean | undefined): PullRecord | undefined {
@@ -231,7 +241,7 @@ function downloadOf({ model, state, files, reason }: PullRecord): Omit<Download,
   return { model, event: 'download_progress', data, mark: JSON.stringify(data) }
 }
 
-/** What has changed between two looks. Pure. @param stored ids of the pulls that ended with their models stored */
+/** What has changed between two looks. Pure. @param stored ids of pulls of which it was said that their models are stored */
 function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<string>): Seen[] {
   const changes: Seen[] = []
   const added: Seen[] = []
@@ -253,13 +263,12 @@ function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<str
     for (const model of names) changes.push({ event: { model, event, data }, mark })
   }
   for (const [id, pull] of now.pulls) {
-    if (before.pulls.get(id)?.mark !== pull.mark) say(pull, pull.event, pull.data)
+    if (before.pulls.get(id)?.mark !== pull.mark && !stored.has(id)) say(pull, pull.event, pull.data)
   }
   for (const [id, pull] of before.pulls) {
     // What is neither there nor stored was cancelled; of one that had failed that was said.
-    if (now.pulls.has(id) || pull.event === 'download_failed') continue
-    if (stored.has(id)) say(pull, 'download_finished', {})
-    else say(pull, 'download_failed', { reason: 'It was cancelled.' })
+    if (now.pulls.has(id) || stored.has(id) || pull.event === 'download_failed') continue
+    say(pull, 'download_failed', { reason: 'It was cancelled.' })
   }
   return changes
 }

@@ -99,6 +99,7 @@ function follow(usedKey: string): () => void {
   channel.onmessage = ({ data: sign }: MessageEvent<Sign>) => {
     if (sign.kind === 'asking') {
       if (isReading && connection.peek() === 'online') post({ from, kind: 'snapshot', data: snapshot() })
+      else if (isReading) post({ from, kind: 'reading' })
       return
     }
     // Of two tabs that read, one stops.
@@ -125,7 +126,7 @@ function follow(usedKey: string): () => void {
   }
   post({ from, kind: 'asking' })
   // Another tab that reads answers within this time.
-  const first = setTimeout(beat, 60)
+  const first = setTimeout(beat, 120)
   const timer = setInterval(beat, SIGN)
   return () => {
     ended.abort()
