@@ -52,10 +52,11 @@ export function ChatView({ ids }: { ids: string[] }) {
         </label>
       )}
       <div class="pane-row">
-        {panes.map(id => (
+        {panes.map((id, index) => (
           <OldChat
             key={id}
             id={id}
+            place={index + 1}
             {...(panes.length > 1 && { onClose: () => close(id) })}
             {...(panes.length < MOST_PANES && {
               onCompare: async () => {
@@ -128,6 +129,8 @@ function NewChat() {
 
 function OldChat(props: {
   id: string
+  /** Which one of those side by side it is. */
+  place: number
   onSend: (text: string, attachments: Attachment[]) => void
   onCompare?: () => Promise<void>
   onClose?: () => void
@@ -155,7 +158,7 @@ function OldChat(props: {
   const chat = chats.value.get(id)!
   const [isOpen, setOpen] = useState(false)
   return (
-    <section class="view chat" aria-label={chat.title || t.untitled}>
+    <section class="view chat" aria-label={`${props.place}. ${chat.title || t.untitled}`}>
       <header class="view-head">
         <ModelPicker model={chat.model ?? ''} onChoose={model => void changeChat(id, { model })} />
         <h1 class="chat-title">{chat.title || t.untitled}</h1>
