@@ -69,7 +69,7 @@ export interface Client {
   trials: Partial<Record<Feature, Trial>>
 }
 
-export const LANGUAGES = ['JavaScript', 'Python', 'Frameworks in Python', 'Go', 'Java'] as const
+export const LANGUAGES = ['JavaScript', 'Python', 'Frameworks in Python', 'Go', 'Java', 'Rust'] as const
 export type Language = (typeof LANGUAGES)[number]
 
 /** What became of one trial; scripts print these as lines of JSON. */

@@ -9,6 +9,7 @@ import dev.langchain4j.exception.ModelNotFoundException;
 import dev.langchain4j.exception.InvalidRequestException;
 import dev.langchain4j.model.anthropic.AnthropicChatModel;
 import dev.langchain4j.model.anthropic.AnthropicStreamingChatModel;
+import dev.langchain4j.model.anthropic.AnthropicTokenUsage;
 import dev.langchain4j.model.chat.ChatModel;
 import dev.langchain4j.model.chat.StreamingChatModel;
 import dev.langchain4j.model.chat.request.ChatRequest;
@@ -178,11 +179,18 @@ final class LangchainClient {
     });
     Trials.report("langchain4j-ollama", "langchain4j-ollama", ollamas);
 
+    Function<String, ChatModel> claudes =
+        name -> AnthropicChatModel.builder().baseUrl(v1).apiKey("any").modelName(name).temperature(0.0).build();
     var claude = trialsOf(
-        name -> AnthropicChatModel.builder().baseUrl(v1).apiKey("any").modelName(name).temperature(0.0).build(),
+        claudes,
         name -> AnthropicStreamingChatModel.builder().baseUrl(v1).apiKey("any").modelName(name).temperature(0.0).maxTokens(3500).build());
-    // It counts the prompt without what the cache held.
-    claude.remove("usage");
+    claude.put("usage", () -> {
+      // As this API has it, the tokens that the cache held are counted apart, and the prompt is the sum.
+      var usage = (AnthropicTokenUsage) claudes.apply(Trials.model).chat(userMessage(Trials.question)).tokenUsage();
+      var prompt = usage.inputTokenCount() + usage.cacheReadInputTokens() + usage.cacheCreationInputTokens();
+      Trials.same(List.of(prompt, usage.outputTokenCount()), List.of(19, 9));
+      return "19 + 9 tokens, those of the cache among them";
+    });
     Trials.report("langchain4j-anthropic", "langchain4j-anthropic", claude);
   }
 }

@@ -80,6 +80,12 @@ final class Ollama4jClient {
       client.pullModel(Trials.model);
       return "of one that is there";
     });
+    trials.put("running", () -> {
+      client.chat(greedy(Trials.question).build(), null);
+      var running = client.ps().getModels();
+      Trials.hold(running.stream().anyMatch(one -> one.getName().startsWith(Trials.model)), running.toString());
+      return "";
+    });
     trials.put("not_found", () -> {
       var refusal = Trials.failure(OllamaException.class, () -> client.chat(greedy(Trials.question).withModel("no/such").build(), null));
       Trials.hold(String.valueOf(refusal.getCause()).concat(refusal.getMessage()).contains("no/such"), refusal.toString());
