@@ -317,9 +317,11 @@ t.test('the demo model', async t => {
   const paths = dataPaths(join(t.testdir(), 'home'), join(t.testdirName, 'models'))
   const config = { models: {} }
   const lines: string[] = []
+  const hooks = { stateChanged: () => undefined }
   const log = pino({}, { write: (line: string) => void lines.push(line) }) as unknown as PluginContext['log']
   const start = async (demo_model = true): Promise<Storage> => {
-    const context = { log, paths, config, signal: new AbortController().signal } as unknown as PluginContext
+    const { signal } = new AbortController()
+    const context = { log, paths, config, signal, hooks } as unknown as PluginContext
     const offer = await storagePlugin.setup(context, { demo_model })
     t.teardown(() => offer.stop?.())
     return offer.services!.storage!
@@ -344,7 +346,7 @@ t.test('the demo model', async t => {
 
   t.test('one failing model is reported, and the others work', async t => {
     const blocked = { ...paths, home: join(other, 'home') }
-    const offer = await storagePlugin.setup({ log, paths: blocked, config } as unknown as PluginContext, {
+    const offer = await storagePlugin.setup({ log, paths: blocked, config, hooks } as unknown as PluginContext, {
       demo_model: true
     })
     t.ok(offer.services?.storage)
