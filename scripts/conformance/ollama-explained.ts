@@ -38,8 +38,9 @@ export const EXPLAINED: readonly Explanation[] = [
     ),
     onOllama: false,
     why:
-      'They look in `/api/ps` for the name that was pulled. A name of the library whose publisher corral knows is pulled ' +
-      "from the publisher's repository, and is listed by its name, such as `Qwen/Qwen3-0.6B-GGUF`; the short name finds it."
+      "They look in `/api/ps` for the name that was pulled. corral listed its publisher's, such as `Qwen/Qwen3-0.6B-GGUF`, " +
+      'when they were run; since then the name that was pulled is listed (`test/download/library-names.test.ts`), and ' +
+      'these are to be run again.'
   }
 ]
 
