@@ -276,7 +276,16 @@ export async function storeAll(imported: { chats: Chat[]; messages: Message[] })
     ...imported.messages.map(message => write.objectStore('messages').put(message)),
     write.done
   ])
-  for (const { id } of imported.chats) open.delete(id)
+  // What is shown gets what is new; the rest is read when it is opened.
+  for (const { id } of imported.chats) {
+    const own = imported.messages.filter(({ chat }) => chat === id)
+    if (open.has(id))
+      await readAgain(
+        id,
+        own.map(message => message.id),
+        []
+      )
+  }
   await readChats()
   channel.postMessage({ all: true } satisfies Notice)
 }
