@@ -1,5 +1,5 @@
 import { useState } from 'preact/hooks'
-import { Menu, MenuItem } from '../parts/controls.tsx'
+import { Menu, MenuItem, SearchField } from '../parts/controls.tsx'
 import { formatSize } from '../parts/formats.ts'
 import { Icon } from '../parts/icons.tsx'
 import { may } from '../state/me.ts'
@@ -38,16 +38,7 @@ function ModelList({ model, onChoose }: { model: string; onChoose: (name: string
   const found = all.filter(({ name }) => name.toLowerCase().includes(wanted.toLowerCase()))
   return (
     <>
-      {all.length > 5 && (
-        <input
-          type="search"
-          class="field"
-          aria-label={t.findModel}
-          placeholder={t.findModel}
-          value={wanted}
-          onInput={event => setWanted(event.currentTarget.value)}
-        />
-      )}
+      {all.length > 5 && <SearchField label={t.findModel} value={wanted} onInput={setWanted} />}
       {all.length === 0 && <p class="menu-note">{t.noModels}</p>}
       <div class="menu-scroll">
         {found.map(({ name, size }) => (

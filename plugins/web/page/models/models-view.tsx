@@ -1,6 +1,6 @@
 import type { ComponentChild } from 'preact'
 import { useState } from 'preact/hooks'
-import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify } from '../parts/controls.tsx'
+import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Icon } from '../parts/icons.tsx'
 import { ask } from '../state/api.ts'
@@ -50,16 +50,7 @@ function ModelsHere() {
   return (
     <>
       <Memory />
-      {all.length > 8 && (
-        <input
-          type="search"
-          class="field"
-          aria-label={t.findModel}
-          placeholder={t.findModel}
-          value={wanted}
-          onInput={event => setWanted(event.currentTarget.value)}
-        />
-      )}
+      {all.length > 8 && <SearchField label={t.findModel} value={wanted} onInput={setWanted} />}
       <ul class="plain-list">
         {found.map(model => (
           <ModelLine key={model.name} model={model} />

@@ -31,6 +31,20 @@ export function IconButton(props: {
 /** How many dialogs are open: what is said then is said in them, since they cover all else. */
 export const openDialogs = signal(0)
 
+/** A field whose words choose among what is shown. Its label is its placeholder too. */
+export function SearchField(props: { label: string; value: string; onInput: (text: string) => void; class?: string }) {
+  return (
+    <input
+      type="search"
+      class={`field ${props.class ?? ''}`}
+      aria-label={props.label}
+      placeholder={props.label}
+      value={props.value}
+      onInput={event => props.onInput(event.currentTarget.value)}
+    />
+  )
+}
+
 /** A modal dialog: Escape closes it, and the focus goes back to where it was. */
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; class?: string }) {
   const element = useRef<HTMLDialogElement>(null)

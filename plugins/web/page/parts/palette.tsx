@@ -1,12 +1,13 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { changeChat, chats, findInMessages, sortedChats } from '../state/chats.ts'
+import { changeChat, chats } from '../state/chats.ts'
 import { sidebarHidden, theme } from '../state/preferences.ts'
 import { go, route } from '../state/route.ts'
 import { chatModels } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { Dialog } from './controls.tsx'
 import { Icon, type IconName } from './icons.tsx'
+import { useFoundChats } from './use-found-chats.ts'
 
 interface Entry {
   id: string
@@ -25,23 +26,10 @@ export function Palette({ onClose }: { onClose: () => void }) {
   const t = texts.value
   const wanted = useSignal('')
   const [at, setAt] = useState(0)
-  const [inTexts, setInTexts] = useState<ReadonlySet<string>>(new Set())
   const list = useRef<HTMLDivElement>(null)
   const words = wanted.value.toLowerCase().trim()
-  useEffect(() => {
-    setAt(0)
-    setInTexts(new Set())
-    if (words.length < 2) return
-    let isGone = false
-    const timer = setTimeout(async () => {
-      const found = await findInMessages(words)
-      if (!isGone) setInTexts(found)
-    }, 150)
-    return () => {
-      isGone = true
-      clearTimeout(timer)
-    }
-  }, [words])
+  const found = useFoundChats(wanted.value)
+  useEffect(() => setAt(0), [words])
   const current = route.value[0] === 'chat' ? chats.value.get(route.value[1] ?? '') : undefined
   const commands: Entry[] = [
     { id: 'new', icon: 'plus', text: t.newChat, keys: 'Ctrl Shift O', run: () => go(['chat']) },
@@ -80,14 +68,12 @@ export function Palette({ onClose }: { onClose: () => void }) {
             run: () => void changeChat(current.id, { model: name })
           }))
       : []),
-    ...sortedChats.value
-      .filter(({ id, title }) => title.toLowerCase().includes(words) || inTexts.has(id))
-      .map(({ id, title }) => ({
-        id,
-        icon: 'chat' as const,
-        text: title || t.untitled,
-        run: () => go(['chat', id])
-      }))
+    ...found.map(({ id, title }) => ({
+      id,
+      icon: 'chat' as const,
+      text: title || t.untitled,
+      run: () => go(['chat', id])
+    }))
   ].slice(0, MOST)
   const choose = (entry: Entry | undefined) => {
     if (!entry) return

@@ -2,14 +2,15 @@ import { useSignal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { key } from '../state/api.ts'
 import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
-import { changeChat, chats, deleteChat, findInMessages, sortedChats } from '../state/chats.ts'
+import { changeChat, chats, deleteChat } from '../state/chats.ts'
 import type { Chat } from '../state/conversation-tree.ts'
 import { language, sidebarHidden, theme } from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
 import { signOut } from '../state/session.ts'
 import { LANGUAGES, loadLanguage, shownLanguage, texts } from '../texts/texts.ts'
-import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify } from './controls.tsx'
+import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
 import { Icon, type IconName } from './icons.tsx'
+import { useFoundChats } from './use-found-chats.ts'
 
 /** The views and the chats; on narrow screens behind a button. */
 export function Sidebar() {
@@ -19,22 +20,7 @@ export function Sidebar() {
   useEffect(() => {
     isOpen.value = false
   }, [route.value])
-  const words = wanted.value.toLowerCase().trim()
-  const [inTexts, setInTexts] = useState<ReadonlySet<string>>(new Set())
-  useEffect(() => {
-    setInTexts(new Set())
-    if (words.length < 2) return
-    let isGone = false
-    const timer = setTimeout(async () => {
-      const found = await findInMessages(words)
-      if (!isGone) setInTexts(found)
-    }, 200)
-    return () => {
-      isGone = true
-      clearTimeout(timer)
-    }
-  }, [words])
-  const found = sortedChats.value.filter(({ id, title }) => title.toLowerCase().includes(words) || inTexts.has(id))
+  const found = useFoundChats(wanted.value)
   const toggle = () => {
     if (matchMedia('(max-width: 760px)').matches) isOpen.value = !isOpen.value
     else sidebarHidden.value = sidebarHidden.value ? '' : 'yes'
@@ -59,14 +45,12 @@ export function Sidebar() {
         </nav>
         <h2 class="sidebar-title">{t.chats}</h2>
         {chats.value.size > 5 && (
-          <input
-            type="search"
-            class="field sidebar-search"
-            aria-label={t.searchChats}
-            placeholder={t.searchChats}
+          <SearchField
+            class="sidebar-search"
+            label={t.searchChats}
             value={wanted.value}
-            onInput={event => {
-              wanted.value = event.currentTarget.value
+            onInput={text => {
+              wanted.value = text
             }}
           />
         )}
