@@ -8,6 +8,7 @@ import { listenToKeys } from './parts/page-keys.ts'
 import { Sidebar } from './parts/sidebar.tsx'
 import { isKeyWanted } from './state/api.ts'
 import { storageFault } from './state/chats.ts'
+import { keepFault } from './state/kept-chats.ts'
 import { route } from './state/route.ts'
 import { connection, server } from './state/server-state.ts'
 import { texts } from './texts/texts.ts'
@@ -117,7 +118,9 @@ function Banner() {
         ? t.restarting
         : storageFault.value
           ? t.storageFault(storageFault.value)
-          : ''
+          : keepFault.value
+            ? t.keepFault(keepFault.value)
+            : ''
   return text === '' ? null : (
     <p class="banner" role="status">
       {text}

@@ -27,4 +27,4 @@ effect(() => {
   // Another person has come.
   if (me.value && (me.value.key?.name ?? '') !== owner) location.reload()
 })
-await keepChats()
+keepChats()

@@ -270,6 +270,8 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     if (messages) noteAnswer(current, performance.now() - began)
     if (frame !== undefined) cancelAnimationFrame(frame)
     running.delete(message.id)
+    // The chat has changed once more, which those who keep it must know.
+    void changeChat(message.chat, { updatedAt: Date.now() })
   }
 }
 

@@ -37,6 +37,7 @@ export const en = {
   keyWrong: 'The server does not know this key.',
   keyUse: 'Continue',
   storageFault: (reason: string) => `Chats are not kept in this browser: ${reason}`,
+  keepFault: (reason: string) => `The server does not keep what was said last: ${reason}`,
 
   // Chats
   newChat: 'New chat',

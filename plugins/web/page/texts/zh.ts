@@ -36,6 +36,7 @@ export const zh: Texts = {
   keyWrong: '服务器不认识此密钥。',
   keyUse: '继续',
   storageFault: reason => `对话无法保存在此浏览器中：${reason}`,
+  keepFault: reason => `服务器尚未保存最新内容：${reason}`,
 
   // Chats
   newChat: '新对话',
