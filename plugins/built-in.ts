@@ -12,6 +12,7 @@ import apiNative from './api-native/index.ts'
 import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
 import audit from './audit/index.ts'
+import cluster from './cluster/index.ts'
 import conversion from './conversion/index.ts'
 import docs from './docs/index.ts'
 import downloads from './download/index.ts'
@@ -49,6 +50,7 @@ export const builtInPlugins: PluginDefinition[] = [
   scheduler,
   llamaServer,
   remote,
+  cluster,
   adoption,
   apiNative,
   apiOpenai,

@@ -1,3 +1,4 @@
+import type { Cluster } from './cluster.ts'
 import type { Engines } from './engines.ts'
 import type { Downloads } from './hubs.ts'
 import type { Scheduler } from './leases.ts'
@@ -15,5 +16,6 @@ export interface Services {
   downloads: Downloads
   scheduler: Scheduler
   engines: Engines
+  cluster: Cluster
 }
 export type ServiceName = keyof Services & string

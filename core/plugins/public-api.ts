@@ -3,6 +3,7 @@
  * definition is plain data; it gives types, and classes for those who build on them.
  */
 export type { Caller, RequestBounds } from '../contracts/callers.ts'
+export type * from '../contracts/cluster.ts'
 export type * from '../contracts/engines.ts'
 export type * from '../contracts/hooks.ts'
 export type * from '../contracts/hubs.ts'

@@ -1,0 +1,115 @@
+import { readFileSync } from 'node:fs'
+import { type Static, Type } from 'typebox'
+import { ConfigError } from '../../core/config/config-error.ts'
+import { Path, Timeout } from '../../core/config/core-schema.ts'
+import type { MemberSource } from '../../core/contracts/cluster.ts'
+import { messageOf } from '../../core/errors.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
+import { parseDuration } from '../../core/system/duration.ts'
+import { dnsSource } from './members/dns-source.ts'
+import { Roster } from './members/roster.ts'
+
+const Key = (description: string) => Type.String({ writeOnly: true, description })
+
+const options = Type.Object(
+  {
+    members: Type.Array(
+      Type.Object(
+        {
+          name: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$', description: 'What it is called here' }),
+          url: Type.String({ pattern: '^https?://[^/?#]+/?$', description: 'Its address' }),
+          key: Type.Optional(Key('The key of an operator there'))
+        },
+        { additionalProperties: false }
+      ),
+      {
+        default: [],
+        description: 'Servers that answer for this one: a corral on each, with their models listed here',
+        examples: [[{ name: 'node-1', url: 'http://10.0.0.11:11435', key: '…' }]]
+      }
+    ),
+    dns: Type.Object(
+      {
+        name: Type.String({
+          default: '',
+          description:
+            'A name whose addresses are all members, as of a headless Service; an SRV record as _corral._tcp.<name>'
+        }),
+        port: Type.Integer({ default: 11435, minimum: 1, maximum: 65535, description: 'Where it is no SRV record' }),
+        tls: Type.Boolean({ default: false, description: 'They are reached by HTTPS' }),
+        key: Type.String({ default: '', writeOnly: true, description: 'The key of an operator at each of them' }),
+        interval: Timeout({ default: '10s', description: 'Time between two lookups' })
+      },
+      { additionalProperties: false, description: 'Members by their DNS name' }
+    ),
+    ca: Path({
+      default: '',
+      description: "File in PEM format that members' certificates are checked with, beside what this system trusts"
+    }),
+    connect_timeout: Timeout({ default: '5s', description: 'Longest time for a connection to a member' })
+  },
+  { additionalProperties: false }
+)
+type Options = Static<typeof options>
+
+export default definePlugin({
+  name: 'cluster',
+  api: 1,
+  description: 'Several corrals as one: members whose models are listed and answered here',
+  optional: true,
+  offers: ['cluster'],
+  needs: [],
+  options,
+  setup({ log }, given) {
+    check(given)
+    const roster = new Roster({
+      changed: members => log.info({ members: members.map(({ name }) => name) }, 'the members of this server'),
+      faulty: (source, reason) => {
+        if (reason === undefined) log.info({ source }, 'a source of members can be asked again')
+        else log.warn({ source, reason }, 'a source of members is at fault; the members that are known stay')
+      }
+    })
+    for (const source of configuredSources(given)) roster.add(source)
+    return {
+      services: { cluster: { addSource: source => roster.add(source) } },
+      start: () => roster.open(),
+      check,
+      async reload(next: Options) {
+        for (const name of ['config.yaml', 'dns']) await roster.remove(name)
+        for (const source of configuredSources(next)) roster.add(source)
+      },
+      stop: () => roster.close()
+    }
+  }
+})
+
+/** @throws ConfigError for what no schema finds */
+function check({ members, ca }: Options): void {
+  const wrong = (setting: string, message: string) => new ConfigError([{ where: setting, setting, message }])
+  for (const [index, { name, url }] of members.entries()) {
+    if (!URL.canParse(url)) throw wrong(`cluster.members.${index}.url`, `This is no address: ${url}.`)
+    if (members.findIndex(other => other.name === name) !== index) {
+      throw wrong(`cluster.members.${index}.name`, `Two members are called "${name}". Give each its own name.`)
+    }
+  }
+  try {
+    if (ca !== '') readFileSync(ca)
+  } catch (error) {
+    throw wrong('cluster.ca', `The file cannot be read: ${messageOf(error)}`)
+  }
+}
+
+function configuredSources({ members, dns }: Options): MemberSource[] {
+  const sources: MemberSource[] = []
+  if (members.length > 0) {
+    sources.push({
+      name: 'config.yaml',
+      follow({ changed }) {
+        changed(members.map(({ url, ...member }) => ({ ...member, url: new URL(url).origin })))
+        return () => {}
+      }
+    })
+  }
+  if (dns.name !== '') sources.push(dnsSource({ ...dns, interval: parseDuration(dns.interval)! }))
+  return sources
+}
