@@ -26,7 +26,7 @@ t.test('chats follow a person; nothing that was said is lost', { skip: browser.s
   await ended(one.page)
   const [first] = await until('it is kept', async () => {
     const all = await kept()
-    return all.length > 0 && all
+    return all.length > 0 ? all : undefined
   })
   const document = (await corral.json(`/api/conversations/${first.id}`)).body.document
   t.match(document.messages.at(-1), { content: /Paris/ }, 'the whole answer, not its beginning')
