@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto'
 import type { EngineMode } from '../../../core/contracts/engines.ts'
 
 /** What a front knows of a member. */
@@ -40,38 +41,48 @@ export function modelKey(variantKey: string, mode: EngineMode): string {
 export interface Host {
   readonly member: MemberView
   readonly model: MemberModel
+  /** Of the member's name: 32 bits, the same in every process. */
+  readonly hash: number
+}
+
+/** The members that have a model, in whichever state. */
+export interface Hosts {
+  /** By their `hash`, so that every front has them in the same order. */
+  readonly all: readonly Host[]
+  get(member: string): Host | undefined
 }
 
 /**
  * The members that a front knows, found by name and by model. Their fields may be changed in place; after a change of
- * which models there are in `models` the member has to be `set` again.
+ * which models there are in `models`, or of the objects in it, the member has to be `set` again.
  */
 export class ClusterView {
   /** With the models that it is listed under in `#hosts`. */
-  readonly #members = new Map<string, { member: MemberView; listed: readonly string[] }>()
-  /** By model, then by the member's name. */
-  readonly #hosts = new Map<string, Map<string, Host>>()
+  readonly #members = new Map<string, { member: MemberView; hash: number; listed: readonly string[] }>()
+  readonly #hosts = new Map<string, { all: Host[]; byName: Map<string, Host> }>()
 
   /** A member is new, or has other models than before. */
   set(member: MemberView): void {
-    this.remove(member.name, member)
-    this.#members.set(member.name, { member, listed: [...member.models.keys()] })
+    const number = this.#members.get(member.name)?.hash ?? hashOfName(member.name)
+    this.remove(member.name)
+    this.#members.set(member.name, { member, hash: number, listed: [...member.models.keys()] })
     for (const [key, model] of member.models) {
-      const hosts = this.#hosts.get(key) ?? new Map<string, Host>()
+      const hosts = this.#hosts.get(key) ?? { all: [], byName: new Map<string, Host>() }
       this.#hosts.set(key, hosts)
-      hosts.set(member.name, { member, model })
+      const host = { member, model, hash: number }
+      hosts.byName.set(member.name, host)
+      hosts.all.splice(placeOf(hosts.all, number), 0, host)
     }
   }
 
-  /** @param successor what takes its place */
-  remove(name: string, successor?: MemberView): void {
+  remove(name: string): void {
     for (const key of this.#members.get(name)?.listed ?? []) {
-      if (successor?.models.has(key)) continue
-      const hosts = this.#hosts.get(key)
-      hosts?.delete(name)
-      if (hosts?.size === 0) this.#hosts.delete(key)
+      const hosts = this.#hosts.get(key)!
+      hosts.all.splice(hosts.all.indexOf(hosts.byName.get(name)!), 1)
+      hosts.byName.delete(name)
+      if (!hosts.all.length) this.#hosts.delete(key)
     }
-    if (!successor) this.#members.delete(name)
+    this.#members.delete(name)
   }
 
   get(name: string): MemberView | undefined {
@@ -79,14 +90,29 @@ export class ClusterView {
   }
 
   /** All members, in the order in which they came. */
-  *members(): Iterable<MemberView> {
-    for (const { member } of this.#members.values()) yield member
+  members(): MemberView[] {
+    return [...this.#members.values()].map(({ member }) => member)
   }
 
-  /** The members that have a model, in whichever state, by name. */
-  hosts(key: string): ReadonlyMap<string, Host> {
-    return this.#hosts.get(key) ?? NONE
+  /** The members that have a model, by `modelKey`. */
+  hosts(key: string): Hosts {
+    const hosts = this.#hosts.get(key)
+    return { all: hosts?.all ?? [], get: name => hosts?.byName.get(name) }
   }
 }
 
-const NONE: ReadonlyMap<string, Host> = new Map()
+/** 32 bits that look random and are the same in every process: for what several fronts have to settle alike. */
+export function hashOfName(name: string): number {
+  return Number.parseInt(hash('sha256', name).slice(0, 8), 16)
+}
+
+/** Index of the first one whose hash is not below this one. */
+export function placeOf(hosts: readonly Host[], number: number): number {
+  let low = 0
+  for (let high = hosts.length; low < high; ) {
+    const middle = (low + high) >> 1
+    if (hosts[middle]!.hash < number) low = middle + 1
+    else high = middle
+  }
+  return low
+}
