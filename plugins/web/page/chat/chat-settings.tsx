@@ -1,6 +1,6 @@
-import { useState } from 'preact/hooks'
-import { Dialog } from '../parts/controls.tsx'
-import type { Chat } from '../state/conversation-tree.ts'
+import { useRef, useState } from 'preact/hooks'
+import { Dialog, IconButton } from '../parts/controls.tsx'
+import { deletePreset, type Preset, presets, type Settings, takePresets } from '../state/presets.ts'
 import { texts } from '../texts/texts.ts'
 
 /** Options that have fields of their own, with what they may be. */
@@ -13,16 +13,18 @@ const OPTIONS = [
   { name: 'num_ctx', step: 1, min: 16, max: 10_000_000 }
 ] as const
 
-/** What a chat's requests have besides its messages. */
-export type Settings = Pick<Chat, 'system' | 'schema' | 'tools' | 'options'>
-
 export function ChatSettings(props: { settings: Settings; onSave: (settings: Settings) => void; onClose: () => void }) {
-  const { settings: chat, onClose } = props
+  const { onClose } = props
   const t = texts.value
+  const [chat, setChat] = useState(props.settings)
+  /** The preset whose settings are in the fields, and how often one was put there. */
+  const [preset, setPreset] = useState({ name: '', count: 0 })
   const known = new Set<string>(OPTIONS.map(({ name }) => name))
   const others = Object.fromEntries(Object.entries(chat.options ?? {}).filter(([name]) => !known.has(name)))
   const [fault, setFault] = useState('')
-  const save = (form: FormData) => {
+  const form = useRef<HTMLFormElement>(null)
+  /** What is in the fields; undefined where that is said to be wrong. */
+  const settingsOf = (form: FormData): Settings | undefined => {
     const text = (name: string) => String(form.get(name) ?? '').trim()
     const options: Record<string, unknown> = {}
     for (const { name } of OPTIONS) if (text(name) !== '') options[name] = Number(text(name))
@@ -33,18 +35,32 @@ export function ChatSettings(props: { settings: Settings; onSave: (settings: Set
       if (text('tools') && !Array.isArray(JSON.parse(text('tools')))) throw new SyntaxError('[ … ]')
     } catch (error) {
       setFault(t.notJson((error as Error).message))
-      return
+      return undefined
     }
-    props.onSave({ system: text('system'), schema: text('schema'), tools: text('tools'), options })
-    onClose()
+    setFault('')
+    return { system: text('system'), schema: text('schema'), tools: text('tools'), options }
   }
   return (
     <Dialog title={t.chatSettings} onClose={onClose}>
+      <Presets
+        name={preset.name}
+        onChoose={chosen => {
+          setChat(chosen)
+          setPreset({ name: chosen.name, count: preset.count + 1 })
+        }}
+        settings={() => settingsOf(new FormData(form.current!))}
+        onSaved={name => setPreset({ ...preset, name })}
+      />
       <form
         class="form"
+        key={preset.count}
+        ref={form}
         onSubmit={event => {
           event.preventDefault()
-          save(new FormData(event.currentTarget))
+          const settings = settingsOf(new FormData(event.currentTarget))
+          if (!settings) return
+          props.onSave(settings)
+          onClose()
         }}
       >
         <label>
@@ -113,6 +129,85 @@ export function ChatSettings(props: { settings: Settings; onSave: (settings: Set
         </footer>
       </form>
     </Dialog>
+  )
+}
+
+/** Settings by name: one is put into the fields, or what is in them becomes one. */
+function Presets(props: {
+  /** The one that was chosen or saved last. */
+  name: string
+  onChoose: (preset: Preset) => void
+  /** What is in the fields. */
+  settings: () => Settings | undefined
+  onSaved: (name: string) => void
+}) {
+  const t = texts.value
+  const [isNaming, setNaming] = useState(false)
+  if (isNaming) {
+    return (
+      <form
+        class="row"
+        onSubmit={event => {
+          event.preventDefault()
+          const name = String(new FormData(event.currentTarget).get('name')).trim()
+          const settings = props.settings()
+          if (!settings || name === '') return
+          takePresets([{ ...settings, name }])
+          props.onSaved(name)
+          setNaming(false)
+        }}
+      >
+        <input
+          class="field grow"
+          name="name"
+          required
+          maxLength={80}
+          aria-label={t.presetName}
+          placeholder={t.presetName}
+          defaultValue={props.name}
+          ref={field => field?.focus()}
+        />
+        <button type="submit" class="button">
+          {t.save}
+        </button>
+        <IconButton icon="close" label={t.cancel} onClick={() => setNaming(false)} />
+      </form>
+    )
+  }
+  return (
+    <div class="row">
+      {presets.value.length > 0 && (
+        <select
+          class="field grow"
+          aria-label={t.preset}
+          value={props.name}
+          onChange={event => {
+            const name = event.currentTarget.value
+            props.onChoose(presets.value.find(preset => preset.name === name) ?? { name: '' })
+          }}
+        >
+          <option value="">{t.noPreset}</option>
+          {presets.value.map(({ name }) => (
+            <option key={name} value={name}>
+              {name}
+            </option>
+          ))}
+        </select>
+      )}
+      <button type="button" class="button" onClick={() => setNaming(true)}>
+        {t.savePreset}
+      </button>
+      {presets.value.some(({ name }) => name === props.name) && (
+        <IconButton
+          icon="trash"
+          label={t.deletePreset(props.name)}
+          onClick={() => {
+            deletePreset(props.name)
+            props.onSaved('')
+          }}
+        />
+      )}
+    </div>
   )
 }
 

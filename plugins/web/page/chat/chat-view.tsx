@@ -1,6 +1,6 @@
 import { type Signal, useComputed, useSignal, useSignalEffect } from '@preact/signals'
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
-import { announce, attempt, IconButton, Note } from '../parts/controls.tsx'
+import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { resumeAnswers, say } from '../state/answering.ts'
 import {
@@ -15,10 +15,11 @@ import {
 } from '../state/chats.ts'
 import { type Attachment, branchTo, isUnderWay, type Message } from '../state/conversation-tree.ts'
 import { lastModel } from '../state/preferences.ts'
+import { type Preset, presets, type Settings } from '../state/presets.ts'
 import { go, linkTo } from '../state/route.ts'
 import { chatModels, connection, defaultModel } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
-import { ChatSettings, type Settings } from './chat-settings.tsx'
+import { ChatSettings } from './chat-settings.tsx'
 import { Composer } from './composer.tsx'
 import { edited, MessageView } from './message-view.tsx'
 import { ModelPicker } from './model-picker.tsx'
@@ -81,6 +82,8 @@ function NewChat() {
   const t = texts.value
   const chosen = useSignal('')
   const settings = useSignal<Settings>({})
+  /** The name of the preset that the settings are of. */
+  const preset = useSignal('')
   const [isOpen, setOpen] = useState(false)
   const model = chosen.value || defaultModel.value
   return (
@@ -93,6 +96,13 @@ function NewChat() {
             lastModel.value = name
           }}
         />
+        <PresetMenu
+          name={preset.value}
+          onChoose={({ name, ...chosen }) => {
+            preset.value = name
+            settings.value = chosen
+          }}
+        />
         <span class="chat-title" />
         <IconButton icon="settings" label={t.chatSettings} onClick={() => setOpen(true)} />
         {isOpen && (
@@ -100,6 +110,7 @@ function NewChat() {
             settings={settings.value}
             onSave={next => {
               settings.value = next
+              preset.value = ''
             }}
             onClose={() => setOpen(false)}
           />
@@ -124,6 +135,38 @@ function NewChat() {
         }}
       />
     </main>
+  )
+}
+
+/** The presets, where there are any. */
+function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Preset) => void }) {
+  const t = texts.value
+  if (presets.value.length === 0) return null
+  const title = (
+    <>
+      <span>{name || t.preset}</span>
+      <Icon name="down" size={16} />
+    </>
+  )
+  return (
+    <Menu label={`${t.preset}: ${name || t.noPreset}`} title={title} class="model-picker">
+      {close => (
+        <div class="menu-scroll">
+          {[{ name: '' }, ...presets.value].map(preset => (
+            <MenuItem
+              key={preset.name}
+              checked={preset.name === name}
+              onSelect={() => {
+                close()
+                onChoose(preset)
+              }}
+            >
+              {preset.name || t.noPreset}
+            </MenuItem>
+          ))}
+        </div>
+      )}
+    </Menu>
   )
 }
 

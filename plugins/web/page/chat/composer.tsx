@@ -1,13 +1,17 @@
-import { useSignal } from '@preact/signals'
-import { useEffect, useRef } from 'preact/hooks'
+import { useSignal, useSignalEffect } from '@preact/signals'
+import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { IconButton, notify } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { stop } from '../state/answering.ts'
 import type { Attachment } from '../state/conversation-tree.ts'
+import { draftOf, keepDraft } from '../state/drafts.ts'
 import { models } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { readFiles } from './attachments.ts'
 import { loadMarkdown } from './markdown-view.tsx'
+
+/** Characters of a text that is pasted from which on it goes with the message as a file: the field stays readable. */
+const LONG_PASTE = 4000
 
 /** The message field. Enter sends, Shift+Enter breaks the line, Escape stops the answer. */
 export function Composer(props: {
@@ -21,8 +25,10 @@ export function Composer(props: {
   onEditLast?: () => void
 }) {
   const t = texts.value
-  const text = useSignal('')
-  const attachments = useSignal<Attachment[]>([])
+  const draft = useMemo(() => draftOf(props.id ?? ''), [])
+  const text = useSignal(draft.text)
+  const attachments = useSignal<readonly Attachment[]>(draft.attachments)
+  useSignalEffect(() => keepDraft(props.id ?? '', text.value, attachments.value))
   const isDropTarget = useSignal(false)
   const picker = useRef<HTMLInputElement>(null)
   const field = useRef<HTMLTextAreaElement>(null)
@@ -51,7 +57,7 @@ export function Composer(props: {
     const given = attachments.value
     text.value = ''
     attachments.value = []
-    void props.onSend(said, given)
+    void props.onSend(said, [...given])
   }
   // A file may be dropped anywhere: browsers would leave the page and open it.
   const taken = useRef(take)
@@ -86,9 +92,15 @@ export function Composer(props: {
       class={`composer ${isDropTarget.value ? 'is-drop-target' : ''}`}
       onPaste={event => {
         const files = [...(event.clipboardData?.files ?? [])]
-        if (files.length === 0) return
-        event.preventDefault()
-        void take(files)
+        const pasted = event.clipboardData?.getData('text/plain') ?? ''
+        if (files.length > 0) {
+          event.preventDefault()
+          void take(files)
+        } else if (pasted.length > LONG_PASTE) {
+          event.preventDefault()
+          const name = t.pastedText(attachments.value.filter(({ kind }) => kind === 'text').length + 1)
+          attachments.value = [...attachments.value, { name, kind: 'text', type: 'text/plain', data: pasted }]
+        }
       }}
       onSubmit={event => {
         event.preventDefault()
@@ -103,6 +115,17 @@ export function Composer(props: {
               <li key={`${index} ${attachment.name}`} class="chip">
                 {attachment.kind === 'image' && <img src={attachment.data} alt="" />}
                 {attachment.name}
+                {attachment.kind === 'text' && (
+                  <IconButton
+                    icon="down"
+                    label={t.asMessage(attachment.name)}
+                    onClick={() => {
+                      text.value = [text.value, attachment.data].filter(part => part !== '').join('\n\n')
+                      attachments.value = attachments.value.filter(other => other !== attachment)
+                      field.current?.focus()
+                    }}
+                  />
+                )}
                 <IconButton
                   icon="close"
                   label={t.removeFile(attachment.name)}

@@ -1,6 +1,6 @@
 import { type Signal, signal } from '@preact/signals'
-import { useState } from 'preact/hooks'
-import { CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
+import { useRef, useState } from 'preact/hooks'
+import { attempt, CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
 import { answer, continueAnswer } from '../state/answering.ts'
 import {
@@ -9,14 +9,17 @@ import {
   changeMessage,
   chats,
   deleteMessage,
+  forkChat,
   messagesOf,
   type OpenChat,
   showBranch
 } from '../state/chats.ts'
-import { isUnderWay, type Message, siblingsOf, type ToolCall } from '../state/conversation-tree.ts'
+import { isUnderWay, type Message, siblingsOf, type Timing, type ToolCall } from '../state/conversation-tree.ts'
+import { go } from '../state/route.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { Markdown } from './markdown-view.tsx'
+import { beingRead, canSpeak, readAloud } from './read-aloud.ts'
 import { statusText } from './status-text.ts'
 
 /** The message that is edited; empty where none is. */
@@ -26,6 +29,7 @@ export const edited = signal('')
 export function MessageView(props: { message: Signal<Message>; opened: Signal<OpenChat> }) {
   const message = props.message.value
   const t = texts.value
+  const article = useRef<HTMLElement>(null)
   const isBusy = isUnderWay(message)
   const name = message.role === 'assistant' ? t.answerOf(message.model ?? '') : t.you
   if (edited.value === message.id) {
@@ -35,7 +39,7 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
     return <Editor message={message} onClose={close} />
   }
   return (
-    <article class={`message is-${message.role}`} aria-label={name} aria-busy={isBusy}>
+    <article ref={article} class={`message is-${message.role}`} aria-label={name} aria-busy={isBusy}>
       {message.role === 'assistant' ? <AnswerBody message={message} /> : <QuestionBody message={message} />}
       {!isBusy && (
         <footer class="message-foot">
@@ -45,16 +49,39 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
           {message.role === 'assistant' && <Again message={message} />}
           <Menu label={t.more}>
             {close => (
-              <MenuItem
-                icon="trash"
-                danger
-                onSelect={() => {
-                  close()
-                  void deleteMessage(message)
-                }}
-              >
-                {t.deleteMessage}
-              </MenuItem>
+              <>
+                {message.timing && <TokenNote timing={message.timing} />}
+                {canSpeak && message.content !== '' && (
+                  <MenuItem
+                    icon="sound"
+                    onSelect={() => {
+                      close()
+                      readAloud(message.id, article.current)
+                    }}
+                  >
+                    {beingRead.value === message.id ? t.stopReading : t.readAloud}
+                  </MenuItem>
+                )}
+                <MenuItem
+                  icon="plus"
+                  onSelect={() => {
+                    close()
+                    void attempt(async () => go(['chat', (await forkChat(message.chat, {}, message.id)).id]))
+                  }}
+                >
+                  {t.forkHere}
+                </MenuItem>
+                <MenuItem
+                  icon="trash"
+                  danger
+                  onSelect={() => {
+                    close()
+                    void deleteMessage(message)
+                  }}
+                >
+                  {t.deleteMessage}
+                </MenuItem>
+              </>
             )}
           </Menu>
           {message.role === 'assistant' && <Figures message={message} />}
@@ -248,6 +275,17 @@ function Again({ message }: { message: Message }) {
         </Menu>
       )}
     </>
+  )
+}
+
+/** How many tokens an answer took, more exactly than there is room for below it. */
+function TokenNote({ timing: { promptTokens, cachedTokens, answerTokens, promptSpeed } }: { timing: Timing }) {
+  const t = texts.value
+  const took = t.tookTokens(formatNumber(promptTokens), formatNumber(cachedTokens), formatNumber(answerTokens))
+  return (
+    <p class="menu-note">
+      {took} {promptSpeed !== undefined && t.promptSpeed(formatNumber(promptSpeed))}
+    </p>
   )
 }
 

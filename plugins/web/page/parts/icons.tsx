@@ -26,6 +26,7 @@ const PATHS = {
   pause: 'M8 5v14M16 5v14',
   download: 'M12 4v11M7 10.5l5 5 5-5M5 20h14',
   eject: 'M5 15l7-9 7 9zM5 19h14',
+  sound: 'M4 10v4h3l5 4V6l-5 4zM15.5 9.5a4 4 0 0 1 0 5M18 7a7.5 7.5 0 0 1 0 10',
   columns: 'M4 5h16v14H4zM12 5v14',
   warning: 'M12 4l9 16H3zM12 10v4M12 17h.01',
   theme: 'M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16'

@@ -75,14 +75,17 @@ function PageMenu() {
       <input
         ref={picker}
         type="file"
-        accept="application/json,.json"
+        accept=".json,.jsonl,.zip"
+        multiple
         hidden
         aria-label={t.importChats}
         onChange={async event => {
           const field = event.currentTarget
-          const [file] = field.files ?? []
-          if (!file) return
-          await attempt(async () => notify(t.imported(await importChats(await file.text()))))
+          await attempt(async () => {
+            let count = 0
+            for (const file of field.files ?? []) count += await importChats(file)
+            notify(t.imported(count))
+          })
           field.value = ''
         }}
       />

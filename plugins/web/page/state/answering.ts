@@ -203,7 +203,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     if (choice?.finish_reason) change({ finish: choice.finish_reason }, true)
     if (event.usage) {
       const { prompt_tokens, completion_tokens, prompt_tokens_details } = event.usage
-      const speed = event.timings?.predicted_per_second
+      const { predicted_per_second: speed, prompt_per_second: promptSpeed } = event.timings ?? {}
       change(
         {
           timing: {
@@ -211,7 +211,8 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
             promptTokens: prompt_tokens,
             cachedTokens: prompt_tokens_details?.cached_tokens ?? 0,
             answerTokens: completion_tokens,
-            ...(speed !== undefined && { speed })
+            ...(speed !== undefined && { speed }),
+            ...(promptSpeed !== undefined && { promptSpeed })
           }
         },
         true
@@ -304,7 +305,7 @@ interface ChunkEvent {
     completion_tokens: number
     prompt_tokens_details?: { cached_tokens?: number }
   }
-  timings?: { predicted_per_second?: number }
+  timings?: { predicted_per_second?: number; prompt_per_second?: number }
   prompt_progress?: { total: number; processed: number }
   error?: { message: string; code?: string }
 }

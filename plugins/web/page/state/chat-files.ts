@@ -1,5 +1,8 @@
+import { texts } from '../texts/texts.ts'
 import { readAll, storeAll } from './chats.ts'
 import { branchTo, type Chat, type Message } from './conversation-tree.ts'
+import { type Preset, presets, takePresets } from './presets.ts'
+import { chatModels, defaultModel } from './server-state.ts'
 
 /** What an export holds: everything, so that nothing is lost by an import. */
 interface ChatFile {
@@ -7,6 +10,7 @@ interface ChatFile {
   version: 1
   chats: Chat[]
   messages: Message[]
+  presets?: readonly Preset[]
 }
 
 /** Offers a text as a file. */
@@ -28,7 +32,8 @@ export async function exportChats(id?: string): Promise<void> {
     corral: 'chats',
     version: 1,
     chats: all.chats.filter(chat => id === undefined || chat.id === id),
-    messages: all.messages.filter(({ chat }) => id === undefined || chat === id)
+    messages: all.messages.filter(({ chat }) => id === undefined || chat === id),
+    ...(id === undefined && { presets: presets.peek() })
   }
   download(`corral-chats-${today()}.json`, 'application/json', JSON.stringify(file, undefined, 2))
 }
@@ -51,20 +56,51 @@ const fileName = (title: string) =>
     .slice(0, 60) || 'chat'
 
 /**
- * Takes the chats of an export. Those that are here already are replaced.
+ * Takes the chats of a file: those of an export of this page, or of another program. Those that are here already are
+ * replaced.
  * @returns how many there were
- * @throws Error for what is no export
+ * @throws Error for a file that has none, or is broken
  */
-export async function importChats(text: string): Promise<number> {
-  const file = JSON.parse(text) as Partial<ChatFile>
-  if (file.corral !== 'chats' || !Array.isArray(file.chats) || !Array.isArray(file.messages)) {
-    throw new SyntaxError('corral: "chats"')
+export async function importChats(file: File): Promise<number> {
+  const bytes = new Uint8Array(await file.arrayBuffer())
+  const own = ownChatsOf(new TextDecoder().decode(bytes))
+  if (own) {
+    await storeAll(own)
+    takePresets(own.presets ?? [])
+    return own.chats.length
   }
+  const { foreignChatsOf } = await import('./foreign-chats.ts')
+  let found: ReturnType<typeof foreignChatsOf>
+  try {
+    found = foreignChatsOf(bytes, file.name)
+  } catch (error) {
+    throw new Error(`${texts.peek().noKnownChats(file.name)} (${(error as Error).message})`)
+  }
+  if (!found) throw new Error(texts.peek().noKnownChats(file.name))
+  const here = new Set(chatModels.peek().map(({ name }) => name))
+  // Who goes on with a chat has one of the models that are here answer.
+  const taken = found.chats.map(({ model, ...chat }) => ({
+    ...chat,
+    model: model !== undefined && here.has(model) ? model : defaultModel.peek()
+  }))
+  await storeAll({ chats: taken, messages: found.messages })
+  return taken.length
+}
+
+/** What an export of this page has; undefined for another file. @throws SyntaxError for one that was changed by hand */
+function ownChatsOf(text: string): ChatFile | undefined {
+  let file: Partial<ChatFile>
+  try {
+    file = JSON.parse(text)
+  } catch {
+    return undefined
+  }
+  if (file?.corral !== 'chats') return undefined
+  if (!Array.isArray(file.chats) || !Array.isArray(file.messages)) throw new SyntaxError('chats, messages')
   const isChat = ({ id, title, createdAt }: Chat) =>
     typeof id === 'string' && typeof title === 'string' && Number.isFinite(createdAt)
   const isMessage = ({ id, chat, role, content, at }: Message) =>
     [id, chat, role, content].every(field => typeof field === 'string') && Number.isFinite(at)
   if (!file.chats.every(isChat) || !file.messages.every(isMessage)) throw new SyntaxError('chats, messages')
-  await storeAll({ chats: file.chats, messages: file.messages })
-  return file.chats.length
+  return file as ChatFile
 }

@@ -9,6 +9,7 @@ import {
   titleOf,
   withDescendants
 } from './conversation-tree.ts'
+import { keepDraft } from './drafts.ts'
 import { newId } from './identifier.ts'
 
 /*
@@ -229,6 +230,7 @@ export async function deleteChat(id: string): Promise<void> {
   chats.value = rest
   for (const [message, { chat }] of dirty) if (chat === id) dirty.delete(message)
   open.delete(id)
+  keepDraft(id, '')
   if (database) {
     const write = database.transaction(['chats', 'messages'], 'readwrite')
     const keys = await write.objectStore('messages').index('chat').getAllKeys(id)
@@ -248,12 +250,12 @@ export async function readChat(id: string): Promise<{ chat: Chat; messages: Mess
   return chat && { chat, messages: (await database?.getAllFromIndex('messages', 'chat', id)) ?? [] }
 }
 
-/** A chat with the same messages on the branch that is shown. */
-export async function forkChat(id: string, change: Partial<Chat>): Promise<Chat> {
-  const { leaf: _leaf, ...from } = chats.peek().get(id)!
+/** A chat with the same messages on one branch. @param end the message that it ends with; by default of the branch shown */
+export async function forkChat(id: string, change: Partial<Chat>, end?: string): Promise<Chat> {
+  const { leaf, ...from } = chats.peek().get(id)!
   const fork = await createChat({ ...from, ...change })
   let parent: string | undefined
-  for (const message of branchTo(messagesOf(id), _leaf)) {
+  for (const message of branchTo(messagesOf(id), end ?? leaf)) {
     const { id: _id, at: _at, parent: _parent, stream: _stream, ...rest } = message
     const copy = await addMessage({ ...rest, chat: fork.id, ...(parent !== undefined && { parent }) })
     parent = copy.id

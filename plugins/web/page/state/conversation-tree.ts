@@ -49,6 +49,8 @@ export interface Timing {
   firstText?: number
   /** Tokens a second. */
   speed?: number
+  /** Tokens of the prompt a second, without those from a cache. */
+  promptSpeed?: number
 }
 
 export interface Message {

@@ -1,0 +1,34 @@
+import { signal } from '@preact/signals'
+
+/** Whether this browser has voices at all. */
+export const canSpeak = 'speechSynthesis' in globalThis
+
+/** The message that is read aloud; empty where none is. */
+export const beingRead = signal('')
+
+/**
+ * Reads a message by the browser's own voice, or stops where it is read already. Code and formulas are left out.
+ * @param shown where the message is shown
+ */
+export function readAloud(id: string, shown: HTMLElement | null): void {
+  const isStop = beingRead.peek() === id
+  speechSynthesis.cancel()
+  beingRead.value = isStop ? '' : id
+  if (isStop || !shown) return
+  const text = shown.querySelector(':scope > .markdown, .question-text')?.cloneNode(true) as HTMLElement | undefined
+  for (const part of text?.querySelectorAll('.code, .formula') ?? []) part.remove()
+  // Some voices stop in the midst of long texts, so that each part is said by itself.
+  const parts = [...(text?.children.length ? text.children : text ? [text] : [])]
+    .map(part => part.textContent.trim())
+    .filter(part => part !== '')
+  for (const [at, part] of parts.entries()) {
+    const spoken = new SpeechSynthesisUtterance(part)
+    if (at === parts.length - 1) {
+      spoken.onend = () => {
+        if (beingRead.peek() === id) beingRead.value = ''
+      }
+    }
+    speechSynthesis.speak(spoken)
+  }
+  if (parts.length === 0) beingRead.value = ''
+}
