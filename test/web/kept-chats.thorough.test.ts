@@ -13,6 +13,14 @@ const link = (page: Page) => page.getByRole('link', { name: QUESTION })
 const look = (page: Page) => page.evaluate("dispatchEvent(new Event('focus'))")
 const kept = async (): Promise<any[]> => (await corral.json('/api/conversations')).body.conversations
 
+/** Waits until the server keeps a chat with a message that has a text. @returns that message */
+const keptWith = (text: RegExp) =>
+  until(`${text} is kept`, async () => {
+    const [chat] = await kept()
+    const { body } = await corral.json(`/api/conversations/${chat?.id}`)
+    return body.document?.messages.find(({ content }: { content: string }) => text.test(content))
+  })
+
 /** Deletes the chat from the list at the side. */
 async function remove(page: Page): Promise<void> {
   await page.getByRole('button', { name: `More: ${QUESTION}` }).click()
@@ -24,20 +32,14 @@ t.test('chats follow a person; nothing that was said is lost', { skip: browser.s
   const one = await browser.open(t, corral.url)
   await ask(one.page, QUESTION)
   await ended(one.page)
-  const [first] = await until('it is kept', async () => {
-    const all = await kept()
-    return all.length > 0 ? all : undefined
-  })
-  const document = (await corral.json(`/api/conversations/${first.id}`)).body.document
-  t.match(document.messages.at(-1), { content: /Paris/ }, 'the whole answer, not its beginning')
-  t.notOk(document.messages.at(-1).state)
+  t.notOk((await keptWith(/Paris/)).state, 'the whole answer, not its beginning')
 
   const other = await browser.open(t, corral.url)
   await link(other.page).click()
   await answersOf(other.page).getByText('Paris').waitFor()
   await ask(other.page, 'What is 7 + 8?')
   await ended(other.page)
-  await until('it is kept too', async () => (await kept())[0].version > first.version)
+  await keptWith(/= 15/)
   await look(one.page)
   await answersOf(one.page).getByText('= 15').waitFor()
 
@@ -63,12 +65,12 @@ t.test('chats follow a person; nothing that was said is lost', { skip: browser.s
   // Deleted here, it is deleted for all.
   await remove(one.page)
   await until('it is gone', async () => (await kept()).length === 0)
-  t.strictSame(one.complaints, [])
+  t.strictSame(one.refusals, [])
   t.strictSame(other.complaints, [])
 })
 
 t.test('a server that has no room says so, and is tried again', { skip: browser.skip }, async t => {
-  const small = await startCorral(t, { config: config('  conversation_bytes: 1KiB\n') })
+  const small = await startCorral(t, { config: config('  conversation_bytes: 100B\n') })
   const { page } = await browser.open(t, small.url)
   await ask(page, QUESTION)
   await ended(page)
