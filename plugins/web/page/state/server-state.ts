@@ -74,17 +74,23 @@ function takeChange({ removed, set }: StateChange): void {
   records.value = next as Records
 }
 
-/** Milliseconds between two signs of the tab that reads the feed, and without any until another one does. */
+/** Milliseconds between two signs of the tab that reads the feed. */
 const SIGN = 1000
-const SILENCE = 3000
+/** Times without a sign until a tab asks for one; browsers slow the timers of tabs that are hidden, not their answers. */
+const ASK_AFTER = 2
+/** Times without a sign until a tab takes the feed over. */
+const READ_AFTER = 4
+/** Milliseconds for another tab to say that it reads the feed. */
+const ANSWER = 120
 /** Milliseconds until the feed is asked for again. */
 const RETRY = 1000
 
-type Sign =
-  | { from: string; kind: 'reading' | 'asking' }
-  | { from: string; kind: 'snapshot'; data: StateSnapshot }
-  | { from: string; kind: 'change'; data: StateChange }
-  | { from: string; kind: 'offline' }
+type Sign = { from: string } & (
+  | { kind: 'reading' | 'leaving' | 'offline' }
+  | { kind: 'asking'; hasNothing: boolean }
+  | { kind: 'snapshot'; data: StateSnapshot }
+  | { kind: 'change'; data: StateChange }
+)
 
 /** Follows the feed, by this tab or by another one, until the key changes. */
 function follow(usedKey: string): () => void {
@@ -92,23 +98,30 @@ function follow(usedKey: string): () => void {
   const from = newId()
   // Tabs with other keys may see other things.
   const channel = new BroadcastChannel(`corral-state ${base} ${digest(usedKey)}`)
-  let heard = -Infinity
-  let isReading = false
-  let reading = new AbortController()
+  /** How often a sign was missed. */
+  let missed = READ_AFTER
+  let reading: AbortController | undefined
   const post = (sign: Sign) => channel.postMessage(sign)
+  const ask = () => post({ from, kind: 'asking', hasNothing: connection.peek() !== 'online' })
   channel.onmessage = ({ data: sign }: MessageEvent<Sign>) => {
     if (sign.kind === 'asking') {
-      if (isReading && connection.peek() === 'online') post({ from, kind: 'snapshot', data: snapshot() })
-      else if (isReading) post({ from, kind: 'reading' })
+      if (reading && sign.hasNothing && connection.peek() === 'online')
+        post({ from, kind: 'snapshot', data: snapshot() })
+      else if (reading) post({ from, kind: 'reading' })
+      return
+    }
+    if (sign.kind === 'leaving') {
+      if (reading) return
+      missed = READ_AFTER
+      // The first one says so before the others begin.
+      setTimeout(beat, Math.random() * 5 * ANSWER)
       return
     }
     // Of two tabs that read, one stops.
-    if (isReading && sign.from > from) return
-    if (isReading) {
-      reading.abort()
-      isReading = false
-    }
-    heard = performance.now()
+    if (reading && sign.from > from) return
+    reading?.abort()
+    reading = undefined
+    missed = 0
     batch(() => {
       if (sign.kind === 'offline') connection.value = 'offline'
       if (sign.kind === 'snapshot') takeSnapshot(sign.data)
@@ -117,18 +130,31 @@ function follow(usedKey: string): () => void {
     })
   }
   const beat = () => {
-    if (isReading) post({ from, kind: 'reading' })
-    else if (performance.now() - heard > SILENCE) {
-      isReading = true
+    if (ended.signal.aborted) return
+    if (!reading && missed >= READ_AFTER) {
       reading = new AbortController()
       void read(AbortSignal.any([ended.signal, reading.signal]), post, from)
-    } else if (connection.peek() !== 'online') post({ from, kind: 'asking' })
+    }
+    if (reading) post({ from, kind: 'reading' })
+    else {
+      missed += 1
+      if (missed > ASK_AFTER || connection.peek() !== 'online') ask()
+    }
   }
-  post({ from, kind: 'asking' })
-  // Another tab that reads answers within this time.
-  const first = setTimeout(beat, 120)
+  /** Another tab goes on at once. */
+  const leave = () => {
+    if (!reading) return
+    reading.abort()
+    reading = undefined
+    post({ from, kind: 'leaving' })
+  }
+  addEventListener('pagehide', leave)
+  ask()
+  const first = setTimeout(beat, ANSWER)
   const timer = setInterval(beat, SIGN)
   return () => {
+    leave()
+    removeEventListener('pagehide', leave)
     ended.abort()
     clearTimeout(first)
     clearInterval(timer)
