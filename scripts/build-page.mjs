@@ -6,7 +6,7 @@ import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 
 /**
- * Builds the page for browsers into dist: its files by names with hashes, each also compressed, `files.json` with those
+ * Builds the page for browsers into dist: its files by names with hashes, each compressed in two ways, `files.json` with those
  * names, and `packages.json` with the npm packages that are in them.
  */
 export async function buildPage() {
@@ -33,7 +33,6 @@ export async function buildPage() {
   })
   const names = outputFiles.map(({ path }) => basename(path))
   for (const { path, contents } of outputFiles) {
-    writeFileSync(path, contents)
     writeFileSync(`${path}.gz`, gzipSync(contents, { level: 9 }))
     const quality = { [constants.BROTLI_PARAM_QUALITY]: 10, [constants.BROTLI_PARAM_SIZE_HINT]: contents.length }
     writeFileSync(`${path}.br`, brotliCompressSync(contents, { params: quality }))

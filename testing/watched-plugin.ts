@@ -13,7 +13,7 @@ export interface Added {
 }
 
 const DEFINITION = ['name', 'api', 'description', 'offers', 'needs', 'optional', 'options', 'setup']
-const OFFER = ['services', 'hooks', 'on', 'routes', 'start', 'check', 'reload', 'stop']
+const OFFER = ['services', 'hooks', 'on', 'routes', 'web', 'start', 'check', 'reload', 'stop']
 const ON = ['request', 'event', 'modelLoaded', 'modelUnloaded', 'pullFinished']
 
 /** The methods by which plugins add to services. */

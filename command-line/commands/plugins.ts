@@ -73,11 +73,12 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     if (report?.state !== 'active') throw new Error(report?.reason ?? 'it was not started')
     printText('ok    it is set up, registered and started beside the built-in plugins')
     if (added.unknownKeys.length > 0) throw new Error(`it has unknown keys: ${added.unknownKeys.join(', ')}`)
-    const { needs, services, routes, hooks } = report
+    const { needs, services, routes, hooks, web } = report
     const offers = {
       needs,
       services,
       routes,
+      page: web ? [`${web.title} (${web.path})`] : [],
       hooks,
       engines: added.providers.map(({ name }) => name),
       models: added.sources.flatMap(source => source.models().map(({ name }) => name)),

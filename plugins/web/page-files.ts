@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { brotliCompressSync, gzipSync } from 'node:zlib'
+import { promisify } from 'node:util'
+import { brotliCompressSync, gunzip, gzipSync } from 'node:zlib'
 import type { FastifyReply } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
@@ -27,15 +28,13 @@ const TYPES: Record<string, string> = {
   svg: 'image/svg+xml'
 }
 
+const GZIP = { name: 'gzip', end: '.gz', compress: gzipSync }
 /** How files were compressed when the page was built, the smallest first, and the ends of their names. */
-const ENCODINGS = [
-  { name: 'br', end: '.br', compress: brotliCompressSync },
-  { name: 'gzip', end: '.gz', compress: gzipSync }
-]
+const ENCODINGS = [{ name: 'br', end: '.br', compress: brotliCompressSync }, GZIP]
 
 const folder = join(packageRoot, 'dist', 'plugins', 'web', 'page')
 
-/** The page and its files, as `scripts/build-page.mjs` has left them: names with hashes, each compressed once. */
+/** The page and its files, as `scripts/build-page.mjs` has left them: names with hashes, each compressed once, and only so. */
 export class PageFiles {
   readonly #html: string
   readonly #names: ReadonlySet<string>
@@ -79,7 +78,8 @@ export class PageFiles {
       throw new CorralError('route_not_found', 'The page has no such file any more. Load the page again.')
     }
     const encoding = encodingFor(reply)
-    const body = await readFile(join(folder, name + (encoding?.end ?? '')))
+    const packed = await readFile(join(folder, name + (encoding ?? GZIP).end))
+    const body = encoding ? packed : await promisify(gunzip)(packed)
     return reply
       .type(TYPES[name.slice(name.lastIndexOf('.') + 1)]!)
       .headers({
