@@ -35,7 +35,8 @@ const OFFERED: Record<PluginKind, RegExp> = {
   engine: /^engines +my-engine\nmodels +my-engine\/parrot$/m,
   filter: /^hooks +request, event$/m,
   hub: /^hubs +my-hub \(corral pull my-hub:…\)$/m,
-  surface: /^routes +GET \/my-surface\/page, POST \/my-surface\/describe\npage +What can models do\? \(\/my-surface\/page\)$/m
+  surface:
+    /^routes +GET \/my-surface\/page, POST \/my-surface\/describe\npage +What can models do\? \(\/my-surface\/page\)$/m
 }
 
 t.test('corral plugin new makes plugins whose tests pass', async t => {
