@@ -64,11 +64,11 @@ t.test('clients beside a batch find a slot: lines make way, and are asked again'
     const text = await (await corral.send('/metrics', undefined, { local: true })).text()
     return Number(new RegExp(`^${name}\\{[^}]*tiny-chat[^}]*\\} (\\d+)`, 'm').exec(text)![1])
   }
-  /** A client that has begun to get its answer. */
-  const begun = async (text: string) => {
+  /** A client that has begun to get its answer, which is long enough for a look at the server meanwhile. */
+  const begun = async (text: string, tokens = 1000) => {
     const messages = [{ role: 'user' as const, content: text }]
     const stream = await client.chat.completions.create({
-      ...{ model: 'corral/tiny-chat', messages, max_tokens: 1000, stream: true as const },
+      ...{ model: 'corral/tiny-chat', messages, max_tokens: tokens, stream: true as const },
       ...{ ignore_eos: true }
     })
     const chunks = stream[Symbol.asyncIterator]()
@@ -82,7 +82,7 @@ t.test('clients beside a batch find a slot: lines make way, and are asked again'
       isRunning = false
       return reason
     }
-    return { ended: rest(), isRunning: () => isRunning }
+    return { ended: rest(), isRunning: () => isRunning, leave: () => stream.controller.abort() }
   }
   // As many clients at once as there are slots: the line that runs makes way.
   const both = await Promise.all([begun('one'), begun('two')])
@@ -105,15 +105,22 @@ t.test('clients beside a batch find a slot: lines make way, and are asked again'
     [],
     'the clients have all slots; no client waits, and no line is answered'
   )
+  t.same(await Promise.all(both.map(({ ended }) => ended)), ['length', 'length'])
+
+  const others = await Promise.all([begun('four', 4000), begun('five', 4000)])
   const third = begun('three')
   await until('a client that has to wait is counted', async () => (await figure('corral_requests_waiting')) === 1)
-  t.ok(areBothRunning(), 'it waits for clients')
-  t.same(await Promise.all([...both, await third].map(({ ended }) => ended)), ['length', 'length', 'length'])
+  t.ok(
+    others.every(({ isRunning }) => isRunning()),
+    'it waits for clients'
+  )
+  for (const { leave } of others) leave()
+  t.equal(await (await third).ended, 'length')
   t.ok((await answered()) < 12, 'the batch still goes on')
   const batch = await reaches(client, id, 'completed')
   t.same(batch.request_counts, { total: 12, completed: 12, failed: 0 })
   const { usage } = (await corral.json('/api/usage?by=model', undefined, { local: true })).body
-  t.equal(usage[0].requests, 15, 'what made way was booked once')
+  t.equal(usage[0].requests, 17, 'what made way was booked once')
 })
 
 t.test('a batch pauses while the server drains, and goes on afterwards', async t => {
