@@ -1,10 +1,12 @@
 /**
  * Runs compiled test files, each in a process of its own; prints a line for each, and what failed.
  *
- *     node dist/scripts/run-tests.js [--all | --thorough] [--jobs=N] [--timeout=SECONDS] [FILE OR FOLDER…]
+ *     node dist/scripts/run-tests.js [--all | --thorough] [--jobs=N] [--timeout=SECONDS] [--within=SECONDS [--first=N]]
+ *                                    [FILE OR FOLDER…]
  *
  * Without paths it runs the everyday tests; with --all the thorough ones too, with ten times as many random
- * trials; with --thorough only these.
+ * trials; with --thorough only these. With --within it starts no file after that time and names those that it left out;
+ * --first says at which one it begins, so that all can have their turn.
  * The command `tap` can run each file as well, but it makes every Node.js process below a test record all that it
  * loads, which doubles the time that a corral takes to start.
  */
@@ -37,7 +39,9 @@ const { values: flags, positionals: paths } = parseArgs({
     thorough: { type: 'boolean', default: false },
     // One more than there are processors: most tests wait for other processes now and then.
     jobs: { type: 'string', default: String(availableParallelism() + 1) },
-    timeout: { type: 'string', default: TIMEOUT }
+    timeout: { type: 'string', default: TIMEOUT },
+    within: { type: 'string', default: 'Infinity' },
+    first: { type: 'string', default: '0' }
   },
   allowPositionals: true
 })
@@ -140,12 +144,16 @@ function failuresIn(output: string): string {
 }
 
 const begun = performance.now()
-const waiting = chosenFiles().sort()
+const files = chosenFiles().sort()
+const first = Number(flags.first) % files.length
+const waiting = [...files.slice(first), ...files.slice(0, first)]
+/** Whether another file may be started. */
+const isInTime = () => performance.now() - begun < Number(flags.within) * 1000
 const results: Result[] = []
 rmSync(outputs, { recursive: true, force: true })
 
 async function work(): Promise<void> {
-  for (let file = waiting.shift(); file !== undefined; file = waiting.shift()) {
+  for (let file = isInTime() && waiting.shift(); file; file = isInTime() && waiting.shift()) {
     const result = await runFile(file)
     results.push(result)
     const { name, passed, assertions, skipped, milliseconds } = result
@@ -158,6 +166,7 @@ async function work(): Promise<void> {
 }
 await Promise.all(Array.from({ length: Math.max(1, Number(flags.jobs)) }, work))
 
+for (const file of waiting) console.log(`- ${relative(tests, file)} is left out: the time is over`)
 const failed = results.filter(({ passed }) => !passed)
 for (const { name, output } of failed) console.log(`\n✘ ${name}\n${failuresIn(output)}`)
 const assertions = results.reduce((sum, result) => sum + result.assertions, 0)
