@@ -34,7 +34,7 @@ export async function setOptions(page: Page, fields: Record<string, string>): Pr
   const dialog = page.getByRole('dialog')
   await dialog.locator('details').evaluate(details => details.setAttribute('open', ''))
   for (const [name, value] of Object.entries(fields)) await dialog.locator(`[name=${name}]`).fill(value)
-  await dialog.getByRole('button', { name: 'Save' }).click()
+  await dialog.getByRole('button', { name: 'Save', exact: true }).click()
   await dialog.waitFor({ state: 'hidden' })
 }
 

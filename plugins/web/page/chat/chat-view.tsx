@@ -14,6 +14,7 @@ import {
   openChat
 } from '../state/chats.ts'
 import { type Attachment, branchTo, isUnderWay, type Message } from '../state/conversation-tree.ts'
+import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
 import { type Preset, presets, type Settings } from '../state/presets.ts'
 import { go, linkTo } from '../state/route.ts'
@@ -120,7 +121,7 @@ function NewChat() {
         <h1>{t.greeting}</h1>
         {connection.value === 'online' && chatModels.value.length === 0 && (
           <p class="quiet">
-            {t.noModels} <a href={linkTo('models', 'get')}>{t.getModel}</a>
+            {t.noModels} {may('operator') && <a href={linkTo('models', 'get')}>{t.getModel}</a>}
           </p>
         )}
       </div>

@@ -246,7 +246,11 @@ function PullLine({ pull }: { pull: PullReply }) {
           </ul>
         </details>
       )}
-      {state === 'failed' && <a href={linkTo('models', 'get', pull.model)}>{t.look}</a>}
+      {state === 'failed' && (
+        <a class="button" href={linkTo('models', 'get', pull.model)}>
+          {t.look}
+        </a>
+      )}
     </li>
   )
 }

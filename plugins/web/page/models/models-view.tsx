@@ -36,7 +36,7 @@ export function ModelsView({ path }: { path: string[] }) {
             </a>
           )}
         </nav>
-        {tab === 'get' && may('operator') ? <GetModels wanted={path[1]} /> : <ModelsHere />}
+        {tab === 'get' && may('operator') ? <GetModels key={path[1]} wanted={path[1]} /> : <ModelsHere />}
       </div>
     </main>
   )

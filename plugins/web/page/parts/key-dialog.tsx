@@ -7,7 +7,7 @@ export function KeyDialog() {
   const t = texts.value
   const [text, setText] = useState('')
   return (
-    <div class="key-dialog">
+    <div class="key-dialog" role="dialog" aria-modal="true" aria-label={t.keyTitle}>
       <form
         class="dialog-body"
         onSubmit={event => {

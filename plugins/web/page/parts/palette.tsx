@@ -1,6 +1,7 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { changeChat, chats } from '../state/chats.ts'
+import { may } from '../state/me.ts'
 import { sidebarHidden, theme } from '../state/preferences.ts'
 import { go, route } from '../state/route.ts'
 import { chatModels } from '../state/server-state.ts'
@@ -34,7 +35,9 @@ export function Palette({ onClose }: { onClose: () => void }) {
   const commands: Entry[] = [
     { id: 'new', icon: 'plus', text: t.newChat, keys: 'Ctrl Shift O', run: () => go(['chat']) },
     { id: 'models', icon: 'models', text: t.models, run: () => go(['models']) },
-    { id: 'get', icon: 'download', text: t.getModel, run: () => go(['models', 'get']) },
+    ...(may('operator')
+      ? [{ id: 'get', icon: 'download' as const, text: t.getModel, run: () => go(['models', 'get']) }]
+      : []),
     { id: 'server', icon: 'server', text: t.server, run: () => go(['server']) },
     { id: 'playground', icon: 'playground', text: t.playground, run: () => go(['playground']) },
     {

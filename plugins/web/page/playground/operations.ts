@@ -1,3 +1,5 @@
+import type { Me } from '../state/me.ts'
+
 /** A route of the API document, as far as a request is made of it. */
 export interface Operation {
   id: string
@@ -6,6 +8,8 @@ export interface Operation {
   tag: string
   summary: string
   description: string
+  /** That its caller needs. */
+  role: Me['role']
   /** Names of what stands in the path and behind it. */
   parameters: { name: string; in: 'path' | 'query'; isRequired: boolean; description: string }[]
   /** An example of its body, in JSON; undefined where it has none. */
@@ -21,6 +25,7 @@ interface ApiOperation {
   description?: string
   tags?: string[]
   parameters?: { name: string; in: string; required?: boolean; description?: string }[]
+  'x-corral-role'?: Me['role']
   requestBody?: { content?: Record<string, { example?: unknown; examples?: Record<string, { value?: unknown }> }> }
 }
 
@@ -43,6 +48,7 @@ export function operationsOf({ paths }: ApiDocument): Operation[] {
         tag: operation.tags?.[0] ?? '',
         summary: operation.summary ?? path,
         description: operation.description ?? '',
+        role: operation['x-corral-role'] ?? 'user',
         parameters: (operation.parameters ?? [])
           .filter(({ in: place }) => place === 'path' || place === 'query')
           .map(parameter => ({

@@ -2,6 +2,7 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
 import { type ApiError, ask, base, key, send } from '../state/api.ts'
+import { may } from '../state/me.ts'
 import { noteRequest, recentRequests } from '../state/recent-requests.ts'
 import { go } from '../state/route.ts'
 import { texts } from '../texts/texts.ts'
@@ -13,11 +14,13 @@ const FIRST = 'chat'
 /** Any request of the API: filled in, sent from here, shown as code. */
 export function PlaygroundView({ path }: { path: string[] }) {
   const t = texts.value
-  const [operations, setOperations] = useState<Operation[] | undefined>(undefined)
+  const [all, setAll] = useState<Operation[] | undefined>(undefined)
+  // What others may do would only be refused.
+  const operations = all?.filter(({ role }) => may(role))
   const [fault, setFault] = useState('')
   useEffect(() => {
     ask<Parameters<typeof operationsOf>[0]>('GET', 'openapi.json').then(
-      document => setOperations(operationsOf(document)),
+      document => setAll(operationsOf(document)),
       error => setFault(error.message)
     )
   }, [key.value])
