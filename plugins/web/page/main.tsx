@@ -1,6 +1,7 @@
 import { effect } from '@preact/signals'
 import { showApp } from './app.tsx'
 import { notify } from './parts/controls.tsx'
+import { formatNumber } from './parts/formats.ts'
 import { openChats } from './state/chats.ts'
 import { keepChats } from './state/kept-chats.ts'
 import { followMe, me } from './state/me.ts'
@@ -14,6 +15,9 @@ followServer()
 followMe()
 showApp()
 if (fault) notify(fault, true)
+// The first number that browsers format takes them longer than a frame: not at the end of an answer.
+const idle = globalThis.requestIdleCallback ?? setTimeout
+idle(() => formatNumber(0))
 // Where the server is away, the chats of whoever was here last are shown.
 await new Promise<void>(resolve => {
   effect(() => {

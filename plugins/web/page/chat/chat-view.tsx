@@ -2,6 +2,7 @@ import { type Signal, useComputed, useSignal, useSignalEffect } from '@preact/si
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
+import { useGradually } from '../parts/use-gradually.ts'
 import { resumeAnswers, say } from '../state/answering.ts'
 import {
   changeChat,
@@ -235,6 +236,9 @@ function OldChat(props: {
 /** Characters of an answer that screen readers say by themselves. */
 const SAID = 400
 
+/** Messages of a chat that are shown at once, the last ones, and more before them in each frame that follows. */
+const MESSAGES_A_FRAME = 10
+
 /** Pixels from the end within which a reader follows what comes. */
 const FOLLOW_DISTANCE = 40
 
@@ -249,9 +253,13 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     for (const [id, message] of opened.value.messages) messages.set(id, message.peek())
     return branchTo(messages, leaf).map(message => opened.value.messages.get(message.id)!)
   })
+  const count = useGradually(branch.value.length, MESSAGES_A_FRAME)
   const shown = useMemo(
-    () => branch.value.map(message => <MessageView key={message.peek().id} message={message} opened={opened} />),
-    [branch.value]
+    () =>
+      branch.value
+        .slice(-count)
+        .map(message => <MessageView key={message.peek().id} message={message} opened={opened} />),
+    [branch.value, count]
   )
   const last = useComputed(() => branch.value.at(-1)?.value)
   const lastTop = useRef(0)
@@ -269,11 +277,13 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     }
     answering.current = isBusy ? message.id : ''
   })
-  useSignalEffect(() => {
-    // Whatever comes into the last message moves the end.
-    last.value
-    if (isFollowing.peek()) requestAnimationFrame(toEnd)
-  })
+  const column = useRef<HTMLDivElement>(null)
+  useEffect(() => {
+    // Once it is laid out, whatever has made it longer: the end is known then without another layout.
+    const observer = new ResizeObserver(() => isFollowing.peek() && toEnd())
+    observer.observe(column.current!)
+    return () => observer.disconnect()
+  }, [])
   return (
     <>
       <div
@@ -290,7 +300,9 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
           lastTop.current = scrollTop
         }}
       >
-        <div class="messages-column">{shown}</div>
+        <div class="messages-column" ref={column}>
+          {shown}
+        </div>
       </div>
       {!isFollowing.value && (
         <button type="button" class="to-end" onClick={toEnd} aria-label={t.toEnd} title={t.toEnd}>

@@ -58,52 +58,94 @@ const TOO_DEEP = new RegExp(
 /** A space without width, behind which nothing begins. */
 const tame = (text: string) => text.replace(TOO_DEEP, '$1\u200b')
 
-/** Tokens that a text's end may still change: the last one, and the one before it. */
+/** Blocks that a text's end may still change: the last one, and the one before it. */
 const UNFINISHED = 2
+/** Characters after which a part is full: about a screen. */
+const PART_SIZE = 1500
+/** A line that may say where `[links]` of other lines lead. */
+const LINK_DEFINITION = /^[ \t>]*\[[^\]\n]+\]:/m
+
+/** Blocks that follow each other, about a screen of them. */
+export type Part = readonly Token[]
 
 /**
- * The blocks of a Markdown text that grows: only its end is read again. Blocks that are done stay the same objects, so
- * that what shows them need not be made anew.
+ * The blocks of a Markdown text that grows, in parts. Only the text's end is read again; a part or a block that is done
+ * stays the same object, so that what shows it need not be looked at again.
  */
 export class MarkdownBlocks {
   #text = ''
-  #blocks: Token[] = []
-  /** Characters that the blocks which cannot change any more cover. */
-  #settled = 0
+  #isComplete = false
+  /** Parts that cannot change any more. */
+  #done: Part[] = []
+  /** Blocks after them that cannot change any more, and those that may. */
+  #settled: Token[] = []
+  #tail: Token[] = []
+  /** Characters of the text before the tail. */
+  #length = 0
+  /** All parts. */
+  #parts: Part[] = []
 
-  /**
-   * The blocks of a text.
-   * @param isComplete whether nothing follows; it is read once more as a whole then, since a link may be defined at its end
-   */
-  update(written: string, isComplete: boolean): readonly Token[] {
-    const text = tame(written)
-    if (isComplete) {
-      if (text !== this.#text || this.#settled !== text.length) this.#blocks = merge(this.#blocks, lexer(text))
-      this.#settled = text.length
-    } else {
-      if (!text.startsWith(this.#text)) {
-        this.#settled = 0
-        this.#blocks = []
-      }
-      const kept: Token[] = []
-      let length = 0
-      for (const block of this.#blocks) {
-        if (length + block.raw.length > this.#settled) break
-        kept.push(block)
-        length += block.raw.length
-      }
-      const tail = lexer(text.slice(length))
-      const blocks = [...kept, ...merge(this.#blocks.slice(kept.length), tail)]
-      this.#blocks = blocks
-      this.#settled = blocks.slice(0, -UNFINISHED).reduce((sum, { raw }) => sum + raw.length, 0)
+  /** The parts of a text. @param isComplete whether nothing follows */
+  update(written: string, isComplete: boolean): readonly Part[] {
+    const text = written.replace(/\r\n?/g, '\n')
+    if (text === this.#text && isComplete === this.#isComplete) return this.#parts
+    // Where links lead may be said by the last line.
+    if (!text.startsWith(this.#text) || (isComplete && LINK_DEFINITION.test(text))) {
+      this.#done = []
+      this.#settled = []
+      this.#tail = []
+      this.#length = 0
     }
     this.#text = text
-    return this.#blocks
+    this.#isComplete = isComplete
+    this.#tail = withKnown(this.#tail, lexer(tame(text.slice(this.#length))))
+    this.#settle()
+    const open = cut([...this.#settled, ...this.#tail])
+    while (open.length > 1 && open[0]!.length <= this.#settled.length) {
+      const part = open.shift()!
+      this.#done.push(part)
+      this.#settled.splice(0, part.length)
+    }
+    this.#parts = [...this.#done, ...open]
+    return this.#parts
+  }
+
+  #settle(): void {
+    let count = 0
+    let at = this.#length
+    // A block that does not stand in the text as it was read does not tell where the next one begins.
+    for (const { raw } of this.#tail.slice(0, -UNFINISHED)) {
+      if (!this.#text.startsWith(raw, at)) break
+      at += raw.length
+      count += 1
+    }
+    this.#settled.push(...this.#tail.splice(0, count))
+    this.#length = at
   }
 }
 
+/**
+ * Cuts blocks into parts. A part ends some blocks after it is full: those that may still change, and are shown in it
+ * already, stay in it.
+ */
+function cut(blocks: readonly Token[]): Token[][] {
+  const parts: Token[][] = [[]]
+  let size = 0
+  let more = UNFINISHED
+  for (const block of blocks) {
+    if (size >= PART_SIZE && more-- === 0) {
+      parts.push([])
+      size = 0
+      more = UNFINISHED
+    }
+    parts.at(-1)!.push(block)
+    size += block.raw.length
+  }
+  return parts
+}
+
 /** The new blocks, with those of before where they are the same. */
-function merge(before: readonly Token[], now: readonly Token[]): Token[] {
+function withKnown(before: readonly Token[], now: readonly Token[]): Token[] {
   return now.map((block, index) => {
     const known = before[index]
     return known && known.raw === block.raw && known.type === block.type ? known : block

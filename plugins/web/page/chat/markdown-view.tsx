@@ -3,8 +3,9 @@ import type { Token, Tokens } from 'marked'
 import { type ComponentChild, Fragment, type JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
+import { useGradually } from '../parts/use-gradually.ts'
 import { texts } from '../texts/texts.ts'
-import type { FormulaToken, MarkdownBlocks } from './markdown-blocks.ts'
+import type { FormulaToken, MarkdownBlocks, Part } from './markdown-blocks.ts'
 
 /** What reads Markdown, which is loaded when it is first needed. */
 const reader = signal<typeof MarkdownBlocks | undefined>(undefined)
@@ -30,24 +31,45 @@ export function Markdown({ text, isComplete }: { text: string; isComplete: boole
     )
   }
   blocks.current ??= new Reader()
-  const tokens = blocks.current.update(text, isComplete)
+  return <Parts parts={blocks.current.update(text, isComplete)} isComplete={isComplete} />
+}
+
+/** Parts of a text that are shown at once, the last ones, and more before them in each frame that follows. */
+const PARTS_A_FRAME = 4
+
+function Parts({ parts, isComplete }: { parts: readonly Part[]; isComplete: boolean }) {
+  const count = useGradually(parts.length, PARTS_A_FRAME)
+  const shown = parts.map((part, index) => partOf(part, index, isComplete || index < parts.length - 1))
   return (
     <div class="markdown" dir="auto">
-      {tokens.map((token, index) => nodeOf(token, index, isComplete || index < tokens.length - 1, 0))}
+      {shown.slice(-count)}
     </div>
   )
 }
 
-/** The nodes of blocks. One that is the same object as before is not looked at again, neither by us nor by Preact. */
-const known = new WeakMap<Token, { isComplete: boolean; node: ComponentChild }>()
+/**
+ * The nodes of parts and blocks. What is the same object as before is not looked at again, neither by us nor by Preact;
+ * browsers lay out only the parts that are seen.
+ */
+const known = new WeakMap<object, { isComplete: boolean; node: ComponentChild }>()
 
-function nodeOf(token: Token, key: number, isComplete: boolean, depth: number): ComponentChild {
-  const before = known.get(token)
+function remembered(of: object, isComplete: boolean, make: () => ComponentChild): ComponentChild {
+  const before = known.get(of)
   if (before?.isComplete === isComplete) return before.node
-  const node = <Fragment key={key}>{blockOf(token, isComplete, depth)}</Fragment>
-  known.set(token, { isComplete, node })
+  const node = make()
+  known.set(of, { isComplete, node })
   return node
 }
+
+const partOf = (part: Part, key: number, isComplete: boolean) =>
+  remembered(part, isComplete, () => (
+    <div key={key} class="part">
+      {part.map((block, index) => nodeOf(block, isComplete || index < part.length - 1, 0))}
+    </div>
+  ))
+
+const nodeOf = (token: Token, isComplete: boolean, depth: number) =>
+  remembered(token, isComplete, () => <Fragment>{blockOf(token, isComplete, depth)}</Fragment>)
 
 /** Nodes in each other that are shown; browsers run out of stack on thousands. */
 const DEEPEST = 40
@@ -86,7 +108,7 @@ function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChi
 }
 
 const blocks = (tokens: Token[] | undefined, isComplete: boolean, depth: number) =>
-  tokens?.map((token, index) => nodeOf(token, index, isComplete, depth + 1))
+  tokens?.map(token => nodeOf(token, isComplete, depth + 1))
 
 function listOf({ ordered, start, items }: Tokens.List, isComplete: boolean, depth: number): JSX.Element {
   const rows = items.map((item, index) => (
@@ -210,30 +232,51 @@ function Formula({ text, isDisplayed }: { text: string; isDisplayed: boolean }) 
   )
 }
 
-/** Milliseconds between two times that code which still grows is coloured. */
+/** Milliseconds between two times that code which still grows is coloured, and that colours take of a frame. */
 const COLOUR_INTERVAL = 300
+const COLOUR_BUDGET = 4
+
+/** The beginning of a code in its colours. What has them already is not looked at again. */
+function useColours(code: string, language: string, isComplete: boolean): { text: string; nodes: ComponentChild[] } {
+  const [coloured, setColoured] = useState({ text: '', nodes: [] as ComponentChild[] })
+  const settled = useRef(coloured)
+  const last = useRef(performance.now())
+  useEffect(() => {
+    // It is there when the first lines are, and a frame need not both make it ready and use it.
+    if (language) void import('./code-colours.ts').catch(() => undefined)
+  }, [language])
+  useEffect(() => {
+    if (!language) return
+    let timer: ReturnType<typeof setTimeout> | undefined
+    const work = async () => {
+      const { colourPiece } = await import('./code-colours.ts')
+      if (timer === undefined) return
+      const began = performance.now()
+      let now = code.startsWith(settled.current.text) ? settled.current : { text: '', nodes: [] }
+      while (now.text.length < code.length && performance.now() - began < COLOUR_BUDGET) {
+        const piece = colourPiece(code.slice(now.text.length), language, isComplete)
+        if (!piece) return
+        const { length, nodes, isSettled } = piece
+        const text = code.slice(0, now.text.length + length)
+        now = { text, nodes: [...now.nodes, isSettled ? <span class="code-piece">{nodes}</span> : nodes] }
+        if (isSettled) settled.current = now
+      }
+      last.current = performance.now()
+      setColoured(now)
+      if (now.text.length < code.length) timer = setTimeout(work)
+    }
+    timer = setTimeout(work, isComplete ? 0 : Math.max(0, last.current + COLOUR_INTERVAL - performance.now()))
+    return () => {
+      clearTimeout(timer)
+      timer = undefined
+    }
+  }, [code, language, isComplete])
+  return code.startsWith(coloured.text) ? coloured : { text: '', nodes: [] }
+}
 
 function CodeBlock({ code: { text, lang }, isComplete }: { code: Tokens.Code; isComplete: boolean }) {
   const language = lang?.trim().split(/\s+/, 1)[0] ?? ''
-  const [coloured, setColoured] = useState<{ text: string; nodes: ComponentChild[] } | undefined>(undefined)
-  const last = useRef(0)
-  useEffect(() => {
-    if (!language) return
-    let isGone = false
-    const wait = isComplete ? 0 : Math.max(0, last.current + COLOUR_INTERVAL - performance.now())
-    const timer = setTimeout(async () => {
-      const { colour } = await import('./code-colours.ts')
-      last.current = performance.now()
-      const nodes = colour(text, language)
-      if (!isGone && nodes) setColoured({ text, nodes })
-    }, wait)
-    return () => {
-      isGone = true
-      clearTimeout(timer)
-    }
-  }, [text, language, isComplete])
-  // What has come since it was coloured follows without colours.
-  const shown = coloured && text.startsWith(coloured.text) ? coloured : undefined
+  const coloured = useColours(text, language, isComplete)
   return (
     <figure class="code" dir="ltr">
       <figcaption>
@@ -242,8 +285,9 @@ function CodeBlock({ code: { text, lang }, isComplete }: { code: Tokens.Code; is
       </figcaption>
       <pre tabIndex={0}>
         <code>
-          {shown?.nodes}
-          {shown ? text.slice(shown.text.length) : text}
+          {coloured.nodes}
+          {/* What has come since it was coloured follows without colours. */}
+          {text.slice(coloured.text.length)}
         </code>
       </pre>
     </figure>

@@ -1,20 +1,30 @@
 import { shownLanguage } from '../texts/texts.ts'
 
+/** Formats by language and options: to make one takes longer than all that it formats. */
+const formats = new Map<string, Intl.NumberFormat>()
+
+function format(value: number, options: Intl.NumberFormatOptions): string {
+  const key = shownLanguage.value + JSON.stringify(options)
+  const format = formats.get(key) ?? new Intl.NumberFormat(shownLanguage.value, options)
+  formats.set(key, format)
+  return format.format(value)
+}
+
 /** Bytes as people read them, such as 1.2 GB. */
 export function formatSize(bytes: number): string {
   const units = ['byte', 'kilobyte', 'megabyte', 'gigabyte', 'terabyte']
   const step = bytes < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(bytes) / 3))
   const value = bytes / 1000 ** step
-  return new Intl.NumberFormat(shownLanguage.value, {
+  return format(value, {
     style: 'unit',
     unit: units[step]!,
     unitDisplay: 'short',
     maximumFractionDigits: value < 10 && step > 0 ? 1 : 0
-  }).format(value)
+  })
 }
 
 export function formatNumber(value: number, digits = 0): string {
-  return new Intl.NumberFormat(shownLanguage.value, { maximumFractionDigits: digits }).format(value)
+  return format(value, { maximumFractionDigits: digits })
 }
 
 /** A duration, such as 0.3 s or 4 min. @param ms milliseconds */
@@ -22,12 +32,12 @@ export function formatDuration(ms: number): string {
   const seconds = ms / 1000
   const [value, unit] =
     seconds < 90 ? [seconds, 'second'] : seconds < 5400 ? [seconds / 60, 'minute'] : [seconds / 3600, 'hour']
-  return new Intl.NumberFormat(shownLanguage.value, {
+  return format(value as number, {
     style: 'unit',
     unit: unit as string,
     unitDisplay: 'short',
     maximumFractionDigits: seconds < 10 ? 1 : 0
-  }).format(value as number)
+  })
 }
 
 /** How long ago something was, such as yesterday; empty where that is not known. @param at epoch milliseconds */

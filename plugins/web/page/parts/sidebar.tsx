@@ -1,4 +1,5 @@
-import { useSignal } from '@preact/signals'
+import { useComputed, useSignal } from '@preact/signals'
+import type { ComponentChild } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { key } from '../state/api.ts'
 import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
@@ -11,6 +12,7 @@ import { LANGUAGES, loadLanguage, shownLanguage, texts } from '../texts/texts.ts
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
 import { Icon, type IconName } from './icons.tsx'
 import { useFoundChats } from './use-found-chats.ts'
+import { useGradually } from './use-gradually.ts'
 
 /** The views and the chats; on narrow screens behind a button. */
 export function Sidebar() {
@@ -54,11 +56,7 @@ export function Sidebar() {
             }}
           />
         )}
-        <ul class="chat-list">
-          {found.map(chat => (
-            <ChatLine key={chat.id} chat={chat} />
-          ))}
-        </ul>
+        <ChatList key={wanted.value} chats={found} />
         {chats.value.size === 0 && <p class="sidebar-note">{t.noChats}</p>}
         <PageMenu />
       </aside>
@@ -194,11 +192,29 @@ function ViewLink({ view, icon, text }: { view: string; icon: IconName; text: st
   )
 }
 
+/** Lines that are shown at once, and more in each frame that follows. */
+const LINES_A_FRAME = 100
+
+function ChatList({ chats }: { chats: readonly Chat[] }) {
+  const count = useGradually(chats.length, LINES_A_FRAME)
+  return <ul class="chat-list">{chats.slice(0, count).map(lineOf)}</ul>
+}
+
+/** The lines of chats: one whose chat is the same as before is not looked at again. */
+const lines = new WeakMap<Chat, ComponentChild>()
+
+function lineOf(chat: Chat): ComponentChild {
+  const line = lines.get(chat) ?? <ChatLine key={chat.id} chat={chat} />
+  lines.set(chat, line)
+  return line
+}
+
 function ChatLine({ chat }: { chat: Chat }) {
   const t = texts.value
   const [state, setState] = useState<'' | 'renaming' | 'deleting'>('')
   const title = chat.title || t.untitled
-  const isCurrent = route.value[0] === 'chat' && route.value[1] === chat.id
+  // Of a thousand lines only those that it concerns are looked at when another chat is opened.
+  const isCurrent = useComputed(() => route.value[0] === 'chat' && route.value[1] === chat.id).value
   if (state === 'renaming') {
     return (
       <li>

@@ -118,6 +118,11 @@ export async function resumeAnswers(chatId: string): Promise<void> {
 
 const pause = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
+/** Characters that a frame takes: far more than models write in one, and less than makes one late. */
+const MOST_A_FRAME = 500
+/** Milliseconds of a frame. */
+const FRAME = 16
+
 /** What has come and is not shown yet. */
 interface Pending {
   content: string
@@ -244,7 +249,16 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
         const dropped = Number(response.headers.get('x-corral-dropped-messages') ?? 0)
         if (dropped > 0) change({ dropped }, true)
         let isDone = false
-        for await (const items of streamOf(response, stopped)) for (const item of items) isDone = take(item) || isDone
+        for await (const items of streamOf(response, stopped)) {
+          for (const item of items) {
+            isDone = take(item) || isDone
+            // An answer that is taken up again comes all at once.
+            while (pending.content.length + pending.thinking.length > MOST_A_FRAME) {
+              await pause(FRAME)
+              if (document.hidden) show()
+            }
+          }
+        }
         if (isDone) break
         throw new ApiError('The connection was lost.', 0, 'connection_lost')
       } catch (error) {
