@@ -4,8 +4,8 @@
  * - `conversion-python`: a Python that can run llama.cpp's converter, with its path in `path.json`. On Debian and Ubuntu,
  *   as root, the system's own torch is used, which is small and without CUDA; elsewhere, and with `--full`, the
  *   environment is made as corral itself makes it for its users.
- * - `clients-python`: the vendors' clients, the fuzzer and what llama.cpp's own tests need, each set of versions as it is
- *   committed, in an environment of its own. `--only SET` installs that alone.
+ * - `clients-python`: the vendors' clients, the fuzzer, vLLM's router and what llama.cpp's own tests need, each set of
+ *   versions as it is committed, in an environment of its own. `--only SET` installs that alone.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -22,7 +22,7 @@ const pathFile = join(conversion, 'path.json')
 const clients = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
 /** What the thorough tests need; `frameworks` and `llama-server` belong to long ones. */
-const SETS = ['vendors', 'litellm', 'schemathesis']
+const SETS = ['vendors', 'litellm', 'schemathesis', ...(process.platform === 'linux' ? ['vllm-router'] : [])]
 /** Installs many packages in a tenth of pip's time. */
 const UV = 'uv==0.13.9'
 const OLDEST = [3, 11]

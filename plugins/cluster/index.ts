@@ -37,7 +37,11 @@ const options = Type.Object(
         }),
         port: Type.Integer({ default: 11435, minimum: 1, maximum: 65535, description: 'Where it is no SRV record' }),
         tls: Type.Boolean({ default: false, description: 'They are reached by HTTPS' }),
-        key: Type.String({ default: '', writeOnly: true, description: 'The key of an operator at each of them' }),
+        key: Type.String({
+          default: '',
+          writeOnly: true,
+          description: 'The key of an operator at each of them; empty uses CORRAL_CLUSTER_KEY'
+        }),
         interval: Timeout({ default: '10s', description: 'Time between two lookups' })
       },
       { additionalProperties: false, description: 'Members by their DNS name' }
@@ -110,6 +114,7 @@ function configuredSources({ members, dns }: Options): MemberSource[] {
       }
     })
   }
-  if (dns.name !== '') sources.push(dnsSource({ ...dns, interval: parseDuration(dns.interval)! }))
+  const key = dns.key || (process.env.CORRAL_CLUSTER_KEY ?? '')
+  if (dns.name !== '') sources.push(dnsSource({ ...dns, key, interval: parseDuration(dns.interval)! }))
   return sources
 }

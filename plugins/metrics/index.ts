@@ -11,11 +11,12 @@ import { freeSpace } from '../../core/system/disk-space.ts'
 const PATH = '/metrics'
 const LISTEN = { setting: 'metrics.listen', served: 'Metrics are', path: PATH, example: 9464 }
 
-const route = nativeRoute('Server', 'getMetrics', 'Metrics for Prometheus', {
-  role: 'operator',
-  description: 'In the text format of Prometheus 0.0.4. docs/monitoring.md lists them.',
-  response: { 200: { description: 'The metrics', content: { 'text/plain': { schema: Type.String() } } } }
-})
+const route = (isPublic: boolean) =>
+  nativeRoute('Server', 'getMetrics', 'Metrics for Prometheus', {
+    role: isPublic ? 'anyone' : 'operator',
+    description: 'In the text format of Prometheus 0.0.4. docs/monitoring.md lists them.',
+    response: { 200: { description: 'The metrics', content: { 'text/plain': { schema: Type.String() } } } }
+  })
 
 export default definePlugin({
   name: 'metrics',
@@ -31,6 +32,11 @@ export default definePlugin({
         title: 'an address with a port such as 127.0.0.1:9464',
         description:
           'Additional address for /metrics alone, such as 127.0.0.1:9464, where programs of this machine need no key; empty is none'
+      }),
+      public: Type.Boolean({
+        default: false,
+        description:
+          'Whether /metrics needs no key, for routers and scrapers that send none: names of models and of keys are in it'
       })
     },
     { additionalProperties: false, restart: true }
@@ -69,7 +75,7 @@ export default definePlugin({
         app = instance
         instance.addHook('preClose', async () => listener?.stopAccepting())
         instance.addHook('onClose', async () => await listener?.closed())
-        instance.get(PATH, route, async (_request, reply) =>
+        instance.get(PATH, route(options.public), async (_request, reply) =>
           reply
             .type(metrics.contentType)
             .header('cache-control', 'no-store')

@@ -99,12 +99,14 @@ function perEngine(name: string, help: string, value: (engine: EngineStats) => n
 }
 
 /** A gauge of each model by the name that vLLM has for it, which load balancers read, as the Gateway API's extension. */
-function perModel(name: string, help: string, value: (engines: EngineStats[]) => number): Family {
+function perModel(name: string, help: string, value: (engines: readonly EngineStats[]) => number): Family {
   return {
     name: `vllm:${name}`,
     help,
     labels: ['model_name'],
     read({ engines }) {
+      // Before its first load a server has room, and no metric at all would read as a server that is broken.
+      if (engines.length === 0) return [[{ model_name: '' }, value([])]]
       const models = new Map<string, EngineStats[]>()
       for (const engine of engines) models.set(engine.model, [...(models.get(engine.model) ?? []), engine])
       return [...models].map(([model, its]) => [{ model_name: model }, value(its)] as const)
@@ -118,7 +120,21 @@ function byPool(name: string, help: string, read: (memory: Snapshot['memory']) =
   return { name, help, labels: ['pool'], read: samples }
 }
 
+/** A gauge of the server as a whole, for load balancers that read one value of each server. */
+function ofServer(name: string, help: string, value: (engines: readonly EngineStats[]) => number): Family {
+  return { name: `corral_server_${name}`, help, read: ({ engines }) => [[{}, value(engines)]] }
+}
+
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
+
+const allRunning = (engines: readonly EngineStats[]) => sum(engines.map(({ running }) => running))
+const allWaiting = (engines: readonly EngineStats[]) => sum(engines.map(({ waiting }) => waiting))
+
+/** The share of slots that requests have, from 0 to 1; 0 where nothing is loaded. */
+function usedSlots(engines: readonly EngineStats[]): number {
+  const slots = sum(engines.map(each => each.slots))
+  return slots === 0 ? 0 : 1 - sum(engines.map(each => each.freeSlots)) / slots
+}
 
 const FAMILIES: readonly Family[] = [
   {
@@ -156,15 +172,15 @@ const FAMILIES: readonly Family[] = [
     ...reserved
   })),
   byPool('corral_memory_budget_bytes', 'Memory that all models together may have, by pool', ({ budget }) => budget),
-  perModel('num_requests_running', 'Requests that the model answers', its => sum(its.map(each => each.running))),
-  perModel('num_requests_waiting', 'Requests that wait for the model', its => sum(its.map(each => each.waiting))),
+  ofServer('requests_running', 'Requests that models of the server answer', allRunning),
+  ofServer('requests_waiting', 'Requests that wait for models of the server', allWaiting),
+  ofServer('slots_used_ratio', 'Share of the slots of all loaded models that requests have; 1 is all', usedSlots),
+  perModel('num_requests_running', 'Requests that the model answers', allRunning),
+  perModel('num_requests_waiting', 'Requests that wait for the model', allWaiting),
   perModel(
     'kv_cache_usage_perc',
     "Share of the model's slots that requests have, each of which has its part of the KV cache; 1 is all",
-    its => {
-      const slots = sum(its.map(each => each.slots))
-      return slots === 0 ? 0 : 1 - sum(its.map(each => each.freeSlots)) / slots
-    }
+    usedSlots
   ),
   {
     name: 'corral_downloads_unfinished',

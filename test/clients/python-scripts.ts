@@ -67,6 +67,18 @@ export async function tryScripts(t: Test, section: Language, scripts: readonly s
 
 const missing = ['vendors', 'litellm', 'schemathesis'].filter(name => !isInstalled(name))
 
+/**
+ * The program of vLLM's router.
+ * @throws in CI where it is not installed
+ */
+export function vllmRouter(): { program: string; skip: string | false } {
+  const program = join(ENVIRONMENTS, 'vllm-router', 'bin', 'vllm-router')
+  if (isInstalled('vllm-router')) return { program, skip: false }
+  const skip = 'vLLM\'s router is not tested: run "npm run setup:python" first, on Linux.'
+  if (process.env.CI && process.platform === 'linux') throw new Error(skip)
+  return { program, skip }
+}
+
 /** For the tests of frameworks: skipped where they, or their present versions, are not installed. */
 export function pythonFrameworks(): { skip: string | false } {
   const setUp = 'node dist/scripts/setup-python.js --only frameworks'

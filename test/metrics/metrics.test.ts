@@ -25,6 +25,12 @@ t.test('requests are counted by API, model, status and code, and measured once',
   t.notOk(before.has('gen_ai_server_request_duration_seconds_count'), 'nothing has been asked')
   t.equal(before.sum('corral_build_info'), 1)
   t.ok(before.sum('corral_memory_budget_bytes', { pool: 'host' }) >= 0)
+  for (const name of ['requests_running', 'requests_waiting', 'slots_used_ratio']) {
+    t.equal(before.samples.get(`corral_server_${name}`), 0, `${name} is there before any model is loaded`)
+  }
+  for (const name of ['num_requests_running', 'num_requests_waiting', 'kv_cache_usage_perc']) {
+    t.equal(before.samples.get(`vllm:${name}{model_name=""}`), 0, `${name} too: routers take none for a broken server`)
+  }
 
   t.equal((await corral.json('/api/chat', chat())).status, 200)
   const hosted = { model: DEMO, messages: [CAPITAL_QUESTION], stream: true, temperature: 0 }
@@ -91,6 +97,10 @@ t.test('what runs and waits, a client that leaves, and unloads by their reasons'
   t.equal(busy.sum('vllm:num_requests_running', { model_name: DEMO }), 1)
   t.equal(busy.sum('vllm:num_requests_waiting', { model_name: DEMO }), 2)
   t.equal(busy.sum('vllm:kv_cache_usage_perc', { model_name: DEMO }), 1)
+  t.notOk(busy.has('vllm:num_requests_running', { model_name: '' }), 'which stands for no model in memory')
+  t.match(busy.text, /^corral_server_requests_running 1$/m)
+  t.match(busy.text, /^corral_server_requests_waiting 2$/m)
+  t.match(busy.text, /^corral_server_slots_used_ratio 1$/m)
   await until('something is generated', () => /"content":"[^"]/.test(received))
   leaving.abort()
   await Promise.all(streams)
@@ -167,4 +177,11 @@ t.test('who may read it, by which methods', async t => {
   }
   t.equal((await there('/api/stop', {}, 'POST')).status, 404)
   t.equal((await corral.json('/api/tags')).status, 401, 'elsewhere a key is needed as before')
+})
+
+t.test('where the settings say so, everybody may read it, and nothing else', async t => {
+  const corral = await startCorral(t, { config: 'metrics: { public: true }', env: { CORRAL_API_KEYS: 'k'.repeat(40) } })
+  const headers = { authorization: 'Bearer wrong' }
+  for (const init of [{}, { headers }]) t.equal((await corral.send('/metrics', undefined, init)).status, 200)
+  t.equal((await corral.json('/api/tags')).status, 401)
 })

@@ -1,0 +1,28 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { parseAllDocuments } from 'yaml'
+import { packageRoot } from '../../core/system/package-info.ts'
+
+export const MANIFESTS = join(packageRoot, 'packaging', 'kubernetes')
+/** Folders with a kustomization. */
+export const OVERLAYS = ['base', 'nvidia', 'kuberay', 'llm-d']
+
+/** The objects of a file with several YAML documents. @throws for a mistake in it */
+export function objectsOf(text: string): any[] {
+  return parseAllDocuments(text, { merge: true }).map(document => {
+    const [error] = document.errors
+    if (error) throw error
+    return document.toJS()
+  })
+}
+
+export const readManifest = (path: string) => readFileSync(join(MANIFESTS, path), 'utf8')
+
+/** The templates of pods in an object, by what they are for. */
+export function podTemplates(object: any): any[] {
+  if (object.kind === 'RayCluster') {
+    const { headGroupSpec, workerGroupSpecs } = object.spec
+    return [headGroupSpec.template, ...workerGroupSpecs.map(({ template }: any) => template)]
+  }
+  return object.spec?.template ? [object.spec.template] : []
+}
