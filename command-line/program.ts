@@ -24,6 +24,7 @@ import { defineConvert, defineList, defineRm, defineShow } from './commands/stor
 import { defineTop } from './commands/top.ts'
 import { defineUsage } from './commands/usage.ts'
 import { defineVersion } from './commands/version.ts'
+import { defineWorker } from './commands/worker.ts'
 import { type CommandContext, unknownCommand } from './context.ts'
 import { fitText, outputWidth, wrapLines } from './output.ts'
 
@@ -91,7 +92,17 @@ const GROUPS: [heading: string, defines: ((program: Command, context: CommandCon
   ['This machine:', [defineDoctor, defineRuntime, defineConfig, definePlugins, defineCompletion, defineVersion]],
   [
     'A shared server:',
-    [defineService, defineKey, defineUsage, defineAudit, defineCapture, defineLogLevel, defineReload, defineDrain]
+    [
+      defineWorker,
+      defineService,
+      defineKey,
+      defineUsage,
+      defineAudit,
+      defineCapture,
+      defineLogLevel,
+      defineReload,
+      defineDrain
+    ]
   ]
 ]
 

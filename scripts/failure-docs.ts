@@ -4,7 +4,8 @@ const REACTIONS: Record<Reaction, string> = {
   retry: 'tries the same once more, at once',
   evict: 'unloads idle models and tries once more',
   other_build: 'tries the next best llama.cpp build',
-  give_up: 'gives up; after repeated failures waits before it tries again'
+  give_up: 'gives up; after repeated failures waits before it tries again',
+  ask_again: 'gives up before it loads anything; the next request tries again at once'
 }
 
 const INTRODUCTION = `# How engines fail

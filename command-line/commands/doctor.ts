@@ -1,7 +1,7 @@
 import { statSync } from 'node:fs'
 import { access, constants } from 'node:fs/promises'
 import { arch, release, type } from 'node:os'
-import { dirname, join, resolve } from 'node:path'
+import { dirname, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import { ConfigError } from '../../core/config/config-error.ts'
@@ -9,13 +9,12 @@ import type { LoadedConfig } from '../../core/config/load.ts'
 import type { RuntimesReport } from '../../core/contracts/builds.ts'
 import type { Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
 import { progressText } from '../../core/contracts/progress.ts'
-import type { ServiceName } from '../../core/contracts/services.ts'
 import { isSystemError, messageOf } from '../../core/errors.ts'
-import type { PluginDefinition } from '../../core/plugins/plugin.ts'
 import { version } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
+import { withLocalService } from '../local-service.ts'
 import { printJson, printText } from '../output.ts'
 import { type Progress, showProgress } from '../progress-display.ts'
 import { planAddresses, serverSettingsOf } from '../server-address.ts'
@@ -212,51 +211,14 @@ async function examineHere(
   build: boolean,
   progress: Progress
 ): Promise<RuntimesReport> {
-  const [{ createApplication }, { PluginHost }, { createLogger }, { LogLevels }, { pino }, all] = await Promise.all([
-    import('../../core/http/application.ts'),
-    import('../../core/plugins/plugin-host.ts'),
-    import('../../core/system/log.ts'),
-    import('../../core/system/log-levels.ts'),
-    import('pino'),
-    context.definitions()
-  ])
-  let log: ReturnType<typeof createLogger>
-  try {
-    log = createLogger(config.core.log_level, { file: join(config.paths.logs, 'corral.log') })
-  } catch {
-    // Without a writable log the examination is still useful.
-    log = pino({ level: 'silent' })
-  }
   const signal = interruption()
-  const logs = new LogLevels(log, config.core.log_levels)
-  const app = await createApplication(config.core, logs.part('http'))
-  const host = new PluginHost({ definitions: pluginsFor('runtimes', all), config, logs, signal })
-  try {
-    await host.register(app)
-    await app.ready()
-    // The plugins are not started: that would look for a build, and stop the engines of a server that has gone.
-    const runtimes = host.service('runtimes')
+  return await withLocalService(context, config, 'runtimes', async runtimes => {
     await runtimes.rank({ signal })
     const onProgress = (step: Parameters<typeof progressText>[0]) => progress.status(progressText(step))
     // A search that fails is in the report, with its reason.
     if (build) await runtimes.build({ signal, onProgress }).catch(() => signal.throwIfAborted())
     return runtimes.report()
-  } finally {
-    await host.stop()
-    await app.close()
-  }
-}
-
-/** The plugin that offers a service, and those that it needs directly or indirectly, in the list's order. */
-function pluginsFor(service: ServiceName, definitions: readonly PluginDefinition[]): PluginDefinition[] {
-  const wanted = new Set<string>([service])
-  for (let size = 0; size !== wanted.size; ) {
-    size = wanted.size
-    for (const { offers = [], needs = [] } of definitions) {
-      if (offers.some(offer => wanted.has(offer))) for (const need of needs) wanted.add(need)
-    }
-  }
-  return definitions.filter(({ offers = [] }) => offers.some(offer => wanted.has(offer)))
+  })
 }
 
 /** A person should know these although corral works: there is a device, and it is not used. */

@@ -219,6 +219,25 @@ export const ModelSettingsSchema = Type.Object(
         description: "llama.cpp build to run on: a kind (cpu, cuda-13, vulkan, …) or an installed build's id"
       })
     ),
+    rpc: Type.Optional(
+      Type.Array(
+        Type.String({
+          title: 'an address and a port such as 192.168.1.20:50052',
+          pattern: '^[\\w.-]{1,80}:[1-9]\\d{0,4}$'
+        }),
+        {
+          uniqueItems: true,
+          maxItems: 16,
+          description: 'Machines that hold layers of it too, where "corral worker" runs (docs/rpc.md)'
+        }
+      )
+    ),
+    rpc_insecure: Type.Optional(
+      Type.Boolean({
+        description:
+          'Let them be beyond loopback and private networks: nothing is encrypted, and nobody is asked who they are'
+      })
+    ),
     arguments: Type.Optional(
       Type.Array(Type.String(), { description: "More flags for the engine, after corral's own" })
     ),

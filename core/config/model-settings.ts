@@ -37,6 +37,8 @@ export interface EngineSettings {
   loras: readonly { path: string; scale: number }[]
   /** Absolute path; null loads none; absent leaves the model's own. */
   projector?: string | null
+  /** Machines that hold layers of it too: `host:port` of each, and whether they may be anywhere. */
+  rpc?: { workers: readonly string[]; insecure: boolean }
 }
 
 /** What `config.yaml` says about one model: its own section over the server's defaults. */
@@ -96,7 +98,7 @@ export function readSettings(
     keepAlive: parseDuration(section.keep_alive),
     pin: section.pin ?? false,
     preload: section.preload ?? false,
-    groups: section.groups?.map(group => group.toLowerCase()) ?? [],
+    groups: groupsOf(section),
     maxConcurrent: section.max_concurrent,
     overflow: layers.findLast(({ overflow }) => overflow)?.overflow ?? 'error',
     bounds: { ...config.limits, ...limits },
@@ -114,8 +116,13 @@ function sectionsOf({ models }: Pick<CoreConfig, 'models'>, { model, key }: Mode
   })
 }
 
+/** A worker serves one engine at a time, so that models which share one share a group. */
+function groupsOf({ groups = [], rpc = [] }: ModelSettings): string[] {
+  return [...groups.map(group => group.toLowerCase()), ...rpc.map(worker => `worker ${worker.toLowerCase()}`)]
+}
+
 function engineSettings(section: ModelSettings, environment: Record<string, string>): EngineSettings {
-  const { runtime, draft, projector } = section
+  const { runtime, draft, projector, rpc = [], rpc_insecure: insecure = false } = section
   return {
     ...(runtime !== undefined && { runtime }),
     arguments: section.arguments ?? [],
@@ -134,7 +141,8 @@ function engineSettings(section: ModelSettings, environment: Record<string, stri
     },
     loras: section.lora?.map(({ path, scale = 1 }) => ({ path, scale })) ?? [],
     // In the file, an empty path stands for none.
-    ...(projector !== undefined && { projector: projector === '' ? null : projector })
+    ...(projector !== undefined && { projector: projector === '' ? null : projector }),
+    ...(rpc.length > 0 && { rpc: { workers: rpc, insecure } })
   }
 }
 

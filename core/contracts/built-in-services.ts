@@ -18,6 +18,7 @@ import type { NativeApi } from './native-api.ts'
 import type { SchedulerStats } from './scheduler-stats.ts'
 import type { StateFeed, StateTopic } from './state-events.ts'
 import type { RunningTrial, TrialRequest, TrialSettings, Tunable } from './trials.ts'
+import type { WorkerHost } from './workers.ts'
 
 /** Who may call. Which address the server itself listens on it knows; other listeners have theirs checked. */
 export interface Access {
@@ -183,6 +184,7 @@ declare module './services.ts' {
   interface Services {
     hardware: HardwareService
     runtimes: Runtimes
+    workerHost: WorkerHost
     conversion: Conversion
     adoption: Adoption
     access: Access

@@ -391,8 +391,14 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
   }
   const count = (engine.failure?.count ?? 0) + 1
   const wait = count === 1 ? 0 : Math.min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2 ** (count - 2))
-  // Without a runtime there is nothing to hold against the model: the search for one has a back-off of its own.
-  const blameless = error.code === 'runtime_missing' || error.code === 'shutting_down'
+  // Without a runtime there is nothing to hold against the model: the search for one has a back-off of its own. Nor where
+  // another machine was asked in vain before anything was loaded: the next request finds it as soon as it is back.
+  const cause = error.details?.cause
+  const blameless =
+    error.code === 'runtime_missing' ||
+    error.code === 'shutting_down' ||
+    cause === 'rpc_unreachable' ||
+    cause === 'rpc_busy'
   engine.failure = blameless ? undefined : { count, options: plan.options, error, retryAt: step.now + wait }
   dropPlan(step, engine)
   refuse(step, engine, toBlame(engine, plan), error)

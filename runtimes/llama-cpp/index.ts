@@ -18,6 +18,7 @@ import { compiledSource } from './sources/compiled.ts'
 import { createFindConverter } from './sources/llama-source.ts'
 import { Releases, releaseSource } from './sources/release.ts'
 import { systemSource } from './sources/system.ts'
+import { createWorkerHost } from './worker/worker-host.ts'
 
 export interface CreateDeps {
   options: RuntimesOptions
@@ -79,7 +80,7 @@ export default definePlugin({
   name: 'runtimes',
   api: 1,
   description: 'llama.cpp builds, where they come from, and the engines they run',
-  offers: ['runtimes'],
+  offers: ['runtimes', 'workerHost'],
   needs: ['hardware'],
   options: Type.Object(RuntimesOptions.properties, { restart: true }),
   setup({ config, log, paths, service }, options) {
@@ -93,7 +94,7 @@ export default definePlugin({
       hardware
     })
     return {
-      services: { runtimes },
+      services: { runtimes, workerHost: createWorkerHost({ runtimes, hardware, cache: paths.cache, log }) },
       async start() {
         await reapStrayEngines(runtimes.engineSettings.runDirectory, log)
         // Requests that need it wait for it; the server listens meanwhile.

@@ -79,6 +79,10 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   list.push('--ctx-size', `${context}`, '--parallel', `${options.num_parallel}`)
   list.push('--cache-type-k', options.cache_type_k, '--cache-type-v', options.cache_type_v)
   if (options.n_gpu_layers >= 0) list.push('--n-gpu-layers', `${options.n_gpu_layers}`)
+  if (spec.workers?.length) {
+    if (!knows('--rpc')) throw withoutRpc(spec.alias)
+    list.push('--rpc', spec.workers.map(({ endpoint }) => endpoint).join(','))
+  }
 
   if (mode === 'chat') {
     if (knows('--jinja')) list.push('--jinja')
@@ -121,14 +125,27 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   return list
 }
 
+function withoutRpc(alias: string): CorralError {
+  const details = { cause: 'unknown_flag' }
+  return new CorralError(
+    'load_failed',
+    `The model "${alias}" could not be loaded: this llama.cpp build has no RPC, which its workers ("rpc" in its settings) need. Choose another build (corral runtime list).`,
+    { details }
+  )
+}
+
 const mebibytes = (bytes: number) => Math.floor(bytes / 2 ** 20)
 
-function boundArguments({ checkpoints, deviceMargins }: EngineBounds, knows: (flag: string) => boolean): string[] {
+function boundArguments(
+  { checkpoints, deviceMargins, shares }: EngineBounds,
+  knows: (flag: string) => boolean
+): string[] {
   const list: string[] = []
   if (knows('--ctx-checkpoints')) list.push('--ctx-checkpoints', `${checkpoints}`)
   if (deviceMargins?.length && knows('--fit-target')) {
     list.push('--fit-target', deviceMargins.map(mebibytes).join(','))
   }
+  if (shares?.length) list.push('--tensor-split', shares.map(mebibytes).join(','))
   return list
 }
 

@@ -1,6 +1,6 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
-import { dirname } from 'node:path'
+import { basename, dirname } from 'node:path'
 import { messageOf } from '../../core/errors.ts'
 import { lineSplitter } from '../../core/system/child-process.ts'
 import { toolEnvironment } from '../../core/system/tool-environment.ts'
@@ -50,7 +50,7 @@ function startWatchdog(pid: number, onFailure: (error: Error) => void): ChildPro
 }
 
 /**
- * Starts llama-server. Its output arrives line by line in `onLine`. It must not outlive this process: the kernel or a
+ * Starts a server of a llama.cpp build. Its output arrives line by line in `onLine`. It must not outlive this process: the kernel or a
  * watchdog kills it, and it reads the end of its input.
  */
 export async function startEngineProcess(options: {
@@ -60,6 +60,7 @@ export async function startEngineProcess(options: {
   onLine: (line: string, stream: 'stdout' | 'stderr') => void
   warn: (message: string) => void
 }) {
+  const program = basename(options.executable)
   const guarded = await hasParentDeathSignal()
   const command = guarded
     ? ['setpriv', '--pdeathsig', 'KILL', '--', options.executable, ...options.arguments]
@@ -77,12 +78,12 @@ export async function startEngineProcess(options: {
   const watchdog =
     !guarded && process.platform !== 'win32' && child.pid !== undefined
       ? startWatchdog(child.pid, error => {
-          options.warn(`No watchdog guards llama-server ${child.pid}: ${messageOf(error)}`)
+          options.warn(`No watchdog guards ${program} ${child.pid}: ${messageOf(error)}`)
         })
       : undefined
   child.on('error', error => {
     // Also emitted for a signal that could not be sent; only a start that failed ends it.
-    if (child.pid !== undefined) options.warn(`llama-server ${child.pid}: ${error.message}`)
+    if (child.pid !== undefined) options.warn(`${program} ${child.pid}: ${error.message}`)
   })
   const startError = new Promise<NodeJS.ErrnoException | undefined>(resolve => {
     child.once('spawn', () => resolve(undefined))
@@ -111,9 +112,7 @@ export async function startEngineProcess(options: {
     stream.setEncoding('utf8')
     stream.on('data', (text: string) => splitter.push(text))
     stream.once('end', () => splitter.end())
-    stream.on('error', error =>
-      options.warn(`The output of llama-server ${child.pid} cannot be read: ${error.message}`)
-    )
+    stream.on('error', error => options.warn(`The output of ${program} ${child.pid} cannot be read: ${error.message}`))
   }
 
   return {

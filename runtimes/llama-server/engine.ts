@@ -18,7 +18,7 @@ import {
   startFailure,
   stuckFailure
 } from './failure.ts'
-import { reactionTo } from './failure-causes.ts'
+import { type FailureCause, reactionTo } from './failure-causes.ts'
 import { createInputBook, createInputGuard, type Input, type InputBook, inputOf } from './input-guard.ts'
 import {
   allocateAddress,
@@ -32,6 +32,7 @@ import type { LaunchSpec } from './launch-spec.ts'
 import { type LoadedFacts, loadingOf, loadWarnings, MemoryReport } from './loading.ts'
 import { createEngineLogBook, type EngineLogBook, isQuoted, quoted } from './log-book.ts'
 import { RequestMarks } from './request-marks.ts'
+import { inWorkerPools, lostWorkerFailure, type RpcWorkers } from './rpc-workers.ts'
 import { SlotOwners } from './slot-owners.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
@@ -49,6 +50,8 @@ export interface EngineDeps extends LaunchDeps {
   reserved?: number | undefined
   /** What is known of inputs that engines were caught in. */
   inputs?: InputBook
+  /** Follows the machines that hold layers of the model too, where there are any. */
+  rpcWorkers?: Pick<RpcWorkers, 'follow'>
   /** Where sockets' private folders are made; the system's temporary folder by default. */
   socketRoot?: string
 }
@@ -70,6 +73,8 @@ export interface LlamaServerEngine extends Engine {
 const STOP_GRACE = 2000
 /** Milliseconds in which the death of a process follows the breaking of its connections. */
 const EXIT_LAG = 1000
+/** Milliseconds in which a worker's end is known here after an engine has noticed it. */
+const WORKER_LAG = 1000
 /** A port found free may be taken before the engine listens on it; a folder may not allow sockets. */
 const ADDRESS_ATTEMPTS = 3
 /** Something outside ended the engine while it loaded: that may have been meant for another one. */
@@ -194,6 +199,16 @@ async function startEngine(
       killFor(error)
     }
   })
+  // llama-server notices the end of a worker only when it needs it next, and then takes seconds to write why it aborts.
+  const following = spec.workers?.length
+    ? deps.rpcWorkers?.follow(spec.workers, worker => killFor(lostWorkerFailure(spec.alias, worker, ready)))
+    : undefined
+  /** The failure, with the name of the worker that it is the fault of. */
+  async function withWorker(failure: CorralError): Promise<CorralError> {
+    if (!following || failure.details?.cause !== ('rpc_unreachable' satisfies FailureCause)) return failure
+    const worker = await Promise.race([following.lost, sleep(WORKER_LAG, undefined, { ref: false })])
+    return worker === undefined ? failure : lostWorkerFailure(spec.alias, worker, ready)
+  }
   const upstream = createUpstream(address, {
     alive: () => !gone,
     onRequest: watch.wake,
@@ -216,8 +231,12 @@ async function startEngine(
     gone = true
     watch.end()
     await running.drained
-    if (killedFor) return killedFor
-    return stopping ? stopped() : describe({ ...exit, oomKilled: await oomKilled() })
+    try {
+      if (killedFor) return killedFor
+      return stopping ? stopped() : await withWorker(describe({ ...exit, oomKilled: await oomKilled() }))
+    } finally {
+      following?.close()
+    }
   })
   const exited = Promise.all([running.exited, crash]).then(([exit, failure]): EngineExit => {
     return stopping ? { ...exit, expected: true } : { ...exit, expected: false, failure }
@@ -283,7 +302,8 @@ async function startEngine(
     contextSize,
     slots,
     get memory() {
-      return memory.use()
+      const use = memory.use()
+      return use && inWorkerPools(use, spec.workers)
     },
     build,
     sharedArguments: deps.extraArguments ?? [],

@@ -9,8 +9,9 @@ export type FailureCode = Extract<ErrorCode, 'load_failed' | 'load_timeout' | 'i
  * - `evict`: once more when other models have made room.
  * - `other_build`: the next best llama.cpp build is tried.
  * - `give_up`: the request fails; the next one tries again, after growing pauses.
+ * - `ask_again`: the request fails before anything was loaded; the next one tries again at once.
  */
-export type Reaction = 'retry' | 'evict' | 'other_build' | 'give_up'
+export type Reaction = 'retry' | 'evict' | 'other_build' | 'give_up' | 'ask_again'
 
 type Patterns = RegExp | readonly (RegExp | { pattern: RegExp; sentence: string })[]
 
@@ -37,6 +38,7 @@ const buildUnusable = causes('runtime_missing', 'other_build')
 const loadRefused = causes('load_failed', 'give_up')
 const fileRefused = causes('load_failed', 'give_up', true)
 const retryOnce = causes('load_failed', 'retry')
+const elsewhere = causes('load_failed', 'ask_again')
 
 const OTHER_BUILD = 'Choose another llama.cpp build (corral doctor shows which there are).'
 const INSTALL = 'Install it, or choose another llama.cpp build (corral doctor shows which there are).'
@@ -92,9 +94,21 @@ export const CAUSES = {
     'llama-server could not listen on its address. Try again; if it keeps failing, check the temporary folder.',
     /couldn'?t bind (?:HTTP |to )?(?:HTTP )?server socket|Address already in use|EADDRINUSE|Only one usage of each socket address|failed to bind (?:to|socket|address)|error while attempting to bind|unable to (?:bind|listen)|failed to listen on/i
   ),
-  rpc_unreachable: loadRefused(
-    'A machine that should take part over RPC does not answer ($1). Start ggml-rpc-server there, of the same llama.cpp version, or leave it out of the settings.',
+  rpc_unreachable: elsewhere(
+    'A machine that should take part over RPC does not answer ($1). Start `corral worker` there (or ggml-rpc-server of the same llama.cpp version), or leave it out of the settings.',
     /Failed to connect to (\S+:\d+)|RPC handshake failed for (\S+)|Remote RPC server (crashed or returned malformed response)|RPC (server version mismatch.*|transport initialization failed)|Cannot resolve host '([^']+)'|Failed to parse endpoint: (\S+)/i
+  ),
+  rpc_lost: loadRefused(
+    'A worker went away. The model is loaded again at the next request, once `corral worker` runs there again.'
+  ),
+  rpc_public: loadRefused(
+    'A worker is at a public address. Use one of a private network or a VPN, or set `rpc_insecure` for the model.'
+  ),
+  rpc_mismatch: loadRefused(
+    'A worker has another llama.cpp. Install the same release on both machines, and start the worker again.'
+  ),
+  rpc_busy: elsewhere(
+    'A worker serves another client. Stop the model that uses it, or start another worker on that machine.'
   ),
   flash_attention_required: loadRefused(
     'A quantized cache_type_v needs flash attention, which is off or not possible here. Use cache_type_v f16, or allow flash attention.',

@@ -9,6 +9,7 @@ import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryBook } from './memory/memory-book.ts'
 import { createPromptCache } from './prompt-cache/prompt-cache.ts'
 import { createLlamaServerProvider } from './provider.ts'
+import { createRpcWorkers } from './rpc-workers.ts'
 import { knownFlags } from './server-facts.ts'
 import { tunablesOf } from './tunables.ts'
 
@@ -50,6 +51,7 @@ export default definePlugin({
       runtimes,
       memory,
       promptCache,
+      rpcWorkers: createRpcWorkers(log),
       logBook: createEngineLogBook(),
       severalOwners: () => access.severalOwners(),
       grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },

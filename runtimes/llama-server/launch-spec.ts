@@ -5,6 +5,7 @@ import type { Catalog } from '../../core/contracts/models.ts'
 import { hasFiles, type StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { parseRequestedName } from '../../core/models/model-name.ts'
+import type { RpcWorker } from './rpc-workers.ts'
 
 /** How much an engine may take of what it would take more and more of. */
 export interface EngineBounds {
@@ -12,8 +13,13 @@ export interface EngineBounds {
   promptCache: number
   /** Most checkpoints of each slot, which models with windows or states have (`--ctx-checkpoints`). */
   checkpoints: number
-  /** Bytes of each of the build's devices that are left free when layers are placed by themselves (`--fit-target`). */
+  /**
+   * Bytes of each device that are left free when layers are placed by themselves (`--fit-target`): those of workers, then
+   * the build's.
+   */
   deviceMargins?: readonly number[]
+  /** Shares of the layers on these devices (`--tensor-split`); where absent, llama.cpp's own. */
+  shares?: readonly number[]
 }
 
 /** What a llama-server is started for. */
@@ -26,6 +32,8 @@ export interface LaunchSpec extends EngineSpec {
   slotFolder?: string
   /** Where absent, llama-server's defaults and corral's own apply. */
   bounds?: EngineBounds
+  /** Machines that hold layers of it too. */
+  workers?: readonly RpcWorker[]
 }
 
 /** The files that an engine loads, absolute. */

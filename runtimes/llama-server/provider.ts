@@ -15,6 +15,7 @@ import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
 import type { EngineLogBook } from './log-book.ts'
 import type { MemoryBook, MemoryNeed } from './memory/memory-book.ts'
 import type { PromptCache } from './prompt-cache/prompt-cache.ts'
+import type { RpcWorkers } from './rpc-workers.ts'
 
 /**
  * The capabilities of which one is enough for a mode: a model that writes can give embeddings too. llama-server would
@@ -38,6 +39,7 @@ export interface ProviderDeps {
   runtimes: Pick<Runtimes, 'build' | 'environment' | 'startOn' | 'engineSettings'>
   memory: MemoryBook
   promptCache: PromptCache
+  rpcWorkers: RpcWorkers
   logBook: EngineLogBook
   /** Whether requests may come of several owners, as where there are several keys. */
   severalOwners: () => boolean
@@ -54,7 +56,7 @@ interface LlamaServerEstimate extends MemoryEstimate {
 
 /** Serves the models in storage with llama-server: GGUF as it is, SafeTensors once they are converted. */
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
-  const { catalog, storage, conversion, runtimes, memory, promptCache, logBook, log } = deps
+  const { catalog, storage, conversion, runtimes, memory, promptCache, rpcWorkers, logBook, log } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
   const owners = ownersSeen(deps.severalOwners)
   const inputs = createInputBook()
@@ -79,9 +81,11 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   }
 
   async function estimateOf(spec: EngineSpec, waiting: Waiting): Promise<LlamaServerEstimate> {
-    const launch = await launchSpecOf(spec, waiting)
+    const files = await launchSpecOf(spec, waiting)
     // Also so that those who wait see the progress of a build that is still to be made.
-    const build = await runtimes.build(waiting, launch.settings?.runtime)
+    const build = await runtimes.build(waiting, files.settings?.runtime)
+    const rpc = files.settings?.rpc
+    const launch = rpc ? { ...files, workers: await rpcWorkers.reach(spec.alias, rpc, build, waiting) } : files
     const need = await memory.estimate(launch, build, waiting.signal ?? new AbortController().signal)
     return {
       need,
@@ -94,11 +98,13 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   async function launch(spec: LaunchSpec, need: MemoryNeed, waiting: Waiting): Promise<LlamaServerEngine> {
     const template = templateOf(spec)
     if (template) inputs.check([template], spec.alias)
-    const watched = { stuckAfter: deps.stuckAfter, reserved: need.use.host, inputs }
-    const start = (build: Build) =>
-      startEngine(
+    const watched = { stuckAfter: deps.stuckAfter, reserved: need.use.host, inputs, rpcWorkers }
+    const rpc = spec.settings?.rpc
+    const start = async (build: Build) =>
+      await startEngine(
         build,
-        spec,
+        // Asked once more: a load may have waited long, and the build may be another one.
+        rpc ? { ...spec, workers: await rpcWorkers.reachFree(spec.alias, rpc, build, waiting) } : spec,
         { ...runtimes.engineSettings, ...watched, log, logBook, environment: runtimes.environment(build) },
         waiting
       )
@@ -174,10 +180,15 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       }
     },
 
-    budgets: held => memory.budgets(held),
+    budgets: async held => {
+      const [own, workers] = await Promise.all([memory.budgets(held), rpcWorkers.budgets(held)])
+      return { ...workers, ...own }
+    },
     // Those of a model that had the name before are not this one's.
     logs: ({ key, modifiedAt }) => logBook.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
-    close: () => memory.close()
+    async close() {
+      await Promise.all([memory.close(), rpcWorkers.close()])
+    }
   }
 }
 

@@ -113,6 +113,7 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
         done.push(`forget ${key}`)
       }
     },
+    rpcWorkers: { budgets: async () => ({ '10.0.0.2:50052': 2 }), close: async () => undefined },
     logBook: createEngineLogBook(),
     severalOwners: () => several.expected,
     grammarLimits: { size: 65_536, ways: 20_000 },
@@ -234,5 +235,5 @@ t.test('with a model its saved caches go, once its engines have gone', async t =
   await engine.stop()
   await Promise.all([saving, removed])
   t.same(done.slice(-2), ['stop', 'forget corral/tiny-chat:f16'])
-  t.same(await provider.budgets!({}), { CUDA0: 1 })
+  t.same(await provider.budgets!({}), { CUDA0: 1, '10.0.0.2:50052': 2 })
 })

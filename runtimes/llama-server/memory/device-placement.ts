@@ -176,3 +176,28 @@ export function devicePools(
         : known.map(entry => Math.max(0, Math.floor(totalOf(entry)! - allowed(totalOf(entry)!))))
   }
 }
+
+/**
+ * The pools of a build's devices with those of workers, which come first.
+ * @param count how many devices the build has
+ */
+export function withWorkers(
+  own: Pick<DevicePools, 'poolOf' | 'devices' | 'margins'>,
+  workers: readonly (Device & { total: number })[],
+  count: number
+) {
+  const devices: Device[] = [
+    ...workers.map(({ pool, budget, overhead }) => ({ pool, budget, overhead })),
+    ...own.devices
+  ]
+  // Of a device that says nothing of its memory nobody knows what share it should have.
+  const known = own.devices.length === count
+  const margins = own.margins ?? own.devices.map(() => MARGIN)
+  return {
+    poolOf: own.poolOf,
+    devices,
+    // A worker's processor reports all of its machine's memory as free.
+    margins: known ? [...workers.map(({ total, budget }) => Math.max(0, total - budget)), ...margins] : undefined,
+    shares: known ? devices.map(({ budget }) => budget) : undefined
+  }
+}

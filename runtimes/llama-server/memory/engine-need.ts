@@ -49,8 +49,10 @@ export interface EnginePlace {
   arch: string
   /** Whether the processor has AMX, for which llama.cpp packs weights in its own way. */
   amx: boolean
-  /** Bytes of each device to leave free, where that is configured. */
+  /** Bytes of each device to leave free, where llama.cpp does not do that by itself. */
   deviceMargins?: readonly number[]
+  /** Shares of the layers on each device, where they are not llama.cpp's own. */
+  shares?: readonly number[]
 }
 
 /** What an engine takes, by its files' metadata. Sizes are bytes. */
@@ -194,17 +196,20 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
     cache,
     checkpoint: chat && shape ? checkpointSize(shape, options) * options.num_parallel : 0
   })
+  const settled = devices.length === 0 || gpuLayers >= 0 || placement.layers === parts.layers.length + 1
   const margins = where.deviceMargins && gpuLayers < 0 ? { deviceMargins: where.deviceMargins } : {}
+  // Given these, llama.cpp does not place layers by itself, which it has to where not all fit.
+  const shares = where.shares && settled && placement.devices.length > 0 ? { shares: where.shares } : {}
   return {
     core: placement.use,
     draft: drafted,
     unreported,
     growth,
-    bounds: { promptCache, checkpoints, ...margins },
+    bounds: { promptCache, checkpoints, ...margins, ...shares },
     weights: (shape ? weightsOf(shape, copies) : files.size) + files.loras,
     cache,
     logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
-    settled: devices.length === 0 || gpuLayers >= 0 || placement.layers === parts.layers.length + 1
+    settled
   }
 }
 

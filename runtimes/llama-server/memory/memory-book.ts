@@ -12,7 +12,8 @@ import { processMemory } from '../../../core/system/processes.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { EngineLog } from '../launch.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
-import { type DevicePools, devicePools, matchDevices } from './device-placement.ts'
+import { workerDevices } from '../rpc-workers.ts'
+import { type DevicePools, devicePools, matchDevices, withWorkers } from './device-placement.ts'
 import {
   addUse,
   beyond,
@@ -42,7 +43,7 @@ interface EngineFacts {
   build: Build
   files: EngineFiles
   where: EnginePlace
-  pools: DevicePools
+  pools: Pick<DevicePools, 'poolOf'>
   estimated: MetadataEstimate
 }
 
@@ -84,19 +85,28 @@ export function createMemoryBook(deps: {
   }
 
   async function factsOf(spec: LaunchSpec, build: Build): Promise<EngineFacts> {
-    const [pools, memory, { cpu }] = await Promise.all([poolsOf(build), deps.hostMemory(), machine()])
+    const [own, memory, { cpu }] = await Promise.all([poolsOf(build), deps.hostMemory(), machine()])
+    const pools = spec.workers?.length ? withWorkers(own, workerDevices(spec.workers), build.devices.length) : own
     const amx = process.platform === 'linux' && cpu.features.includes('amx_int8')
     const files = await engineFiles(spec, amx)
-    const margins = pools.margins ? { deviceMargins: pools.margins } : {}
-    const where: EnginePlace = { devices: pools.devices, memory, arch: process.arch, amx, ...margins }
+    const where: EnginePlace = {
+      devices: pools.devices,
+      memory,
+      arch: process.arch,
+      amx,
+      ...(pools.margins && { deviceMargins: pools.margins }),
+      ...('shares' in pools && pools.shares && { shares: pools.shares })
+    }
     const estimated = estimateFromMetadata(spec, files, where)
     return { key: needKey(spec, build), build, files, where, pools, estimated }
   }
 
-  const inPools = (use: MemoryUse, { poolOf }: DevicePools) =>
+  const inPools = (use: MemoryUse, { poolOf }: Pick<DevicePools, 'poolOf'>) =>
     addUse(...Object.entries(use).map(([device, bytes]) => ({ [poolOf(device)]: bytes })))
 
   async function fitOf(spec: LaunchSpec, { key, build, pools }: EngineFacts, signal: AbortSignal) {
+    // It would connect to workers, which may serve another engine until this one has their place.
+    if (spec.workers?.length) return undefined
     if (!fits.has(key)) {
       const fit = await deps.fit(build, spec, signal)
       fits.set(key, fit && inPools(fit, pools))
@@ -295,7 +305,8 @@ export function needKey(spec: LaunchSpec, build: Build): string {
     [spec.variant.key, spec.variant.revision, spec.modelPath, spec.mode, spec.projectorPath ?? null],
     Object.entries(options).sort(),
     [flags, environment ?? null, speculation ?? null, loras ?? null, projector ?? null],
-    [build.kind, build.devices.map(({ id, description }) => [id, description])]
+    [build.kind, build.devices.map(({ id, description }) => [id, description])],
+    ...(spec.workers ?? []).map(({ name, facts }) => [name, facts.devices.map(device => [device.name, device.total])])
   ]
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 32)
 }

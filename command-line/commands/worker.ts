@@ -1,0 +1,140 @@
+import { once } from 'node:events'
+import { networkInterfaces } from 'node:os'
+import type { Command } from 'commander'
+import { progressText } from '../../core/contracts/progress.ts'
+import { WORKER_PORT, type Worker, type WorkerFacts, type WorkerOptions } from '../../core/contracts/workers.ts'
+import { formatBytes, parseBytes } from '../../core/system/bytes.ts'
+import { isLoopback } from '../../core/system/private-address.ts'
+import { interruption } from '../command-failure.ts'
+import { type CommandContext, openConfig, usageFailure } from '../context.ts'
+import { withLocalService } from '../local-service.ts'
+import { formatPairs, printJson, printNote, printText, wrapLines } from '../output.ts'
+import { showProgress } from '../progress-display.ts'
+
+const USUAL_CACHE = '20GiB'
+
+interface WorkerFlags {
+  memory?: string
+  devices?: string
+  threads?: string
+  cache: string
+  json?: boolean
+}
+
+export function defineWorker(program: Command, context: CommandContext): void {
+  program
+    .command('worker')
+    .description("lend this machine's memory and GPUs to models of a corral on another machine")
+    .option('--memory <size>', 'most that may be taken of each device, such as 24GiB')
+    .option(
+      '--devices <names>',
+      'lend these, such as CUDA0,CUDA1; all GPUs by default, the processor where there is none'
+    )
+    .option('--threads <number>', 'threads of the processor; by default one for each core')
+    .option(
+      '--cache <size>',
+      'disk for weights that came before, so that they need not come again; 0 is none',
+      USUAL_CACHE
+    )
+    .option('--json', 'print what is lent as one line of JSON')
+    .addHelpText(
+      'after',
+      `
+Listens on --host (127.0.0.1) and --port (${WORKER_PORT}); what it says of itself is at the port behind it. The other corral
+has its address in config.yaml:
+
+  models:
+    me/large:
+      rpc: [192.168.1.20:${WORKER_PORT}]
+
+There is no authentication and no encryption: whoever reaches the port can read what is computed and run programs here.
+It listens on addresses of this machine and of private networks only, unless --insecure says otherwise.
+Both machines need the same llama.cpp. Ctrl-C ends it; models that use it fail until it is back.
+Exit codes: 0 stopped, 1 cannot start, 2 wrong usage.
+
+Examples:
+  corral worker --host 192.168.1.20
+  corral worker --host 10.8.0.2 --port 50060 --memory 16GiB --cache 0`
+    )
+    .action(async (flags: WorkerFlags) => {
+      const options = workerOptions(context, flags)
+      // The address is the worker's: no server is to be found or checked by it.
+      const { host: _, port: __, insecure: ___, ...others } = context.flags()
+      const config = await openConfig({ ...context, flags: () => others })
+      const progress = await showProgress('starting', { plain: 'lines' })
+      const signal = interruption()
+      await withLocalService(context, config, 'workerHost', async workers => {
+        let worker: Worker
+        try {
+          const onProgress = (step: Parameters<typeof progressText>[0]) => progress.status(progressText(step))
+          worker = await workers.start(options, { signal, onProgress })
+        } finally {
+          progress.clear()
+        }
+        try {
+          const facts = await worker.facts()
+          if (flags.json) printJson({ address: worker.address, ...facts })
+          else printText(welcome(worker, facts, options))
+          if (!isLoopback(options.host)) printNote(wrapLines(warning(options)))
+          if (!signal.aborted) await once(signal, 'abort')
+        } finally {
+          await worker.stop()
+        }
+      })
+      printNote('stopped')
+    })
+}
+
+/** @throws CommandFailure for wrong usage */
+function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptions {
+  const { host = '127.0.0.1', port: given = WORKER_PORT, insecure = false } = context.flags()
+  const port = Number(given)
+  if (!Number.isInteger(port) || port < 1 || port > 65534) {
+    throw usageFailure(`"${given}" is no port from 1 to 65534 (the one behind it is used too).`)
+  }
+  const bytes = (text: string, flag: string) => {
+    const parsed = parseBytes(text)
+    if (parsed === undefined) throw usageFailure(`${flag} needs a size such as 24GiB; "${text}" is none.`)
+    return parsed
+  }
+  const threads = flags.threads === undefined ? undefined : Number(flags.threads)
+  if (threads !== undefined && (!Number.isInteger(threads) || threads < 1)) {
+    throw usageFailure(`--threads needs a number; "${flags.threads}" is none.`)
+  }
+  return {
+    host,
+    port,
+    insecure,
+    cache: bytes(flags.cache, '--cache'),
+    memory: flags.memory === undefined ? undefined : bytes(flags.memory, '--memory'),
+    devices: flags.devices?.split(',').filter(name => name !== ''),
+    threads
+  }
+}
+
+function welcome({ address, cacheDirectory }: Worker, { build, devices }: WorkerFacts, options: WorkerOptions): string {
+  const lent = devices.map(({ name, description, usable, total }) => {
+    return `${name} ${description}: ${formatBytes(usable)} of ${formatBytes(total)}`
+  })
+  const cache = cacheDirectory && `${cacheDirectory}, at most ${formatBytes(options.cache)}`
+  const pairs = formatPairs([
+    ['Address', reachedAt(address).join(', ')],
+    ['Lends', lent.join('\n')],
+    ['llama.cpp', `${build.version} (${build.id})`],
+    ['Cache', cache]
+  ])
+  const [first] = reachedAt(address)
+  return `\n${wrapLines(pairs)}\n\n  In the config.yaml of the other corral, for a model:\n  rpc: [${first}]\n\n  Ctrl-C stops the worker.\n`
+}
+
+/** The addresses that others can use: of one that stands for all, each of this machine's. */
+function reachedAt(address: string): string[] {
+  if (!address.startsWith('0.0.0.0:')) return [address]
+  const all = Object.values(networkInterfaces()).flatMap(list => list ?? [])
+  const others = all.filter(({ family, internal }) => family === 'IPv4' && !internal)
+  return others.length > 0 ? others.map(each => address.replace('0.0.0.0', each.address)) : [address]
+}
+
+const warning = ({ host, port }: WorkerOptions) =>
+  `warning: whoever can connect to ${host}:${port} can read what is computed here and run programs as this user. ` +
+  "llama.cpp's RPC has no authentication and no encryption. Let only the other corral reach it: by a firewall, a VPN, or an SSH tunnel to 127.0.0.1."

@@ -1,0 +1,57 @@
+import { join } from 'node:path'
+import type { LoadedConfig } from '../core/config/load.ts'
+import type { ServiceName, Services } from '../core/contracts/services.ts'
+import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import { interruption } from './command-failure.ts'
+import type { CommandContext } from './context.ts'
+
+/**
+ * Works with a service in this process, without a server: its plugin and those that it needs are set up, and not
+ * started. That would look for a build, and stop the engines of a server that has gone.
+ */
+export async function withLocalService<Name extends ServiceName, Result>(
+  context: CommandContext,
+  config: LoadedConfig,
+  name: Name,
+  work: (service: Services[Name]) => Promise<Result>
+): Promise<Result> {
+  const [{ createApplication }, { PluginHost }, { createLogger }, { LogLevels }, { pino }, all] = await Promise.all([
+    import('../core/http/application.ts'),
+    import('../core/plugins/plugin-host.ts'),
+    import('../core/system/log.ts'),
+    import('../core/system/log-levels.ts'),
+    import('pino'),
+    context.definitions()
+  ])
+  let log: ReturnType<typeof createLogger>
+  try {
+    log = createLogger(config.core.log_level, { file: join(config.paths.logs, 'corral.log') })
+  } catch {
+    // Without a writable log it works all the same.
+    log = pino({ level: 'silent' })
+  }
+  const logs = new LogLevels(log, config.core.log_levels)
+  const app = await createApplication(config.core, logs.part('http'))
+  const definitions = pluginsFor(name, all)
+  const host = new PluginHost({ definitions, config, logs, signal: interruption() })
+  try {
+    await host.register(app)
+    await app.ready()
+    return await work(host.service(name))
+  } finally {
+    await host.stop()
+    await app.close()
+  }
+}
+
+/** The plugin that offers a service, and those that it needs directly or indirectly, in the list's order. */
+function pluginsFor(service: ServiceName, definitions: readonly PluginDefinition[]): PluginDefinition[] {
+  const wanted = new Set<string>([service])
+  for (let size = 0; size !== wanted.size; ) {
+    size = wanted.size
+    for (const { offers = [], needs = [] } of definitions) {
+      if (offers.some(offer => wanted.has(offer))) for (const need of needs) wanted.add(need)
+    }
+  }
+  return definitions.filter(({ offers = [] }) => offers.some(offer => wanted.has(offer)))
+}

@@ -1,0 +1,458 @@
+import { randomUUID } from 'node:crypto'
+import { lookup } from 'node:dns/promises'
+import { once } from 'node:events'
+import { createServer, type ServerResponse } from 'node:http'
+import { connect, isIPv4 } from 'node:net'
+import { networkInterfaces } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Build, BuildDevice, Runtimes } from '../../../core/contracts/builds.ts'
+import type { HardwareService, MemoryNow } from '../../../core/contracts/hardware.ts'
+import {
+  WORKER_ALIVE_PATH,
+  WORKER_PATH,
+  WORKER_SIGN_INTERVAL,
+  type Worker,
+  type WorkerFacts,
+  type WorkerHost,
+  type WorkerOptions
+} from '../../../core/contracts/workers.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { version } from '../../../core/system/package-info.ts'
+import { isPublicAddress } from '../../../core/system/private-address.ts'
+import { processMemory } from '../../../core/system/processes.ts'
+import { toolEnvironment } from '../../../core/system/tool-environment.ts'
+import { type EngineProcess, startEngineProcess } from '../../llama-server/engine-process.ts'
+import { matchDevices } from '../../llama-server/memory/device-placement.ts'
+import { WorkerCache } from './worker-cache.ts'
+
+const MIB = 2 ** 20
+const GIB = 2 ** 30
+/** Milliseconds until a `ggml-rpc-server` that is there must listen: drivers can be slow to start. */
+const START_LIMIT = 60_000
+/** Milliseconds that a process gets to end politely. */
+const STOP_GRACE = 2000
+/** Milliseconds between starts of one that keeps ending; doubled each time. */
+const FIRST_PAUSE = 1000
+const LONGEST_PAUSE = 30_000
+/** Milliseconds after which one that ended counts as having worked. */
+const WORKED = 60_000
+/** Milliseconds between looks at the size of a cache that is being written. */
+const TRIM_INTERVAL = 5000
+/** Milliseconds that a client's connection may outlive who followed it. */
+const CUT_OFF = 10_000
+const LINES_KEPT = 50
+/** Nobody needs more connections to ask what a worker is. */
+const MOST_CONNECTIONS = 256
+
+interface WorkerLog {
+  debug(object: object, message: string): void
+  info(object: object, message: string): void
+  warn(object: object, message: string): void
+}
+
+export interface WorkerHostDeps {
+  runtimes: Pick<Runtimes, 'build' | 'environment'>
+  hardware: HardwareService
+  /** The data directory's cache. */
+  cache: string
+  log: WorkerLog
+}
+
+/** A device that `ggml-rpc-server` lists at its start. */
+export function parseWorkerDevice(line: string): BuildDevice | undefined {
+  const match = /^ {2}(\S+?): (.*) \((\d+) MiB, (\d+) MiB free\)$/.exec(line)
+  if (!match) return undefined
+  const [, id, description, total, free] = match as unknown as [string, string, string, string, string]
+  return { id, description, totalMemory: Number(total) * MIB, freeMemory: Number(free) * MIB }
+}
+
+/**
+ * What a worker's devices have for clients. A device with memory of its own keeps what llama-server leaves free of it
+ * (1 GiB, a quarter of a small one); of the machine's memory a tenth stays, 1 GiB at least, and what other programs have.
+ * @param own bytes of the machine's memory that `ggml-rpc-server` has for its client
+ * @param limit bytes that may be taken of each device
+ */
+export function lentDevices(
+  devices: readonly BuildDevice[],
+  {
+    gpus,
+    now,
+    own,
+    limit
+  }: {
+    gpus: Parameters<typeof matchDevices>[1]
+    now: MemoryNow
+    own: number
+    limit: number | undefined
+  }
+): WorkerFacts['devices'] {
+  const most = limit ?? Number.POSITIVE_INFINITY
+  const matched = matchDevices(
+    devices.filter(({ id }) => id !== 'CPU'),
+    gpus
+  )
+  return devices.map(({ id: name, description, totalMemory = 0, freeMemory = 0 }) => {
+    const gpu = matched.find(({ device }) => device.id === name)?.gpu
+    const seen = gpu && !gpu.unifiedMemory ? now.gpus[gpu.id] : undefined
+    const isHost = name === 'CPU' || gpu?.unifiedMemory === true
+    const spare = isHost ? now.host.available : (seen?.free ?? freeMemory)
+    const reserve = isHost ? Math.min(totalMemory / 4, Math.max(GIB, totalMemory / 10)) : Math.min(GIB, totalMemory / 4)
+    // What its client has already is not lost to it.
+    const room = isHost ? Math.min(totalMemory - reserve, spare + own) : totalMemory - reserve
+    const usable = Math.max(0, Math.floor(Math.min(most, room)))
+    return { name, description, total: totalMemory, usable, free: Math.max(0, Math.floor(Math.min(usable, spare))) }
+  })
+}
+
+/**
+ * The address to listen on.
+ * @throws CorralError `address_not_allowed` where others than this machine and its private networks could connect
+ */
+export async function listenAddress(
+  host: string,
+  insecure: boolean,
+  interfaces: typeof networkInterfaces = networkInterfaces
+): Promise<string> {
+  const address = await lookup(host, { family: 4 }).then(
+    found => found.address,
+    () => ''
+  )
+  // An address of IPv6 is given back as it is.
+  if (!isIPv4(address)) {
+    throw new CorralError(
+      'invalid_request',
+      `"${host}" is no IPv4 address of this machine, nor a name of one: llama.cpp's RPC listens on no others.`
+    )
+  }
+  const all = Object.values(interfaces()).flatMap(list => list ?? [])
+  const reached =
+    address === '0.0.0.0' ? all.filter(({ family }) => family === 'IPv4').map(one => one.address) : [address]
+  // An address of this machine is not private for being its own.
+  const open = reached.find(each => isPublicAddress(each, new Set()))
+  if (open === undefined || insecure) return address
+  throw new CorralError(
+    'address_not_allowed',
+    `A worker on ${host} could be reached from the internet (${open}), and whoever reaches it can run programs on this machine: llama.cpp's RPC knows neither keys nor encryption. Listen on an address of a private network or a VPN (--host), or add --insecure where a firewall lets only your machines in.`
+  )
+}
+
+/** Lends this machine to others: `ggml-rpc-server` of the build that engines run on, and what it says of itself. */
+export function createWorkerHost({ runtimes, hardware, cache, log }: WorkerHostDeps): WorkerHost {
+  return {
+    async start(options, waiting): Promise<Worker> {
+      const host = await listenAddress(options.host, options.insecure)
+      const [build, { gpus, cpu }] = await Promise.all([runtimes.build(waiting), hardware.detect()])
+      const program = build.executables.rpcServer
+      if (program === undefined) {
+        throw new CorralError(
+          'runtime_missing',
+          `The llama.cpp build ${build.id} has no ggml-rpc-server beside its llama-server (${build.directory}). Choose another one with "corral runtime use", or name a folder that has it with --llama-cpp.`
+        )
+      }
+      const store =
+        options.cache > 0 ? new WorkerCache(join(cache, 'rpc', `${options.port}`), options.cache) : undefined
+      const server = superviseServer({
+        program,
+        arguments: serverArguments(host, options, cpu.cores ?? cpu.threads, store !== undefined),
+        environment: {
+          ...toolEnvironment(process.env),
+          ...runtimes.environment(build),
+          ...(store && { LLAMA_CACHE: store.directory })
+        },
+        host,
+        port: options.port,
+        cache: store,
+        log
+      })
+      const facts = async (): Promise<WorkerFacts> => {
+        const [now, own] = await Promise.all([hardware.memory(), processMemory(server.pid)])
+        return {
+          corral: version,
+          platform: process.platform,
+          arch: process.arch,
+          build: factsOf(build),
+          instance: server.instance ?? '',
+          busy: server.busy,
+          devices: lentDevices(server.devices, { gpus, now, own: own?.own ?? 0, limit: options.memory })
+        }
+      }
+      let close = async () => {}
+      try {
+        await server.start(waiting.signal)
+        close = await tellFacts(host, options.port + 1, server, facts)
+      } catch (error) {
+        await server.stop()
+        throw error
+      }
+      const stop = async () => {
+        await Promise.all([close(), server.stop()])
+      }
+      return {
+        address: `${host}:${options.port}`,
+        ...(store && { cacheDirectory: store.directory }),
+        facts,
+        stop
+      }
+    }
+  }
+}
+
+function factsOf({ id, kind, source, version, commit, digest }: Build): WorkerFacts['build'] {
+  return { id, kind, source, version, digest, ...(commit !== undefined && { commit }) }
+}
+
+function serverArguments(
+  host: string,
+  { port, devices, threads }: WorkerOptions,
+  cores: number,
+  isCached: boolean
+): string[] {
+  const list = ['-H', host, '-p', `${port}`, '-t', `${threads ?? cores}`]
+  if (devices?.length) list.push('-d', devices.join(','))
+  if (isCached) list.push('-c')
+  return list
+}
+
+/** One `ggml-rpc-server`, started again when it ends by itself. */
+function superviseServer(settings: {
+  program: string
+  arguments: readonly string[]
+  environment: Record<string, string>
+  host: string
+  port: number
+  cache: WorkerCache | undefined
+  log: WorkerLog
+}) {
+  const { program, environment, host, port, cache, log } = settings
+  let child: EngineProcess | undefined
+  let instance: string | undefined
+  let devices: BuildDevice[] = []
+  let clients = 0
+  const stopped = new AbortController()
+  /** Called when the one that runs has ended: by those who follow whether it runs. */
+  const onEnd = new Set<() => void>()
+  /** What is done with the cache, in turn. */
+  let tending = Promise.resolve()
+  function tend(work: (cache: WorkerCache) => Promise<unknown>): Promise<void> {
+    if (!cache) return tending
+    tending = tending
+      .then(() => work(cache))
+      .then(
+        () => {},
+        error => log.warn({ reason: messageOf(error) }, 'the cache of weights could not be looked after')
+      )
+    return tending
+  }
+  const trimming = setInterval(() => {
+    if (clients > 0) void tend(store => store.trim())
+  }, TRIM_INTERVAL)
+  trimming.unref()
+
+  async function start(signal: AbortSignal | undefined): Promise<void> {
+    signal?.throwIfAborted()
+    await tend(store => store.prepare())
+    const lines: string[] = []
+    const found: BuildDevice[] = []
+    let accepted = () => {}
+    const listens = new Promise<void>(resolve => {
+      accepted = resolve
+    })
+    const started = await startEngineProcess({
+      executable: program,
+      arguments: settings.arguments,
+      environment,
+      onLine(line) {
+        lines.push(line)
+        if (lines.length > LINES_KEPT) lines.shift()
+        log.debug({}, line)
+        const device = parseWorkerDevice(line)
+        if (device && instance === undefined) found.push(device)
+        if (line === 'Accepted client connection') {
+          clients++
+          accepted()
+        }
+        if (line === 'Client connection closed') {
+          clients--
+          if (child === started) void tend(store => (clients === 0 ? store.settle() : Promise.resolve()))
+        }
+      },
+      warn: message => log.warn({}, message)
+    })
+    child = started
+    const failure = started.startError.then(error => {
+      if (error) throw new Error(`it could not be started: ${messageOf(error)}`)
+      return started.exited.then(async ({ code, signal: by }) => {
+        await started.drained
+        throw new Error(`it ended at once (${by ?? `exit code ${code}`}): ${lines.at(-1) ?? 'it said nothing'}`)
+      })
+    })
+    failure.catch(() => {
+      // Also once it has served: the watch below sees that.
+    })
+    const limit = AbortSignal.any([AbortSignal.timeout(START_LIMIT), stopped.signal, ...(signal ? [signal] : [])])
+    try {
+      // What it prints comes once a client has connected.
+      await Promise.race([failure, untilConnected(host, port, limit).then(() => listens)])
+      await Promise.race([failure, untilTrue(() => clients === 0, limit)])
+    } catch (error) {
+      started.kill()
+      await started.exited
+      child = undefined
+      clients = 0
+      signal?.throwIfAborted()
+      throw new CorralError(
+        'load_failed',
+        `ggml-rpc-server does not work on ${host}:${port}: ${messageOf(error)}. Is the port free ("corral worker --port" chooses another one)?`,
+        { cause: error }
+      )
+    }
+    devices = found
+    instance = randomUUID()
+    void watch(started)
+  }
+
+  /** Starts another one when this one has ended, unless it was to. */
+  async function watch(running: EngineProcess): Promise<void> {
+    const began = performance.now()
+    const { code, signal } = await running.exited
+    await running.drained
+    instance = undefined
+    child = undefined
+    clients = 0
+    for (const told of onEnd) told()
+    onEnd.clear()
+    if (stopped.signal.aborted) return
+    const why = signal ?? `exit code ${code}`
+    log.warn({ why }, 'ggml-rpc-server ended by itself; it is started again')
+    let pause = performance.now() - began > WORKED ? 0 : FIRST_PAUSE
+    while (!stopped.signal.aborted) {
+      await sleep(pause, undefined, { signal: stopped.signal }).catch(() => {})
+      if (stopped.signal.aborted) return
+      try {
+        await start(undefined)
+        return
+      } catch (error) {
+        if (stopped.signal.aborted) return
+        pause = Math.min(LONGEST_PAUSE, Math.max(FIRST_PAUSE, pause * 2))
+        log.warn({ reason: messageOf(error), again: pause }, 'ggml-rpc-server could not be started again')
+      }
+    }
+  }
+
+  return {
+    start,
+    get instance() {
+      return instance
+    },
+    get pid() {
+      return child?.pid
+    },
+    get busy() {
+      return clients > 0
+    },
+    get devices() {
+      return devices
+    },
+    /**
+     * Calls back when the one that runs now has ended. Returns how to stop following it: who has done so, while a client
+     * stays connected whom nobody speaks for, was cut off without a word, and would keep all others out for ever.
+     */
+    follow(told: () => void): () => void {
+      const followed = child
+      onEnd.add(told)
+      return () => {
+        if (!onEnd.delete(told)) return
+        void sleep(CUT_OFF, undefined, { ref: false }).then(() => {
+          if (stopped.signal.aborted || child !== followed || clients === 0 || onEnd.size > 0) return
+          log.warn({}, 'the client of ggml-rpc-server has gone without closing its connection; it is started again')
+          followed?.kill()
+        })
+      }
+    },
+    async stop(): Promise<void> {
+      if (stopped.signal.aborted) return
+      stopped.abort()
+      clearInterval(trimming)
+      const last = child
+      if (last) {
+        last.end()
+        const timer = setTimeout(() => last.kill(), STOP_GRACE)
+        await last.exited
+        clearTimeout(timer)
+      }
+      await tending
+    }
+  }
+}
+
+async function untilConnected(host: string, port: number, signal: AbortSignal): Promise<void> {
+  const address = host === '0.0.0.0' ? '127.0.0.1' : host
+  for (;;) {
+    signal.throwIfAborted()
+    const socket = connect({ host: address, port })
+    try {
+      await once(socket, 'connect', { signal })
+      return
+    } catch {
+      await sleep(50, undefined, { signal })
+    } finally {
+      socket.destroy()
+    }
+  }
+}
+
+async function untilTrue(check: () => boolean, signal: AbortSignal): Promise<void> {
+  while (!check()) await sleep(10, undefined, { signal })
+}
+
+/** Says over HTTP what a worker is, and for how long its server runs. Returns how to end it. */
+async function tellFacts(
+  host: string,
+  port: number,
+  server: ReturnType<typeof superviseServer>,
+  facts: () => Promise<WorkerFacts>
+): Promise<() => Promise<void>> {
+  function stayAlive(response: ServerResponse): void {
+    response.writeHead(200, { 'content-type': 'text/plain', 'cache-control': 'no-store' })
+    response.write(`${server.instance}\n`)
+    const timer = setInterval(() => response.write('\n'), WORKER_SIGN_INTERVAL)
+    const forget = server.follow(() => response.end())
+    response.on('close', () => {
+      clearInterval(timer)
+      forget()
+    })
+  }
+  const http = createServer({ requestTimeout: 10_000, headersTimeout: 10_000 }, (request, response) => {
+    const path = request.url?.split('?')[0]
+    const isKnown = path === WORKER_PATH || path === WORKER_ALIVE_PATH
+    if (request.method !== 'GET' || !isKnown) return response.writeHead(404).end()
+    if (server.instance === undefined) return response.writeHead(503).end()
+    if (path === WORKER_ALIVE_PATH) return stayAlive(response)
+    facts().then(
+      told => {
+        response.writeHead(200, { 'content-type': 'application/json', 'cache-control': 'no-store' })
+        response.end(JSON.stringify(told))
+      },
+      () => response.writeHead(500).end()
+    )
+    return undefined
+  })
+  http.maxConnections = MOST_CONNECTIONS
+  http.listen(port, host)
+  try {
+    await once(http, 'listening')
+  } catch (error) {
+    throw new CorralError(
+      'load_failed',
+      `A worker tells what it is at the port behind its own, and cannot listen on ${host}:${port}: ${messageOf(error)}. Choose another port with --port.`,
+      { cause: error }
+    )
+  }
+  return async () => {
+    const closed = once(http, 'close')
+    http.close()
+    http.closeAllConnections()
+    await closed
+  }
+}
