@@ -41,7 +41,8 @@ export interface TestBrowser {
   open(t: Test, address: string, options?: OpenOptions): Promise<OpenedPage>
 }
 
-function find(): { program: string } | { missing: string } {
+/** The system's Chromium, or CORRAL_CHROMIUM; or what is missing for it. */
+export function findChromium(): { program: string } | { missing: string } {
   try {
     require.resolve('playwright-core')
   } catch {
@@ -55,7 +56,7 @@ function find(): { program: string } | { missing: string } {
 
 /** The system's Chromium for the tests of a file: started by the first that opens a page, ended with the file. */
 export function testBrowser(file: Pick<Test, 'teardown'>): TestBrowser {
-  const found = find()
+  const found = findChromium()
   let started: Promise<Browser> | undefined
   let opened = 0
   const start = async (executablePath: string) => {

@@ -4,6 +4,8 @@ import { closeSync, openSync, readSync, statSync } from 'node:fs'
 /** Bytes that a hub serves, without all of them being in memory. */
 export interface Content {
   readonly size: number
+  /** Where they are told and not computed. */
+  readonly digests?: Digests
   /** Bytes from `start` to before `end`. */
   read(start: number, end: number): Buffer
 }
@@ -13,6 +15,8 @@ export interface GeneratedFile {
   size: number
   seed?: number
   head?: Buffer
+  /** What the hub tells instead of computing it: for large files that nobody fetches. */
+  digests?: Digests
 }
 
 /** A file of an emulated repository: its bytes, their text, a rule that makes them, or where they lie on disk. */
@@ -34,10 +38,11 @@ function pattern(seed: number): Buffer {
   return Buffer.from(words.buffer)
 }
 
-function generated({ size, seed = 1, head = Buffer.alloc(0) }: GeneratedFile): Content {
+function generated({ size, seed = 1, head = Buffer.alloc(0), digests }: GeneratedFile): Content {
   let base: Buffer | undefined
   return {
     size,
+    ...(digests && { digests }),
     read(start, end) {
       base ??= pattern(seed)
       const first = Math.floor(start / PAGE)
@@ -102,7 +107,7 @@ async function compute(content: Content): Promise<Digests> {
 }
 
 export function digestsOf(content: Content): Promise<Digests> {
-  let digests = known.get(content)
+  let digests = known.get(content) ?? (content.digests && Promise.resolve(content.digests))
   if (!digests) {
     digests = compute(content)
     known.set(content, digests)

@@ -151,7 +151,7 @@ function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Prese
     </>
   )
   return (
-    <Menu label={`${t.preset}: ${name || t.noPreset}`} title={title} class="model-picker">
+    <Menu label={`${t.preset}: ${name || t.noPreset}`} title={title} class="preset-picker">
       {close => (
         <div class="menu-scroll">
           {[{ name: '' }, ...presets.value].map(preset => (

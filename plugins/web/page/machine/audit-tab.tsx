@@ -8,6 +8,9 @@ interface AuditEntry {
   address?: string
   method?: string
   route?: string
+  /** Of answers, which have no route here: what was asked for, and the API that it was asked by. */
+  operation?: string
+  surface?: string
   event?: string
   model?: string
   target?: string
@@ -44,7 +47,7 @@ export function AuditTab() {
                 <tr key={`${entry.time} ${index}`}>
                   <td>{new Date(entry.time).toLocaleString()}</td>
                   <td>{entry.key ?? entry.address}</td>
-                  <td>{entry.event ?? [entry.method, entry.route].filter(Boolean).join(' ')}</td>
+                  <td>{whatOf(entry)}</td>
                   <td>{entry.model ?? entry.target}</td>
                   <td>{entry.status}</td>
                 </tr>
@@ -55,4 +58,9 @@ export function AuditTab() {
       )}
     </>
   )
+}
+
+function whatOf({ event, method, route, operation, surface }: AuditEntry): string {
+  if (event) return event
+  return (route ? [method, route] : [operation, surface && `(${surface})`]).filter(Boolean).join(' ')
 }

@@ -3,6 +3,20 @@ import type uPlot from 'uplot'
 import { formatNumber, formatSize } from '../parts/formats.ts'
 import { type LoadSample, samples } from '../state/recent-load.ts'
 
+/** Seconds that a chart shows from the beginning. */
+const SHORTEST = 60
+/** Steps between the numbers at its side. */
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+
+/** @param at epoch seconds */
+const formatTime = (at: number) =>
+  new Date(at * 1000).toLocaleTimeString([], {
+    hour: '2-digit',
+    minute: '2-digit',
+    second: '2-digit',
+    hourCycle: 'h23'
+  })
+
 /** The last minutes of one figure. Its library is loaded when the first one is shown. */
 export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> }) {
   const element = useRef<HTMLDivElement>(null)
@@ -14,7 +28,8 @@ export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> })
       const parent = element.current
       if (isGone || !parent) return
       const colours = getComputedStyle(parent)
-      const format = (value: number) => (field === 'memory' ? formatSize(value) : formatNumber(value, 1))
+      const format = (value: number) =>
+        value === 0 ? '0' : field === 'memory' ? formatSize(value) : formatNumber(value, 1)
       const axis = { stroke: colours.color, grid: { show: false }, ticks: { show: false }, font: '12px system-ui' }
       chart = new Plot(
         {
@@ -22,10 +37,25 @@ export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> })
           height: 120,
           legend: { show: false },
           cursor: { show: false },
-          scales: { y: { range: (_chart, _low, high) => [0, Math.max(1, high * 1.1)] } },
+          scales: {
+            x: { range: (_chart, first, last) => [Math.min(first, last - SHORTEST), last] },
+            y: { range: (_chart, _low, high) => [0, Math.max(field === 'memory' ? 1e6 : 1, high * 1.1)] }
+          },
           axes: [
-            { ...axis, size: 24, space: 80 },
-            { ...axis, size: 64, values: (_chart, values) => values.map(format) }
+            {
+              ...axis,
+              size: 24,
+              space: 90,
+              incrs: [10, 30, 60, 120],
+              values: (_chart, times) => times.map(formatTime)
+            },
+            // Nobody has half a request.
+            {
+              ...axis,
+              size: 64,
+              ...(field !== 'memory' && { incrs: WHOLE }),
+              values: (_chart, values) => values.map(format)
+            }
           ],
           series: [{}, { stroke: colours.getPropertyValue('border-color'), width: 2, points: { show: false } }]
         },

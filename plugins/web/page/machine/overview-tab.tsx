@@ -24,7 +24,7 @@ export function OverviewTab() {
           <Chart title={t.memoryOfModels} value={formatSize(now?.memory ?? 0)} field="memory" />
         )}
       </div>
-      <h2 class="section-title">{t.inMemory}</h2>
+      <h2 class="section-title">{t.loadedModels}</h2>
       {loaded.length === 0 && <p class="quiet">{t.nothingLoaded}</p>}
       {loaded.length > 0 && (
         <div class="table-frame" tabIndex={0}>

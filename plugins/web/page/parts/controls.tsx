@@ -97,7 +97,11 @@ export function Menu(props: {
       if (!element.current?.contains(event.target as Node)) setOpen(false)
     }
     addEventListener('pointerdown', leave)
-    element.current?.querySelector<HTMLElement>('.menu-list :is(input,button,a)')?.focus()
+    const list = element.current?.querySelector('.menu-list')
+    // One that opens upwards, and has no room there.
+    const top = element.current?.closest('.messages')?.getBoundingClientRect().top ?? 0
+    if (list && list.getBoundingClientRect().top < top) list.classList.add('is-below')
+    list?.querySelector<HTMLElement>(':is(input,button,a)')?.focus()
     return () => removeEventListener('pointerdown', leave)
   }, [isOpen])
   const close = () => {

@@ -133,7 +133,7 @@ function RequestForm({ operation }: { operation: Operation }) {
   }
   return (
     <div class="playground">
-      <p class="quiet">{operation.description}</p>
+      <p class="quiet">{withCode(operation.description)}</p>
       <form
         class="form"
         onSubmit={event => {
@@ -144,7 +144,7 @@ function RequestForm({ operation }: { operation: Operation }) {
       >
         {operation.parameters.map(({ name, isRequired, description }) => (
           <label key={name}>
-            {name} <small>{description}</small>
+            {name} <small>{withCode(description)}</small>
             <input
               class="field"
               required={isRequired}
@@ -276,3 +276,7 @@ function RecentRequests() {
     </>
   )
 }
+
+/** A description of the API's document, with what stands between backticks as code. */
+const withCode = (text: string) =>
+  text.split('`').map((part, at) => (at % 2 === 0 ? part : <code key={at}>{part}</code>))

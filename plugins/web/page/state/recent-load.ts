@@ -27,7 +27,10 @@ let counted = new Map<string, number>()
 /** Collects samples until the returned function is called. */
 export function collectSamples(): () => void {
   watchers += 1
-  timer ??= setInterval(sample, 1000)
+  if (timer === undefined) {
+    timer = setInterval(sample, 1000)
+    sample()
+  }
   return () => {
     watchers -= 1
     if (watchers > 0) return

@@ -246,6 +246,7 @@ export const en = {
   requestsRunning: 'Answers under way',
   requestsWaiting: 'Requests that wait',
   memoryOfModels: 'Memory of models',
+  loadedModels: 'In memory',
   nothingLoaded: 'No model is loaded.',
   slotsBusy: 'Slots',
   waiting: 'Waiting',

@@ -240,6 +240,7 @@ export const zh: Texts = {
   requestsRunning: '正在回答',
   requestsWaiting: '等待中的请求',
   memoryOfModels: '模型占用内存',
+  loadedModels: '内存中的模型',
   nothingLoaded: '没有载入的模型。',
   slotsBusy: '槽位',
   waiting: '等待',

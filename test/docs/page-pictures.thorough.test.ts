@@ -1,0 +1,30 @@
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { testBrowser } from '../support/browser.ts'
+import { pages, textOf } from './guides.ts'
+
+const { skip } = testBrowser(t)
+/** Bytes that a picture may have, so that guides open at once. */
+const MOST = 150_000
+
+t.test('pictures of the page can be taken anew', { skip }, async t => {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-page-pictures-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const script = join(packageRoot, 'dist', 'scripts', 'write-page-pictures.js')
+  const { status, stderr } = spawnSync(process.execPath, [script, folder], { encoding: 'utf8' })
+  t.equal(status, 0, stderr)
+  const taken = readdirSync(folder).sort()
+  const kept = readdirSync(join(packageRoot, 'docs', 'pictures')).filter(name => name.endsWith('.webp'))
+  t.strictSame(taken, kept.sort(), 'those that are kept, and no others')
+  const guides = pages().map(textOf).join('\n')
+  for (const name of taken) {
+    const picture = readFileSync(join(folder, name))
+    t.equal(picture.toString('latin1', 8, 12), 'WEBP', name)
+    t.ok(picture.length > 5000 && picture.length < MOST, `${name}: ${picture.length} bytes`)
+    t.ok(guides.includes(`pictures/${name}`), `${name} is shown in a guide`)
+  }
+})
