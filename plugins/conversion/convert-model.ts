@@ -7,10 +7,11 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { readGguf } from '../../core/models/gguf-file.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
+import { distrust, PYTHON_VARIABLES } from '../../core/system/python/python-packages.ts'
 import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
 import type { DtypePlan } from './dtypes.ts'
 import { causeOf } from './failures.ts'
-import { type ConverterPython, distrust, PYTHON_VARIABLES } from './python-environment.ts'
+import type { ConverterPython } from './python-environment.ts'
 
 interface ConversionJob {
   variant: StoredVariant

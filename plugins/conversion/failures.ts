@@ -1,5 +1,6 @@
 import type { ErrorCode } from '../../core/errors.ts'
 import type { ToolError } from '../../core/system/child-process.ts'
+import { DISK_FULL, type FailureRule, lastLines, sentenceOf } from '../../core/system/python/install-failure.ts'
 
 type Cause =
   | 'unsupported-architecture'
@@ -21,15 +22,10 @@ export interface FailureCause {
   sentence: string
 }
 
-interface Rule {
+interface Rule extends FailureRule {
   cause: Cause
-  /** `conversion_failed` where absent. */
-  code?: ErrorCode
-  pattern: RegExp
   /** Looked for in the code of a Python traceback, where the message itself says too little. */
   inCode?: true
-  /** @param found what the pattern's first group that took part matched; empty where none did */
-  sentence: string | ((found: string) => string)
 }
 
 const LOOK_FOR_GGUF = 'Look for a GGUF of the model, or try a newer llama.cpp.'
@@ -38,7 +34,6 @@ const STOP_OTHERS = 'Stop loaded models or other programs, or import a GGUF that
 const NO_TOKENIZER =
   "The model's tokenizer is missing or cannot be read (tokenizer.json or tokenizer.model with tokenizer_config.json). " +
   'Get the whole folder of the model and import it again.'
-const DISK_FULL = /No space left on device|Errno 28\b|Disk quota exceeded/
 
 /** Failures of the converter and of llama-quantize. The first rule that fits counts: what is more exact is first. */
 const CONVERSION_RULES: Rule[] = [
@@ -127,77 +122,6 @@ const CONVERSION_RULES: Rule[] = [
   }
 ]
 
-const INSTEAD = 'or name a Python that has the packages as conversion.python in config.yaml'
-const CHECK_NETWORK = 'Check the network and its proxy'
-
-/** Failures of pip, uv and venv. */
-const INSTALLATION_RULES: Omit<Rule, 'cause'>[] = [
-  {
-    pattern: DISK_FULL,
-    code: 'insufficient_storage',
-    sentence: 'The disk is full. Make room, then try again.'
-  },
-  {
-    pattern: /(apt install \S+-venv)/,
-    sentence: command =>
-      `This Python cannot make virtual environments. Install what it lacks with "${command}", ${INSTEAD}.`
-  },
-  {
-    pattern: /No module named '?(venv|ensurepip)|ensurepip is not\s*$|ensurepip is not available/,
-    sentence: `This Python cannot make virtual environments. Install its module venv (Debian and Ubuntu: "apt install python3-venv"), ${INSTEAD}.`
-  },
-  {
-    pattern: /CERTIFICATE_VERIFY_FAILED|SSLError|invalid peer certificate|SSLCertVerificationError/,
-    sentence:
-      'The certificate of the package index is not trusted here. Name the certificates of your network with PIP_CERT and SSL_CERT_FILE.'
-  },
-  {
-    pattern: /THESE PACKAGES DO NOT MATCH THE HASHES|Hash mismatch for `([^`]+)`|HashMismatch/,
-    sentence: name =>
-      `The package index gave ${name ? `a ${name}` : 'a package'} that is not the one corral knows: its SHA-256 is another. Nothing of it was ` +
-      `installed. Use an index that serves PyPI's own files (conversion.package_index), ${INSTEAD}.`
-  },
-  {
-    pattern:
-      /\b(?:40[137]) (?:Client Error|Unauthorized|Forbidden|Proxy Authentication)|status code: 40[137]|HTTP status client error \(40[137]/,
-    sentence:
-      'The package index refuses access. Put credentials into its address, or choose another one (conversion.package_index).'
-  },
-  {
-    pattern:
-      /NewConnectionError|NameResolutionError|ConnectTimeoutError|Temporary failure in name resolution|Max retries exceeded|Connection refused|Failed to fetch: `([^`]+)`|error sending request for url|dns error|ReadTimeoutError|ProxyError|RemoteDisconnected|Connection reset|IncompleteRead/,
-    sentence: url =>
-      `The package index cannot be reached${url && ` (${url})`}. ${CHECK_NETWORK} (HTTPS_PROXY), name a mirror as conversion.package_index, ${INSTEAD}.`
-  },
-  {
-    pattern: /Could not find a version that satisfies the requirement (\S+).*from versions: none/,
-    sentence: name =>
-      `The package index gave no ${name}: it cannot be reached, or has none for this Python and machine. ` +
-      `${CHECK_NETWORK}, try another Python or another index (conversion.package_index), ${INSTEAD}.`
-  },
-  {
-    pattern:
-      /No matching distribution found for (\S+)|Because there (?:is|are) no versions? of (\S+)|(\S+) has no wheels with a matching/,
-    sentence: name =>
-      `The package index has no ${name} for this Python and machine. Try another Python, another index (conversion.package_index), ${INSTEAD}.`
-  },
-  {
-    pattern: /MemoryError|Cannot allocate memory/,
-    sentence: 'This machine does not have enough memory. Stop loaded models or other programs, then try again.'
-  }
-]
-
-function sentenceOf({ pattern, sentence }: Omit<Rule, 'cause'>, line: string): string | undefined {
-  const match = pattern.exec(line)
-  if (!match) return undefined
-  return typeof sentence === 'string' ? sentence : sentence(match.slice(1).find(group => group !== undefined) ?? '')
-}
-
-function lastLines(lines: readonly string[]): string | undefined {
-  const last = lines.filter(line => line.trim() !== '').slice(-3)
-  return last.length > 0 ? `Its last output: ${last.join(' / ').slice(0, 600)}` : undefined
-}
-
 /** Why the converter or llama-quantize failed. Pure. */
 export function causeOf({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {
   // Before the failure itself the converter warns of much that it then gets along with.
@@ -217,15 +141,4 @@ export function causeOf({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'e
   }
   const said = lines.filter(line => !/^\s*(Writing|File ")|^[\s^~]+$/.test(line))
   return { cause: 'unknown', code, sentence: lastLines(said) ?? 'It printed nothing.' }
-}
-
-/** Why pip, uv or venv failed, from the last lines. Pure. */
-export function installFailure(lines: readonly string[]): Pick<FailureCause, 'code' | 'sentence'> {
-  for (const rule of INSTALLATION_RULES) {
-    for (const line of [...lines].reverse()) {
-      const sentence = sentenceOf(rule, line)
-      if (sentence !== undefined) return { code: rule.code ?? 'conversion_failed', sentence }
-    }
-  }
-  return { code: 'conversion_failed', sentence: lastLines(lines) ?? '' }
 }

@@ -1,5 +1,4 @@
-import { existsSync } from 'node:fs'
-import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
@@ -9,10 +8,15 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
 import { openConnections } from '../../core/system/connections.ts'
-import { requireSpace } from '../../core/system/disk-space.ts'
-import { writeJsonFile } from '../../core/system/json-file.ts'
-import { causeOf, installFailure } from './failures.ts'
-import { findPython, UV_PYTHON, UV_PYTHON_MINOR } from './find-python.ts'
+import type { PythonUse } from '../../core/system/python/find-python.ts'
+import {
+  executableIn,
+  isComplete,
+  makePythonEnvironment,
+  PYTHON_VARIABLES,
+  removeOtherEnvironments
+} from '../../core/system/python/python-packages.ts'
+import { causeOf } from './failures.ts'
 import { environmentName, hasTorchForProcessors, LOCK_FOLDER, readLock } from './package-locks.ts'
 
 /** The plugin's settings. */
@@ -60,8 +64,12 @@ export interface ConverterPython {
   environment?: string
 }
 
-/** Written when an environment has been proven to work; one without it is made again. */
-const MARK = 'complete.json'
+const USE: PythonUse = {
+  name: 'conversions',
+  work: 'Converting SafeTensors models',
+  section: 'conversion',
+  code: 'conversion_failed'
+}
 /** Bytes on disk of an environment while it is made: with torch for processors only, or with its CUDA libraries. */
 const SIZE = { cpu: 2.5e9, cuda: 9e9 }
 
@@ -73,19 +81,6 @@ import torch, numpy, transformers, sentencepiece, google.protobuf, yaml, tqdm, r
 names = {'torch': torch, 'numpy': numpy, 'transformers': transformers, 'sentencepiece': sentencepiece}
 print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__version__) for name, module in names.items()}}))
 `
-
-/** Variables that Python tools run with: nothing of the user's own packages, no questions. */
-export const PYTHON_VARIABLES = {
-  NO_COLOR: '1',
-  PIP_NO_COLOR: '1',
-  PIP_NO_INPUT: '1',
-  PYTHONNOUSERSITE: '1',
-  PYTHONUTF8: '1',
-  PYTHONUNBUFFERED: '1'
-}
-
-const executableIn = (folder: string) =>
-  process.platform === 'win32' ? join(folder, 'Scripts', 'python.exe') : join(folder, 'bin', 'python')
 
 /** Versions of the packages. @throws ToolError when something cannot be imported */
 async function provePython(
@@ -112,11 +107,11 @@ export async function preparePython(options: EnvironmentOptions, waiting: Waitin
   if (named !== '') return await namedPython(named, options, waiting)
   const name = await environmentName(options.locks ?? LOCK_FOLDER)
   const environment = join(options.directory, name)
-  const executable = executableIn(environment)
-  if (existsSync(join(environment, MARK)) && existsSync(executable)) return { executable, environment }
-  await makeEnvironment(environment, options, waiting)
-  await removeOthers(options, name)
-  return { executable, environment }
+  if (!isComplete(environment)) {
+    await makeEnvironment(environment, options, waiting)
+    await removeOtherEnvironments(environment, options.log)
+  }
+  return { executable: executableIn(environment), environment }
 }
 
 async function namedPython(named: string, options: EnvironmentOptions, { signal }: Waiting): Promise<ConverterPython> {
@@ -149,127 +144,43 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
   }
 }
 
-/** Marks an environment as unusable: it is made again when it is needed next. */
-export async function distrust(environment: string): Promise<void> {
-  await rm(join(environment, MARK), { force: true })
-}
-
-async function makeEnvironment(
-  environment: string,
-  options: EnvironmentOptions,
-  { signal, onProgress }: Waiting
-): Promise<void> {
-  const { settings, log, locks = LOCK_FOLDER } = options
-  const { env } = options
-  const begun = performance.now()
-  onProgress?.({ phase: 'installing', subject: 'Python packages' })
-  const uv = findExecutable('uv', env)
-  // uv downloads a Python where this machine has no suitable one.
-  const python = await findPython({ env, signal, log }).catch(error => {
-    if (signal?.aborted || !uv) throw error
-    return undefined
-  })
-  const { package_index: packageIndex, torch_index: torchIndex } = settings
-  const isListed = await hasTorchForProcessors(locks, python?.version[1] ?? UV_PYTHON_MINOR)
-  const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', signal))
-  const cuda = !hasTorch && process.platform === 'linux'
-  if (cuda) {
-    const why = isListed
-      ? `${torchIndex || 'An index with torch for processors'} cannot be reached`
-      : `No torch for processors is listed for Python ${python?.version.join('.')}`
-    log.warn(
-      `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
-    )
-  }
-  const { text: packages, madeFor } = await readLock(locks, hasTorch)
-  const others = (await readRequirements(options.converter)).filter(line => !madeFor.includes(line))
-  if (others.length > 0) {
-    log.warn(
-      `This llama.cpp's converter asks for ${others.join(', ')}; corral installs the packages that it lists with their ` +
-        'hashes all the same. If conversions fail, name a Python with other packages as conversion.python.'
-    )
-  }
-  await mkdir(options.directory, { recursive: true })
-  await rm(environment, { recursive: true, force: true })
-  const need = 'The Python environment for conversions needs about'
-  await requireSpace(options.directory, cuda ? SIZE.cuda : SIZE.cpu, need, 'make room otherwise')
-  log.info({ environment, python: python?.executable, uv }, 'making the Python environment for conversions')
-
-  const temporary = join(environment, 'tmp')
-  const run = async (command: string, args: string[]) => {
-    try {
-      await runTool(command, args, {
-        env,
-        purpose: 'packages',
-        // Unpacked packages must be on the disk whose free space was checked.
-        variables: { ...PYTHON_VARIABLES, TMPDIR: temporary, TEMP: temporary, TMP: temporary },
-        signal,
-        log,
-        onLine(line) {
-          const isLast = /^Installing collected packages|^Prepared \d+ packages/.test(line)
-          const subject = downloadedPackage(line) ?? (isLast ? 'Python packages' : undefined)
-          if (subject !== undefined) onProgress?.({ phase: 'installing', subject })
+async function makeEnvironment(environment: string, options: EnvironmentOptions, waiting: Waiting): Promise<void> {
+  const { settings, env, log, locks = LOCK_FOLDER } = options
+  await makePythonEnvironment(
+    {
+      use: USE,
+      environment,
+      packageIndex: settings.package_index,
+      env,
+      log,
+      async packages(minor) {
+        const { torch_index: torchIndex } = settings
+        const isListed = await hasTorchForProcessors(locks, minor)
+        const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', waiting.signal))
+        const cuda = !hasTorch && process.platform === 'linux'
+        if (cuda) {
+          const why = isListed
+            ? `${torchIndex || 'An index with torch for processors'} cannot be reached`
+            : `No torch for processors is listed for Python 3.${minor}`
+          log.warn(
+            `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
+          )
         }
-      })
-    } catch (error) {
-      if (!(error instanceof ToolError)) throw error
-      const { code, sentence } = installFailure(error.tail)
-      const what = `The Python environment for conversions could not be made in ${environment}`
-      throw new CorralError(code, `${what}: ${messageOf(error)} ${sentence}`, { cause: error })
-    }
-  }
-  try {
-    await mkdir(temporary, { recursive: true })
-    const list = join(environment, 'requirements.txt')
-    await writeFile(list, packages)
-    const indexes = [
-      ...(packageIndex === '' ? [] : ['--index-url', packageIndex]),
-      ...(hasTorch ? ['--extra-index-url', torchIndex] : [])
-    ]
-    const executable = executableIn(environment)
-    if (uv) {
-      await run(uv, ['venv', '--allow-existing', '--python', python?.executable ?? UV_PYTHON, environment])
-      // Of all indexes the best version, as pip does: else what the index of torch has by chance would count.
-      const strategy = ['--index-strategy', 'unsafe-best-match']
-      const checked = ['--require-hashes', '--no-build']
-      await run(uv, ['pip', 'install', '--python', executable, '-r', list, ...indexes, ...strategy, ...checked])
-    } else {
-      await run(python!.executable, ['-I', '-m', 'venv', environment])
-      const pip = ['-m', 'pip', 'install', '--no-cache-dir', '--progress-bar', 'off']
-      // What is built from source runs code, and with tools that no hash is known of.
-      const checked = ['--require-hashes', '--only-binary', ':all:']
-      await run(executable, [...pip, '-r', list, ...indexes, ...checked])
-    }
-    await rm(temporary, { recursive: true, force: true })
-    onProgress?.({ phase: 'proving', subject: 'Python packages' })
-    const versions = await provePython(executable, options, signal).catch(error => {
-      if (!(error instanceof ToolError)) throw error
-      const { sentence } = causeOf(error)
-      const message = `The Python packages for conversions were installed but do not work: ${sentence}`
-      throw new CorralError('conversion_failed', message, { cause: error })
-    })
-    const seconds = Math.round((performance.now() - begun) / 1000)
-    await writeJsonFile(join(environment, MARK), { ...versions, seconds }, { pretty: true })
-    log.info({ environment, ...versions, seconds }, 'the Python environment for conversions is ready')
-  } catch (error) {
-    await rm(environment, { recursive: true, force: true, maxRetries: 3 })
-    throw error
-  }
-}
-
-/** `Downloading torch-2.11.0-cp311-….whl (530.7 MB)` of pip, `Downloading torch (506.1MiB)` of uv. */
-export function downloadedPackage(line: string): string | undefined {
-  const match = /^\s*Downloading ([A-Za-z0-9_.]+?)(?:-(\d[^-]*)-\S*)? \(([\d.]+ ?[kKMG]i?B)\)/.exec(line)
-  return match ? `${match[1]}${match[2] ? ` ${match[2]}` : ''} (${match[3]})` : undefined
-}
-
-/** Environments of other versions are of no use any more, and large. */
-async function removeOthers({ directory, log }: EnvironmentOptions, name: string): Promise<void> {
-  for (const other of await readdir(directory)) {
-    if (other === name || !/^converter-[0-9a-f]{12}$/.test(other)) continue
-    log.info(`removing ${join(directory, other)}, which no converter here needs any longer`)
-    await rm(join(directory, other), { recursive: true, force: true, maxRetries: 3 })
-  }
+        const { text, madeFor } = await readLock(locks, hasTorch)
+        const others = (await readRequirements(options.converter)).filter(line => !madeFor.includes(line))
+        if (others.length > 0) {
+          log.warn(
+            `This llama.cpp's converter asks for ${others.join(', ')}; corral installs the packages that it lists with their ` +
+              'hashes all the same. If conversions fail, name a Python with other packages as conversion.python.'
+          )
+        }
+        return { text, size: cuda ? SIZE.cuda : SIZE.cpu, moreIndexes: hasTorch ? [torchIndex] : [] }
+      },
+      prove: (executable, signal) => provePython(executable, options, signal),
+      faultOf: error => causeOf(error).sentence
+    },
+    waiting
+  )
 }
 
 /** Milliseconds in which a package index must answer to count as reachable. */

@@ -2,11 +2,13 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { type PythonFacts, pythonNames, shortcomingOf } from '../../core/system/python/find-python.ts'
+import { installFailure } from '../../core/system/python/install-failure.ts'
+import { downloadedPackage } from '../../core/system/python/python-packages.ts'
 import { converterProgress, quantizeProgress } from '../../plugins/conversion/convert-model.ts'
 import { DTYPES, diskNeed, planDtype } from '../../plugins/conversion/dtypes.ts'
-import { causeOf, type FailureCause, installFailure } from '../../plugins/conversion/failures.ts'
-import { type PythonFacts, pythonNames, shortcomingOf } from '../../plugins/conversion/find-python.ts'
-import { downloadedPackage, parseRequirements } from '../../plugins/conversion/python-environment.ts'
+import { causeOf, type FailureCause } from '../../plugins/conversion/failures.ts'
+import { parseRequirements } from '../../plugins/conversion/python-environment.ts'
 
 /** What the real tools printed; see the files. */
 const recorded = (name: string) =>
@@ -169,7 +171,10 @@ t.test('why an installation failed', async t => {
     ['something else', 'conversion_failed', /something else/]
   ]
   for (const [line, code, sentence] of cases) {
-    const failure = installFailure(['Collecting torch==2.11.0', line])
+    const failure = installFailure(['Collecting torch==2.11.0', line], {
+      section: 'conversion',
+      code: 'conversion_failed'
+    })
     t.equal(failure.code, code, line)
     t.match(failure.sentence, sentence)
   }

@@ -1,5 +1,17 @@
-import { CorralError, messageOf } from '../../core/errors.ts'
-import { findExecutable, runTool, type ToolLog } from '../../core/system/child-process.ts'
+import { CorralError, type ErrorCode, messageOf } from '../../errors.ts'
+import { findExecutable, runTool, type ToolLog } from '../child-process.ts'
+
+/** What a Python environment is for, as its errors say it. */
+export interface PythonUse {
+  /** As in "The Python environment for conversions could not be made". */
+  name: string
+  /** As in "Converting SafeTensors models needs Python 3.10 to 3.14". */
+  work: string
+  /** The section of `config.yaml` whose settings `python` and `package_index` count. */
+  section: string
+  /** Of failures that have no code of their own. */
+  code: ErrorCode
+}
 
 export interface PythonFacts {
   /** Absolute path of the interpreter itself. */
@@ -8,7 +20,7 @@ export interface PythonFacts {
   bits: number
 }
 
-/** Versions that the converter's packages exist for, the best tried first. */
+/** Versions that the packages exist for which corral lists, the best tried first. */
 const MINORS = [12, 13, 11, 10, 14]
 const OLDEST = Math.min(...MINORS)
 const NEWEST = Math.max(...MINORS)
@@ -22,7 +34,7 @@ const QUESTION =
 /** Milliseconds in which a Python must say what it is. */
 const ANSWER_LIMIT = 20_000
 
-/** Why a Python cannot run the converter; undefined when it can. Pure. */
+/** Why a Python cannot have the packages; undefined when it can. Pure. */
 export function shortcomingOf({ version: [major, minor], bits }: PythonFacts): string | undefined {
   if (major !== 3 || minor < OLDEST) return `it is ${major}.${minor}, which is too old`
   if (minor > NEWEST) return `it is ${major}.${minor}, which is too new for the packages`
@@ -49,10 +61,11 @@ async function askPython(
 }
 
 /**
- * A Python of this machine that can run the converter.
- * @throws CorralError `conversion_failed` saying what was found in its place and what to do
+ * A Python of this machine that corral's packages exist for.
+ * @throws CorralError saying what was found in its place and what to do
  */
 export async function findPython(options: {
+  use: PythonUse
   env: NodeJS.ProcessEnv
   signal?: AbortSignal
   log?: ToolLog
@@ -74,9 +87,10 @@ export async function findPython(options: {
   }
   const found =
     refused.length > 0 ? `What was found is not suitable (${[...new Set(refused)].join('; ')}).` : 'None was found.'
+  const { code, work, section } = options.use
   throw new CorralError(
-    'conversion_failed',
-    `Converting SafeTensors models needs Python ${PYTHON_RANGE}. ${found} Install one (Debian and Ubuntu: "apt install python3 ` +
-      'python3-venv"), or uv, which brings its own; or name a Python that has the packages as conversion.python in config.yaml.'
+    code,
+    `${work} needs Python ${PYTHON_RANGE}. ${found} Install one (Debian and Ubuntu: "apt install python3 ` +
+      `python3-venv"), or uv, which brings its own; or name a Python that has the packages as ${section}.python in config.yaml.`
   )
 }

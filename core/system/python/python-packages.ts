@@ -1,0 +1,168 @@
+import { existsSync } from 'node:fs'
+import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import type { Waiting } from '../../contracts/progress.ts'
+import { CorralError, messageOf } from '../../errors.ts'
+import { findExecutable, runTool, ToolError } from '../child-process.ts'
+import { requireSpace } from '../disk-space.ts'
+import { writeJsonFile } from '../json-file.ts'
+import { findPython, type PythonUse, UV_PYTHON, UV_PYTHON_MINOR } from './find-python.ts'
+import { installFailure } from './install-failure.ts'
+
+/** Written when an environment has been proven to work; one without it is made again. */
+const MARK = 'complete.json'
+
+/** Variables that Python tools run with: nothing of the user's own packages, no questions. */
+export const PYTHON_VARIABLES = {
+  NO_COLOR: '1',
+  PIP_NO_COLOR: '1',
+  PIP_NO_INPUT: '1',
+  PYTHONNOUSERSITE: '1',
+  PYTHONUTF8: '1',
+  PYTHONUNBUFFERED: '1'
+}
+
+/** The packages of an environment. */
+export interface PythonPackages {
+  /** A requirements file with the hashes of all wheels. */
+  text: string
+  /** Bytes on disk while it is made. */
+  size: number
+  /** Indexes beside the usual one. */
+  moreIndexes?: readonly string[]
+}
+
+export interface NewPythonEnvironment {
+  use: PythonUse
+  /** Its folder, which is emptied first. Its name ends in `-` and a digest of what it holds. */
+  environment: string
+  /** Empty where the settings of pip and uv apply. */
+  packageIndex: string
+  env: NodeJS.ProcessEnv
+  log: FastifyBaseLogger
+  /** What it is to hold, for Python 3.`minor`. */
+  packages(minor: number): PythonPackages | Promise<PythonPackages>
+  /** Versions of what it holds. @throws ToolError when something cannot be used */
+  prove(executable: string, signal?: AbortSignal): Promise<Record<string, string>>
+  /** Why it cannot be used, as a sentence. */
+  faultOf(error: ToolError): string
+}
+
+/** The Python of a virtual environment. */
+export function executableIn(environment: string): string {
+  return process.platform === 'win32' ? join(environment, 'Scripts', 'python.exe') : join(environment, 'bin', 'python')
+}
+
+/** Whether an environment was made to its end, and nobody has distrusted it since. */
+export function isComplete(environment: string): boolean {
+  return existsSync(join(environment, MARK)) && existsSync(executableIn(environment))
+}
+
+/** Marks an environment as unusable: it is made again when it is needed next. */
+export async function distrust(environment: string): Promise<void> {
+  await rm(join(environment, MARK), { force: true })
+}
+
+/**
+ * Makes a virtual environment of packages that are known by their hashes, by uv where that is there, else by a Python of
+ * this machine.
+ * @throws CorralError saying what is in the way and what to do
+ */
+export async function makePythonEnvironment(
+  wanted: NewPythonEnvironment,
+  { signal, onProgress }: Waiting
+): Promise<void> {
+  const { use, environment, packageIndex, env, log } = wanted
+  const directory = dirname(environment)
+  const begun = performance.now()
+  onProgress?.({ phase: 'installing', subject: 'Python packages' })
+  const uv = findExecutable('uv', env)
+  // uv downloads a Python where this machine has no suitable one.
+  const python = await findPython({ use, env, signal, log }).catch(error => {
+    if (signal?.aborted || !uv) throw error
+    return undefined
+  })
+  const { text, size, moreIndexes = [] } = await wanted.packages(python?.version[1] ?? UV_PYTHON_MINOR)
+  await mkdir(directory, { recursive: true })
+  await rm(environment, { recursive: true, force: true })
+  await requireSpace(directory, size, `The Python environment for ${use.name} needs about`, 'make room otherwise')
+  log.info({ environment, python: python?.executable, uv }, `making the Python environment for ${use.name}`)
+
+  const temporary = join(environment, 'tmp')
+  const run = async (command: string, args: string[]) => {
+    try {
+      await runTool(command, args, {
+        env,
+        purpose: 'packages',
+        // Unpacked packages must be on the disk whose free space was checked.
+        variables: { ...PYTHON_VARIABLES, TMPDIR: temporary, TEMP: temporary, TMP: temporary },
+        signal,
+        log,
+        onLine(line) {
+          const isLast = /^Installing collected packages|^Prepared \d+ packages/.test(line)
+          const subject = downloadedPackage(line) ?? (isLast ? 'Python packages' : undefined)
+          if (subject !== undefined) onProgress?.({ phase: 'installing', subject })
+        }
+      })
+    } catch (error) {
+      if (!(error instanceof ToolError)) throw error
+      const { code, sentence } = installFailure(error.tail, use)
+      const what = `The Python environment for ${use.name} could not be made in ${environment}`
+      throw new CorralError(code, `${what}: ${messageOf(error)} ${sentence}`, { cause: error })
+    }
+  }
+  try {
+    await mkdir(temporary, { recursive: true })
+    const list = join(environment, 'requirements.txt')
+    await writeFile(list, text)
+    const indexes = [
+      ...(packageIndex === '' ? [] : ['--index-url', packageIndex]),
+      ...moreIndexes.flatMap(index => ['--extra-index-url', index])
+    ]
+    const executable = executableIn(environment)
+    if (uv) {
+      await run(uv, ['venv', '--allow-existing', '--python', python?.executable ?? UV_PYTHON, environment])
+      // Of all indexes the best version, as pip does: else what the second one has by chance would count.
+      const strategy = ['--index-strategy', 'unsafe-best-match']
+      const checked = ['--require-hashes', '--no-build']
+      await run(uv, ['pip', 'install', '--python', executable, '-r', list, ...indexes, ...strategy, ...checked])
+    } else {
+      await run(python!.executable, ['-I', '-m', 'venv', environment])
+      const pip = ['-m', 'pip', 'install', '--no-cache-dir', '--progress-bar', 'off']
+      // What is built from source runs code, and with tools that no hash is known of.
+      const checked = ['--require-hashes', '--only-binary', ':all:']
+      await run(executable, [...pip, '-r', list, ...indexes, ...checked])
+    }
+    await rm(temporary, { recursive: true, force: true })
+    onProgress?.({ phase: 'proving', subject: 'Python packages' })
+    const versions = await wanted.prove(executable, signal).catch(error => {
+      if (!(error instanceof ToolError)) throw error
+      const message = `The Python packages for ${use.name} were installed but do not work: ${wanted.faultOf(error)}`
+      throw new CorralError(use.code, message, { cause: error })
+    })
+    const seconds = Math.round((performance.now() - begun) / 1000)
+    await writeJsonFile(join(environment, MARK), { ...versions, seconds }, { pretty: true })
+    log.info({ environment, ...versions, seconds }, `the Python environment for ${use.name} is ready`)
+  } catch (error) {
+    await rm(environment, { recursive: true, force: true, maxRetries: 3 })
+    throw error
+  }
+}
+
+/** `Downloading torch-2.11.0-cp311-….whl (530.7 MB)` of pip, `Downloading torch (506.1MiB)` of uv. */
+export function downloadedPackage(line: string): string | undefined {
+  const match = /^\s*Downloading ([A-Za-z0-9_.]+?)(?:-(\d[^-]*)-\S*)? \(([\d.]+ ?[kKMG]i?B)\)/.exec(line)
+  return match ? `${match[1]}${match[2] ? ` ${match[2]}` : ''} (${match[3]})` : undefined
+}
+
+/** Environments of other versions for the same use are of no use any more, and large. */
+export async function removeOtherEnvironments(environment: string, log: FastifyBaseLogger): Promise<void> {
+  const [directory, name] = [dirname(environment), basename(environment)]
+  const prefix = name.slice(0, name.lastIndexOf('-') + 1)
+  for (const other of await readdir(directory)) {
+    if (other === name || !other.startsWith(prefix) || !/^[0-9a-f]{12}$/.test(other.slice(prefix.length))) continue
+    log.info(`removing ${join(directory, other)}, which nothing here needs any longer`)
+    await rm(join(directory, other), { recursive: true, force: true, maxRetries: 3 })
+  }
+}
