@@ -14,6 +14,7 @@ import { defineLogLevel } from './commands/log-level.ts'
 import { defineOpen } from './commands/open.ts'
 import { definePlugins } from './commands/plugins.ts'
 import { definePull, definePulls } from './commands/pull.ts'
+import { defineCluster } from './commands/ray-cluster.ts'
 import { defineReload } from './commands/reload.ts'
 import { defineRun } from './commands/run.ts'
 import { defineRuntime } from './commands/runtime.ts'
@@ -101,7 +102,8 @@ const GROUPS: [heading: string, defines: ((program: Command, context: CommandCon
       defineCapture,
       defineLogLevel,
       defineReload,
-      defineDrain
+      defineDrain,
+      defineCluster
     ]
   ]
 ]

@@ -13,6 +13,7 @@ import apiOllama from './api-ollama/index.ts'
 import apiOpenai from './api-openai/index.ts'
 import audit from './audit/index.ts'
 import cluster from './cluster/index.ts'
+import clusterRay from './cluster-ray/index.ts'
 import conversion from './conversion/index.ts'
 import docs from './docs/index.ts'
 import downloads from './download/index.ts'
@@ -51,6 +52,7 @@ export const builtInPlugins: PluginDefinition[] = [
   llamaServer,
   remote,
   cluster,
+  clusterRay,
   adoption,
   apiNative,
   apiOpenai,

@@ -1,6 +1,6 @@
 /**
- * Writes `plugins/conversion/packages`: the converter's Python packages with the SHA-256 of each of their wheels, for all
- * Pythons and platforms. What changes is what the converter of the llama.cpp in `.cache/engine` asks for, and what has
+ * Writes `plugins/conversion/packages` and `plugins/cluster-ray/packages`: the converter's Python packages, and Ray's, with
+ * the SHA-256 of each of their wheels, for all Pythons and platforms; `--ray` writes Ray's alone. Of the converter's, what changes is what the converter of the llama.cpp in `.cache/engine` asks for, and what has
  * come out since; the conversion's thorough tests and long trials show whether it still works.
  *
  * It needs uv on the PATH. Where the index with torch for processors cannot be reached, the wheels that the file names
@@ -11,6 +11,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
+import { RAY_LOCK } from '../plugins/cluster-ray/ray-python.ts'
 import { LOCKS, lockedFor } from '../plugins/conversion/package-locks.ts'
 import { readRequirements } from '../plugins/conversion/python-environment.ts'
 import { cachedRuntimes } from './cached-engine.ts'
@@ -23,6 +24,8 @@ const MORE = ['pyyaml', 'tqdm', 'requests']
 const EXCEPTIONS: Record<string, string[]> = {
   'numpy~=2.2.6': ["numpy~=2.2.6 ; python_version < '3.14'", "numpy>=2.3 ; python_version >= '3.14'"]
 }
+/** All nodes of a cluster must have the same version. What it does at the edges was tried with this one. */
+const RAY = 'ray==2.60.0'
 /** What torch brings for NVIDIA's cards. */
 const CUDA = /^(torch|triton|nvidia-.*|cuda-.*)$/
 
@@ -66,6 +69,11 @@ async function cpuTorch(version: string): Promise<string> {
   if (lines.length === 0) throw new Error(`${CPU_INDEX} has no wheels of torch ${version} for Linux.`)
   return `${[...new Set(lines)].sort().join('\n')}\n`
 }
+
+const ray = resolved([RAY])
+writeFileSync(RAY_LOCK, `${ray.map(({ text }) => text).join('\n')}\n`)
+console.log(`Wrote ${RAY_LOCK} (${ray.length} packages)`)
+if (process.argv.includes('--ray')) process.exit()
 
 const { directory } = await cachedRuntimes().conversionTools({})
 const wanted = await readRequirements(directory)

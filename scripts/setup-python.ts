@@ -4,6 +4,7 @@
  * - `conversion-python`: a Python that can run llama.cpp's converter, with its path in `path.json`. On Debian and Ubuntu,
  *   as root, the system's own torch is used, which is small and without CUDA; elsewhere, and with `--full`, the
  *   environment is made as corral itself makes it for its users.
+ * - `ray-python`: Ray, in an environment as corral itself makes it for its users, with its path in `path.json` (Linux).
  * - `clients-python`: the vendors' clients, the fuzzer, vLLM's router and what llama.cpp's own tests need, each set of
  *   versions as it is committed, in an environment of its own. `--only SET` installs that alone.
  */
@@ -14,6 +15,7 @@ import { type Progress, progressText } from '../core/contracts/progress.ts'
 import { messageOf } from '../core/errors.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { packageRoot } from '../core/system/package-info.ts'
+import { prepareRay } from '../plugins/cluster-ray/ray-python.ts'
 import { preparePython, readRequirements } from '../plugins/conversion/python-environment.ts'
 import { cachedRuntimes, log } from './cached-engine.ts'
 
@@ -135,6 +137,18 @@ async function setUpConversion(): Promise<void> {
   }
 }
 
+/** Makes sure that there is Ray. */
+async function setUpRay(): Promise<void> {
+  if (process.platform !== 'linux') return console.log('Ray: not for this system')
+  const directory = join(packageRoot, '.cache', 'ray-python')
+  mkdirSync(directory, { recursive: true })
+  const begun = performance.now()
+  const settings = { python: '', package_index: '' }
+  const python = await prepareRay({ settings, directory, env: process.env, log }, waiting)
+  writeFileSync(join(directory, 'path.json'), `${JSON.stringify({ python }, null, 2)}\n`)
+  console.log(`Ray: ${python} (${formatDuration(performance.now() - begun)})`)
+}
+
 const binary = (environment: string, name: string) =>
   process.platform === 'win32' ? join(environment, 'Scripts', `${name}.exe`) : join(environment, 'bin', name)
 
@@ -181,8 +195,10 @@ function setUpClients(sets: readonly string[]): void {
 
 const onlyAt = process.argv.indexOf('--only')
 try {
-  if (onlyAt === -1) await setUpConversion()
-  setUpClients(onlyAt === -1 ? SETS : [process.argv[onlyAt + 1]!])
+  const only = onlyAt === -1 ? undefined : process.argv[onlyAt + 1]!
+  if (only === undefined) await setUpConversion()
+  if (only === undefined || only === 'ray') await setUpRay()
+  if (only !== 'ray') setUpClients(only === undefined ? SETS : [only])
 } catch (error) {
   console.error(messageOf(error))
   process.exitCode = 1
