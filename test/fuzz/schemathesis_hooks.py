@@ -68,6 +68,7 @@ def failures_are_explained(ctx, response, case):
     except ValueError:
         raise AssertionError(f"status {response.status_code} without JSON: {response.text[:200]}")
     error = body.get("error")
-    code = body.get("code") or (error.get("code") if isinstance(error, dict) else None)
+    # llama-server's own errors have the status as their code, and corral's beside it.
+    code = body.get("code") or (error.get("corral_code", error.get("code")) if isinstance(error, dict) else None)
     if code not in EXPLAINED.get(str(response.status_code), []):
         raise AssertionError(f"status {response.status_code} with code {code}: {json.dumps(body)[:300]}")
