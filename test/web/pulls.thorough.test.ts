@@ -97,7 +97,7 @@ t.test(
     await line.getByRole('button', { name: 'Load' }).click()
     await line.getByText(/^in memory/).waitFor()
     await page
-      .getByRole('img', { name: /^host: / })
+      .getByRole('img', { name: /^Memory: / })
       .locator('[title^="acme/Bird"]')
       .waitFor()
     await line.getByRole('button', { name: 'Chat' }).click()

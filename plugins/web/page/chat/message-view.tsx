@@ -129,7 +129,7 @@ function AnswerBody({ message }: { message: Message }) {
       {isBusy && (content === '' || message.status) && (
         <p class="status">
           <span class="pulse" aria-hidden="true" />
-          {statusText(message)}
+          {statusText(message.status)}
         </p>
       )}
       {(state === 'stopped' || (!state && finish === 'length')) && (

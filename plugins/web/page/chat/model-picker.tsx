@@ -44,10 +44,7 @@ function ModelList({ model, onChoose }: { model: string; onChoose: (name: string
         {found.map(({ name, size }) => (
           <MenuItem key={name} checked={name === model} onSelect={() => onChoose(name)}>
             {name}
-            <small>
-              {formatSize(size)}
-              {engineOf(name) && ` · ${t.inMemory}`}
-            </small>
+            <small>{[size > 0 && formatSize(size), engineOf(name) && t.inMemory].filter(Boolean).join(' · ')}</small>
           </MenuItem>
         ))}
       </div>

@@ -1,8 +1,7 @@
-import type { Message } from '../state/conversation-tree.ts'
 import { texts } from '../texts/texts.ts'
 
-/** What an answer waits for, in the user's language where it is something that the page knows. */
-export function statusText({ status = '' }: Message): string {
+/** What the server says that it does for an answer or a load, in the user's language where it is something that the page knows. */
+export function statusText(status = ''): string {
   const t = texts.value
   const percent = /(\d+)%/.exec(status)?.[0]
   if (status === '') return t.waitingStatus

@@ -1,6 +1,6 @@
 import { useEffect, useState } from 'preact/hooks'
 import type { ShownModel } from '../../../../core/contracts/native-records.ts'
-import { formatSize } from '../parts/formats.ts'
+import { formatNumber, formatSize } from '../parts/formats.ts'
 import { ask } from '../state/api.ts'
 import { texts } from '../texts/texts.ts'
 
@@ -20,8 +20,8 @@ export function ModelDetails({ name }: { name: string }) {
     [t.architecture, details.family],
     [t.parameters, details.parameter_size],
     [t.quantization, details.quantization_level],
-    [t.trainedContext, details.context_length?.toLocaleString()],
-    [t.abilities, capabilities.join(', ')],
+    [t.trainedContext, details.context_length === undefined ? undefined : formatNumber(details.context_length)],
+    [t.abilities, capabilities.map(capability => t.capabilities[capability] ?? capability).join(', ')],
     [t.settings, shown.parameters || undefined],
     [t.system, shown.system]
   ]

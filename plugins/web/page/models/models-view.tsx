@@ -1,5 +1,6 @@
 import type { ComponentChild } from 'preact'
 import { useState } from 'preact/hooks'
+import { statusText } from '../chat/status-text.ts'
 import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Icon } from '../parts/icons.tsx'
@@ -82,13 +83,14 @@ function Memory() {
         const known = parts.reduce((sum, { size }) => sum + size, 0)
         const whole = budget ?? Math.max(reserved, known, 1)
         const label = budget === undefined ? formatSize(reserved) : t.memoryOf(formatSize(reserved), formatSize(budget))
+        const name = pool === 'host' ? t.hostMemory : pool
         return (
           <div class="memory" key={pool}>
             <div class="row">
-              <span class="grow">{pool === 'host' ? t.hostMemory : pool}</span>
+              <span class="grow">{name}</span>
               <span class="quiet">{label}</span>
             </div>
-            <div class="bar" role="img" aria-label={`${pool}: ${label}`}>
+            <div class="bar" role="img" aria-label={`${name}: ${label}`}>
               {parts.map(({ name, size }, index) => (
                 <span
                   key={name}
@@ -117,7 +119,12 @@ function ModelLine({ model }: { model: ModelState }) {
   const own = engines.value.filter(({ name }) => name.toLowerCase() === model.name.toLowerCase())
   const isLoaded = own.some(({ state }) => state === 'loaded')
   const { parameter_size, quantization_level } = model.details
-  const facts = [parameter_size, quantization_level, formatSize(model.size), formatAgo(Date.parse(model.modified_at))]
+  const facts = [
+    parameter_size,
+    quantization_level,
+    model.size > 0 && formatSize(model.size),
+    formatAgo(Date.parse(model.modified_at))
+  ]
   const load = () => attempt(() => ask('POST', 'api/load', { body: { model: model.name, stream: false } }))
   const unload = () => attempt(() => ask('POST', 'api/stop', { body: { model: model.name } }))
   return (
@@ -238,10 +245,11 @@ function EngineLine({ engine }: { engine: EngineState }): ComponentChild {
   const t = texts.value
   if (engine.state !== 'loaded') {
     const { progress, status, state } = engine
+    const text = status ? statusText(status) : (t.engineStates[state] ?? state)
     return (
       <div class="engine-line">
-        <p class="quiet">{status ?? t.engineStates[state] ?? state}</p>
-        {progress !== undefined && <progress max={1} value={progress} aria-label={status ?? state} />}
+        <p class="quiet">{text}</p>
+        {progress !== undefined && <progress max={1} value={progress} aria-label={text} />}
       </div>
     )
   }

@@ -156,6 +156,7 @@ export const en = {
   memoryOf: (used: string, whole: string) => `${used} of ${whole}`,
   pinned: 'pinned',
   capabilities: {
+    completion: 'answers',
     tools: 'tools',
     thinking: 'thinks',
     vision: 'sees',

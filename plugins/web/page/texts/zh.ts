@@ -151,6 +151,7 @@ export const zh: Texts = {
   memoryOf: (used, whole) => `${used} / ${whole}`,
   pinned: '常驻',
   capabilities: {
+    completion: '对话',
     tools: '工具',
     thinking: '思考',
     vision: '视觉',
