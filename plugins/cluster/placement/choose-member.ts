@@ -24,6 +24,12 @@ export type Choice =
 
 /** To answer where all slots but one are busy is as slow as to read so many characters more (about 2,000 tokens). */
 const BUSY = 8192
+/** To push a conversation out of its slot that has just been there costs as much as to read so many characters … */
+const PUSHED_OUT = 8192
+/** … and half of it once it has rested for so long (milliseconds): the less likely it goes on. */
+const RESTING = 30_000
+/** It is worth reading so many characters, less than one more answer of four, that a conversation begins where other fronts look for it. */
+const HOME = 2000
 /** A request goes to a member for its prefix where so much of its prompt has been read there. */
 const PREFIX_SHARE = 0.5
 /** Of more members than this, only so many are compared: those that know most of the prompt, and some others. */
@@ -38,11 +44,10 @@ const HALF_LIFE = 5 * 60_000
 /**
  * Chooses where a request goes, of the members that are up and where it has not failed yet:
  *
- * 1. Of those that have the model in memory and a free slot, the one with least to do for it (`costOf`): to read what it
- *    has not read of the prompt, to read again later what that pushes out of its slots, to answer beside what runs there.
- *    So a conversation goes on where it was, and new ones spread. Nobody waits while there is such a member.
- * 2. Else of those that have it in memory or are loading it, the one with least to do of those whose queue is at most one
- *    round of its slots longer than the shortest.
+ * 1. Of those that have the model in memory and a free slot: where the conversation goes on, else the one with
+ *    least to do for it (`costOf`). So conversations go on where they were, new ones spread, and nobody waits in vain.
+ * 2. Else of those that have it in memory or are loading it, and whose queue is at most one round of its slots longer than
+ *    the shortest, likewise.
  * 3. Else of those that have it on disk, the one that evicts least for it (`lossOf`).
  * 4. Else the one that evicts least for it, once it has fetched the files from a member that has them.
  *
@@ -59,15 +64,12 @@ export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: Pre
   const few = compared(hosts, place)
   const free = few.filter(isFree)
   if (!free.length && few.length < hosts.all.length) free.push(...hosts.all.filter(isFree))
-  if (free.length) return least(free, place)
+  if (free.length) return placeAmong(free, place)
 
   const busy = hosts.all.filter(host => host.model.state !== 'stored' && isOpen(host))
   const shortest = busy.reduce((rounds, host) => Math.min(rounds, roundsOf(host)), Number.POSITIVE_INFINITY)
-  if (busy.length)
-    return least(
-      busy.filter(host => roundsOf(host) <= shortest + 1),
-      place
-    )
+  const bearable = busy.filter(host => roundsOf(host) <= shortest + 1)
+  if (bearable.length) return placeAmong(bearable, place)
 
   return chooseLoad(wanted, cluster, now)
 }
@@ -83,12 +85,17 @@ export function chooseLoad(
 ): Choice {
   const hosts = cluster.hosts(model)
   const isOpen = (member: MemberView) => member.state === 'up' && !tried?.has(member.name)
-  const source =
-    hosts.all.find(({ member }) => member.state === 'up') ?? hosts.all.find(({ member }) => member.state === 'draining')
-  if (!source) return { member: undefined, why: hosts.all.length ? 'away' : 'unknown' }
+  const sources = hosts.all.filter(({ member }) => member.state !== 'away')
+  if (!sources.length) return { member: undefined, why: hosts.all.length ? 'away' : 'unknown' }
+  const key = hashOfName(model)
+  const source = lowest(
+    sources,
+    host => (isOpen(host.member) ? 0 : 1),
+    loadOf,
+    host => -rendezvous(host.hash, key)
+  )
 
   const size = Math.max(...hosts.all.map(host => host.model.size))
-  const key = hashOfName(model)
   const room = (members: readonly MemberView[]) =>
     members
       .map(member => ({ member, ...lossOf(member, size, now), rank: rendezvous(hashOfName(member.name), key) }))
@@ -128,41 +135,53 @@ function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Hos
   return [...chosen]
 }
 
-/** The one with least to do of several, at least one; of equal ones the one that holds fewest conversations. */
-function least(hosts: readonly Host[], place: Place): Choice {
-  const { wanted, prefixes, matches } = place
-  const { model, prompt } = wanted
-  const home = homeOf(hosts, place)
-  const [first] = hosts
-    .map(host => ({
-      host,
-      cost: costOf(host, place, host === home),
-      held: prefixes.held(host.member.name, model) / slotsOf(host),
-      rank: rendezvous(host.hash, prompt.key)
-    }))
-    .sort((a, b) => a.cost - b.cost || a.held - b.held || b.rank - a.rank)
-  const { host } = first!
-  const isKnown = matches.common(host.member.name) >= PREFIX_SHARE * prompt.length
-  return { member: host.member, why: isKnown ? 'prefix' : host === home ? 'session' : 'least_busy' }
+/**
+ * Of several that can answer (at least one):
+ *
+ * a. where all of an earlier prompt of the conversation has been read;
+ * b. where the conversation that the client names was before;
+ * c. the home of a conversation that nobody here knows, since it began at another front, or before a restart;
+ * d. the one with least to do. Of equal ones that with fewest conversations, then its home.
+ */
+function placeAmong(hosts: readonly Host[], place: Place): Choice {
+  const { matches, prefixes, wanted } = place
+  const { key, length, session, continued } = wanted.prompt
+  const common = ({ member }: Host) => matches.common(member.name)
+  const isKnown = (host: Host) => common(host) >= PREFIX_SHARE * length
+  const rank = (host: Host) => -rendezvous(host.hash, key)
+
+  const home = lowest(hosts, rank)
+  const going = hosts.filter(({ member }) => matches.goesOn(member.name))
+  const named = hosts.filter(({ member }) => matches.hasSession(member.name))
+  let chosen: Host
+  if (going.length) chosen = lowest(going, host => -common(host), rank)
+  else if (named.length) chosen = lowest(named, rank)
+  else if ((continued || session !== undefined) && !hosts.some(isKnown)) chosen = home
+  else {
+    const held = (host: Host) => prefixes.held(host.member.name, wanted.model) / slotsOf(host)
+    chosen = lowest(hosts, host => costOf(host, place) - (host === home ? HOME : 0), held, rank)
+  }
+  return { member: chosen.member, why: isKnown(chosen) ? 'prefix' : session === undefined ? 'least_busy' : 'session' }
 }
 
-/** What this request makes a member do, in characters that have to be read. */
-function costOf(host: Host, { wanted, prefixes, matches, now }: Place, isHome: boolean): number {
+/** What a new conversation makes a member do, in characters that have to be read. */
+function costOf(host: Host, { wanted, prefixes, matches, now }: Place): number {
   const { name } = host.member
-  const unread = isHome ? 0 : wanted.prompt.length - matches.common(name)
-  const pushedOut = isHome || matches.goesOn(name) ? 0 : prefixes.pushedOut(name, wanted.model, now)
+  const unread = wanted.prompt.length - matches.common(name)
+  const pushedOut = PUSHED_OUT * 2 ** (-prefixes.oldest(name, wanted.model, now) / RESTING)
   return unread + pushedOut + (BUSY * loadOf(host)) / slotsOf(host)
 }
 
-/** Where the conversation that the client names was last; where that is not known, the same one for every front. */
-function homeOf(hosts: readonly Host[], { wanted, matches }: Place): Host | undefined {
-  const { session } = wanted.prompt
-  if (session === undefined) return undefined
-  const known = hosts.find(({ member }) => matches.hasSession(member.name))
-  return (
-    known ??
-    hosts.reduce((best, host) => (rendezvous(host.hash, session) > rendezvous(best.hash, session) ? host : best))
-  )
+/** The one with the lowest first number; of equal ones that with the lowest second, and so on. */
+function lowest(hosts: readonly Host[], ...numbers: ((host: Host) => number)[]): Host {
+  let rest = hosts
+  for (const number of numbers) {
+    if (rest.length === 1) break
+    const all = rest.map(number)
+    const least = Math.min(...all)
+    rest = rest.filter((_, index) => all[index] === least)
+  }
+  return rest[0]!
 }
 
 const slotsOf = ({ model }: Host) => model.slots || USUAL_SLOTS

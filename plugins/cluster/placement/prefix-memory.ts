@@ -2,8 +2,6 @@ import type { PromptBlocks } from './prompt-blocks.ts'
 
 /** Characters of a token, about. */
 const CHARACTERS_PER_TOKEN = 4
-/** A conversation that has rested for so long (milliseconds) is half as likely to go on. */
-const HALF_LIFE = 5 * 60_000
 /** What goes on with at least this share of what a slot holds takes its place, as engines choose their slots. */
 const KEPT_SHARE = 0.5
 
@@ -21,9 +19,10 @@ interface SlotMemory {
   capacity: number
   /** Characters of all sequences. */
   length: number
+  isolated: boolean
   /** In its slots, the one used least recently first: as many as there are slots. */
   readonly inSlots: Set<Sequence>
-  /** Were in its slots before, and may still be in a cache beside them; the oldest first. */
+  /** Were in its slots before, and may still be in the engine's cache beside them; the oldest first. */
   readonly beside: Set<Sequence>
 }
 
@@ -35,13 +34,22 @@ interface Holding {
   last: Sequence | undefined
 }
 
+/** Who reads a prompt: the engine of a model (`modelKey`) at a member, with what a `MemberModel` says of it. */
+export interface Reader {
+  member: string
+  model: string
+  slots: number
+  context: number
+  isolated?: boolean | undefined
+}
+
 /** What members have read of a prompt. */
 export interface PrefixMatches {
   /** Those that have read most of it first, at most `most`. */
   longest(most: number): string[]
   /** Characters from the beginning that a member has read. */
   common(member: string): number
-  /** Whether what it has read of it is in a slot whose place this prompt takes, so that nothing else is lost. */
+  /** Whether it has read a prompt there that this one begins with: the conversation goes on. */
   goesOn(member: string): boolean
   /** Whether the last request of this session went to the member. */
   hasSession(member: string): boolean
@@ -71,13 +79,10 @@ export class PrefixMemory {
   }
 
   /** A member reads this prompt now. */
-  read(
-    { member, model, slots, context }: { member: string; model: string; slots: number; context: number },
-    prompt: PromptBlocks,
-    now: number
-  ): void {
+  read({ member, model, slots, context, isolated = false }: Reader, prompt: PromptBlocks, now: number): void {
     const memory = this.#memoryOf(member, model)
     memory.slots = Math.max(1, slots)
+    memory.isolated = isolated
     memory.capacity = memory.slots * (context || 4096) * CHARACTERS_PER_TOKEN
     const before = this.#match(prompt).find(({ holding }) => of(holding, member))
     const earlier = before && goingOn(of(before.holding, member)!, before.end)
@@ -126,18 +131,17 @@ export class PrefixMemory {
       common: member => first(member)?.end ?? 0,
       goesOn: member => {
         const match = first(member)
-        return match !== undefined && goingOn(of(match.holding, member)!, match.end) !== undefined
+        return match !== undefined && of(match.holding, member)?.last?.length === match.end
       },
       hasSession: member => session !== undefined && of(session, member) !== undefined
     }
   }
 
-  /** Characters of another conversation that a new one at this member would push out, the fewer the longer it has rested. */
-  pushedOut(member: string, model: string, now: number): number {
+  /** How long (milliseconds) the conversation has rested that a new one pushes out of this member's slots; infinite while one is empty. */
+  oldest(member: string, model: string, now: number): number {
     const memory = this.#members.get(member)?.get(model)
-    if (!memory || memory.inSlots.size < memory.slots) return 0
-    const oldest = firstOf(memory.inSlots)!
-    return oldest.length * 2 ** (-Math.max(0, now - oldest.usedAt) / HALF_LIFE)
+    if (!memory || memory.inSlots.size < memory.slots) return Number.POSITIVE_INFINITY
+    return Math.max(0, now - firstOf(memory.inSlots)!.usedAt)
   }
 
   /** Conversations that the slots of this member have read. */
@@ -162,7 +166,7 @@ export class PrefixMemory {
     this.#members.set(member, models)
     let memory = models.get(model)
     if (!memory) {
-      memory = { slots: 1, capacity: 0, length: 0, inSlots: new Set(), beside: new Set() }
+      memory = { slots: 1, capacity: 0, length: 0, isolated: false, inSlots: new Set(), beside: new Set() }
       models.set(model, memory)
       this.#memories++
     }
@@ -172,8 +176,11 @@ export class PrefixMemory {
   #shrink(member: string, memory: SlotMemory): void {
     while (memory.inSlots.size > memory.slots) {
       const oldest = firstOf(memory.inSlots)!
-      memory.inSlots.delete(oldest)
-      memory.beside.add(oldest)
+      if (memory.isolated) this.#drop(member, memory, oldest)
+      else {
+        memory.inSlots.delete(oldest)
+        memory.beside.add(oldest)
+      }
     }
     const share = this.#most / this.#memories
     while (

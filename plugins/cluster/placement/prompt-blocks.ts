@@ -9,6 +9,8 @@ export interface PromptBlocks {
   readonly length: number
   /** The same for all requests of a conversation: made of its first question, or of what the client calls it. */
   readonly key: number
+  /** Whether there is an answer in it already: it was read somewhere before. */
+  readonly continued: boolean
   /** Stands for the conversation that the client says this is a part of, if it says so. */
   readonly session: number | undefined
 }
@@ -80,7 +82,8 @@ export function promptBlocks(request: EngineFields, { model, owner, session }: P
     }
   })
   const named = session === undefined ? undefined : numberOf(sha256(`${scope}session ${session}`))
-  return { blocks, length, key: named ?? key ?? numberOf(rolling), session: named }
+  const continued = Array.isArray(messages) && messages.some(message => message?.role === 'assistant')
+  return { blocks, length, key: named ?? key ?? numberOf(rolling), continued, session: named }
 }
 
 const sha256 = (text: string) => hash('sha256', text)

@@ -5,11 +5,12 @@ export interface ReplicaBounds {
   max: number
 }
 
-/** What the members have of a model together, those that are up. */
+/** What the members that are up have of a model, together. */
 export interface ReplicaLoad {
   loaded: number
+  /** On its way into memory. */
   loading: number
-  /** Members that have it, or could: that are up and where it fits. */
+  /** Members that have it in memory, or where it could be loaded. */
   able: number
   /** Slots of those that have it loaded. */
   slots: number
@@ -17,71 +18,69 @@ export interface ReplicaLoad {
   queued: number
 }
 
-/** How many there should be, and since when it looks otherwise. */
+/** Since when (milliseconds) there are too few or too many. */
 export interface ReplicaState {
-  wanted: number
   longSince?: number | undefined
   idleSince?: number | undefined
 }
 
-/** A queue has to be long for so long (milliseconds) before there is one more … */
-export const GROW_AFTER = 2000
-/** … and fewer slots needed for so long before there is one less. */
-export const SHRINK_AFTER = 5 * 60_000
-/** One less is enough when what is asked would take at most this share of the slots that are left. */
-const SHARE_WHEN_FEWER = 0.5
+export interface ReplicaDecision {
+  state: ReplicaState
+  /** How many should have it now: more than have it or load it means to load it, fewer means to unload it where it rests. */
+  wanted: number
+  /** How many it would take, were there enough members: what exceeds `able` is to be asked of who can add machines. */
+  needed: number
+  /** When to decide again if nothing changes before. */
+  at: number | undefined
+}
+
+/** A queue is long when it has been for so long (milliseconds) … */
+const GROW_AFTER = 2000
+/** … and members are too many when they have been for so long. */
+const SHRINK_AFTER = 5 * 60_000
+/** Members are too many when what is asked takes at most this share of the slots of one less. */
+const IDLE_SHARE = 0.5
 
 /**
- * How many members should have a model in memory, from what it is like now; called whenever that has changed, and at `at`
- * where it gives one.
+ * How many members should have a model in memory; called whenever its load has changed, and at `at`.
  *
- * - More when for `GROW_AFTER` at least half as many have waited as one member answers at once: enough for all who ask,
- *   though at most twice as many as there are, and none while some are loading.
- * - One less when for `SHRINK_AFTER` half the slots of those that are left would have done. Between the two nothing changes.
- * - Not below `min`, nor above `max` or what members are able to.
- * @returns the new state; `members` is how many able members there should be at least for all who ask, to ask for more
+ * - More, when at least half as many wait as a member answers at once: as many as have slots for all who ask, though at most
+ *   twice as many as there are, and none more while one is loading.
+ * - One less, when half the slots of the others would do.
+ * - Else as many as there are: a model that its member unloads because nobody uses it is not loaded again.
+ *
+ * What is long or idle has to stay so for a while, so that nothing flaps; `min` and `max` hold in any case.
  */
 export function decideReplicas(
-  before: ReplicaState | undefined,
+  before: ReplicaState,
   load: ReplicaLoad,
-  { min, max }: ReplicaBounds,
+  bounds: ReplicaBounds,
   now: number
-): ReplicaState & { members: number; at?: number | undefined } {
+): ReplicaDecision {
   const { loaded, loading, able, slots, running, queued } = load
-  const present = loaded + loading
-  const slotsEach = loaded ? slots / loaded : 1
   const asked = running + queued
-  const bound = (count: number) => Math.min(Math.max(count, min), max)
+  const each = loaded ? Math.max(1, slots / loaded) : 1
+  const present = loaded + loading
 
-  const isLong = loaded > 0 && loading === 0 && queued >= slotsEach / 2
-  const isIdle = loaded > 1 && loading === 0 && asked <= (loaded - 1) * slotsEach * SHARE_WHEN_FEWER
-  const longSince = isLong ? (before?.longSince ?? now) : undefined
-  const idleSince = isIdle ? (before?.idleSince ?? now) : undefined
+  const isLong = loaded > 0 && !loading && queued >= each / 2
+  const isIdle = loaded > Math.max(1, bounds.min) && !loading && asked <= IDLE_SHARE * each * (loaded - 1)
+  const longSince = isLong ? (before.longSince ?? now) : undefined
+  const idleSince = isIdle ? (before.idleSince ?? now) : undefined
+  const decide = (count: number, state: ReplicaState, at?: number): ReplicaDecision => {
+    const needed = Math.max(bounds.min, Math.min(count, bounds.max))
+    return { state, wanted: Math.min(needed, able), needed, at }
+  }
 
-  let wanted = Math.max(before?.wanted ?? 0, Math.min(present, 1))
-  // What went away, or was unloaded where it was no longer used, is not loaded again unless it is asked for.
-  if (present < wanted && queued === 0) wanted = present
-  let members = Math.max(wanted, min)
-  if (isLong && now - longSince! >= GROW_AFTER) {
-    members = bound(Math.max(loaded + 1, Math.min(Math.ceil(asked / slotsEach), 2 * loaded)))
-    wanted = Math.min(members, able)
-    return { wanted: Math.min(bound(wanted), able), members, longSince: undefined, idleSince: undefined }
+  if (longSince !== undefined) {
+    if (now < longSince + GROW_AFTER) return decide(present, { longSince }, longSince + GROW_AFTER)
+    const enough = Math.max(loaded + 1, Math.min(Math.ceil(asked / each), 2 * loaded))
+    // It stays long until there are more.
+    return decide(enough, { longSince })
   }
-  if (isIdle && now - idleSince! >= SHRINK_AFTER) {
-    wanted = Math.min(wanted, loaded) - 1
-    return {
-      wanted: Math.min(bound(wanted), able),
-      members: Math.max(wanted, min),
-      longSince: undefined,
-      idleSince: now
-    }
+  if (idleSince !== undefined) {
+    if (now < idleSince + SHRINK_AFTER) return decide(present, { idleSince }, idleSince + SHRINK_AFTER)
+    // The next one has its own time.
+    return decide(loaded - 1, { idleSince: now }, now + SHRINK_AFTER)
   }
-  return {
-    wanted: Math.min(bound(wanted), able),
-    members,
-    longSince,
-    idleSince,
-    at:
-      longSince !== undefined ? longSince + GROW_AFTER : idleSince !== undefined ? idleSince + SHRINK_AFTER : undefined
-  }
+  return decide(present, {})
 }
