@@ -77,9 +77,10 @@ export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: Pre
 /**
  * Chooses where a model is loaded next, as 3. and 4. of `chooseMember`; for one more replica too: never where it is loaded,
  * or on its way.
+ * @param evicts whether it may be where others have to be evicted for it
  */
 export function chooseLoad(
-  { model, tried }: Pick<Wanted, 'model' | 'tried'>,
+  { model, tried, evicts = true }: Pick<Wanted, 'model' | 'tried'> & { evicts?: boolean },
   cluster: ClusterView,
   now: number
 ): Choice {
@@ -99,7 +100,7 @@ export function chooseLoad(
   const room = (members: readonly MemberView[]) =>
     members
       .map(member => ({ member, ...lossOf(member, size, now), rank: rendezvous(hashOfName(member.name), key) }))
-      .filter(({ loss }) => loss !== undefined)
+      .filter(({ loss }) => loss === 0 || (evicts && loss !== undefined))
       .sort((a, b) => a.loss! - b.loss! || compare(b.left, a.left) || b.rank - a.rank)[0]?.member
 
   const having = hosts.all
@@ -203,12 +204,18 @@ function lossOf(member: MemberView, size: number, now: number): { loss: number |
   const sum = (bytes: (pool: (typeof memory)[number]) => number) =>
     memory.reduce((total, pool) => total + bytes(pool), 0)
   const budget = sum(pool => pool.budget ?? Number.POSITIVE_INFINITY)
-  const left = budget - sum(pool => pool.reserved) - size
+  const models = [...member.models.values()].filter(({ state }) => state !== 'stored')
+  // What has only just begun to load is not reserved yet.
+  const taken = Math.max(
+    sum(pool => pool.reserved),
+    models.reduce((bytes, model) => bytes + model.size, 0)
+  )
+  const left = budget - taken - size
   if (!memory.length || left >= 0) return { loss: 0, left }
   const worth = (running: number, usedAt: number | undefined) =>
     running > 0 ? IN_USE : usedAt === undefined ? 1 : 2 ** (-Math.max(0, now - usedAt) / HALF_LIFE)
-  const evictable = [...member.models.values()]
-    .filter(({ state, pinned }) => state !== 'stored' && !pinned)
+  const evictable = models
+    .filter(({ pinned }) => !pinned)
     .map(model => ({ size: model.size, worth: worth(model.running + model.queued, model.usedAt) }))
     .sort((a, b) => a.worth - b.worth)
   let missing = -left

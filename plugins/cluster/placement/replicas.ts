@@ -28,6 +28,8 @@ export interface ReplicaDecision {
   state: ReplicaState
   /** How many should have it now: more than have it or load it means to load it, fewer means to unload it where it rests. */
   wanted: number
+  /** Whether others may be evicted for more: not for a minimum, or two that do not fit would evict each other for ever. */
+  evicts: boolean
   /** How many it would take, were there enough members: what exceeds `able` is to be asked of who can add machines. */
   needed: number
   /** When to decide again if nothing changes before. */
@@ -68,7 +70,7 @@ export function decideReplicas(
   const idleSince = isIdle ? (before.idleSince ?? now) : undefined
   const decide = (count: number, state: ReplicaState, at?: number): ReplicaDecision => {
     const needed = Math.max(bounds.min, Math.min(count, bounds.max))
-    return { state, wanted: Math.min(needed, able), needed, at }
+    return { state, wanted: Math.min(needed, able), evicts: count > present, needed, at }
   }
 
   if (longSince !== undefined) {
