@@ -108,7 +108,8 @@ function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptio
     cache: bytes(flags.cache, '--cache'),
     memory: flags.memory === undefined ? undefined : bytes(flags.memory, '--memory'),
     devices: flags.devices?.split(',').filter(name => name !== ''),
-    threads
+    threads,
+    notice: message => printNote(wrapLines(message))
   }
 }
 

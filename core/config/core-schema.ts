@@ -391,6 +391,8 @@ export const CoreConfigSchema = Type.Object(
             groups: ['large'],
             max_concurrent: 2,
             runtime: 'cpu',
+            rpc: ['192.168.1.20:50052'],
+            rpc_insecure: false,
             arguments: ['--no-warmup'],
             environment: { GGML_VK_VISIBLE_DEVICES: '0' },
             draft: { model: 'corral/tiny-chat', max_tokens: 8 },

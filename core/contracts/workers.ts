@@ -68,6 +68,8 @@ export interface WorkerOptions {
   threads?: number | undefined
   /** Bytes of weights that are kept on the disk, so that they need not be sent again; 0 is none. */
   cache: number
+  /** Told in a sentence what happens to its `ggml-rpc-server` while it runs. */
+  notice?: (message: string) => void
 }
 
 /** A worker that runs. */

@@ -14,7 +14,7 @@ import {
 } from '../../core/contracts/workers.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { parseJson } from '../../core/system/json-file.ts'
-import { isPublicAddress } from '../../core/system/private-address.ts'
+import { isLoopback, isPublicAddress } from '../../core/system/private-address.ts'
 import type { FailureCause } from './failure-causes.ts'
 import type { Device } from './memory/device-placement.ts'
 
@@ -117,6 +117,8 @@ export function createRpcWorkers(
   })
   /** What was last heard of workers, by their names. */
   const heard = new Map<string, { worker: RpcWorker; at: number }>()
+  /** Workers of which it was said that nothing protects what goes there. */
+  const warned = new Set<string>()
 
   /** @throws CorralError `load_failed` where it is neither this machine nor in a private network */
   async function addressOf(alias: string, name: string, insecure: boolean): Promise<{ host: string; port: number }> {
@@ -180,6 +182,11 @@ export function createRpcWorkers(
         name,
         `The model "${alias}" could not be loaded: its worker ${name} does not fit, since ${mismatch}. Both machines need the same release of llama.cpp ("corral runtime install" and "corral runtime use", then start the worker again).`
       )
+    }
+    if (!isLoopback(host) && !warned.has(name)) {
+      warned.add(name)
+      const what = 'what goes to a worker is not encrypted, and nobody there is asked who they are (docs/rpc.md)'
+      log.warn({ model: alias, worker: name }, what)
     }
     const worker: RpcWorker = { name, endpoint: `${host}:${port}`, facts }
     heard.set(name, { worker, at: performance.now() })
@@ -268,8 +275,10 @@ export function createRpcWorkers(
           heard.set(worker.name, { worker: now, at: performance.now() })
           return now
         } catch {
-          // It is no reason to unload anything: a load asks again, and says what is wrong.
-          heard.set(worker.name, { worker, at: performance.now() })
+          // It is no reason to unload anything: a load asks again, and says what is wrong. Where nothing is held there,
+          // nobody waits for it a second time.
+          if (poolsOf(worker).some(pool => held[pool])) heard.set(worker.name, { worker, at: performance.now() })
+          else heard.delete(worker.name)
           return worker
         }
       })

@@ -117,7 +117,10 @@ t.test('a worker on the real ggml-rpc-server', async t => {
   for (const path of ['/', '/worker/other']) t.equal((await ask(path)).statusCode, 404)
 
   const second = await failure(createWorkerHost(deps).start({ ...options, cache: 0 }, {}))
-  t.match(second, { code: 'load_failed', message: /does not work on 127\.0\.0\.1.*Is the port free/ })
+  t.match(second, { code: 'load_failed', message: /does not work on 127\.0\.0\.1.*chooses another one/ })
+  const elsewhere = await freePorts()
+  const odd = createWorkerHost(deps).start({ ...options, port: elsewhere, devices: ['CUDA7'] }, {})
+  t.match(await failure(odd), { code: 'load_failed', message: /No devices found.*Correct the flags/ })
   const without = createWorkerHost({ ...deps, runtimes: { ...deps.runtimes, build: async () => build } })
   t.match(await failure(without.start(options, {})), { code: 'runtime_missing', message: /has no ggml-rpc-server/ })
 

@@ -41,7 +41,6 @@ const WORKED = 60_000
 const TRIM_INTERVAL = 5000
 /** Milliseconds that a client's connection may outlive who followed it. */
 const CUT_OFF = 10_000
-const LINES_KEPT = 50
 /** Nobody needs more connections to ask what a worker is. */
 const MOST_CONNECTIONS = 256
 
@@ -163,6 +162,7 @@ export function createWorkerHost({ runtimes, hardware, cache, log }: WorkerHostD
         host,
         port: options.port,
         cache: store,
+        notice: options.notice ?? (() => {}),
         log
       })
       const facts = async (): Promise<WorkerFacts> => {
@@ -222,9 +222,10 @@ function superviseServer(settings: {
   host: string
   port: number
   cache: WorkerCache | undefined
+  notice: (message: string) => void
   log: WorkerLog
 }) {
-  const { program, environment, host, port, cache, log } = settings
+  const { program, environment, host, port, cache, notice, log } = settings
   let child: EngineProcess | undefined
   let instance: string | undefined
   let devices: BuildDevice[] = []
@@ -252,7 +253,7 @@ function superviseServer(settings: {
   async function start(signal: AbortSignal | undefined): Promise<void> {
     signal?.throwIfAborted()
     await tend(store => store.prepare())
-    const lines: string[] = []
+    let complaint: string | undefined
     const found: BuildDevice[] = []
     let accepted = () => {}
     const listens = new Promise<void>(resolve => {
@@ -262,10 +263,9 @@ function superviseServer(settings: {
       executable: program,
       arguments: settings.arguments,
       environment,
-      onLine(line) {
-        lines.push(line)
-        if (lines.length > LINES_KEPT) lines.shift()
+      onLine(line, stream) {
         log.debug({}, line)
+        if (stream === 'stderr' && !line.startsWith('load_backend:')) complaint = line
         const device = parseWorkerDevice(line)
         if (device && instance === undefined) found.push(device)
         if (line === 'Accepted client connection') {
@@ -284,7 +284,7 @@ function superviseServer(settings: {
       if (error) throw new Error(`it could not be started: ${messageOf(error)}`)
       return started.exited.then(async ({ code, signal: by }) => {
         await started.drained
-        throw new Error(`it ended at once (${by ?? `exit code ${code}`}): ${lines.at(-1) ?? 'it said nothing'}`)
+        throw new Error(`it ended at once (${by ?? `exit code ${code}`}): ${complaint ?? 'it did not say why'}`)
       })
     })
     failure.catch(() => {
@@ -301,11 +301,13 @@ function superviseServer(settings: {
       child = undefined
       clients = 0
       signal?.throwIfAborted()
-      throw new CorralError(
-        'load_failed',
-        `ggml-rpc-server does not work on ${host}:${port}: ${messageOf(error)}. Is the port free ("corral worker --port" chooses another one)?`,
-        { cause: error }
-      )
+      const why = messageOf(error)
+      const advice = /server socket/.test(why)
+        ? 'Another program may have the port: "corral worker --port" chooses another one.'
+        : 'Correct the flags of "corral worker", or choose another llama.cpp build (corral runtime list).'
+      throw new CorralError('load_failed', `ggml-rpc-server does not work on ${host}:${port}: ${why}. ${advice}`, {
+        cause: error
+      })
     }
     devices = found
     instance = randomUUID()
@@ -325,17 +327,20 @@ function superviseServer(settings: {
     if (stopped.signal.aborted) return
     const why = signal ?? `exit code ${code}`
     log.warn({ why }, 'ggml-rpc-server ended by itself; it is started again')
+    notice(`ggml-rpc-server ended by itself (${why}); it is started again`)
     let pause = performance.now() - began > WORKED ? 0 : FIRST_PAUSE
     while (!stopped.signal.aborted) {
       await sleep(pause, undefined, { signal: stopped.signal }).catch(() => {})
       if (stopped.signal.aborted) return
       try {
         await start(undefined)
+        notice('ggml-rpc-server runs again')
         return
       } catch (error) {
         if (stopped.signal.aborted) return
         pause = Math.min(LONGEST_PAUSE, Math.max(FIRST_PAUSE, pause * 2))
         log.warn({ reason: messageOf(error), again: pause }, 'ggml-rpc-server could not be started again')
+        notice(`${messageOf(error)} The next try is in ${pause / 1000} s.`)
       }
     }
   }
