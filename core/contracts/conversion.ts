@@ -1,4 +1,4 @@
-import type { Waiting } from './progress.ts'
+import type { Progress, Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
 /** A GGUF that was made of a SafeTensors model. It is a cache beside the model's own files, and goes with them. */
@@ -22,6 +22,13 @@ export interface ConversionCounts {
   readonly running: number
   readonly finished: number
   readonly failed: number
+}
+
+/** A conversion that goes on, or waits for another one of its model. */
+export interface RunningConversion {
+  readonly variant: StoredVariant
+  readonly dtype: string
+  readonly progress: Progress
 }
 
 export interface Conversion {
@@ -50,6 +57,8 @@ export interface Conversion {
     waiting: Waiting
   ): Promise<void>
   counts(): ConversionCounts
+  /** Those that go on. */
+  running(): RunningConversion[]
   /** What was made of a variant, by type. */
   list(variant: StoredVariant): Promise<ConvertedModel[]>
   /** Deletes one of them. @throws CorralError `model_not_found` when there is none of this type */

@@ -115,6 +115,17 @@ export interface MemoryNow {
   gpus: Record<string, { total: number; free: number }>
 }
 
+/** What a GPU's sensors say now; what they do not say is absent. */
+export interface GpuReading {
+  /** As `Gpu.id`. */
+  id: string
+  name: string
+  /** Degrees Celsius. */
+  temperature?: number
+  /** The part of the time in which it computed, from 0 to 1. */
+  utilization?: number
+}
+
 export interface HardwareService {
   /**
    * Detects the hardware once and shares the result; `refresh` detects it again. Never rejects: what cannot be detected
@@ -125,4 +136,6 @@ export interface HardwareService {
   known(): Hardware | undefined
   /** Reads the current memory; cheap enough to call before each load. Never rejects. */
   memory(): Promise<MemoryNow>
+  /** Reads the sensors of the GPUs; those that have none to read are left out. May take a second. Never rejects. */
+  readings(): Promise<GpuReading[]>
 }

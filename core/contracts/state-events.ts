@@ -79,6 +79,27 @@ export const BuildStateSchema = Type.Object(
   { ...loose, title: 'BuildState', description: 'llama.cpp: the build in use, and what is fetched or made' }
 )
 
+export const ConversionStateSchema = Type.Object(
+  {
+    model: Type.String({ description: 'As in GET /api/tags' }),
+    dtype: Type.String({ description: 'What its weights become, such as f16' }),
+    status: Type.String({ description: 'What is being done, such as "converting 12%"' }),
+    progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'In hundredths' }))
+  },
+  { ...loose, title: 'ConversionState', description: 'A SafeTensors model of which a GGUF is made, for a load or not' }
+)
+
+export const GpuStateSchema = Type.Object(
+  {
+    name: Type.String(),
+    temperature: Type.Optional(Type.Number({ description: 'Degrees Celsius' })),
+    utilization: Type.Optional(
+      Type.Number({ minimum: 0, maximum: 1, description: 'The part of the time in which it computed' })
+    )
+  },
+  { ...loose, title: 'GpuState', description: 'What the sensors of a GPU say, every few seconds; where they are read' }
+)
+
 /** What records there are, by topic, with what their keys are. */
 export const STATE_TOPICS = {
   server: { key: '"server"', value: ServerStateSchema },
@@ -89,7 +110,9 @@ export const STATE_TOPICS = {
     value: EngineStateSchema
   },
   pull: { key: 'its id', value: PullSchema },
+  conversion: { key: 'opaque', value: ConversionStateSchema },
   memory: { key: 'the pool', value: PoolSchema },
+  gpu: { key: 'its id, as in GET /api/runtimes', value: GpuStateSchema },
   build: { key: '"build"', value: BuildStateSchema }
 } as const
 export type StateTopic = keyof typeof STATE_TOPICS

@@ -21,7 +21,7 @@ export default definePlugin({
   api: 1,
   description: 'The native API under /api',
   offers: ['nativeApi', 'stateFeed'],
-  needs: ['storage', 'catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion'],
+  needs: ['storage', 'catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion', 'hardware'],
   options: Type.Object(
     {
       negotiate: Type.Boolean({
@@ -64,13 +64,22 @@ export default definePlugin({
     })
     const native = dependencies({ defaultFraming: 'sse' })
     let drain: Drain | undefined
-    const feed = new SharedStateFeed(new StateRecords({ ...native, drain: () => drain }), context.log)
+    const feed = new SharedStateFeed(
+      new StateRecords({ ...native, hardware: context.service('hardware'), drain: () => drain }),
+      context.log
+    )
     return {
       services: {
         nativeApi: { routes: mount => nativeRoutes(dependencies(mount), mount.version), streams },
         stateFeed: feed
       },
-      on: { stateChanged: topic => feed.touch(topic) },
+      on: {
+        stateChanged: topic => feed.touch(topic),
+        // Which models are pinned is a setting.
+        administered: ({ change }) => {
+          if (change === 'config_reloaded') feed.touch('model')
+        }
+      },
       routes: async app => {
         const prefix = '/api'
         drain = app.drain

@@ -1,6 +1,6 @@
 import { join } from 'node:path'
-import type { Conversion, ConvertedModel } from '../../core/contracts/conversion.ts'
-import { untilAborted, type Waiting } from '../../core/contracts/progress.ts'
+import type { Conversion, ConvertedModel, RunningConversion } from '../../core/contracts/conversion.ts'
+import { type OnProgress, type Progress, untilAborted, type Waiting } from '../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { definePlugin, type PluginContext } from '../../core/plugins/plugin.ts'
@@ -42,11 +42,12 @@ const QUANTIZING = ''
 const SEPARATOR = '\n'
 
 function createConversion(context: PluginContext, settings: EnvironmentOptions['settings']): ConversionService {
-  const { log, paths } = context
+  const { log, paths, hooks } = context
   const { env } = process
   const storage = context.service('storage')
   const runtimes = context.service('runtimes')
   const conversions = new SharedWork<ConvertedModel>()
+  const underWay = new Set<RunningConversion>()
   const environments = new SharedWork<ConverterPython>()
   /** By a variant's folder, settled when its conversion has ended. */
   const running = new Map<string, Promise<unknown>>()
@@ -152,11 +153,21 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
         // The model may have been deleted meanwhile.
         storage.get({ ...variant.model, variant: variant.label })
         const release = storage.hold(variant)
+        const shown = { variant, dtype: plan.dtype, progress: { phase: 'queued', subject: '' } as Progress }
+        const { signal } = shared
+        const onProgress: OnProgress = progress => {
+          shown.progress = progress
+          shared.onProgress(progress)
+        }
+        underWay.add(shown)
+        hooks.stateChanged('conversion')
         try {
-          shared.onProgress({ phase: 'queued', subject: '' })
-          return await inTurn(variant.directory, shared.signal, () => make(variant, plan, shared))
+          onProgress(shown.progress)
+          return await inTurn(variant.directory, signal, () => make(variant, plan, { signal, onProgress }))
         } finally {
           release()
+          underWay.delete(shown)
+          hooks.stateChanged('conversion')
         }
       })
     },
@@ -170,6 +181,7 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
     },
 
     counts: () => ({ ...counts }),
+    running: () => [...underWay],
 
     async list(variant) {
       return variant.format === 'safetensors' ? await listConverted(variant) : []

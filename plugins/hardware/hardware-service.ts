@@ -1,4 +1,4 @@
-import type { Hardware, HardwareService, MemoryNow } from '../../core/contracts/hardware.ts'
+import type { GpuReading, Hardware, HardwareService, MemoryNow } from '../../core/contracts/hardware.ts'
 import type { GpuMemory } from './gpu-memory.ts'
 import type { HardwareOptions } from './inspected-machine.ts'
 import type { Machine } from './probe.ts'
@@ -48,6 +48,10 @@ export function createHardware(options: HardwareOptions): HardwareService {
       const [host, gpus] = await Promise.all([readMemory(at), gpusOf(at, hardware.gpus)])
       const { total = 0, available = 0, limit: most = total } = host ?? {}
       return { host: { total: Math.min(total, most), available }, gpus }
+    },
+    async readings(): Promise<GpuReading[]> {
+      const { readGpus } = await import('./gpu-readings.ts')
+      return await readGpus(await open(), (found ?? (await detect())).gpus)
     }
   }
 }

@@ -29,6 +29,10 @@ export interface SmiGpu extends Sighting {
   index: number
   /** Whether it is partitioned (multi-instance GPU). */
   mig?: boolean
+  /** Degrees Celsius. */
+  temperature?: number
+  /** From 0 to 1. */
+  utilization?: number
 }
 
 /** `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]`, `[Unknown Error]` and the like. */
@@ -55,6 +59,8 @@ export function parseSmiCsv(text: string): SmiGpu[] | undefined {
     const unified = /^\[?\s*(N\/A|Not Supported)\s*\]?$/i.test(cell('memory.total') ?? '')
     const version = cellText(cell('driver_version'))
     const mig = cell('mig.mode.current')
+    const temperature = /^\d{1,3}(?= |$)/.exec(cell('temperature.gpu') ?? '')?.[0]
+    const utilization = /^(\d{1,2}|100)(?= |$)/.exec(cell('utilization.gpu') ?? '')?.[0]
     gpus.push({
       index: Number(/^\d{1,3}$/.exec(cell('index') ?? '')?.[0] ?? gpus.length),
       ...sighting({
@@ -70,7 +76,9 @@ export function parseSmiCsv(text: string): SmiGpu[] | undefined {
           totalMemory !== undefined && freeMemory !== undefined && freeMemory <= totalMemory ? freeMemory : undefined,
         architecture: /^\d{1,2}\.\d$/.exec(cell('compute_cap') ?? '')?.[0]
       }),
-      ...(mig !== undefined && { mig: mig === 'Enabled' })
+      ...(mig !== undefined && { mig: mig === 'Enabled' }),
+      ...(temperature !== undefined && { temperature: Number(temperature) }),
+      ...(utilization !== undefined && { utilization: Number(utilization) / 100 })
     })
   }
   return gpus
@@ -284,6 +292,12 @@ export const nvidiaSmi: Probe = {
 /** Current total and free memory of the GPUs; undefined if nvidia-smi does not report it. */
 export async function nvidiaMemory(machine: Machine): Promise<SmiGpu[] | undefined> {
   const { stdout } = await machine.run('nvidia-smi', query('index,name,pci.bus_id,memory.total,memory.free'))
+  return parseSmiCsv(stdout)
+}
+
+/** What the sensors of the GPUs say; undefined if nvidia-smi does not report it. */
+export async function nvidiaSensors(machine: Machine): Promise<SmiGpu[] | undefined> {
+  const { stdout } = await machine.run('nvidia-smi', query('index,name,pci.bus_id,temperature.gpu,utilization.gpu'))
   return parseSmiCsv(stdout)
 }
 

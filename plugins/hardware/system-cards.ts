@@ -105,6 +105,37 @@ export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
   return (await Promise.all(cards)).flatMap(card => card ?? [])
 }
 
+/** What the sensors of one card say. */
+export interface CardSensors {
+  pciBus: string | undefined
+  /** Degrees Celsius, at the edge of the chip. */
+  temperature?: number
+  /** From 0 to 1. */
+  utilization?: number
+}
+
+/**
+ * The sensors of the cards with a driver: of AMD's and of Intel's newer one
+ * (https://docs.kernel.org/gpu/amdgpu/thermal.html).
+ */
+export async function readCardSensors(files: SystemFiles): Promise<CardSensors[]> {
+  const names = (await files.names(DRM)).filter(name => /^card\d+$/.test(name)).slice(0, MAX_CARDS)
+  return await Promise.all(
+    names.map(async name => {
+      const folder = `${DRM}/${name}/device`
+      const place = (await files.real(folder))?.split(/[\\/]/).at(-1)
+      const [sensor] = await files.names(`${folder}/hwmon`)
+      const millidegrees = sensor && (await files.text(`${folder}/hwmon/${sensor}/temp1_input`))
+      const percent = await files.text(`${folder}/gpu_busy_percent`)
+      return {
+        pciBus: pciAddress(fieldOf((await files.text(`${folder}/uevent`)) ?? '', 'PCI_SLOT_NAME')) ?? pciAddress(place),
+        ...(/^\d{4,6}\s*$/.test(millidegrees ?? '') && { temperature: Math.round(Number(millidegrees) / 1000) }),
+        ...(/^(\d{1,2}|100)\s*$/.test(percent ?? '') && { utilization: Number(percent) / 100 })
+      }
+    })
+  )
+}
+
 export const drmCards: Probe = {
   name: 'drm',
   platforms: ['linux'],

@@ -39,6 +39,17 @@ t.test('first all that there is, as the lists have it', async t => {
   await state.leave()
 })
 
+t.test('a configuration that is read again: what is pinned', async t => {
+  const state = await readState(corral)
+  await until('a snapshot', () => state.of('model').length > 0)
+  for (const pin of [false, true]) {
+    corral.configure(options.config.replace('true', String(pin)))
+    t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+    await until(`pinned: ${pin}`, () => state.of('model')[0]?.pinned === pin)
+  }
+  await state.leave()
+})
+
 t.test('a load and an unload, step by step', async t => {
   const state = await readState(corral)
   t.equal((await corral.json('/api/load', { model: DEMO })).status, 200)

@@ -5,7 +5,18 @@ import t from 'tap'
 import { Value } from 'typebox/value'
 import { HardwareSchema } from '../../core/contracts/hardware.ts'
 import { createHardware } from '../../plugins/hardware/hardware-service.ts'
-import { answers, GIB, hardwareOf, look, MIB, PLAIN, recordedFiles, recording, writeMachine } from './support.ts'
+import {
+  answers,
+  GIB,
+  hardwareOf,
+  look,
+  MIB,
+  PLAIN,
+  type Recorded,
+  recordedFiles,
+  recording,
+  writeMachine
+} from './support.ts'
 
 const H100 = answers({
   '*--query-gpu*':
@@ -402,6 +413,32 @@ t.test('concurrent detections', async t => {
 
   const fresh = hardwareOf(directory, { programs: { 'nvidia-smi': H100 } })
   t.match(await fresh.memory(), { gpus: { 'nvidia:0': { total: 81559 * MIB } } }, 'before anybody asked what there is')
+})
+
+t.test('sensors', async t => {
+  const directory = t.testdir()
+  const readings = (recorded: Recorded) => hardwareOf(directory, recorded).readings()
+  const header = 'index, name, pci.bus_id, temperature.gpu, utilization.gpu [%]'
+  const smi = (row: string) =>
+    H100.replace(/^#!.*$/m, `$&\ncase "$*" in *temperature*) echo '${header}'; echo '${row}'; exit;; esac`)
+  const hot = await readings({ programs: { 'nvidia-smi': smi('0, NVIDIA H100 80GB HBM3, [N/A], 71, 98 %') } })
+  t.match(hot, [{ id: 'nvidia:0', name: /H100/, temperature: 71, utilization: 0.98 }])
+  t.strictSame(await readings({ programs: { 'nvidia-smi': smi('0, NVIDIA H100 80GB HBM3, [N/A], [N/A], [N/A]') } }), [])
+
+  const card = '/sys/class/drm/card1/device'
+  const amd = {
+    ...PLAIN,
+    [`${card}/vendor`]: '0x1002\n',
+    [`${card}/device`]: '0x744c\n',
+    [`${card}/class`]: '0x030000\n',
+    [`${card}/uevent`]: 'DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n',
+    [`${card}/mem_info_vram_total`]: '25753026560\n',
+    [`${card}/mem_info_vram_used`]: '27942912\n'
+  }
+  const sensors = { [`${card}/hwmon/hwmon3/temp1_input`]: '46000\n', [`${card}/gpu_busy_percent`]: '12\n' }
+  t.match(await readings({ files: { ...amd, ...sensors } }), [{ temperature: 46, utilization: 0.12 }])
+  t.strictSame(await readings({ files: amd }), [], 'an older driver')
+  t.strictSame(await readings({ files: PLAIN }), [])
 })
 
 t.test('this machine', async t => {

@@ -37,6 +37,19 @@ t.test('nvidia-smi: queries', async t => {
   t.match(gb10, [{ unifiedMemory: true, name: 'NVIDIA GPU' }])
   t.notOk('totalMemory' in gb10![0]! || 'freeMemory' in gb10![0]!, 'no numbers where there are none')
 
+  t.match(gb10, [{ temperature: 35, utilization: 0 }])
+  const sensors: [string, object][] = [
+    ['0, NVIDIA H100 80GB HBM3, 00000000:0F:00.0, 71, 100 %', { index: 0, temperature: 71, utilization: 1 }],
+    ['1, Tesla P40, 00000000:81:00.0, 9, 7 %', { temperature: 9, utilization: 0.07 }],
+    ['0, X, 00000000:01:00.0, [N/A], [N/A]', { temperature: undefined, utilization: undefined }],
+    ['0, X, 00000000:01:00.0, [GPU is lost], [Unknown Error]', { temperature: undefined, utilization: undefined }],
+    ['0, X, 00000000:01:00.0, ERR!, 255 %', { temperature: undefined, utilization: undefined }]
+  ]
+  for (const [row, expected] of sensors) {
+    const [found] = parseSmiCsv(`index, name, pci.bus_id, temperature.gpu, utilization.gpu [%]\n${row}`)!
+    for (const [name, value] of Object.entries(expected)) t.equal(found![name as 'index'], value, `${row}: ${name}`)
+  }
+
   const header = 'index, name, pci.bus_id, pci.device_id, driver_version, memory.total [MiB], memory.free [MiB]'
   const rows: [string, object[]][] = [
     [

@@ -59,7 +59,12 @@ function bookOf(
   const warnings: string[] = []
   const now = memory ?? { host: { total: 32 * GIB, available: 30 * GIB }, gpus: {} }
   const hardware = { gpus: [GPU], cpu: { features: [] } } as unknown as Hardware
-  const machine = { detect: async () => hardware, known: () => undefined, memory: async () => now }
+  const machine = {
+    detect: async () => hardware,
+    known: () => undefined,
+    memory: async () => now,
+    readings: async () => []
+  }
   const host = createHostMemory(machine, options.memory)
   const { estimate, ...book } = createMemoryBook({
     runtimes: { current: () => build },

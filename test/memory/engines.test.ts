@@ -24,7 +24,12 @@ function openBook(directory: string, fit: boolean) {
   const now = { host: { total: 16 * GIB, available: 15 * GIB }, gpus: {} }
   return createMemoryBook({
     runtimes: { current: () => build },
-    hardware: { detect: async () => HARDWARE as never, known: () => undefined, memory: async () => now },
+    hardware: {
+      detect: async () => HARDWARE as never,
+      known: () => undefined,
+      memory: async () => now,
+      readings: async () => []
+    },
     directory,
     hostMemory: async () => 14 * GIB,
     fit: async (_, spec) => (fit ? estimateMemory(build, spec, { log: log as never }) : undefined),

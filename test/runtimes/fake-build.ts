@@ -106,7 +106,8 @@ export function hardwareService(machine: Hardware | (() => Hardware)): HardwareS
       return known
     },
     known: () => known,
-    memory: async () => ({ host: { total: 0, available: 0 }, gpus: {} })
+    memory: async () => ({ host: { total: 0, available: 0 }, gpus: {} }),
+    readings: async () => []
   }
 }
 

@@ -1,9 +1,11 @@
 import { settingsFor } from '../../../core/config/model-settings.ts'
+import type { RunningConversion } from '../../../core/contracts/conversion.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { NATIVE_NAMING } from '../../../core/contracts/native-api.ts'
 import type { PullReply } from '../../../core/contracts/native-records.ts'
 import { progressText } from '../../../core/contracts/progress.ts'
+import type { Services } from '../../../core/contracts/services.ts'
 import type { StateRecord, StateTopic, StateValue } from '../../../core/contracts/state-events.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import type { Drain } from '../../../core/http/draining.ts'
@@ -13,6 +15,9 @@ import { loadingRecord, localRecord, poolRecords, runningRecord } from '../recor
 
 /** Milliseconds after which the progress of a pull is shown anew, even where it is the same in hundredths. */
 const PULL_INTERVAL = 1000
+/** Milliseconds between two looks at the sensors of GPUs, and where they said nothing. */
+const GPU_INTERVAL = 5000
+const SILENT_GPU_INTERVAL = 60_000
 /** Milliseconds by which the end of a model that answers moves on. */
 const EXPIRY_STEP = 10_000
 
@@ -22,7 +27,10 @@ export type Access = 'operator' | Pick<Model, 'key'> | undefined
 /** A record as it is now. Where its value is the same object as before, nothing of it has changed. */
 export type Seen = StateRecord & { access: Access }
 
-interface Dependencies extends Pick<NativeDependencies, 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'config'> {
+type Needed = 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'conversion' | 'config'
+
+interface Dependencies extends Pick<NativeDependencies, Needed> {
+  hardware: Pick<Services['hardware'], 'known' | 'readings'>
   /** Undefined until there are routes. */
   drain(): Drain | undefined
 }
@@ -52,6 +60,9 @@ export class StateRecords {
   #models: ModelRecords | undefined
   /** By their ids. */
   #pulls = new Map<string, { at: number; value: PullReply }>()
+  /** What the sensors of GPUs said, and when they are looked at again. */
+  #gpus: readonly Seen[] = []
+  #nextGpus = 0
 
   constructor(deps: Dependencies) {
     this.#deps = deps
@@ -62,7 +73,7 @@ export class StateRecords {
    * @returns the same list as before only where nothing has changed
    */
   of(topic: StateTopic, now: number): readonly Seen[] {
-    const { scheduler, downloads, drain } = this.#deps
+    const { scheduler, downloads, conversion, drain } = this.#deps
     switch (topic) {
       case 'server': {
         const value = { version, started_at: this.#startedAt, draining: drain()?.since !== undefined }
@@ -78,6 +89,10 @@ export class StateRecords {
         return [...scheduler.running().map(loadedEngine), ...scheduler.loading().map(loadingEngine)]
       case 'pull':
         return this.#pullRecords(downloads.list(), now)
+      case 'conversion':
+        return conversion.running().map(conversionSeen)
+      case 'gpu':
+        return this.#gpuRecords(now)
       case 'memory':
         return poolRecords(scheduler.stats()).map(value => ({ topic, key: value.pool, value, access: 'operator' }))
       case 'build':
@@ -89,6 +104,7 @@ export class StateRecords {
   forget(): void {
     this.#models = undefined
     this.#pulls.clear()
+    this.#gpus = []
   }
 
   #modelRecords(): readonly Seen[] {
@@ -137,6 +153,18 @@ export class StateRecords {
     return [...this.#pulls].map(([key, { value }]) => ({ topic: 'pull', key, value, access: 'operator' }))
   }
 
+  /** The last readings; new ones come while somebody follows, once it is known that there are GPUs. */
+  #gpuRecords(now: number): readonly Seen[] {
+    const { hardware } = this.#deps
+    if (now < this.#nextGpus || !hardware.known()?.gpus.length) return this.#gpus
+    this.#nextGpus = Infinity
+    void hardware.readings().then(readings => {
+      this.#gpus = readings.map(({ id, ...value }) => ({ topic: 'gpu', key: id, value, access: 'operator' }))
+      this.#nextGpus = Date.now() + (readings.length > 0 ? GPU_INTERVAL : SILENT_GPU_INTERVAL)
+    })
+    return this.#gpus
+  }
+
   #build(): StateValue<'build'> {
     const { runtimes } = this.#deps
     const { id, kind, version } = runtimes.current() ?? {}
@@ -154,6 +182,7 @@ export class StateRecords {
 export function isMoving({ topic, value }: StateRecord): boolean {
   if (topic === 'engine') return value.state === 'loaded' && value.running > 0
   if (topic === 'pull') return value.state === 'downloading'
+  if (topic === 'conversion') return true
   return topic === 'build' && value.status !== undefined
 }
 
@@ -171,6 +200,16 @@ const hundredths = (fraction: number) => Math.floor(fraction * 100) / 100
 
 /** Of one variant, whose public name is another one as soon as it is not the default any longer. */
 const engineKey = ({ variant, mode }: RunningModel | LoadingModel) => `${variant.key}#${mode}`
+
+function conversionSeen({ variant, dtype, progress }: RunningConversion): Seen {
+  const value = {
+    model: NATIVE_NAMING.shown(variant),
+    dtype,
+    status: progressText(progress),
+    ...(progress.fraction !== undefined && { progress: hundredths(progress.fraction) })
+  }
+  return { topic: 'conversion', key: `${variant.key}#${dtype}`, value, access: variant }
+}
 
 function loadedEngine(running: RunningModel): Seen {
   const record = runningRecord(running, NATIVE_NAMING)

@@ -3,7 +3,7 @@ import type { RuntimesReport } from '../../../../core/contracts/builds.ts'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { may, me } from '../state/me.ts'
 import { collectSamples, type LoadSample, samples } from '../state/recent-load.ts'
-import { build, engines, pools, server } from '../state/server-state.ts'
+import { build, engines, gpus, pools, server } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { LiveChart } from './live-chart.tsx'
 import { useReply } from './use-reply.ts'
@@ -22,6 +22,22 @@ export function OverviewTab() {
         <Chart title={t.requestsWaiting} value={formatNumber(now?.waiting ?? 0)} field="waiting" />
         {pools.value.length > 0 && (
           <Chart title={t.memoryOfModels} value={formatSize(now?.memory ?? 0)} field="memory" />
+        )}
+        {gpus.value.some(({ temperature }) => temperature !== undefined) && (
+          <Chart
+            title={t.gpuTemperature}
+            value={gpus.value.flatMap(({ temperature = [] }) => `${temperature} °C`).join(' · ')}
+            field="temperature"
+          />
+        )}
+        {gpus.value.some(({ utilization }) => utilization !== undefined) && (
+          <Chart
+            title={t.gpuUtilization}
+            value={gpus.value
+              .flatMap(({ utilization }) => (utilization === undefined ? [] : `${Math.round(100 * utilization)} %`))
+              .join(' · ')}
+            field="utilization"
+          />
         )}
       </div>
       <h2 class="section-title">{t.loadedModels}</h2>

@@ -8,7 +8,7 @@ import { ask } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
 import { go, linkTo } from '../state/route.ts'
-import { engines, models, pools } from '../state/server-state.ts'
+import { conversions, engines, models, pools } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { GetModels } from './get-models.tsx'
 import { ModelDetails } from './model-details.tsx'
@@ -216,6 +216,11 @@ function ModelLine({ model }: { model: ModelState }) {
       {own.map(engine => (
         <EngineLine key={engine.mode} engine={engine} />
       ))}
+      {conversions.value
+        .filter(({ model: name }) => name === model.name && !own.some(({ state }) => state !== 'loaded'))
+        .map(({ dtype, status, progress }) => (
+          <WorkLine key={dtype} status={`${dtype}: ${statusText(status)}`} progress={progress} />
+        ))}
       {model.failure && own.length === 0 && <p class="is-error">{model.failure.message}</p>}
       {open === 'details' && (
         <Dialog title={model.name} onClose={() => setOpen('')}>
@@ -240,18 +245,23 @@ function ModelLine({ model }: { model: ModelState }) {
   )
 }
 
+/** What is done to a model, and how far it is. */
+function WorkLine({ status, progress }: { status: string; progress: number | undefined }) {
+  return (
+    <div class="engine-line">
+      <p class="quiet">{status}</p>
+      {progress !== undefined && <progress max={1} value={progress} aria-label={status} />}
+    </div>
+  )
+}
+
 /** What an engine of a model does: how far it is loaded, or how busy it is. */
 function EngineLine({ engine }: { engine: EngineState }): ComponentChild {
   const t = texts.value
   if (engine.state !== 'loaded') {
     const { progress, status, state } = engine
     const text = status ? statusText(status) : (t.engineStates[state] ?? state)
-    return (
-      <div class="engine-line">
-        <p class="quiet">{text}</p>
-        {progress !== undefined && <progress max={1} value={progress} aria-label={text} />}
-      </div>
-    )
+    return <WorkLine status={text} progress={progress} />
   }
   const until = engine.expires_at.startsWith('2999') ? t.forEver : t.until(formatTime(engine.expires_at))
   const parts = [

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { engines, pools } from './server-state.ts'
+import { engines, gpus, pools } from './server-state.ts'
 
 /** What the server did at one moment. */
 export interface LoadSample {
@@ -11,6 +11,10 @@ export interface LoadSample {
   tokens: number
   /** Bytes that models hold of all pools. */
   memory: number
+  /** Degrees Celsius of the hottest GPU; of unknown ones, 0. */
+  temperature: number
+  /** Percent of their time in which GPUs computed, on average. */
+  utilization: number
 }
 
 /** Samples that are kept: five minutes, one a second. */
@@ -60,6 +64,10 @@ function sample(): void {
   const last = samples.peek().at(-1)
   const passed = last ? Math.max(0.5, at - last.at) : 1
   const memory = pools.peek().reduce((sum, { reserved }) => sum + reserved, 0)
+  const temperature = Math.max(0, ...gpus.peek().map(({ temperature = 0 }) => temperature))
+  const busy = gpus.peek().flatMap(({ utilization = [] }) => utilization)
+  const utilization = (100 * busy.reduce((sum, each) => sum + each, 0)) / Math.max(1, busy.length)
   const all = last && passed > 10 ? [] : samples.peek()
-  samples.value = [...all.slice(1 - MOST), { at, running, waiting, tokens: fresh / passed, memory }]
+  const now = { at, running, waiting, tokens: fresh / passed, memory, temperature, utilization }
+  samples.value = [...all.slice(1 - MOST), now]
 }

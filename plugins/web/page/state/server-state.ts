@@ -16,7 +16,9 @@ const none = (): Records => ({
   model: new Map(),
   engine: new Map(),
   pull: new Map(),
+  conversion: new Map(),
   memory: new Map(),
+  gpu: new Map(),
   build: new Map()
 })
 
@@ -30,6 +32,8 @@ const only = <Value>(map: ReadonlyMap<string, Value>): Value | undefined => map.
 export const models = computed(() => [...records.value.model.values()].sort((a, b) => (a.name < b.name ? -1 : 1)))
 export const engines = computed(() => [...records.value.engine.values()])
 export const pulls = computed(() => [...records.value.pull.entries()].map(([, pull]) => pull))
+export const conversions = computed(() => [...records.value.conversion.values()])
+export const gpus = computed(() => [...records.value.gpu.entries()].map(([id, gpu]) => ({ id, ...gpu })))
 export const pools = computed(() => [...records.value.memory.values()])
 export const server = computed(() => only(records.value.server))
 export const requests = computed(() => only(records.value.requests))

@@ -248,6 +248,8 @@ export const en = {
   requestsWaiting: 'Requests that wait',
   memoryOfModels: 'Memory of models',
   loadedModels: 'In memory',
+  gpuTemperature: 'Temperature of GPUs',
+  gpuUtilization: 'Load of GPUs',
   nothingLoaded: 'No model is loaded.',
   slotsBusy: 'Slots',
   waiting: 'Waiting',

@@ -242,6 +242,8 @@ export const zh: Texts = {
   requestsWaiting: '等待中的请求',
   memoryOfModels: '模型占用内存',
   loadedModels: '内存中的模型',
+  gpuTemperature: 'GPU 温度',
+  gpuUtilization: 'GPU 负载',
   nothingLoaded: '没有载入的模型。',
   slotsBusy: '槽位',
   waiting: '等待',
