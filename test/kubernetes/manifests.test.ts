@@ -42,7 +42,8 @@ t.test('settings in ConfigMaps have no mistakes', async t => {
         .map(([, file]: string[]) => join(MANIFESTS, folder, file!))
     )
   )
-  t.ok(files.length >= 3, files.join())
+  files.push(join(MANIFESTS, 'kuberay', 'config.yaml'))
+  t.ok(files.length >= 5, files.join())
   for (const file of files) {
     const { unknown } = await loadConfig({
       flags: { config: file, home: t.testdir() },
@@ -174,6 +175,14 @@ t.test('Ray reads the resources of its nodes as JSON', async t => {
     encoding: 'utf8'
   })
   t.same(JSON.parse(words.replace('--resources=', '')), { corral: 1 })
+  const [worker] = named('RayCluster', 'corral').spec.workerGroupSpecs[0].template.spec.containers
+  const { value } = worker.env.find(({ name }: any) => name === 'CORRAL_CLUSTER_MEMBER')
+  const { home } = JSON.parse(value)
+  t.same(
+    worker.volumeMounts.map(({ mountPath }: any) => mountPath),
+    [home],
+    'a member has its data in the volume'
+  )
   const dockerfile = readManifest('kuberay/Dockerfile')
   t.match(dockerfile, `rayproject/ray:${named('RayCluster', 'corral').spec.rayVersion}-`)
 })

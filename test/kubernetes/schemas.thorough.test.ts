@@ -159,6 +159,14 @@ t.test('overlays change what they are for', { skip }, async t => {
   const [container] = of('nvidia', 'StatefulSet', 'corral-node').spec.template.spec.containers
   t.match(container, { image: /-cuda$/, resources: { limits: { 'nvidia.com/gpu': '1', memory: String } } })
   t.equal(container.lifecycle.preStop.exec.command[0], 'corral', 'all else is as in the base')
+  const asking = of('kuberay', 'Deployment', 'corral-front').spec.template.spec
+  t.match(asking.containers[0], { image: /corral-ray:/, command: ['corral', 'serve'] })
+  const variables = asking.containers[0].env.map(({ name }: any) => name)
+  for (const name of ['RAY_AUTH_TOKEN', 'CORRAL_API_KEYS', 'CORRAL_HOME']) t.ok(variables.includes(name), name)
+  t.notOk(variables.includes('CORRAL_CLUSTER_KEY'), 'members make keys of their own there')
+  t.equal(asking.securityContext.runAsUser, 1000)
+  t.equal(asking.securityContext.runAsNonRoot, true, 'what is not changed stays')
+  t.equal(of('kuberay', 'StatefulSet', 'corral-node'), undefined)
   const behind = of('llm-d', 'StatefulSet', 'corral-node').spec.template
   t.equal(behind.metadata.labels['inference.networking.k8s.io/engine-type'], 'corral')
   t.equal(of('llm-d', 'Deployment', 'corral-front'), undefined)
