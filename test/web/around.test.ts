@@ -49,7 +49,7 @@ t.test(
     t.strictSame(await accessibilityFaults(page), [])
     await page.getByLabel('Message', { exact: true }).first().fill('What is 7 + 8?')
     await page.keyboard.press('Enter')
-    await answers.getByText('15').nth(1).waitFor()
+    await answers.getByText('= 15').nth(1).waitFor()
     t.equal(await answers.count(), 4, 'both chats have both answers')
     t.strictSame(complaints, [])
     t.strictSame(refusals, [])

@@ -100,7 +100,7 @@ t.test('a tab whose clock is slowed, since it is hidden, keeps the feed', { skip
   const { page, context } = await browser.open(t, 'about:blank')
   await page.clock.install()
   await page.goto(`${url}/#/models`)
-  await shows(page, 'Load').catch(() => shows(page, 'Unload'))
+  await page.getByRole('button', { name: /^(Load|Unload)$/ }).waitFor()
   const other = await context.newPage()
   await other.clock.install()
   await other.goto(`${url}/#/models`)
