@@ -6,7 +6,7 @@ import { ask, ended, startWriter } from './support.ts'
 const browser = testBrowser(t)
 /** What the model elsewhere was sent last. */
 let sent: any[] = []
-const ANSWER = '# Heading\n\nFirst part.\n\n```js\nlet code = 1\n```\n\nLast part.'
+const ANSWER = '# Heading\n\nFirst part.\n\n```js\nlet code = 1\n```\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nLast part.'
 const remote = await startWriter(t, (write, { messages }) => {
   sent = messages
   write({ content: ANSWER })
@@ -126,7 +126,7 @@ t.test('an answer is read aloud without its code, and gone on from in a new chat
   t.ok(menu!.y >= messages!.y, 'the menu of the first answers is not cut off')
   await page.getByRole('button', { name: 'Read aloud' }).click()
   const spoken = () => page.evaluate('window.spoken.map(one => one.text ?? one)') as Promise<string[]>
-  t.strictSame(await spoken(), ['stop', 'Heading', 'First part.', 'Last part.'])
+  t.strictSame(await spoken(), ['stop', 'Heading', 'First part.', 'one', 'two', 'a, b', '1, 2', 'Last part.'])
   await more.click()
   await page.getByRole('button', { name: 'Stop reading' }).click()
   t.equal((await spoken()).at(-1), 'stop')

@@ -15,12 +15,9 @@ export function readAloud(id: string, shown: HTMLElement | null): void {
   speechSynthesis.cancel()
   beingRead.value = isStop ? '' : id
   if (isStop || !shown) return
-  const text = shown.querySelector(':scope > .markdown, .question-text')?.cloneNode(true) as HTMLElement | undefined
-  for (const part of text?.querySelectorAll('.code, .formula') ?? []) part.remove()
+  const text = shown.querySelector(':scope > .markdown, .question-text')
   // Some voices stop in the midst of long texts, so that each part is said by itself.
-  const parts = [...(text?.children.length ? text.children : text ? [text] : [])]
-    .map(part => part.textContent.trim())
-    .filter(part => part !== '')
+  const parts = text ? partsOf(text).filter(part => part !== '') : []
   for (const [at, part] of parts.entries()) {
     const spoken = new SpeechSynthesisUtterance(part)
     if (at === parts.length - 1) {
@@ -31,4 +28,15 @@ export function readAloud(id: string, shown: HTMLElement | null): void {
     speechSynthesis.speak(spoken)
   }
   if (parts.length === 0) beingRead.value = ''
+}
+
+/** The texts of a message's paragraphs, headings, lists and tables, of which long answers have many in a group. */
+function partsOf(element: Element): string[] {
+  if (element.matches('.code')) return []
+  const isGroup = element.matches('.markdown, .markdown :is(div, ul, ol, blockquote, table, thead, tbody)')
+  if (isGroup && element.children.length > 0) return [...element.children].flatMap(partsOf)
+  if (element.matches('tr')) return [[...element.children].map(cell => cell.textContent.trim()).join(', ')]
+  const text = element.cloneNode(true) as Element
+  for (const formula of text.querySelectorAll('.formula, .code')) formula.remove()
+  return [text.textContent.trim()]
 }
