@@ -6,7 +6,8 @@ import { ask, ended, startWriter } from './support.ts'
 const browser = testBrowser(t)
 /** What the model elsewhere was sent last. */
 let sent: any[] = []
-const ANSWER = '# Heading\n\nFirst part.\n\n```js\nlet code = 1\n```\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nLast part.'
+const ANSWER =
+  '# Heading\n\nFirst part.\n\n```js\nlet code = 1\n```\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nLast part.'
 const remote = await startWriter(t, (write, { messages }) => {
   sent = messages
   write({ content: ANSWER })
