@@ -93,6 +93,8 @@ const TABLES = text.slice(0, TOKENS * 4).split('| name |').length - 1
 
 t.test('an answer of 5,000 tokens, by a quarter of the processor', { skip: browser.skip }, async t => {
   const { page, context, complaints } = await openPage(t)
+  // A quarter of a machine that does other things too.
+  context.setDefaultTimeout(240_000)
   const session = await context.newCDPSession(page)
   await session.send('Emulation.setCPUThrottlingRate', { rate: 4 })
   const longTasks = await countLongTasks(page)

@@ -119,7 +119,7 @@ export async function resumeAnswers(chatId: string): Promise<void> {
 const pause = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
 /** Characters that a frame takes: far more than models write in one, and less than makes one late. */
-const MOST_A_FRAME = 500
+const MOST_A_FRAME = 1000
 /** Milliseconds of a frame. */
 const FRAME = 16
 
