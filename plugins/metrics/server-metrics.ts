@@ -122,7 +122,7 @@ function byPool(name: string, help: string, read: (memory: Snapshot['memory']) =
 
 /** A gauge of the server as a whole, for load balancers that read one value of each server. */
 function ofServer(name: string, help: string, value: (engines: readonly EngineStats[]) => number): Family {
-  return { name: `corral_server_${name}`, help, read: ({ engines }) => [[{}, value(engines)]] }
+  return { name, help, read: ({ engines }) => [[{}, value(engines)]] }
 }
 
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
@@ -172,9 +172,16 @@ const FAMILIES: readonly Family[] = [
     ...reserved
   })),
   byPool('corral_memory_budget_bytes', 'Memory that all models together may have, by pool', ({ budget }) => budget),
-  ofServer('requests_running', 'Requests that models of the server answer', allRunning),
-  ofServer('requests_waiting', 'Requests that wait for models of the server', allWaiting),
-  ofServer('slots_used_ratio', 'Share of the slots of all loaded models that requests have; 1 is all', usedSlots),
+  ofServer('corral_server_requests_running', 'Requests that models of the server answer', allRunning),
+  ofServer('corral_server_requests_waiting', 'Requests that wait for models of the server', allWaiting),
+  ofServer(
+    'corral_server_slots_used_ratio',
+    'Share of the slots of all loaded models that requests have; 1 is all',
+    usedSlots
+  ),
+  // By the names that llama-server has for them.
+  ofServer('llamacpp:requests_processing', 'Requests that models of the server answer', allRunning),
+  ofServer('llamacpp:requests_deferred', 'Requests that wait for models of the server', allWaiting),
   perModel('num_requests_running', 'Requests that the model answers', allRunning),
   perModel('num_requests_waiting', 'Requests that wait for the model', allWaiting),
   perModel(

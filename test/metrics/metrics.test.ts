@@ -100,6 +100,8 @@ t.test('what runs and waits, a client that leaves, and unloads by their reasons'
   t.notOk(busy.has('vllm:num_requests_running', { model_name: '' }), 'which stands for no model in memory')
   t.match(busy.text, /^corral_server_requests_running 1$/m)
   t.match(busy.text, /^corral_server_requests_waiting 2$/m)
+  t.match(busy.text, /^llamacpp:requests_processing 1$/m)
+  t.match(busy.text, /^llamacpp:requests_deferred 2$/m)
   t.match(busy.text, /^corral_server_slots_used_ratio 1$/m)
   await until('something is generated', () => /"content":"[^"]/.test(received))
   leaving.abort()

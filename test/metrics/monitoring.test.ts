@@ -32,7 +32,7 @@ t.test('each alert fires when it should, and not before', { skip }, async t => {
 
 /** Names of metrics in an expression. */
 const namesIn = (text: string) =>
-  [...text.matchAll(/\b(?:corral|gen_ai|process|nodejs|vllm)[:_]\w+/g)].map(([name]) => name)
+  [...text.matchAll(/\b(?:corral|gen_ai|process|nodejs|vllm|llamacpp)[:_]\w+/g)].map(([name]) => name)
 
 t.test('all that the dashboard, the alerts and the document name is in a scrape', async t => {
   const corral = await startCorral(t)
@@ -55,10 +55,10 @@ t.test('all that the dashboard, the alerts and the document name is in a scrape'
     for (const name of namesIn(text)) if (!labels.test(name)) t.ok(known.has(name), name)
   }
   const document = readFileSync(join(packageRoot, 'docs', 'monitoring.md'), 'utf8')
-  const described = [...document.matchAll(/`((?:corral|gen_ai|vllm)[:_]\w+)`/g)].map(([, name]) => name!)
+  const described = [...document.matchAll(/`((?:corral|gen_ai|vllm|llamacpp)[:_]\w+)`/g)].map(([, name]) => name!)
   for (const name of described) t.ok(types.has(name), `${name}, which the document describes`)
   for (const name of types.keys()) {
-    if (/^(corral|gen_ai|vllm)/.test(name)) t.ok(described.includes(name), `${name} is described`)
+    if (/^(corral|gen_ai|vllm|llamacpp)/.test(name)) t.ok(described.includes(name), `${name} is described`)
   }
 })
 

@@ -145,7 +145,7 @@ t.test('every API that the router passes on, from both servers', { skip }, async
   t.equal(status, 200)
   t.equal(body.data.length, 2)
   t.equal(body.data[0].embedding.length > 10, true)
-  // docs/clusters.md says so: for these routes the router sends its own key (--api-key), and never that of its client.
+  // docs/scaling.md says so: for these routes the router sends its own key (--api-key), and never that of its client.
   t.equal((await router.json('/v1/responses', { model: DEMO, input: 'Hi' })).status, 401)
   t.equal((await router.json('/v1/messages', { ...ask(), max_tokens: 20 })).status, 401)
   t.match(await router.json('/v1/models'), { status: 200, body: { data: [{ id: DEMO }] } })
