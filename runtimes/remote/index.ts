@@ -8,6 +8,7 @@ import { parseDuration } from '../../core/system/duration.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { createRemoteEngine } from './remote-engine.ts'
 import { createRemoteServers, type RemoteServers } from './remote-servers.ts'
+import { SERVER_KINDS, serverKind } from './server-kinds.ts'
 
 /** The capability that a mode needs. */
 const NEEDED: Partial<Record<EngineMode, Capability>> = { chat: 'completion', embedding: 'embedding' }
@@ -24,6 +25,12 @@ const RemoteModel = Type.Object(
         { additionalProperties: false }
       ),
       { minItems: 1, description: 'Servers that have it' }
+    ),
+    kind: Type.Optional(
+      Type.Enum([...SERVER_KINDS], {
+        description:
+          'The program there, where it has ways of its own: mlx is mlx_lm.server; any other one has none here'
+      })
     ),
     context: Type.Optional(Type.Integer({ minimum: 1, description: 'Tokens of context; 4096 where absent' })),
     capabilities: Type.Optional(
@@ -54,6 +61,7 @@ export default definePlugin({
             'far/tiny': {
               model: 'its-name-there',
               servers: [{ url: 'http://127.0.0.1:9001/v1', key: '…' }, { url: 'http://127.0.0.1:9002/v1' }],
+              kind: 'mlx',
               context: 4096,
               capabilities: ['completion', 'tools']
             }
@@ -73,7 +81,12 @@ export default definePlugin({
     const remotes = new Map<string, { settings: RemoteModel; servers: RemoteServers }>()
     const models: BroughtModel[] = Object.entries(options.models).map(([name, settings]) => {
       parseModelName(name)
-      const servers = createRemoteServers(name, settings.servers, { interval, timeout, log })
+      const servers = createRemoteServers(name, settings.servers, {
+        interval,
+        timeout,
+        log,
+        kind: serverKind(settings.kind)
+      })
       remotes.set(name.toLowerCase(), { settings, servers })
       const capabilities: Capability[] = settings.capabilities ?? ['completion', 'tools']
       return { name, capabilities, contextLength: settings.context ?? DEFAULT_CONTEXT }
@@ -92,7 +105,11 @@ export default definePlugin({
         const name = isDefault ? `${model.owner}/${model.name}` : publicName
         const { settings, servers } = (remotes.get(name.toLowerCase()) ?? remotes.get(key))!
         const contextSize = settings.context ?? DEFAULT_CONTEXT
-        return createRemoteEngine(spec, servers, { model: settings.model, contextSize })
+        return createRemoteEngine(spec, servers, {
+          model: settings.model,
+          contextSize,
+          kind: serverKind(settings.kind)
+        })
       },
       async close() {
         await Promise.all([...remotes.values()].map(({ servers }) => servers.close()))

@@ -5,6 +5,7 @@ import { deltaOf } from '../../core/answers/hosted-chat-events.ts'
 import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { RemoteServers } from './remote-servers.ts'
+import type { ServerKind } from './server-kinds.ts'
 
 /** Requests at once: how many a server elsewhere answers is up to the server. */
 const SLOTS = 1024
@@ -13,7 +14,7 @@ const SLOTS = 1024
 export function createRemoteEngine(
   spec: EngineSpec,
   servers: RemoteServers,
-  { model, contextSize }: { model: string; contextSize: number }
+  { model, contextSize, kind }: { model: string; contextSize: number; kind: ServerKind }
 ): Engine {
   const stopped = new AbortController()
   let end: (exit: EngineExit) => void = () => {}
@@ -24,7 +25,8 @@ export function createRemoteEngine(
 
   async function stream(path: string, fields: EngineFields, sink: AnswerSink): Promise<void> {
     let begun = false
-    const body = { ...fields, model, stream: true, stream_options: { include_usage: true } }
+    const asked = kind.request(spec.alias, fields, contextSize)
+    const body = { ...asked, model, stream: true, stream_options: { include_usage: true } }
     const take = async (deltas: Delta[]) => {
       if (deltas.length === 0) return
       begun = true

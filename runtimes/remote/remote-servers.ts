@@ -1,5 +1,6 @@
 import { Agent, type Dispatcher, request } from 'undici'
 import { CorralError, messageOf } from '../../core/errors.ts'
+import type { ServerKind } from './server-kinds.ts'
 
 export interface RemoteServerSettings {
   /** Such as `http://127.0.0.1:9001/v1`. */
@@ -44,7 +45,7 @@ class ServerFault extends Error {
 export function createRemoteServers(
   name: string,
   settings: readonly RemoteServerSettings[],
-  { interval, timeout, log }: { interval: number; timeout: number; log: HealthLog }
+  { interval, timeout, log, kind }: { interval: number; timeout: number; log: HealthLog; kind: ServerKind }
 ) {
   // Answers may take any time: only the client or the server ends them.
   const agent = new Agent({ headersTimeout: 0, bodyTimeout: 0, connect: { timeout } })
@@ -63,7 +64,7 @@ export function createRemoteServers(
   async function check(server: RemoteServer): Promise<void> {
     try {
       const signal = AbortSignal.timeout(timeout)
-      const reply = await request(`${server.url}/models`, { dispatcher: agent, headers: headersOf(server), signal })
+      const reply = await request(kind.health(server.url), { dispatcher: agent, headers: headersOf(server), signal })
       await reply.body.dump()
       setHealth(server, reply.statusCode < 500, `status ${reply.statusCode}`)
     } catch (error) {
@@ -199,6 +200,7 @@ function refusal(name: string, status: number, text: string, retryAfter: unknown
 function errorIn(text: string): { message: string; code: string } {
   try {
     const { error } = JSON.parse(text)
+    if (typeof error === 'string') return { message: error.slice(0, 400), code: '' }
     return { message: String(error?.message ?? '').slice(0, 400), code: String(error?.code ?? '') }
   } catch {
     return { message: '', code: '' }

@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import { createServer, type RequestListener, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
+import { serverKind } from '../../runtimes/remote/server-kinds.ts'
 import { startTestCorral } from '../../testing/index.ts'
 import { until } from '../support/corral.ts'
 
@@ -241,4 +242,77 @@ t.test('two corrals as the servers of a third', async t => {
   t.match(await corral.json('/v1/embeddings', { model, input: 'a' }), { status: 200 })
   await far[0]!.close()
   t.equal(await ask(), 'hello there', 'one of them is enough')
+})
+
+t.test('a server of MLX is asked in its own words', async t => {
+  const bodies: any[] = []
+  const asked: string[] = []
+  // As mlx_lm.server 0.32.2 answers: its health beside its API, comments while it reads, errors that are plain texts.
+  const server = createServer((request, response) => {
+    asked.push(request.url!)
+    if (request.url === '/health') return void json(response, 200, { status: 'ok' })
+    let text = ''
+    request.on('data', piece => {
+      text += piece
+    })
+    request.on('end', () => {
+      const body = JSON.parse(text)
+      bodies.push(body)
+      if (body.temperature < 0) return void json(response, 400, { error: 'temperature must be at least 0' })
+      response.writeHead(200, { 'content-type': 'text/event-stream' })
+      response.end(`: keepalive 0/1\n\n${piece('Paris.')}${end}${counts}data: [DONE]\n\n`)
+    })
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+  const corral = await corralOf(t, [{ url }], { kind: 'mlx', context: 8192 })
+  const chat = async (more: object) => {
+    return await corral.json('/v1/chat/completions', { model, messages, ...more })
+  }
+  const plain = await chat({})
+  t.match(plain.body, { choices: [{ message: { content: 'Paris.' } }], usage: { prompt_tokens: 3 } })
+  t.equal(serverKind('mlx').request(model, {}, 8192).max_tokens, 8192, 'it would end after 512 tokens')
+
+  await chat({
+    max_tokens: 5,
+    repeat_penalty: 1.2,
+    repeat_last_n: -1,
+    top_k: -1,
+    seed: -1,
+    xtc_probability: 0,
+    min_p: 0.1
+  })
+  t.match(bodies.at(-1), {
+    max_tokens: 5,
+    repetition_penalty: 1.2,
+    repetition_context_size: 8192,
+    presence_context_size: 8192,
+    top_k: 0,
+    min_p: 0.1
+  })
+  for (const name of ['repeat_penalty', 'repeat_last_n', 'seed', 'xtc_probability'])
+    t.notOk(name in bodies.at(-1), name)
+  await chat({ repeat_penalty: 1.2, repeat_last_n: 0, presence_penalty: 1, seed: 7, xtc_probability: 1 })
+  t.match(bodies.at(-1), { seed: 7, xtc_probability: 0.999999 })
+  for (const name of ['repetition_penalty', 'presence_penalty']) t.notOk(name in bodies.at(-1), name)
+
+  const before = bodies.length
+  t.match((await chat({ n: 2 })).body.error, { message: /one answer to a request/ })
+  const schema = { type: 'json_schema', json_schema: { schema: { type: 'object' } } }
+  t.match((await chat({ response_format: schema })).body.error, { message: /does not hold its answers to JSON/ })
+  t.equal(bodies.length, before, 'what it would ignore without a word is refused here')
+
+  await until('its health is asked', () => asked.includes('/health'))
+  t.notOk(asked.includes('/v1/models'))
+})
+
+t.test('errors that are plain texts are passed on', async t => {
+  const { url } = await serverOf(t, (_, response) => json(response, 400, { error: 'logit_bias must be a dict' }))
+  const corral = await corralOf(t, [{ url }])
+  const { body } = await corral.json('/api/chat', { model, messages, stream: false })
+  t.match(body, { code: 'invalid_request', error: /logit_bias must be a dict/ })
 })
