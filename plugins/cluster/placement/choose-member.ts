@@ -68,8 +68,11 @@ export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: Pre
 
   const busy = hosts.all.filter(host => host.model.state !== 'stored' && isOpen(host))
   const shortest = busy.reduce((rounds, host) => Math.min(rounds, roundsOf(host)), Number.POSITIVE_INFINITY)
-  const bearable = busy.filter(host => roundsOf(host) <= shortest + 1)
-  if (bearable.length) return placeAmong(bearable, place)
+  if (busy.length) {
+    const isBearable = (host: Host) => roundsOf(host) <= shortest + 1
+    const near = few.filter(host => host.model.state !== 'stored' && isOpen(host) && isBearable(host))
+    return placeAmong(near.length ? near : busy.filter(isBearable), place)
+  }
 
   return chooseLoad(wanted, cluster, now)
 }

@@ -26,8 +26,6 @@ export interface MemberModel {
   running: number
   /** Requests that wait there. What this front has sent counts at once, in `running` or here, not only when it is told of. */
   queued: number
-  /** Its slots keep nothing of earlier prompts beside what is in them, as where several owners share an engine. */
-  isolated?: boolean
   /** It is not unloaded for others. */
   pinned?: boolean
   /** When its last answer ended or began, in milliseconds; absent where that is not known. */

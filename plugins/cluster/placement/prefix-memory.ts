@@ -9,7 +9,8 @@ const KEPT_SHARE = 0.5
 interface Sequence {
   readonly digests: readonly number[]
   readonly length: number
-  usedAt: number
+  readonly usedAt: number
+  inSlot: boolean
 }
 
 /** What the slots of a model at one member have read. */
@@ -19,7 +20,6 @@ interface SlotMemory {
   capacity: number
   /** Characters of all sequences. */
   length: number
-  isolated: boolean
   /** In its slots, the one used least recently first: as many as there are slots. */
   readonly inSlots: Set<Sequence>
   /** Were in its slots before, and may still be in the engine's cache beside them; the oldest first. */
@@ -40,7 +40,6 @@ export interface Reader {
   model: string
   slots: number
   context: number
-  isolated?: boolean | undefined
 }
 
 /** What members have read of a prompt. */
@@ -49,7 +48,7 @@ export interface PrefixMatches {
   longest(most: number): string[]
   /** Characters from the beginning that a member has read. */
   common(member: string): number
-  /** Whether it has read a prompt there that this one begins with: the conversation goes on. */
+  /** Whether a slot has read a prompt that this one begins with: the conversation goes on. */
   goesOn(member: string): boolean
   /** Whether the last request of this session went to the member. */
   hasSession(member: string): boolean
@@ -79,17 +78,16 @@ export class PrefixMemory {
   }
 
   /** A member reads this prompt now. */
-  read({ member, model, slots, context, isolated = false }: Reader, prompt: PromptBlocks, now: number): void {
+  read({ member, model, slots, context }: Reader, prompt: PromptBlocks, now: number): void {
     const memory = this.#memoryOf(member, model)
     memory.slots = Math.max(1, slots)
-    memory.isolated = isolated
     memory.capacity = memory.slots * (context || 4096) * CHARACTERS_PER_TOKEN
     const before = this.#match(prompt).find(({ holding }) => of(holding, member))
     const earlier = before && goingOn(of(before.holding, member)!, before.end)
     if (earlier) this.#drop(member, memory, earlier)
     const digests = prompt.blocks.filter(({ kept }) => kept).map(({ digest }) => digest)
     if (prompt.session !== undefined) digests.push(prompt.session)
-    const sequence = { digests, length: prompt.length, usedAt: now }
+    const sequence = { digests, length: prompt.length, usedAt: now, inSlot: true }
     memory.inSlots.add(sequence)
     memory.length += sequence.length
     this.#sequences++
@@ -131,7 +129,8 @@ export class PrefixMemory {
       common: member => first(member)?.end ?? 0,
       goesOn: member => {
         const match = first(member)
-        return match !== undefined && of(match.holding, member)?.last?.length === match.end
+        const last = match && of(match.holding, member)?.last
+        return last?.inSlot === true && last.length === match?.end
       },
       hasSession: member => session !== undefined && of(session, member) !== undefined
     }
@@ -166,7 +165,7 @@ export class PrefixMemory {
     this.#members.set(member, models)
     let memory = models.get(model)
     if (!memory) {
-      memory = { slots: 1, capacity: 0, length: 0, isolated: false, inSlots: new Set(), beside: new Set() }
+      memory = { slots: 1, capacity: 0, length: 0, inSlots: new Set(), beside: new Set() }
       models.set(model, memory)
       this.#memories++
     }
@@ -176,11 +175,9 @@ export class PrefixMemory {
   #shrink(member: string, memory: SlotMemory): void {
     while (memory.inSlots.size > memory.slots) {
       const oldest = firstOf(memory.inSlots)!
-      if (memory.isolated) this.#drop(member, memory, oldest)
-      else {
-        memory.inSlots.delete(oldest)
-        memory.beside.add(oldest)
-      }
+      memory.inSlots.delete(oldest)
+      memory.beside.add(oldest)
+      oldest.inSlot = false
     }
     const share = this.#most / this.#memories
     while (

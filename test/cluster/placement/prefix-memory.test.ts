@@ -51,11 +51,10 @@ t.test('no more is believed than slots hold', t => {
   for (const [index, prompt] of prompts.entries()) memory.read(reader('a'), prompt, index)
   t.equal(memory.held('a', MODEL), 8, '2 slots × 4096 tokens of 4 characters')
   t.equal(memory.oldest('a', MODEL, 100), 72, 'of the two in its slots')
-  t.notOk(memory.find(prompts[21]!).goesOn('a'))
-  t.ok(memory.find(prompts[22]!).goesOn('a'), 'those that were read last')
-
-  for (const [index, prompt] of prompts.entries()) memory.read(reader('b', { isolated: true }), prompt, index)
-  t.equal(memory.held('b', MODEL), 2, 'only what is in the slots')
+  t.equal(memory.find(prompts[21]!).common('a'), 0)
+  t.equal(memory.find(prompts[22]!).common('a'), prompts[22]!.length, 'maybe in a cache beside its slots')
+  t.notOk(memory.find(prompts[22]!).goesOn('a'))
+  t.ok(memory.find(prompts[28]!).goesOn('a'), 'in a slot')
   t.end()
 })
 

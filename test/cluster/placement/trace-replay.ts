@@ -99,7 +99,7 @@ export function replay(
   const reasons: Record<string, number> = {}
   const all = new Map<string, Node>()
   for (let index = 0; index < nodes; index++) {
-    const model: MemberModel = { state: 'loaded', size: 1, slots, context: 8192, isolated: true, running: 0, queued: 0 }
+    const model: MemberModel = { state: 'loaded', size: 1, slots, context: 8192, running: 0, queued: 0 }
     const name = `node-${index + 1}`
     const own = Array.from({ length: slots }, (_, id) => ({
       id,

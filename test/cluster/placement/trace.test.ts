@@ -11,12 +11,17 @@ import {
 
 const NODES = 3
 const SLOTS = 4
-const shapes: [what: string, shape: TraceShape][] = [
-  ['about as many conversations as slots', { conversations: 100, within: 1_200_000, systems: 5, systemLength: 2000 }],
-  ['more conversations than slots', { conversations: 130, within: 1_200_000, systems: 5, systemLength: 2000 }]
+/** With the share of the single node's hits that there must be at least: what no memory holds, none finds. */
+const shapes: [what: string, shape: TraceShape, least: number][] = [
+  [
+    'about as many conversations as slots',
+    { conversations: 100, within: 1_200_000, systems: 5, systemLength: 2000 },
+    0.9
+  ],
+  ['more conversations than slots', { conversations: 130, within: 1_200_000, systems: 5, systemLength: 2000 }, 0.85]
 ]
 
-for (const [what, shape] of shapes) {
+for (const [what, shape, least] of shapes) {
   t.test(`conversations over three nodes: ${what}`, t => {
     const trace = makeTrace(7, shape)
     const single = replay(trace, 1, NODES * SLOTS, corralRouter())
@@ -29,7 +34,7 @@ for (const [what, shape] of shapes) {
       ['consistent hash', replay(trace, NODES, SLOTS, consistentHash)]
     ]
     for (const [name, result] of rows) t.comment(rowOf(name, result))
-    t.ok(spread.hits >= 0.9 * single.hits, `hits ${spread.hits} of ${single.hits}`)
+    t.ok(spread.hits >= least * single.hits, `hits ${spread.hits} of ${single.hits}`)
     t.ok(spread.spread.requests <= 1.3, `spread ${spread.spread.requests}`)
     t.end()
   })
