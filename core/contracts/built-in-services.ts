@@ -138,6 +138,8 @@ declare module './engines.ts' {
     readonly settings: {
       /** Bytes of disk for what engines keep of conversations when they are unloaded; 0 is none. */
       readonly promptCache: number
+      /** Bytes of the machine's memory that all engines together may take; undefined is what it can spare. */
+      readonly memory: number | undefined
       /** Bytes of each GPU that all engines together may take; undefined is what it can spare. */
       readonly gpuMemory: number | undefined
     }

@@ -15,7 +15,7 @@ export default definePlugin({
   api: 1,
   description: 'Pulls of models from hubs: the choice of files, the transfer, and pulls in the background',
   offers: ['downloads'],
-  needs: ['storage', 'catalog', 'hardware'],
+  needs: ['storage', 'catalog', 'hardware', 'engines'],
   options: Type.Object(
     {
       search: Type.Array(Type.String({ minLength: 1 }), {
@@ -87,7 +87,7 @@ export default definePlugin({
         stallTimeout: parseDuration(options.stall_timeout)!
       }),
       paths: context.paths,
-      memory: async () => machineMemory(await hardware.detect()),
+      memory: async () => machineMemory(await hardware.detect(), context.service('engines').settings),
       retryPauses: [30_000, 600_000],
       hooks: context.hooks,
       log: context.log

@@ -63,11 +63,15 @@ export default definePlugin({
   ),
   setup(context, options) {
     const { log, config } = context
-    const hostMemory = createHostMemory(context.service('hardware'), amount(options.memory))
+    let memory = amount(options.memory)
+    const hostMemory = createHostMemory(context.service('hardware'), memory)
     let gpuMemory = amount(options.gpu_memory)
     const engines = createEngineRegistry({
       settings: {
         promptCache: parseBytes(options.prompt_cache)!,
+        get memory() {
+          return memory
+        },
         get gpuMemory() {
           return gpuMemory
         }
@@ -105,7 +109,8 @@ export default definePlugin({
         void scheduler.preload(context.signal)
       },
       reload(next: typeof options) {
-        hostMemory.configure(amount(next.memory))
+        memory = amount(next.memory)
+        hostMemory.configure(memory)
         gpuMemory = amount(next.gpu_memory)
         scheduler.reload(limitsOf(next), context.signal)
       },

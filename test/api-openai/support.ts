@@ -196,7 +196,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const storage = storageOf(options.variants)
   const hooks = new HookRegistry(logger)
   const engines = createEngineRegistry({
-    settings: { promptCache: 0, gpuMemory: undefined },
+    settings: { promptCache: 0, memory: undefined, gpuMemory: undefined },
     hostMemory: async () => 2 ** 40
   })
   engines.add({

@@ -216,7 +216,7 @@ t.test('which models serve in which mode', async t => {
     [[], [], /cannot answer with models of its kind \(t5\)/]
   ]
   const engines = createEngineRegistry({
-    settings: { promptCache: 0, gpuMemory: undefined },
+    settings: { promptCache: 0, memory: undefined, gpuMemory: undefined },
     hostMemory: async () => 0
   })
   const provider = { name: 'test', serves: servesMode, start: () => Promise.reject(new Error('not here')) }

@@ -6,6 +6,7 @@ import type { FileProgress, PullPlan } from '../../core/contracts/downloads.ts'
 import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
 import { CorralError } from '../../core/errors.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
+import { budgetOf } from '../../plugins/download/choice/choice.ts'
 import { sameFiles } from '../../plugins/download/pulls/pull-files.ts'
 import { diskRoom, machineMemory } from '../../plugins/download/pulls/pull-planner.ts'
 import { PullProgress } from '../../plugins/download/pulls/pull-progress.ts'
@@ -281,6 +282,7 @@ t.test('memory that is available to models', async t => {
     ...more
   })
   const { totalMemory: _, ...unknown } = gpu({})
+  const unbounded = { memory: undefined, gpuMemory: undefined }
   const machines: [string, Gpu[], number][] = [
     ['no GPU', [], 0],
     ['two cards', [gpu({}), gpu({ id: 'nvidia:1' })], 16e9],
@@ -291,9 +293,16 @@ t.test('memory that is available to models', async t => {
   ]
   const memory = { total: 32e9, available: 5e9 }
   for (const [name, gpus, bytes] of machines) {
-    t.same(machineMemory({ memory, gpus } as Hardware), { ram: 32e9, gpu: bytes }, name)
+    t.match(machineMemory({ memory, gpus } as Hardware, unbounded), { ram: 32e9, gpu: bytes }, name)
   }
-  t.equal(machineMemory({ memory: { ...memory, limit: 4e9 }, gpus: [] as Gpu[] } as Hardware).ram, 4e9, 'a container')
+  const container = { memory: { ...memory, limit: 4e9 }, gpus: [] as Gpu[] } as Hardware
+  t.equal(machineMemory(container, unbounded).ram, 4e9, 'a container')
+  const bounded = machineMemory({ memory, gpus: [gpu({}), gpu({ id: 'nvidia:1' })] } as Hardware, {
+    memory: 12e9,
+    gpuMemory: 6e9
+  })
+  t.same(budgetOf(bounded), { best: 0.9 * 12e9, all: 24e9, gpu: true }, 'what the settings leave to models')
+  t.equal(budgetOf({ ram: 32e9, most: 12e9, gpu: 0 }).all, 12e9)
 })
 
 t.test('progress of a pull', async t => {

@@ -122,7 +122,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
     }
   }
   const registry = createEngineRegistry({
-    settings: { promptCache: 0, gpuMemory: undefined },
+    settings: { promptCache: 0, memory: undefined, gpuMemory: undefined },
     hostMemory: async () => 10
   })
   registry.add(provider)

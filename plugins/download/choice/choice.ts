@@ -13,6 +13,8 @@ export interface Wanted {
 /** Total bytes of this machine: main memory (no more than the process may use), and graphics memory or 0. */
 export interface MemoryFacts {
   ram: number
+  /** Of `ram`, what models may have; absent where that is not bounded. */
+  most?: number
   gpu: number
 }
 
@@ -84,9 +86,10 @@ export interface Budget {
 }
 
 /** Leaves the rest to the system, other programs and the context. */
-export function budgetOf({ ram, gpu }: MemoryFacts): Budget {
-  if (gpu < SMALLEST_GPU) return { best: 0.7 * ram, all: 0.7 * ram, gpu: false }
-  return { best: 0.9 * gpu, all: 0.7 * ram + gpu, gpu: true }
+export function budgetOf({ ram, most, gpu }: MemoryFacts): Budget {
+  const main = Math.min(0.7 * ram, most ?? ram)
+  if (gpu < SMALLEST_GPU) return { best: main, all: main, gpu: false }
+  return { best: 0.9 * gpu, all: main + gpu, gpu: true }
 }
 
 /** Estimated bytes of a model with a context of usual length. */

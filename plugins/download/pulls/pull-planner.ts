@@ -3,6 +3,7 @@ import { mkdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { nearest } from '../../../core/config/suggestion.ts'
 import type { PullPlan, PullRequest } from '../../../core/contracts/downloads.ts'
+import type { Engines } from '../../../core/contracts/engines.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Catalog, Model } from '../../../core/contracts/models.ts'
@@ -23,6 +24,7 @@ import { conflictingVariant, originInWords } from '../../../core/models/stored-v
 import { EVERY_ADDRESS } from '../../../core/system/allowed-address.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
+import type { MemoryFacts } from '../choice/choice.ts'
 import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
 import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
@@ -42,7 +44,7 @@ export interface PlannerContext {
   /** Names of the hubs where a name without prefix is looked for, in order. */
   search: readonly string[]
   /** Memory for models, in bytes. */
-  memory: () => Promise<{ ram: number; gpu: number }>
+  memory: () => Promise<MemoryFacts>
   /** Private addresses that clients may have fetched from; see `HubRequest`. */
   privateAddresses: readonly string[]
   /** Folder of an unfinished pull of the same variant. */
@@ -370,12 +372,20 @@ function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[],
 /**
  * Bytes of memory for models: of this machine, or of the container that corral runs in, and of its usable GPUs that have
  * memory of their own.
+ * @param settings what the scheduler lets models have, where less than that
  */
-export function machineMemory({ memory, gpus }: Hardware): { ram: number; gpu: number } {
+export function machineMemory(
+  { memory, gpus }: Hardware,
+  settings: Pick<Engines['settings'], 'memory' | 'gpuMemory'>
+): MemoryFacts {
   const own = gpus.filter(gpu => gpu.usable && !gpu.unifiedMemory)
   return {
     ram: Math.min(memory.limit ?? memory.total, memory.total),
-    gpu: own.reduce((sum, gpu) => sum + (gpu.totalMemory ?? 0), 0)
+    most: settings.memory ?? Number.POSITIVE_INFINITY,
+    gpu: own.reduce(
+      (sum, gpu) => sum + Math.min(gpu.totalMemory ?? 0, settings.gpuMemory ?? Number.POSITIVE_INFINITY),
+      0
+    )
   }
 }
 
