@@ -254,6 +254,18 @@ t.test('repeated load failures back off with the cause; other options are tried 
   t.end()
 })
 
+t.test('a load that another machine refused is asked for again at once, however often', t => {
+  for (const cause of ['rpc_unreachable', 'rpc_busy']) {
+    const m = machine()
+    const error = new CorralError('load_failed', 'A worker does not answer.', { details: { cause } })
+    for (let id = 1; id < 6; id++) {
+      t.same(short(m.request(id)), ['load a'], cause)
+      t.same(short(m.send({ type: 'load-failed', key: 'a', error })), [`refuse ${id} load_failed`])
+    }
+  }
+  t.end()
+})
+
 t.test('a crash ends the running requests, and those that wait get a fresh engine', t => {
   const m = machine()
   for (let id = 1; id <= 5; id++) m.request(id)
