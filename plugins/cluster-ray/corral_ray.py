@@ -26,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 
 NAMESPACE = "corral"
@@ -230,6 +231,15 @@ def call(url, method="GET", key=None, limit=5.0):
         return json.load(reply)
 
 
+def is_accepted(url, key):
+    """Whether a corral knows the key; somebody may have revoked it."""
+    try:
+        call(f"{url}/api/whoami", key=key)
+    except urllib.error.HTTPError as error:
+        return error.code != 401
+    return True
+
+
 def find_command(given, path):
     """How corral is started here: as the cluster was told where that is installed, else the one on the PATH."""
     if given and all(os.path.exists(part) for part in given):
@@ -287,8 +297,17 @@ class Supervisor:
             if self._store.get(self._key) != self._record:
                 self._store.put(self._key, self._record)
 
+    def _recall(self):
+        """Goes on with what the supervisor before this one has told, so that fronts do not forget the member meanwhile."""
+        import ray
+
+        with contextlib.suppress(Exception):
+            self._store = Store(ray.get_runtime_context().gcs_address)
+            self._record = {**(self._store.get(self._key) or {}), **self._record, "starts": 0}
+
     def _run(self):
         wait = 0.0
+        self._recall()
         while not self._ending.is_set():
             began = time.monotonic()
             try:
@@ -331,6 +350,8 @@ class Supervisor:
                 heard = time.monotonic()
                 if not is_up and owner:
                     is_up = True
+                    if not is_accepted(url, key):
+                        key = self._operator_key(command, home, environ, anew=True)
                     self._tell(
                         state="up", reason=None, url=url, key=key, pid=child.pid, version=owner.get("version"), home=home
                     )
@@ -347,15 +368,13 @@ class Supervisor:
         last = self._tail[-1][:500] if self._tail else "it printed nothing"
         return f"it ended with {how}: {last}"
 
-    def _operator_key(self, command, home, environ):
+    def _operator_key(self, command, home, environ, anew=False):
         """The key that fronts use here, made once; it never stands on a command line."""
         path = os.path.join(home, "cluster.key")
-        with contextlib.suppress(FileNotFoundError):
-            with open(path) as file:
-                key = file.read().strip()
-            listed = self._corral(command, ["key", "list", "--json"], environ)
-            if any(each.get("name") == KEY_NAME for each in json.loads(listed or "[]")):
-                return key
+        if not anew:
+            with contextlib.suppress(FileNotFoundError):
+                with open(path) as file:
+                    return file.read().strip()
         try:
             key = self._corral(command, ["key", "create", KEY_NAME, "--role", "operator", "--yes"], environ)
         except Mistake:
@@ -681,16 +700,24 @@ def end_actors(ray, grace):
 
 
 def up(options):
-    """Starts the controller, or one with other settings in the place of the one that runs."""
+    """Starts the controller, or a new one in the place of one with other code or settings. Members go on unless what they
+    are started with has changed. With `keep`, one that runs is left as it is."""
     store = open_store(options["address"])
     settings = {name: options.get(name) for name in ("port", "home", "command", "hangs_after") if options.get(name) is not None}
     with open(__file__, "rb") as file:
         settings["code"] = hashlib.sha256(file.read()).hexdigest()[:12]
     with driver(store, options) as ray:
         controller = actor_of(ray, CONTROLLER)
-        if controller and store.get("settings") != settings:
-            end_actors(ray, 15)
+        before = store.get("settings") or {}
+        if controller and before != settings and not options.get("keep"):
+            if {**before, "code": ""} == {**settings, "code": ""}:
+                ray.kill(controller, no_restart=True)
+            else:
+                end_actors(ray, 15)
             controller = None
+            # A name is free only when its actor is gone.
+            while actor_of(ray, CONTROLLER):
+                time.sleep(0.1)
         if controller is None:
             store.put("settings", settings)
             controller = (

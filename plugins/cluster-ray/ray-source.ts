@@ -193,7 +193,7 @@ export class RaySource implements MemberSource {
         const python = await this.#python(signal)
         const call = { python, variables, cwd: places.folder, env, log, signal, timeout: START_LIMIT }
         await askRay('head', headOptions(places, record), call)
-        await askRay('up', upOptions(places, record), call)
+        await askRay('up', { ...upOptions(places, record), keep: true }, call)
         return
       } catch (error) {
         if (signal.aborted) return
