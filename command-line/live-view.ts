@@ -132,21 +132,28 @@ export class Rates {
   #samples = new Map<string, { at: number; moved: number }[]>()
 
   /** @param now epoch milliseconds */
-  add(models: Pick<RunningRecord, 'name' | 'mode' | 'generated_tokens'>[], now: number): void {
+  add(models: Pick<RunningRecord, 'name' | 'mode' | 'member' | 'generated_tokens'>[], now: number): void {
     const next = new Map<string, { at: number; moved: number }[]>()
-    for (const { name, mode, generated_tokens: moved = 0 } of models) {
-      const before = this.#samples.get(`${name} ${mode}`) ?? []
+    for (const { generated_tokens: moved = 0, ...model } of models) {
+      const before = this.#samples.get(keyOf(model)) ?? []
       // It was loaded anew.
       const kept = before.length > 0 && before.at(-1)!.moved > moved ? [] : before.slice(-60)
-      next.set(`${name} ${mode}`, [...kept, { at: now, moved }])
+      next.set(keyOf(model), [...kept, { at: now, moved }])
     }
     this.#samples = next
   }
 
-  of({ name, mode }: Pick<RunningRecord, 'name' | 'mode'>, now: number): number | undefined {
-    return speedOf(this.#samples.get(`${name} ${mode}`) ?? [], now)
+  of(model: Pick<RunningRecord, 'name' | 'mode' | 'member'>, now: number): number | undefined {
+    return speedOf(this.#samples.get(keyOf(model)) ?? [], now)
   }
 }
+
+const keyOf = ({ name, mode, member = '' }: Pick<RunningRecord, 'name' | 'mode' | 'member'>) =>
+  `${name} ${mode} ${member}`
+
+/** The name of a model, with the member of the cluster where it is. */
+const placed = ({ name, member }: { name: string; member?: string | undefined }) =>
+  member === undefined ? name : `${name} @${member}`
 
 /** Narrower terminals get a line with the name of each model and one below it. */
 const LEAST_TABLE = 64
@@ -174,14 +181,21 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   else if (wide) {
     const rowsOf = [
       ...models.map(model => [
-        model.name,
+        placed(model),
         `${model.running}/${model.slots}`,
         String(model.queued),
         (rates.of(model, now) ?? 0).toFixed(1),
         formatBytes(model.size),
         relativeTime(model.expires_at, new Date(now))
       ]),
-      ...loading.map(({ name, queued, status, state }) => [name, '', String(queued), '', '', status ?? state])
+      ...loading.map(({ name, member, queued, status, state }) => [
+        placed({ name, member }),
+        '',
+        String(queued),
+        '',
+        '',
+        status ?? state
+      ])
     ]
     const titles = ['MODEL', '>SLOTS', '>QUEUE', '>TOKENS/S', '>MEMORY', 'UNTIL']
     const others = titles
@@ -196,9 +210,9 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
     for (const model of models) {
       const speed = (rates.of(model, now) ?? 0).toFixed(1)
       const slots = `${model.running}/${model.slots} slots, ${model.queued} waiting,`
-      lines.push(model.name, ...short(`${slots} ${speed} tokens/s, ${formatBytes(model.size)}`))
+      lines.push(placed(model), ...short(`${slots} ${speed} tokens/s, ${formatBytes(model.size)}`))
     }
-    for (const { name, status, state } of loading) lines.push(name, ...short(status ?? state))
+    for (const model of loading) lines.push(placed(model), ...short(model.status ?? model.state))
   }
   if (pulls.length > 0) lines.push('')
   for (const { model, state, completed, total, speed } of pulls) {

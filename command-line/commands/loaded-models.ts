@@ -22,6 +22,7 @@ export function definePs(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
+MEMBER, on a front, is the server of the cluster where the model is.
 UNTIL is when the model is unloaded if no request comes; for a model that is not ready, what it is doing.
 
 Examples:
@@ -48,18 +49,29 @@ Examples:
 
 /** The models in memory as a table; those that are still loading last. */
 export function formatRunning({ models, loading }: PsReply, now: Date): string {
+  const hasMembers = [...models, ...loading].some(({ member }) => member !== undefined)
+  const memberOf = ({ member = 'here' }: { member?: string | undefined }) => (hasMembers ? [member] : [])
   return formatTable(
-    ['NAME', 'ID', '>SIZE', 'PROCESSOR', '>CONTEXT', 'UNTIL'],
+    ['NAME', ...(hasMembers ? ['MEMBER'] : []), 'ID', '>SIZE', 'PROCESSOR', '>CONTEXT', 'UNTIL'],
     [
-      ...models.map(({ name, digest, size, size_vram, context_length, expires_at }) => [
+      ...models.map(({ name, member, digest, size, size_vram, context_length, expires_at }) => [
         name,
+        ...memberOf({ member }),
         digest.slice(0, 12),
         formatBytes(size),
         processorOf(size, size_vram),
         String(context_length),
         relativeTime(expires_at, now)
       ]),
-      ...loading.map(({ name, state, status }) => [name, '', '', '', '', status ?? state])
+      ...loading.map(({ name, member, state, status }) => [
+        name,
+        ...memberOf({ member }),
+        '',
+        '',
+        '',
+        '',
+        status ?? state
+      ])
     ]
   )
 }

@@ -1,6 +1,14 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
-import type { AnswerControls, AnswerSink, Delta, Engine, EngineFields, Engines } from '../contracts/engines.ts'
+import type {
+  AnswerControls,
+  AnswerSink,
+  Delta,
+  Engine,
+  EngineFields,
+  Engines,
+  TokenUsage
+} from '../contracts/engines.ts'
 import type { HookedRequest, Hooks, Operation } from '../contracts/hooks.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../contracts/leases.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
@@ -56,6 +64,8 @@ export interface Question {
   native?: boolean
   /** As `AnswerSink.controlled`. */
   controlled?(controls: AnswerControls): void
+  /** As `AnswerSink.used`. */
+  used?(usage: TokenUsage, choice: number): void
   /** Called with the lease before the engine is asked. @throws CorralError what cannot be asked of this engine */
   check?(lease: Lease): void
 }
@@ -66,7 +76,7 @@ export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | 
 }
 
 /** What a lease says of its caller. */
-type CallerLease = Pick<LeaseRequest, 'turn' | 'owner' | 'bounds' | 'idle' | 'onClamped'>
+type CallerLease = Pick<LeaseRequest, 'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped'>
 
 /** How a surface writes one answer; made anew for each attempt. */
 export interface AnswerWriter {
@@ -225,8 +235,11 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
 
 /** Leases for the caller of a request, whose reply says in a header which of its options are over their bounds. */
 export function callerLease(reply: FastifyReply): CallerLease {
-  const { turn, owner, bounds, idle = false } = reply.request.caller
+  const { caller, headers } = reply.request
+  const { turn, owner, bounds, idle = false } = caller
+  const session = [headers['x-session-id']].flat()[0]
   return {
+    ...(session && { session }),
     turn,
     owner,
     bounds,
@@ -356,7 +369,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   call: (request: EngineFields, sink: AnswerSink<Piece>) => Promise<void>,
   take: (piece: Piece) => Promise<void> | undefined
 ): Promise<void> {
-  const { countEach = false, stopText = false, native = false, overflow, check, controlled } = question
+  const { countEach = false, stopText = false, native = false, overflow, check, controlled, used } = question
   check?.(lease)
   let body = question.body!
   let dropped = 0
@@ -373,7 +386,10 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
     requestId: reply.request.id,
     ...(controlled && { controlled }),
     ...(record.trace && { traceParent: formatTraceParent(record.trace) }),
-    used: (usage, choice) => tokens.usage(usage, choice),
+    used(usage, choice) {
+      tokens.usage(usage, choice)
+      used?.(usage, choice)
+    },
     take(piece: Piece) {
       if (!begun) {
         begun = true

@@ -13,8 +13,10 @@ import type { EngineLogRecord } from './engine-log.ts'
 import type { Adoption } from './found-models.ts'
 import type { HardwareService } from './hardware.ts'
 import type { ModelEvent, PullEvent } from './hooks.ts'
+import type { LeaseRequest } from './leases.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
+import type { LoadingRecord, MemberRecord, RunningRecord } from './native-records.ts'
 import type { SchedulerStats } from './scheduler-stats.ts'
 import type { StateFeed, StateTopic } from './state-events.ts'
 import type { RunningTrial, TrialRequest, TrialSettings, Tunable } from './trials.ts'
@@ -113,7 +115,42 @@ declare module './hooks.ts' {
   }
 }
 
+/** What engines of other servers hold in memory, and these servers. */
+export interface Elsewhere {
+  running: readonly RunningRecord[]
+  loading: readonly LoadingRecord[]
+  members: readonly MemberRecord[]
+}
+
+declare module './models.ts' {
+  interface BroughtModel {
+    /** Bytes of its files, and 64 hex digits made of their digests, where it has files elsewhere. */
+    readonly size?: number
+    readonly digest?: string
+    /** ISO 8601 UTC with milliseconds. */
+    readonly modifiedAt?: string
+    readonly defaults?: ModelDefaults
+  }
+}
+
 declare module './engines.ts' {
+  interface Engine {
+    /**
+     * The engine as one request uses it, for engines of other servers: these load models themselves, so they need the
+     * request's options and whose it is. Where nothing but a load is wanted, it resolves once the model is loaded there.
+     */
+    forRequest?(request: LeaseRequest, signal: AbortSignal): Promise<Engine> | Engine
+  }
+
+  interface EngineProvider {
+    /** Where its engines are of other servers: what these hold. The scheduler's own records of them are not shown then. */
+    elsewhere?(): Elsewhere
+    /** Unloads a model at all servers that hold it. @returns whether any did */
+    unload?(model: Model): Promise<boolean>
+    /** Sets how long a model stays in the memory of other servers; milliseconds, as `Scheduler.keepAlive`. */
+    keepAlive?(model: Model, ms: number): void
+  }
+
   interface EngineSpec {
     /** What `config.yaml` says of the model beyond its options; files in it are absolute. */
     settings?: EngineSettings
@@ -134,6 +171,8 @@ declare module './engines.ts' {
     knownOptions(): ReadonlySet<string> | undefined
     /** What the latest engines of a model printed, the newest first. */
     logs(model: Model): EngineLogRecord[]
+    /** What engines of other servers hold, of all providers. */
+    elsewhere(): Elsewhere
     /** Settings of the scheduler's section that concern providers. */
     readonly settings: {
       /** Bytes of disk for what engines keep of conversations when they are unloaded; 0 is none. */
@@ -157,6 +196,8 @@ declare module './callers.ts' {
 
 declare module './leases.ts' {
   interface LeaseRequest {
+    /** The conversation that the client says this is a part of (header `x-session-id`). */
+    session?: string
     /**
      * It waits for what no client wants, and gives it back when one does: it evicts no model that clients use, and leaves
      * them a slot. `withLease` then waits once more. For work that nobody waits for.

@@ -133,6 +133,9 @@ export type OllamaShownModel = Static<typeof OllamaShownModelSchema>
 
 const mode = Type.Enum(['chat', 'embedding', 'rerank'], { description: 'What its engine is started for' })
 const queued = Type.Integer({ minimum: 0, description: 'Requests that wait' })
+const member = Type.Optional(
+  Type.String({ description: 'The member of the cluster where it is; absent for this server itself' })
+)
 
 export const RunningModelSchema = Type.Object(
   {
@@ -156,7 +159,8 @@ export const RunningModelSchema = Type.Object(
     }),
     memory: Type.Optional(
       Type.Record(Type.String(), Bytes(), { description: 'Bytes that it holds by memory pool, such as host or CUDA0' })
-    )
+    ),
+    member
   },
   { ...loose, title: 'RunningModel', description: 'A model in memory' }
 )
@@ -172,7 +176,8 @@ export const LoadingModelSchema = Type.Object(
     }),
     status: Type.Optional(Type.String({ description: 'What is being done, such as "loading 42%"' })),
     progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-    queued
+    queued,
+    member
   },
   { ...loose, title: 'LoadingModel', description: 'A model that is not ready, or not ready any longer' }
 )
@@ -187,6 +192,31 @@ export const PoolSchema = Type.Object(
   { ...loose, title: 'MemoryPool' }
 )
 export type PoolRecord = Static<typeof PoolSchema>
+
+export const MemberSchema = Type.Object(
+  {
+    name: Type.String(),
+    url: Type.String({ description: 'Its address' }),
+    source: Type.String({ description: 'How it is known: config.yaml, dns, or what a plugin is called' }),
+    state: Type.Enum(['up', 'draining', 'away'], {
+      description: 'Requests go to those that are up; away: it cannot be reached, or does not answer as a member'
+    }),
+    reason: Type.Optional(Type.String({ description: 'Why it is away, and what to do about it' })),
+    notes: Type.Array(Type.String(), { description: 'What is worth knowing, such as that it has another version' }),
+    since: Time('Since when it is in this state'),
+    version: Type.Optional(Type.String({ description: "corral's" })),
+    build: Type.Optional(Type.String({ description: 'Id of the llama.cpp build that new engines run on there' })),
+    models: Type.Array(Type.String(), { description: 'Models on its disk that requests here can name' }),
+    loaded: Type.Array(Type.String(), { description: 'Those that are in its memory' }),
+    slots: Type.Integer({ minimum: 0, description: 'Requests that its engines answer at once' }),
+    running: Type.Integer({ minimum: 0, description: 'Requests that are answered there, whoever sent them' }),
+    queued: Type.Integer({ minimum: 0, description: 'Requests that wait there' }),
+    sent: Type.Integer({ minimum: 0, description: 'Of both: those that this server has sent' }),
+    memory: Type.Array(PoolSchema)
+  },
+  { ...loose, title: 'Member', description: 'A server that answers for this one' }
+)
+export type MemberRecord = Static<typeof MemberSchema>
 
 export const ImportedSchema = Type.Object(
   {

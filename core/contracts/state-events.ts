@@ -4,6 +4,7 @@ import type { Caller } from './callers.ts'
 import {
   LoadingModelSchema,
   LocalModelSchema,
+  MemberSchema,
   PoolSchema,
   PullSchema,
   RunningModelSchema,
@@ -20,6 +21,7 @@ const loose = { additionalProperties: true }
 export const ServerStateSchema = Type.Object(
   {
     version: Type.String({ description: "corral's" }),
+    id: Type.String({ description: 'Of this server; another one after each start' }),
     started_at: Time(),
     draining: Type.Boolean({ description: 'Whether new requests for models are refused' })
   },
@@ -113,7 +115,8 @@ export const STATE_TOPICS = {
   conversion: { key: 'opaque', value: ConversionStateSchema },
   memory: { key: 'the pool', value: PoolSchema },
   gpu: { key: 'its id, as in GET /api/runtimes', value: GpuStateSchema },
-  build: { key: '"build"', value: BuildStateSchema }
+  build: { key: '"build"', value: BuildStateSchema },
+  member: { key: 'its name', value: MemberSchema }
 } as const
 export type StateTopic = keyof typeof STATE_TOPICS
 export type StateValue<Topic extends StateTopic = StateTopic> = Static<(typeof STATE_TOPICS)[Topic]['value']>

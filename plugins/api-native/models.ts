@@ -6,6 +6,7 @@ import { callerLease } from '../../core/answers/pipeline.ts'
 import { reportUnknownOptions } from '../../core/answers/unknown-options.ts'
 import type { Caller } from '../../core/contracts/callers.ts'
 import type { ConvertedModel } from '../../core/contracts/conversion.ts'
+import type { EngineMode } from '../../core/contracts/engines.ts'
 import { FoundModelsSchema } from '../../core/contracts/found-models.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import {
@@ -41,7 +42,16 @@ import { parseRequestedName, publicModelName } from '../../core/models/model-nam
 import { parseKeepAlive, parseOptions } from '../../core/models/options.ts'
 import { refuseWhilePulled } from '../../core/models/stored-variant.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { aliasRecord, loadingRecord, localRecord, nameOf, poolRecords, runningRecord, showRecord } from './records.ts'
+import {
+  aliasRecord,
+  isHere,
+  loadingRecord,
+  localRecord,
+  nameOf,
+  poolRecords,
+  runningRecord,
+  showRecord
+} from './records.ts'
 
 const NamedRequestSchema = Titled('NamedRequest', named)
 const ConvertRequestSchema = Titled('ConvertRequest', {
@@ -76,8 +86,16 @@ const about = (
 /** Models on disk and in memory, imports and conversions. */
 export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
   return async instance => {
-    const { storage, catalog, scheduler, conversion, downloads, adoption, naming, streams } = deps
+    const { storage, catalog, engines, scheduler, conversion, downloads, adoption, naming, streams } = deps
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    /** What another server holds, as this mount names it; nothing for those whose key does not allow it. */
+    function seenElsewhere<Held extends { name: string; model: string }>(record: Held, { models }: Caller): Held[] {
+      const variant = catalog.find(parseRequestedName(record.name))
+      if (!variant || !isAllowed(models, variant)) return []
+      const name = naming.shown(variant)
+      return [{ ...record, name, model: name }]
+    }
 
     const tags = nativeRoute('Models', 'listLocalModels', 'List the models on disk', {
       response: {
@@ -111,16 +129,25 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       }
     })
     app.get('/ps', ps, async ({ caller }) => {
-      const isSeen = ({ variant }: { variant: Model }) => isAllowed(caller.models, variant)
+      const isOwn = isHere(engines)
+      const isSeen = (model: { variant: Model; mode: EngineMode }) =>
+        isOwn(model) && isAllowed(caller.models, model.variant)
+      const { running, loading } = engines.elsewhere()
       return {
-        models: scheduler
-          .running()
-          .filter(isSeen)
-          .map(model => runningRecord(model, naming)),
-        loading: scheduler
-          .loading()
-          .filter(isSeen)
-          .map(model => loadingRecord(model, naming)),
+        models: [
+          ...scheduler
+            .running()
+            .filter(isSeen)
+            .map(model => runningRecord(model, naming)),
+          ...running.flatMap(record => seenElsewhere(record, caller))
+        ],
+        loading: [
+          ...scheduler
+            .loading()
+            .filter(isSeen)
+            .map(model => loadingRecord(model, naming)),
+          ...loading.flatMap(record => seenElsewhere(record, caller))
+        ],
         ...(hasRole(caller.role, 'operator') && {
           memory: poolRecords(scheduler.stats()),
           pulls: downloads.list()

@@ -1,5 +1,6 @@
 import { basename } from 'node:path'
 import { generatedBy } from '../../core/answers/generated-tokens.ts'
+import type { Engines } from '../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
 import type { Model, ModelAlias } from '../../core/contracts/models.ts'
 import type { ModelNaming } from '../../core/contracts/native-api.ts'
@@ -104,6 +105,12 @@ export function showRecord(
     files: hasFiles(variant) ? variant.files : []
   }
 }
+
+/** Whether it is in the memory of this server: what others hold they tell of themselves. */
+export const isHere =
+  (engines: Pick<Engines, 'providerOf'>) =>
+  ({ variant, mode }: Pick<RunningModel, 'variant' | 'mode'>) =>
+    engines.providerOf(variant, mode)?.elsewhere === undefined
 
 /** The running model record of `/api/ps`. */
 export function runningRecord(

@@ -1,13 +1,21 @@
 import { readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
+import { surfaceDependencies } from '../../core/answers/model-request.ts'
 import { ConfigError } from '../../core/config/config-error.ts'
 import { Path, Timeout } from '../../core/config/core-schema.ts'
 import type { MemberSource } from '../../core/contracts/cluster.ts'
 import { messageOf } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
+import { askRoutes } from './asking/ask-routes.ts'
+import { clusterProvider } from './cluster-provider.ts'
+import { clusterRoutes } from './cluster-routes.ts'
 import { dnsSource } from './members/dns-source.ts'
-import { Roster } from './members/roster.ts'
+import { Members } from './members/members.ts'
+
+/** The source of members that config.yaml lists. */
+const CONFIGURED = 'config.yaml'
 
 const Key = (description: string) => Type.String({ writeOnly: true, description })
 
@@ -48,13 +56,27 @@ const options = Type.Object(
     ),
     ca: Path({
       default: '',
-      description: "File in PEM format that members' certificates are checked with, beside what this system trusts"
+      description: "File in PEM format that members' certificates are checked with, beside what this system trusts",
+      restart: true
     }),
-    connect_timeout: Timeout({ default: '5s', description: 'Longest time for a connection to a member' })
+    connect_timeout: Timeout({
+      default: '5s',
+      description: 'Longest time for a connection to a member',
+      restart: true
+    }),
+    silence: Timeout({
+      default: '10s',
+      description:
+        'A member that says nothing for so long is lost, with what it answers; one in order speaks every 2 s',
+      restart: true
+    })
   },
   { additionalProperties: false }
 )
 type Options = Static<typeof options>
+
+/** Longest wait (milliseconds) for members at the start: later ones are listed when they are there. */
+const MEETING = 5000
 
 export default definePlugin({
   name: 'cluster',
@@ -62,27 +84,40 @@ export default definePlugin({
   description: 'Several corrals as one: members whose models are listed and answered here',
   optional: true,
   offers: ['cluster'],
-  needs: [],
+  needs: ['catalog', 'engines', 'scheduler'],
   options,
-  setup({ log }, given) {
+  setup(context, given) {
+    const { log, hooks } = context
     check(given)
-    const roster = new Roster({
-      changed: members => log.info({ members: members.map(({ name }) => name) }, 'the members of this server'),
-      faulty: (source, reason) => {
-        if (reason === undefined) log.info({ source }, 'a source of members can be asked again')
-        else log.warn({ source, reason }, 'a source of members is at fault; the members that are known stay')
-      }
+    const members = new Members({
+      settings: {
+        connectTimeout: parseDuration(given.connect_timeout)!,
+        silence: parseDuration(given.silence)!,
+        ca: given.ca
+      },
+      stateChanged: topic => hooks.stateChanged(topic),
+      log
     })
-    for (const source of configuredSources(given)) roster.add(source)
+    for (const source of configuredSources(given)) members.addSource(source)
+    context.service('catalog').add({ name: 'cluster', models: () => members.brought() })
+    context.service('engines').add(clusterProvider(members))
+    const surface = surfaceDependencies(context, 'cluster', () => '10s')
+    const ask = askRoutes({ ...surface, optionsAtTop: false })
     return {
-      services: { cluster: { addSource: source => roster.add(source) } },
-      start: () => roster.open(),
+      services: { cluster: { addSource: source => members.addSource(source) } },
+      routes: async app => {
+        await app.register(clusterRoutes(members), { prefix: '/api' })
+        await app.register(ask, { prefix: '/api/cluster' })
+      },
+      async start() {
+        await Promise.race([members.open(), sleep(MEETING, undefined, { ref: false })])
+      },
       check,
       async reload(next: Options) {
-        for (const name of ['config.yaml', 'dns']) await roster.remove(name)
-        for (const source of configuredSources(next)) roster.add(source)
+        for (const name of [CONFIGURED, 'dns']) await members.roster.remove(name)
+        for (const source of configuredSources(next)) members.addSource(source)
       },
-      stop: () => roster.close()
+      stop: () => members.close()
     }
   }
 })
@@ -107,7 +142,7 @@ function configuredSources({ members, dns }: Options): MemberSource[] {
   const sources: MemberSource[] = []
   if (members.length > 0) {
     sources.push({
-      name: 'config.yaml',
+      name: CONFIGURED,
       follow({ changed }) {
         changed(members.map(({ url, ...member }) => ({ ...member, url: new URL(url).origin })))
         return () => {}

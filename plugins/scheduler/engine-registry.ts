@@ -66,6 +66,14 @@ export function createEngineRegistry(limits: Pick<Engines, 'settings' | 'hostMem
       const lists = providers.flatMap(({ knownOptions }) => knownOptions ?? [])
       return lists.length === 0 ? undefined : new Set(lists.flatMap(list => [...list]))
     },
+    elsewhere() {
+      const all = providers.flatMap(provider => provider.elsewhere?.() ?? [])
+      return {
+        running: all.flatMap(({ running }) => running),
+        loading: all.flatMap(({ loading }) => loading),
+        members: all.flatMap(({ members }) => members)
+      }
+    },
     logs: model => providers.flatMap(provider => provider.logs?.(model) ?? []),
     async budget(held) {
       const [host, ...pools] = await Promise.all([

@@ -421,7 +421,20 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     }
   }
 
+  /** A lease of the engine as this request uses it. */
   async function lease(request: LeaseRequest): Promise<Lease> {
+    const leased = await leaseEngine(request)
+    if (!leased.engine.forRequest) return leased
+    try {
+      const engine = await leased.engine.forRequest(request, leased.signal)
+      return Object.create(leased, { engine: { value: engine, enumerable: true } })
+    } catch (error) {
+      leased.release()
+      throw error
+    }
+  }
+
+  async function leaseEngine(request: LeaseRequest): Promise<Lease> {
     request.signal.throwIfAborted()
     const variant = catalog.get(request.model)
     const mode = request.mode ?? 'chat'
@@ -714,18 +727,22 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     },
 
     async stop(model) {
-      const ending = enginesOf([catalog.get(model)]).filter(({ key }) => {
+      const variant = catalog.get(model)
+      const elsewhere = await engines.providerOf(variant, modeOf(variant))?.unload?.(variant)
+      const ending = enginesOf([variant]).filter(({ key }) => {
         const engine = state.engines.get(key)
         return engine && (engine.phase.name !== 'absent' || engine.queue.length > 0)
       })
-      if (!ending.length) {
+      if (!ending.length && !elsewhere) {
         throw new CorralError('model_not_loaded', `Model "${nameOf(model)}" is not loaded.`)
       }
       await endAll(ending, stoppedError, stoppedError, true)
     },
 
     keepAlive(model, ms) {
-      for (const managed of enginesOf([catalog.get(model)])) {
+      const variant = catalog.get(model)
+      engines.providerOf(variant, modeOf(variant))?.keepAlive?.(variant, ms)
+      for (const managed of enginesOf([variant])) {
         dispatch({ type: 'keep-alive', key: managed.key, keepAlive: forEver(ms) })
       }
     },
@@ -776,6 +793,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 /** Whether a lease that takes what is idle was given to a client. */
 function isDisplaced({ signal: { aborted, reason } }: Lease): boolean {
   return aborted && reason instanceof CorralError && reason.details?.displaced === true
+}
+
+/** A mode that a model has. */
+function modeOf({ metadata: { capabilities } }: Model): EngineMode {
+  if (capabilities.includes('completion')) return 'chat'
+  return capabilities.includes('rerank') ? 'rerank' : 'embedding'
 }
 
 function nameOf(model: ModelName): string {

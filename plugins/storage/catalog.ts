@@ -32,9 +32,9 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
     ...namesOf(model, label, isDefault),
     revision: digest.slice(0, 16),
     format: source,
-    size: 0,
-    digest,
-    modifiedAt,
+    size: brought.size ?? 0,
+    digest: brought.digest ?? digest,
+    modifiedAt: brought.modifiedAt ?? modifiedAt,
     origin: { kind: 'plugin', from: source },
     metadata: {
       quantization: '',
@@ -42,7 +42,8 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
       ...brought.metadata,
       ...(brought.contextLength !== undefined && { contextLength: brought.contextLength }),
       capabilities: brought.capabilities
-    }
+    },
+    ...(brought.defaults && { defaults: brought.defaults })
   }
 }
 

@@ -4,6 +4,7 @@ import { until } from '../support/corral.ts'
 
 const never = undefined as never
 const others = {
+  engines: never,
   catalog: never,
   scheduler: never,
   downloads: never,

@@ -78,7 +78,7 @@ async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: Sen
       const response = await corral.send(path, body, { ...init, method })
       const { status } = response
       // A feed that was granted has no end.
-      const isFeed = ['/models/sse', '/api/events'].includes(path) && status === 200
+      const isFeed = ['/models/sse', '/api/events', '/api/cluster/events'].includes(path) && status === 200
       const text = isFeed ? '' : await response.text()
       if (isFeed) await response.body!.cancel()
       const where = `${method} ${path} as ${role ?? 'nobody'}: ${status} ${text.slice(0, 200)}`

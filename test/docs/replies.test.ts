@@ -36,11 +36,15 @@ const caller = new Caller(corral, document)
 const WITHOUT_SUCCESS = [
   // They answer for as long as their connection is open; test/api-native and test/api-llama have these and the others.
   'followState',
+  'followCluster',
   'llamaModelEvents',
   'llamaStream',
   'llamaEndStream',
   'llamaInfill',
   'tryModel',
+  // Without members there is none to drain; test/cluster has those that there are.
+  'drainMember',
+  'undrainMember',
   // Only with a hub.
   'llamaDownload',
   'searchHubs',
@@ -94,6 +98,7 @@ t.test('the server itself', async t => {
     'getMetrics',
     'getVersion',
     'listPlugins',
+    'getCluster',
     'getDocs',
     'getApiDocument',
     'ollamaRoot',
@@ -225,6 +230,14 @@ t.test('OpenAI', async t => {
     )
     await call(name, undefined, { params: { id: again.headers.get('x-corral-stream-id')! } })
   }
+  for (const body of [
+    { call: 'chat', request: chat },
+    { call: 'tokenize', request: { content: 'Hello' } },
+    { call: 'load' }
+  ]) {
+    await call('askForFront', { model: DEMO, ...body })
+  }
+  await call('describeModels', { models: [DEMO] })
   const { tokens } = await call('tokenize', { model: DEMO, content: 'Hello' })
   await call('detokenize', { model: DEMO, tokens })
   const { id } = await call('createResponse', { model: DEMO, input: 'What is the capital of France?' })

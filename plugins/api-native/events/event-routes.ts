@@ -1,5 +1,5 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import {
   type FedRecord,
@@ -54,6 +54,9 @@ export function eventRoutes({
             pattern: `^(${TOPICS.join('|')})(,(${TOPICS.join('|')}))*$`,
             description: `Some of ${TOPICS.join(', ')}, with commas between them; all by default`
           })
+        ),
+        heartbeat: Type.Optional(
+          Type.String({ pattern: '^[1-9][0-9]?$', description: 'Seconds of silence after which a comment is sent' })
         )
       }),
       headers: Type.Object({
@@ -62,20 +65,31 @@ export function eventRoutes({
       response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } },
       errors: ['invalid_request']
     })
-    // Without a body there would be nothing to end it.
-    app.get('/events', { ...events, exposeHeadRoute: false }, async ({ caller, query, headers }, reply) => {
+    const members = nativeRoute('Cluster', 'followCluster', 'Follow the members of this server', {
+      role: 'operator',
+      description: 'The topic `member` of GET /api/events alone.',
+      headers: events.schema.headers,
+      response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
+    })
+
+    async function follow(
+      { caller, headers }: FastifyRequest,
+      reply: FastifyReply,
+      topics: ReadonlySet<StateTopic> | undefined,
+      interval: number
+    ): Promise<void> {
       const signal = clientSignal(reply)
       const stream = openReplyStream(reply, {
         contentType: 'text/event-stream',
-        heartbeatInterval: heartbeatInterval(),
+        heartbeatInterval: interval,
         heartbeat: status => `: ${status}\n\n`
       })
       stream.status = 'following'
       await new Promise<void>(resolve => {
         const leave = feed.follow({
           caller,
-          ...(query.topics !== undefined && { topics: new Set(query.topics.split(',') as StateTopic[]) }),
-          lastId: headers['last-event-id'],
+          ...(topics && { topics }),
+          lastId: [headers['last-event-id']].flat()[0],
           take: event => writeAll(stream.write, framesOf(event)),
           end: resolve
         })
@@ -89,7 +103,22 @@ export function eventRoutes({
         else if (!stream.committed) void stream.write(': following\n\n')
       })
       stream.end()
+    }
+
+    // Without a body there would be nothing to end it.
+    app.get('/events', { ...events, exposeHeadRoute: false }, async (request, reply) => {
+      const { topics, heartbeat } = request.query
+      const interval = heartbeat === undefined ? heartbeatInterval() : Number(heartbeat) * 1000
+      await follow(
+        request,
+        reply,
+        topics === undefined ? undefined : new Set(topics.split(',') as StateTopic[]),
+        interval
+      )
     })
+    app.get('/cluster/events', { ...members, exposeHeadRoute: false }, (request, reply) =>
+      follow(request, reply, new Set(['member']), heartbeatInterval())
+    )
   }
 }
 

@@ -1,5 +1,6 @@
 import { settingsFor } from '../../../core/config/model-settings.ts'
 import type { RunningConversion } from '../../../core/contracts/conversion.ts'
+import type { Engines } from '../../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { NATIVE_NAMING } from '../../../core/contracts/native-api.ts'
@@ -9,9 +10,11 @@ import type { Services } from '../../../core/contracts/services.ts'
 import type { StateRecord, StateTopic, StateValue } from '../../../core/contracts/state-events.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import type { Drain } from '../../../core/http/draining.ts'
+import { parseModelName } from '../../../core/models/model-name.ts'
 import { version } from '../../../core/system/package-info.ts'
+import { serverId } from '../../../core/system/server-id.ts'
 import type { NativeDependencies } from '../native-dependencies.ts'
-import { loadingRecord, localRecord, poolRecords, runningRecord } from '../records.ts'
+import { isHere, loadingRecord, localRecord, poolRecords, runningRecord } from '../records.ts'
 
 /** Milliseconds after which the progress of a pull is shown anew, even where it is the same in hundredths. */
 const PULL_INTERVAL = 1000
@@ -31,6 +34,7 @@ type Needed = 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'conversion' 
 
 interface Dependencies extends Pick<NativeDependencies, Needed> {
   hardware: Pick<Services['hardware'], 'known' | 'readings'>
+  engines: Pick<Engines, 'elsewhere' | 'providerOf'>
   /** Undefined until there are routes. */
   drain(): Drain | undefined
 }
@@ -76,7 +80,7 @@ export class StateRecords {
     const { scheduler, downloads, conversion, drain } = this.#deps
     switch (topic) {
       case 'server': {
-        const value = { version, started_at: this.#startedAt, draining: drain()?.since !== undefined }
+        const value = { version, id: serverId, started_at: this.#startedAt, draining: drain()?.since !== undefined }
         return [{ topic, key: topic, value, access: undefined }]
       }
       case 'requests': {
@@ -86,7 +90,7 @@ export class StateRecords {
       case 'model':
         return this.#modelRecords()
       case 'engine':
-        return [...scheduler.running().map(loadedEngine), ...scheduler.loading().map(loadingEngine)]
+        return this.#engineRecords()
       case 'pull':
         return this.#pullRecords(downloads.list(), now)
       case 'conversion':
@@ -95,9 +99,30 @@ export class StateRecords {
         return this.#gpuRecords(now)
       case 'memory':
         return poolRecords(scheduler.stats()).map(value => ({ topic, key: value.pool, value, access: 'operator' }))
+      case 'member':
+        return this.#deps.engines
+          .elsewhere()
+          .members.map(value => ({ topic, key: value.name, value, access: 'operator' }))
       case 'build':
         return [{ topic, key: topic, value: this.#build(), access: 'operator' }]
     }
+  }
+
+  #engineRecords(): Seen[] {
+    const { scheduler, catalog, engines } = this.#deps
+    const { running, loading } = engines.elsewhere()
+    const elsewhere = [
+      ...running.map(record => ({ ...record, state: 'loaded' as const })),
+      ...loading.map(record => ({ ...record }))
+    ].flatMap((value): Seen[] => {
+      const access = catalog.find(parseModelName(value.name))
+      return access ? [{ topic: 'engine', key: `${access.key}#${value.mode}@${value.member}`, value, access }] : []
+    })
+    return [
+      ...scheduler.running().filter(isHere(engines)).map(loadedEngine),
+      ...scheduler.loading().filter(isHere(engines)).map(loadingEngine),
+      ...elsewhere
+    ]
   }
 
   /** Forgets what is kept to compare with. */

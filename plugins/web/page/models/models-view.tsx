@@ -261,10 +261,11 @@ function EngineLine({ engine }: { engine: EngineState }): ComponentChild {
   if (engine.state !== 'loaded') {
     const { progress, status, state } = engine
     const text = status ? statusText(status) : (t.engineStates[state] ?? state)
-    return <WorkLine status={text} progress={progress} />
+    return <WorkLine status={engine.member === undefined ? text : `${engine.member}: ${text}`} progress={progress} />
   }
   const until = engine.expires_at.startsWith('2999') ? t.forEver : t.until(formatTime(engine.expires_at))
   const parts = [
+    engine.member,
     engine.mode === 'chat' ? t.inMemory : `${t.inMemory} (${engine.mode})`,
     formatSize(engine.size),
     t.contextOf(formatNumber(engine.context_length)),

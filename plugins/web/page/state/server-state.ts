@@ -19,7 +19,8 @@ const none = (): Records => ({
   conversion: new Map(),
   memory: new Map(),
   gpu: new Map(),
-  build: new Map()
+  build: new Map(),
+  member: new Map()
 })
 
 /** All records, by topic and key. */
