@@ -45,7 +45,8 @@ const ADVICE: Record<ErrorCode, string> = {
   session_not_found: 'The session has ended, or the request came by none. `GET /api/sessions` lists those there are.',
   conversation_not_found: 'The conversation was deleted, or belongs to another key.',
   member_not_found: '`GET /api/cluster` lists the members, `corral cluster status` too.',
-  member_unreachable: 'The member did not do what was asked of it. `GET /api/cluster` says why it cannot be reached, if so.',
+  member_unreachable:
+    'The member did not do what was asked of it. `GET /api/cluster` says why it cannot be reached, if so.',
   conversations_off: 'The page keeps conversations in browsers, unless `web.conversations` is `server`.',
   route_not_found: 'There is nothing at this address; [programs](programs.md) lists the base addresses.',
   method_not_allowed: 'The address takes other methods; the header `Allow` lists them.',
