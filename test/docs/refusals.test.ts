@@ -25,6 +25,7 @@ const BESIDE = {
   documents: ['x'],
   content: 'x',
   action: 'reasoning_end',
+  call: 'tokenize',
   id: 'none',
   tokens: [1],
   voice: 'x',
@@ -39,7 +40,7 @@ const BESIDE = {
 }
 /** Operations whose body names no model that must be there. */
 const NO_MODEL =
-  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$/i
+  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|drainMember/i
 
 t.test('a body that is no JSON, no object, missing or too large', async t => {
   for (const { operationId: id, requestBody, path } of operations.filter(takesJson)) {
