@@ -64,13 +64,15 @@ t.test('conversations find what was read, as they would at one node', async t =>
 
   const single = shareOf(await converse('one node', asker(alone[0]!)))
   const clustered = shareOf(await converse('a front', asker(front)))
-  const sent: number[] = (await membersOf(front)).map(member => member.sent)
+  const generated: number[] = await Promise.all(
+    nodes.map(async node => (await node.json('/api/ps')).body.models[0].generated_tokens)
+  )
   let next = 0
   const turns = shareOf(await converse('round robin', body => asker(nodes[next++ % 3]!)(body)))
 
-  const spread = (Math.max(...sent) * 3) / sent.reduce((sum, each) => sum + each, 0)
+  const spread = (Math.max(...generated) * 3) / generated.reduce((sum, each) => sum + each, 0)
   t.comment(`hits: one node ${single.toFixed(3)}, corral ${clustered.toFixed(3)}, round robin ${turns.toFixed(3)}`)
-  t.comment(`sent: ${sent.join(', ')}; spread ${spread.toFixed(2)}`)
+  t.comment(`tokens: ${generated.join(', ')}; spread ${spread.toFixed(2)}`)
   t.ok(clustered >= 0.9 * single, `${clustered} of ${single}`)
   t.ok(clustered > turns, `${clustered}, and ${turns} by round robin`)
   t.ok(spread <= 1.3, `spread ${spread}`)
