@@ -141,7 +141,7 @@ export async function startTrial(t: Test): Promise<Trial> {
     for (const path of mine) rmSync(path, { recursive: true, force: true, maxRetries: 5 })
   })
   for (const name of names) {
-    mkdirSync(homeOf(name))
+    mkdirSync(homeOf(name), { recursive: true })
     writeFileSync(join(homeOf(name), 'config.yaml'), CONFIG)
   }
   const ports = ['--ray-port', String(RAY_PORT), '--member-port', String(MEMBER_PORT)]
