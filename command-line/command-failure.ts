@@ -49,7 +49,8 @@ const NOT_FOUND: ErrorCode[] = [
   'model_not_loaded',
   'repo_not_found',
   'runtime_not_found',
-  'key_not_found'
+  'key_not_found',
+  'member_not_found'
 ]
 const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request', 'invalid_config']
 

@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import { expandPath } from '../../core/config/config-file.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
+import type { MemberRecord } from '../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { messageOf } from '../../core/errors.ts'
 import { isPrivateHost } from '../../core/system/private-address.ts'
@@ -137,8 +138,7 @@ Instead of --token-file, RAY_AUTH_TOKEN may hold the token.`
     .argument('<member>', 'its name')
     .option('--undo', 'let it get requests again')
     .action(async (member: string, { undo }: { undo?: boolean }) => {
-      const path = `/api/cluster/drain`
-      await ask(context, undo ? 'DELETE' : 'POST', path, { member }, { whenNone: 'fail' })
+      await ask(context, undo ? 'DELETE' : 'POST', '/api/cluster/drain', { member }, { whenNone: 'fail' })
       printNote(undo ? `${member} gets requests again.` : `${member} gets no new requests; what it answers goes on.`)
     })
 
@@ -419,7 +419,8 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
   const { askRay } = await import('../../plugins/cluster-ray/ray-python.ts')
   const call = await ray.call(findToken(ray.places, ray.settings.token_file, context.env))
   const status = await asked(() => askRay<RayStatus>('status', { address }, call))
-  if (json) return printJson(status)
+  const front = await frontOf(context)
+  if (json) return printJson({ ...status, front: front ?? null })
   const head = status.nodes.find(node => node.head)
   printText(
     formatPairs(
@@ -436,11 +437,35 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
     name,
     member?.url ?? address,
     member?.state ?? (corral ? 'not started yet' : 'no member'),
+    member?.starts === undefined ? '' : String(member.starts),
     member?.version ?? '',
-    member?.starts === undefined ? '' : String(member.starts)
+    ...fromFront(member && front?.members.find(each => each.source === 'ray' && each.url === member.url))
   ])
-  printText(`\n${formatTable(['NODE', 'ADDRESS', 'MEMBER', 'VERSION', '>STARTS'], rows)}`)
+  const titles = ['NODE', 'ADDRESS', 'MEMBER', '>STARTS', 'VERSION', 'FRONT', '>RUNNING', 'LLAMA.CPP']
+  printText(`\n${formatTable(titles, rows)}`)
   warnOf(status)
+  if (!front) printNote('The server that answers for them does not run: corral serve')
+  for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
+  for (const { name, reason, notes } of front?.members ?? []) {
+    for (const text of [...(reason ? [reason] : []), ...notes]) printNote(`warning: ${name}: ${text}`)
+  }
+}
+
+/** What the server here knows of its members. */
+type Front = { members: MemberRecord[]; sources: { name: string; fault?: string }[] }
+
+/** Undefined where no server runs. */
+async function frontOf(context: CommandContext): Promise<Front | undefined> {
+  return await ask<Front>(context, 'GET', '/api/cluster', undefined, { whenNone: 'fail' }).catch(error => {
+    if (error instanceof CommandFailure && error.exitCode === EXIT.noServer) return undefined
+    throw error
+  })
+}
+
+/** How a front sees a member: whether requests go there, how many, and with which build they are answered. */
+function fromFront(member: MemberRecord | undefined): [state: string, running: string, build: string] {
+  if (!member) return ['', '', '']
+  return [member.state, String(member.running), member.build ?? '']
 }
 
 function warnOf({ address, authentication, controller, nodes }: RayStatus): void {

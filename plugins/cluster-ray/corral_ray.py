@@ -41,7 +41,7 @@ SILENT = 15.0  # without a sign of the controller, a front says so
 WANT_BEAT = 10.0  # between two signs of a front that wants members
 WANT_ENDS = 600.0  # without a sign, what a front wanted counts no longer
 HANGS = 60.0  # without an answer, a corral is started anew
-LEAVES = 900.0  # for a member that is given back to end its answers
+LEAVES = 900  # for a member that is given back to end its answers
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # before a corral that ended is started anew
 GOOD_RUN = 60.0  # after which a corral that ends is started anew at once
 
@@ -385,11 +385,26 @@ class Supervisor:
         os.replace(temporary, path)
         return key
 
-    def _corral(self, command, args, environ):
+    def leave(self, limit):
+        """Has the corral take no new requests, and waits until it has answered all, at most `limit` seconds."""
+        with contextlib.suppress(Mistake, subprocess.TimeoutExpired):
+            self._ask(["drain", "--wait", "--timeout", f"{limit}s"], limit + 60)
+
+    def stay(self):
+        """Has it take requests again."""
+        with contextlib.suppress(Mistake, subprocess.TimeoutExpired):
+            self._ask(["drain", "--undo"])
+
+    def _ask(self, args, limit=120):
+        home = os.path.expanduser(self._settings.get("home") or "~/.corral")
+        command = find_command(self._settings.get("command"), self._environ.get("PATH"))
+        self._corral(command, args, {**self._environ, "CORRAL_HOME": home}, limit)
+
+    def _corral(self, command, args, environ, limit=120):
         # Keys are made in the data directory itself, whatever address is set.
         local = {name: value for name, value in environ.items() if name not in ("CORRAL_HOST", "CORRAL_PORT")}
         done = subprocess.run(
-            [*command, *args], env=local, cwd=environ["CORRAL_HOME"], stdin=subprocess.DEVNULL, capture_output=True, timeout=120
+            [*command, *args], env=local, cwd=environ["CORRAL_HOME"], stdin=subprocess.DEVNULL, capture_output=True, timeout=limit
         )
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip()[-500:]
@@ -549,24 +564,22 @@ class Controller:
 
     def _release(self, id):
         """Drains a member and ends it, so that its machine is idle and goes; stops where it is wanted again."""
-        back = self._leaving[id]
-        record = self._store.get(f"node/{id}") if self._store else None
-        until = time.monotonic() + LEAVES
-        drain = f"{record['url']}/api/drain" if record and record.get("url") else None
+        import ray
+
+        back, supervisor = self._leaving[id], self._supervisors[id]
         try:
-            while drain and not back.is_set() and time.monotonic() < until:
-                try:
-                    if call(drain, "POST", record["key"])["open"] == 0:
-                        break
-                except (OSError, ValueError):
-                    break
-                back.wait(1)
+            # A front's key may not do that: the supervisor asks its corral as the user who runs it.
+            drained, left = [], [supervisor.leave.remote(LEAVES)]
+            while left and not back.is_set():
+                drained, left = ray.wait(left, timeout=1)
             if back.is_set():
-                with contextlib.suppress(OSError, ValueError):
-                    call(drain, "DELETE", record["key"])
+                ray.get(supervisor.stay.remote(), timeout=180)
                 return
             self._stop([id], 15)
             self._supervisors.pop(id, None)
+        except Exception as error:
+            # Its node may have gone; the next look decides anew.
+            print(f"corral controller: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
             self._leaving.pop(id, None)
 

@@ -74,6 +74,16 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
     t.same([await corralOf(b), await corralOf(c)], [ofB, ofC])
   })
 
+  await t.test('a member is drained for the front, and takes requests again', async t => {
+    const stateOf = async () => (await status()).front.members.find(({ name }: any) => name === 'b')?.state
+    await until('the front reaches it', async () => (await stateOf()) === 'up', LIMIT)
+    t.equal((await run(front.home, 'cluster', 'drain', 'b')).code, 0)
+    await until('it drains', async () => (await stateOf()) === 'draining', LIMIT)
+    t.equal((await run(front.home, 'cluster', 'drain', 'b', '--undo')).code, 0)
+    await until('it is back', async () => (await stateOf()) === 'up', LIMIT)
+    t.equal((await run(front.home, 'cluster', 'drain', 'nobody')).code, 4)
+  })
+
   await t.test('down', async t => {
     const down = await run(front.home, 'cluster', 'down')
     t.equal(down.code, 0, down.stderr)
