@@ -10,7 +10,7 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
   const refused = await run(homeOf('front'), 'cluster', 'up', '--ray', 'local', '--bind', '127.0.0.1')
   t.match(refused, { code: 2, stderr: /Ray cannot use 127\.0\.0\.1/ })
 
-  const { nodes, front, made, up, lists, mine, status } = await startTrial(t)
+  const { nodes, front, made, up, members, mine, status } = await startTrial(t)
   const [b, c] = nodes
   // What is run here are the commands of the guide, with other addresses.
   const guide = readFileSync(join(packageRoot, 'docs', 'cluster-ray.md'), 'utf8')
@@ -29,7 +29,7 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
   await t.test('a corral is killed: another one in its place', async t => {
     process.kill(ofB, 'SIGKILL')
     ofB = await corralOf(b, ofB)
-    t.equal(lists().at(-1), 'b,c')
+    t.equal(await members(), 'b,c')
   })
 
   await t.test('what supervises a member is killed: its corral ends with it, and both are started again', async t => {
@@ -38,7 +38,7 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
     await until('the corral has gone', () => !alive(before))
     ofC = await corralOf(c, before)
     t.not(parentOf(ofC), supervisor)
-    t.equal(lists().at(-1), 'b,c', 'the front has not forgotten it meanwhile')
+    t.equal(await members(), 'b,c', 'the front has not forgotten it meanwhile')
     t.ok(alive(ofB))
   })
 
@@ -48,7 +48,7 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
     process.kill(first!, 'SIGKILL')
     await until('another one', () => watching().some(pid => pid !== first), LIMIT)
     await until('that is said', () => front.log().includes("What tells of Ray's members has ended"), LIMIT)
-    t.equal(lists().at(-1), 'b,c', 'the members stay meanwhile')
+    t.equal(await members(), 'b,c', 'the members stay meanwhile')
   })
 
   await t.test('"up" again leaves all as it is; the status says it', async t => {

@@ -5,7 +5,7 @@ import { realRay } from '../support/ray-python.ts'
 import { corralOf, LIMIT, processesWith, run, startTrial } from './ray-trial.ts'
 
 t.test('a cluster on Ray whose machines are lost', realRay(), async t => {
-  const { nodes, front, lists, mine, temps, status } = await startTrial(t)
+  const { nodes, front, members, mine, temps, status } = await startTrial(t)
   const [b, c] = nodes
   let ofB = await corralOf(b)
   const ofC = await corralOf(c)
@@ -19,7 +19,7 @@ t.test('a cluster on Ray whose machines are lost', realRay(), async t => {
     await until('the head is back', () => said() > before, LIMIT)
     await until('the controller is back', async () => (await status()).controller === 'up', LIMIT)
     t.same([await corralOf(b), await corralOf(c)], [ofB, ofC], 'the same processes')
-    t.equal(lists().at(-1), 'b,c')
+    t.equal(await members(), 'b,c')
   })
 
   await t.test('a node is killed: its member ends with it, and "join" starts both again', async t => {
@@ -27,14 +27,14 @@ t.test('a cluster on Ray whose machines are lost', realRay(), async t => {
     process.kill(raylet!, 'SIGKILL')
     await until('the corral has gone', () => !alive(ofB), LIMIT)
     ofB = await corralOf(b, ofB)
-    await until('the front knows it again', () => lists().at(-1) === 'b,c', LIMIT)
+    await until('the front knows it again', async () => (await members()) === 'b,c', LIMIT)
     t.ok(alive(ofC))
   })
 
   await t.test('"join" is killed: nothing is left of its node', async t => {
     b.join.kill('SIGKILL')
     await until('all has gone', () => !alive(ofB) && processesWith(`${temps[1]}/`).length === 0, LIMIT)
-    await until('the front has forgotten it', () => lists().at(-1) === 'c', LIMIT)
+    await until('the front has forgotten it', async () => (await members()) === 'c', LIMIT)
     t.ok(alive(ofC))
   })
 

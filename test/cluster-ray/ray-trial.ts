@@ -117,8 +117,8 @@ export interface Trial {
   made: { code: number; stderr: string }
   /** The same command again. */
   up(): ReturnType<typeof run>
-  /** All lists of members that the front has told of so far, the names with commas. */
-  lists(): string[]
+  /** The members that the front knows now, their names with commas. */
+  members(): Promise<string>
   /** Folders that only processes of this trial name. */
   mine: string[]
   /** Of the front and both nodes: where Ray's own files are. */
@@ -151,16 +151,17 @@ export async function startTrial(t: Test): Promise<Trial> {
   const [b, c] = [joinCluster('b', 3), joinCluster('c', 4)]
   nodes.push(b, c)
   const front = await startCorral(t, { home: homeOf('front'), config: CONFIG, env: QUICK })
-  const lists = () =>
-    front
-      .log()
-      .split('\n')
-      .filter(line => line.includes('the members of this server'))
-      .map(line => JSON.parse(line).members.join())
-  await until(`the front knows both: ${b.output()} ${c.output()}`, () => lists().at(-1) === 'b,c', LIMIT)
+  const members = async () => {
+    const { body } = await front.json('/api/cluster', undefined, { local: true })
+    return body.members
+      .map(({ name }: any) => name)
+      .sort()
+      .join()
+  }
+  await until('the front knows both', async () => (await members()) === 'b,c', LIMIT)
   const status = async () => {
     const { code, stdout, stderr } = await run(homeOf('front'), 'cluster', 'status', '--json')
     return code === 0 ? JSON.parse(stdout) : { stderr }
   }
-  return { nodes: [b, c], front, made, up, lists, mine, temps, status }
+  return { nodes: [b, c], front, made, up, members, mine, temps, status }
 }
