@@ -114,8 +114,11 @@ export default definePlugin({
       },
       check,
       async reload(next: Options) {
-        for (const name of [CONFIGURED, 'dns']) await members.roster.remove(name)
-        for (const source of configuredSources(next)) members.addSource(source)
+        const sources = configuredSources(next)
+        for (const source of sources) await members.roster.replace(source)
+        for (const name of [CONFIGURED, 'dns']) {
+          if (!sources.some(source => source.name === name)) await members.roster.remove(name)
+        }
       },
       stop: () => members.close()
     }

@@ -74,7 +74,7 @@ export class Member {
   #link: 'up' | 'away' = 'away'
   #reason = 'it has not been reached yet'
   #since = new Date()
-  /** Of the server that was reached last. */
+  /** Of the server that is reached. */
   #id: string | undefined
   /** Aborted when it says nothing any more, with all that it was asked. */
   #presence = new AbortController()
@@ -107,7 +107,7 @@ export class Member {
     void this.#follow()
   }
 
-  /** Names the server that was reached last; undefined before. */
+  /** Names the server that is reached; undefined while none is. */
   get id(): string | undefined {
     return this.#id
   }
@@ -438,6 +438,7 @@ export class Member {
     if (!known && link === 'away')
       this.#log.warn({ member: name, url: this.connection.url, reason }, 'a member is away')
     if (link === 'up') this.#restUntil = 0
+    else this.#id = undefined
     this.#link = link
     this.#reason = reason
     this.#setState()

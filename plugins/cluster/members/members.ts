@@ -128,8 +128,7 @@ export class Members {
           {
             changed: (member, what) => this.#changed(member, what),
             unloaded: ({ name }, model) => this.prefixes.forget(name, model),
-            twinOf: (member, id) =>
-              this.all().find(other => other !== member && other.id === id && other.view.state !== 'away')
+            twinOf: (member, id) => this.all().find(other => other !== member && other.id === id)
           },
           log
         )

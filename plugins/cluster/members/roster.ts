@@ -47,6 +47,15 @@ export class Roster {
     if (this.#isOpen) this.#follow(followed)
   }
 
+  /** Puts a source in the place of the one of its name, whose members stay until the new one tells of its own. */
+  async replace(source: MemberSource): Promise<void> {
+    const before = this.#sources.get(source.name)
+    const followed: FollowedSource = { source, members: before?.members ?? [], fault: undefined, end: () => {} }
+    this.#sources.set(source.name, followed)
+    if (this.#isOpen) this.#follow(followed)
+    await before?.end()
+  }
+
   /** Takes a source away, and with it its members. */
   async remove(name: string): Promise<void> {
     const followed = this.#sources.get(name)
