@@ -102,7 +102,7 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
     const headers: Record<string, string> = {}
     const reply = {
       raw: new EventEmitter(),
-      request: { caller: keylessCaller('127.0.0.1'), body, record: new RequestRecord(() => {}) },
+      request: { headers: {}, caller: keylessCaller('127.0.0.1'), body, record: new RequestRecord(() => {}) },
       server: { drain: { admit() {} } },
       log: { info() {} },
       header(name: string, value: string) {
