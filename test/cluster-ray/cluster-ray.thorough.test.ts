@@ -6,6 +6,8 @@ import { alive, until } from '../support/corral.ts'
 import { realRay } from '../support/ray-python.ts'
 import { corralOf, head, homeOf, LIMIT, parentOf, processesWith, run, startTrial } from './ray-trial.ts'
 
+t.setTimeout(900_000)
+
 t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
   const refused = await run(homeOf('front'), 'cluster', 'up', '--ray', 'local', '--bind', '127.0.0.1')
   t.match(refused, { code: 2, stderr: /Ray cannot use 127\.0\.0\.1/ })

@@ -4,6 +4,8 @@ import { alive, until } from '../support/corral.ts'
 import { realRay } from '../support/ray-python.ts'
 import { corralOf, LIMIT, processesWith, run, startTrial } from './ray-trial.ts'
 
+t.setTimeout(900_000)
+
 t.test('a cluster on Ray whose machines are lost', realRay(), async t => {
   const { nodes, front, members, mine, temps, status } = await startTrial(t)
   const [b, c] = nodes

@@ -54,6 +54,8 @@ const asker = (server: Corral) => async (body: object) => {
 
 const shareOf = ({ cached, prompt }: Hits) => cached / prompt
 
+t.setTimeout(900_000)
+
 t.test('conversations find what was read, as they would at one node', async t => {
   const { nodes, members } = await startNodes(t, 3, engines(4))
   const { nodes: alone } = await startNodes(t, 1, engines(12))

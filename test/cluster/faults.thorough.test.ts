@@ -19,6 +19,8 @@ async function streamed(front: Corral, body: object, begun?: () => void): Promis
   return { end: /"code":"([a-z_]+)"/.exec(text)?.[1] ?? 'cut', text }
 }
 
+t.setTimeout(900_000)
+
 t.test('one of three members is killed under 64 streams', async t => {
   const { nodes, members } = await startNodes(t, 3)
   const front = await startFront(t, members)

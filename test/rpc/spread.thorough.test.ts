@@ -68,6 +68,8 @@ const QUESTIONS = ['What is the capital of France?', 'Count to 10.', 'Who are yo
 const settings = (...workers: Lent[]) =>
   `models:\n  ${DEMO}:\n    rpc: [${workers.map(({ address }) => address).join(', ')}]\n`
 
+t.setTimeout(900_000)
+
 t.test('a spread model', async t => {
   const [one, two] = await Promise.all([lend(t), lend(t)])
   t.match(one.text(), /Lends +CPU /)
