@@ -10,7 +10,6 @@ import type { LoadedConfig } from '../../core/config/load.ts'
 import type { MemberRecord } from '../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { messageOf } from '../../core/errors.ts'
-import { isPrivateHost } from '../../core/system/private-address.ts'
 import type { DrainState } from '../../plugins/api-native/readiness.ts'
 import type { RayPlaces, RayRecord } from '../../plugins/cluster-ray/ray-cluster.ts'
 import type { RayCall } from '../../plugins/cluster-ray/ray-python.ts'
@@ -223,7 +222,8 @@ function checkBind(address: string): string {
 }
 
 /** The address of this machine in a private network. */
-function privateAddress(): string {
+async function privateAddress(): Promise<string> {
+  const { isPrivateHost } = await import('../../core/system/private-address.ts')
   const all = Object.values(networkInterfaces()).flatMap(found => found ?? [])
   const found = all.find(({ family, address, internal }) => family === 'IPv4' && !internal && isPrivateHost(address))
   if (found) return found.address
@@ -259,9 +259,9 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
     )
   }
   const [oldHost, oldPort] = known?.address.split(/:(?=\d+$)/) ?? []
-  const bind = () => checkBind(options.bind ?? oldHost ?? privateAddress())
+  const bind = async () => checkBind(options.bind ?? oldHost ?? (await privateAddress()))
   const rayPort = options.rayPort === undefined ? Number(oldPort ?? RAY_PORT) : portOf(options.rayPort, '--ray-port')
-  const address = isLocal ? `${bind()}:${rayPort}` : options.ray!
+  const address = isLocal ? `${await bind()}:${rayPort}` : options.ray!
   if (known && known.address !== address) {
     throw new CommandFailure(
       EXIT.failure,

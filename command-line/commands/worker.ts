@@ -2,9 +2,9 @@ import { once } from 'node:events'
 import { networkInterfaces } from 'node:os'
 import type { Command } from 'commander'
 import { progressText } from '../../core/contracts/progress.ts'
-import { WORKER_PORT, type Worker, type WorkerFacts, type WorkerOptions } from '../../core/contracts/workers.ts'
+import type { WorkerFacts } from '../../core/contracts/worker-facts.ts'
+import { WORKER_PORT, type Worker, type WorkerOptions } from '../../core/contracts/workers.ts'
 import { formatBytes, parseBytes } from '../../core/system/bytes.ts'
-import { isLoopback } from '../../core/system/private-address.ts'
 import { interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
 import { withLocalService } from '../local-service.ts'
@@ -75,6 +75,7 @@ Examples:
           const facts = await worker.facts()
           if (flags.json) printJson({ address: worker.address, ...facts })
           else printText(welcome(worker, facts, options))
+          const { isLoopback } = await import('../../core/system/private-address.ts')
           if (!isLoopback(options.host)) printNote(wrapLines(warning(options)))
           if (!signal.aborted) await once(signal, 'abort')
         } finally {

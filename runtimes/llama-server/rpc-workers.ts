@@ -5,13 +5,8 @@ import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import {
-  WORKER_ALIVE_PATH,
-  WORKER_PATH,
-  WORKER_SIGN_INTERVAL,
-  type WorkerFacts,
-  WorkerFactsSchema
-} from '../../core/contracts/workers.ts'
+import { type WorkerFacts, WorkerFactsSchema } from '../../core/contracts/worker-facts.ts'
+import { WORKER_ALIVE_PATH, WORKER_PATH, WORKER_SIGN_INTERVAL } from '../../core/contracts/workers.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { parseJson } from '../../core/system/json-file.ts'
 import { isLoopback, isPublicAddress } from '../../core/system/private-address.ts'

@@ -26,6 +26,9 @@ const REFUSED: Record<string, number[]> = {
   importModel: [403, 404],
   convertModel: [404],
   deleteConversion: [404],
+  // There are no members.
+  drainMember: [404],
+  undrainMember: [404],
   // Its revision is that of a model without settings, and the tests' model has some.
   setModelSettings: [409],
   // The tests name a build, which goes before all choices; releases cannot be reached.

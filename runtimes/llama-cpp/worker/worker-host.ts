@@ -8,12 +8,12 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Build, BuildDevice, Runtimes } from '../../../core/contracts/builds.ts'
 import type { HardwareService, MemoryNow } from '../../../core/contracts/hardware.ts'
+import type { WorkerFacts } from '../../../core/contracts/worker-facts.ts'
 import {
   WORKER_ALIVE_PATH,
   WORKER_PATH,
   WORKER_SIGN_INTERVAL,
   type Worker,
-  type WorkerFacts,
   type WorkerHost,
   type WorkerOptions
 } from '../../../core/contracts/workers.ts'
