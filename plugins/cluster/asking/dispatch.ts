@@ -89,6 +89,7 @@ export async function dispatch<Answer>(
   for (;;) {
     signal.throwIfAborted()
     const choice = chooseMember({ model: key, prompt, tried }, members.view, members.prefixes, Date.now())
+    if (choice.why === 'fetch') throw last ?? notThere(choice.member.name, variant)
     const member = choice.member && members.get(choice.member.name)
     const name = member && members.nameAt(member, variant)
     if (!member || name === undefined) throw last ?? nobody(members, variant, choice.why)
@@ -136,6 +137,12 @@ function nobody(members: Members, { publicName }: Model, why: string): CorralErr
     { retryAfter: 1 }
   )
 }
+
+const notThere = (member: string, { publicName }: Model) =>
+  new CorralError(
+    'insufficient_memory',
+    `The members that have "${publicName}" have not the memory for it, or are not there; "${member}" has the memory, but not the model. Pull it at that member.`
+  )
 
 async function askOne<Answer>(
   member: Member,
