@@ -67,7 +67,7 @@ export class Member {
   #byName = new Map<string, DescribedModel>()
   /** Models that have the same files at all members, by their keys; set by `refresh`. */
   #accepted: ReadonlyMap<string, string> = new Map()
-  readonly #reported = new Map<string, Reported>()
+  #reported: ReadonlyMap<string, Reported> = new Map()
   readonly #sent = new Map<string, number>()
   /** This server sends nothing there, whatever the member says itself. */
   #isHeld = false
@@ -404,13 +404,8 @@ export class Member {
       const { running = 0 } = engine as { running?: number }
       reported.set(id, { running, queued: engine.queued, sentThen: this.#sent.get(id) ?? 0 })
     }
-    for (const [id, model] of models) {
-      if (this.#reported.has(id) && !reported.has(id)) this.#events.unloaded(this, id)
-      const now = reported.get(id)
-      if (now) this.#reported.set(id, now)
-      else this.#reported.delete(id)
-      void model
-    }
+    for (const id of this.#reported.keys()) if (!reported.has(id)) this.#events.unloaded(this, id)
+    this.#reported = reported
     const isSame = before.size === models.size && [...models].every(([id, model]) => before.get(id) === model)
     this.view.memory = this.#records.all('memory')
     if (!isSame) this.view.models = models
