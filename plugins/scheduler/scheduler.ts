@@ -728,15 +728,15 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
     async stop(model) {
       const variant = catalog.get(model)
-      const elsewhere = await engines.providerOf(variant, modeOf(variant))?.unload?.(variant)
+      const elsewhere = engines.providerOf(variant, modeOf(variant))?.unload?.(variant)
       const ending = enginesOf([variant]).filter(({ key }) => {
         const engine = state.engines.get(key)
         return engine && (engine.phase.name !== 'absent' || engine.queue.length > 0)
       })
-      if (!ending.length && !elsewhere) {
+      if (!ending.length && !(await elsewhere)) {
         throw new CorralError('model_not_loaded', `Model "${nameOf(model)}" is not loaded.`)
       }
-      await endAll(ending, stoppedError, stoppedError, true)
+      await Promise.all([elsewhere, endAll(ending, stoppedError, stoppedError, true)])
     },
 
     keepAlive(model, ms) {
