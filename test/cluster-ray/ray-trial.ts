@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { lock } from 'proper-lockfile'
 import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { rayPlaces } from '../../plugins/cluster-ray/ray-cluster.ts'
@@ -132,6 +133,12 @@ export async function startTrial(t: Test): Promise<Trial> {
   const temps = names.map(name => rayPlaces(homeOf(name)).temp) as Trial['temps']
   const mine = [root, ...temps]
   const nodes: Member[] = []
+  // Ray's head listens on all addresses, so that two trials at once would be in each other's way.
+  const release = await lock(tmpdir(), {
+    lockfilePath: join(tmpdir(), 'corral-ray-trial.lock'),
+    stale: 30_000,
+    retries: { forever: true, minTimeout: 1000, maxTimeout: 1000 }
+  })
   t.teardown(async () => {
     for (const { join } of nodes) join.kill('SIGKILL')
     for (let left = processesWith(...mine); left.length > 0; left = processesWith(...mine)) {
@@ -139,6 +146,7 @@ export async function startTrial(t: Test): Promise<Trial> {
       await sleep(200)
     }
     for (const path of mine) rmSync(path, { recursive: true, force: true, maxRetries: 5 })
+    await release()
   })
   for (const name of names) {
     mkdirSync(homeOf(name), { recursive: true })
