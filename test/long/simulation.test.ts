@@ -1,4 +1,5 @@
 import t from 'tap'
+import { simulateMany as simulateClusters } from '../cluster/placement/simulation.ts'
 import { simulateMany } from '../scheduler/simulation.ts'
 import { record } from './support.ts'
 
@@ -17,5 +18,10 @@ t.test(`${SEEDS} random worlds keep the scheduler's rules`, t => {
     'longest wait for room': `${Math.round(longestWait * 100)} % of its bound`,
     seconds: Math.round((Date.now() - began) / 1000)
   })
+  t.end()
+})
+
+t.test(`${SEEDS} random histories of a cluster keep the rules of where requests go`, t => {
+  t.equal(simulateClusters(1_000_001, SEEDS).report, undefined)
   t.end()
 })

