@@ -75,7 +75,7 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
           content: {
             'application/json': { schema: Loose({ value: Type.Unknown() }, { title: 'ClusterAnswer' }) },
             'application/x-ndjson': { schema: Type.String({ description: 'Lists of deltas; of a load what it does' }) },
-            'text/event-stream': { schema: Type.String({ description: 'A hosted-chat stream' }) }
+            'text/event-stream': { schema: Loose({ data: Type.String() }, { description: 'A hosted-chat stream' }) }
           }
         }
       },
@@ -117,7 +117,8 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
             { title: 'DescribedModels' }
           )
         )
-      }
+      },
+      errors: ['invalid_model_name']
     })
     app.post('/describe', describe, async ({ body, caller }) => {
       const catalog = catalogFor(deps.catalog, caller)
