@@ -102,6 +102,9 @@ t.before(() => {
   }
 })
 
+// It installs the package with all that it needs, several times.
+t.setTimeout(900_000)
+
 t.test('a checkout says what it needs first, and then starts', async t => {
   const early = run('npm pack')
   t.not(early.status, 0)
