@@ -17,7 +17,7 @@ export const DESCRIBE_PATH = '/api/cluster/describe'
 export const ANSWER_CALLS = ['chat', 'completion', 'transcribe'] as const
 export type AnswerCall = (typeof ANSWER_CALLS)[number]
 /** Calls whose answers come in one piece. */
-export const ONCE_CALLS = [
+const ONCE_CALLS = [
   'embed',
   'rerank',
   'tokenize',

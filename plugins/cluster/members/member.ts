@@ -3,7 +3,6 @@ import { EventLines } from '../../../core/answers/event-lines.ts'
 import type { KnownMember } from '../../../core/contracts/cluster.ts'
 import type { EngineMode } from '../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../core/contracts/native-records.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
 import { version as ownVersion } from '../../../core/system/package-info.ts'
 import { serverId } from '../../../core/system/server-id.ts'
 import { DESCRIBE_PATH, type DescribedModel } from '../asking/ask-protocol.ts'
@@ -530,9 +529,4 @@ function pause(ms: number, signal: AbortSignal): Promise<void> {
     }
     signal.addEventListener('abort', done)
   })
-}
-
-/** Why a request to a member that was lost fails. */
-export function lostError(member: string, reason: unknown): CorralError {
-  return new CorralError('engine_crashed', `The member "${member}" was lost: ${messageOf(reason)}.`)
 }
