@@ -32,6 +32,8 @@ import urllib.request
 NAMESPACE = "corral"
 CONTROLLER = "controller"
 RESOURCE = "corral"
+# Of nodes that a person has joined ("corral cluster join"): they are never given back.
+JOINED = "corral-joined"
 KEY_NAME = "cluster"
 # Seconds.
 PASS = 1.0  # between two looks of the controller at the nodes
@@ -39,6 +41,7 @@ CHECK = 5.0  # between two questions to all supervisors whether they live
 LOOK = 0.25  # between two looks of a front at the table
 SILENT = 15.0  # without a sign of the controller, a front says so
 WANT_BEAT = 10.0  # between two signs of a front that wants members
+REQUEST_BEAT = 60.0  # between two requests for the same machines
 WANT_ENDS = 600.0  # without a sign, what a front wanted counts no longer
 HANGS = 60.0  # without an answer, a corral is started anew
 LEAVES = 900  # for a member that is given back to end its answers
@@ -77,7 +80,8 @@ def decide(nodes, marks, wanted):
     `asked` for because members were wanted, and those that were `released`. wanted: how many members there should be at
     least; None where nobody says.
 
-    Only what was asked for is given back: a node that was there anyway, or came without being asked for, stays.
+    Only what was asked for is given back: a node that was there anyway, came without being asked for, or was joined by a
+    person, stays.
     Returns (marks, ids of the nodes that have a member).
     """
     known = marks.get("known")
@@ -85,7 +89,7 @@ def decide(nodes, marks, wanted):
     released = set(marks.get("released", ())) & set(nodes)
     if known is not None:
         missing = (wanted or 0) - len(set(known) & set(nodes))
-        new = sorted(set(nodes) - set(known))
+        new = sorted(id for id in set(nodes) - set(known) if not nodes[id].get("joined"))
         asked |= set(new[: max(0, missing)])
     if wanted is not None:
         active = set(nodes) - released
@@ -180,6 +184,7 @@ class Store:
                 "host": node.node_manager_hostname,
                 "head": node.is_head_node,
                 "corral": node.resources_total.get(RESOURCE, 0) >= 1,
+                "joined": node.resources_total.get(JOINED, 0) >= 1,
             }
         return found
 
@@ -448,7 +453,7 @@ class Controller:
         self._supervisors = {}
         self._names = {}
         self._wants = Wants()
-        self._requested = None
+        self._requested, self._requested_at = None, 0.0
         self._leaving = {}
         self._table = None
         self._beat = 0
@@ -555,12 +560,13 @@ class Controller:
 
     def _request(self, wanted):
         """Has Ray's autoscaler add machines, where there is one."""
-        if wanted == self._requested:
+        # A head that was started again may have forgotten it.
+        if wanted == self._requested and (not wanted or time.monotonic() - self._requested_at < REQUEST_BEAT):
             return
         from ray.autoscaler.sdk import request_resources
 
         request_resources(bundles=[{RESOURCE: 1}] * (wanted or 0))
-        self._requested = wanted
+        self._requested, self._requested_at = wanted, time.monotonic()
 
     def _release(self, id):
         """Drains a member and ends it, so that its machine is idle and goes; stops where it is wanted again."""
@@ -962,7 +968,7 @@ def join(options):
             f"--address={options['address']}",
             f"--node-name={options['name']}",
             "--num-cpus=0",
-            f"--resources={json.dumps({RESOURCE: 1})}",
+            f"--resources={json.dumps({RESOURCE: 1, JOINED: 1})}",
             "--block",
         ],
     )

@@ -46,6 +46,7 @@ export class RaySource implements MemberSource {
   readonly #options: RaySourceOptions
   #told: Told | undefined
   #wanted: number | undefined
+  #hasCluster = false
   /** Ends what is followed now. */
   #ending = new AbortController()
   #following: Promise<void> = Promise.resolve()
@@ -66,10 +67,14 @@ export class RaySource implements MemberSource {
     }
   }
 
-  want(members: number): void {
-    if (members === this.#wanted) return
-    this.#wanted = members
-    this.#tellWanted()
+  /** Where there is no cluster, nobody can add machines. */
+  get want(): ((members: number) => void) | undefined {
+    if (!this.#hasCluster) return undefined
+    return members => {
+      if (members === this.#wanted) return
+      this.#wanted = members
+      this.#tellWanted()
+    }
   }
 
   /** Follows the cluster that the settings or the commands name now; the one before is followed no longer. */
@@ -84,10 +89,12 @@ export class RaySource implements MemberSource {
     const address = settings.address || record?.address
     // A head elsewhere is none of this server's business.
     this.#record = record?.own && record.address === address ? record : undefined
+    this.#hasCluster = address !== undefined
     this.#ending.abort()
     await this.#following
     if (!this.#told) return
     if (address === undefined) {
+      this.#wanted = undefined
       this.#told.changed([])
       return this.#told.fault(undefined)
     }

@@ -1,5 +1,7 @@
 import { randomUUID } from 'node:crypto'
+import { UNHEEDED_SCHEMA } from '../../core/answers/pipeline.ts'
 import type {
+  AnswerControls,
   AnswerSink,
   Delta,
   Engine,
@@ -15,12 +17,18 @@ import type { LoadOptions } from '../../core/models/load-options.ts'
 import {
   type AnswerCall,
   type AskBody,
+  FAILURE_TRAILER,
+  linesOf,
   type OnceCall,
   USED_TRAILER,
   unpackVectors,
-  usedOfText
+  usedOfText,
+  WrongAnswer
 } from './asking/ask-protocol.ts'
-import { type Asking, dispatch, WrongAnswer } from './asking/dispatch.ts'
+import { type Asking, askMember, dispatch, MemberFault } from './asking/dispatch.ts'
+import { KeptAnswer, saysSomething } from './asking/kept-answer.ts'
+import type { Copies } from './copying/copies.ts'
+import type { Member } from './members/member.ts'
 import type { MemberReply } from './members/member-connection.ts'
 import type { Members } from './members/members.ts'
 import { modelKey } from './placement/cluster-view.ts'
@@ -31,14 +39,29 @@ const SLOTS = 65_536
 /** What one request says beside what it asks. */
 type AskedBy = Pick<
   LeaseRequest,
-  'options' | 'keepAlive' | 'owner' | 'turn' | 'session' | 'slots' | 'idle' | 'onClamped'
+  | 'options'
+  | 'keepAlive'
+  | 'owner'
+  | 'turn'
+  | 'session'
+  | 'slots'
+  | 'idle'
+  | 'resumable'
+  | 'onClamped'
+  | 'onUnheededSchema'
+  | 'onProgress'
 >
 
 /** Models whose members do not answer in bytes. */
 export type WithoutBytes = Set<string>
 
 /** An engine whose requests members answer, each the one that does it best. */
-export function createClusterEngine(spec: EngineSpec, members: Members, withoutBytes: WithoutBytes): Engine {
+export function createClusterEngine(
+  spec: EngineSpec,
+  members: Members,
+  copies: Copies,
+  withoutBytes: WithoutBytes
+): Engine {
   const stopped = new AbortController()
   let end: (exit: EngineExit) => void = () => {}
   const exited = new Promise<EngineExit>(resolve => {
@@ -89,39 +112,123 @@ export function createClusterEngine(spec: EngineSpec, members: Members, withoutB
       },
       owner: by.owner,
       turn: by.turn,
-      session: by.session
+      session: by.session,
+      onProgress: by.onProgress
     })
-    /** Tells which options of the request the member has cut to its bounds. */
-    const sayClamped = ({ headers }: MemberReply) => {
+    /** Tells which options the member has cut to its bounds, and what of a schema it does not enforce. */
+    const sayHeaders = ({ headers }: MemberReply) => {
       const clamped = headers['x-corral-clamped']
       if (typeof clamped === 'string') by.onClamped?.(clampedOptions(clamped))
+      const unheeded = headers[UNHEEDED_SCHEMA]
+      if (typeof unheeded === 'string') by.onUnheededSchema?.(unheeded)
     }
 
-    async function stream<Piece>(
+    /**
+     * Has a member answer with a stream. Where the member is lost before anything was said, another one is asked; where
+     * something was, another one goes on with it if the client wants its stream to survive (`resumable`).
+     * @param kept what comes of the answer, so that it can go on
+     */
+    async function stream<Piece extends readonly Delta[] | Buffer>(
       call: AnswerCall,
       request: EngineFields,
       sink: AnswerSink<Piece>,
       more: Pick<AskBody, 'bytes' | 'count_each' | 'stop_text' | 'native'>,
-      read: (reply: MemberReply, take: (piece: Piece) => Promise<void>) => Promise<void>
+      read: (reply: MemberReply, take: (piece: Piece) => Promise<void>) => Promise<void>,
+      kept: KeptAnswer | undefined
     ): Promise<void> {
+      const signal = either(sink.signal)
+      const tried = new Set<string>()
       let begun = false
+      /** What says nothing yet: it would stand twice where another member is asked. */
+      let held: Piece[] = []
+      const pass = async (piece: Piece) => {
+        const joined = kept ? kept.join(piece) : piece
+        if (joined.length === 0) return
+        kept?.keep(joined)
+        await sink.take(joined)
+      }
       const take = async (piece: Piece) => {
-        begun = true
-        await sink.take(piece)
-      }
-      const asking = {
-        ...askingOf({ call, request, ...more }),
-        traceParent: sink.traceParent,
-        owner: sink.owner ?? by.owner
-      }
-      await dispatch(members, asking, either(sink.signal), {
-        begun: () => begun,
-        async read(reply) {
-          sayClamped(reply)
-          await read(reply, take)
+        if (!begun && !saysSomething(piece)) {
+          if (!isProgress(piece)) return void held.push(piece)
+          kept?.keep(piece, false)
+          return await sink.take(piece)
         }
-      })
+        if (!begun) sink.controlled?.(controls)
+        begun = true
+        for (const early of held.splice(0)) await pass(early)
+        await pass(piece)
+      }
+      /** What the member that answers now is asked with; by its name there the answer can be controlled. */
+      let answering: { member: Member; asking: Asking } | undefined
+      const control = sink.controlled && randomUUID()
+      const controls: AnswerControls = {
+        async endThought({ signal }) {
+          const name = answering && members.nameAt(answering.member, variant)
+          if (!answering || name === undefined) return { success: false, message: 'no active completion for this id' }
+          const { member, asking } = answering
+          const body = { call: 'endThought' as const, control }
+          return await askMember(member, { ...asking, body, name }, signal, pieceOf<{ success: boolean }>).catch(
+            error => {
+              throw error instanceof MemberFault ? error.outcome : error
+            }
+          )
+        }
+      }
+      let asked = request
+      let lost: CorralError | undefined
+      for (;;) {
+        const asking: Asking = {
+          ...askingOf({ call, request: asked, ...more, ...(control !== undefined && { control }) }),
+          tried,
+          traceParent: sink.traceParent,
+          owner: sink.owner ?? by.owner
+        }
+        try {
+          await dispatch({ members, copies }, asking, signal, {
+            begun: () => begun,
+            async read(reply, member) {
+              sayHeaders(reply)
+              held = []
+              answering = { member, asking }
+              await read(reply, take)
+            }
+          })
+          for (const early of held) await pass(early)
+          return
+        } catch (error) {
+          signal.throwIfAborted()
+          if (!(error instanceof MemberFault)) throw lost ?? error
+          lost ??= error.outcome
+        }
+        const next = kept && (await continued(kept, tried, signal))
+        if (!next) throw lost
+        asked = next
+      }
     }
+
+    /** The request with which another member goes on with an answer; undefined where none can safely. */
+    async function continued(
+      kept: KeptAnswer,
+      tried: ReadonlySet<string>,
+      signal: AbortSignal
+    ): Promise<EngineFields | undefined> {
+      const elsewhere = <Value>(call: OnceCall, request: EngineFields) => once<Value>(call, request, signal, tried)
+      try {
+        const { tokens } = await elsewhere<{ tokens: number[] }>('tokenize', { content: kept.text })
+        const next = kept.continuation(tokens)
+        if (!next || next.ending === '') return next?.request
+        const prompt = await elsewhere<string>('applyTemplate', next.request)
+        return prompt.endsWith(next.ending) ? next.request : undefined
+      } catch {
+        // Nobody is left who could: the client gets why its answer ended.
+        signal.throwIfAborted()
+        return undefined
+      }
+    }
+
+    /** @param call what others go on with, where the client wants that */
+    const keptFor = (call: AnswerCall, request: EngineFields, sink: Pick<AnswerSink, 'native'>) =>
+      by.resumable && call !== 'transcribe' && !sink.native ? new KeptAnswer(call, request) : undefined
 
     const deltas = (call: AnswerCall) => (request: EngineFields, sink: AnswerSink) => {
       const { countEach, stopText, native } = sink
@@ -130,23 +237,39 @@ export function createClusterEngine(spec: EngineSpec, members: Members, withoutB
         ...(stopText && { stop_text: true }),
         ...(native && { native: true })
       }
-      return stream(call, request, sink, more, readDeltas)
+      return stream(call, request, sink, more, readDeltas, keptFor(call, request, sink))
     }
 
     const bytes = (call: AnswerCall) => async (request: EngineFields, sink: AnswerSink<Buffer>) => {
       const told: AnswerSink<Buffer>['used'] = sink.used?.bind(sink)
+      const kept = keptFor(call, request, sink)
       let events = 0
-      try {
-        await stream<Buffer>(call, request, sink, { bytes: true }, async (reply, take) => {
-          for await (const chunk of reply.body) {
+      let isCounted = false
+      const counting: AnswerSink<Buffer> = Object.create(sink, {
+        take: {
+          value(chunk: Buffer) {
             events += eventsIn(chunk)
-            await take(chunk)
+            return sink.take(chunk)
           }
-          events = 0
-          usedOfText((reply.trailers as Record<string, unknown>)[USED_TRAILER]).forEach((usage, choice) => {
-            if (usage) told?.(usage, choice)
+        }
+      })
+      try {
+        const read = async (reply: MemberReply, take: (chunk: Buffer) => Promise<void>) => {
+          isCounted = false
+          const whole = new WholeEvents()
+          for await (const chunk of reply.body) {
+            const events = whole.push(chunk)
+            if (events) await take(events)
+          }
+          const trailers = reply.trailers as Record<string, string | undefined>
+          if (trailers[FAILURE_TRAILER] === undefined) whole.requireEnd()
+          usedOfText(trailers[USED_TRAILER]).forEach((usage, choice) => {
+            if (!usage) return
+            isCounted = true
+            told?.(kept ? kept.joinedUsage(usage) : usage, choice)
           })
-        })
+        }
+        await stream(call, request, counting, { bytes: true }, read, kept)
       } catch (error) {
         if (error instanceof CorralError && error.code === 'not_implemented' && events === 0) {
           withoutBytes.add(variant.key)
@@ -154,22 +277,24 @@ export function createClusterEngine(spec: EngineSpec, members: Members, withoutB
           throw new CorralError('engine_crashed', message, { details: { sent: false } })
         }
         // One that was cut has no counts of its own; its first event says only who speaks.
-        if (events > 1) told?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
+        if (events > 1 && !isCounted) told?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
         throw error
       }
     }
 
-    async function once<Value>(call: OnceCall, request: EngineFields, signal: AbortSignal): Promise<Value> {
-      return await dispatch(members, askingOf({ call, request }), either(signal), {
+    /** @param tried names of members that are not asked */
+    async function once<Value>(
+      call: OnceCall,
+      request: EngineFields,
+      signal: AbortSignal,
+      tried: Iterable<string> = []
+    ): Promise<Value> {
+      const asking = { ...askingOf({ call, request }), tried: new Set(tried) }
+      return await dispatch({ members, copies }, asking, either(signal), {
         begun: () => false,
         async read(reply) {
-          sayClamped(reply)
-          const text = await reply.body.text()
-          try {
-            return JSON.parse(text).value as Value
-          } catch {
-            throw new WrongAnswer('its answer is not JSON')
-          }
+          sayHeaders(reply)
+          return await pieceOf<Value>(reply)
         }
       })
     }
@@ -203,10 +328,10 @@ export function createClusterEngine(spec: EngineSpec, members: Members, withoutB
       calls,
       /** Has a member load the model, and tells meanwhile what it does. */
       async load({ onProgress }: Pick<LeaseRequest, 'onProgress'>, signal: AbortSignal): Promise<void> {
-        await dispatch(members, askingOf({ call: 'load' }), either(signal), {
+        await dispatch({ members, copies }, askingOf({ call: 'load' }), either(signal), {
           begun: () => false,
           async read(reply) {
-            sayClamped(reply)
+            sayHeaders(reply)
             for await (const line of linesOf(reply.body)) onProgress?.(parsed(line) as Progress)
           }
         })
@@ -215,6 +340,16 @@ export function createClusterEngine(spec: EngineSpec, members: Members, withoutB
   }
 
   return Object.assign(base, callsFor({}).calls, { forRequest })
+}
+
+/** What a call gave whose answer comes in one piece. @throws WrongAnswer */
+async function pieceOf<Value>({ body }: MemberReply): Promise<Value> {
+  const text = await body.text()
+  try {
+    return JSON.parse(text).value as Value
+  } catch {
+    throw new WrongAnswer('its answer is not JSON')
+  }
 }
 
 /** The header's `num_ctx=4096, num_parallel=2` as options. */
@@ -227,6 +362,40 @@ function clampedOptions(header: string): Partial<LoadOptions> {
   )
 }
 
+/** Whether a piece says how much of the prompt is read, which is to be seen at once. */
+function isProgress(piece: readonly Delta[] | Buffer): boolean {
+  return Buffer.isBuffer(piece) ? piece.includes('"prompt_progress":') : piece.some(({ reading }) => reading)
+}
+
+const LINE_FEED = 10
+const DONE = 'data: [DONE]'
+
+/** Cuts a stream of events at the ends of events: half of one could be neither renamed nor continued. */
+class WholeEvents {
+  #rest: Buffer | undefined
+  #last: Buffer | undefined
+
+  /** The events that this chunk completes. */
+  push(chunk: Buffer): Buffer | undefined {
+    const data = this.#rest ? Buffer.concat([this.#rest, chunk]) : chunk
+    const { length } = data
+    const isWhole = data[length - 1] === LINE_FEED && data[length - 2] === LINE_FEED
+    const end = isWhole ? length : data.lastIndexOf('\n\n') + 2
+    if (end < 2) {
+      this.#rest = data
+      return undefined
+    }
+    this.#rest = isWhole ? undefined : data.subarray(end)
+    this.#last = isWhole ? data : data.subarray(0, end)
+    return this.#last
+  }
+
+  /** @throws WrongAnswer where the answer is not complete */
+  requireEnd(): void {
+    if (this.#rest || !this.#last?.includes(DONE)) throw new WrongAnswer('its answer ends in the middle')
+  }
+}
+
 const EVENT = Buffer.from('data: {')
 
 function eventsIn(bytes: Buffer): number {
@@ -236,11 +405,15 @@ function eventsIn(bytes: Buffer): number {
 }
 
 async function readDeltas(reply: MemberReply, take: (deltas: readonly Delta[]) => Promise<void>): Promise<void> {
+  let isEmpty = true
   for await (const line of linesOf(reply.body)) {
     const deltas = parsed(line)
     if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is no list')
+    isEmpty = false
     await take(deltas)
   }
+  const trailers = reply.trailers as Record<string, string | undefined>
+  if (isEmpty && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer has nothing in it')
 }
 
 function parsed(line: string): unknown {
@@ -249,15 +422,4 @@ function parsed(line: string): unknown {
   } catch {
     throw new WrongAnswer('a line of its answer is not JSON')
   }
-}
-
-async function* linesOf(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
-  const decoder = new TextDecoder()
-  let rest = ''
-  for await (const chunk of body) {
-    const lines = (rest + decoder.decode(chunk, { stream: true })).split('\n')
-    rest = lines.pop()!
-    for (const line of lines) if (line !== '') yield line
-  }
-  if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
 }

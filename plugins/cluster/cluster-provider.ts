@@ -1,14 +1,20 @@
 import type { EngineMode, EngineProvider } from '../../core/contracts/engines.ts'
 import type { Capability, Model } from '../../core/contracts/models.ts'
 import { createClusterEngine, type WithoutBytes } from './cluster-engine.ts'
+import type { Copies } from './copying/copies.ts'
 import type { Members } from './members/members.ts'
 import { modelKey } from './placement/cluster-view.ts'
+import type { ReplicaKeeper } from './replica-keeper.ts'
 
 /** The capability that a mode needs, where no member has said what it can do with a model. */
 const NEEDED: Record<EngineMode, Capability> = { chat: 'completion', embedding: 'embedding', rerank: 'rerank' }
 
 /** Engines of the models that members have. */
-export function clusterProvider(members: Members): EngineProvider {
+export function clusterProvider(
+  members: Members,
+  copies: Copies,
+  replicas: Pick<ReplicaKeeper, 'records'>
+): EngineProvider {
   const withoutBytes: WithoutBytes = new Set()
 
   /** What is asked of each member that has the model in memory; those that do not answer are left alone. */
@@ -45,8 +51,11 @@ export function clusterProvider(members: Members): EngineProvider {
     },
     // Members load models; what a request says of that goes along with it.
     loadOptions: () => ({}),
-    start: async spec => createClusterEngine(spec, members, withoutBytes),
-    elsewhere: () => members.elsewhere(),
+    start: async spec => createClusterEngine(spec, members, copies, withoutBytes),
+    elsewhere() {
+      const held = members.elsewhere()
+      return { ...held, loading: [...held.loading, ...copies.loading()], replicas: replicas.records() }
+    },
     unload: variant => atEach(variant, '/api/stop', model => ({ model })),
     keepAlive(variant, ms) {
       void atEach(variant, '/api/generate', model => ({ model, keep_alive: ms / 1000, stream: false }))

@@ -1,7 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
-import { MemberSchema } from '../../core/contracts/native-records.ts'
+import { MemberSchema, ReplicasSchema } from '../../core/contracts/native-records.ts'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { Loose } from '../../core/http/request-fields.ts'
@@ -11,6 +11,7 @@ import { failureOfReply } from './asking/ask-protocol.ts'
 import type { Member } from './members/member.ts'
 import { connectionFault } from './members/member-connection.ts'
 import type { Members } from './members/members.ts'
+import type { ReplicaKeeper } from './replica-keeper.ts'
 
 const ClusterSchema = Loose(
   {
@@ -22,10 +23,16 @@ const ClusterSchema = Loose(
         members: Type.Integer({ minimum: 0, description: 'How many it tells of' }),
         fault: Type.Optional(
           Type.String({ description: 'Why it cannot tell of members now; those that are known stay' })
+        ),
+        wanted: Type.Optional(
+          Type.Integer({ minimum: 0, description: 'How many members it is asked for; absent where it cannot add any' })
         )
       }),
       { description: 'How members are known' }
-    )
+    ),
+    replicas: Type.Array(ReplicasSchema, {
+      description: 'Models that are in memory, or are always to be, and at how many members'
+    })
   },
   { title: 'Cluster' }
 )
@@ -56,14 +63,15 @@ const drain = nativeRoute('Cluster', 'drainMember', 'Drain a member', {
   role: 'admin',
   description:
     'The member refuses new requests of everybody and goes on with those that it has (its own `POST /api/drain`, for ' +
-    "which an admin's key has to be set for it). With an operator's key only this server stops sending requests there.",
+    "which an admin's key has to be set for it). With an operator's key only this server stops sending requests there: " +
+    '`by` is then `front`, and the notes of the member say what to do to have it refuse those of everybody.',
   body: DrainRequestSchema,
   response: { 200: json('The member', DrainedSchema) },
   errors: ['member_not_found', 'member_unreachable']
 })
 
 /** What an operator of a front asks about its members. */
-export function clusterRoutes(members: Members): FastifyPluginAsync {
+export function clusterRoutes(members: Members, replicas: ReplicaKeeper): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
@@ -73,8 +81,10 @@ export function clusterRoutes(members: Members): FastifyPluginAsync {
       sources: members.roster.sources.map(({ name, members, fault }) => ({
         name,
         members,
-        ...(fault !== undefined && { fault })
-      }))
+        ...(fault !== undefined && { fault }),
+        ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
+      })),
+      replicas: replicas.records()
     }))
 
     async function setDraining(reply: FastifyReply, name: string, drains: boolean) {

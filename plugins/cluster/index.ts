@@ -4,15 +4,24 @@ import { type Static, Type } from 'typebox'
 import { surfaceDependencies } from '../../core/answers/model-request.ts'
 import { ConfigError } from '../../core/config/config-error.ts'
 import { Path, Timeout } from '../../core/config/core-schema.ts'
+import { type EffectiveSettings, settingsFor } from '../../core/config/model-settings.ts'
 import type { MemberSource } from '../../core/contracts/cluster.ts'
 import { messageOf } from '../../core/errors.ts'
+import { parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
-import { askRoutes } from './asking/ask-routes.ts'
+import { askRoutes, described } from './asking/ask-routes.ts'
 import { clusterProvider } from './cluster-provider.ts'
 import { clusterRoutes } from './cluster-routes.ts'
+import { Copies } from './copying/copies.ts'
+import { copyRoutes } from './copying/copy-routes.ts'
+import { memberFiles } from './copying/member-files.ts'
+import { pullRoute } from './copying/pull-route.ts'
+import { SourceFiles } from './copying/source-files.ts'
 import { dnsSource } from './members/dns-source.ts'
 import { Members } from './members/members.ts'
+import type { ReplicaBounds } from './placement/replicas.ts'
+import { ReplicaKeeper } from './replica-keeper.ts'
 
 /** The source of members that config.yaml lists. */
 const CONFIGURED = 'config.yaml'
@@ -54,6 +63,29 @@ const options = Type.Object(
       },
       { additionalProperties: false, description: 'Members by their DNS name' }
     ),
+    replicas: Type.Object(
+      {
+        min: Type.Integer({
+          default: 0,
+          minimum: 0,
+          description: 'So many members always have each model in memory, as far as there is free memory'
+        }),
+        max: Type.Integer({
+          default: 0,
+          minimum: 0,
+          description:
+            'At most so many get a model whose queue is long, into free memory; 0 is no limit, 1 is never more'
+        }),
+        cooldown: Timeout({
+          default: '5m',
+          description: 'How long fewer have to be enough until one unloads it again, or a machine is given back'
+        })
+      },
+      {
+        additionalProperties: false,
+        description: 'At how many members a model is in memory; of single models "replicas" of their section'
+      }
+    ),
     ca: Path({
       default: '',
       description: "File in PEM format that members' certificates are checked with, beside what this system trusts",
@@ -84,55 +116,107 @@ export default definePlugin({
   description: 'Several corrals as one: members whose models are listed and answered here',
   optional: true,
   offers: ['cluster'],
-  needs: ['catalog', 'engines', 'scheduler'],
+  needs: ['catalog', 'engines', 'scheduler', 'storage', 'downloads', 'nativeApi'],
   options,
   setup(context, given) {
-    const { log, hooks } = context
+    const { log, hooks, config } = context
     check(given)
+    const settings = {
+      connectTimeout: parseDuration(given.connect_timeout)!,
+      silence: parseDuration(given.silence)!,
+      ca: given.ca
+    }
+    const catalog = context.service('catalog')
+    let replicas = given.replicas
     const members = new Members({
-      settings: {
-        connectTimeout: parseDuration(given.connect_timeout)!,
-        silence: parseDuration(given.silence)!,
-        ca: given.ca
-      },
+      settings,
       stateChanged: topic => hooks.stateChanged(topic),
+      changed: () => keeper.look(),
+      unloaded: (member, model) => keeper.unloaded(member, model),
+      log
+    })
+    const copies = new Copies(members, () => hooks.stateChanged('engine'), log)
+    const keeper = new ReplicaKeeper({
+      members,
+      copies,
+      boundsOf(key) {
+        const described = members.described(key)
+        const variant = described && catalog.find({ ...described, variant: described.label })
+        if (variant?.key !== key || variant.format !== 'cluster') return undefined
+        return { variant, bounds: boundsOf(replicas, settingsFor(config, variant).replicas) }
+      },
+      *minimums() {
+        if (replicas.min > 0) for (const member of members.all()) yield* member.models.keys()
+        for (const [name, { replicas }] of Object.entries(config.models)) {
+          // As with preload, a name without a variant means its default one.
+          const variant = replicas?.min ? catalog.find(parseModelName(name)) : undefined
+          if (variant) yield variant.key
+        }
+      },
+      cooldown: () => parseDuration(replicas.cooldown)!,
+      changed: () => hooks.stateChanged('replicas'),
       log
     })
     for (const source of configuredSources(given)) members.addSource(source)
-    context.service('catalog').add({ name: 'cluster', models: () => members.brought() })
-    context.service('engines').add(clusterProvider(members))
+    catalog.add({ name: 'cluster', models: () => members.brought() })
+    context.service('engines').add(clusterProvider(members, copies, keeper))
+    const [storage, downloads] = [context.service('storage'), context.service('downloads')]
+    const authority = given.ca === '' ? undefined : readFileSync(given.ca, 'utf8')
+    const sources = new SourceFiles({ storage, downloads }, { ...settings, authority }, log)
+    downloads.addMirror(memberFiles(members, sources, log))
     const surface = surfaceDependencies(context, 'cluster', () => '10s')
     const ask = askRoutes({ ...surface, optionsAtTop: false })
+    const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(surface, variant) })
     return {
       services: { cluster: { addSource: source => members.addSource(source) } },
       routes: async app => {
-        await app.register(clusterRoutes(members), { prefix: '/api' })
+        await app.register(clusterRoutes(members, keeper), { prefix: '/api' })
         await app.register(ask, { prefix: '/api/cluster' })
+        await app.register(copying, { prefix: '/api/cluster' })
+        const { streams } = context.service('nativeApi')
+        await app.register(pullRoute({ members, copies, catalog, streams: streams('sse') }), { prefix: '/api/cluster' })
       },
       async start() {
-        await Promise.race([members.open(), sleep(MEETING, undefined, { ref: false })])
+        const met = members.open()
+        void met.then(() => keeper.open())
+        await Promise.race([met, sleep(MEETING, undefined, { ref: false })])
       },
       check,
       async reload(next: Options) {
+        replicas = next.replicas
+        keeper.look()
         const sources = configuredSources(next)
         for (const source of sources) await members.roster.replace(source)
         for (const name of [CONFIGURED, 'dns']) {
           if (!sources.some(source => source.name === name)) await members.roster.remove(name)
         }
       },
-      stop: () => members.close()
+      async stop() {
+        keeper.close()
+        await members.close()
+      }
     }
   }
 })
 
+/** What holds for a model: what its own section says goes before what holds for all. */
+function boundsOf(all: Options['replicas'], own: EffectiveSettings['replicas']): ReplicaBounds {
+  const max = own.max ?? (own.min !== undefined && all.max > 0 ? Math.max(own.min, all.max) : all.max)
+  const most = max === 0 ? Number.POSITIVE_INFINITY : max
+  return { min: Math.min(own.min ?? all.min, most), max: most, cooldown: parseDuration(all.cooldown)! }
+}
+
 /** @throws ConfigError for what no schema finds */
-function check({ members, ca }: Options): void {
+function check({ members, replicas, ca }: Options): void {
   const wrong = (setting: string, message: string) => new ConfigError([{ where: setting, setting, message }])
   for (const [index, { name, url }] of members.entries()) {
     if (!URL.canParse(url)) throw wrong(`cluster.members.${index}.url`, `This is no address: ${url}.`)
     if (members.findIndex(other => other.name === name) !== index) {
       throw wrong(`cluster.members.${index}.name`, `Two members are called "${name}". Give each its own name.`)
     }
+  }
+  if (replicas.max > 0 && replicas.max < replicas.min) {
+    throw wrong('cluster.replicas.max', `It is less than cluster.replicas.min, which is ${replicas.min}.`)
   }
   try {
     if (ca !== '') readFileSync(ca)

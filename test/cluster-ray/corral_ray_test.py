@@ -35,6 +35,13 @@ class Decisions(unittest.TestCase):
         self.assertEqual(self.follow(("a", 2), ("abc", 2), ("abc", 1))[-1], "ac", "c came without being asked for")
         self.assertEqual(self.follow(("a", 3), ("abc", 3), ("abc", 0))[-1], "a", "a was there before")
 
+    def test_what_a_person_has_joined_is_not_given_back(self):
+        marks, _ = corral_ray.decide(nodes(*"a"), {}, 2)
+        more = nodes(*"ab")
+        more["b"]["joined"] = True
+        marks, _ = corral_ray.decide(more, marks, 2)
+        self.assertEqual(corral_ray.decide(more, marks, 0)[1], ["a", "b"])
+
     def test_nothing_is_given_back_while_nobody_says_what_is_wanted(self):
         self.assertEqual(self.follow(("a", 3), ("abc", 3), ("abc", None))[-1], "abc")
 

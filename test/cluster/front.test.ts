@@ -1,4 +1,5 @@
 import t from 'tap'
+import { Scrape } from '../metrics/scrape.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, joined, until } from '../support/corral.ts'
 import { membersOf, startFront, startNodes, untilStates } from './support.ts'
 
@@ -85,13 +86,30 @@ t.test('what runs is shown with the member that it runs on', async t => {
   t.match((await front.json('/api/stop', { model: DEMO })).body, { code: 'model_not_loaded' })
 })
 
-t.test('a client that leaves frees the slot of the member', async () => {
+t.test('a client that leaves frees the slot of the member; metrics are those of members', async t => {
   const leaving = new AbortController()
   const reply = await front.send('/api/chat', endless(DEMO), { signal: leaving.signal })
   await reply.body!.getReader().read()
   const running = async () =>
     (await front.json('/api/ps')).body.models.reduce((sum: number, model: any) => sum + model.running, 0)
   await until('it is answered', async () => (await running()) === 1)
+  const [there] = (await front.json('/api/ps')).body.models
+  const scrape = await until('its metrics say so', async () => {
+    const found = new Scrape(await (await front.send('/metrics')).text())
+    return found.sum('vllm:num_requests_running', { model_name: DEMO }) === 1 ? found : undefined
+  })
+  t.equal(scrape.sum('corral_slots', { model: DEMO, mode: 'chat' }), there.slots)
+  t.equal(scrape.sum('corral_slots_free', { model: DEMO }), there.slots - 1)
+  t.equal(scrape.sum('vllm:kv_cache_usage_perc', { model_name: DEMO }), 1 / there.slots)
+  t.equal(scrape.sum('corral_requests_waiting', { model: DEMO }), 0)
+  t.notOk(scrape.has('corral_queue_oldest_seconds', { model: DEMO }), 'members do not tell')
+  const replicas = await until('it is seen loaded', async () => {
+    const { body } = await front.json('/api/cluster')
+    return body.replicas[0]?.loaded === 1 ? body.replicas : undefined
+  })
+  t.match(replicas, [
+    { model: DEMO, mode: 'chat', wanted: 1, loading: 0, min: 0, reason: 'They are enough.', failures: [] }
+  ])
   leaving.abort()
   await until('it is not answered any more', async () => {
     const counts = await Promise.all(nodes.map(async node => (await node.json('/api/ps')).body.models))
@@ -101,7 +119,10 @@ t.test('a client that leaves frees the slot of the member', async () => {
 
 t.test('a member that is drained gets nothing more; all goes to the other', async t => {
   const drained = await front.json('/api/cluster/drain', { member: 'node-1' }, { local: true })
-  t.match(drained, { status: 200, body: { by: 'front' } })
+  t.match(drained, {
+    status: 200,
+    body: { by: 'front', member: { notes: [/corral key create front --role admin/] } }
+  })
   await untilStates(front, { 'node-1': 'draining' })
   await nodes[0]!.json('/api/stop', { model: DEMO })
   for (let index = 0; index < 4; index++) t.equal((await front.json('/v1/chat/completions', chat)).status, 200)

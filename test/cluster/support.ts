@@ -8,10 +8,13 @@ export interface MemberCorral {
   key?: string
 }
 
-/** The configuration of a front. */
-export function frontConfig(members: readonly MemberCorral[], more = ''): string {
+/**
+ * The configuration of a front.
+ * @param cluster further lines of its section `cluster`, indented by two blanks
+ */
+export function frontConfig(members: readonly MemberCorral[], more = '', cluster = ''): string {
   const list = members.map(({ name, url, key }) => JSON.stringify({ name, url, ...(key !== undefined && { key }) }))
-  return `cluster:\n  silence: 10s\n  members: [${list.join(', ')}]\n${more}`
+  return `cluster:\n  silence: 10s\n  members: [${list.join(', ')}]\n${cluster}${more}`
 }
 
 /** Nodes that have the built-in model, and what a front lists them as. */
@@ -26,9 +29,10 @@ export async function startNodes(t: Pick<Test, 'teardown'>, count: number, optio
 export async function startFront(
   t: Pick<Test, 'teardown'>,
   members: readonly MemberCorral[],
-  { config = '', ...options }: CorralOptions = {}
+  { config = '', cluster = '', ...options }: CorralOptions & { cluster?: string } = {}
 ): Promise<Corral> {
-  return await startCorral(t, { ...options, config: frontConfig(members, `storage:\n  demo_model: false\n${config}`) })
+  const more = `storage:\n  demo_model: false\n${config}`
+  return await startCorral(t, { ...options, config: frontConfig(members, more, cluster) })
 }
 
 /** The members as a front shows them. */

@@ -35,7 +35,9 @@ export const AskSchema = Loose(
   {
     model: Type.String({ minLength: 1, description: 'Its name at the member' }),
     mode: Type.Optional(Type.Enum(MODES)),
-    call: Type.Enum([...ANSWER_CALLS, ...ONCE_CALLS, 'load'], { description: "The engine's call; load only loads" }),
+    call: Type.Enum([...ANSWER_CALLS, ...ONCE_CALLS, 'load', 'endThought'], {
+      description: "The engine's call; load only loads, endThought ends the thoughts of the answer that `control` names"
+    }),
     request: Given(
       Loose({}, { description: 'What is asked, in the words of hosted chat, or the arguments of the call' })
     ),
@@ -49,6 +51,9 @@ export const AskSchema = Loose(
     idle: Given(Type.Boolean({ description: 'Only where no client wants the model' })),
     bytes: Given(
       Type.Boolean({ description: 'The answer as the bytes of a hosted-chat stream rather than as lists of deltas' })
+    ),
+    control: Given(
+      Type.String({ minLength: 1, maxLength: 64, description: 'A name by which the answer can be controlled' })
     ),
     count_each: Given(Type.Boolean({ description: 'Each delta with the tokens so far' })),
     stop_text: Given(Type.Boolean({ description: 'Which text of `stop` ended the answer' })),
@@ -75,6 +80,28 @@ export const FAILURE_TRAILER = 'x-corral-failure'
 export const USED_TRAILER = 'x-corral-used'
 /** Longest message, and details as JSON, in a trailer. */
 const LONGEST = 2000
+
+/** How NDJSON is sent to a front. It needs no heartbeats: the front follows the event stream of each member anyway. */
+export const MEMBER_LINES = {
+  contentType: 'application/x-ndjson',
+  heartbeatInterval: 2 ** 31 - 1,
+  heartbeat: () => '\n'
+}
+
+/** A member's answer is nothing that a member sends. */
+export class WrongAnswer extends Error {}
+
+/** The lines of a reply that are not empty. @throws WrongAnswer where it ends in the middle of one */
+export async function* linesOf(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
+  const decoder = new TextDecoder()
+  let rest = ''
+  for await (const chunk of body) {
+    const lines = (rest + decoder.decode(chunk, { stream: true })).split('\n')
+    rest = lines.pop()!
+    for (const line of lines) if (line !== '') yield line
+  }
+  if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
+}
 
 /** A failure as a trailer. */
 export function failureText(error: CorralError): string {

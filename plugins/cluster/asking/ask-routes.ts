@@ -11,6 +11,7 @@ import {
   type Question,
   streamedAnswer
 } from '../../../core/answers/pipeline.ts'
+import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import { settingsFor } from '../../../core/config/model-settings.ts'
 import type { EngineFields, EngineMode, Engines, TokenUsage } from '../../../core/contracts/engines.ts'
 import type { Operation } from '../../../core/contracts/hooks.ts'
@@ -24,7 +25,7 @@ import type { TokenTally } from '../../../core/http/request-record.ts'
 import { ANSWER_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
-import { parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
+import { DEFAULT_SAMPLING_OPTIONS, parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
 import {
   ANSWER_CALLS,
   type AnswerCall,
@@ -33,14 +34,13 @@ import {
   type DescribedModel,
   FAILURE_TRAILER,
   failureText,
+  MEMBER_LINES,
   type OnceCall,
   packVectors,
   USED_TRAILER,
   usedText
 } from './ask-protocol.ts'
 
-/** A front is told by its connection whether its member is there: streams need no heartbeats (milliseconds). */
-const NO_HEARTBEAT = 2 ** 31 - 1
 /** Names in one request for descriptions. */
 const MOST_DESCRIBED = 100
 
@@ -55,12 +55,11 @@ const OPERATIONS: Record<OnceCall, Operation> = {
   slotStates: 'tokens'
 }
 
-const lines = { contentType: 'application/x-ndjson', heartbeatInterval: NO_HEARTBEAT, heartbeat: () => '\n' }
-
 /** What a server does for the fronts that it is a member of. */
 export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const answers = new RunningAnswers()
 
     const ask = nativeRoute('Cluster', 'askForFront', 'Answer for a front', {
       role: 'operator',
@@ -94,10 +93,19 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
         ...(body.mode && { mode: body.mode }),
         ...(body.slots && { slots: body.slots })
       }
+      if (body.call === 'endThought') {
+        const named = { id: body.control ?? '', owner: request.caller.owner, model: variant }
+        return { value: await answers.endThought(named, clientSignal(reply)) }
+      }
       if (body.call === 'load') return await load(deps, request, reply, lease, variant)
       if (!isAnswer(body.call))
         return { value: await once(deps, reply, body.call, (body.request ?? {}) as EngineFields, lease) }
-      await answer(deps, request, reply, body.call, { body, lease, variant })
+      const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
+      try {
+        await answer(deps, request, reply, body.call, { body, lease, variant, ...running })
+      } finally {
+        if (running) running.end()
+      }
     })
 
     const describe = nativeRoute('Cluster', 'describeModels', 'Describe models for a front', {
@@ -164,7 +172,12 @@ async function answer(
   request: FastifyRequest,
   reply: FastifyReply,
   call: AnswerCall,
-  { body, lease, variant }: { body: AskBody; lease: ModelLease; variant: Model }
+  {
+    body,
+    lease,
+    variant,
+    controlled
+  }: { body: AskBody; lease: ModelLease; variant: Model } & Pick<Question, 'controlled'>
 ): Promise<void> {
   const trailers: Record<string, string> = {}
   const used: (TokenUsage | undefined)[] = []
@@ -181,6 +194,7 @@ async function answer(
     countEach: body.count_each ?? false,
     stopText: body.stop_text ?? false,
     native: body.native ?? false,
+    ...(controlled && { controlled }),
     used(usage, choice) {
       used[choice] = usage
       trail(USED_TRAILER, usedText(used))
@@ -191,8 +205,8 @@ async function answer(
     return ''
   }
   const channel = body.bytes
-    ? { ...lines, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
-    : { ...lines, failure }
+    ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
+    : { ...MEMBER_LINES, failure }
   await streamedAnswer(deps, request, reply, question, channel, () => {
     if (body.bytes) {
       throw new CorralError('not_implemented', 'This model is not answered for in bytes here. Ask for deltas instead.')
@@ -245,7 +259,7 @@ async function load(
   variant: Model
 ): Promise<void> {
   request.server.drain.admit(reply)
-  const stream = openReplyStream(reply, lines)
+  const stream = openReplyStream(reply, MEMBER_LINES)
   const failure = (error: CorralError) => {
     reply.raw.addTrailers({ [FAILURE_TRAILER]: failureText(error) })
     return ''
@@ -264,13 +278,16 @@ async function load(
   })
 }
 
-function described(
+/** What a front has to know of a model. */
+export function described(
   { config, engines }: Pick<AnswerDependencies, 'config' | 'engines'>,
   variant: Model
 ): DescribedModel {
   const { publicName, key, label, isDefault, digest, size, modifiedAt, format, metadata, model, defaults } = variant
   const modes: EngineMode[] = ['chat', 'embedding', 'rerank']
+  const builtIn: Record<string, unknown> = DEFAULT_SAMPLING_OPTIONS
   const { sampling } = settingsFor(config, variant)
+  const configured = Object.entries(sampling).filter(([name, value]) => value !== builtIn[name])
   return {
     owner: model.owner,
     name: model.name,
@@ -283,8 +300,8 @@ function described(
     modifiedAt,
     format,
     metadata,
-    // What the member's configuration says of it holds behind a front too.
-    defaults: { ...defaults, options: { ...defaults?.options, ...sampling } },
+    // What this server's configuration says of it holds behind a front too; what is built in, fronts have themselves.
+    defaults: { ...defaults, options: { ...defaults?.options, ...Object.fromEntries(configured) } },
     modes: modes.filter(mode => engines.providerOf(variant, mode) !== undefined)
   }
 }

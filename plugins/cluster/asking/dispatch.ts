@@ -1,14 +1,16 @@
 import { createHmac } from 'node:crypto'
 import type { EngineFields, EngineMode } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
+import type { OnProgress } from '../../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import type { Copies } from '../copying/copies.ts'
 import type { Member } from '../members/member.ts'
 import { connectionFault, type MemberReply } from '../members/member-connection.ts'
 import type { Members } from '../members/members.ts'
 import { chooseMember } from '../placement/choose-member.ts'
 import { modelKey } from '../placement/cluster-view.ts'
 import { promptBlocks } from '../placement/prompt-blocks.ts'
-import { ASK_PATH, type AskBody, FAILURE_TRAILER, failureOfReply, failureOfText } from './ask-protocol.ts'
+import { ASK_PATH, type AskBody, FAILURE_TRAILER, failureOfReply, failureOfText, WrongAnswer } from './ask-protocol.ts'
 
 /** What is asked, before it is settled whom. */
 export interface Asking {
@@ -20,11 +22,15 @@ export interface Asking {
   owner: string | undefined
   turn: string | undefined
   session: string | undefined
+  /** Told what is done before a member is asked. */
+  onProgress?: OnProgress | undefined
   traceParent?: string | undefined
+  /** Names of members that have failed with it already; those that fail here are added. */
+  tried?: Set<string>
 }
 
 /** A member is at fault, or cannot do it now: another one may. */
-class MemberFault extends Error {
+export class MemberFault extends Error {
   /** What the client gets where no other member helps. */
   readonly outcome: CorralError
 
@@ -72,10 +78,10 @@ const OF_FRONT = new Set<ErrorCode>([
  * Asks the member that answers best, and where that fails before anything has come of it another one.
  * @param begun whether something has reached the client
  * @param read reads what the member answers
- * @throws CorralError
+ * @throws CorralError, or the fault of a member that had begun
  */
 export async function dispatch<Answer>(
-  members: Members,
+  { members, copies }: { members: Members; copies: Copies },
   asking: Asking,
   signal: AbortSignal,
   { begun, read }: { begun(): boolean; read(reply: MemberReply, member: Member): Promise<Answer> }
@@ -84,12 +90,21 @@ export async function dispatch<Answer>(
   const key = modelKey(variant.key, mode)
   const { owner, session } = asking
   const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
-  const tried = new Set<string>()
+  const { tried = new Set<string>() } = asking
+  /** Members that the model could not be copied from. */
+  const unread = new Set<string>()
   let last: CorralError | undefined
   for (;;) {
     signal.throwIfAborted()
-    const choice = chooseMember({ model: key, prompt, tried }, members.view, members.prefixes, Date.now())
-    if (choice.why === 'fetch') throw last ?? notThere(choice.member.name, variant)
+    const choice = chooseMember({ model: key, prompt, tried, unread }, members.view, members.prefixes, Date.now())
+    if (choice.why === 'fetch') {
+      const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, asking.onProgress)
+      if (failure) last = failure.error
+      if (failure?.member !== undefined) tried.add(failure.member)
+      if (failure?.from !== undefined) unread.add(failure.from)
+      asking.onProgress?.({ phase: 'loading', subject: '' })
+      continue
+    }
     const member = choice.member && members.get(choice.member.name)
     const name = member && members.nameAt(member, variant)
     if (!member || name === undefined) throw last ?? nobody(members, variant, choice.why)
@@ -104,13 +119,13 @@ export async function dispatch<Answer>(
     }
     const end = member.begin(key)
     try {
-      const answer = await askOne(member, { ...asking, name }, signal, read)
+      const answer = await askMember(member, { ...asking, name }, signal, read)
       member.trust()
       return answer
     } catch (error) {
       signal.throwIfAborted()
       if (!(error instanceof MemberFault)) throw error
-      if (begun()) throw error.outcome
+      if (begun()) throw error
       last = worse(last, error.outcome)
     } finally {
       end()
@@ -138,13 +153,8 @@ function nobody(members: Members, { publicName }: Model, why: string): CorralErr
   )
 }
 
-const notThere = (member: string, { publicName }: Model) =>
-  new CorralError(
-    'insufficient_memory',
-    `The members that have "${publicName}" have not the memory for it, or are not there; "${member}" has the memory, but not the model. Pull it at that member.`
-  )
-
-async function askOne<Answer>(
+/** Asks one member. @throws MemberFault, or the CorralError of a request that no other would answer either */
+export async function askMember<Answer>(
   member: Member,
   { name, variant, body, owner, turn, traceParent }: Asking & { name: string },
   signal: AbortSignal,
@@ -196,9 +206,6 @@ async function askOne<Answer>(
   if (failure !== undefined) throw faultOf(member, variant, failureOfText(failure))
   return answer
 }
-
-/** What a member sends is nothing that a member sends. */
-export class WrongAnswer extends Error {}
 
 function refusalOf(member: Member, variant: Model, reply: MemberReply, text: string): MemberFault | CorralError {
   const failure = failureOfReply(text, reply.headers)

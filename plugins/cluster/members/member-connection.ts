@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { rootCertificates } from 'node:tls'
-import { Agent, type Dispatcher, request } from 'undici'
+import type { Agent, Dispatcher } from 'undici'
 import type { KnownMember } from '../../../core/contracts/cluster.ts'
 import { isSystemError, messageOf } from '../../../core/errors.ts'
 
@@ -18,13 +18,13 @@ export type MemberReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers'
 /** The connections to one member. Answers take as long as they take: only the client or a lost member ends them. */
 export class MemberConnection {
   readonly url: string
-  readonly #agent: Agent
+  readonly #agent: () => Promise<Agent>
   readonly #key: string | undefined
 
   constructor({ url, key, tlsName }: KnownMember, { connectTimeout, ca }: ConnectionSettings) {
     this.url = new URL(url).origin
     this.#key = key === '' ? undefined : key
-    this.#agent = new Agent({
+    const options: Agent.Options = {
       headersTimeout: 0,
       bodyTimeout: 0,
       pipelining: 1,
@@ -34,18 +34,25 @@ export class MemberConnection {
         ...(tlsName !== undefined && { servername: tlsName }),
         ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] })
       }
-    })
+    }
+    // Loaded with the first request: most servers have no members.
+    let agent: Promise<Agent> | undefined
+    this.#agent = () => {
+      agent ??= import('undici').then(({ Agent }) => new Agent(options))
+      return agent
+    }
   }
 
   /** @param body sent as JSON where it is no text already */
   async send(
-    method: 'GET' | 'POST' | 'DELETE',
+    method: 'GET' | 'HEAD' | 'POST' | 'DELETE',
     path: string,
     { body, signal, headers }: { body?: object | string; signal: AbortSignal; headers?: Record<string, string> }
   ): Promise<MemberReply> {
+    const { request } = await import('undici')
     return await request(this.url + path, {
       method,
-      dispatcher: this.#agent,
+      dispatcher: await this.#agent(),
       signal,
       headers: {
         ...headers,
@@ -57,7 +64,7 @@ export class MemberConnection {
   }
 
   async close(): Promise<void> {
-    await this.#agent.destroy()
+    await (await this.#agent()).destroy()
   }
 }
 
@@ -85,5 +92,7 @@ export function connectionFault(error: unknown): string {
   if (isSystemError(cause, 'ERR_SSL_WRONG_VERSION_NUMBER', 'EPROTO')) {
     return 'it does not speak TLS at this address: write http:// rather than https://, or set tls there'
   }
+  if (cause instanceof Error && cause.name === 'HTTPParserError')
+    return 'what listens at its address does not speak HTTP'
   return messageOf(cause)
 }

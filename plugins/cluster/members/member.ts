@@ -13,13 +13,17 @@ import type { ListedMember } from './roster.ts'
 
 /** Seconds after which a member's feed says something. */
 const HEARTBEAT = 2
-const EVENTS_PATH = `/api/events?topics=server,requests,model,engine,memory,build&heartbeat=${HEARTBEAT}`
+const EVENTS_PATH = `/api/events?topics=server,requests,model,engine,memory,build,pull&heartbeat=${HEARTBEAT}`
 /** Milliseconds before a lost member is tried again: at first, and at most. */
 const FIRST_WAIT = 250
 const LONGEST_WAIT = 5000
 /** Milliseconds without requests for one that answers wrongly: at first, and at most. */
 const FIRST_REST = 1000
 const LONGEST_REST = 60_000
+/** What an engine's `expires_at` begins with that is never unloaded for idleness. */
+const NEVER = '2999-'
+/** States of an engine that will be loaded only where somebody waits for it. */
+const UNLOADED = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
 /** Names in one request for descriptions. */
 const MOST_DESCRIBED = 100
 
@@ -116,6 +120,11 @@ export class Member {
     return this.#models
   }
 
+  /** What it has in memory, or on its way there or from there, as `modelKey` gives it. */
+  get engines(): Iterable<string> {
+    return this.#reported.keys()
+  }
+
   get sent(): number {
     let sum = 0
     for (const count of this.#sent.values()) sum += count
@@ -175,6 +184,13 @@ export class Member {
   /** It says that it has no such model: no request goes there for it until it says otherwise. */
   lacks(key: string): void {
     this.#models.delete(key)
+    this.#touch('models')
+  }
+
+  /** It has this model now: what it says itself may come a moment later. */
+  learn(model: DescribedModel): void {
+    this.#models.set(model.key, model)
+    this.#byName.set(model.publicName, model)
     this.#touch('models')
   }
 
@@ -281,8 +297,10 @@ export class Member {
     this.#records = new MemberRecords()
     let isKnown = false
     for await (const chunk of reply.body) {
-      heard()
+      // Signs of life alone are no member's: it says first what it is.
+      if (isKnown) heard()
       for (const payload of lines.push(chunk)) {
+        heard()
         const touched = this.#apply(payload)
         if (!isKnown) {
           this.#verify()
@@ -377,7 +395,7 @@ export class Member {
       for (const mode of modes) {
         const id = modelKey(key, mode)
         const stored: MemberModel = { state: 'stored', size, slots: 0, context: 0, running: 0, queued: 0 }
-        const model = Object.assign(before.get(id) ?? stored, {
+        const model: MemberModel = Object.assign(before.get(id) ?? stored, {
           ...stored,
           ...(before.get(id)?.usedAt !== undefined && { usedAt: before.get(id)!.usedAt }),
           pinned: pinned.has(publicName)
@@ -397,9 +415,16 @@ export class Member {
           size: engine.size,
           slots: engine.slots,
           context: engine.context_length,
+          expires: engine.expires_at.startsWith(NEVER) ? Number.POSITIVE_INFINITY : Date.parse(engine.expires_at),
+          options: { num_ctx: engine.options.num_ctx, num_parallel: engine.options.num_parallel },
           ...(engine.running > 0 && { usedAt: Date.now() })
         })
-      } else model.state = engine.state === 'stopping' ? 'stored' : 'loading'
+      } else {
+        // Where no client waits it goes, or is one more replica that waits for free memory: a request would have others
+        // unloaded for it. One that clients wait for is loaded again.
+        const isVague = UNLOADED.has(engine.state) && engine.queued === 0
+        model.state = isVague ? 'stored' : 'loading'
+      }
       const { running = 0 } = engine as { running?: number }
       reported.set(id, { running, queued: engine.queued, sentThen: this.#sent.get(id) ?? 0 })
     }
@@ -478,7 +503,11 @@ export class Member {
           ? []
           : [`It runs corral ${version}, this server ${ownVersion}.`]),
         ...(this.#isHeld
-          ? ['This server alone has stopped sending requests there: its key there may not drain it.']
+          ? [
+              'This server alone has stopped sending requests there: it is only an operator there, and an admin may have the ' +
+                'member refuse those of everybody. Make a key there ("corral key create front --role admin"), set it here as ' +
+                'the key of this member, and drain it again; or run "corral drain" there.'
+            ]
           : []),
         ...others.map(
           ({ publicName }) =>
@@ -494,6 +523,7 @@ export class Member {
       running: sum(({ running }) => running),
       queued: engines.reduce((total, { queued }) => total + queued, 0),
       sent: this.sent,
+      ...(this.#link === 'up' && { pulls: this.#records.all('pull') }),
       memory: [...this.view.memory].map(({ pool, reserved, budget }) => ({
         pool,
         reserved,

@@ -16,6 +16,10 @@ interface MembersOptions {
   settings: MemberSettings
   /** Called when records of this topic may have changed. */
   stateChanged(topic: StateTopic): void
+  /** Called when what placement sees may have changed. */
+  changed(): void
+  /** Called when an engine of a member has gone; `model` as `modelKey` gives it. */
+  unloaded(member: string, model: string): void
   log: FastifyBaseLogger
 }
 
@@ -86,6 +90,15 @@ export class Members {
     return this.#brought
   }
 
+  /** What members tell of a model, by the key of its variant; undefined where none has it. */
+  described(key: string): DescribedModel | undefined {
+    for (const { models } of this.#members.values()) {
+      const model = models.get(key)
+      if (model) return model
+    }
+    return undefined
+  }
+
   /** How a member calls a model of this server's catalog. */
   nameAt(member: Member, { key }: Pick<Model, 'key'>): string | undefined {
     const model = member.models.get(key)
@@ -93,7 +106,7 @@ export class Members {
   }
 
   /** What the members hold in memory, and they themselves. */
-  elsewhere(): Elsewhere {
+  elsewhere(): Omit<Elsewhere, 'replicas'> {
     const held = this.all().map(member => member.held(key => this.#names.get(key)))
     return {
       running: held.flatMap(({ running }) => running),
@@ -127,7 +140,10 @@ export class Members {
           settings,
           {
             changed: (member, what) => this.#changed(member, what),
-            unloaded: ({ name }, model) => this.prefixes.forget(name, model),
+            unloaded: ({ name }, model) => {
+              this.prefixes.forget(name, model)
+              this.#options.unloaded(name, model)
+            },
             twinOf: (member, id) => this.all().find(other => other !== member && other.id === id)
           },
           log
@@ -140,6 +156,7 @@ export class Members {
     }
     this.#relist()
     this.#options.stateChanged('member')
+    this.#options.changed()
   }
 
   /** A member is none any longer: it gets no more requests, and those that it answers go on. */
@@ -165,6 +182,7 @@ export class Members {
     }
     stateChanged('member')
     stateChanged('engine')
+    this.#options.changed()
   }
 
   /** Settles anew which files stand for each model. */
@@ -215,6 +233,8 @@ export class Members {
       this.#known.set(model.key, { model, isDefault: isFirst, brought })
       return brought
     })
+    // The catalog looks at a frozen list once.
+    Object.freeze(this.#brought)
     for (const key of this.#known.keys()) if (!models.has(key)) this.#known.delete(key)
   }
 }

@@ -10,6 +10,7 @@ export interface ListedMember extends KnownMember {
 interface FollowedSource {
   source: MemberSource
   members: readonly KnownMember[]
+  hasTold: boolean
   /** Why it cannot know its members now; those that it knew stay. */
   fault: string | undefined
   end(): Promise<void> | void
@@ -42,7 +43,7 @@ export class Roster {
   /** Adds a source, which is followed from `open` on. @throws Error when its name is taken */
   add(source: MemberSource): void {
     if (this.#sources.has(source.name)) throw new Error(`There is a source of members named "${source.name}" already.`)
-    const followed: FollowedSource = { source, members: [], fault: undefined, end: () => {} }
+    const followed: FollowedSource = { source, members: [], hasTold: false, fault: undefined, end: () => {} }
     this.#sources.set(source.name, followed)
     if (this.#isOpen) this.#follow(followed)
   }
@@ -50,7 +51,13 @@ export class Roster {
   /** Puts a source in the place of the one of its name, whose members stay until the new one tells of its own. */
   async replace(source: MemberSource): Promise<void> {
     const before = this.#sources.get(source.name)
-    const followed: FollowedSource = { source, members: before?.members ?? [], fault: undefined, end: () => {} }
+    const followed: FollowedSource = {
+      source,
+      members: before?.members ?? [],
+      hasTold: false,
+      fault: undefined,
+      end: () => {}
+    }
     this.#sources.set(source.name, followed)
     if (this.#isOpen) this.#follow(followed)
     await before?.end()
@@ -75,9 +82,14 @@ export class Roster {
     await Promise.all([...this.#sources.values()].map(({ end }) => end()))
   }
 
-  /** Tells the sources that can add machines how many members there should be. */
-  want(members: number): void {
-    for (const { source } of this.#sources.values()) source.want?.(members)
+  /** Names of the sources that can add machines and have reported their members. */
+  get growing(): string[] {
+    return [...this.#sources].flatMap(([name, { source, hasTold }]) => (source.want && hasTold ? [name] : []))
+  }
+
+  /** Tells a source that can add machines how many members of it there should be at least. */
+  want(name: string, members: number): void {
+    this.#sources.get(name)?.source.want?.(members)
   }
 
   #follow(followed: FollowedSource): void {
@@ -92,6 +104,7 @@ export class Roster {
       followed.end = source.follow({
         changed: members => {
           if (!isMine()) return
+          followed.hasTold = true
           followed.members = members.filter(member => isUsable(member))
           const wrong = members.find(member => !isUsable(member))
           fault(wrong && `it tells of a member "${wrong.name}" whose address is none: ${wrong.url}`)

@@ -9,6 +9,8 @@ export interface Wanted {
   prompt: PromptBlocks
   /** Members where this request has failed. */
   tried?: ReadonlySet<string> | undefined
+  /** Members that its files could not be fetched from. */
+  unread?: ReadonlySet<string> | undefined
 }
 
 /** Where a request goes and why, or why nowhere. */
@@ -83,7 +85,7 @@ export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: Pre
  * @param evicts whether it may be where others have to be evicted for it
  */
 export function chooseLoad(
-  { model, tried, evicts = true }: Pick<Wanted, 'model' | 'tried'> & { evicts?: boolean },
+  { model, tried, unread, evicts = true }: Pick<Wanted, 'model' | 'tried' | 'unread'> & { evicts?: boolean },
   cluster: ClusterView,
   now: number
 ): Choice {
@@ -92,13 +94,6 @@ export function chooseLoad(
   const sources = hosts.all.filter(({ member }) => member.state !== 'away')
   if (!sources.length) return { member: undefined, why: hosts.all.length ? 'away' : 'unknown' }
   const key = hashOfName(model)
-  const source = lowest(
-    sources,
-    host => (isOpen(host.member) ? 0 : 1),
-    loadOf,
-    host => -rendezvous(host.hash, key)
-  )
-
   const size = Math.max(...hosts.all.map(host => host.model.size))
   const room = (members: readonly MemberView[]) =>
     members
@@ -113,8 +108,17 @@ export function chooseLoad(
   if (loading) return { member: loading, why: 'load' }
   const lacking = cluster.members().filter(member => isOpen(member) && !hosts.get(member.name))
   const fetching = room(lacking)
-  if (fetching) return { member: fetching, why: 'fetch', from: source.member }
-  return { member: undefined, why: having.length || lacking.length ? 'too_large' : 'away' }
+  const readable = sources.filter(({ member }) => !unread?.has(member.name))
+  if (fetching && readable.length) {
+    const source = lowest(
+      readable,
+      host => (isOpen(host.member) ? 0 : 1),
+      loadOf,
+      host => -rendezvous(host.hash, key)
+    )
+    return { member: fetching, why: 'fetch', from: source.member }
+  }
+  return { member: undefined, why: !fetching && (having.length || lacking.length) ? 'too_large' : 'away' }
 }
 
 /** What a choice is made by. */

@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto'
 import type { EngineMode } from '../../../core/contracts/engines.ts'
+import type { LoadOptions } from '../../../core/models/load-options.ts'
 
 /** What a front knows of a member. */
 export interface MemberView {
@@ -30,6 +31,10 @@ export interface MemberModel {
   pinned?: boolean
   /** When its last answer ended or began, in milliseconds; absent where that is not known. */
   usedAt?: number
+  /** When its member unloads it if no request comes, in milliseconds; infinite for never. Of loaded ones. */
+  expires?: number
+  /** What it was loaded with. Of loaded ones. */
+  options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>
 }
 
 /** Names a model in one mode, in `MemberView.models`. */

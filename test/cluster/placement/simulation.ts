@@ -46,6 +46,8 @@ interface Front {
 interface Replicas {
   state: ReplicaState
   bounds: ReplicaBounds
+  /** Where it was loaded beside what requests have had loaded. */
+  own: Set<string>
   grownAt: number
   shrunkAt: number
   alarm: number | undefined
@@ -80,7 +82,8 @@ class Simulation {
       size: dice.between(1, 5),
       replicas: {
         state: {},
-        bounds: { min: dice.pick([0, 0, 1, 2]), max: dice.pick([1, 2, 9]) },
+        bounds: { min: dice.pick([0, 0, 1, 2]), max: dice.pick([1, 2, 9]), cooldown: 5 * MINUTE },
+        own: new Set(),
         grownAt: Number.NEGATIVE_INFINITY,
         shrunkAt: Number.NEGATIVE_INFINITY,
         alarm: undefined
@@ -275,17 +278,22 @@ class Simulation {
     return this.#tell(node)
   }
 
-  #load(node: Node, key: string): undefined {
+  /** @param evicts whether others are unloaded for it, and whether it waits for room */
+  #load(node: Node, key: string, evicts = true): undefined {
     const model = node.models.get(key)!
     const { size } = this.#models.find(other => other.key === key)!
     const others = [...node.models].filter(([other, { holds }]) => other !== key && holds)
     const taken = others.reduce((sum, [other]) => sum + this.#models.find(each => each.key === other)!.size, 0)
+    if (taken + size > node.budget && !evicts) return
     model.state = 'loading'
     if (taken + size > node.budget) {
       const idle = others.filter(
         ([, { state, running, queue }]) => state === 'loaded' && !running.size && !queue.length
       )
-      if (idle.length) this.#unload(node, idle[0]![0])
+      if (idle.length) {
+        this.#count('evict')
+        this.#unload(node, idle[0]![0])
+      }
       this.#after(SECOND, () => model.state === 'loading' && !model.holds && this.#load(node, key))
       return this.#tell(node)
     }
@@ -353,8 +361,8 @@ class Simulation {
       {
         loaded: loaded.length,
         loading: present - loaded.length,
-        able: hosts.length,
         slots: sum(({ slots }) => slots),
+        free: sum(({ slots, running, queued }) => (queued ? 0 : slots - running)),
         running: sum(({ running }) => running),
         queued: sum(({ queued }) => queued)
       },
@@ -366,9 +374,10 @@ class Simulation {
       replicas.alarm = decision.at
       this.#after(decision.at - now, () => this.#adjust(key))
     }
-    if (decision.wanted > hosts.length) this.#fault(`${decision.wanted} replicas of ${hosts.length} possible`)
-    if (decision.wanted > present) return this.#grow(key, replicas, decision.evicts)
-    if (decision.wanted < loaded.length)
+    if (decision.wanted > Math.max(replicas.bounds.max, present))
+      this.#fault(`${decision.wanted} replicas are too many`)
+    if (decision.wanted > present) return this.#grow(key, replicas, decision.why)
+    if (decision.wanted < loaded.length && decision.why === 'idle')
       this.#shrink(
         key,
         replicas,
@@ -376,23 +385,29 @@ class Simulation {
       )
   }
 
-  #grow(key: string, replicas: Replicas, evicts: boolean): undefined {
+  #grow(key: string, replicas: Replicas, why: string): undefined {
     const now = this.#agenda.now
-    const choice = chooseLoad({ model: key, evicts }, this.#fronts[0]!.cluster, now)
+    const choice = chooseLoad({ model: key, evicts: false }, this.#fronts[0]!.cluster, now)
     const node = choice.member && this.#nodes.get(choice.member.name)
     if (!node || choice.why !== 'load') return
-    if (now - replicas.shrunkAt < 2 * SECOND && replicas.bounds.min === 0)
+    if (why === 'queue' && now - replicas.shrunkAt < 2 * SECOND)
       this.#fault('one is loaded right after one was unloaded')
+    const model = node.models.get(key)
+    if (model?.state !== 'stored') return
+    const evictions = this.counts.evict ?? 0
+    this.#load(node, key, false)
+    if ((this.counts.evict ?? 0) > evictions) this.#fault('another model was unloaded for one more replica')
+    if (node.models.get(key)!.state !== 'loading') return
+    replicas.own.add(node.name)
     replicas.grownAt = now
     this.#count('grow')
-    if (node.models.get(key)?.state === 'stored') this.#load(node, key)
   }
 
   #shrink(key: string, replicas: Replicas, loaded: string[]): undefined {
     const now = this.#agenda.now
-    if (loaded.length > replicas.bounds.max) return
     if (now - replicas.grownAt < 5 * MINUTE) this.#fault('one is unloaded soon after one was loaded')
     const idle = loaded
+      .filter(name => replicas.own.has(name))
       .map(name => this.#nodes.get(name)!)
       .find(
         node =>
@@ -401,7 +416,9 @@ class Simulation {
           !node.models.get(key)!.queue.length
       )
     if (!idle) return
+    if (loaded.length <= replicas.bounds.min) this.#fault('fewer than the minimum')
     replicas.shrunkAt = now
+    replicas.own.delete(idle.name)
     this.#count('shrink')
     this.#unload(idle, key)
   }
