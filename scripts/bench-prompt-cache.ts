@@ -11,8 +11,9 @@ import { formatTable } from '../command-line/output.ts'
 import { packageRoot, version } from '../core/system/package-info.ts'
 import { type Corral, startCorral } from '../test/support/corral.ts'
 import { type Continued, createConversation } from './bench/conversation.ts'
+import { ENGINE_THREADS } from './bench/corral-server.ts'
 import { describeMachine, median, short } from './bench/measuring.ts'
-import { ENGINE_THREADS } from './bench/starts.ts'
+
 import { SHAPE_200M, writeRandomModel } from './random-models.ts'
 
 const CONTEXT = 8192

@@ -1,76 +1,171 @@
 /**
- * Measures corral against its own engine: `npm run bench -- [--quick] [--rounds N]`.
+ * Measures corral beside its own engine and beside a bare pipe:
  *
- * "Direct" is the very llama-server that corral started, asked at its Unix socket: a second one could have other luck
+ *     npm run bench -- [--quick] [--only short,streams,many,bodies,turns,open,warmth,starts]
+ *                      [--against all|direct,pipe,corral,nginx,router,vllm-router,litellm,portkey]
+ *                      [--engine real|burst|paced] [--rounds N] [--json FILE]
+ *
+ * "direct" is the very llama-server that corral started, asked at its Unix socket: a second one could have other luck
  * with memory and threads, and would share the processors while idle. Direct requests so have the shortest way there is.
+ * "pipe" is the cheapest proxy in Node before the same engine. `npm run bench:contenders` installs the other products.
  */
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { formatPairs } from '../command-line/output.ts'
+import { formatPairs, formatTable } from '../command-line/output.ts'
 import { version } from '../core/system/package-info.ts'
-import type { Corral } from '../test/support/corral.ts'
-import { type Load, MODEL, measureLoad } from './bench/loads.ts'
-import { createClient, describeMachine, startOf } from './bench/measuring.ts'
-import { ENGINE_THREADS, measureColdLoads, measureManyModels, measureStarts, withCorral } from './bench/starts.ts'
+import { ENGINES, type EngineKind, PACE } from './bench/benched-engines.ts'
+import { ENGINE_THREADS, withCorral } from './bench/corral-server.ts'
+import { LOAD_GROUPS, LOADS, type Load, titleOf, waysOf } from './bench/loads.ts'
+import { describeMachine, short } from './bench/measuring.ts'
+import { compare, type Figures } from './bench/rounds.ts'
+import { CONTENDERS, withServers } from './bench/servers.ts'
+import { measureColdLoads, measureManyModels, measureStarts, type Row } from './bench/starts.ts'
+import { formatEstimate, formatFigures } from './bench/tables.ts'
+import { measureWarmth, type Warmth, warmUp } from './bench/warmth.ts'
 
-const LOADS: Load[] = [
-  { name: 'Short answers', stream: false, concurrent: 1, requests: 60, tokens: 8 },
-  { name: 'Short answers', stream: false, concurrent: 4, requests: 120, tokens: 8 },
-  { name: 'Short answers', stream: false, concurrent: 16, requests: 240, tokens: 8 },
-  { name: 'Streams', stream: true, concurrent: 1, requests: 8, tokens: 256 },
-  { name: 'Streams', stream: true, concurrent: 4, requests: 16, tokens: 256 },
-  { name: 'Streams', stream: true, concurrent: 16, requests: 48, tokens: 128 }
-]
-/** Slots for all that run at once, so that it is streams and not queues that are compared. */
-const LOAD_OPTIONS = { num_parallel: 16, num_ctx: 1024 }
+const GROUPS = [...LOAD_GROUPS, 'warmth', 'starts']
+const { values } = parseArgs({
+  options: {
+    quick: { type: 'boolean', default: false },
+    only: { type: 'string', default: GROUPS.join(',') },
+    against: { type: 'string', default: 'direct,pipe,corral' },
+    engine: { type: 'string' },
+    rounds: { type: 'string' },
+    json: { type: 'string' }
+  }
+})
 
-const { values } = parseArgs({ options: { quick: { type: 'boolean', default: false }, rounds: { type: 'string' } } })
-if (process.platform !== 'linux') {
-  console.error('The benchmark reads processor times and addresses of processes from /proc, so it runs on Linux only.')
+/** All that was printed. */
+const printed: string[] = []
+function print(text: string): void {
+  printed.push(text)
+  console.log(text)
+}
+
+function usageError(text: string): never {
+  console.error(text)
   process.exit(2)
 }
-const rounds = Number(values.rounds ?? (values.quick ? 3 : 9))
-const progress = (text: string) => process.stderr.write(`${text}\n`)
 
-async function measureLoads(corral: Corral): Promise<string[]> {
-  await corral.json('/api/load', { model: MODEL, options: LOAD_OPTIONS, keep_alive: -1 })
-  const { args, env } = startOf(corral.enginePids()[0]!)
-  const engine = createClient({ origin: 'http://localhost', socketPath: args[args.indexOf('--host') + 1]! })
-  const gateway = createClient({ origin: corral.url })
-  const servers = { engine, key: env.LLAMA_API_KEY!, gateway, gatewayPid: corral.process.pid! }
-  const tables: string[] = []
-  for (const load of LOADS) {
-    progress(`${load.name}, ${load.concurrent} at once …`)
-    const scaled = values.quick ? { ...load, requests: Math.max(load.concurrent, load.requests / 4) } : load
-    tables.push(await measureLoad(servers, scaled, rounds))
-  }
-  await Promise.all([engine.close(), gateway.close()])
-  return tables
+/** The parts of a list after an option. */
+function chosen(option: string, text: string, known: readonly string[]): string[] {
+  const parts = text.split(',').map(part => part.trim())
+  const wrong = parts.find(part => !known.includes(part))
+  if (wrong !== undefined) usageError(`--${option} has no "${wrong}". There are: ${known.join(', ')}.`)
+  return parts
 }
 
+if (process.platform !== 'linux') {
+  usageError('The benchmark reads processor times and addresses of processes from /proc, so it runs on Linux only.')
+}
+const groups = chosen('only', values.only, GROUPS)
+const names = values.against === 'all' ? CONTENDERS : chosen('against', values.against, CONTENDERS)
+const engines = values.engine === undefined ? ENGINES : (chosen('engine', values.engine, ENGINES) as EngineKind[])
+const rounds = Number(values.rounds ?? (values.quick ? 3 : 9))
+if (!Number.isInteger(rounds) || rounds < 1) usageError('--rounds takes a whole number from 1.')
+
+const { quick } = values
+const turns = quick ? 2 : 5
 const home = mkdtempSync(join(tmpdir(), 'corral-bench-'))
-try {
-  const machine = describeMachine()
-  const turns = values.quick ? 2 : 5
+const progress = (text: string) => process.stderr.write(`${text}\n`)
+const engineNames: Record<EngineKind, string> = {
+  real: 'llama-server',
+  burst: 'stand-in engine, answers in one burst',
+  paced: `stand-in engine, ${PACE} tokens/s in each stream`
+}
+
+/** Contenders that did not take part, and why. */
+const leftOut = new Set<string>()
+
+interface Result {
+  load: Load
+  engine: EngineKind
+  figures: Figures[]
+}
+
+/** The loads that this run has for an engine; one that is chosen with `--engine` gets all. */
+function loadsFor(kind: EngineKind): Load[] {
+  return LOADS.filter(
+    load => groups.includes(load.group) && (values.engine !== undefined || load.engines.includes(kind))
+  ).map(load => (quick ? { ...load, requests: Math.max(load.concurrent, Math.ceil(load.requests / 4)) } : load))
+}
+
+async function measureLoads(kind: EngineKind): Promise<Result[]> {
+  const loads = loadsFor(kind)
+  if (loads.length === 0) return []
+  return await withServers(
+    home,
+    kind,
+    names,
+    async ({ contenders }) => {
+      progress(`${engineNames[kind]}: warming up …`)
+      const results: Result[] = []
+      const waysFor = (load: Load) => contenders.flatMap(contender => waysOf(contender, load))
+      await warmUp(waysFor({ ...loads[0]!, stream: false, tokens: 8 }), quick ? 200 : undefined)
+      for (const load of loads) {
+        progress(`${engineNames[kind]}: ${titleOf(load)} …`)
+        const figures = await compare(waysFor(load), load, rounds)
+        const result = { load, engine: kind, figures }
+        results.push(result)
+        print(
+          `${formatFigures(`${titleOf(load)}, ${rounds} rounds of ${load.requests} (${engineNames[kind]})`, figures)}\n`
+        )
+      }
+      return results
+    },
+    (name, why) => leftOut.add(`${name}: ${why}`)
+  )
+}
+
+async function measureAllStarts(): Promise<Row[]> {
   progress('Starts …')
   await withCorral(home, async () => {})
-  const start = await measureStarts(home, turns, values.quick ? 2 : 10)
-  const { coldLoads, engine, loads } = await withCorral(home, async corral => {
-    progress('Cold loads …')
-    const coldLoads = await measureColdLoads(corral, turns)
-    const engine = /llama\.cpp (\S+ \([^)]*\))/.exec(corral.log())?.[1] ?? 'unknown'
-    return { coldLoads, engine, loads: await measureLoads(corral) }
-  })
+  const start = await measureStarts(home, turns, quick ? 2 : 10)
+  progress('Cold loads …')
+  const coldLoads = await withCorral(home, corral => measureColdLoads(corral, turns))
   progress('Ten thousand models …')
-  const manyModels = await measureManyModels(home, 10_000, values.quick ? 1 : 3)
-  const head = [
-    `corral ${version}, ${new Date().toISOString()}${values.quick ? ', quick' : ''}`,
-    `${machine} before, llama.cpp ${engine} with ${ENGINE_THREADS} threads`,
-    '"direct" is the engine that corral started, asked at its own socket with the same work; ratios are the median of the rounds, speed against direct.'
-  ]
-  console.log([head.join('\n'), ...loads, formatPairs([...start, ...coldLoads, ...manyModels], '')].join('\n\n'))
+  return [...start, ...coldLoads, ...(await measureManyModels(home, 10_000, quick ? 1 : 3))]
+}
+
+function formatWarmth(rows: readonly Warmth[]): string {
+  const cells = rows.map(({ state, corral, pipe, ratio }) => [state, short(corral), short(pipe), formatEstimate(ratio)])
+  return `Processor time of a short answer, µs (${engineNames.burst})\n${formatTable(['', '>corral', '>pipe', '>ratio'], cells)}`
+}
+
+try {
+  const machine = describeMachine()
+  const date = new Date().toISOString()
+  print(
+    `corral ${version}, ${date}${quick ? ', quick' : ''}\n${machine} before, llama-server with ${ENGINE_THREADS} threads\n`
+  )
+  let warmth: Warmth[] = []
+  if (groups.includes('warmth')) {
+    progress('Cold and warm processes …')
+    warmth = await measureWarmth(use => withServers(home, 'burst', ['pipe', 'corral'], use), quick ? 2 : 6)
+    print(`${formatWarmth(warmth)}\n`)
+  }
+  const results: Result[] = []
+  for (const kind of engines) results.push(...(await measureLoads(kind)))
+  for (const each of leftOut) print(`Left out: ${each}.`)
+  const starts = groups.includes('starts') ? await measureAllStarts() : []
+  if (starts.length > 0) print(formatPairs(starts, ''))
+  if (values.json !== undefined) {
+    const report = {
+      corral: version,
+      date,
+      machine,
+      quick,
+      rounds,
+      leftOut: [...leftOut],
+      warmth,
+      results,
+      starts,
+      text: printed.join('\n').trim()
+    }
+    writeFileSync(values.json, `${JSON.stringify(report, null, 2)}\n`)
+  }
 } finally {
   rmSync(home, { recursive: true, force: true })
 }

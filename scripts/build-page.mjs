@@ -1,9 +1,10 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { basename, dirname, join } from 'node:path'
+import { basename, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
+import { noteInputs, root } from './inputs.mjs'
 
-const root = join(dirname(fileURLToPath(import.meta.url)), '..')
+export const FOLDER = join(root, 'dist', 'plugins', 'web', 'page')
 
 /**
  * Builds the page for browsers into dist: its files by names with hashes, each compressed in two ways, `files.json` with those
@@ -12,7 +13,7 @@ const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 export async function buildPage() {
   const { build } = await import('esbuild')
   const from = join(root, 'plugins', 'web', 'page')
-  const to = join(root, 'dist', 'plugins', 'web', 'page')
+  const to = FOLDER
   rmSync(to, { recursive: true, force: true })
   mkdirSync(to, { recursive: true })
   const { metafile, outputFiles } = await build({
@@ -53,6 +54,7 @@ export async function buildPage() {
     path => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? []
   )
   writeFileSync(join(to, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
+  noteInputs(to, [...Object.keys(metafile.inputs), 'plugins/web/page/index.html', 'scripts/build-page.mjs'])
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) await buildPage()

@@ -1,24 +1,25 @@
-import { spawnSync } from 'node:child_process'
 import { createRequire } from 'node:module'
-import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
-import { buildPage } from './build-page.mjs'
+import { dirname } from 'node:path'
 
-/** Compiles the TypeScript of this checkout into dist without checking types, and builds the page; ends the process when that fails. */
+/**
+ * Makes what corral is started from of this checkout, without checking types: its bundle and its page, as far as their
+ * sources have changed. Ends the process where the packages for it are not installed.
+ */
 export async function compile() {
-  const root = join(dirname(fileURLToPath(import.meta.url)), '..')
-  const typescript = typescriptFolder()
-  const { status } = spawnSync(process.execPath, [join(typescript, 'bin', 'tsc'), '-p', root, '--noCheck'], {
-    stdio: ['inherit', 2, 'inherit']
-  })
-  if (status !== 0) process.exit(status ?? 1)
-  await buildPage()
+  installedFolder('esbuild')
+  const [{ isUpToDate }, bundle, page] = await Promise.all([
+    import('./inputs.mjs'),
+    import('./bundle.mjs'),
+    import('./build-page.mjs')
+  ])
+  if (!isUpToDate(bundle.FOLDER)) await bundle.buildBundle()
+  if (!isUpToDate(page.FOLDER)) await page.buildPage()
 }
 
-/** The compiler's folder; ends the process where it is not installed. */
-export function typescriptFolder() {
+/** Where a package is; ends the process where it is not installed. */
+export function installedFolder(name) {
   try {
-    return dirname(createRequire(import.meta.url).resolve('typescript/package.json'))
+    return dirname(createRequire(import.meta.url).resolve(`${name}/package.json`))
   } catch (error) {
     if (error.code !== 'MODULE_NOT_FOUND') throw error
     process.stderr.write('error: This checkout is not ready. In its folder, run: npm ci\n')

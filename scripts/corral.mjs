@@ -2,9 +2,22 @@
 // The command `corral`: a file of its own, so that npm can link it before a checkout is compiled.
 import './node-version.mjs'
 import { existsSync } from 'node:fs'
+import module from 'node:module'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
 
 // Source maps slow down every start, and only stack traces need them.
 if (process.env.CORRAL_DEBUG) process.setSourceMapsEnabled(true)
-const main = new URL('../dist/command-line/main.js', import.meta.url)
+const main = new URL('../dist/bundle/main.js', import.meta.url)
 if (!existsSync(main)) await (await import('./compile.mjs')).compile()
+// What V8 makes of corral's files is kept for the next start, where Node.js can (22.8 and later). A folder of the user's own:
+// whoever writes there says what is run.
+module.enableCompileCache?.(join(cacheFolder(), 'corral', 'compiled'))
 await import(main.href)
+
+function cacheFolder() {
+  const { env, platform } = process
+  if (platform === 'win32') return env.LOCALAPPDATA ?? join(homedir(), 'AppData', 'Local')
+  if (platform === 'darwin') return join(homedir(), 'Library', 'Caches')
+  return env.XDG_CACHE_HOME || join(homedir(), '.cache')
+}

@@ -45,6 +45,8 @@ const ADVICE: Record<ErrorCode, string> = {
   session_not_found: 'The session has ended, or the request came by none. `GET /api/sessions` lists those there are.',
   conversation_not_found: 'The conversation was deleted, or belongs to another key.',
   member_not_found: '`GET /api/cluster` lists the members, `corral cluster status` too.',
+  copy_failed:
+    'A model could not be copied from one member to another. Send the request again: what has come is kept. `GET /api/cluster` says which members can be reached; `corral pull` at the member that lacks the model fetches it from its hub.',
   member_unreachable:
     'The member did not do what was asked of it. `GET /api/cluster` says why it cannot be reached, if so.',
   conversations_off: 'The page keeps conversations in browsers, unless `web.conversations` is `server`.',

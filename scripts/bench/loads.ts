@@ -1,171 +1,109 @@
-import { formatTable } from '../../command-line/output.ts'
-import {
-  type Client,
-  machineTicks,
-  median,
-  percentile,
-  processorTime,
-  type Request,
-  residentMemory,
-  short,
-  sum
-} from './measuring.ts'
+import type { EngineKind } from './benched-engines.ts'
+import { type Contender, ENGINE_ITSELF } from './benched-servers.ts'
+import type { Request } from './client.ts'
+import { MODEL } from './corral-server.ts'
 
-export const MODEL = 'corral/tiny-chat'
-const MESSAGES = [{ role: 'user', content: 'What is the capital of France?' }]
-/** All that decides the engine's work is said outright, so that each way gives it the same. */
-const SAMPLING = { temperature: 0, top_p: 0.9, top_k: 40, seed: -1, ignore_eos: true }
+/** What `--only` knows loads by. */
+export const LOAD_GROUPS = ['short', 'streams', 'many', 'bodies', 'turns', 'open'] as const
 
-/** One way to get the same answer. */
-interface Target {
-  name: string
-  client: Client
-  request(tokens: number): Request
-}
-
-/** The engine itself first: the others are compared with it. */
-function targets(engine: Client, key: string, gateway: Client, stream: boolean): Target[] {
-  const target = (name: string, client: Client, path: string, headers: Record<string, string> = {}): Target => {
-    const request = (max_tokens: number): Request => {
-      const sampling = { ...SAMPLING, max_tokens }
-      const body = {
-        model: MODEL,
-        messages: MESSAGES,
-        stream,
-        ...(path === '/api/chat' ? { options: sampling } : sampling)
-      }
-      return {
-        method: 'POST',
-        path,
-        headers: { 'content-type': 'application/json', ...headers },
-        body: JSON.stringify(body),
-        stream
-      }
-    }
-    return { name, client, request }
-  }
-  return [
-    target('direct', engine, '/v1/chat/completions', { authorization: `Bearer ${key}` }),
-    target('/v1', gateway, '/v1/chat/completions'),
-    target(stream ? '/api sse' : '/api', gateway, '/api/chat'),
-    ...(stream ? [target('/api ndjson', gateway, '/api/chat', { accept: 'application/x-ndjson' })] : [])
-  ]
-}
-
+/** Work that all contenders are given alike. */
 export interface Load {
-  name: string
+  group: (typeof LOAD_GROUPS)[number]
+  /** Before which it runs where none is chosen. */
+  engines: readonly EngineKind[]
   stream: boolean
-  /** Requests that run at the same time. */
+  /** Requests that run at the same time; with a rate, as many as it takes. */
   concurrent: number
-  /** Requests of each round and target. */
+  /** Requests that begin in each second, whether or not earlier ones are answered (an open loop). */
+  rate?: number
+  /** Requests of each round. */
   requests: number
   /** Tokens of each answer. */
   tokens: number
+  /** Bytes of the question, where it is a long one. */
+  bytes?: number
+  /** Messages of the conversation, where it has more than the question. */
+  turns?: number
 }
 
-interface Round {
-  seconds: number
-  events: number
-  /** Milliseconds until the first text; until the whole answer where it is not streamed. */
-  first: number[]
-  /** Milliseconds between two tokens. */
-  gaps: number[]
-  /** Microseconds of the gateway's processor time. */
-  gatewayTime: number
-  /** Memory of the gateway after the round, MiB. */
-  memory: number
-  /** Share of the machine that was busy, 0 to 1. */
-  busy: number
+const short = (concurrent: number, requests: number, engines: readonly EngineKind[]): Load => ({
+  ...{ group: 'short', engines, stream: false, concurrent, requests, tokens: 8 }
+})
+const streams = (concurrent: number, requests: number, tokens: number): Load => ({
+  ...{ group: 'streams', engines: ['real', 'burst'], stream: true, concurrent, requests, tokens }
+})
+const burst = (group: Load['group'], requests: number, more: Partial<Load>): Load => ({
+  ...{ group, engines: ['burst'], stream: false, concurrent: 4, requests, tokens: 8, ...more }
+})
+
+export const LOADS: readonly Load[] = [
+  short(1, 60, ['real', 'burst']),
+  short(4, 120, ['real']),
+  short(16, 240, ['real', 'burst']),
+  streams(1, 8, 256),
+  streams(4, 16, 256),
+  streams(16, 48, 128),
+  ...[1, 4, 16, 64, 256].map(
+    (concurrent): Load => ({
+      ...{ group: 'many', engines: ['paced'], stream: true, concurrent, requests: concurrent, tokens: 40 }
+    })
+  ),
+  ...[1000, 10_000, 100_000, 1_000_000].map(bytes => burst('bodies', bytes > 500_000 ? 20 : 60, { bytes })),
+  ...[2, 20, 200].map(turns => burst('turns', 60, { turns })),
+  ...[50, 100, 200].map(rate => burst('open', rate * 2, { rate, concurrent: 1 }))
+]
+
+const thousands = (value: number) => value.toLocaleString('en')
+
+export function titleOf({ stream, concurrent, rate, tokens, bytes, turns }: Load): string {
+  const parts = [
+    rate === undefined ? `${concurrent} at once` : `${rate} begun each second`,
+    `${tokens} tokens each`,
+    ...(bytes === undefined ? [] : [`questions of ${thousands(bytes)} bytes`]),
+    ...(turns === undefined ? [] : [`conversations of ${turns} messages`])
+  ]
+  return `${stream ? 'Streams' : 'Short answers'}: ${parts.join(', ')}`
 }
 
-async function runRound(target: Target, load: Load, gatewayPid: number): Promise<Round> {
-  const request = target.request(load.tokens)
-  const round: Round = { seconds: 0, events: 0, first: [], gaps: [], gatewayTime: 0, memory: 0, busy: 0 }
-  const machine = machineTicks()
-  const time = processorTime(gatewayPid)
-  const began = performance.now()
-  let left = load.requests
-  const worker = async () => {
-    while (left-- > 0) {
-      const outcome = await target.client.send(request)
-      if (outcome.status !== 200) throw new Error(`${target.name} answered ${outcome.status}: ${outcome.text}`)
-      if (load.stream && outcome.events < load.tokens / 2) {
-        throw new Error(`${target.name} sent ${outcome.events} events instead of ${load.tokens} or more`)
-      }
-      round.events += outcome.events
-      round.first.push(load.stream ? outcome.firstText : outcome.total)
-      for (let index = 1; index < outcome.times.length; index++) {
-        round.gaps.push(outcome.times[index]! - outcome.times[index - 1]!)
-      }
-    }
+const QUESTION = 'What is the capital of France?'
+const ANSWER = 'The capital of France is Paris, which lies on the river Seine in the north of the country.'
+
+function messagesOf({ bytes, turns = 1 }: Load): { role: string; content: string }[] {
+  const question = bytes === undefined ? QUESTION : QUESTION.padEnd(bytes, ' And that of Spain?')
+  // The last one is the user's.
+  return Array.from({ length: turns }, (_, index) =>
+    (turns - index) % 2 === 1 ? { role: 'user', content: question } : { role: 'assistant', content: ANSWER }
+  )
+}
+
+/** One way to get the same answer: a contender, and one of its APIs. */
+export interface Way {
+  name: string
+  contender: Contender
+  request: Request
+}
+
+/** All that decides the engine's work is said outright, so that each way gives it the same. */
+const SAMPLING = { temperature: 0, top_p: 0.9, top_k: 40, seed: -1, ignore_eos: true }
+
+/** The ways of a load through a contender: all have the hosted-chat API, corral has its native one too. */
+export function waysOf(contender: Contender, load: Load): Way[] {
+  const { stream } = load
+  const messages = messagesOf(load)
+  const way = (name: string, path: string, headers: Record<string, string> = {}): Way => {
+    const sampling = { ...SAMPLING, max_tokens: load.tokens }
+    const options = path === '/api/chat' ? { options: sampling } : sampling
+    const body = JSON.stringify({ model: MODEL, messages, stream, ...options })
+    const all = { 'content-type': 'application/json', ...contender.headers, ...headers }
+    return { name, contender, request: { method: 'POST', path, headers: all, body, stream } }
   }
-  await Promise.all(Array.from({ length: load.concurrent }, worker))
-  round.seconds = (performance.now() - began) / 1000
-  round.gatewayTime = processorTime(gatewayPid) - time
-  round.memory = residentMemory(gatewayPid)
-  const after = machineTicks()
-  round.busy = (after.busy - machine.busy) / Math.max(1, after.all - machine.all)
-  return round
-}
-
-/**
- * Puts the same load on all targets in turns (A B C, B C A, …), so that whatever else the machine does meets all alike.
- * @returns a table with a row for each target
- */
-export async function measureLoad(
-  { engine, key, gateway, gatewayPid }: { engine: Client; key: string; gateway: Client; gatewayPid: number },
-  load: Load,
-  rounds: number
-): Promise<string> {
-  const all = targets(engine, key, gateway, load.stream)
-  const results = new Map<Target, Round[]>(all.map(target => [target, []]))
-  // One round of each that does not count: compilers and caches warm up.
-  for (const target of all) await runRound(target, { ...load, requests: load.concurrent }, gatewayPid)
-  for (let round = 0; round < rounds; round++) {
-    for (let place = 0; place < all.length; place++) {
-      const target = all[(round + place) % all.length]!
-      results.get(target)!.push(await runRound(target, load, gatewayPid))
-    }
-  }
-  const head = load.stream
-    ? [
-        '',
-        '>tokens/s',
-        '>ratio',
-        '>first text p50',
-        '>p99',
-        '>added',
-        '>between p50',
-        '>p99',
-        '>µs/chunk',
-        '>MiB',
-        '>busy'
-      ]
-    : ['', '>requests/s', '>ratio', '>answer p50', '>p99', '>added', '>µs/request', '>MiB', '>busy']
-  const direct = results.get(all[0]!)!
-  const rows = all.map(target => [target.name, ...rowOf(load, results.get(target)!, direct)])
-  return `${load.name}: ${load.concurrent} at once, ${load.tokens} tokens each, ${rounds} rounds of ${load.requests} requests\n${formatTable(head, rows)}`
-}
-
-function rowOf(load: Load, rounds: Round[], direct: Round[]): string[] {
-  const requests = load.requests * rounds.length
-  const perSecond = requests / sum(rounds.map(round => round.seconds))
-  const first = rounds.flatMap(round => round.first)
-  const gaps = rounds.flatMap(round => round.gaps)
-  // The same amount of work in each round, so rates compare as times do.
-  const ratio = median(rounds.map((round, index) => direct[index]!.seconds / round.seconds))
-  const added = median(rounds.map((round, index) => median(round.first) - median(direct[index]!.first)))
-  const work = load.stream ? sum(rounds.map(round => round.events)) : requests
-  const itself = rounds === direct
+  const hosted = '/v1/chat/completions'
+  if (contender.name !== 'corral') return [way(contender.name, hosted)]
   return [
-    short(load.stream ? perSecond * load.tokens : perSecond),
-    itself ? '1' : ratio.toFixed(2),
-    `${short(median(first))} ms`,
-    short(percentile(first, 0.99)),
-    itself ? '' : `${added < 0 ? '' : '+'}${added.toFixed(2)}`,
-    ...(load.stream ? [`${short(median(gaps))} ms`, short(percentile(gaps, 0.99))] : []),
-    itself ? '' : short(sum(rounds.map(round => round.gatewayTime)) / work),
-    itself ? '' : short(Math.max(...rounds.map(round => round.memory))),
-    `${short(median(rounds.map(round => round.busy)) * 100)}%`
+    way('corral /v1', hosted),
+    way(stream ? 'corral /api sse' : 'corral /api', '/api/chat'),
+    ...(stream ? [way('corral /api ndjson', '/api/chat', { accept: 'application/x-ndjson' })] : [])
   ]
 }
+
+export const isDirect = ({ contender }: Way) => contender.name === ENGINE_ITSELF

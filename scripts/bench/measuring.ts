@@ -1,7 +1,6 @@
 import { execFileSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { cpus, loadavg, release, type as systemName, totalmem } from 'node:os'
-import { Agent } from 'undici'
 
 /** The machine in a line, with other people's work on it as it is now. */
 export function describeMachine(): string {
@@ -17,6 +16,30 @@ export function percentile(values: readonly number[], p: number): number {
 
 export function median(values: readonly number[]): number {
   return percentile(values, 0.5)
+}
+
+/** A median, and where it is by chance: the interval that has the true one in 95 of 100 cases, or more. */
+export interface Estimate {
+  median: number
+  low: number
+  high: number
+}
+
+/**
+ * By the order of the values alone, so that outliers of a busy machine do no harm. Fewer than six values are too few for
+ * 95 %: the interval is then all of them.
+ */
+export function estimate(values: readonly number[]): Estimate {
+  const sorted = Float64Array.from(values).sort()
+  const count = sorted.length
+  // How probable it is that at most `below` of the values are below the true median.
+  let below = -1
+  for (let share = 0, ways = 1; share + ways / 2 ** count <= 0.025; ways *= (count - below) / (below + 1)) {
+    share += ways / 2 ** count
+    below++
+  }
+  const at = Math.max(0, below)
+  return { median: median(values), low: sorted[at] ?? Number.NaN, high: sorted[count - 1 - at] ?? Number.NaN }
 }
 
 export function sum(values: readonly number[]): number {
@@ -44,6 +67,22 @@ export function processorTime(pid: number): number {
   return (Number(fields[11]) + Number(fields[12])) * MICROSECONDS_PER_TICK
 }
 
+/**
+ * The same to the nanosecond, of the threads that it has now: for differences over a few milliseconds, of processes whose
+ * threads stay.
+ */
+export function threadTime(pid: number): number {
+  let nanoseconds = 0
+  for (const thread of readdirSync(`/proc/${pid}/task`)) {
+    try {
+      nanoseconds += Number(readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ')[0])
+    } catch {
+      // It has ended since the list was read.
+    }
+  }
+  return nanoseconds / 1000
+}
+
 /** MiB of memory that a process has in RAM. */
 export function residentMemory(pid: number): number {
   const kilobytes = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]
@@ -66,94 +105,4 @@ export function machineTicks(): { busy: number; all: number } {
   const fields = readFileSync('/proc/stat', 'utf8').split('\n')[0]!.split(/\s+/).slice(1).map(Number)
   const all = fields.reduce((total, value) => total + value, 0)
   return { busy: all - fields[3]! - fields[4]!, all }
-}
-
-/** Where a request goes: corral, or an engine's own Unix socket. Both are asked by the same code. */
-export interface Place {
-  origin: string
-  socketPath?: string
-}
-
-export interface Request {
-  method: 'GET' | 'POST'
-  path: string
-  headers: Record<string, string>
-  body?: string
-  /** A streamed reply: times of its chunks are taken. Its connection serves no other request. */
-  stream: boolean
-}
-
-/** What came back. Times are milliseconds since the request was begun. */
-export interface Outcome {
-  status: number
-  /** Time of the first chunk with text of the answer. */
-  firstText: number
-  /** Times of the chunks with text, the first one included; one for each event, also where several came at once. */
-  times: number[]
-  /** Events and comments, of whatever kind. */
-  events: number
-  total: number
-  /** The reply, where it is not streamed. */
-  text: string
-}
-
-export interface Client {
-  send(request: Request): Promise<Outcome>
-  close(): Promise<void>
-}
-
-const LINE_FEED = 10
-const TEXT = '"content":"'
-const NO_TEXT = '"content":""'
-
-/** Lines of a stream: each event of NDJSON is one, and each of SSE has one that is not empty. */
-function eventsIn(chunk: Buffer): number {
-  let events = 0
-  for (let at = chunk.indexOf(LINE_FEED); at !== -1; at = chunk.indexOf(LINE_FEED, at + 1)) {
-    if (chunk[at - 1] !== LINE_FEED && at > 0) events++
-  }
-  return events
-}
-
-/** A small HTTP client that costs little processor time itself: it parses nothing but looks for the text of answers. */
-export function createClient({ origin, socketPath }: Place): Client {
-  const agent = new Agent({ connect: { socketPath }, pipelining: 1, headersTimeout: 0, bodyTimeout: 0 })
-  return {
-    send: ({ method, path, headers, body, stream }) =>
-      new Promise((resolve, reject) => {
-        const began = performance.now()
-        const outcome: Outcome = { status: 0, firstText: Number.NaN, times: [], events: 0, total: 0, text: '' }
-        const chunks: Buffer[] = []
-        agent.dispatch(
-          { origin, method, path, headers, body, reset: stream },
-          {
-            onRequestStart() {},
-            onResponseStart(_, status) {
-              outcome.status = status
-            },
-            onResponseData(_, chunk) {
-              if (!stream) {
-                chunks.push(chunk)
-                return
-              }
-              const now = performance.now() - began
-              const events = eventsIn(chunk)
-              outcome.events += events
-              if (Number.isNaN(outcome.firstText)) {
-                if (!chunk.includes(TEXT) || chunk.includes(NO_TEXT)) return
-                outcome.firstText = now
-              }
-              for (let event = 0; event < events; event++) outcome.times.push(now)
-            },
-            onResponseEnd() {
-              outcome.total = performance.now() - began
-              outcome.text = Buffer.concat(chunks).toString('utf8')
-              resolve(outcome)
-            },
-            onResponseError: (_, error) => reject(error)
-          }
-        )
-      }),
-    close: () => agent.close()
-  }
 }

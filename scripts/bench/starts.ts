@@ -1,38 +1,16 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { linkSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { availableParallelism, tmpdir } from 'node:os'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Corral, startCorral } from '../../test/support/corral.ts'
-import { MODEL } from './loads.ts'
-import { createClient, median, percentile, residentMemory, short, startOf } from './measuring.ts'
+import type { Corral } from '../../test/support/corral.ts'
+import { createClient } from './client.ts'
+import { MODEL, withCorral } from './corral-server.ts'
+import { median, percentile, residentMemory, short, startOf } from './measuring.ts'
 
 /** What was measured, and the result. */
 export type Row = [what: string, result: string]
-
-/**
- * Half of the cores: llama-server's threads wait for each other at every step, so with one for each core an engine that
- * shares them with a gateway and its clients is slowed down by luck, many times over.
- */
-export const ENGINE_THREADS = Math.max(1, Math.floor(availableParallelism() / 2))
-
-/** Runs `use` with a corral of its own, which is ended afterwards. */
-export async function withCorral<T>(home: string, use: (corral: Corral, startedIn: number) => Promise<T>): Promise<T> {
-  const endings: (() => unknown)[] = []
-  const began = Date.now()
-  const corral = await startCorral(
-    { teardown: (ending: () => unknown) => endings.push(ending) },
-    { home, threads: ENGINE_THREADS }
-  )
-  try {
-    // Its own word counts: whoever waits for it looks only now and then.
-    const listens = /"time":(\d+),"msg":"corral \S+ listens/.exec(corral.log())?.[1]
-    return await use(corral, Number(listens) - began)
-  } finally {
-    for (const ending of endings) await ending()
-  }
-}
 
 async function runEmptyNode(): Promise<number> {
   const began = performance.now()

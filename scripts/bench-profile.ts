@@ -1,0 +1,106 @@
+/**
+ * Where corral's processor time goes under a load, once it is warm: a CPU profile, and a table of the functions that take
+ * most themselves.
+ *
+ *     npm run bench:profile -- [--load short|streams|many|bodies|turns] [--way 'corral /v1'] [--top N]
+ *
+ * The profile is kept in .cache/profile; open it in https://www.speedscope.app, or in the developer tools of a browser.
+ */
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import type { Profiler } from 'node:inspector'
+import { tmpdir } from 'node:os'
+import { join, relative } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { parseArgs } from 'node:util'
+import { formatTable } from '../command-line/output.ts'
+import { packageRoot } from '../core/system/package-info.ts'
+import { until } from '../test/support/corral.ts'
+import { LOADS, titleOf, waysOf } from './bench/loads.ts'
+import { describeMachine } from './bench/measuring.ts'
+import { runRound } from './bench/rounds.ts'
+import { withServers } from './bench/servers.ts'
+import { warmUp } from './bench/warmth.ts'
+
+/** Milliseconds that are profiled at least. */
+const LEAST = 5000
+
+const { values } = parseArgs({
+  options: {
+    load: { type: 'string', default: 'short' },
+    way: { type: 'string', default: 'corral /v1' },
+    top: { type: 'string', default: '30' }
+  }
+})
+
+function usageError(text: string): never {
+  console.error(text)
+  process.exit(2)
+}
+
+/** Self time of each function, in microseconds, most first. */
+function selfTimes({ nodes, samples = [], timeDeltas = [] }: Profiler.Profile): [place: string, time: number][] {
+  const places = new Map(nodes.map(({ id, callFrame }) => [id, placeOf(callFrame)]))
+  const times = new Map<string, number>()
+  for (const [index, id] of samples.entries()) {
+    const place = places.get(id)!
+    times.set(place, (times.get(place) ?? 0) + (timeDeltas[index] ?? 0))
+  }
+  times.delete('(idle)')
+  return [...times].sort((a, b) => b[1] - a[1])
+}
+
+function placeOf({ functionName, url, lineNumber }: Profiler.Profile['nodes'][number]['callFrame']): string {
+  const name = functionName || '(anonymous)'
+  if (url === '') return name
+  const file = url.startsWith('file:') ? relative(packageRoot, fileURLToPath(url)) : url
+  return `${name} ${file}:${lineNumber + 1}`
+}
+
+const load = LOADS.findLast(({ group }) => group === values.load)
+if (!load)
+  usageError(`--load has no "${values.load}". There are: ${[...new Set(LOADS.map(each => each.group))].join(', ')}.`)
+const kind = load.engines.at(-1)!
+const folder = join(packageRoot, '.cache', 'profile')
+const file = join(folder, `${values.load}-${values.way.replace(/\W+/g, '-')}.cpuprofile`)
+mkdirSync(folder, { recursive: true })
+for (const old of [file, `${file}.started`]) rmSync(old, { force: true })
+const home = mkdtempSync(join(tmpdir(), 'corral-bench-'))
+const hook = pathToFileURL(join(packageRoot, 'dist', 'scripts', 'bench', 'profiler.js')).href
+process.env.BENCH_PROFILE = file
+process.env.NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ''} --import=${hook}`
+try {
+  console.log(`${titleOf(load)}, ${values.way} (${describeMachine()})`)
+  await withServers(home, kind, ['corral'], async ({ corral, contenders }) => {
+    const ways = contenders.flatMap(contender => waysOf(contender, load))
+    const way = ways.find(({ name }) => name === values.way)
+    if (!way) throw new Error(`--way has no "${values.way}". There are: ${ways.map(({ name }) => name).join(', ')}.`)
+    if (kind !== 'paced') await warmUp([way])
+    await runRound(way, load)
+    corral.process.kill('SIGURG')
+    await until('the profile begins', () => readable(`${file}.started`))
+    const began = performance.now()
+    let answers = 0
+    while (performance.now() - began < LEAST) answers += (await runRound(way, load)).answers
+    corral.process.kill('SIGURG')
+    await until('the profile is written', () => readable(file))
+    const times = selfTimes(JSON.parse(readFileSync(file, 'utf8')))
+    const all = times.reduce((sum, [, time]) => sum + time, 0)
+    const rows = times
+      .slice(0, Number(values.top))
+      .map(([place, time]) => [`${((100 * time) / all).toFixed(1)}%`, (time / answers).toFixed(1), place])
+    console.log(`${answers} answers, ${(all / answers).toFixed(0)} µs of its main thread for each\n`)
+    console.log(formatTable(['>self', '>µs/answer', 'function'], rows, Number.POSITIVE_INFINITY))
+    console.log(`\nThe profile: ${file}`)
+  })
+} finally {
+  rmSync(home, { recursive: true, force: true })
+}
+
+function readable(path: string): boolean {
+  try {
+    readFileSync(path)
+    return true
+  } catch {
+    return false
+  }
+}

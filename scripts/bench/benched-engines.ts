@@ -1,0 +1,45 @@
+import { chmodSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { packageRoot } from '../../core/system/package-info.ts'
+import { engineBuildFolder } from '../../test/support/engine-build.ts'
+
+/** What answers behind corral: llama-server, or a stand-in for it that calculates nothing. */
+export const ENGINES = ['real', 'burst', 'paced'] as const
+export type EngineKind = (typeof ENGINES)[number]
+
+/** Tokens a second in each stream of the paced one. */
+export const PACE = 20
+
+/**
+ * A folder for CORRAL_LLAMA_CPP whose llama-server is the stand-in when it is to load a model, and the real one when it is
+ * asked about itself.
+ */
+function standInBuild(kind: 'burst' | 'paced'): { folder: string; remove(): void } {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-bench-build-'))
+  // Its process is found by this name.
+  const node = join(folder, 'llama-server-node')
+  symlinkSync(process.execPath, node)
+  const program = join(packageRoot, 'dist', 'scripts', 'bench', 'stand-in-engine.js')
+  const server = join(folder, 'llama-server')
+  writeFileSync(
+    server,
+    `#!/bin/sh
+case " $* " in *" --model "*) exec '${node}' '${program}' ${kind === 'burst' ? 'burst' : PACE} "$@" ;; esac
+exec '${join(engineBuildFolder(), 'llama-server')}' "$@"
+`
+  )
+  chmodSync(server, 0o755)
+  return { folder, remove: () => rmSync(folder, { recursive: true, force: true }) }
+}
+
+/** Runs `use` with the folder of an engine's build, for CORRAL_LLAMA_CPP. */
+export async function withEngineBuild<T>(kind: EngineKind, use: (folder: string) => Promise<T>): Promise<T> {
+  if (kind === 'real') return await use(engineBuildFolder())
+  const build = standInBuild(kind)
+  try {
+    return await use(build.folder)
+  } finally {
+    build.remove()
+  }
+}

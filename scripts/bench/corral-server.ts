@@ -1,0 +1,34 @@
+import { availableParallelism } from 'node:os'
+import { type Corral, type CorralOptions, startCorral } from '../../test/support/corral.ts'
+
+export const MODEL = 'corral/tiny-chat'
+
+/**
+ * Half of the cores: llama-server's threads wait for each other at every step, so with one for each core an engine that
+ * shares them with a gateway and its clients is slowed down by luck, many times over.
+ */
+export const ENGINE_THREADS = Math.max(1, Math.floor(availableParallelism() / 2))
+
+/**
+ * Runs `use` with a corral of its own, which is ended afterwards.
+ * @param use gets the milliseconds from the start of its process until it listened too
+ */
+export async function withCorral<T>(
+  home: string,
+  use: (corral: Corral, startedIn: number) => Promise<T>,
+  options: CorralOptions = {}
+): Promise<T> {
+  const endings: (() => unknown)[] = []
+  const began = Date.now()
+  const corral = await startCorral(
+    { teardown: (ending: () => unknown) => endings.push(ending) },
+    { ...options, home, threads: ENGINE_THREADS }
+  )
+  try {
+    // Its own word counts: whoever waits for it looks only now and then.
+    const listens = /"time":(\d+),"msg":"corral \S+ listens/.exec(corral.log())?.[1]
+    return await use(corral, Number(listens) - began)
+  } finally {
+    for (const ending of endings) await ending()
+  }
+}

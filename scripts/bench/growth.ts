@@ -1,0 +1,231 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import pino from 'pino'
+import { modelKey, parseRequestedName } from '../../core/models/model-name.ts'
+import { chooseMember } from '../../plugins/cluster/placement/choose-member.ts'
+import { PrefixMemory } from '../../plugins/cluster/placement/prefix-memory.ts'
+import { createMetrics } from '../../plugins/metrics/metrics.ts'
+import { createKey } from '../../plugins/security/key-file.ts'
+import { openKeyStore } from '../../plugins/security/key-store.ts'
+import { createCatalog } from '../../plugins/storage/catalog.ts'
+import { ModelIndex } from '../../plugins/storage/model-index.ts'
+import { localCounters } from '../../plugins/usage/local-counters.ts'
+import { taken, UsageBooks } from '../../plugins/usage/usage-books.ts'
+import { clusterOf, digestsOf, MODEL, member, model, talk } from '../../test/cluster/placement/support.ts'
+import { machine } from '../../test/scheduler/support.ts'
+
+/** What a request has done, with so many of something around it. */
+export interface Operation {
+  name: string
+  /** What there are so many of. */
+  of: 'models' | 'keys' | 'requests' | 'members' | 'models and keys'
+  /** It grows with their number, and there are never more than some hundred (`limits` bounds the queue). */
+  most?: number
+  /** Makes all that is around it. @returns does it once; called again and again */
+  prepare(count: number, folder: string): Promise<() => unknown>
+}
+
+const log = pino({ level: 'silent' })
+
+function catalogWith(count: number) {
+  const index = new ModelIndex(() => {})
+  for (let at = 0; at < count; at++) {
+    const owner = `owner-${at % 100}`
+    const name = `model-${at}`
+    const revision = 'f16-1'
+    const variant = { label: 'F16', revision, format: 'gguf', origin: { kind: 'import', from: '/x' }, files: [] }
+    const metadata = { capabilities: ['completion'], hasTemplate: false }
+    const manifest = { version: 1, owner, name, default: 'F16', variants: [{ ...variant, metadata }] }
+    index.put(`${owner}/${name}`, `/models/${owner}/${name}`, manifest as never)
+  }
+  const storage = {
+    list: () => index.list().slice(),
+    variants: (name: Parameters<typeof modelKey>[0]) => index.variants(modelKey(name)),
+    namesakes: (name: string) => index.namesakes(name.toLowerCase())
+  }
+  return createCatalog(storage as Parameters<typeof createCatalog>[0], () => new Map(), log)
+}
+
+/** A key of a key file with so many. */
+async function keyAmong(count: number, folder: string) {
+  const path = join(folder, 'keys.json')
+  const { key } = await createKey(path, { name: 'key', role: 'user' })
+  const file = JSON.parse(readFileSync(path, 'utf8'))
+  const [entry] = file.keys
+  const others = Array.from({ length: count - 1 }, (_, at) => ({
+    ...entry,
+    id: `${at}`.padStart(entry.id.length, '0'),
+    name: `key-${at}`
+  }))
+  writeFileSync(path, JSON.stringify({ ...file, keys: [...others, entry] }))
+  return { path, key }
+}
+
+/** A request that was answered, as metrics read it. */
+const answered = (name: string, key: string) =>
+  ({
+    caller: { name: key },
+    routeOptions: { config: {} },
+    record: {
+      use: { surface: 'api-openai', operation: 'chat', model: name },
+      status: 200,
+      began: 0,
+      ended: 100,
+      waitBegan: 1,
+      leased: 2,
+      firstPiece: 10,
+      answered: 90,
+      overhead: 1,
+      tokens: { prompt: 10, cached: 0, completion: 10 }
+    }
+  }) as unknown as FastifyRequest
+
+/** Metrics look at requests only. */
+const NO_REPLY = {} as FastifyReply
+
+/** What a request has done; without `most` it must cost the same, however much of everything there is. */
+export const OPERATIONS: Operation[] = [
+  {
+    name: 'find a model by its name',
+    of: 'models',
+    async prepare(count) {
+      const catalog = catalogWith(count)
+      const name = parseRequestedName('owner-7/model-7')
+      return () => catalog.get(name)
+    }
+  },
+  {
+    name: 'find a model without its owner',
+    of: 'models',
+    async prepare(count) {
+      const catalog = catalogWith(count)
+      const name = parseRequestedName('model-7')
+      return () => catalog.get(name)
+    }
+  },
+  {
+    name: 'find a key of the key file',
+    of: 'keys',
+    async prepare(count, folder) {
+      const { path, key } = await keyAmong(count, folder)
+      const store = await openKeyStore(path, [], log)
+      store.close()
+      return () => store.find(key)
+    }
+  },
+  {
+    name: 'find a key of the configuration',
+    of: 'keys',
+    async prepare(count, folder) {
+      const keys = Array.from({ length: count }, (_, at) => `a long key of the configuration ${at}`)
+      const store = await openKeyStore(join(folder, 'none.json'), keys, log)
+      store.close()
+      return () => store.find(keys.at(-1)!)
+    }
+  },
+  {
+    name: 'count against the limits of a key and its use',
+    of: 'keys',
+    async prepare(count, folder) {
+      const books = new UsageBooks(folder, () => 30, log)
+      const counters = localCounters(books)
+      const one = taken({ requests: 1 })
+      const use = async (at: number) => {
+        const owner = `key:${at}`
+        books.add({ owner, name: owner }, 'a/b', one)
+        const budget = { kind: 'requests', limit: 1e9, owner } as const
+        await counters.add({ ...budget, name: 'requests_per_minute', window: 60 }, 1)
+        await counters.add({ ...budget, name: 'requests_per_day', window: 86_400 }, 1)
+      }
+      for (let at = 0; at < count; at++) await use(at)
+      await books.flush()
+      return () => use(count - 1)
+    }
+  },
+  {
+    name: 'a request ends, the next one begins, another comes',
+    of: 'requests',
+    most: 1000,
+    async prepare(count) {
+      const world = machine({ maxQueue: Number.POSITIVE_INFINITY, queuePerKey: Number.POSITIVE_INFINITY })
+      world.request(0)
+      world.send({ type: 'loaded', key: 'a', slots: 1, reserved: {} } as never)
+      let last = 0
+      while (last < count) world.request(++last, 'a', { turn: `client ${last % 10}` })
+      let running = 0
+      return () => {
+        const effects = world.send({ type: 'leave', id: running, key: 'a' })
+        const grant = effects.find(effect => effect.type === 'grant')
+        if (!grant) throw new Error('nothing was granted')
+        running = grant.id
+        world.request(++last, 'a', { turn: `client ${last % 10}` })
+      }
+    }
+  },
+  {
+    name: 'choose a member',
+    of: 'members',
+    async prepare(count) {
+      const cluster = clusterOf(...Array.from({ length: count }, (_, at) => member(`member-${at}`, model())))
+      const prefixes = new PrefixMemory()
+      const wanted = { model: MODEL, prompt: digestsOf(talk('What is the capital of France?')) }
+      return () => chooseMember(wanted, cluster, prefixes, 0)
+    }
+  },
+  {
+    name: 'count a request for /metrics',
+    of: 'models and keys',
+    prepare: async count => {
+      const metrics = metricsWith(count)
+      const request = answered('a/model-1', 'key-1')
+      return () => metrics.observe(request, NO_REPLY)
+    }
+  },
+  {
+    name: 'write /metrics',
+    of: 'models and keys',
+    prepare: async count => {
+      const metrics = metricsWith(count)
+      return () => metrics.text()
+    }
+  }
+]
+
+function metricsWith(count: number) {
+  const metrics = createMetrics({
+    scheduler: () => ({ engines: [], memory: { reserved: {}, budget: {} } }) as never,
+    pulls: () => [],
+    received: () => 0,
+    conversions: () => ({ running: 0, finished: 0, failed: 0 }) as never,
+    freeSpace: async () => 0
+  })
+  // At 10 as many series as there are at most, so that it is their bound that is looked at.
+  for (let at = 0; at < Math.max(count, 1000); at++) metrics.observe(answered(`a/model-${at}`, `key-${at}`), NO_REPLY)
+  return metrics
+}
+
+/** Microseconds of processor time that an operation takes with so many; the least of some rounds of about `budget` ms. */
+export async function timeOf(operation: Operation, count: number, budget: number, rounds: number): Promise<number> {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-growth-'))
+  try {
+    const run = await operation.prepare(count, folder)
+    const spent = async (times: number) => {
+      const before = process.cpuUsage()
+      for (let time = 0; time < times; time++) {
+        const done = run()
+        if (done instanceof Promise) await done
+      }
+      const { user, system } = process.cpuUsage(before)
+      return user + system
+    }
+    let times = 1
+    while ((await spent(times)) < budget * 200 && times < 1e6) times *= 2
+    let least = Number.POSITIVE_INFINITY
+    for (let round = 0; round < rounds; round++) least = Math.min(least, (await spent(times)) / times)
+    return least
+  } finally {
+    rmSync(folder, { recursive: true, force: true, maxRetries: 3 })
+  }
+}

@@ -1,0 +1,65 @@
+import type { Corral } from '../../test/support/corral.ts'
+import { type EngineKind, withEngineBuild } from './benched-engines.ts'
+import { type Contender, corralItself, direct, type EngineSocket, startPipe } from './benched-servers.ts'
+import { MODEL, withCorral } from './corral-server.ts'
+import { startOf } from './measuring.ts'
+import { PRODUCTS, startProduct } from './others.ts'
+
+/** Slots for all that run at once, so that it is streams and not queues that are compared. */
+const SLOTS: Record<EngineKind, number> = { real: 16, burst: 256, paced: 256 }
+
+export interface Servers {
+  corral: Corral
+  contenders: Contender[]
+}
+
+const starts: Record<
+  string,
+  (engine: EngineSocket & { pid: number }, corral: Corral) => Contender | Promise<Contender>
+> = {
+  direct,
+  pipe: startPipe,
+  corral: (_, corral) => corralItself(corral),
+  ...Object.fromEntries(
+    Object.keys(PRODUCTS).map(name => [name, (engine: EngineSocket & { pid: number }) => startProduct(name, engine)])
+  )
+}
+export const CONTENDERS = Object.keys(starts)
+
+/**
+ * Runs `use` with a fresh corral, its engine of this kind with the model loaded, and the contenders before that engine.
+ * @param leaveOut called for each contender that cannot take part
+ */
+export async function withServers<T>(
+  home: string,
+  kind: EngineKind,
+  names: readonly string[],
+  use: (servers: Servers) => Promise<T>,
+  leaveOut: (name: string, why: string) => void = () => {}
+): Promise<T> {
+  return await withEngineBuild(kind, build =>
+    withCorral(
+      home,
+      async corral => {
+        const options = { num_parallel: SLOTS[kind], num_ctx: 1024 }
+        const loaded = await corral.json('/api/load', { model: MODEL, options, keep_alive: -1 })
+        if (loaded.status !== 200) throw new Error(`The model was not loaded: ${JSON.stringify(loaded.body)}`)
+        const pid = corral.enginePids()[0]!
+        const { args, env } = startOf(pid)
+        const engine = { socketPath: args[args.indexOf('--host') + 1]!, key: env.LLAMA_API_KEY!, pid }
+        const contenders: Contender[] = []
+        try {
+          for (const name of names) {
+            const missing = PRODUCTS[name]?.missing(kind)
+            if (missing !== undefined) leaveOut(name, missing)
+            else contenders.push(await starts[name]!(engine, corral))
+          }
+          return await use({ corral, contenders })
+        } finally {
+          for (const contender of contenders) await contender.close()
+        }
+      },
+      { env: { CORRAL_LLAMA_CPP: build }, config: `limits:\n  num_parallel: ${SLOTS[kind]}` }
+    )
+  )
+}
