@@ -1,16 +1,19 @@
+import { existsSync } from 'node:fs'
 import { register } from 'node:module'
-import { join } from 'node:path'
-import { pathToFileURL } from 'node:url'
-import { packageRoot } from '../core/system/package-info.ts'
+
+/** `corral/plugin` of the corral that runs: beside this file where all of it is a bundle. */
+function pluginEntry(): string {
+  const bundled = new URL('./plugin.js', import.meta.url)
+  return (existsSync(bundled) ? bundled : new URL('../core/plugins/public-api.js', import.meta.url)).href
+}
 
 /**
- * A plugin that is installed beside `config.yaml` finds no package `corral` in its own folders. This gives it the entry
- * `corral/plugin` of the corral that loads it, so that classes such as CorralError are the same ones too.
+ * A plugin that is installed beside `config.yaml` finds no package `corral` in its own folders, or another one. This gives
+ * it the entry `corral/plugin` of the corral that loads it, so that classes such as CorralError are the same ones too.
  */
 const HOOK = `
-const parentURL = ${JSON.stringify(pathToFileURL(join(packageRoot, 'package.json')).href)}
-export const resolve = (specifier, context, next) =>
-  next(specifier, specifier === 'corral/plugin' ? { ...context, parentURL } : context)
+const answer = ${JSON.stringify({ url: pluginEntry(), format: 'module', shortCircuit: true })}
+export const resolve = (specifier, context, next) => specifier === 'corral/plugin' ? answer : next(specifier, context)
 `
 
 let registered = false

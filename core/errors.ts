@@ -63,6 +63,7 @@ export const ERROR_STATUS = {
   hub_unreachable: 502,
   checksum_mismatch: 502,
   member_unreachable: 502,
+  copy_failed: 502,
   queue_full: 503,
   hub_rate_limited: 503,
   runtime_missing: 503,
@@ -83,6 +84,7 @@ const RETRYABLE = new Set<ErrorCode>([
   'hub_rate_limited',
   'engine_crashed',
   'hub_unreachable',
+  'copy_failed',
   'draining'
 ])
 

@@ -1,4 +1,4 @@
-import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import type { FoundPlugin } from '../core/plugins/plugin.ts'
 import runtimes from '../runtimes/llama-cpp/index.ts'
 import llamaServer from '../runtimes/llama-server/index.ts'
 import remote from '../runtimes/remote/index.ts'
@@ -35,7 +35,7 @@ import web from './web/index.ts'
  * The plugins that come with corral, in the order of their sections in `config.yaml`. The order of their start follows
  * from what they need.
  */
-export const builtInPlugins: PluginDefinition[] = [
+export const builtInPlugins: FoundPlugin[] = [
   security,
   usage,
   storage,
@@ -67,4 +67,4 @@ export const builtInPlugins: PluginDefinition[] = [
   tracing,
   docs,
   web
-]
+].map(plugin => ({ ...plugin, builtIn: true }))

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import { expandPath } from '../../core/config/config-file.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
-import type { MemberRecord } from '../../core/contracts/native-records.ts'
+import type { MemberRecord, ReplicasRecord } from '../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { messageOf } from '../../core/errors.ts'
 import type { DrainState } from '../../plugins/api-native/readiness.ts'
@@ -137,8 +137,16 @@ Instead of --token-file, RAY_AUTH_TOKEN may hold the token.`
     .argument('<member>', 'its name')
     .option('--undo', 'let it get requests again')
     .action(async (member: string, { undo }: { undo?: boolean }) => {
-      await ask(context, undo ? 'DELETE' : 'POST', '/api/cluster/drain', { member }, { whenNone: 'fail' })
+      const method = undo ? 'DELETE' : 'POST'
+      const drained = await ask<{ by: 'member' | 'front'; member: MemberRecord }>(
+        context,
+        method,
+        '/api/cluster/drain',
+        { member },
+        { whenNone: 'fail' }
+      )
       printNote(undo ? `${member} gets requests again.` : `${member} gets no new requests; what it answers goes on.`)
+      if (!undo && drained.by === 'front') for (const note of drained.member.notes) printNote(note)
     })
 
   cluster
@@ -443,6 +451,17 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
   ])
   const titles = ['NODE', 'ADDRESS', 'MEMBER', '>STARTS', 'VERSION', 'FRONT', '>RUNNING', 'LLAMA.CPP']
   printText(`\n${formatTable(titles, rows)}`)
+  if (front?.replicas.length) {
+    const models = front.replicas.map(({ model, mode, loaded, loading, wanted, reason, failures }) => [
+      model,
+      mode,
+      String(loaded),
+      String(loading),
+      String(wanted),
+      [reason, ...failures.map(({ member, message }) => `${member}: ${message}`)].join(' ')
+    ])
+    printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'WHY'], models)}`)
+  }
   warnOf(status)
   if (!front) printNote('The server that answers for them does not run: corral serve')
   for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
@@ -452,7 +471,7 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
 }
 
 /** What the server here knows of its members. */
-type Front = { members: MemberRecord[]; sources: { name: string; fault?: string }[] }
+type Front = { members: MemberRecord[]; replicas: ReplicasRecord[]; sources: { name: string; fault?: string }[] }
 
 /** Undefined where no server runs. */
 async function frontOf(context: CommandContext): Promise<Front | undefined> {

@@ -20,6 +20,7 @@ import { ask, type ServerConnection, withServer } from '../server-connection.ts'
 
 interface PullOptions {
   as?: string
+  member?: string
   dryRun?: boolean
   detach?: boolean
   json?: boolean
@@ -31,6 +32,7 @@ export function definePull(program: Command, context: CommandContext): void {
     .description('download a model, or continue a download')
     .argument('<reference>', '[hf:|csghub:|modelscope:]owner/name[:variant][@revision], or an address')
     .option('--as <model>', 'owner/name to store it under', newModelArgument)
+    .option('--member <name>', 'the member of a cluster that gets it, from another member where one has it')
     .option('--dry-run', 'only show what would be downloaded, and whether disk and memory suffice')
     .option('--detach', 'let the running server download it, and do not wait for the end')
     .option('--json', 'with --dry-run: print the reply of POST /api/pull')
@@ -59,7 +61,11 @@ async function pull(context: CommandContext, reference: string, options: PullOpt
   const { dryRun, detach, json } = options
   if (json && !dryRun) throw new CommandFailure(EXIT.usage, '--json goes with --dry-run.')
   if (detach && dryRun) throw new CommandFailure(EXIT.usage, '--detach and --dry-run do not go together.')
-  const request = { model: reference, ...(options.as === undefined ? {} : { as: options.as }) }
+  if (options.member !== undefined && (dryRun || detach)) {
+    throw new CommandFailure(EXIT.usage, '--member does not go with --dry-run and --detach.')
+  }
+  const { as, member } = options
+  const request = { model: reference, ...(as !== undefined && { as }), ...(member !== undefined && { member }) }
   if (dryRun) {
     const plan = await ask<PlanReply>(context, 'POST', '/api/pull', { ...request, dry_run: true })
     if (json) printJson(plan)
@@ -93,6 +99,7 @@ const FINAL_CODES = ['pull_cancelled', 'model_deleted', 'shutting_down']
  */
 export async function pullWithProgress(client: ServerClient, reference: string, request: object): Promise<void> {
   const began = Date.now()
+  const isAtMember = 'member' in request
   const interrupted = interruption()
   // Ctrl-C ends the download before it ends the connection, which would leave it running for some seconds more.
   const calm = client.uninterrupted()
@@ -100,7 +107,8 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
   let left: Promise<string> | undefined
   const onInterrupt = () => {
     const whenTold = () => end.abort(interrupted.reason)
-    if (!progress) return whenTold()
+    // A member pauses it by itself some seconds later.
+    if (!progress || isAtMember) return whenTold()
     left = leave(calm, name, reference)
     void left.then(whenTold)
   }
@@ -111,7 +119,8 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
   interrupted.addEventListener('abort', onInterrupt)
   try {
     interrupted.throwIfAborted()
-    const events = calm.stream<PullEvent>('/api/pull', { ...request, stream: true }, { signal: end.signal })
+    const path = isAtMember ? '/api/cluster/pull' : '/api/pull'
+    const events = calm.stream<PullEvent>(path, { ...request, stream: true }, { signal: end.signal })
     for await (const event of events) {
       if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
       if (event.status === 'success') succeeded = true

@@ -14,7 +14,10 @@ export function countGenerated(engine: Engine, piece: readonly Delta[] | Buffer)
 }
 
 function deltasIn(deltas: readonly Delta[]): number {
-  return deltas.filter(({ content, thinking, toolCalls }) => content || thinking || toolCalls).length
+  let count = 0
+  for (const { content, thinking, toolCalls, tokens = 1 } of deltas)
+    if (content || thinking || toolCalls) count += tokens
+  return count
 }
 
 const EVENT = Buffer.from('data: {')

@@ -1,16 +1,20 @@
 import type { Delta, ToolCallPiece } from '../contracts/engines.ts'
 
+interface HostedChatMessage {
+  content?: string | null
+  reasoning_content?: string | null
+  tool_calls?: { index?: number; id?: string; function?: { name?: string; arguments?: string } }[]
+}
+
 /** What servers stream for `/v1/chat/completions` and `/v1/completions`: one choice in each event. */
 export interface HostedChatEvent {
   choices?: {
     index?: number
     text?: string
     finish_reason?: string | null
-    delta?: {
-      content?: string | null
-      reasoning_content?: string | null
-      tool_calls?: { index?: number; id?: string; function?: { name?: string; arguments?: string } }[]
-    }
+    delta?: HostedChatMessage
+    /** In the place of `delta` where the answer came in one piece. */
+    message?: HostedChatMessage
     logprobs?: { content?: Delta['logprobs'] | null } | null
   }[]
 }
@@ -18,7 +22,7 @@ export interface HostedChatEvent {
 /** An event of hosted chat as a delta. */
 export function deltaOf(event: HostedChatEvent): Delta {
   const choice = event.choices?.[0]
-  const message = choice?.delta
+  const message = choice?.delta ?? choice?.message
   const delta: Delta = {}
   if (choice?.index) delta.choice = choice.index
   const content = message?.content ?? choice?.text
@@ -35,9 +39,7 @@ export function finishOf(reason: string): NonNullable<Delta['finish']> {
   return reason === 'length' || reason === 'tool_calls' ? reason : 'stop'
 }
 
-type Message = NonNullable<NonNullable<HostedChatEvent['choices']>[number]['delta']>
-
-function pieceOf(call: NonNullable<Message['tool_calls']>[number]): ToolCallPiece {
+function pieceOf(call: NonNullable<HostedChatMessage['tool_calls']>[number]): ToolCallPiece {
   const { name, arguments: text = '' } = call.function ?? {}
   return { index: call.index ?? 0, ...(call.id && { id: call.id }), ...(name && { name }), arguments: text }
 }

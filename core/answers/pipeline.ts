@@ -56,6 +56,8 @@ export interface Question {
   variant: Model
   /** What happens to a conversation that is longer than the context. */
   overflow: OverflowPolicy
+  /** As `AnswerSink.whole`; `wholeAnswer` sets it. */
+  whole?: boolean
   /** Whether each delta should have `usage`. */
   countEach?: boolean
   /** Whether the surface says which text of `stop` ended the answer. */
@@ -76,7 +78,10 @@ export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | 
 }
 
 /** What a lease says of its caller. */
-type CallerLease = Pick<LeaseRequest, 'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped'>
+type CallerLease = Pick<
+  LeaseRequest,
+  'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onUnheededSchema'
+>
 
 /** How a surface writes one answer; made anew for each attempt. */
 export interface AnswerWriter {
@@ -105,7 +110,7 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
   open: (lease: Lease) => Taker | Promise<Taker>
 ): Promise<Taker> {
   const signal = clientSignal(reply)
-  const question = await bounded(deps, reply, asked, asked.variant)
+  const question = await bounded(deps, reply, { ...asked, whole: true }, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   reply.request.record.waitBegan = performance.now()
   return await deps.scheduler.withLease({ ...question.lease, ...callerLease(reply), signal }, async lease => {
@@ -138,6 +143,7 @@ export async function streamedAnswer(
     ...question.lease,
     ...callerLease(reply),
     signal,
+    ...(resumable && { resumable: true }),
     onProgress: progress => {
       stream.status = progressText(progress)
     }
@@ -247,7 +253,8 @@ export function callerLease(reply: FastifyReply): CallerLease {
     onClamped(options) {
       const clamped = Object.entries(options).map(([name, value]) => `${name}=${value}`)
       reply.header('x-corral-clamped', clamped.join(', '))
-    }
+    },
+    onUnheededSchema: pointers => void reply.header(UNHEEDED_SCHEMA, pointers)
   }
 }
 
@@ -317,11 +324,13 @@ async function beforeLease(
   const hooked = hookedRequest(deps, operation, body, lease, reply, signal)
   if (deps.hooks.hasRequestFilters()) await deps.hooks.request(hooked)
   const unenforced = deps.engines.providerOf(variant, 'chat')?.unenforced?.(body) ?? []
-  if (unenforced.length > 0) reply.header('x-corral-unheeded-schema', pointerList(unenforced))
+  if (unenforced.length > 0) reply.header(UNHEEDED_SCHEMA, pointerList(unenforced))
   return hooked
 }
 
-/** How many JSON pointers the header names, and how long one may be there: clients take headers of some 8 KiB. */
+/** The header that says what of a schema is not enforced. */
+export const UNHEEDED_SCHEMA = 'x-corral-unheeded-schema'
+/** How many JSON pointers it names, and how long one may be there: clients take headers of some 8 KiB. */
 const MOST_POINTERS = 10
 const LONGEST_POINTER = 200
 
@@ -369,7 +378,16 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   call: (request: EngineFields, sink: AnswerSink<Piece>) => Promise<void>,
   take: (piece: Piece) => Promise<void> | undefined
 ): Promise<void> {
-  const { countEach = false, stopText = false, native = false, overflow, check, controlled, used } = question
+  const {
+    whole = false,
+    countEach = false,
+    stopText = false,
+    native = false,
+    overflow,
+    check,
+    controlled,
+    used
+  } = question
   check?.(lease)
   let body = question.body!
   let dropped = 0
@@ -379,6 +397,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   tokens.choicesPerPrompt = typeof body.n === 'number' ? body.n : 1
   const sink: AnswerSink<Piece> = {
     signal: lease.signal,
+    whole,
     countEach,
     stopText,
     native,
@@ -393,7 +412,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
     take(piece: Piece) {
       if (!begun) {
         begun = true
-        record.firstPiece = performance.now()
+        record.firstPiece = performance.now() - sinceFirstToken(piece)
         if (dropped > 0) reportDropped(reply, dropped)
       }
       countGenerated(lease.engine, piece)
@@ -422,6 +441,13 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
     record.answered = performance.now()
     record.release()
   }
+}
+
+/** Milliseconds since the first token of what has come; of a whole answer the engine says how long it took. */
+function sinceFirstToken(piece: readonly Delta[] | Buffer): number {
+  if (Buffer.isBuffer(piece)) return 0
+  const [first] = piece
+  return first?.tokens === undefined ? 0 : (first.timing?.generation ?? 0)
 }
 
 function reportDropped(reply: FastifyReply, messages: number): void {

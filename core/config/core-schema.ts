@@ -214,6 +214,18 @@ export const ModelSettingsSchema = Type.Object(
     max_concurrent: Type.Optional(
       Type.Integer({ minimum: 1, description: 'Most requests that are answered at once; more wait' })
     ),
+    replicas: Type.Optional(
+      Type.Object(
+        {
+          min: Type.Optional(Type.Integer({ minimum: 0, description: 'So many members always have it in memory' })),
+          max: Type.Optional(Type.Integer({ minimum: 0, description: 'At most so many get it; 0 is no limit' }))
+        },
+        {
+          additionalProperties: false,
+          description: 'At how many members of a cluster it is in memory, in the place of what "cluster.replicas" says'
+        }
+      )
+    ),
     runtime: Type.Optional(
       Type.String({
         description: "llama.cpp build to run on: a kind (cpu, cuda-13, vulkan, …) or an installed build's id"
@@ -390,6 +402,7 @@ export const CoreConfigSchema = Type.Object(
             aliases: ['gpt-4o', 'my/helper'],
             groups: ['large'],
             max_concurrent: 2,
+            replicas: { min: 0, max: 3 },
             runtime: 'cpu',
             rpc: ['192.168.1.20:50052'],
             rpc_insecure: false,

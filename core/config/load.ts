@@ -147,6 +147,17 @@ function unknownParts(
   })
 }
 
+/** Numbers of replicas of which the least is more than the most. */
+function contradictions(models: CoreConfig['models'], origins: Readonly<Record<string, string>>): ConfigProblem[] {
+  return Object.entries(models).flatMap(([name, { replicas: { min = 0, max = 0 } = {} }]) => {
+    if (max === 0 || min <= max) return []
+    const setting = settingName(['models', name, 'replicas', 'max'])
+    return [
+      { where: origins[setting] ?? setting, setting, message: `${setting}: It is less than "min", which is ${min}.` }
+    ]
+  })
+}
+
 /** `over` on top of `under`: groups are merged setting by setting, anything else is replaced. */
 function merge(under: Values, over: Values): Values {
   const merged = { ...under }
@@ -203,6 +214,8 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   const pick = (wanted: boolean) =>
     Object.fromEntries(Object.entries(values).filter(([key]) => names.has(key) === wanted))
   const core = pick(false) as unknown as CoreConfig
+  const contradicting = contradictions(core.models, origins)
+  if (contradicting.length > 0) throw new ConfigError(contradicting)
   return freeze({
     core,
     sections: pick(true) as Record<string, Values>,

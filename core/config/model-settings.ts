@@ -54,6 +54,8 @@ export interface EffectiveSettings {
   groups: readonly string[]
   /** Most requests answered at once; undefined is as many as there are slots. */
   maxConcurrent: number | undefined
+  /** At how many members of a cluster it is in memory: what it says of that; a `max` of 0 is no limit. */
+  replicas: { min?: number; max?: number }
   overflow: OverflowPolicy
   /** What one request may ask for, where its key says nothing else. */
   bounds: RequestBounds
@@ -65,6 +67,9 @@ export interface EffectiveSettings {
 /** Settings of models, with what they were read from, which is frozen: each request needs them. */
 const known = new WeakMap<Model, Pick<CoreConfig, 'models' | 'defaults' | 'limits'> & { settings: EffectiveSettings }>()
 
+/** The settings of the variants that have neither a section nor defaults of their own: most of thousands. */
+let common: Parameters<typeof known.set>[1] | undefined
+
 /**
  * The settings of a variant: its tagged section over the bare one, over what it was made with, over `defaults`. Names
  * ignore case.
@@ -72,9 +77,15 @@ const known = new WeakMap<Model, Pick<CoreConfig, 'models' | 'defaults' | 'limit
 export function settingsFor({ models, defaults, limits }: CoreConfig, variant: Model): EffectiveSettings {
   const found = known.get(variant)
   if (found?.models === models && found.defaults === defaults && found.limits === limits) return found.settings
-  const settings = readSettings({ models, defaults, limits }, variant)
-  known.set(variant, { models, defaults, limits, settings })
-  return settings
+  const isCommon = variant.defaults?.options === undefined && sectionsOf({ models }, variant).length === 0
+  if (isCommon && common?.models === models && common.defaults === defaults && common.limits === limits) {
+    known.set(variant, common)
+    return common.settings
+  }
+  const now = { models, defaults, limits, settings: readSettings({ models, defaults, limits }, variant) }
+  known.set(variant, now)
+  if (isCommon) common = now
+  return now.settings
 }
 
 /**
@@ -100,6 +111,7 @@ export function readSettings(
     preload: section.preload ?? false,
     groups: groupsOf(section),
     maxConcurrent: section.max_concurrent,
+    replicas: Object.assign({}, ...sections.map(({ replicas }) => replicas)),
     overflow: layers.findLast(({ overflow }) => overflow)?.overflow ?? 'error',
     bounds: { ...config.limits, ...limits },
     budgets: limits,
@@ -107,13 +119,21 @@ export function readSettings(
   }
 }
 
+/** Sections by their names in lower case, for the sections as they are in force. */
+const named = new WeakMap<CoreConfig['models'], Map<string, ModelSettings>>()
+
 /** The sections of a variant under `models`: the bare name's, then that with the tag. */
 function sectionsOf({ models }: Pick<CoreConfig, 'models'>, { model, key }: Model): ModelSettings[] {
-  const names = Object.keys(models)
-  return [`${model.owner}/${model.name}`.toLowerCase(), key].flatMap(wanted => {
-    const name = names.find(each => each.toLowerCase() === wanted)
-    return name === undefined ? [] : [models[name]!]
-  })
+  let sections = named.get(models)
+  if (!sections) {
+    sections = new Map()
+    for (const [name, section] of Object.entries(models)) {
+      // Of two spellings the first one counts.
+      if (!sections.has(name.toLowerCase())) sections.set(name.toLowerCase(), section)
+    }
+    named.set(models, sections)
+  }
+  return [`${model.owner}/${model.name}`.toLowerCase(), key].flatMap(wanted => sections.get(wanted) ?? [])
 }
 
 /** A worker serves one engine at a time, so that models which share one share a group. */

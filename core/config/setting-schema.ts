@@ -60,16 +60,20 @@ function sectionSchema(definition: PluginDefinition): JsonSchema {
   }
 }
 
-function newAjv(): Ajv {
+/** @param proven whether the schemas are corral's own, at which a test has looked */
+function newAjv(proven: boolean): Ajv {
   const ajv = new Ajv({
     allErrors: true,
-    useDefaults: true,
     strictSchema: true,
     strictNumbers: true,
     strictTypes: false,
     strictTuples: false,
     strictRequired: false,
-    addUsedSchema: false
+    addUsedSchema: false,
+    // To make code shorter that runs once takes longer than it saves.
+    code: { optimize: false },
+    // The schema of schemas takes longer to compile than what a configuration usually has.
+    ...(proven && { meta: false, validateSchema: false })
   })
   ajv.addKeyword({ keyword: 'restart', schemaType: 'boolean' })
   ajv.addFormat('corral-duration', isDuration)
@@ -89,20 +93,93 @@ const unusableOptions = (name: string, error: unknown) =>
     error
   )
 
-function compile(root: JsonSchema, sections: Record<string, JsonSchema>): ValidateFunction {
-  try {
-    return newAjv().compile(root)
-  } catch (error) {
-    // Which plugin's it was shows when each section is compiled alone.
-    for (const [name, section] of Object.entries(sections)) {
-      try {
-        newAjv().compile({ type: 'object', properties: { [name]: section } })
-      } catch (cause) {
-        throw unusableOptions(name, cause)
-      }
-    }
-    throw error
+/** Gives the settings that are not there their defaults, in place. */
+function fillDefaults(schema: JsonSchema, value: unknown): void {
+  if (Array.isArray(value)) {
+    if (schema.items) for (const entry of value) fillDefaults(schema.items, entry)
+    return
   }
+  if (!isObject(value)) return
+  for (const [key, { default: given }] of Object.entries(schema.properties ?? {})) {
+    if (value[key] === undefined && given !== undefined) value[key] = structuredClone(given)
+  }
+  for (const [key, inner] of Object.entries(value)) {
+    const described = childSchema(schema, key)
+    if (described) fillDefaults(described, inner)
+  }
+}
+
+/** What is said of a group of settings beside its members, and does not limit them. */
+const SAID = new Set([
+  'type',
+  'additionalProperties',
+  'description',
+  'title',
+  'default',
+  'examples',
+  'restart',
+  'required'
+])
+
+/** Whether a group's members can be checked one by one: it demands nothing of them together. */
+function isLoose({ properties, ...group }: JsonSchema): boolean {
+  return (
+    properties !== undefined &&
+    group.additionalProperties === false &&
+    Object.keys(group).every(keyword => SAID.has(keyword)) &&
+    (group.required ?? []).every(name => properties[name]?.default !== undefined)
+  )
+}
+
+/**
+ * Checks the settings that are given, each by its part of the schema, which is compiled when it is first needed: all of it
+ * would take a sixth of the whole start, and most configurations have a few.
+ * @param unproven names of sections that may be unusable, which are compiled at once and checked as a whole
+ */
+function givenChecker(
+  root: JsonSchema,
+  unproven: ReadonlySet<string>
+): (given: Record<string, unknown>, filled: Record<string, unknown>) => ErrorObject[] {
+  const compiled = new Map<string, ValidateFunction>()
+  let proven: Ajv | undefined
+  const ajvFor = (place: string) => {
+    if (unproven.has(place.slice(1))) return newAjv(false)
+    proven ??= newAjv(true)
+    return proven
+  }
+  function member(group: JsonSchema, name: string, place: string): ValidateFunction {
+    const known = compiled.get(place)
+    if (known) return known
+    const properties = Object.hasOwn(group.properties!, name) ? { [name]: group.properties![name] } : {}
+    const validate = ajvFor(place).compile({ type: 'object', additionalProperties: false, properties })
+    compiled.set(place, validate)
+    return validate
+  }
+  for (const name of unproven) {
+    try {
+      member(root, name, `/${name}`)
+    } catch (error) {
+      throw unusableOptions(name, error)
+    }
+  }
+  function errorsIn(
+    group: JsonSchema,
+    given: Record<string, unknown>,
+    filled: Record<string, unknown>,
+    at: string
+  ): ErrorObject[] {
+    return Object.keys(given).flatMap(name => {
+      const place = `${at}/${name.replaceAll('~', '~0').replaceAll('/', '~1')}`
+      const [inner, value] = [given[name], filled[name]]
+      const schema = Object.hasOwn(group.properties!, name) ? group.properties![name]! : {}
+      const whole = at === '' && unproven.has(name)
+      if (!whole && isLoose(schema) && isObject(inner) && isObject(value)) return errorsIn(schema, inner, value, place)
+      const validate = member(group, name, place)
+      if (validate({ [name]: value })) return []
+      return validate.errors!.map(error => ({ ...error, instancePath: at + error.instancePath }))
+    })
+  }
+  return (given, filled) => errorsIn(root, given, filled, '')
 }
 
 export interface ConfigSchema {
@@ -146,10 +223,21 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
   }
   const core = complete(structuredClone(CoreConfigSchema) as unknown as JsonSchema, 'core')
   const root: JsonSchema = { ...core, properties: { ...core.properties, ...sections } }
-  const validate = compile(root, sections)
+  const unproven = definitions.filter(({ builtIn, fault }) => !builtIn && fault === undefined).map(({ name }) => name)
+  const errorsOf = givenChecker(root, new Set(unproven))
   return {
     root,
-    check: value => (validate(value) ? [] : [...(validate.errors ?? [])]),
+    check(values) {
+      if (!isObject(values)) {
+        const validate = newAjv(true).compile({ type: 'object' })
+        validate(values)
+        return [...(validate.errors ?? [])]
+      }
+      // Defaults of what comes with corral are right, as a test holds; those of others are looked at too.
+      const given = structuredClone(values)
+      fillDefaults(root, values)
+      return errorsOf({ ...given, ...Object.fromEntries(unproven.map(name => [name, values[name]])) }, values)
+    },
     engineOptions: new Set(definitions.flatMap(({ engineOptions = [] }) => engineOptions)),
     openModels(values) {
       const names = definitions.flatMap(definition => {

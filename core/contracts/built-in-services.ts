@@ -16,7 +16,7 @@ import type { ModelEvent, PullEvent } from './hooks.ts'
 import type { LeaseRequest } from './leases.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
-import type { LoadingRecord, MemberRecord, RunningRecord } from './native-records.ts'
+import type { LoadingRecord, MemberRecord, ReplicasRecord, RunningRecord } from './native-records.ts'
 import type { SchedulerStats } from './scheduler-stats.ts'
 import type { StateFeed, StateTopic } from './state-events.ts'
 import type { RunningTrial, TrialRequest, TrialSettings, Tunable } from './trials.ts'
@@ -74,6 +74,13 @@ export interface PullFailure extends Omit<PullEvent, 'size'> {
  * themselves, since these are the types that authors of plugins get.
  */
 
+declare module './storage.ts' {
+  interface Storage {
+    /** All variants of this format, without a look at the others. */
+    safetensors(): StoredVariant[]
+  }
+}
+
 declare module '../plugins/plugin.ts' {
   interface CoreSettings extends CoreConfig {}
 
@@ -115,11 +122,12 @@ declare module './hooks.ts' {
   }
 }
 
-/** What engines of other servers hold in memory, and these servers. */
+/** What engines of other servers hold in memory, these servers, and of which models more or fewer of them should. */
 export interface Elsewhere {
   running: readonly RunningRecord[]
   loading: readonly LoadingRecord[]
   members: readonly MemberRecord[]
+  replicas: readonly ReplicasRecord[]
 }
 
 declare module './models.ts' {

@@ -27,7 +27,7 @@ export interface MemberSource {
     changed(members: readonly KnownMember[]): void
     fault(reason: string | undefined): void
   }): () => Promise<void> | void
-  /** Where it can add machines: how many members there should be at least. */
+  /** Where it can add machines: how many of its members there should be at least. Fewer are wanted again later. */
   want?(members: number): void
 }
 

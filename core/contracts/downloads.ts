@@ -1,7 +1,8 @@
 import type { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { Caller } from './callers.ts'
-import type { HubRepository } from './hubs.ts'
+import type { FileLocation, HubRepository } from './hubs.ts'
+import type { ModelDefaults, Origin } from './models.ts'
 import type { PlanReply, PullReply, SearchReply } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
@@ -50,6 +51,9 @@ export interface PullPlan extends Omit<PlanReply, 'model' | 'repository' | 'file
   files: PlannedDownload[]
   /** The name of Ollama's library that was asked for, with its tag. */
   libraryName?: string
+  /** What is recorded as its origin, and what was set for it, where the files come from another server that has the model. */
+  origin?: Origin
+  defaults?: ModelDefaults
   /** It was made by the private socket: the addresses that were asked for may be private ones. */
   isLocal: boolean
 }
@@ -76,7 +80,21 @@ export interface Pull {
   watch(onEvent: OnPullEvent, signal: AbortSignal, onWaiting?: () => void): Promise<StoredVariant>
 }
 
+/** Other servers that may have the files of a pull. They are asked before its hub. */
+export interface FileMirror {
+  /**
+   * Where a file of this very content can be had. Called again for the same file when that stops working, or was
+   * something else; undefined where no other server has it: its hub is asked from then on.
+   */
+  locate(plan: PullPlan, file: PlannedDownload, signal: AbortSignal): Promise<FileLocation | undefined>
+}
+
 declare module './hubs.ts' {
+  interface FileLocation {
+    /** For certificates of an authority that only the settings name (PEM), or made out to another name. */
+    tls?: { ca?: string; servername?: string }
+  }
+
   interface Downloads {
     /**
      * Plans what a pull would download, by requests to the hub.
@@ -95,6 +113,7 @@ declare module './hubs.ts' {
      * @throws CorralError `insufficient_storage`, `rate_limited`
      */
     pull(plan: PullPlan, options: { detached: boolean; caller: PullCaller }): Promise<Pull | undefined>
+    addMirror(mirror: FileMirror): void
     /** All unfinished pulls, oldest first. */
     list(): PullRecord[]
     /** Bytes of files that pulls got since the start, those included that another model had on the disk. */

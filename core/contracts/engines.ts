@@ -63,6 +63,8 @@ export interface Delta {
   logprobs?: TokenProbability[]
   /** Why the choice ended; given once for each choice, with its last delta. */
   finish?: 'stop' | 'length' | 'tool_calls'
+  /** How many tokens its text has, where these are several. */
+  tokens?: number
   /** The text of `stop` that ended the choice. */
   stopSequence?: string
   /** Tokens of the choice so far; at least the last delta has it where the engine counts. */
@@ -96,6 +98,8 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly stopText?: boolean
   /** Whether `native` is wanted. */
   readonly native?: boolean
+  /** Whether nothing is passed on before the answer is complete, so that it may come in one delta. */
+  readonly whole?: boolean
   /**
    * The owner of the prompt (`Caller.owner`); the server itself where absent. An engine must not let one owner find out,
    * by token counts or by timing, what another one has asked.

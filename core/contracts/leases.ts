@@ -15,6 +15,11 @@ export interface LeaseRequest extends Waiting {
   bounds?: Partial<RequestBounds> | undefined
   /** Called at once where options of the request are over their bounds, with what holds instead. */
   onClamped?: (clamped: Partial<LoadOptions>) => void
+  /**
+   * Called before the answer begins where a server elsewhere answers: what of the request's schema is not enforced there,
+   * as the reply's header lists it.
+   */
+  onUnheededSchema?: (pointers: string) => void
   mode?: EngineMode
   /** The model is to be loaded and nothing more: no slot is taken. */
   loadOnly?: boolean
@@ -22,6 +27,8 @@ export interface LeaseRequest extends Waiting {
   slots?: number
   /** Only what the request itself gives. */
   options: Partial<LoadOptions>
+  /** The client wants its stream to survive: where the engine is a server elsewhere that is lost, another one goes on. */
+  resumable?: boolean
   /** Milliseconds; negative is for ever, 0 unloads once nothing runs; absent leaves what holds. */
   keepAlive?: number
   signal: AbortSignal

@@ -88,7 +88,10 @@ export interface BroughtModel {
 export interface ModelSource {
   /** The plugin's; unique among sources. */
   readonly name: string
-  /** The models that there are now. Asked often, so that it must answer from memory, with the same objects. */
+  /**
+   * The models that there are now. Asked often, so that it must answer from memory, with the same objects. A list that is
+   * frozen is looked at once: give the same one for as long as nothing changes.
+   */
   models(): readonly BroughtModel[]
 }
 

@@ -171,8 +171,8 @@ export const LoadingModelSchema = Type.Object(
     ...names,
     format: ModelFormat,
     mode,
-    state: Type.Enum(['queued', 'waiting', 'converting', 'loading', 'draining', 'stopping'], {
-      description: 'waiting: for room that other models hold'
+    state: Type.Enum(['queued', 'waiting', 'copying', 'converting', 'loading', 'draining', 'stopping'], {
+      description: 'waiting: for room that other models hold; copying: from another member of a cluster'
     }),
     status: Type.Optional(Type.String({ description: 'What is being done, such as "loading 42%"' })),
     progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
@@ -192,47 +192,6 @@ export const PoolSchema = Type.Object(
   { ...loose, title: 'MemoryPool' }
 )
 export type PoolRecord = Static<typeof PoolSchema>
-
-export const MemberSchema = Type.Object(
-  {
-    name: Type.String(),
-    url: Type.String({ description: 'Its address' }),
-    source: Type.String({ description: 'How it is known: config.yaml, dns, or what a plugin is called' }),
-    state: Type.Enum(['up', 'draining', 'away'], {
-      description: 'Requests go to those that are up; away: it cannot be reached, or does not answer as a member'
-    }),
-    reason: Type.Optional(Type.String({ description: 'Why it is away, and what to do about it' })),
-    notes: Type.Array(Type.String(), { description: 'What is worth knowing, such as that it has another version' }),
-    since: Time('Since when it is in this state'),
-    version: Type.Optional(Type.String({ description: "corral's" })),
-    build: Type.Optional(Type.String({ description: 'Id of the llama.cpp build that new engines run on there' })),
-    models: Type.Array(Type.String(), { description: 'Models on its disk that requests here can name' }),
-    loaded: Type.Array(Type.String(), { description: 'Those that are in its memory' }),
-    slots: Type.Integer({ minimum: 0, description: 'Requests that its engines answer at once' }),
-    running: Type.Integer({ minimum: 0, description: 'Requests that are answered there, whoever sent them' }),
-    queued: Type.Integer({ minimum: 0, description: 'Requests that wait there' }),
-    sent: Type.Integer({ minimum: 0, description: 'Of both: those that this server has sent' }),
-    memory: Type.Array(PoolSchema)
-  },
-  { ...loose, title: 'Member', description: 'A server that answers for this one' }
-)
-export type MemberRecord = Static<typeof MemberSchema>
-
-export const ImportedSchema = Type.Object(
-  {
-    status: Type.Literal('success'),
-    model: LocalModelSchema,
-    linked: Type.Optional(Type.Boolean({ description: 'Its weights were not copied' }))
-  },
-  { ...loose, title: 'ImportedModel' }
-)
-export type ImportedReply = Static<typeof ImportedSchema>
-
-export const ConvertedSchema = Type.Object(
-  { status: Type.Literal('success'), model: Type.String(), ...ConversionRecordSchema.properties },
-  { ...loose, title: 'ConvertedModel' }
-)
-export type ConvertedReply = Static<typeof ConvertedSchema>
 
 const FileProgressSchema = Type.Object({ path: Type.String(), completed: Bytes(), total: Bytes() }, loose)
 
@@ -256,6 +215,74 @@ export const PullSchema = Type.Object(
   { ...loose, title: 'Pull' }
 )
 export type PullReply = Static<typeof PullSchema>
+
+export const MemberSchema = Type.Object(
+  {
+    name: Type.String(),
+    url: Type.String({ description: 'Its address' }),
+    source: Type.String({ description: 'How it is known: config.yaml, dns, or what a plugin is called' }),
+    state: Type.Enum(['up', 'draining', 'away'], {
+      description: 'Requests go to those that are up; away: it cannot be reached, or does not answer as a member'
+    }),
+    reason: Type.Optional(Type.String({ description: 'Why it is away, and what to do about it' })),
+    notes: Type.Array(Type.String(), { description: 'What is worth knowing, such as that it has another version' }),
+    since: Time('Since when it is in this state'),
+    version: Type.Optional(Type.String({ description: "corral's" })),
+    build: Type.Optional(Type.String({ description: 'Id of the llama.cpp build that new engines run on there' })),
+    models: Type.Array(Type.String(), { description: 'Models on its disk that requests here can name' }),
+    loaded: Type.Array(Type.String(), { description: 'Those that are in its memory' }),
+    slots: Type.Integer({ minimum: 0, description: 'Requests that its engines answer at once' }),
+    running: Type.Integer({ minimum: 0, description: 'Requests that are answered there, whoever sent them' }),
+    queued: Type.Integer({ minimum: 0, description: 'Requests that wait there' }),
+    sent: Type.Integer({ minimum: 0, description: 'Of both: those that this server has sent' }),
+    pulls: Type.Optional(
+      Type.Array(PullSchema, { description: 'Models on their way to it, from other members too; absent where unknown' })
+    ),
+    memory: Type.Array(PoolSchema)
+  },
+  { ...loose, title: 'Member', description: 'A server that answers for this one' }
+)
+export type MemberRecord = Static<typeof MemberSchema>
+
+const replicaCount = (description: string) => Type.Integer({ minimum: 0, description })
+
+export const ReplicasSchema = Type.Object(
+  {
+    model: Type.String({ description: 'As in GET /api/tags' }),
+    mode,
+    wanted: replicaCount('Members that should have it in memory now'),
+    loaded: replicaCount('Members that have it'),
+    loading: replicaCount('Members that load it'),
+    min: replicaCount('So many always have it; `replicas` of the configuration'),
+    max: Type.Optional(replicaCount('At most so many are made; absent where there is no limit')),
+    reason: Type.String({ description: 'Why so many are wanted, and what is in the way where there are fewer' }),
+    failures: Type.Array(
+      Type.Object(
+        { member: Type.String(), message: Type.String(), retry_at: Time('Before that it is not tried there again') },
+        loose
+      ),
+      { description: 'Members that could not load it' }
+    )
+  },
+  { ...loose, title: 'Replicas', description: 'At how many members a model is in memory, and should be' }
+)
+export type ReplicasRecord = Static<typeof ReplicasSchema>
+
+export const ImportedSchema = Type.Object(
+  {
+    status: Type.Literal('success'),
+    model: LocalModelSchema,
+    linked: Type.Optional(Type.Boolean({ description: 'Its weights were not copied' }))
+  },
+  { ...loose, title: 'ImportedModel' }
+)
+export type ImportedReply = Static<typeof ImportedSchema>
+
+export const ConvertedSchema = Type.Object(
+  { status: Type.Literal('success'), model: Type.String(), ...ConversionRecordSchema.properties },
+  { ...loose, title: 'ConvertedModel' }
+)
+export type ConvertedReply = Static<typeof ConvertedSchema>
 
 const room = Type.Object({ required: Bytes(), available: Bytes(), fits: Type.Boolean() }, loose)
 

@@ -7,6 +7,7 @@ import {
   MemberSchema,
   PoolSchema,
   PullSchema,
+  ReplicasSchema,
   RunningModelSchema,
   Time
 } from './native-records.ts'
@@ -116,7 +117,8 @@ export const STATE_TOPICS = {
   memory: { key: 'the pool', value: PoolSchema },
   gpu: { key: 'its id, as in GET /api/runtimes', value: GpuStateSchema },
   build: { key: '"build"', value: BuildStateSchema },
-  member: { key: 'its name', value: MemberSchema }
+  member: { key: 'its name', value: MemberSchema },
+  replicas: { key: 'opaque; `model` is the name of the model', value: ReplicasSchema }
 } as const
 export type StateTopic = keyof typeof STATE_TOPICS
 export type StateValue<Topic extends StateTopic = StateTopic> = Static<(typeof STATE_TOPICS)[Topic]['value']>

@@ -84,7 +84,8 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
     // Before anything looks at the path.
     rewriteUrl: ({ url }) => withSingleSlashes(url!),
-    ajv: { customOptions: VALIDATION_OPTIONS },
+    // Schemas of outside plugins are checked when they are registered; the schema of schemas would hold up the first request.
+    ajv: { customOptions: { ...VALIDATION_OPTIONS, meta: false, validateSchema: false } },
     schemaController: {
       compilersFactory: {
         buildValidator: compileOnDemand,
@@ -189,7 +190,7 @@ function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
     if (methods.length === 1 && methods[0] === 'OPTIONS') return
     const source = options.url
       .replace(/[.+?^${}()|[\]\\]/g, '\\$&')
-      .replace(/:[A-Za-z_]+/g, '[^/]+')
+      .replace(/:\w+/g, '[^/]+')
       .replace(/\*/g, '.+')
     routes.push({ pattern: new RegExp(`^${source}/?$`), methods, options })
   })

@@ -12,6 +12,7 @@ export function acceptAnyBodyAsJson(app: FastifyInstance, mostLevels: () => numb
   const parse = app.getDefaultJsonParser('remove', 'remove')
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', { parseAs: 'string' }, (request, body, done) => {
+    request.record.received = performance.now()
     const text = body as string
     const depth = mostLevels()
     const take = (excess: JsonExcess | undefined) => {

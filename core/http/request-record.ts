@@ -37,6 +37,8 @@ export const CLIENT_LEFT = 499
  */
 export class RequestRecord {
   readonly began = performance.now()
+  /** When its JSON body had come whole; absent where it has none. */
+  received: number | undefined
   ended = Number.NaN
   /** Status code of the reply, `CLIENT_LEFT`, or that of the failure which ended its stream. */
   status = 0
@@ -76,9 +78,13 @@ export class RequestRecord {
     if (this.#open === 0) this.#whenComplete()
   }
 
-  /** Milliseconds that corral itself took: all but the wait for an engine and the engine's work. */
+  /**
+   * Milliseconds that corral itself took: all but what the client took to send its body, the wait for an engine and the
+   * engine's work. What corral does with an answer while the engine still works on it is not in it.
+   */
   get overhead(): number {
-    const { began, ended, waitBegan, leased } = this
+    const { ended, waitBegan, leased } = this
+    const began = this.received ?? this.began
     // Where the client has left, the engine may have gone on for a moment.
     const answered = Math.min(this.answered ?? ended, ended)
     const waited = waitBegan === undefined ? 0 : (leased ?? ended) - waitBegan

@@ -6,6 +6,13 @@ import type { Role } from './roles.ts'
 /** How a surface words its errors, for the API document. */
 export type ErrorShape = (codes: readonly ErrorCode[]) => TSchema
 
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The replies of the route, errors among them, as `schema.response` has them: only the API document needs them. */
+    replies?: () => Record<string, ResponseSchema | TSchema>
+  }
+}
+
 /** A reply as Fastify's `schema.response` and the API document take it. */
 export interface ResponseSchema {
   description: string
@@ -130,16 +137,15 @@ export const routesWith =
   (shape: ErrorShape) =>
   <Route extends RouteSchema>(tag: string, operationId: string, summary: string, route: Route) => {
     const { errors = [], response, role = 'user', audited, ...more } = route
-    const refusals = errorResponses(shape, errors, { body: more.body !== undefined, role })
+    const refusals = () => errorResponses(shape, errors, { body: more.body !== undefined, role })
     return {
-      config: { role, ...(audited !== undefined && { audited }) },
+      config: { role, ...(audited !== undefined && { audited }), replies: () => ({ ...response, ...refusals() }) },
       schema: {
         summary,
         tags: [tag],
         operationId,
         ...(role === 'anyone' && { security: [] }),
-        ...more,
-        response: { ...response, ...refusals }
+        ...more
       }
     }
   }

@@ -123,6 +123,8 @@ export interface PluginDefinition<Options extends TObject = TObject> {
 
 /** A plugin as it was found. */
 export interface FoundPlugin extends PluginDefinition {
+  /** It comes with corral: the tests have looked at the schema of its options. */
+  builtIn?: boolean
   /** File that it was loaded from; absent for those that come with corral. */
   path?: string
   /** Why an optional plugin cannot take part, where that shows before it is set up. */

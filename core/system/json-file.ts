@@ -62,12 +62,13 @@ function absent(error: unknown): undefined {
  * Writes a JSON file, whole or not at all, so that it outlives a crash at any moment. Its folder is made where it is
  * missing.
  * @param pretty for files that people read too
+ * @param fsync false for what is of no use after the machine has lost its power: waiting for the disk takes longest
  */
 export async function writeJsonFile(
   path: string,
   value: unknown,
-  { mode, pretty = false }: { mode?: number; pretty?: boolean } = {}
+  { mode, pretty = false, fsync = true }: { mode?: number; pretty?: boolean; fsync?: boolean } = {}
 ): Promise<void> {
   await mkdir(dirname(path), { recursive: true })
-  await writeFileAtomic(path, `${JSON.stringify(value, undefined, pretty ? 2 : undefined)}\n`, { mode })
+  await writeFileAtomic(path, `${JSON.stringify(value, undefined, pretty ? 2 : undefined)}\n`, { mode, fsync })
 }

@@ -1,10 +1,12 @@
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
+/** Of the nearest package.json above this module, which may have been joined with others into one file. */
 function findPackageRoot(): string {
-  // This module runs from dist/core/system; the package's own files (assets, package.json) are three folders up.
-  return join(dirname(fileURLToPath(import.meta.url)), '..', '..', '..')
+  let folder = dirname(fileURLToPath(import.meta.url))
+  while (!existsSync(join(folder, 'package.json'))) folder = dirname(folder)
+  return folder
 }
 
 /** The folder of corral's package.json: shipped files that are not code are found from here. */

@@ -25,6 +25,7 @@ import {
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
+import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../core/http/list-body.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 import {
   FILE_ERRORS,
@@ -98,19 +99,45 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     }
 
     const tags = nativeRoute('Models', 'listLocalModels', 'List the models on disk', {
+      headers: LIST_HEADERS,
       response: {
-        200: json('One record for each variant', Loose({ models: Type.Array(LocalModelSchema) }))
+        200: json('One record for each variant', Loose({ models: Type.Array(LocalModelSchema) })),
+        304: NOT_MODIFIED
       }
     })
-    app.get('/tags', tags, async ({ caller }) => {
+    const body = new ListBody()
+    app.get('/tags', tags, async ({ caller }, reply) => {
       const models = catalogFor(catalog, caller)
+      const all = models.list()
       const aliases = models.aliases()
       const names = new Map<string, string[]>()
-      for (const { alias, model } of aliases) names.set(model.key, [...(names.get(model.key) ?? []), alias])
+      for (const { alias, model } of aliases) {
+        const own = names.get(model.key)
+        if (own) own.push(alias)
+        else names.set(model.key, [alias])
+      }
+      const recordOf = (model: Model, alias?: string) =>
+        alias === undefined ? localRecord(model, naming, names.get(model.key)) : aliasRecord({ alias, model }, naming)
+      if (caller.models === undefined) {
+        return body.send(reply, all, aliases, {
+          head: '{"models":[',
+          tail: ']}',
+          followNames: true,
+          factOf(model) {
+            const shown = naming.shown(model)
+            const own = names.get(model.key)
+            return own ? `${shown} ${own.join(' ')}` : shown
+          },
+          textOf(model, alias) {
+            const record = recordOf(model, alias)
+            return record && JSON.stringify(record)
+          }
+        })
+      }
       return {
         models: [
-          ...models.list().map(variant => localRecord(variant, naming, names.get(variant.key))),
-          ...aliases.flatMap(each => aliasRecord(each, naming) ?? [])
+          ...all.map(model => recordOf(model)),
+          ...aliases.flatMap(({ alias, model }) => recordOf(model, alias) ?? [])
         ]
       }
     })

@@ -1,13 +1,13 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { type Channel, callOf, type Question, streamedAnswer, wholeAnswer } from '../../core/answers/pipeline.ts'
+import type { RunningAnswers } from '../../core/answers/running-answers.ts'
 import type { Lease } from '../../core/contracts/leases.ts'
 import { CorralError } from '../../core/errors.ts'
 import { openaiErrorEvent } from '../../core/http/openai-error.ts'
 import { answerId, renameBytes } from './byte-names.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
 import { HostedAnswer } from './hosted-answer.ts'
-import type { RunningAnswers } from './running-answers.ts'
 
 /** How streams of this surface are sent. */
 export function eventChannel(heartbeat: number, failure = openaiErrorEvent): Channel {

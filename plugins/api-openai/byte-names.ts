@@ -17,14 +17,14 @@ export function answerId(kind: 'chatcmpl' | 'cmpl'): string {
  * @param id the answer's, of `answerId`
  */
 export function renameBytes(alias: string, model: string, id: string): (bytes: Buffer) => Buffer {
-  const digits = id.slice(-ID_LENGTH)
+  const digits = Buffer.from(id.slice(-ID_LENGTH), 'latin1')
   const from = `"model":${JSON.stringify(alias)}`
   const to = `"model":${JSON.stringify(model)}`
   return given => {
     // The engine's own ids have the same length, so the new one is written over them.
     for (let at = given.indexOf(ID); at !== -1; at = given.indexOf(ID, at + 1)) {
       const start = at + ID.length
-      if (given[start + ID_LENGTH] === QUOTE) given.write(digits, start, ID_LENGTH, 'latin1')
+      if (given[start + ID_LENGTH] === QUOTE) given.set(digits, start)
     }
     const renamed = from === to ? given : replaceAll(given, from, to)
     return id.startsWith('cmpl-') ? replaceAll(renamed, ID.toString('latin1'), '"id":"cmpl-') : renamed

@@ -1,10 +1,11 @@
 import type { FastifyPluginAsync } from 'fastify'
-import { Type } from 'typebox'
+import { type Static, Type } from 'typebox'
 import type { SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { contextInForce } from '../../core/config/model-settings.ts'
 import type { ModelAlias, Model as StoredModel } from '../../core/contracts/models.ts'
 import { hasFiles } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
+import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../core/http/list-body.ts'
 import { openaiRoute } from '../../core/http/openai-error.ts'
 import { json } from '../../core/http/response-schemas.ts'
 import { catalogFor, type SeenCatalog } from '../../core/models/allowed-models.ts'
@@ -26,25 +27,48 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
   const factsNow = (seen: SeenCatalog) => {
     const running = scheduler.running()
     const stateOf = loadStates(scheduler)
-    const named = seen.aliases()
+    const names = new Map<string, string[]>()
+    for (const { alias, model } of seen.aliases()) {
+      const own = names.get(model.key)
+      if (own) own.push(alias)
+      else names.set(model.key, [alias])
+    }
     return (variant: StoredModel): Facts => ({
       context: contextInForce(config, variant, running),
       state: stateOf(variant),
-      aliases: named.filter(({ model }) => model.key === variant.key).map(({ alias }) => alias)
+      aliases: names.get(variant.key) ?? []
     })
   }
+  const body = new ListBody()
   return async app => {
-    app.get<{ Querystring: ModelListQuery }>(
+    app.get<{ Querystring: ModelListQuery; Headers: Static<typeof LIST_HEADERS> }>(
       '/models',
       openaiRoute(TAG, 'listModels', 'List models', {
         description: "The models on this machine, in records that OpenAI's and Anthropic's clients read.",
         querystring: ModelListQuery,
-        response: { 200: json('The models', ModelList) },
+        headers: LIST_HEADERS,
+        response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },
         errors: ['invalid_request']
       }),
-      async ({ caller, query }) => {
+      async ({ caller, query }, reply) => {
         const seen = catalogFor(catalog, caller)
-        return modelPage(listed(seen), factsNow(seen), query)
+        const isWhole = query.limit === undefined && query.after_id === undefined && query.before_id === undefined
+        if (!isWhole || caller.models !== undefined) return modelPage(listed(seen), factsNow(seen), query)
+        const models = seen.list()
+        const aliases = seen.aliases()
+        const first = models[0]?.publicName ?? aliases[0]?.alias ?? null
+        const last = aliases.at(-1)?.alias ?? models.at(-1)?.publicName ?? null
+        const factsOf = factsNow(seen)
+        return body.send(reply, models, aliases, {
+          head: '{"object":"list","data":[',
+          tail: `],"first_id":${JSON.stringify(first)},"last_id":${JSON.stringify(last)},"has_more":false}`,
+          factOf(model) {
+            const { context, state, aliases } = factsOf(model)
+            const isPlain = state.value === 'unloaded' && !state.failure && aliases.length === 0
+            return isPlain ? context : JSON.stringify([context, state, state.failure?.message, aliases])
+          },
+          textOf: (model, alias) => JSON.stringify(modelRecord({ model, alias }, factsOf(model)))
+        })
       }
     )
     // Names hold a slash, which clients send as it is or as %2F.
@@ -72,6 +96,8 @@ type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
 /** All models, and behind them their aliases: many clients offer and send only names that are listed. */
 const listed = (models: SeenCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
 
+const idOf = ({ model, alias }: Listed) => alias ?? model.publicName
+
 /** What holds for a model now. */
 interface Facts {
   /** Tokens. */
@@ -89,7 +115,7 @@ function modelRecord(
   { model: variant, alias }: Listed,
   { context, state: { value, progress, failure }, aliases }: Facts
 ) {
-  const id = alias ?? variant.publicName
+  const id = idOf({ model: variant, alias })
   const { capabilities, contextLength, embeddingLength, parameters } = variant.metadata
   return {
     id,
@@ -137,18 +163,18 @@ export function modelPage(
   factsOf: (variant: StoredModel) => Facts,
   { limit, after_id, before_id }: ModelListQuery
 ) {
-  const all = models.map(each => modelRecord(each, factsOf(each.model)))
   const placeOf = (id: string, param: string) => {
-    const at = all.findIndex(record => record.id.toLowerCase() === id.toLowerCase())
+    const at = models.findIndex(each => idOf(each).toLowerCase() === id.toLowerCase())
     if (at === -1) throw new CorralError('invalid_request', `"${param}" must be the id of a model.`, { param })
     return at
   }
   const from = after_id === undefined ? 0 : placeOf(after_id, 'after_id') + 1
-  const to = before_id === undefined ? all.length : placeOf(before_id, 'before_id')
-  const range = all.slice(from, Math.max(from, to))
+  const to = before_id === undefined ? models.length : placeOf(before_id, 'before_id')
+  const range = models.slice(from, Math.max(from, to))
   // Before a place, the nearest ones count.
   const backwards = before_id !== undefined && after_id === undefined
-  const data = limit === undefined ? range : backwards ? range.slice(-limit) : range.slice(0, limit)
+  const page = limit === undefined ? range : backwards ? range.slice(-limit) : range.slice(0, limit)
+  const data = page.map(each => modelRecord(each, factsOf(each.model)))
   return {
     object: 'list',
     data,

@@ -3,6 +3,7 @@ import { Type } from 'typebox'
 import { embedChunked, rerankChunked } from '../../core/answers/chunked.ts'
 import { readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { askOnce, callOf } from '../../core/answers/pipeline.ts'
+import { RunningAnswers } from '../../core/answers/running-answers.ts'
 import type { Caller } from '../../core/contracts/callers.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { Model } from '../../core/contracts/models.ts'
@@ -20,7 +21,6 @@ import { chatGeneration, completionGeneration, engineFields, type Fields } from 
 import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
 import { responseRoutes } from './responses/routes.ts'
-import { RunningAnswers } from './running-answers.ts'
 import {
   ChatChunk,
   ChatCompletion,

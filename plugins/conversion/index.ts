@@ -203,8 +203,7 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
     },
 
     async start() {
-      for (const variant of storage.list()) {
-        if (variant.format !== 'safetensors') continue
+      for (const variant of storage.safetensors()) {
         await clearUnfinished(variant).catch(error =>
           log.warn(error, `Files of an interrupted conversion in ${variant.directory} cannot be deleted`)
         )

@@ -2,7 +2,6 @@ import { readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { request } from 'undici'
 import { Program } from '../../core/config/core-schema.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
@@ -188,6 +187,7 @@ const LIMIT = 5000
 
 /** Whether a package index (in PyPI's simple layout) has a package and can be reached from here, through proxies too. */
 async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
+  const { request } = await import('undici')
   const url = new URL(`${index.replace(/\/+$/, '')}/${name}/`)
   const connections = await openConnections(undefined, {
     connect: { timeout: LIMIT },

@@ -56,6 +56,15 @@ const BODIES: Record<string, object> = {
   setLogLevel: { part: 'scheduler', level: 'debug' },
   askForFront: { model, call: 'chat', request: { messages, max_tokens: 100 } },
   describeModels: { models: [model] },
+  pullAtMember: { member: 'node-1', model: pulled },
+  issueTicket: { model },
+  redeemTicket: { ticket: 'dJw0Yq3Vt2bqkQzXo3sN8mEp1VK5cLqkhjoWkqHkXn5' },
+  copyFromMember: {
+    name: 'node-1',
+    url: 'http://10.0.0.11:11435',
+    ticket: 'dJw0Yq3Vt2bqkQzXo3sN8mEp1VK5cLqkhjoWkqHkXn5',
+    digest: '4c3b1d5a0f2e6978877665544332211000112233445566778899aabbccddeeff'
+  },
   drainMember: { member: 'node-1' },
   undrainMember: { member: 'node-1' },
   startCapture: { model, for: '1m' },

@@ -47,7 +47,7 @@ function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
       .map(({ method, url, options: { schema = {}, config = {} } }) => ({
         method,
         url,
-        schema,
+        schema: config.replies ? { ...schema, response: config.replies() } : schema,
         role: config.role ?? 'user'
       }))
       .filter(({ schema }) => !schema.hide)

@@ -8,6 +8,15 @@ const MOST_OUTPUT = 4 * 2 ** 20
 /** Share of a probe's time for one program, so that a slow program does not lose what the probe found before it. */
 const PROGRAM_SHARE = 0.9
 
+/** By the numbers in names: card2 before card10. Not by `Intl`, whose data would take 3 MiB of each server's memory. */
+function inOrder(a: string, b: string): number {
+  const [first, second] = [a, b].map(name => name.replace(/\d+/g, digits => digits.padStart(12, '0'))) as [
+    string,
+    string
+  ]
+  return first < second ? -1 : first > second ? 1 : 0
+}
+
 /** Folders of tools that are not always on the PATH. */
 const MORE_FOLDERS =
   process.platform === 'win32'
@@ -101,7 +110,7 @@ export function systemFiles(root: string): SystemFiles {
     text: path => orNothing(place(path).then(at => readFile(at, 'utf8'))),
     names: async folder => {
       const names = (await orNothing(place(folder).then(at => readdir(at)))) ?? []
-      return names.sort((a, b) => a.localeCompare(b, 'en', { numeric: true }))
+      return names.sort(inOrder)
     },
     real: async path => {
       const at = await orNothing(place(path))

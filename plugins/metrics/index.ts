@@ -1,10 +1,12 @@
 import type { IncomingMessage } from 'node:http'
 import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
+import type { EngineMode } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { FurtherListener } from '../../core/http/further-listener.ts'
 import { nativeRoute } from '../../core/http/response-schemas.ts'
 import { LISTEN_PATTERN, listenToo, readListen } from '../../core/http/second-listener.ts'
+import { parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { freeSpace } from '../../core/system/disk-space.ts'
 
@@ -23,7 +25,7 @@ export default definePlugin({
   api: 1,
   description: 'Metrics for Prometheus, under /metrics and at an address of their own',
   optional: true,
-  needs: ['access', 'scheduler', 'downloads', 'conversion'],
+  needs: ['access', 'catalog', 'engines', 'scheduler', 'downloads', 'conversion'],
   options: Type.Object(
     {
       listen: Type.String({
@@ -45,13 +47,25 @@ export default definePlugin({
     const { log, paths } = context
     const address = readListen(options.listen, context.config.port, LISTEN)
     const admit = address && context.service('access').admit(address, LISTEN.setting, true)
+    const catalog = context.service('catalog')
+    const engines = context.service('engines')
     const scheduler = context.service('scheduler')
     const downloads = context.service('downloads')
     const conversion = context.service('conversion')
     // Not before a server starts: commands read this plugin's options only.
-    const { createMetrics } = await import('./metrics.ts')
+    const [{ createMetrics }, { withMembers }] = await Promise.all([
+      import('./metrics.ts'),
+      import('./server-metrics.ts')
+    ])
     const metrics = createMetrics({
-      scheduler: () => scheduler.stats(),
+      scheduler() {
+        const stats = scheduler.stats()
+        const named = (name: string, mode: EngineMode) => {
+          const variant = catalog.find(parseModelName(name))
+          return variant && engines.providerOf(variant, mode)?.elsewhere ? variant.publicName : undefined
+        }
+        return { ...stats, engines: withMembers(stats.engines, engines.elsewhere(), named) }
+      },
       pulls: () => downloads.list(),
       received: () => downloads.received(),
       conversions: () => conversion.counts(),

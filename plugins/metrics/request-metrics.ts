@@ -62,7 +62,7 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
   const overhead = new SeriesHistogram(
     {
       name: 'corral_overhead_seconds',
-      help: "Time that corral itself took for requests to models: neither the wait for an engine nor the engine's work",
+      help: "Time that corral itself took for requests to models: neither the client's sending, nor the wait for an engine, nor the engine's work",
       buckets: OVERHEAD
     },
     registry

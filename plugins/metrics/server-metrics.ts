@@ -1,14 +1,22 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
+import type { Elsewhere } from '../../core/contracts/built-in-services.ts'
 import type { ConversionCounts } from '../../core/contracts/conversion.ts'
 import type { PullRecord } from '../../core/contracts/downloads.ts'
+import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { PluginHooks } from '../../core/contracts/hooks.ts'
 import type { EngineStats, SchedulerStats } from '../../core/contracts/scheduler-stats.ts'
 import { version } from '../../core/system/package-info.ts'
 import { type LabelValues, OTHER } from './label-values.ts'
 
+/** What a model in one mode does now, here or at members of a cluster. */
+export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
+  /** Undefined where members do not tell. */
+  readonly longestWait: number | undefined
+}
+
 /** Where figures are read from at a scrape. */
 export interface Sources {
-  scheduler(): SchedulerStats
+  scheduler(): Omit<SchedulerStats, 'engines'> & { readonly engines: readonly MeasuredEngine[] }
   pulls(): readonly Pick<PullRecord, 'state'>[]
   /** Bytes. */
   received(): number
@@ -70,9 +78,53 @@ export function modelMetrics(registry: Registry, values: LabelValues): PluginHoo
   }
 }
 
+/**
+ * What models of members do, at all of them together, whoever asked for it: what this server keeps of them itself says only
+ * that requests are passed on.
+ * @param named the public name of a model here; undefined where it is none of the members'
+ */
+export function withMembers(
+  own: readonly EngineStats[],
+  { running, loading }: Pick<Elsewhere, 'running' | 'loading'>,
+  named: (model: string, mode: EngineMode) => string | undefined
+): MeasuredEngine[] {
+  const keyOf = (model: string, mode: EngineMode) => `${model}#${mode}`
+  const there = new Map<string, MeasuredEngine>()
+  const add = (name: string, mode: EngineMode, more: Partial<MeasuredEngine> & { waiting: number }) => {
+    const model = named(name, mode)
+    if (model === undefined) return
+    const before = there.get(keyOf(model, mode))
+    const sum = (of: (engine: Partial<MeasuredEngine>) => number | undefined) =>
+      (of(before ?? {}) ?? 0) + (of(more) ?? 0)
+    there.set(keyOf(model, mode), {
+      model,
+      mode,
+      isLoaded: more.isLoaded || before?.isLoaded || false,
+      isBlocked: more.isBlocked || before?.isBlocked || false,
+      slots: sum(({ slots }) => slots),
+      freeSlots: sum(({ freeSlots }) => freeSlots),
+      running: sum(({ running }) => running),
+      waiting: sum(({ waiting }) => waiting),
+      longestWait: undefined,
+      reserved: {}
+    })
+  }
+  for (const { name, mode, slots, running: answered, queued } of running) {
+    const freeSlots = Math.max(0, slots - answered)
+    add(name, mode as EngineMode, { isLoaded: true, slots, freeSlots, running: answered, waiting: queued })
+  }
+  for (const { name, mode, queued } of loading) add(name, mode as EngineMode, { waiting: queued })
+  const here: EngineStats[] = []
+  for (const engine of own) {
+    if (named(engine.model, engine.mode) === undefined) here.push(engine)
+    else add(engine.model, engine.mode, { waiting: engine.waiting, isBlocked: engine.isBlocked })
+  }
+  return [...here, ...there.values()]
+}
+
 /** What there is at the moment of a scrape. */
 interface Snapshot {
-  engines: readonly EngineStats[]
+  engines: readonly MeasuredEngine[]
   memory: SchedulerStats['memory']
   /** Pulls by state. */
   pulls: ReadonlyMap<string, number>
@@ -92,14 +144,17 @@ interface Family {
 }
 
 /** A gauge of each model in each mode. */
-function perEngine(name: string, help: string, value: (engine: EngineStats) => number): Family {
+function perEngine(name: string, help: string, value: (engine: MeasuredEngine) => number | undefined): Family {
   const read = ({ engines }: Snapshot) =>
-    engines.map(engine => [{ model: engine.model, mode: engine.mode }, value(engine)] as const)
+    engines.flatMap(engine => {
+      const known = value(engine)
+      return known === undefined ? [] : [[{ model: engine.model, mode: engine.mode }, known] as const]
+    })
   return { name, help, labels: ['model', 'mode'], read }
 }
 
 /** A gauge of each model by the name that vLLM has for it, which load balancers read, as the Gateway API's extension. */
-function perModel(name: string, help: string, value: (engines: readonly EngineStats[]) => number): Family {
+function perModel(name: string, help: string, value: (engines: readonly MeasuredEngine[]) => number): Family {
   return {
     name: `vllm:${name}`,
     help,
@@ -107,7 +162,7 @@ function perModel(name: string, help: string, value: (engines: readonly EngineSt
     read({ engines }) {
       // Before its first load a server has room, and no metric at all would read as a server that is broken.
       if (engines.length === 0) return [[{ model_name: '' }, value([])]]
-      const models = new Map<string, EngineStats[]>()
+      const models = new Map<string, MeasuredEngine[]>()
       for (const engine of engines) models.set(engine.model, [...(models.get(engine.model) ?? []), engine])
       return [...models].map(([model, its]) => [{ model_name: model }, value(its)] as const)
     }
@@ -121,17 +176,17 @@ function byPool(name: string, help: string, read: (memory: Snapshot['memory']) =
 }
 
 /** A gauge of the server as a whole, for load balancers that read one value of each server. */
-function ofServer(name: string, help: string, value: (engines: readonly EngineStats[]) => number): Family {
+function ofServer(name: string, help: string, value: (engines: readonly MeasuredEngine[]) => number): Family {
   return { name, help, read: ({ engines }) => [[{}, value(engines)]] }
 }
 
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
 
-const allRunning = (engines: readonly EngineStats[]) => sum(engines.map(({ running }) => running))
-const allWaiting = (engines: readonly EngineStats[]) => sum(engines.map(({ waiting }) => waiting))
+const allRunning = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ running }) => running))
+const allWaiting = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ waiting }) => waiting))
 
 /** The share of slots that requests have, from 0 to 1; 0 where nothing is loaded. */
-function usedSlots(engines: readonly EngineStats[]): number {
+function usedSlots(engines: readonly MeasuredEngine[]): number {
   const slots = sum(engines.map(each => each.slots))
   return slots === 0 ? 0 : 1 - sum(engines.map(each => each.freeSlots)) / slots
 }
@@ -156,7 +211,7 @@ const FAMILIES: readonly Family[] = [
   perEngine(
     'corral_queue_oldest_seconds',
     'Time that the oldest of the waiting requests has waited',
-    ({ longestWait }) => longestWait / 1000
+    ({ longestWait }) => (longestWait === undefined ? undefined : longestWait / 1000)
   ),
   {
     name: 'corral_model_memory_bytes',
@@ -254,9 +309,9 @@ export function stateMetrics(registry: Registry, values: LabelValues, sources: S
 }
 
 /** Those of models that are not counted apart as one of each mode. */
-function bounded(engines: readonly EngineStats[], values: LabelValues): EngineStats[] {
-  const named: EngineStats[] = []
-  const others = new Map<string, EngineStats>()
+function bounded(engines: readonly MeasuredEngine[], values: LabelValues): MeasuredEngine[] {
+  const named: MeasuredEngine[] = []
+  const others = new Map<string, MeasuredEngine>()
   for (const engine of engines) {
     const model = values.model(engine.model)
     if (model !== OTHER) named.push(engine)
@@ -265,7 +320,7 @@ function bounded(engines: readonly EngineStats[], values: LabelValues): EngineSt
   return [...named, ...others.values()]
 }
 
-function together(one: EngineStats | undefined, other: EngineStats): EngineStats {
+function together(one: MeasuredEngine | undefined, other: MeasuredEngine): MeasuredEngine {
   if (!one) return { ...other, model: OTHER }
   const reserved = { ...one.reserved }
   for (const [pool, bytes] of Object.entries(other.reserved)) reserved[pool] = (reserved[pool] ?? 0) + bytes
@@ -278,7 +333,7 @@ function together(one: EngineStats | undefined, other: EngineStats): EngineStats
     freeSlots: one.freeSlots + other.freeSlots,
     running: one.running + other.running,
     waiting: one.waiting + other.waiting,
-    longestWait: Math.max(one.longestWait, other.longestWait),
+    longestWait: Math.max(one.longestWait ?? 0, other.longestWait ?? 0),
     reserved
   }
 }

@@ -3,7 +3,7 @@ import type { UnloadReason } from '../../core/contracts/hooks.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
-import { type EngineState, isIn } from './scheduler-state.ts'
+import { type EngineState, isIn, onlyIdleWait } from './scheduler-state.ts'
 import { expiryOf } from './turns.ts'
 
 /** What a load does before there is a GGUF to load. */
@@ -86,14 +86,18 @@ export function loadingModel(managed: EngineRecord, engine: EngineState | undefi
       mode: managed.mode,
       state: stateOf(managed, engine),
       progress: managed.progress,
-      queued: engine.queue.length
+      // What takes only what is idle may wait for as long as it likes.
+      queued: engine.queue.filter(({ idle }) => !idle).length
     }
   ]
 }
 
-function stateOf({ progress }: EngineRecord, { phase, waitsFor }: EngineState): LoadingModel['state'] {
+function stateOf({ progress }: EngineRecord, engine: EngineState): LoadingModel['state'] {
+  const { phase, waitsFor } = engine
   if (phase.name === 'draining' || phase.name === 'stopping') return phase.name
   if (waitsFor.length) return 'waiting'
   if (progress !== undefined && CONVERTING.has(progress.phase)) return 'converting'
-  return phase.name === 'absent' ? 'queued' : 'loading'
+  // What only takes what is idle may find that there is no room.
+  const isCertain = phase.name === 'loading' || (phase.name === 'planned' && !onlyIdleWait(engine))
+  return isCertain ? 'loading' : 'queued'
 }

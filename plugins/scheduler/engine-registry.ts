@@ -71,7 +71,8 @@ export function createEngineRegistry(limits: Pick<Engines, 'settings' | 'hostMem
       return {
         running: all.flatMap(({ running }) => running),
         loading: all.flatMap(({ loading }) => loading),
-        members: all.flatMap(({ members }) => members)
+        members: all.flatMap(({ members }) => members),
+        replicas: all.flatMap(({ replicas }) => replicas)
       }
     },
     logs: model => providers.flatMap(provider => provider.logs?.(model) ?? []),

@@ -75,6 +75,8 @@ export async function openKeyStore(
   changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string) => void = () => {}
 ): Promise<KeyStore> {
   let own = configured.map(configuredKey)
+  /** Those of the configuration by their digests: nobody can choose a digest, so that the time of a look tells nothing. */
+  let byDigest = indexOf(own)
   let stored = new Map<string, StoredKey>()
   /** Whether no file has been read yet. */
   let isEmpty = true
@@ -158,9 +160,8 @@ export async function openKeyStore(
       const parts = parseKey(sent)
       if (own.length > 0) {
         const digest = digestOf(sent)
-        // All are compared, whichever fits, so that the time says nothing about them.
-        const [fitting] = own.filter(key => timingSafeEqual(key.digest, digest))
-        if (fitting) return fitting
+        const fitting = byDigest.get(digest.toString('latin1'))
+        if (fitting && timingSafeEqual(fitting.digest, digest)) return fitting
       }
       if (!parts) return undefined
       return findStored(parts) ?? refresh().then(() => findStored(parts))
@@ -168,8 +169,8 @@ export async function openKeyStore(
     callerOf(owner) {
       const { turn, address, ...keyless } = keylessCaller('')
       if (owner === keyless.owner) return required ? undefined : keyless
-      const stay = [...own, ...[...stored.values()].filter(({ end }) => end > Date.now())]
-      return stay.find(({ caller }) => caller.owner === owner)?.caller
+      const key = own.find(({ caller }) => caller.owner === owner) ?? stored.get(owner.slice(OWNER.length))
+      return key?.caller.owner === owner && !('end' in key && key.end <= Date.now()) ? key.caller : undefined
     },
     ownerOf: name => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
     configure(keys) {
@@ -181,6 +182,7 @@ export async function openKeyStore(
           ? Object.assign(known, { caller: { ...known.caller, name: nameOfConfigured(index) } })
           : configuredKey(key, index)
       })
+      byDigest = indexOf(own)
       if (own.length > 0) required = true
       for (const key of before.filter(known => !own.includes(known))) {
         log.info({ key: key.caller.name }, `The key "${key.caller.name}" was removed from the configuration.`)
@@ -197,6 +199,12 @@ export async function openKeyStore(
   }
 }
 
+/** What owners begin with; behind it is what identifies the key. */
+const OWNER = 'key:'
+
+const indexOf = (keys: readonly ConfiguredKey[]) =>
+  new Map(keys.toReversed().map(key => [key.digest.toString('latin1'), key]))
+
 const digestOf = (text: string) => createHash('sha256').update(text).digest()
 
 /** Shorter keys can be guessed by trying. */
@@ -204,7 +212,11 @@ export const LONG_KEY = 20
 
 const nameOfConfigured = (index: number) => `api_keys[${index}]`
 
-function configuredKey(key: string, index: number): RevocableKey & { digest: Buffer } {
+interface ConfiguredKey extends RevocableKey {
+  digest: Buffer
+}
+
+function configuredKey(key: string, index: number): ConfiguredKey {
   const digest = digestOf(key)
   const { signal, ...revocable } = revocation()
   return {
@@ -212,7 +224,7 @@ function configuredKey(key: string, index: number): RevocableKey & { digest: Buf
     // By its digest, so that what belongs to a key does not change hands when the list does.
     caller: {
       role: 'admin',
-      owner: `key:${digest.toString('hex', 0, 8)}`,
+      owner: `${OWNER}${digest.toString('hex', 0, 8)}`,
       name: nameOfConfigured(index),
       revoked: signal
     },
@@ -252,7 +264,7 @@ function storedKey(entry: KeyEntry): StoredKey {
     end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires) || 0,
     caller: {
       role: entry.role,
-      owner: `key:${entry.id}`,
+      owner: `${OWNER}${entry.id}`,
       name: entry.name,
       ...(entry.models && { models: entry.models }),
       ...(entry.limits && partsOf(entry.limits)),

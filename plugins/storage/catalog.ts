@@ -49,6 +49,8 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
 
 /** The models of a source as they were reported, by `owner/name` and by the name alone, in lower case. */
 interface SourceIndex {
+  /** The very list that the source gave, and what it held. */
+  given: readonly BroughtModel[]
   brought: readonly BroughtModel[]
   byKey: Map<string, Model[]>
   byName: Map<string, Model[][]>
@@ -78,6 +80,8 @@ export function createCatalog(
   const indexes = new WeakMap<ModelSource, SourceIndex>()
   /** Models by what plugins reported of them, which is compared with each request. */
   const known = new WeakMap<BroughtModel, Model>()
+  /** The last list, which costs a look at each name: hardly anything changes between two. */
+  let last: { stored: Model[]; brought: SourceIndex[]; all: Model[] } | undefined
   const startedAt = new Date().toISOString()
   const reported = new Set<string>()
 
@@ -97,8 +101,13 @@ export function createCatalog(
   function modelsOf(source: ModelSource): SourceIndex {
     const all = attempt(source, () => source.models()) ?? []
     const present = indexes.get(source)
-    if (present && same(present.brought, all)) return present
-    const index: SourceIndex = { brought: [...all], byKey: new Map(), byName: new Map() }
+    // A frozen list has not changed, however long it is; each name of each request comes here.
+    if (present?.given === all && Object.isFrozen(all)) return present
+    if (present && same(present.brought, all)) {
+      present.given = all
+      return present
+    }
+    const index: SourceIndex = { given: all, brought: [...all], byKey: new Map(), byName: new Map() }
     for (const brought of all) {
       const name = attempt(source, () => parseModelName(brought.name))
       if (!name) continue
@@ -221,17 +230,21 @@ export function createCatalog(
 
   const catalog: Catalog = {
     list() {
-      const all: Model[] = storage.list()
-      if (sources.length === 0) return all
-      const names = new Set(all.map(({ model }) => modelKey(model)))
-      for (const source of sources) {
-        for (const [name, models] of modelsOf(source).byKey) {
+      const stored: Model[] = storage.list()
+      const brought = sources.map(modelsOf).filter(({ byKey }) => byKey.size > 0)
+      if (brought.length === 0) return stored
+      if (last && same(last.stored, stored) && same(last.brought, brought)) return last.all.slice()
+      const all = stored.slice()
+      const names = new Set(stored.map(({ model }) => modelKey(model)))
+      for (const { byKey } of brought) {
+        for (const [name, models] of byKey) {
           if (names.has(name)) continue
           names.add(name)
           all.push(...models)
         }
       }
-      return all
+      last = { stored, brought, all }
+      return all.slice()
     },
     variants,
     find,

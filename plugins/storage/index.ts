@@ -8,6 +8,7 @@ import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { currentAliases } from './aliases.ts'
 import { createCatalog } from './catalog.ts'
+import { openLastScan } from './last-scan.ts'
 import { ModelStore } from './model-store.ts'
 
 const DEMO_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
@@ -35,7 +36,8 @@ export default definePlugin({
   ),
   async setup({ log, paths, config, hooks }, options) {
     const aliases = currentAliases(() => config.models)
-    const store = await ModelStore.open(paths.models, log, options.import_roots)
+    const last = openLastScan(join(paths.cache, 'models.json'), paths.models)
+    const store = await ModelStore.open(paths.models, log, options.import_roots, last)
     store.onChange = () => hooks.stateChanged('model')
     if (options.demo_model) {
       try {

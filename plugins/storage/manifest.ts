@@ -116,7 +116,9 @@ export function withVariant(
  * The manifest without some revisions; undefined when none is left. The oldest of the rest follows a default that goes,
  * but for what was made under a tag of its own, while there is anything else.
  */
-export function withoutRevisions(manifest: Manifest, revisions: ReadonlySet<string>): Manifest | undefined {
+export function withoutRevisions<
+  Kept extends { default: string; variants: Pick<VariantRecord, 'label' | 'revision' | 'origin'>[] }
+>(manifest: Kept, revisions: ReadonlySet<string>): Kept | undefined {
   const variants = manifest.variants.filter(variant => !revisions.has(variant.revision))
   const oldest = variants.find(({ origin }) => origin.tag === undefined) ?? variants[0]
   if (!oldest) return undefined

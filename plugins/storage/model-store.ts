@@ -12,6 +12,7 @@ import { bareName, type ModelName, modelKey, parseModelName } from '../../core/m
 import { isWhole } from '../../core/models/stored-variant.ts'
 import { accessOf } from './import-access.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
+import type { LastScan } from './last-scan.ts'
 import {
   findLabel,
   type Manifest,
@@ -20,6 +21,7 @@ import {
   withoutRevisions,
   withVariant
 } from './manifest.ts'
+import { shortManifest } from './model-details.ts'
 import type { ModelSource } from './model-files.ts'
 import {
   discardFolder,
@@ -44,7 +46,7 @@ type Intake = Waiting & { origin: Origin; defaults?: ModelDefaults; allowHardLin
 export class ModelStore implements Storage {
   readonly #models: string
   readonly #log: FastifyBaseLogger
-  readonly #index = new ModelIndex(() => this.onChange())
+  readonly #index: ModelIndex
   /** Whole imports, which may take minutes. */
   readonly #imports = new KeyedQueue()
   /** Changes of manifests, which are short: a removal does not wait for an import's copying. */
@@ -64,18 +66,29 @@ export class ModelStore implements Storage {
     this.#models = models
     this.#log = log
     this.importRoots = importRoots
+    this.#index = new ModelIndex(
+      () => this.onChange(),
+      message => log.warn(message)
+    )
     this.#folders = new RevisionFolders(models, log, (key, work) => void this.#tracked(this.#changes.run(key, work)))
   }
 
   /**
    * Reads what is stored below `models` and clears away what a crash left there.
    * @param importRoots absolute folders that callers over the network may import from
+   * @param last what the start before this one read, and where the next one finds what this one does
    */
-  static async open(models: string, log: FastifyBaseLogger, importRoots: readonly string[] = []): Promise<ModelStore> {
+  static async open(
+    models: string,
+    log: FastifyBaseLogger,
+    importRoots: readonly string[] = [],
+    last?: LastScan
+  ): Promise<ModelStore> {
     const store = new ModelStore(models, log, importRoots)
-    for (const { directory, manifest } of await store.#explained(() => scanModels(models, log))) {
-      store.#index.put(modelKey(manifest), directory, manifest)
+    for (const { key, directory, manifest } of await store.#explained(() => scanModels(models, log, last))) {
+      store.#index.put(key, directory, manifest)
     }
+    if (last) void store.#tracked(last.save(log))
     return store
   }
 
@@ -89,6 +102,10 @@ export class ModelStore implements Storage {
 
   list(): StoredVariant[] {
     return this.#index.list().slice()
+  }
+
+  safetensors(): StoredVariant[] {
+    return this.#index.safetensors()
   }
 
   variants(name: ModelName): StoredVariant[] {
@@ -201,10 +218,10 @@ export class ModelStore implements Storage {
     this.#index.setHidden(key, toDelete, true)
     return this.#changes.run(key, async () => {
       await this.#notifyListeners(toDelete)
-      const { directory, manifest } = this.#index.get(key)!
-      const rest = withoutRevisions(manifest, new Set(toDelete.map(variant => variant.revision)))
+      const directory = this.#index.directory(key)!
+      const rest = withoutRevisions(this.#index.manifest(key)!, new Set(toDelete.map(variant => variant.revision)))
       try {
-        await this.#explained(() => (rest ? this.#write(key, directory, rest) : removeManifest(directory)))
+        await this.#explained(() => (rest ? this.#write(key, directory, rest) : this.#removeManifest(key, directory)))
         if (!rest) this.#index.delete(key)
       } finally {
         this.#index.setHidden(key, toDelete, false)
@@ -219,15 +236,22 @@ export class ModelStore implements Storage {
     const key = modelKey(name)
     return this.#changes.run(key, async () => {
       const { isDefault, label } = this.get(name)
-      const { directory, manifest } = this.#index.get(key)!
-      if (!isDefault) await this.#explained(() => this.#write(key, directory, { ...manifest, default: label }))
+      if (isDefault) return this.get(name)
+      const manifest = { ...this.#index.manifest(key)!, default: label }
+      await this.#explained(() => this.#write(key, this.#index.directory(key)!, manifest))
       return this.get(name)
     })
   }
 
   async #write(key: string, directory: string, manifest: Manifest): Promise<void> {
+    this.#index.keepDetails(key, new Set(manifest.variants.map(({ revision }) => revision)))
     await writeManifest(directory, manifest)
-    this.#index.put(key, directory, manifest)
+    this.#index.put(key, directory, shortManifest(manifest))
+  }
+
+  async #removeManifest(key: string, directory: string): Promise<void> {
+    this.#index.keepDetails(key, new Set())
+    await removeManifest(directory)
   }
 
   onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void {
@@ -240,11 +264,11 @@ export class ModelStore implements Storage {
 
   /** A model's folder for a new revision; not one whose manifest could not be read. */
   async #folderFor(name: ModelName): Promise<string> {
-    const known = this.#index.get(modelKey(name))
-    if (known) {
+    const known = this.#index.directory(modelKey(name))
+    if (known !== undefined) {
       // It may have been deleted by hand.
-      await mkdir(known.directory, { recursive: true })
-      return known.directory
+      await mkdir(known, { recursive: true })
+      return known
     }
     const directory = await modelFolder(this.#models, name)
     if (!existsSync(join(directory, MANIFEST_FILE))) return directory
@@ -263,7 +287,7 @@ export class ModelStore implements Storage {
     becomesDefault: boolean
   ): Promise<StoredVariant> {
     const key = modelKey(name)
-    const before = this.#index.get(key)?.manifest
+    const before = this.#index.manifest(key)
     const replaced = before && findLabel(before.variants, variant.label)
     // Memory holds what the disk says: without the fields that are undefined.
     const next = withVariant(before, name, variant)

@@ -10,7 +10,7 @@ import type { RequestMarks } from './request-marks.ts'
 import { type EngineBody, jsonOf, textOf } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
-import { longestText, requireFittingText, requireShortText } from './text-length.ts'
+import { isSmall, longestText, requireFittingText, requireShortText } from './text-length.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
@@ -43,9 +43,9 @@ export interface CallsOptions {
 }
 
 /**
- * The calls of an engine, in llama-server's dialect (tools/server/README.md). Answers are always requested as streams:
+ * The calls of an engine, in llama-server's dialect (tools/server/README.md). Answers are requested as streams:
  * llama-server notices that the client of an unstreamed answer has gone only while nothing else is generated, and would
- * go on for nobody.
+ * go on for nobody. Only those that are soon done in any case come in one piece (`isSoonDone`).
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
   const { request, alias, mode, contextSize, metadata, slotOwners, marks } = options
@@ -113,12 +113,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       ticket.answered = true
       return answer
     }
-    if (requestId !== undefined) marks?.begin(requestId, slot.fields.id_slot)
+    const ended = requestId === undefined ? undefined : marks?.begin(requestId, slot.fields.id_slot)
     try {
       if (slot.tracked) await inSlot(slot, signal, ask, take)
       else await (await ask(signal)).consume(take)
     } finally {
-      if (requestId !== undefined) marks?.end(requestId)
+      ended?.()
     }
   }
 
@@ -148,6 +148,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   async function deltas(path: string, body: EngineFields, sink: AnswerSink, choices?: number): Promise<void> {
     // Many prompts at once would take the slots of all other clients.
     if (hasPrompts(body) || (slotOwners.isolated && isWide(body))) return await oneByOne(path, body, sink)
+    if (isSoonDone(path, body, sink)) return await inOnePiece(path, body, sink)
     const lines = new EventLines()
     const reader = new EventReader(sink.native)
     let done = false
@@ -167,6 +168,18 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       return pieces.length === 0 ? undefined : sink.take(pieces)
     })
     if (!done && reader.finished !== choices) throw cutShort()
+  }
+
+  /** Asks for an answer that is not streamed: each event of a stream would take as long to read as all of it. */
+  async function inOnePiece(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
+    const { return_progress, ...fields } = body
+    const chunks: Buffer[] = []
+    await stream(path, { ...fields, stream: false }, sink, chunk => void chunks.push(chunk))
+    const delta = new EventReader().read(JSON.parse(Buffer.concat(chunks).toString()))
+    // A character that the limit cuts in two; streams hold it back.
+    if (delta.finish === 'length' && delta.content) delta.content = delta.content.replace(/\ufffd$/, '')
+    if (delta.usage) delta.tokens = delta.usage.completionTokens
+    await sink.take([delta])
   }
 
   /**
@@ -429,6 +442,29 @@ export function transcriptionChat(
     // Thoughts would not belong to what was said.
     ...(capabilities.includes('thinking') && { chat_template_kwargs: { enable_thinking: false } })
   }
+}
+
+/** Tokens of an answer that is not worth a stream: so many may be generated for a client that has gone. */
+const FEW_TOKENS = 16
+
+/**
+ * Whether an answer that is delivered whole may be asked for in one piece: one choice of a few tokens, whose prompt
+ * llama-server reads in one go, so that little more is done for a client that leaves than with a stream.
+ */
+function isSoonDone(path: string, body: EngineFields, { whole, native, stopText, countEach, controlled }: AnswerSink) {
+  const { max_tokens: tokens, tools, n_probs } = body
+  return (
+    whole === true &&
+    !(native || stopText || countEach || controlled) &&
+    (path === CHAT || path === COMPLETION) &&
+    typeof tokens === 'number' &&
+    tokens > 0 &&
+    tokens <= FEW_TOKENS &&
+    !isWide(body) &&
+    !(Array.isArray(tools) && tools.length > 0) &&
+    n_probs === undefined &&
+    isSmall(body)
+  )
 }
 
 const choicesOf = ({ n }: EngineFields) => (typeof n === 'number' ? n : 1)

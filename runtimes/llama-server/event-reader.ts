@@ -123,7 +123,7 @@ export class EventBlocks {
   /** Only the events that end choices have timings, as long as nobody asks for more. */
   #readUsage(bytes: Buffer): void {
     for (const line of bytes.toString().split('\n')) {
-      if (!line.startsWith('data: {')) continue
+      if (!line.startsWith('data: {') || !line.includes(TIMINGS)) continue
       const { choices, timings } = JSON.parse(line.slice('data: '.length)) as StreamEvent
       // Where the request asks for a usage, an event of its own has them, which belongs to no choice.
       if (timings) this.usages[choices?.[0]?.index ?? 0] = usageOf(timings)

@@ -170,7 +170,8 @@ const KILL_LIMIT = 2000
 
 /** Writes down an engine so that the next start can clean up after it; call again when more is known. */
 export async function writeRunRecord(runDirectory: string, id: string, record: RunRecord): Promise<void> {
-  await writeJsonFile(join(runDirectory, id + SUFFIX), record)
+  // Engines end with the machine, and every load waits for this.
+  await writeJsonFile(join(runDirectory, id + SUFFIX), record, { fsync: false })
 }
 
 /** Removes an engine's private folder and its record. */

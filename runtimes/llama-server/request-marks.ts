@@ -18,38 +18,52 @@ export interface ServedRequest {
 export class RequestMarks {
   readonly #mark: (line: string) => void
   readonly #served: (request: ServedRequest) => void
-  /** Those that no slot has taken up, with their slots where corral chose them. */
-  #waiting: { id: string; slot: number | undefined }[] = []
+  /** Those that no slot has taken up, with their slots where corral chose them, and when they ended. */
+  readonly #waiting = new Set<{ id: string; slot: number | undefined; ended?: number }>()
+  #timer: NodeJS.Timeout | undefined
 
   constructor(mark: (line: string) => void, served: (request: ServedRequest) => void) {
     this.#mark = mark
     this.#served = served
   }
 
-  /** A request is about to be sent. @param slot the one that corral chose for it */
-  begin(id: string, slot?: number): void {
-    this.#waiting.push({ id, slot })
+  /** A request is about to be sent. @param slot the one that corral chose for it @returns to be called when it has ended */
+  begin(id: string, slot?: number): () => void {
+    const waiting: { id: string; slot: number | undefined; ended?: number } = { id, slot }
+    this.#waiting.add(waiting)
     this.#mark(`request ${id} begins${slot === undefined ? '' : ` in slot ${slot}`}`)
-  }
-
-  end(id: string): void {
-    this.#mark(`request ${id} ends`)
-    const forget = () => {
-      this.#waiting = this.#waiting.filter(each => each.id !== id)
+    return () => {
+      this.#mark(`request ${id} ends`)
+      if (!this.#waiting.has(waiting)) return
+      // Short answers are here before the lines about them.
+      waiting.ended = performance.now()
+      this.#timer ??= setTimeout(() => this.#forget(), OUTPUT_LAG).unref()
     }
-    // Short answers are here before the lines about them.
-    if (this.#waiting.some(each => each.id === id)) setTimeout(forget, OUTPUT_LAG).unref()
   }
 
   /** Takes a line that the engine printed. */
   read(line: string): void {
-    if (this.#waiting.length === 0) return
-    const [, slot, task] = LAUNCH.exec(line) ?? []
-    if (slot === undefined) return
-    const chosen = this.#waiting.filter(each => each.slot === Number(slot))
-    const of = chosen.length > 0 ? chosen : this.#waiting.filter(each => each.slot === undefined)
+    if (this.#waiting.size === 0) return
+    const [, taken, task] = LAUNCH.exec(line) ?? []
+    if (taken === undefined) return
+    const all = [...this.#waiting]
+    const chosen = all.filter(each => each.slot === Number(taken))
+    const of = chosen.length > 0 ? chosen : all.filter(each => each.slot === undefined)
     if (of.length === 0) return
-    if (of.length === 1) this.#waiting = this.#waiting.filter(each => each !== of[0])
-    this.#served({ requestIds: of.map(({ id }) => id), slot: Number(slot), task: Number(task) })
+    if (of.length === 1) this.#waiting.delete(of[0]!)
+    this.#served({ requestIds: of.map(({ id }) => id), slot: Number(taken), task: Number(task) })
+  }
+
+  /** Forgets those about which no line comes any more; one timer does for all, however many there are in a second. */
+  #forget(): void {
+    this.#timer = undefined
+    const before = performance.now() - OUTPUT_LAG
+    let isLeft = false
+    for (const waiting of this.#waiting) {
+      if (waiting.ended === undefined) continue
+      if (waiting.ended <= before) this.#waiting.delete(waiting)
+      else isLeft = true
+    }
+    if (isLeft) this.#timer = setTimeout(() => this.#forget(), OUTPUT_LAG).unref()
   }
 }

@@ -1,6 +1,6 @@
 import { lookup } from 'node:dns/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Agent, request } from 'undici'
+import type { Agent } from 'undici'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
@@ -105,11 +105,17 @@ export function createRpcWorkers(
   log: { warn(object: object, message: string): void },
   resolve: typeof lookup = lookup
 ) {
-  const agent = new Agent({
-    connect: { timeout: ANSWER_LIMIT },
-    headersTimeout: ANSWER_LIMIT,
-    bodyTimeout: SILENCE_LIMIT
-  })
+  let agent: Agent | undefined
+  async function get(url: string, signal: AbortSignal) {
+    // Loaded with the first request: few models have workers.
+    const undici = await import('undici')
+    agent ??= new undici.Agent({
+      connect: { timeout: ANSWER_LIMIT },
+      headersTimeout: ANSWER_LIMIT,
+      bodyTimeout: SILENCE_LIMIT
+    })
+    return await undici.request(url, { dispatcher: agent, signal })
+  }
   /** What was last heard of workers, by their names. */
   const heard = new Map<string, { worker: RpcWorker; at: number }>()
   /** Workers of which it was said that nothing protects what goes there. */
@@ -136,7 +142,7 @@ export function createRpcWorkers(
 
   async function ask(url: string, signal: AbortSignal): Promise<WorkerFacts> {
     const limited = AbortSignal.any([signal, AbortSignal.timeout(ANSWER_LIMIT)])
-    const { statusCode, body } = await request(url, { dispatcher: agent, signal: limited })
+    const { statusCode, body } = await get(url, limited)
     if (statusCode === 503) throw new Error('its ggml-rpc-server is being started again')
     let text = ''
     for await (const piece of body.setEncoding('utf8')) {
@@ -234,7 +240,7 @@ export function createRpcWorkers(
       const url = `http://${endpoint.slice(0, colon)}:${port}${WORKER_ALIVE_PATH}`
       let why = 'its ggml-rpc-server has ended'
       try {
-        const { body, statusCode } = await request(url, { dispatcher: agent, signal: closing.signal })
+        const { body, statusCode } = await get(url, closing.signal)
         let first = ''
         for await (const piece of body.setEncoding('utf8')) {
           if (first.includes('\n')) continue
@@ -291,7 +297,7 @@ export function createRpcWorkers(
     )
   }
 
-  return { reach, reachFree, follow, budgets, close: () => agent.destroy() }
+  return { reach, reachFree, follow, budgets, close: async () => await agent?.destroy() }
 }
 
 /** The error for an engine whose worker is lost. */

@@ -57,6 +57,14 @@ export function isLarge({ messages, prompt }: EngineFields): boolean {
   return textLength(messages) + textLength(prompt) > LARGE || hasMedia(messages)
 }
 
+/** Characters that are rarely more tokens than llama-server reads in one batch, after which it looks at nothing else. */
+const SMALL = 2048
+
+/** Whether a prompt is read in one go. */
+export function isSmall({ messages, prompt }: EngineFields): boolean {
+  return textLength(messages) + textLength(prompt) <= SMALL && !hasMedia(messages)
+}
+
 function hasMedia(messages: unknown): boolean {
   return [messages].flat().some(message => {
     const { content } = (message ?? {}) as { content?: unknown }

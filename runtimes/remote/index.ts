@@ -7,7 +7,7 @@ import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { createRemoteEngine } from './remote-engine.ts'
-import { createRemoteServers, type RemoteServers } from './remote-servers.ts'
+import type { RemoteServers } from './remote-servers.ts'
 import { SERVER_KINDS, serverKind } from './server-kinds.ts'
 
 /** The capability that a mode needs. */
@@ -74,12 +74,16 @@ export default definePlugin({
     { additionalProperties: false, restart: true }
   ),
   models: ({ models }) => Object.keys(isObject(models) ? models : {}),
-  setup(context, options) {
+  async setup(context, options) {
     const { log } = context
     const interval = parseDuration(options.health_interval)!
     const timeout = parseDuration(options.connect_timeout)!
     const remotes = new Map<string, { settings: RemoteModel; servers: RemoteServers }>()
-    const models: BroughtModel[] = Object.entries(options.models).map(([name, settings]) => {
+    const configured = Object.entries(options.models)
+    if (configured.length === 0) return {}
+    // Most servers have none.
+    const { createRemoteServers } = await import('./remote-servers.ts')
+    const models: BroughtModel[] = configured.map(([name, settings]) => {
       parseModelName(name)
       const servers = createRemoteServers(name, settings.servers, {
         interval,
@@ -91,7 +95,8 @@ export default definePlugin({
       const capabilities: Capability[] = settings.capabilities ?? ['completion', 'tools']
       return { name, capabilities, contextLength: settings.context ?? DEFAULT_CONTEXT }
     })
-    if (models.length > 0) context.service('catalog').add({ name: 'remote', models: () => models })
+    const frozen = Object.freeze(models)
+    context.service('catalog').add({ name: 'remote', models: () => frozen })
     context.service('engines').add({
       name: 'remote',
       serves({ format, metadata }, mode) {

@@ -4,8 +4,8 @@ import { existsSync, readdirSync, readFileSync, readlinkSync, truncateSync } fro
 import { type IncomingHttpHeaders, type IncomingMessage, type OutgoingHttpHeaders, request } from 'node:http'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
+import { byteRange, isKnown } from '../../core/http/stored-file-reply.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { byteRange, isKnown } from '../../plugins/api-files/index.ts'
 import { type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 

@@ -72,7 +72,7 @@ t.test('a model that a key may not use does not appear', async t => {
   t.match(await corral.json('/models/unload', { model: 'helper' }, operator), { status: 200 })
 })
 
-t.test('a load that fails is told, and stays in the list until one succeeds', async t => {
+t.test('a failed load is reported, and stays in the list until one succeeds', async t => {
   const events = await eventsFor(operator)
   t.match(await corral.json('/models/load', { model: BROKEN }, operator), { status: 200, body: { success: true } })
   const own = () => events.filter(({ model }) => model === BROKEN).map(({ data }) => data)

@@ -8,6 +8,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
   anyone: [
     'ANY /ollama/v1/*',
     'GET /',
+    'GET /api/cluster/files/:sha256',
     'GET /api/health',
     'GET /docs',
     'GET /docs/swagger-ui-bundle.js',
@@ -19,6 +20,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'GET /page/:file',
     'GET /readyz',
     'GET /v1/health',
+    'POST /api/cluster/tickets/redeem',
     'POST /api/sessions'
   ],
   user: [
@@ -151,7 +153,10 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
     'HEAD /ollama/api/blobs/:digest',
     'POST /api/blobs/:digest',
     'POST /api/cluster/ask',
+    'POST /api/cluster/copy',
     'POST /api/cluster/describe',
+    'POST /api/cluster/pull',
+    'POST /api/cluster/tickets',
     'POST /api/convert',
     'POST /api/copy',
     'POST /api/create',

@@ -7,6 +7,7 @@ import { renderDefaultConfig } from '../../core/config/default-file.ts'
 import { describeConfig, formatConfig } from '../../core/config/describe.ts'
 import { type LoadedConfig, loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
+import { composeConfigSchema } from '../../core/config/setting-schema.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'
@@ -276,4 +277,12 @@ t.test('the shipped config.yaml is up to date and states exactly the defaults', 
     [],
     'every setting is stated'
   )
+})
+
+t.test('the settings of the built-in plugins can be checked, and take their own defaults', async t => {
+  const { root, check } = composeConfigSchema(builtInPlugins.map(plugin => ({ ...plugin, builtIn: false })))
+  const values: Record<string, unknown> = {}
+  t.same(check(values), [])
+  t.same(check(values), [], 'those of the core too, once they are given')
+  t.same(Object.keys(values), Object.keys(root.properties!))
 })

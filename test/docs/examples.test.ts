@@ -29,6 +29,10 @@ const REFUSED: Record<string, number[]> = {
   // There are no members.
   drainMember: [404],
   undrainMember: [404],
+  pullAtMember: [404],
+  copyFromMember: [502],
+  // Its ticket was not made here.
+  redeemTicket: [401],
   // Its revision is that of a model without settings, and the tests' model has some.
   setModelSettings: [409],
   // The tests name a build, which goes before all choices; releases cannot be reached.

@@ -40,7 +40,7 @@ const BESIDE = {
 }
 /** Operations whose body names no model that must be there. */
 const NO_MODEL =
-  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|drainMember/i
+  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|drainMember|redeemTicket|copyFromMember|pullAtMember/i
 
 t.test('a body that is no JSON, no object, missing or too large', async t => {
   for (const { operationId: id, requestBody, path } of operations.filter(takesJson)) {
@@ -87,7 +87,8 @@ t.test('options and fields of a wrong kind', async t => {
 
 t.test('unknown ids', async t => {
   for (const { operationId: id, method, requestBody } of operations.filter(hasId)) {
-    if (requestBody) continue
+    // Files of members are for those who have redeemed a ticket.
+    if (requestBody || id === 'readModelFile') continue
     const params = { owner: 'nobody', name: 'nothing', model: NOWHERE, id: 'none', digest: `sha256:${'0'.repeat(64)}` }
     const { status } = caller.checker.operation(id).responses[404] ? { status: 404 } : { status: 400 }
     await caller.call(t, id, status, { params, ...(method === 'POST' ? { body: {} } : {}) })
@@ -109,8 +110,9 @@ t.test('a key that is missing', async t => {
   let wrong = 0
   await until('the build is found', async () => (await guarded.send('/readyz')).status === 200)
   for (const { operationId: id, 'x-corral-role': role } of operations) {
-    // It takes a body, which is looked at whoever sends it.
-    const status = role !== 'anyone' ? 401 : id === 'createSession' ? 400 : 200
+    // What these take is looked at whoever sends it.
+    const isLookedAt = ['createSession', 'redeemTicket'].includes(id)
+    const status = role !== 'anyone' || id === 'readModelFile' ? 401 : isLookedAt ? 400 : 200
     await keyless.call(t, id, status, { local: false })
     // More of them would be guesses, which are refused otherwise.
     if (wrong++ < 90) await keyless.call(t, id, status, { headers: { 'x-api-key': 'wrong' }, local: false })

@@ -45,6 +45,8 @@ const WITHOUT_SUCCESS = [
   // Without members there is none to drain; test/cluster has those that there are.
   'drainMember',
   'undrainMember',
+  'copyFromMember',
+  'pullAtMember',
   // Only with a hub.
   'llamaDownload',
   'searchHubs',
@@ -199,6 +201,9 @@ t.test('OpenAI', async t => {
   const call = (id: string, body?: unknown, more: object = {}) =>
     caller.call(t, id, 200, { ...(body === undefined ? {} : { body }), ...more })
   await call('listModels')
+  for (const id of ['listModels', 'listLocalModels', 'ollamaListLocalModels']) {
+    await caller.call(t, id, 304, { headers: { 'if-none-match': '*' } })
+  }
   await call('retrieveModel', undefined, { params: { model: DEMO } })
   await call('createChatCompletion', chat)
   await call('createChatCompletion', { ...chat, stream: true, stream_options: { include_usage: true } })
@@ -339,6 +344,20 @@ t.test('builds, logs and files', async t => {
   await caller.call(t, 'getFile', 206, { params, headers: { range: 'bytes=0-9' } })
   await caller.call(t, 'getFile', 416, { params, headers: { range: 'bytes=99999999999-' } })
   await caller.call(t, 'getFile', 304, { params, headers: { 'if-none-match': `"${files[0].sha256}"` } })
+  const { ticket } = await caller.call(t, 'issueTicket', 200, { body: { model: DEMO } })
+  const { token } = await caller.call(t, 'redeemTicket', 200, { body: { ticket } })
+  const [{ sha256 }] = files
+  const bearer = { authorization: `Bearer ${token}` }
+  await caller.call(t, 'readModelFile', 200, { params: { sha256 }, headers: bearer })
+  await caller.call(t, 'readModelFile', 206, { params: { sha256 }, headers: { ...bearer, range: 'bytes=0-9' } })
+  await caller.call(t, 'readModelFile', 416, {
+    params: { sha256 },
+    headers: { ...bearer, range: 'bytes=99999999999-' }
+  })
+  await caller.call(t, 'readModelFile', 304, {
+    params: { sha256 },
+    headers: { ...bearer, 'if-none-match': `"${sha256}"` }
+  })
 })
 
 t.test('a followed log is a stream of what the document says', async t => {

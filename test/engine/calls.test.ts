@@ -92,6 +92,45 @@ t.test('what is sent for an answer', async t => {
   t.match(more.sent[0]!.body, { timings_per_token: true, verbose: true })
 })
 
+t.test('a short answer that is delivered whole comes in one piece', async t => {
+  const timings = { cache_n: 4, prompt_n: 6, prompt_ms: 1.5, predicted_n: 3, predicted_ms: 2 }
+  const said = { finish_reason: 'length', index: 0, message: { role: 'assistant', content: 'Hi \ufffd' } }
+  const respond: Respond = (_, { stream }) => ({
+    body: stream ? END : JSON.stringify({ choices: [said], system_fingerprint: 'b1', timings })
+  })
+  const { sent, deltas } = await answerOf(respond, { messages, max_tokens: 16 }, { whole: true })
+  t.strictSame(sent[0]!.body, { messages, max_tokens: 16, stream: false })
+  const usage = { promptTokens: 10, cachedTokens: 4, completionTokens: 3 }
+  const timing = { prompt: 1.5, generation: 2 }
+  const extra = { system_fingerprint: 'b1', timings }
+  const content = 'Hi '
+  t.strictSame(deltas, [{ content, finish: 'length', usage, timing, extra, tokens: 3 }], 'without half a character')
+  const picture = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }
+  const streamed: [string, EngineFields, object?][] = [
+    ['what goes on as it comes', {}, { whole: false }],
+    ['an answer that may be long', { max_tokens: 17 }],
+    ['one without a limit', { max_tokens: -1 }],
+    ['a prompt that is read in several batches', { messages: [{ role: 'user', content: 'x'.repeat(2049) }] }],
+    ['a picture', { messages: [picture] }],
+    ['several choices', { n: 2 }],
+    ['calls of tools', { tools: [{ type: 'function', function: { name: 'f' } }] }],
+    ['probabilities', { logprobs: true }],
+    ['the text that ended it', {}, { stopText: true }],
+    ['counts as it goes', {}, { countEach: true }],
+    ['one that may be controlled', {}, { controlled: () => undefined }]
+  ]
+  for (const [what, fields, more] of streamed) {
+    const { sent } = await answerOf(
+      () => ({ body: 'data: [DONE]\n\n' }),
+      { messages, max_tokens: 16, ...fields },
+      { whole: true, ...more }
+    )
+    t.equal(sent[0]!.body.stream, true, what)
+  }
+  const cut: Respond = () => ({ body: '{"choices":[{"finish_' })
+  await t.rejects(answerOf(cut, { messages, max_tokens: 1 }, { whole: true }))
+})
+
 t.test('an answer that is cut off is no answer', async t => {
   const text = choice({ delta: { content: 'x' } })
   await t.rejects(

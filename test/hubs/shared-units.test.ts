@@ -2,14 +2,9 @@ import t from 'tap'
 import { isLoopback, isPrivateHost } from '../../core/system/private-address.ts'
 import { checkRedirect, mayHaveCredentials } from '../../core/system/redirects.ts'
 import { retryAfterSeconds } from '../../core/system/retry-after.ts'
+import { isUsablePath } from '../../core/system/usable-path.ts'
 import { locationOf } from '../../plugins/hubs/files/file-location.ts'
-import {
-  isUsablePath,
-  parseEtag,
-  sha256Hex,
-  sha256OfHeaders,
-  strongEtag
-} from '../../plugins/hubs/files/listed-files.ts'
+import { parseEtag, sha256Hex, sha256OfHeaders, strongEtag } from '../../plugins/hubs/files/listed-files.ts'
 import { connectionErrorText } from '../../plugins/hubs/http/connection-errors.ts'
 import { isTemporary, retryDelay } from '../../plugins/hubs/http/hub-fetch.ts'
 import { answer, NOW, SHA1, SHA256, WITH_TOKEN } from './support.ts'

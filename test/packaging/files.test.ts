@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { Ajv } from 'ajv'
@@ -111,4 +111,27 @@ t.test('addresses of the package are made of where the repository is', async t =
   for (const wrong of ['http://git.example.org/a/b', 'git@example.org:a/b', 'https://example.org', 'https://x/"; id']) {
     t.throws(() => withAddress(manifest, wrong), /looks like/, wrong)
   }
+})
+
+t.test('the bundle: files that V8 keeps in one byte a character, and names that stacks of errors show', async t => {
+  const folder = join(packageRoot, 'dist', 'bundle')
+  const names = readdirSync(folder).filter(name => name.endsWith('.js'))
+  for (const entry of ['main', 'plugin', 'testing', 'digest-worker', 'transfer-worker'])
+    t.ok(names.includes(`${entry}.js`), entry)
+  t.same(
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: all of ASCII
+    names.filter(name => /[^\x00-\x7f]/.test(readFileSync(join(folder, name), 'utf8'))),
+    []
+  )
+  const { CorralError, parseModelName } = await import(join(folder, 'plugin.js'))
+  t.equal(CorralError.name, 'CorralError')
+  const failure = (() => {
+    try {
+      return parseModelName('no/name/at all')
+    } catch (error) {
+      return error as Error
+    }
+  })()
+  t.ok(failure instanceof CorralError)
+  t.match(failure.stack, /at parseModelName /)
 })

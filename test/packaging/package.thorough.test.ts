@@ -21,6 +21,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { blocksOf } from '../docs/guides.ts'
 import { alive, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 
 // docs/install.md by the letter, as far as it can be without Docker and a systemd that runs: from a copy of the checkout that
 // has what Docker's build would see, in a folder with a long name, an empty home, and what npm keeps of other tests.
@@ -60,6 +61,24 @@ function run(text: string, options: { cwd?: string; env?: Record<string, string>
     env: environment(options.env),
     encoding: 'utf8'
   })
+}
+
+/** The same, for what asks a server in this process. */
+async function runBeside(
+  text: string,
+  env: Record<string, string>
+): Promise<{ code: number; stdout: string; stderr: string }> {
+  const child = spawn('bash', ['-e', '-c', text], {
+    cwd: checkout,
+    env: environment(env),
+    // "corral run" reads what it is given until its end.
+    stdio: ['ignore', 'pipe', 'pipe']
+  })
+  const output = { stdout: '', stderr: '' }
+  for (const name of ['stdout', 'stderr'] as const)
+    child[name].setEncoding('utf8').on('data', piece => (output[name] += piece))
+  const [code] = await once(child, 'close')
+  return { code, ...output }
 }
 
 /** Warnings of npm that are not about corral. */
@@ -143,9 +162,83 @@ t.test('the packed file is small, and is installed with a command on the PATH', 
     built.filter(name => name.endsWith('.map')),
     []
   )
-  t.notOk(existsSync(join(own, 'dist', 'test')))
-  t.ok(bytesBelow(join(own, 'dist')) < 5_000_000, `${bytesBelow(join(own, 'dist'))} bytes of JavaScript`)
+  t.same(readdirSync(join(own, 'dist')).sort(), ['bundle', 'plugins', 'types'])
+  t.ok(existsSync(join(own, 'docs', 'corral.1')), 'a page of the manual')
+  t.ok(bytesBelow(join(own, 'dist')) < 7_000_000, `${bytesBelow(join(own, 'dist'))} bytes, of packages too`)
   t.ok(bytesBelow(own) < 75_000_000, `${bytesBelow(own)} bytes with all packages`)
+})
+
+t.test('what is installed pulls, answers, and loads plugins of others', async t => {
+  const demo = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+  const hub = await startHubEmulator(t, {
+    repositories: { 'some/tiny': { files: { 'tiny-f16.gguf': { from: demo } } } }
+  })
+  const place = mkdtempSync(join(folder, 'plugins '))
+  writeFileSync(
+    join(place, 'mine.mjs'),
+    `import { CorralError, definePlugin } from 'corral/plugin'
+    const routes = async app => {
+      app.get('/mine', async () => {
+        throw new CorralError('model_not_found', 'Not mine.')
+      })
+      app.get('/stack', async () => ({ stack: new CorralError('internal', 'x').stack }))
+    }
+    export default definePlugin({ name: 'mine', api: 1, setup: () => ({ routes }) })`
+  )
+  // Tests of plugins meet the same classes as the plugins do.
+  writeFileSync(
+    join(place, 'mine.test.mjs'),
+    `import { startTestCorral } from 'corral/testing'
+    import mine from './mine.mjs'
+    const corral = await startTestCorral({ plugins: [mine] })
+    const { status, body } = await corral.json('/mine')
+    console.log(status, body.code)
+    await corral.close()`
+  )
+  mkdirSync(join(place, 'node_modules'))
+  symlinkSync(join(prefix, 'lib', 'node_modules', 'corral'), join(place, 'node_modules', 'corral'))
+  const tested = run(`node '${join(place, 'mine.test.mjs')}'`)
+  t.equal(tested.stdout, '404 model_not_found\n', tested.stderr)
+
+  const config = join(place, 'config.yaml')
+  writeFileSync(config, 'plugins: [./mine.mjs]\n')
+  const data = join(place, 'data')
+  const env = { CORRAL_HOME: data, CORRAL_CONFIG: config, CORRAL_PORT: '0', HF_ENDPOINT: hub.url }
+  const server = spawn(join(prefix, 'bin', 'corral'), ['serve'], {
+    env: environment(env),
+    stdio: ['ignore', 'pipe', 'pipe']
+  })
+  t.teardown(() => server.kill('SIGKILL'))
+  let log = ''
+  for (const stream of [server.stdout, server.stderr]) stream.setEncoding('utf8').on('data', text => (log += text))
+  const address = await until('it listens', () => /listens on (http:[^"\s]+)/.exec(log)?.[1])
+  const refused = await fetch(`${address}/mine`)
+  t.equal(refused.status, 404)
+  t.match(await refused.json(), { code: 'model_not_found', error: 'Not mine.' })
+  const { stack } = (await (await fetch(`${address}/stack`)).json()) as { stack: string }
+  t.match(stack, /mine\.mjs/)
+  // Through the threads that transfer and verify.
+  const pulled = await runBeside('corral pull hf:some/tiny --as me/tiny', env)
+  t.equal(pulled.code, 0, pulled.stderr)
+  const answered = await runBeside('corral run me/tiny "What is the capital of France?"', env)
+  t.match(answered.stdout, /Paris/, answered.stderr)
+  t.match((await runBeside('corral ps', env)).stdout, /me\/tiny/)
+  for (const path of ['/', '/docs', '/docs/swagger-ui-bundle.js', '/openapi.json', '/metrics']) {
+    t.equal((await fetch(address + path, { headers: { accept: 'text/html' } })).status, 200, path)
+  }
+  t.ok(JSON.parse((await runBeside('corral doctor --json', env)).stdout), 'the report of the doctor')
+  server.kill('SIGTERM')
+  const [code] = await once(server, 'close')
+  t.equal(code, 0, log.slice(-2000))
+  // Files that corral hands to other programs.
+  const own = join(prefix, 'lib', 'node_modules', 'corral', 'plugins')
+  for (const path of [
+    'cluster-ray/corral_ray.py',
+    'cluster-ray/packages/ray.lock',
+    'conversion/packages/packages.lock'
+  ]) {
+    t.ok(existsSync(join(own, path)), path)
+  }
 })
 
 t.test('npx answers from the packed file, on each Node.js', async t => {

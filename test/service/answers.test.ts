@@ -128,6 +128,23 @@ t.test('a conversation remembers, a seed repeats, max_tokens stops', async t => 
   t.equal(stopped.body.message.content, 'The capital')
 })
 
+t.test('a short answer is the same in one piece as in a stream', async t => {
+  // Of four tokens a character: most limits cut one in two.
+  const llamas = 'root ::= "🦙é漢字🦙"'
+  for (const max_tokens of [1, 2, 3, 4, 5, 8, 16]) {
+    for (const more of [{}, { grammar: llamas }, { stop: ['is'] }]) {
+      const body = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0, max_tokens, ...more }
+      const whole = (await corral.json('/v1/chat/completions', body)).body
+      const stream_options = { include_usage: true }
+      const events = await corral.events('/v1/chat/completions', { ...body, stream: true, stream_options })
+      const streamed = events.map(event => event.choices?.[0]?.delta?.content ?? '').join('')
+      t.equal(whole.choices[0].message.content, streamed, JSON.stringify({ max_tokens, ...more }))
+      t.equal(whole.choices[0].finish_reason, events.findLast(event => event.choices?.[0])?.choices[0].finish_reason)
+      t.match(whole.usage, { completion_tokens: events.find(event => event.usage)?.usage.completion_tokens })
+    }
+  }
+})
+
 t.test('tools are called with their arguments, and their results are used', async t => {
   const tools = [
     {

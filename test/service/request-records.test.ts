@@ -1,6 +1,9 @@
+import { once } from 'node:events'
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { request as httpRequest } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 
@@ -21,7 +24,7 @@ export default {
         const { use, status, failure, tokens, waitBegan, leased, firstPiece, answered, ended, overhead } = record
         const { prompt, completion } = tokens
         const moments = [record.began, waitBegan, leased, firstPiece, answered, ended]
-        const line = { url, ...use, status, code: failure?.code, prompt, completion, moments, overhead }
+        const line = { url, ...use, status, code: failure?.code, prompt, completion, moments, overhead, received: record.received }
         appendFileSync(${JSON.stringify(list)}, JSON.stringify(line) + '\\n')
       })
     }, { [Symbol.for('skip-override')]: true })
@@ -90,4 +93,26 @@ t.test('each request has a record of what it asked, how it ended and what it too
   }
   await until('the log says so too', () => corral.log().includes('POST /api/chat client left'))
   t.match(corral.log(), /A fault of the observer/, 'an observer that fails is logged, and stops nobody')
+})
+
+t.test('what a client takes to send its body is no work of corral', async t => {
+  const { plugin, records } = observer()
+  const corral = await startCorral(t, { config: `plugins: [${plugin}]` })
+  const body = JSON.stringify({ model: DEMO, messages: [CAPITAL_QUESTION], max_tokens: 2 })
+  const headers = { 'content-type': 'application/json', 'content-length': body.length, expect: '100-continue' }
+  const asking = httpRequest(`${corral.url}/v1/chat/completions`, { method: 'POST', headers })
+  asking.flushHeaders()
+  // From here on corral has the request, and waits.
+  await once(asking, 'continue')
+  await sleep(200)
+  asking.end(body)
+  const [reply] = await once(asking, 'response')
+  reply.resume()
+  await once(reply, 'end')
+  await until('the record', () => records().length > 0)
+  const [record] = records()
+  const [began, waitBegan, , , , ended] = record.moments
+  t.ok(record.received >= began + 190, 'its body came later')
+  t.ok(record.received <= waitBegan)
+  t.ok(record.overhead <= ended - record.received, 'that does not count')
 })

@@ -8,6 +8,33 @@ import { engineSpec } from '../engine/support.ts'
 
 const stored = engineSpec().variant
 
+t.test('a frozen list of thousands costs a request one look', t => {
+  let read = 0
+  const brought = Array.from(
+    { length: 1000 },
+    (_, at): BroughtModel => ({ name: `far/model-${at}`, capabilities: ['completion'] })
+  )
+  const counted = () =>
+    new Proxy(brought, {
+      get(list, place, of) {
+        read++
+        return Reflect.get(list, place, of)
+      }
+    })
+  let now: readonly BroughtModel[] = Object.freeze(counted())
+  const none = { list: () => [], variants: () => [], namesakes: () => [] }
+  const catalog = createCatalog(none, () => aliasesOf({}), { error: t.comment })
+  catalog.add({ name: 'far', models: () => now })
+  const find = (name: string) => catalog.find(parseModelName(name))
+  t.ok(find('far/model-7'))
+  read = 0
+  for (let times = 0; times < 10; times++) t.ok(find('far/model-7'))
+  t.ok(read < 100, `${read} reads of the list for ten names`)
+  now = Object.freeze([])
+  t.notOk(find('far/model-7'), 'another list counts at once')
+  t.end()
+})
+
 t.test('models in storage and of plugins are listed alike; names in storage go first', t => {
   const brought: BroughtModel[] = [
     { name: 'far/tiny', capabilities: ['completion'], contextLength: 4096 },

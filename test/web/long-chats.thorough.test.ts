@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Page } from 'playwright-core'
 import t, { type Test } from 'tap'
@@ -40,12 +41,46 @@ const CODE = Array.from(
 const WORDS = 'Say [what] and [where] it is. '
 const WITH_LINKS = `${WORDS}\n\n${'More of it.\n\n'.repeat(50)}[what]: https://example.org/what\n[where]: https://example.org/where\n`
 
+/** Lists, a table and a quote whose ends change what stands before. */
+const GROWING = `1. one
+2. two
+   - in it
+   - [x] done
+3. three
+
+4. far from it
+
+| left | right |
+|:--|--:|
+| a | **b** |
+| c | d | e |
+
+> - quoted
+>   more
+> - again
+
+- [ ] to do
+- [x] done
+
+\`\`\`
+plain code
+\`\`\`
+`
+/** Tokens of the last answer that have been written. */
+let written = 0
 const config = await startWriter(t, async (write, { messages }) => {
   const question = messages.at(-1).content
   if (question === 'Code') {
     const all = `\`\`\`ts\n${CODE}\n\`\`\`\n`
     for (let at = 0; at < all.length; at += 300) {
       write({ content: all.slice(at, at + 300) })
+      await sleep(5)
+    }
+    return
+  }
+  if (question === 'Grow') {
+    for (const content of GROWING) {
+      write({ content })
       await sleep(5)
     }
     return
@@ -57,6 +92,7 @@ const config = await startWriter(t, async (write, { messages }) => {
   const began = performance.now()
   for (const [at, content] of tokens.entries()) {
     write({ content })
+    written = at + 1
     if (question === 'At once') continue
     // 500 tokens a second, in the pieces that timers allow.
     const early = at * 2 - (performance.now() - began)
@@ -65,50 +101,113 @@ const config = await startWriter(t, async (write, { messages }) => {
 })
 const corral = await startCorral(t, { config })
 
-/** A page that has chosen the model. */
+/** A page that has chosen the model, and has made ready what it does while nothing else is to be done. */
 async function openPage(t: Test) {
   const opened = await browser.open(t, corral.url)
   const { page } = opened
   await page.evaluate("localStorage.setItem('corral-model', 'far/writer')")
   await page.reload()
   await page.getByRole('button', { name: 'Model: far/writer' }).waitFor()
+  await becomesReady(page)
   return opened
 }
 
-/** Counts from now on the tasks that take longer than three frames. @returns what there were since it was asked last */
-async function countLongTasks(page: Page): Promise<() => Promise<string>> {
-  await page.evaluate(`
-    window.tasks = []
-    new PerformanceObserver(list => window.tasks.push(...list.getEntries().map(({ duration }) => duration)))
-      .observe({ type: 'longtask' })
-  `)
+const becomesReady = (page: Page) =>
+  until('the page is ready', () => page.evaluate("performance.getEntriesByName('corral-ready').length > 0"))
+
+const showsEnd = (page: Page) =>
+  until('the end is seen', () =>
+    page.evaluate(
+      "(({ scrollTop, clientHeight, scrollHeight }) => scrollTop + clientHeight > scrollHeight - 40)(document.querySelector('.messages'))"
+    )
+  )
+
+/** An event of a browser's trace. Times in microseconds: by the clock, and of the processor's. */
+interface TraceEvent {
+  name: string
+  ph: string
+  pid: number
+  tid: number
+  ts: number
+  dur?: number
+  tdur?: number
+}
+
+/** Records what the main thread of a page does from now on. @returns ends it, and says what that was */
+async function recordTasks(page: Page) {
+  const session = await page.context().browser()!.newBrowserCDPSession()
+  const events: TraceEvent[] = []
+  session.on('Tracing.dataCollected', ({ value }) => void events.push(...(value as unknown as TraceEvent[])))
+  const includedCategories = ['disabled-by-default-devtools.timeline', 'devtools.timeline', 'blink.user_timing']
+  await session.send('Tracing.start', { traceConfig: { excludedCategories: ['*'], includedCategories } })
+  await page.evaluate("performance.mark('corral-recorded')")
   return async () => {
-    const tasks = (await page.evaluate('window.tasks.splice(0)')) as number[]
-    const sum = Math.round(tasks.reduce((sum, each) => sum + each, 0))
-    return `tasks over 50 ms: ${tasks.length}, ${sum} ms in all, the longest ${Math.round(Math.max(0, ...tasks))} ms`
+    const ended = once(session as unknown as EventTarget, 'Tracing.tracingComplete')
+    await session.send('Tracing.end')
+    await ended
+    const main = events.find(({ name }) => name === 'corral-recorded')!
+    const all = events
+      .filter(({ ph, pid, tid }) => ph === 'X' && pid === main.pid && tid === main.tid)
+      .map(({ name, ts, dur = 0, tdur = dur }) => ({
+        name,
+        began: ts,
+        ended: ts + dur,
+        took: dur / 1000,
+        work: tdur / 1000
+      }))
+      .sort((a, b) => a.began - b.began)
+    const tasks = all.filter(({ name }) => name === 'RunTask')
+    const commits = all.filter(({ name }) => name === 'Commit')
+    const frames = tasks.filter(task => commits.some(({ began }) => began > task.began && began < task.ended))
+    let end = 0
+    const calls = all.filter(({ name, began, ended }) => {
+      // Calls in calls are parts of them.
+      if (name !== 'FunctionCall' || began < end) return false
+      end = ended
+      return frames.some(frame => began > frame.began && began < frame.ended)
+    })
+    const sum = (of: typeof all) => of.reduce((sum, { work }) => sum + work, 0)
+    const longest = Math.max(...tasks.map(({ work }) => work))
+    const long = tasks.filter(({ work }) => work > 50).length
+    const longestByClock = Math.round(Math.max(...tasks.map(({ took }) => took)))
+    const duration = Math.round((tasks.at(-1)!.ended - tasks[0]!.began) / 1000)
+    const computed = sum(calls) / sum(frames)
+    return {
+      /** Of the longest task, and of all of them: the processor's time in ms, which other programs make no longer. */
+      longest,
+      work: sum(tasks),
+      /** Of the frames, the part in which the page computed something. */
+      computed,
+      text: `tasks that worked over 50 ms: ${long}, the longest ${Math.round(longest)} ms (${longestByClock} ms by the clock); ${Math.round(sum(tasks))} ms of work within ${duration} ms; of its ${frames.length} frames, ${Math.round(100 * computed)} % computed`
+    }
   }
 }
 
+/** Milliseconds for what a quarter of a machine does that does other things too. */
+const PATIENCE = 240_000
 const TABLES = text.slice(0, TOKENS * 4).split('| name |').length - 1
 
 t.test('an answer of 5,000 tokens, by a quarter of the processor', { skip: browser.skip }, async t => {
   const { page, context, complaints } = await openPage(t)
-  // A quarter of a machine that does other things too.
-  context.setDefaultTimeout(240_000)
+  context.setDefaultTimeout(PATIENCE)
   const session = await context.newCDPSession(page)
   await session.send('Emulation.setCPUThrottlingRate', { rate: 4 })
-  const longTasks = await countLongTasks(page)
+  const tasks = await recordTasks(page)
   await ask(page, 'Write')
-  await page.getByRole('heading', { name: 'Part 9', exact: true }).waitFor()
+  // Looks at the page are work of its main thread too: there is one until the end.
+  await until('some of it is written', () => written > TOKENS / 4)
   await page.evaluate("window.first = document.querySelector('.part h3')")
+  await until('all of it is written', () => written === TOKENS, PATIENCE)
+  const isBusy = "document.querySelector('.message:last-child').ariaBusy === 'true'"
+  await until('it is shown', async () => !(await page.evaluate(isBusy)), PATIENCE)
+  const { longest, work, computed, text } = await tasks()
+  t.comment(text)
+  t.ok(computed < 0.15, 'frames lay out and paint what was made before them')
+  t.ok(longest < work / 25, 'no task takes much of the time')
   const answer = await ended(page, 'far/writer')
-  t.comment(await longTasks())
   t.ok(await page.evaluate('window.first.isConnected'), 'what was done is not made anew')
   t.equal(await answer.getByRole('table').count(), TABLES)
-  const [end, bottom] = (await page.evaluate(
-    "(({ scrollTop, clientHeight, scrollHeight }) => [scrollTop + clientHeight, scrollHeight])(document.querySelector('.messages'))"
-  )) as [number, number]
-  t.ok(bottom - end < 40, 'the end is seen')
+  await showsEnd(page)
   t.strictSame(complaints, [])
 })
 
@@ -127,6 +226,14 @@ t.test(
     await page.reload()
     await until('all parts are shown', async () => (await parts()) === many)
     t.equal(await answer.locator('.markdown').textContent(), shown)
+    await showsEnd(page)
+    // Who scrolls up stays there.
+    const toEnd = page.getByRole('button', { name: 'To the end' })
+    await page.locator('.messages').hover()
+    await page.mouse.wheel(0, -1000)
+    await toEnd.click()
+    await showsEnd(page)
+    await toEnd.waitFor({ state: 'hidden' })
   }
 )
 
@@ -148,6 +255,18 @@ t.test(
     t.equal((selected as string).trimEnd(), CODE)
   }
 )
+
+t.test('what has grown letter by letter is what it is when it is opened again', { skip: browser.skip }, async t => {
+  const { page } = await openPage(t)
+  await ask(page, 'Grow')
+  const shown = (await ended(page, 'far/writer')).locator('.markdown')
+  const grown = await shown.textContent()
+  const elements = await shown.locator('*').count()
+  t.equal(await shown.locator('ol > li > p').count(), 4, 'all items of a list are apart once one is')
+  await page.reload()
+  await until('it is shown', async () => (await shown.locator('*').count()) === elements)
+  t.equal(await shown.textContent(), grown)
+})
 
 t.test('links lead where the end of the answer says', { skip: browser.skip }, async t => {
   const { page } = await openPage(t)
@@ -196,15 +315,22 @@ t.test('a thousand chats', { skip: browser.skip }, async t => {
   await page.reload()
   const lines = page.locator('.chat-line')
   await until('all chats are listed', async () => (await lines.count()) === 1000)
-  const longTasks = await countLongTasks(page)
-  await page.getByRole('link', { name: 'Chat number 999' }).click()
-  await until('all messages are shown', async () => (await page.getByRole('article').count()) === 200)
+  await becomesReady(page)
+  const session = await page.context().newCDPSession(page)
+  await session.send('Emulation.setCPUThrottlingRate', { rate: 4 })
+  const tasks = await recordTasks(page)
+  await page.evaluate("document.querySelector('.chat-line a[href$=chat-999]').click()")
+  await until(
+    'all messages are shown',
+    async () => (await page.evaluate("document.querySelectorAll('article').length")) === 200,
+    PATIENCE
+  )
+  t.comment(`opened a chat of 200 messages, by a quarter of the processor: ${(await tasks()).text}`)
+  await session.send('Emulation.setCPUThrottlingRate', { rate: 1 })
   await page.getByRole('heading', { name: 'Part 199', exact: true }).waitFor()
   t.ok(await page.getByRole('heading', { name: 'Part 199', exact: true }).isVisible(), 'it is opened at its end')
-  t.comment(`opened a chat of 200 messages: ${await longTasks()}`)
   await page.getByRole('link', { name: 'Chat number 998' }).click()
   await page.getByText('Needle 998.').waitFor()
-  t.comment(`opened another one: ${await longTasks()}`)
   const began = performance.now()
   await page.getByRole('searchbox', { name: 'Search chats' }).fill('needle 517')
   await page.getByRole('link', { name: 'Chat number 517' }).waitFor()

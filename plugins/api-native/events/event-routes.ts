@@ -67,7 +67,7 @@ export function eventRoutes({
     })
     const members = nativeRoute('Cluster', 'followCluster', 'Follow the members of this server', {
       role: 'operator',
-      description: 'The topic `member` of GET /api/events alone.',
+      description: 'The topics `member` and `replicas` of GET /api/events alone.',
       headers: events.schema.headers,
       response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
     })
@@ -117,7 +117,7 @@ export function eventRoutes({
       )
     })
     app.get('/cluster/events', { ...members, exposeHeadRoute: false }, (request, reply) =>
-      follow(request, reply, new Set(['member']), heartbeatInterval())
+      follow(request, reply, new Set(['member', 'replicas']), heartbeatInterval())
     )
   }
 }

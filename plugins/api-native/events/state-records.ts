@@ -103,6 +103,10 @@ export class StateRecords {
         return this.#deps.engines
           .elsewhere()
           .members.map(value => ({ topic, key: value.name, value, access: 'operator' }))
+      case 'replicas':
+        return this.#deps.engines
+          .elsewhere()
+          .replicas.map(value => ({ topic, key: `${value.model}#${value.mode}`, value, access: 'operator' }))
       case 'build':
         return [{ topic, key: topic, value: this.#build(), access: 'operator' }]
     }

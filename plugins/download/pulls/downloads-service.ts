@@ -3,6 +3,7 @@ import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type {
   Downloads,
+  FileMirror,
   Pull,
   PullPlan,
   PullRecord,
@@ -16,13 +17,13 @@ import { bareName, modelKey, parseRequestedName, type RequestedName } from '../.
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { searchHubs } from '../hub-search.ts'
 import type { PulledNames } from '../pulled-names.ts'
-import { fetchedBytes, missingBytes, originOf, variantWithFiles } from './pull-files.ts'
+import { fetchedBytes, missingBytes, plannedOrigin, variantWithFiles } from './pull-files.ts'
 import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
 import { Turns } from './pull-turns.ts'
 
 export interface DownloadsOptions
-  extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'partial' | 'turns' | 'onReceived'> {
+  extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'mirrors' | 'partial' | 'turns' | 'onReceived'> {
   pulledNames: Pick<PulledNames, 'add'>
   /** How many pulls transfer at once, and how many may wait. */
   limits: { pulls: number; waiting: number }
@@ -49,6 +50,7 @@ const keyOf = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCa
 export function createDownloads(options: DownloadsOptions): DownloadsService {
   const { storage, transfers, paths, log } = options
   const hubs: Hub[] = []
+  const mirrors: FileMirror[] = []
   const jobs = new Map<string, PullJob>()
   let closing = false
   let received = 0
@@ -71,6 +73,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     turns,
     hubs,
     hubOf,
+    mirrors,
     onReceived: (bytes: number) => {
       received += bytes
     },
@@ -164,6 +167,10 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
     hubs: () => hubs,
 
+    addMirror(mirror) {
+      mirrors.push(mirror)
+    },
+
     async plan(request: PullRequest, waiting: Waiting) {
       refuseWhenClosing()
       const place = listing.enter(request.caller.turn)
@@ -200,9 +207,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       for (;;) {
         await requireRoom(plan)
         refuseWhenClosing()
-        const other = jobsOf(plan.name).find(
-          job => originOf(job.plan.repository).from !== originOf(plan.repository).from
-        )
+        const other = jobsOf(plan.name).find(job => plannedOrigin(job.plan).from !== plannedOrigin(plan).from)
         if (other) throw otherOriginRunning(other.record(), plan)
         const present = jobs.get(keyOf(plan))
         if (!present) break

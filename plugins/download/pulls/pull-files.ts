@@ -58,6 +58,10 @@ export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'fi
 
 // ---- in storage ----------------------------------------------------------------------------------------------------
 
+/** The origin that is recorded with the model of a pull. */
+export const plannedOrigin = ({ origin, repository }: Pick<PullPlan, 'origin' | 'repository'>): Origin =>
+  origin ?? originOf(repository)
+
 /** The recorded origin of a model from a hub. Mirrors of a hub count as the same origin, so no server is named. */
 export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
   // An id that is an address may be signed.
@@ -69,13 +73,13 @@ export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'fi
  * @param variants those of the plan's model
  */
 export async function variantWithFiles(
-  plan: Pick<PullPlan, 'label' | 'format' | 'files' | 'repository'>,
+  plan: Pick<PullPlan, 'label' | 'format' | 'files' | 'repository' | 'origin'>,
   variants: StoredVariant[]
 ): Promise<StoredVariant | undefined> {
   const isLabelled = ({ label }: StoredVariant) => label.toLowerCase() === plan.label.toLowerCase()
   for (const variant of [...variants].sort((a, b) => Number(isLabelled(b)) - Number(isLabelled(a)))) {
     if (variant.format !== plan.format || variant.files.length !== plan.files.length) continue
-    const has = await Promise.all(plan.files.map(file => hasFile(variant, file, originOf(plan.repository))))
+    const has = await Promise.all(plan.files.map(file => hasFile(variant, file, plannedOrigin(plan))))
     if (has.every(Boolean) && (await isWhole(variant))) return variant
   }
   return undefined
@@ -109,8 +113,8 @@ async function gitDigest(path: string, size: number): Promise<string | undefined
 
 /** The files of a plan that variants have already, with their absolute paths there. */
 function storedFiles({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant[]) {
+  const all = variants.flatMap(({ directory, files }) => files.map(stored => ({ directory, ...stored })))
   return files.flatMap(file => {
-    const all = variants.flatMap(({ directory, files }) => files.map(stored => ({ directory, ...stored })))
     const same = file.sha256 === undefined ? undefined : all.findLast(({ sha256 }) => sha256 === file.sha256)
     return same ? [{ file, source: join(same.directory, ...same.path.split('/')) }] : []
   })

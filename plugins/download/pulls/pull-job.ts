@@ -3,7 +3,14 @@ import { mkdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { OnPullEvent, Pull, PullPlan, PullRecord } from '../../../core/contracts/downloads.ts'
+import type {
+  FileMirror,
+  OnPullEvent,
+  PlannedDownload,
+  Pull,
+  PullPlan,
+  PullRecord
+} from '../../../core/contracts/downloads.ts'
 import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
 import { untilAborted } from '../../../core/contracts/progress.ts'
@@ -18,7 +25,7 @@ import {
   fetchedBytes,
   fileTarget,
   linkStored,
-  originOf,
+  plannedOrigin,
   sameFiles,
   variantWithFiles
 } from './pull-files.ts'
@@ -69,6 +76,8 @@ export interface PullContext {
   storage: Storage
   transfers: Transfers
   hubOf(name: string): Hub | undefined
+  /** Asked for each file before its hub. */
+  mirrors: readonly FileMirror[]
   /** Who transfers, and who waits. */
   turns: Turns
   /** Private addresses that clients may have fetched from; see `HubRequest`. */
@@ -372,7 +381,7 @@ export class PullJob implements Pull {
 
   /** Downloads and verifies the files. */
   async #fetch(signal: AbortSignal): Promise<TransferredFile[]> {
-    const { storage, transfers, hubOf } = this.#context
+    const { storage, transfers, hubOf, mirrors } = this.#context
     const { repository, files, isLocal } = this.plan
     const privateAddresses = addressesOf(this.#context, isLocal)
     const hub = hubOf(repository.hub)
@@ -382,13 +391,22 @@ export class PullJob implements Pull {
         `This pull comes from the hub "${repository.hub}", which is not enabled. Enable it in config.yaml, or cancel the pull.`
       )
     }
-    await linkStored(this.plan, this.folder, storage.variants(this.plan.name))
+    // What was made of another model shares its files, at any server.
+    const holders = this.plan.origin?.kind === 'made' ? storage.list() : storage.variants(this.plan.name)
+    await linkStored(this.plan, this.folder, holders)
     // Files with digests may come from any revision.
     const revision = files.every(file => file.sha256 ?? file.gitSha1) ? [] : [repository.revision]
+    const locate = async (file: PlannedDownload, aborted: AbortSignal) => {
+      for (const mirror of mirrors) {
+        const nearer = await mirror.locate(this.plan, file, aborted)
+        if (nearer) return nearer
+      }
+      return await hub.locate({ ...repository, files }, file, aborted, privateAddresses)
+    }
     const fetched = await transfers.run({
       identity: [repository.hub, repository.id, ...revision].join(' '),
       files: files.map(file => ({ ...file, target: fileTarget(this.folder, file) })),
-      locate: (index, aborted) => hub.locate({ ...repository, files }, files[index]!, aborted, privateAddresses),
+      locate: (index, aborted) => locate(files[index]!, aborted),
       signal,
       onProgress: (index, completed, total) => this.#context.onReceived(this.#progress.report(index, completed, total))
     })
@@ -399,14 +417,21 @@ export class PullJob implements Pull {
   /** Stores the files as a variant; they stay in the folder too. */
   async #store(fetched: readonly TransferredFile[], signal: AbortSignal): Promise<StoredVariant> {
     await this.#save({ state: 'storing' })
-    const { name, format, label, repository, files } = this.plan
+    const { name, format, label, files, defaults } = this.plan
     const sources = files.map((file, index) => ({
       source: fileTarget(this.folder, file),
       path: file.storedPath,
       role: file.role,
       sha256: fetched[index]!.sha256
     }))
-    const variant = { name, format, label, origin: originOf(repository), files: sources }
+    const variant = {
+      name,
+      format,
+      label,
+      origin: plannedOrigin(this.plan),
+      files: sources,
+      ...(defaults && { defaults })
+    }
     const stored = await this.#context.storage.adopt(variant, { signal }).catch(error => {
       throw error instanceof CorralError && error.code === 'invalid_request' ? this.#unusable(error) : error
     })

@@ -94,6 +94,8 @@ export class FileTransfer {
     this.#verification = new Verification(file, shared.digests, {
       onVerified: sha256 => this.#finish(sha256),
       onMissing: () => this.#step(),
+      // What was fetched is something else: another place may have the right one.
+      onWrong: () => this.#source.renew(),
       onRestart: mismatch => this.#changed(mismatch),
       onMismatch: mismatch => this.#giveUp(mismatch),
       onFailed: error => this.#fail(error)
@@ -375,7 +377,8 @@ export class FileTransfer {
         url: location.url,
         headers: location.headers,
         proxy: location.reported.proxy,
-        privateAddresses: location.reported.privateAddresses
+        privateAddresses: location.reported.privateAddresses,
+        tls: location.reported.tls
       },
       {
         start: map && span ? map.start(span.at) + map.have[span.at]! : 0,

@@ -20,6 +20,8 @@ export interface VerificationEvents {
   onVerified(sha256: string): void
   /** Chunks were dropped and must be fetched again. */
   onMissing(): void
+  /** The digest is wrong; one of the events below follows. */
+  onWrong(): void
   /** The digest is wrong and parts cannot be fetched by themselves: the whole file must be fetched again. */
   onRestart(mismatch: Mismatch): void
   /** The digest is still wrong after every chunk was fetched again. */
@@ -128,8 +130,12 @@ export class Verification {
   #onDigest(sha256: string, gitSha1: string | undefined): void {
     this.#digest = undefined
     this.#mismatch = mismatchOf(this.expected, sha256, gitSha1)
-    if (!this.#mismatch) this.#events.onVerified(sha256)
-    else if (this.partial) this.#fetchAgain()
+    if (!this.#mismatch) {
+      this.#events.onVerified(sha256)
+      return
+    }
+    this.#events.onWrong()
+    if (this.partial) this.#fetchAgain()
     else this.#events.onRestart(this.#mismatch)
   }
 

@@ -1,29 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { HubFile } from '../../../core/contracts/hubs.ts'
 
-const RESERVED = /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$/i
-/** Control characters, and characters that Windows does not allow in names (a colon names a stream or a drive). */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-const FORBIDDEN = /[\u0000-\u001f\u007f\\:*?"<>|]/
-
-/**
- * Whether a listed path is safe as a file below a folder on every system: relative, without `.` and `..`, without names
- * that are special somewhere.
- */
-export function isUsablePath(path: unknown): path is string {
-  if (typeof path !== 'string' || path.length === 0 || path.length > 1024 || FORBIDDEN.test(path)) return false
-  return path
-    .split('/')
-    .every(
-      part =>
-        part !== '' &&
-        !/^\.\.?$/.test(part) &&
-        !/[. ]$/.test(part) &&
-        !RESERVED.test(part) &&
-        Buffer.byteLength(part) <= 255
-    )
-}
-
 /** Percent-encodes each part of a path. */
 export function encodePath(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/')

@@ -1,6 +1,7 @@
 import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { hubFile, isUsablePath, sha1Hex, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { isUsablePath } from '../../../core/system/usable-path.ts'
+import { hubFile, sha1Hex, sha256Hex, sizeOf } from '../files/listed-files.ts'
 
 /**
  * Files that are always in LFS: where a listing shows no LFS object, its blob id is that of the pointer, not of the file.

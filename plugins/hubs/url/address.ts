@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { CorralError } from '../../../core/errors.ts'
-import { isUsablePath } from '../files/listed-files.ts'
+import { isUsablePath } from '../../../core/system/usable-path.ts'
 
 /** Query parameters that are secret or expire: signatures, keys and tokens. */
 const SECRET =

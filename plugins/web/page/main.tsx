@@ -1,5 +1,6 @@
 import { effect } from '@preact/signals'
 import { showApp } from './app.tsx'
+import { MARKDOWN_STEPS } from './chat/markdown-view.tsx'
 import { notify } from './parts/controls.tsx'
 import { formatNumber } from './parts/formats.ts'
 import { openChats } from './state/chats.ts'
@@ -15,9 +16,6 @@ followServer()
 followMe()
 showApp()
 if (fault) notify(fault, true)
-// The first number that browsers format takes them longer than a frame: not at the end of an answer.
-const idle = globalThis.requestIdleCallback ?? setTimeout
-idle(() => formatNumber(0))
 // Where the server is away, the chats of whoever was here last are shown.
 await new Promise<void>(resolve => {
   effect(() => {
@@ -32,3 +30,15 @@ effect(() => {
   if (me.value && (me.value.key?.name ?? '') !== owner) location.reload()
 })
 keepChats()
+// What browsers take long for when they first do it is done before an answer needs it, step by step.
+const atIdle = globalThis.requestIdleCallback ?? setTimeout
+for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS]) {
+  await new Promise(resolve => atIdle(resolve))
+  try {
+    await step()
+  } catch {
+    // It is tried again when it is needed.
+  }
+}
+// Seen among the timings of browsers' own tools.
+performance.mark('corral-ready')

@@ -230,18 +230,18 @@ function changes({ options }: LaunchSpec, needFor: (options: LoadOptions) => Mem
   const last = good(all) ? num_ctx : smaller(all)
   if (last === undefined || last <= (context ?? 0)) return found
   const together = [`num_ctx ${last}`, ...(wide ? ['cache_type_k and cache_type_v q8_0'] : []), 'num_parallel 1']
-  return [...found, `${AND.format(together)} together`]
+  return [...found, `${joined(together, 'and')} together`]
 }
 
 // British usage has no comma before the last one.
-const AND = new Intl.ListFormat('en-GB', { type: 'conjunction' })
-const OR = new Intl.ListFormat('en-GB', { type: 'disjunction' })
+const joined = (parts: readonly string[], word: 'and' | 'or') =>
+  [parts.slice(0, -1).join(', '), ...parts.slice(-1)].filter(part => part !== '').join(` ${word} `)
 
 function named(use: MemoryUse): string {
   const pools = Object.entries(use).map(([pool, bytes]) => {
     return `${formatBytes(bytes)} ${pool === 'host' ? 'of memory' : `on ${pool}`}`
   })
-  return AND.format(pools)
+  return joined(pools, 'and')
 }
 
 /**
@@ -266,7 +266,7 @@ function explainNeed(
   }
   const short = `${what}, but only ${named(limits)} can be used.`
   const options = needFor ? changes(spec, needFor, budget) : []
-  if (options.length > 0) return `${short} It would fit with ${OR.format(options)}.`
+  if (options.length > 0) return `${short} It would fit with ${joined(options, 'or')}.`
   const left = totalOf(limits) - compute
   const smaller =
     left > 0
@@ -338,7 +338,7 @@ export function createLearnedNeeds(
     const oldest = [...needs].sort(([, a], [, b]) => (a.at < b.at ? -1 : 1))
     for (const [key] of oldest.slice(0, Math.max(0, needs.size - MOST))) needs.delete(key)
     try {
-      await writeJsonFile(path, { version: 1, needs: Object.fromEntries(needs) }, { pretty: true })
+      await writeJsonFile(path, { version: 1, needs: Object.fromEntries(needs) }, { pretty: true, fsync: false })
     } catch (error) {
       log.warn({ path, reason: messageOf(error) }, 'The measured memory use of engines could not be saved.')
     }

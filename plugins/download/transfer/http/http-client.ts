@@ -1,7 +1,7 @@
 import { requireAllowedHost } from '../../../../core/system/allowed-address.ts'
 import { Connection, type Exchange, type Receiver } from './http-connection.ts'
 import { type Answer, type ResponseHead, readResponse } from './http-response.ts'
-import { basicCredentials, proxyFor } from './http-socket.ts'
+import { basicCredentials, proxyFor, type SocketTarget } from './http-socket.ts'
 
 /** Most characters of an error response that are shown. */
 const SHOWN = 300
@@ -77,12 +77,9 @@ export function withoutQueries(text: string): string {
 /** Milliseconds for which an unused connection is kept: less than servers usually keep theirs. */
 const IDLE = 4000
 
-export interface RequestTarget {
-  url: URL
+export interface RequestTarget extends SocketTarget {
   headers: Record<string, string>
   proxy: string | undefined
-  /** Set where a client chose the address; see `FileLocation`. */
-  privateAddresses?: readonly string[] | undefined
 }
 
 export type GetOptions = Omit<Exchange, 'path' | 'headers'>
@@ -107,7 +104,7 @@ export class ConnectionPool {
     const throughProxy = proxy !== undefined && target.url.protocol === 'http:'
     const { privateAddresses: allowed } = target
     if (allowed) requireAllowedHost(target.url.hostname, allowed, proxy === undefined)
-    const key = JSON.stringify([proxy?.href, throughProxy ? '' : target.url.origin, allowed])
+    const key = JSON.stringify([proxy?.href, throughProxy ? '' : target.url.origin, allowed, target.tls])
     const exchange: Exchange = {
       ...options,
       path: `${throughProxy ? target.url.origin : ''}${target.url.pathname}${target.url.search}`,

@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import type { ClientRequest, IncomingMessage } from 'node:http'
 import { connect as connectPlain, isIP, type Socket } from 'node:net'
 import type { ConnectionOptions } from 'node:tls'
+import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { allowedLookup } from '../../../../core/system/allowed-address.ts'
 import { isLoopback } from '../../../../core/system/private-address.ts'
@@ -27,6 +28,7 @@ export interface SocketTarget {
   url: URL
   /** Private addresses that a direct connection may go to; absent means any. An address as host is not looked at here. */
   privateAddresses?: readonly string[] | undefined
+  tls?: FileLocation['tls'] | undefined
 }
 
 /**
@@ -35,7 +37,7 @@ export interface SocketTarget {
  * @throws ConnectionFailure, CorralError `address_not_allowed`, the signal's reason
  */
 export async function openSocket(
-  { url: target, privateAddresses }: SocketTarget,
+  { url: target, privateAddresses, tls: trust }: SocketTarget,
   proxy: URL | undefined,
   onread: OnRead,
   timeout: number,
@@ -49,7 +51,7 @@ export async function openSocket(
   const place = { host: hostOf(first), port: Number(first.port || (firstSecure ? 443 : 80)), noDelay: true, ...lookup }
   const open = async (more: object) => {
     const socket = firstSecure
-      ? tls!.connect({ ...place, ...secure(first), ...more })
+      ? tls!.connect({ ...place, ...secure(first, proxy ? undefined : trust, tls!.rootCertificates), ...more })
       : connectPlain({ ...place, ...more })
     await happened(socket, firstSecure ? 'secureConnect' : 'connect', timeout, signal)
     return socket
@@ -57,13 +59,22 @@ export async function openSocket(
   if (!proxy || target.protocol === 'http:') return { socket: await open({ onread }), direct: true }
   const outer = await tunnel(await open({}), target, proxy, timeout, signal)
   // TLS inside another socket does not support `onread`.
-  const socket = tls!.connect({ socket: outer, ...secure(target) })
+  const socket = tls!.connect({ socket: outer, ...secure(target, trust, tls!.rootCertificates) })
   await happened(socket, 'secureConnect', timeout, signal)
   return { socket, direct: false }
 }
 
-function secure(url: URL): ConnectionOptions {
-  return { ...(isIP(hostOf(url)) ? {} : { servername: hostOf(url) }), ALPNProtocols: ['http/1.1'] }
+function secure(
+  url: URL,
+  { ca, servername }: NonNullable<SocketTarget['tls']> = {},
+  roots: readonly string[]
+): ConnectionOptions {
+  const name = servername ?? (isIP(hostOf(url)) ? undefined : hostOf(url))
+  return {
+    ...(name !== undefined && { servername: name }),
+    ...(ca !== undefined && { ca: [...roots, ca] }),
+    ALPNProtocols: ['http/1.1']
+  }
 }
 
 function hostOf(url: URL): string {

@@ -237,7 +237,7 @@ function OldChat(props: {
 const SAID = 400
 
 /** Messages of a chat that are shown at once, the last ones, and more before them in each frame that follows. */
-const MESSAGES_A_FRAME = 10
+const MESSAGES_A_FRAME = 6
 
 /** Pixels from the end within which a reader follows what comes. */
 const FOLLOW_DISTANCE = 40
@@ -262,11 +262,13 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     [branch.value, count]
   )
   const last = useComputed(() => branch.value.at(-1)?.value)
-  const lastTop = useRef(0)
+  /** Where the list was scrolled to in order to follow. */
+  const followed = useRef(0)
   const toEnd = () => {
-    if (list.current) list.current.scrollTop = list.current.scrollHeight
+    isFollowing.value = true
+    list.current!.scrollTop = list.current!.scrollHeight
+    followed.current = list.current!.scrollTop
   }
-  useLayoutEffect(toEnd, [id])
   const answering = useRef('')
   useSignalEffect(() => {
     const message = last.value
@@ -278,26 +280,26 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     answering.current = isBusy ? message.id : ''
   })
   const column = useRef<HTMLDivElement>(null)
-  useEffect(() => {
-    // Once it is laid out, whatever has made it longer: the end is known then without another layout.
+  useLayoutEffect(() => {
+    // Once it is laid out, first and whenever it has become longer: the end is known then without another layout.
     const observer = new ResizeObserver(() => isFollowing.peek() && toEnd())
     observer.observe(column.current!)
+    observer.observe(list.current!)
     return () => observer.disconnect()
   }, [])
   return (
     <>
       <div
-        class="messages"
+        class={isFollowing.value ? 'messages is-following' : 'messages'}
         ref={list}
         tabIndex={0}
         role="log"
         aria-live="off"
         aria-label={t.chat}
         onScroll={({ currentTarget: { scrollTop, scrollHeight, clientHeight } }) => {
-          // Text that came since the last frame moves the end away too: only who scrolls up stops to follow.
-          if (scrollHeight - scrollTop - clientHeight < FOLLOW_DISTANCE) isFollowing.value = true
-          else if (scrollTop < lastTop.current) isFollowing.value = false
-          lastTop.current = scrollTop
+          // Text that came since then has moved the end away, which is no reason to stop.
+          if (scrollTop === followed.current) return
+          isFollowing.value = scrollHeight - scrollTop - clientHeight < FOLLOW_DISTANCE
         }}
       >
         <div class="messages-column" ref={column}>

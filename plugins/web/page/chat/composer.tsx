@@ -33,8 +33,8 @@ export function Composer(props: {
   const picker = useRef<HTMLInputElement>(null)
   const field = useRef<HTMLTextAreaElement>(null)
   useEffect(() => {
-    // On a phone the keyboard would hide half of the page.
-    if (matchMedia('(hover: hover)').matches) field.current?.focus()
+    // On a phone the keyboard would hide half of the page. Browsers lay out what is new for it, which is work of its own.
+    if (matchMedia('(hover: hover)').matches) setTimeout(() => field.current?.focus())
   }, [props.id])
   const { busyWith } = props
   const isBusy = busyWith !== undefined

@@ -144,10 +144,31 @@ function cut(blocks: readonly Token[]): Token[][] {
   return parts
 }
 
-/** The new blocks, with those of before where they are the same. */
+/** The new blocks, with those of before where they are the same, and so are the items and rows of what has grown. */
 function withKnown(before: readonly Token[], now: readonly Token[]): Token[] {
   return now.map((block, index) => {
     const known = before[index]
-    return known && known.raw === block.raw && known.type === block.type ? known : block
+    if (known?.type !== block.type) return block
+    if (known.raw === block.raw) return known
+    if (block.type === 'list') {
+      const { items } = known as Tokens.List
+      block.items = (block as Tokens.List).items.map((item, index) => knownItem(items[index], item))
+    } else if (block.type === 'table') {
+      const { rows } = known as Tokens.Table
+      block.rows = (block as Tokens.Table).rows.map((row, index) => knownRow(rows[index], row))
+    } else if (block.type === 'blockquote')
+      block.tokens = withKnown((known as Tokens.Blockquote).tokens, (block as Tokens.Blockquote).tokens)
+    return block
   })
+}
+
+function knownItem(before: Tokens.ListItem | undefined, now: Tokens.ListItem): Tokens.ListItem {
+  if (!before) return now
+  if (before.raw === now.raw && before.loose === now.loose) return before
+  return { ...now, tokens: withKnown(before.tokens, now.tokens) }
+}
+
+function knownRow(before: Tokens.TableCell[] | undefined, now: Tokens.TableCell[]): Tokens.TableCell[] {
+  const isSame = now.every(({ text, align }, index) => before?.[index]?.text === text && before[index]!.align === align)
+  return before && isSame ? before : now
 }

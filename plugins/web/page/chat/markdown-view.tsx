@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import type { Token, Tokens } from 'marked'
-import { type ComponentChild, Fragment, type JSX } from 'preact'
+import { type ComponentChild, Fragment, type JSX, render } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { useGradually } from '../parts/use-gradually.ts'
@@ -13,6 +13,38 @@ const reader = signal<typeof MarkdownBlocks | undefined>(undefined)
 /** Loads what reads Markdown, so that it is there when an answer comes. */
 export async function loadMarkdown(): Promise<void> {
   reader.value ??= (await import('./markdown-blocks.ts')).MarkdownBlocks
+}
+
+/** Texts whose rules and fonts browsers make ready when they first meet them. */
+const SAMPLES = [
+  '# a',
+  'a',
+  '*a* **b**',
+  '`a` [b](#)',
+  '- a',
+  '1. a',
+  '|a|\n|-|\n|b|',
+  '> a',
+  '```python\ndef a():\n```'
+]
+
+/** What makes it ready to show Markdown, in steps of which none is long. */
+export const MARKDOWN_STEPS: readonly (() => unknown)[] = [
+  loadMarkdown,
+  () => import('./code-colours.ts'),
+  ...SAMPLES.map(text => () => showUnseen(<Markdown text={text} isComplete />))
+]
+
+/** Has something laid out where nobody sees or hears it, and drops it. */
+async function showUnseen(shown: ComponentChild): Promise<void> {
+  const place = document.createElement('div')
+  place.className = 'unseen'
+  document.body.append(place)
+  render(shown, place)
+  // After its colours and a frame.
+  await new Promise(resolve => setTimeout(resolve, 50))
+  render(null, place)
+  place.remove()
 }
 
 /**
@@ -35,7 +67,7 @@ export function Markdown({ text, isComplete }: { text: string; isComplete: boole
 }
 
 /** Parts of a text that are shown at once, the last ones, and more before them in each frame that follows. */
-const PARTS_A_FRAME = 4
+const PARTS_A_FRAME = 2
 
 function Parts({ parts, isComplete }: { parts: readonly Part[]; isComplete: boolean }) {
   const count = useGradually(parts.length, PARTS_A_FRAME)
@@ -111,8 +143,13 @@ const blocks = (tokens: Token[] | undefined, isComplete: boolean, depth: number)
   tokens?.map(token => nodeOf(token, isComplete, depth + 1))
 
 function listOf({ ordered, start, items }: Tokens.List, isComplete: boolean, depth: number): JSX.Element {
-  const rows = items.map((item, index) => (
-    <li key={index} class={item.task ? 'task' : undefined}>
+  const rows = items.map((item, index) => itemOf(item, index, isComplete || index < items.length - 1, depth))
+  return ordered ? <ol start={start === '' ? 1 : start}>{rows}</ol> : <ul>{rows}</ul>
+}
+
+const itemOf = (item: Tokens.ListItem, key: number, isComplete: boolean, depth: number) =>
+  remembered(item, isComplete, () => (
+    <li key={key} class={item.task ? 'task' : undefined}>
       {item.task && (
         <input type="checkbox" checked={item.checked === true} disabled aria-label={item.text.slice(0, 40)} />
       )}
@@ -123,8 +160,6 @@ function listOf({ ordered, start, items }: Tokens.List, isComplete: boolean, dep
       )}
     </li>
   ))
-  return ordered ? <ol start={start === '' ? 1 : start}>{rows}</ol> : <ul>{rows}</ul>
-}
 
 function tableOf({ header, rows, align }: Tokens.Table): JSX.Element {
   const side = (index: number) => (align[index] ? { textAlign: align[index]! } : undefined)
@@ -141,15 +176,17 @@ function tableOf({ header, rows, align }: Tokens.Table): JSX.Element {
           </tr>
         </thead>
         <tbody>
-          {rows.map((cells, row) => (
-            <tr key={row}>
-              {cells.map((cell, index) => (
-                <td key={index} style={side(index)}>
-                  {inline(cell.tokens)}
-                </td>
-              ))}
-            </tr>
-          ))}
+          {rows.map((cells, row) =>
+            remembered(cells, true, () => (
+              <tr key={row}>
+                {cells.map((cell, index) => (
+                  <td key={index} style={side(index)}>
+                    {inline(cell.tokens)}
+                  </td>
+                ))}
+              </tr>
+            ))
+          )}
         </tbody>
       </table>
     </div>

@@ -118,10 +118,47 @@ export async function resumeAnswers(chatId: string): Promise<void> {
 
 const pause = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
-/** Characters that a frame takes: far more than models write in one, and less than makes one late. */
-const MOST_A_FRAME = 1000
+/** Characters that are shown at a time: more than models write meanwhile, and less than makes a frame late. */
+const MOST_AT_A_TIME = 1000
 /** Milliseconds of a frame. */
 const FRAME = 16
+
+/**
+ * Shows what comes: in tasks apart from those in which browsers lay it out, since both together make frames late; and
+ * after each of them not before the page has had as much time for everything else, such as keys and clicks.
+ * @param show returns false once there is nothing more to show
+ * @returns what is called when there is something to show
+ */
+function showing(show: () => boolean): () => void {
+  let isBusy = false
+  const work = async () => {
+    await pause(0)
+    let began = performance.now()
+    while (show()) {
+      // The page does its own part of it in microtasks.
+      await undefined
+      let took = performance.now() - began
+      began = await new Promise<number>(resolve =>
+        requestAnimationFrame(() => {
+          const began = performance.now()
+          setTimeout(() => resolve(began))
+        })
+      )
+      took += performance.now() - began
+      await pause(took)
+      began = performance.now()
+    }
+    isBusy = false
+  }
+  return () => {
+    // Hidden tabs have no frames.
+    if (document.hidden) show()
+    else if (!isBusy) {
+      isBusy = true
+      void work()
+    }
+  }
+}
 
 /** What has come and is not shown yet. */
 interface Pending {
@@ -131,7 +168,7 @@ interface Pending {
 }
 
 /**
- * Takes an answer. What comes is shown once a frame, and written down together with the number of its last event, so that
+ * Takes an answer. What comes is shown, and written down together with the number of its last event, so that
  * nothing is lost or doubled when the stream is taken up again.
  * @param messages what is asked; undefined where the answer is under way already
  */
@@ -143,7 +180,6 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
   const began = performance.now()
   const chat = chats.peek().get(message.chat)!
   let current: Message = message
-  let frame: number | undefined
   const pending: Pending = { content: '', thinking: '', toolCalls: undefined }
   let stream = message.stream
   const change = (more: Partial<Message>, often: boolean) => {
@@ -152,10 +188,8 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     if (!changeMessage(message, more, often)) controller.abort()
   }
   const show = () => {
-    if (frame !== undefined) cancelAnimationFrame(frame)
-    frame = undefined
     const { content, thinking, toolCalls } = pending
-    if (content === '' && thinking === '' && !toolCalls) return
+    if (content === '' && thinking === '' && !toolCalls) return false
     pending.content = ''
     pending.thinking = ''
     pending.toolCalls = undefined
@@ -179,7 +213,9 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
       },
       true
     )
+    return true
   }
+  const showSoon = showing(show)
   const take = (item: StreamItem): boolean => {
     if ('comment' in item) {
       if (item.comment && current.state === 'waiting') change({ status: item.comment }, true)
@@ -223,9 +259,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
         true
       )
     }
-    // Hidden tabs have no frames.
-    if (document.hidden) show()
-    else frame ??= requestAnimationFrame(show)
+    showSoon()
     return false
   }
   try {
@@ -253,7 +287,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
           for (const item of items) {
             isDone = take(item) || isDone
             // An answer that is taken up again comes all at once.
-            while (pending.content.length + pending.thinking.length > MOST_A_FRAME) {
+            while (pending.content.length + pending.thinking.length > MOST_AT_A_TIME) {
               await pause(FRAME)
               if (document.hidden) show()
             }
@@ -283,7 +317,6 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     }
   } finally {
     if (messages) noteAnswer(current, performance.now() - began)
-    if (frame !== undefined) cancelAnimationFrame(frame)
     running.delete(message.id)
     // The chat has changed once more, which those who keep it must know.
     void changeChat(message.chat, { updatedAt: Date.now() })

@@ -107,12 +107,13 @@ export async function* streamOf(response: Response, signal?: AbortSignal): Async
     onEvent: ({ data, event, id }) => void items.push({ data, event, id }),
     onComment: comment => void items.push({ comment: comment.trim() })
   })
-  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader()
+  const reader = response.body!.getReader()
+  const decoder = new TextDecoder()
   try {
     while (true) {
       const { done, value } = await reader.read()
       if (done) return
-      parser.feed(value)
+      parser.feed(decoder.decode(value, { stream: true }))
       if (items.length > 0) yield items
       items = []
     }

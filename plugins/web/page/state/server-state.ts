@@ -20,7 +20,8 @@ const none = (): Records => ({
   memory: new Map(),
   gpu: new Map(),
   build: new Map(),
-  member: new Map()
+  member: new Map(),
+  replicas: new Map()
 })
 
 /** All records, by topic and key. */

@@ -177,6 +177,7 @@ export const en = {
   engineStates: {
     queued: 'waits for its turn',
     waiting: 'waits for memory',
+    copying: 'is copied from another member',
     converting: 'is converted',
     loading: 'is loaded',
     draining: 'ends its answers',

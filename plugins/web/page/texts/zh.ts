@@ -171,6 +171,7 @@ export const zh: Texts = {
   engineStates: {
     queued: '排队中',
     waiting: '等待内存',
+    copying: '正在从其他成员复制',
     converting: '正在转换',
     loading: '正在载入',
     draining: '正在结束回答',

@@ -1,5 +1,5 @@
-import type { AnswerControls } from '../../core/contracts/engines.ts'
-import type { Model } from '../../core/contracts/models.ts'
+import type { AnswerControls } from '../contracts/engines.ts'
+import type { Model } from '../contracts/models.ts'
 
 interface Running {
   owner: string

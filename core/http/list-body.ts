@@ -1,0 +1,112 @@
+import { randomBytes } from 'node:crypto'
+import type { FastifyReply } from 'fastify'
+import { Type } from 'typebox'
+import type { Model, ModelAlias } from '../contracts/models.ts'
+import { isKnown } from './stored-file-reply.ts'
+
+/** Headers of a request for a list, and the reply to a client that has it already, as routes declare them. */
+export const LIST_HEADERS = Type.Object({
+  'if-none-match': Type.Optional(Type.String({ description: 'The etag of the list that the client has' }))
+})
+export const NOT_MODIFIED = Type.Unsafe<FastifyReply>({ description: 'The list is the one that the client has' })
+
+/** How the rows of a list of models are made. */
+export interface ListRows {
+  /** JSON before the rows, always the same. */
+  head: string
+  /** JSON behind them, which follows from the rows. */
+  tail: string
+  /** Whether rows are the same as long as all models and aliases are. */
+  followNames?: boolean
+  /** All there is to a row beside the model itself, as one value: the row is made again when that changes. */
+  factOf(model: Model, alias?: string): string | number
+  /** The JSON of a row; undefined where there is none. */
+  textOf(model: Model, alias?: string): string | undefined
+}
+
+/**
+ * The reply of a list of models, one row for each model and then for each alias. With thousands of models the JSON costs
+ * most of what the request does, and hardly any row changes between two requests: the last reply is kept, and its bytes
+ * are used again where model and fact are the same.
+ */
+export class ListBody {
+  #models: Model[] = []
+  /** Aliases of the last rows; models have none there. */
+  #names: (string | undefined)[] = []
+  #facts: (string | number)[] = []
+  /** Where each row ends; a row that is left out ends where the one before it does. */
+  #ends: number[] = []
+  #bytes: Buffer | undefined
+  #tag = ''
+  #version = 0
+  readonly #run = randomBytes(6).toString('base64url')
+
+  /**
+   * Sends the list, or only that the client has it already (304).
+   * @param models all of them: a caller who sees a part of them must not come here
+   */
+  send(reply: FastifyReply, models: readonly Model[], aliases: readonly ModelAlias[], rows: ListRows): FastifyReply {
+    const bytes = this.#bytesOf(models, aliases, rows)
+    reply.headers({ etag: this.#tag, 'cache-control': 'private, no-cache' })
+    if (isKnown(reply.request.headers['if-none-match'], this.#tag)) return reply.code(304).send()
+    return reply.type('application/json; charset=utf-8').send(bytes)
+  }
+
+  #bytesOf(models: readonly Model[], aliases: readonly ModelAlias[], rows: ListRows): Buffer {
+    const { factOf, textOf } = rows
+    const count = models.length + aliases.length
+    const modelAt = (at: number) => (at < models.length ? models[at]! : aliases[at - models.length]!.model)
+    const nameAt = (at: number) => (at < models.length ? undefined : aliases[at - models.length]!.alias)
+    let isSame = this.#bytes !== undefined && count === this.#models.length
+    for (let at = 0; isSame && at < count; at++) {
+      isSame = modelAt(at) === this.#models[at] && nameAt(at) === this.#names[at]
+    }
+    if (isSame && rows.followNames) return this.#bytes!
+    const facts = Array.from({ length: count }, (_, at) => factOf(modelAt(at), nameAt(at)))
+    if (isSame && facts.every((fact, at) => fact === this.#facts[at])) return this.#bytes!
+
+    const places = new Map<Model, number[]>()
+    for (const [at, model] of this.#models.entries()) {
+      const known = places.get(model)
+      if (known) known.push(at)
+      else places.set(model, [at])
+    }
+    const parts: Buffer[] = [Buffer.from(rows.head)]
+    const ends: number[] = new Array(count)
+    let { length } = parts[0]!
+    const begin = length
+    let isFirst = true
+    for (let at = 0; at < count; at++) {
+      const model = modelAt(at)
+      const name = nameAt(at)
+      const before = places.get(model)?.find(old => this.#names[old] === name && this.#facts[old] === facts[at])
+      const text = before === undefined ? textOf(model, name) : undefined
+      // Without the comma before it.
+      const row = before === undefined ? text && Buffer.from(text) : this.#row(before, begin)
+      if (row && row.length > 0) {
+        if (!isFirst) parts.push(COMMA)
+        parts.push(row)
+        length += row.length + (isFirst ? 0 : 1)
+        isFirst = false
+      }
+      ends[at] = length
+    }
+    parts.push(Buffer.from(rows.tail))
+    this.#bytes = Buffer.concat(parts)
+    this.#models = Array.from({ length: count }, (_, at) => modelAt(at))
+    this.#names = Array.from({ length: count }, (_, at) => nameAt(at))
+    this.#facts = facts
+    this.#ends = ends
+    this.#tag = `"${this.#run}-${++this.#version}"`
+    return this.#bytes
+  }
+
+  /** The JSON of a row of the last reply. @param begin where the first row begins */
+  #row(at: number, begin: number): Buffer {
+    const from = at === 0 ? begin : this.#ends[at - 1]!
+    const row = this.#bytes!.subarray(from, this.#ends[at]!)
+    return row[0] === COMMA[0] ? row.subarray(1) : row
+  }
+}
+
+const COMMA = Buffer.from(',')
