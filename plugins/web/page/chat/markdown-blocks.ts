@@ -58,8 +58,12 @@ const TOO_DEEP = new RegExp(
 /** A space without width, behind which nothing begins. */
 const tame = (text: string) => text.replace(TOO_DEEP, '$1\u200b')
 
-/** Blocks that a text's end may still change: the last one, and the one before it. */
+/**
+ * Blocks that a text's end may still change: the last one, and the one before it. Blank lines are none: the `4` below a
+ * list is a paragraph until `4. ` makes it the list's next item.
+ */
 const UNFINISHED = 2
+const isBlank = ({ type }: Token) => type === 'space'
 /** Characters after which a part is full: about a screen. */
 const PART_SIZE = 1500
 /** A line that may say where `[links]` of other lines lead. */
@@ -113,8 +117,11 @@ export class MarkdownBlocks {
   #settle(): void {
     let count = 0
     let at = this.#length
+    const unfinished = this.#tail.filter(block => !isBlank(block)).at(-UNFINISHED)
     // A block that does not stand in the text as it was read does not tell where the next one begins.
-    for (const { raw } of this.#tail.slice(0, -UNFINISHED)) {
+    for (const block of unfinished ? this.#tail : []) {
+      const { raw } = block
+      if (block === unfinished) break
       if (!this.#text.startsWith(raw, at)) break
       at += raw.length
       count += 1
@@ -133,7 +140,7 @@ function cut(blocks: readonly Token[]): Token[][] {
   let size = 0
   let more = UNFINISHED
   for (const block of blocks) {
-    if (size >= PART_SIZE && more-- === 0) {
+    if (size >= PART_SIZE && !isBlank(block) && more-- === 0) {
       parts.push([])
       size = 0
       more = UNFINISHED
