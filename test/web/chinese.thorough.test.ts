@@ -16,11 +16,15 @@ await corral.json('/api/pull', { model: 'acme/Bird-GGUF', detach: true }, { loca
 await corral.json('/api/load', { model: DEMO, stream: false }, { local: true })
 
 /** Names and words that are the same in every language. */
-const NAMES = /corral\/tiny-chat|corral|acme\/Bird-GGUF(:Q8_0)?|llama(\.cpp)?|token|API|English|boss/g
+const NAMES =
+  /\/\S+\/config\.yaml|corral\/tiny-chat|corral|acme\/Bird-GGUF(:Q8_0)?|llama(\.cpp)?|token|API|English|boss|POST|JSON|curl|Python|JavaScript/g
 /** Where people and models speak, code, and names that the server chooses. */
 const OTHERS = 'pre, code, option, textarea, [lang]:not(html), .message, .chat-list'
 /** Where the server's own sentences stand, which are English: advice on builds, what plugins say of themselves, logs. */
 const OF_SERVER = `${OTHERS}, main .card .grow, main dd, main td, .build-line`
+
+/** Where a model's files say something. */
+const OF_MODEL = `${OTHERS}, dd, th, td, li`
 
 /** Texts that are shown or read out, but for what is in elements of a selector. */
 const textsOf = async (page: Page, left: string) =>
@@ -79,7 +83,8 @@ t.test('in Chinese no English is left', { skip: browser.skip }, async t => {
     await check(view, view.startsWith('server') ? OF_SERVER : OTHERS)
   }
   await page.goto(`${corral.url}/#/chat`)
-  await page.locator('main .icon-button').last().click()
+  await page.locator('main .view-head .icon-button').last().click()
+  await page.getByRole('dialog').locator('[name=system]').waitFor()
   await check('the settings of a chat')
   await page.keyboard.press('Escape')
   await page.locator('.page-menu button').click()
@@ -91,8 +96,8 @@ t.test('in Chinese no English is left', { skip: browser.skip }, async t => {
   for (const [index, dialog] of ['details', 'settings', 'delete'].entries()) {
     if (index > 0) await page.getByRole('button', { name: DEMO }).click()
     await page.locator('.menu-list button').nth(index).click()
-    await page.getByRole('dialog').waitFor()
-    await check(`${dialog} of a model`)
+    await page.getByRole('dialog').locator('dl, form, .is-danger').first().waitFor()
+    await check(`${dialog} of a model`, dialog === 'details' ? OF_MODEL : OTHERS)
     await page.keyboard.press('Escape')
     await page.getByRole('dialog').waitFor({ state: 'hidden' })
   }

@@ -70,7 +70,7 @@ export function ChatSettings(props: { settings: Settings; onSave: (settings: Set
         <div class="option-fields">
           {OPTIONS.map(({ name, ...bounds }) => (
             <label key={name}>
-              {name}
+              <span lang="en">{name}</span>
               <input
                 class="field"
                 type="number"

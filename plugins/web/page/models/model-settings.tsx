@@ -71,7 +71,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
       <div class="option-fields">
         {OPTIONS.map(({ name: option, ...bounds }) => (
           <label key={option}>
-            {option}
+            <span lang="en">{option}</span>
             <input
               class="field"
               type="number"
@@ -83,7 +83,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
           </label>
         ))}
         <label>
-          keep_alive
+          <span lang="en">keep_alive</span>
           <input
             class="field"
             name="keep_alive"
@@ -92,7 +92,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
           />
         </label>
         <label>
-          pin
+          <span lang="en">pin</span>
           <select class="field" name="pin" defaultValue={String(settings.pin ?? '')}>
             <option value="">{t.serverDefault}</option>
             <option value="true">{t.yes}</option>

@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { texts } from '../texts/texts.ts'
 import { Icon, type IconName } from './icons.tsx'
 
@@ -48,7 +48,8 @@ export function SearchField(props: { label: string; value: string; onInput: (tex
 /** A modal dialog: Escape closes it, and the focus goes back to where it was. */
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; class?: string }) {
   const element = useRef<HTMLDialogElement>(null)
-  useEffect(() => {
+  // Before the next key is pressed, which is meant for it.
+  useLayoutEffect(() => {
     element.current?.showModal()
     openDialogs.value += 1
     return () => {

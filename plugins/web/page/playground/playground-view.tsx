@@ -133,7 +133,9 @@ function RequestForm({ operation }: { operation: Operation }) {
   }
   return (
     <div class="playground">
-      <p class="quiet">{withCode(operation.description)}</p>
+      <p class="quiet" lang="en">
+        {withCode(operation.description)}
+      </p>
       <form
         class="form"
         onSubmit={event => {
@@ -144,7 +146,9 @@ function RequestForm({ operation }: { operation: Operation }) {
       >
         {operation.parameters.map(({ name, isRequired, description }) => (
           <label key={name}>
-            {name} <small>{withCode(description)}</small>
+            <span lang="en">
+              {name} <small>{withCode(description)}</small>
+            </span>
             <input
               class="field"
               required={isRequired}
