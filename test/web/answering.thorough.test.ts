@@ -18,7 +18,9 @@ const remote = await startWriter(t, async (write, { messages }) => {
   })
   write({ tool_calls: [call(0, 'Paris'), call(1, 'Rome')] })
 })
-const corral = await startCorral(t, { config: `${remote}defaults:\n  temperature: 0\ndefault_model: ${DEMO}\n` })
+// Room for answers that last until they are stopped, also where a machine is quick.
+const settings = `defaults:\n  temperature: 0\n  num_ctx: 32000\ndefault_model: ${DEMO}\n`
+const corral = await startCorral(t, { config: `${remote}${settings}` })
 const running = async () => {
   const { models } = (await corral.json('/api/ps')).body
   return models.reduce((sum: number, model: any) => sum + (model.running ?? 0) + (model.queued ?? 0), 0)
@@ -29,7 +31,7 @@ await corral.json('/api/load', { model: DEMO, stream: false })
 
 t.test('an answer is stopped, and its slot is free; it can be continued', { skip: browser.skip }, async t => {
   const { page, complaints, refusals } = await browser.open(t, corral.url)
-  await setOptions(page, endless(3000))
+  await setOptions(page, endless(20_000))
   await ask(page, 'Tell me a story.')
   await page.getByRole('button', { name: 'Stop' }).waitFor()
   await until('it has begun', async () => (await answersOf(page).innerText()).length > 40)
@@ -57,7 +59,7 @@ t.test('an answer is stopped, and its slot is free; it can be continued', { skip
 
 t.test('what is deleted while it is answered is not answered to its end', { skip: browser.skip }, async t => {
   const { page, complaints } = await browser.open(t, corral.url)
-  await setOptions(page, endless(3000))
+  await setOptions(page, endless(20_000))
   await ask(page, 'Tell me a story.')
   await until('it has begun', async () => (await running()) === 1)
   await page.getByRole('button', { name: 'More: Tell me a story.' }).click()
@@ -157,7 +159,7 @@ t.test(
       if (request.url().endsWith('/api/events')) feeds += 1
       if (/\/v1\/streams\//.test(request.url())) streams += 1
     })
-    await setOptions(first, endless(3000))
+    await setOptions(first, endless(20_000))
     await ask(first, 'Tell me a story.')
     await until('it has begun', async () => (await answersOf(first).innerText()).length > 40)
     const second = await context.newPage()

@@ -287,7 +287,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
           for (const item of items) {
             isDone = take(item) || isDone
             // An answer that is taken up again comes all at once.
-            while (pending.content.length + pending.thinking.length > MOST_AT_A_TIME) {
+            while (pending.content.length + pending.thinking.length > MOST_AT_A_TIME && !stopped.aborted) {
               await pause(FRAME)
               if (document.hidden) show()
             }
