@@ -262,7 +262,7 @@ export const CAUSES = {
   // on without the GPU.
   executable_missing: buildUnusable(
     `llama-server could not be started ($1). ${OTHER_BUILD}`,
-    /failed to execute (?:\S+): (.+)|(Exec format error|cannot execute binary file|bad CPU type in executable)/i
+    /failed to execute .+: (.+)|(Exec format error|cannot execute binary file|bad CPU type in executable)/i
   ),
   system_too_old: buildUnusable(
     'This llama.cpp build needs a newer system ($1). Use a build made for this system, such as one from source.',

@@ -191,7 +191,7 @@ t.test("a service is installed, shown and removed, and nobody else's file is tou
     '--user restart corral'
   ])
   const text = readFileSync(file, 'utf8')
-  t.match(text, /^ExecStart=.*scripts\/corral\.mjs --port 8123 serve$/m)
+  t.match(text, /^ExecStart=.*scripts\/corral\.mjs"? --port 8123 serve$/m)
   t.notMatch(text, 'hidden-key')
   t.match(await service('install', '--port', '8123'), { code: 0 })
   t.equal(readFileSync(file, 'utf8'), text, 'once more is the same')

@@ -22,7 +22,7 @@ function newFolder(t: Test): string {
 /** Runs commands as they stand in the guide, on this data directory, with `corral` on the PATH. */
 function run(t: Test, commands: string, home: string, backup = '/root/corral-backup.tar.gz') {
   const programs = newFolder(t)
-  writeFileSync(join(programs, 'corral'), `#!/bin/sh\nexec ${process.execPath} ${MAIN} "$@"\n`)
+  writeFileSync(join(programs, 'corral'), `#!/bin/sh\nexec "${process.execPath}" "${MAIN}" "$@"\n`)
   chmodSync(join(programs, 'corral'), 0o755)
   const text = commands
     .replaceAll('sudo -u corral ', '')

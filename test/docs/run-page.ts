@@ -90,7 +90,7 @@ async function openSandbox(t: Test): Promise<Sandbox> {
 
   const settings = { ...NO_SETTINGS, HOME: home, HF_ENDPOINT: hub.url, HF_HOME: join(home, '.cache', 'huggingface') }
   const corral = await startCorral(t, { env: settings })
-  program(join(programs, 'corral'), `exec ${process.execPath} ${MAIN} "$@"`)
+  program(join(programs, 'corral'), `exec "${process.execPath}" "${MAIN}" "$@"`)
   // Replies with an error's status fail their block.
   program(
     join(programs, 'curl'),

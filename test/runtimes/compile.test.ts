@@ -118,7 +118,7 @@ function fakeTools(t: Test, without: string[] = []) {
   const server = join(home, 'server')
   writeFileSync(server, fakeServer())
   // The programs they use themselves are not on the PATH that they are found by.
-  const start = `#!/bin/sh\nPATH=/usr/bin:/bin\necho "$(basename "$0") $*" >> ${calls}\n`
+  const start = `#!/bin/sh\nPATH=/usr/bin:/bin\necho "$(basename "$0") $*" >> "${calls}"\n`
   const tools: Record<string, string> = {
     npm: `${start}
 [ "$NPM_CONFIG_FAULT" = fail ] && { echo "npm error network" >&2; exit 1; }
@@ -139,7 +139,7 @@ if [ "$1" = --build ]; then
   echo "[1/4] Building x"; echo "[2/4] Building y"
   [ "$CMAKE_FAULT" = "fail $(cat "$2/project")" ] && { echo "x.cpp:1: error: expected ';'" >&2; exit 2; }
   [ "$CMAKE_FAULT" = hang ] && sleep 1000
-  mkdir -p "$2/bin"; cp ${server} "$2/bin/llama-server"; chmod 755 "$2/bin/llama-server"
+  mkdir -p "$2/bin"; cp "${server}" "$2/bin/llama-server"; chmod 755 "$2/bin/llama-server"
   echo "[4/4] Linking"
 else
   case "$2" in *prebuilt-server) echo prebuilt;; *) echo full;; esac > "$4/project"

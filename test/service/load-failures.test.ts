@@ -225,7 +225,7 @@ t.test('load failures: engine killed or terminated, out of memory, missing libra
   await corral.json('/api/stop', { model: DEMO })
 
   // A library that is missing: the program alone, without those beside it.
-  build.before(`exec ${build.bare} "$@"`)
+  build.before(`exec "${build.bare}" "$@"`)
   const missing = await corral.json('/api/chat', ask(DEMO))
   t.equal(missing.status, 503)
   t.match(missing.body, { code: 'runtime_missing' })

@@ -29,8 +29,8 @@ export function faultyBuild(folder: string): FaultyBuild {
   writeFileSync(
     server,
     `#!/bin/sh
-case " $* " in *" --model "*) if [ -e ${fault} ]; then . ${fault}; fi;; esac
-exec ${join(real, 'llama-server')} "$@"
+case " $* " in *" --model "*) if [ -e "${fault}" ]; then . "${fault}"; fi;; esac
+exec "${join(real, 'llama-server')}" "$@"
 `
   )
   chmodSync(server, 0o755)
