@@ -14,6 +14,7 @@ import {
   stopsToAwait,
   surplus
 } from './eviction.ts'
+import { type QueuedRequest, RequestQueue } from './request-queue.ts'
 import {
   type Effect,
   type EngineIn,
@@ -28,7 +29,6 @@ import {
   type Plan,
   type PreparedPlan,
   planOf,
-  type QueuedRequest,
   type Reload,
   reservedBy,
   runningOn,
@@ -48,7 +48,6 @@ import {
   mayReloadAt,
   nextRequest,
   toDisplace,
-  waitingByClient,
   waitsSince,
   wantedOf
 } from './turns.ts'
@@ -136,13 +135,16 @@ export function decide(state: SchedulerState, event: Event, now: number): Effect
 function engineOf(state: SchedulerState, event: EngineEvent): EngineState | undefined {
   const known = state.engines.get(event.key)
   if (known || event.type !== 'request') return known
+  const clients: EngineState['clients'] = new Map()
   const engine: EngineState = {
     ...factsOf(event),
     key: event.key,
     phase: { name: 'absent' },
-    queue: [],
+    queue: new RequestQueue(turn => clients.get(turn)?.had ?? 0),
     keepAlive: state.limits.keepAlive,
-    clients: new Map(),
+    clients,
+    newClients: 0,
+    reloaders: new Set(),
     share: 0,
     grants: 0,
     preparing: undefined,
@@ -169,7 +171,7 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
       recordRequest(step, engine, event)
       return
     case 'leave':
-      engine.queue = engine.queue.filter(request => request.id !== event.id)
+      leaveQueue(engine, event.id)
       endAnswer(step, engine, event.id)
       undoReloadOf(step, engine, event.id)
       return
@@ -250,7 +252,12 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
     return
   }
   if (!idle && onlyIdleWait(engine)) takeOver(step, engine)
-  engine.queue.push({ id, turn, options, loadOnly, slots, arrivedAt: now, isCounted: idle, idle })
+  engine.queue.add({ id, turn, options, loadOnly, slots, arrivedAt: now, isCounted: idle, idle })
+}
+
+function leaveQueue({ queue }: EngineState, id: number): void {
+  const request = queue.get(id)
+  if (request) queue.remove(request)
 }
 
 /** Drops what is planned for those that take what is idle, now that a client comes; a load that has begun may serve it. */
@@ -278,12 +285,14 @@ function recordYield(step: Step, engine: EngineState, id: number): void {
   const taken = 'running' in engine.phase ? engine.phase.running.get(id) : undefined
   if (!taken) return
   const { turn, idle } = taken.request
-  if (!engine.queue.some(other => idle || (!other.idle && other.turn !== turn))) {
+  const { queue } = engine
+  const others = idle ? queue.length : queue.clients.length - (queue.of(turn)?.length ?? 0)
+  if (others === 0) {
     step.effects.push({ type: 'grant', id, key: engine.key })
     return
   }
   endAnswer(step, engine, id)
-  engine.queue.unshift(taken.request)
+  queue.add(taken.request)
 }
 
 function recordKeepAlive(engine: EngineState, keepAlive: number): void {
@@ -307,7 +316,7 @@ function backOff({ phase, failure }: EngineState, event: RequestEvent, now: numb
 /** The error where there is no place in the queue; another client may have to leave it one. */
 function queueFull(step: Step, engine: EngineState, turn: string): CorralError | undefined {
   const { maxQueue, queuePerKey } = step.state.limits
-  const own = waitingByClient(engine).get(turn) ?? 0
+  const own = engine.queue.of(turn)?.length ?? 0
   if (own >= queuePerKey) {
     return new CorralError(
       'queue_full',
@@ -315,7 +324,7 @@ function queueFull(step: Step, engine: EngineState, turn: string): CorralError |
       { retryAfter: 1 }
     )
   }
-  if (engine.queue.filter(({ idle }) => !idle).length < maxQueue) return undefined
+  if (engine.queue.clients.length < maxQueue) return undefined
   const full = new CorralError(
     'queue_full',
     `${maxQueue} requests wait for this model already (scheduler.max_queue). Try again in a moment.`,
@@ -406,7 +415,9 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
 }
 
 /** Those whose own options are what failed; the others get a load of their own. */
-function toBlame({ queue, defaults }: EngineState, { options }: Plan): QueuedRequest[] {
+function toBlame(engine: EngineState, { options }: Plan): QueuedRequest[] {
+  const { defaults } = engine
+  const queue = [...engine.queue]
   const same = (one: LoadOptions) => satisfies(one, options) && satisfies(options, one)
   const alone = queue.filter(request => same(firstLoad(defaults, [request.options])))
   if (alone.length) return alone
@@ -424,9 +435,9 @@ function undoReload(
   { previous, previouslyBy, requester, paidBy, since }: Reload,
   error?: CorralError
 ): void {
-  const asking = engine.queue.filter(request => request.id === requester)
+  const asking = engine.queue.get(requester)
   chargeReload(engine, paidBy, previous.num_parallel, since, step.now)
-  if (error) refuse(step, engine, asking, error)
+  if (error && asking) refuse(step, engine, [asking], error)
   dropPlan(step, engine)
   if (isIn(engine, 'ready')) serve(step, engine)
   else if (engine.queue.length) planLoad(step, engine, previous, previouslyBy)
@@ -489,10 +500,8 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
     return
   }
 
-  for (const request of engine.queue.filter(
-    each => each.loadOnly && satisfies(phase.options, wantedOf(engine, phase, each))
-  )) {
-    grant(step, engine, request)
+  for (const request of engine.queue.loadOnly) {
+    if (satisfies(phase.options, wantedOf(engine, phase, request))) grant(step, engine, request)
   }
 
   let again: number | undefined
@@ -534,9 +543,12 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
   // Nobody waits for an engine on which lines of batches run.
   if (!onlyIdleWait(engine)) displace(step, engine, phase.slots)
 
+  if (running.size || engine.queue.length) {
+    setAlarm(step, engine, again)
+    return
+  }
   const expires = expiryOf(engine)
-  if (running.size || engine.queue.length) setAlarm(step, engine, again)
-  else if (state.closing || now >= expires) unload(step, engine, state.closing ? 'stopped' : 'idle')
+  if (state.closing || now >= expires) unload(step, engine, state.closing ? 'stopped' : 'idle')
   else setAlarm(step, engine, expires)
 }
 
@@ -565,7 +577,7 @@ function displacedError(): CorralError {
 }
 
 function grant({ now, effects }: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
-  engine.queue.splice(engine.queue.indexOf(request), 1)
+  engine.queue.remove(request)
   noteUse(engine.phase, request, now)
   const client = request.idle ? undefined : engine.clients.get(request.turn)
   if (client) client.lastUsed = now
@@ -626,8 +638,8 @@ function endLongDrain(step: Step, engine: EngineIn<'draining'>): boolean {
   const { running, plan } = engine.phase
   const { reload, chosenBy } = plan
   if (!reload || !running.size || now < endOfDrain(state, reload)) return false
-  if (engine.queue.every(({ turn }) => turn === chosenBy)) return false
-  const requester = engine.queue.find(({ id }) => id === reload.requester)
+  if ([...engine.queue].every(({ turn }) => turn === chosenBy)) return false
+  const requester = engine.queue.get(reload.requester)
   const isLate = requester !== undefined && now >= requester.arrivedAt + state.limits.roomTimeout
   undoReload(step, engine, reload, isLate ? neverIdle(step, engine) : undefined)
   return true
@@ -757,7 +769,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
 
 /** Unloads idle engines for the one that is next; its client is counted those that others use. */
 function evict(step: Step, engine: EngineState, victims: readonly EngineIn<'ready' | 'draining'>[]): void {
-  const first = engine.queue.find(({ idle }) => !idle)
+  const { first } = engine.queue.clients
   for (const victim of victims) {
     if (first && isOfOthers(victim, engine, step.now)) countDisturbance(step.state, first.turn, step.now)
     unload(step, victim, 'evicted')
@@ -776,7 +788,9 @@ function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: Cor
 }
 
 /** Of those that wait together for options that are too much: the ones that ask for so much. */
-function tooDemanding({ queue, defaults }: EngineState, plan: Plan): QueuedRequest[] {
+function tooDemanding(engine: EngineState, plan: Plan): QueuedRequest[] {
+  const { defaults } = engine
+  const queue = [...engine.queue]
   const enough = (requests: readonly QueuedRequest[]) =>
     satisfies(firstLoad(defaults, optionsOf(requests)), plan.options)
   const alone = queue.filter(request => enough([request]))
@@ -791,7 +805,11 @@ function tooDemanding({ queue, defaults }: EngineState, plan: Plan): QueuedReque
 
 /** Refuses requests that have waited for room too long; true when none is left that waits for this plan. */
 function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolean {
-  const late = engine.queue.filter(request => step.now >= deadlineOf(step.state, plan, request))
+  const late: QueuedRequest[] = []
+  for (const request of waitingFor(engine, plan)) {
+    if (step.now < deadlineOf(step.state, plan, request)) break
+    late.push(request)
+  }
   if (!late.length) return false
   const error = noRoomInTime(step.state, engine, plan)
   if (plan.reload) {
@@ -804,11 +822,27 @@ function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolea
   return true
 }
 
-/** Until when a request waits for room. Of a reload only the requester does: the others wait for the engine. */
-function deadlineOf({ limits }: SchedulerState, { since, reload }: Plan, request: QueuedRequest): number {
-  const { id, arrivedAt, idle } = request
-  if (idle) return Number.POSITIVE_INFINITY
-  return !reload || reload.requester === id ? Math.max(arrivedAt, since) + limits.roomTimeout : Number.POSITIVE_INFINITY
+/**
+ * The requests of clients that wait for the room of a plan, in order of arrival and so of their deadlines. For that of a
+ * reload only the requester does: the others wait for the engine.
+ */
+function waitingFor({ queue }: EngineState, { reload }: Plan): Iterable<QueuedRequest> {
+  if (!reload) return queue.clients
+  const requester = queue.get(reload.requester)
+  return requester && !requester.idle ? [requester] : []
+}
+
+/** Until when a request waits for room. */
+function deadlineOf({ limits }: SchedulerState, { since }: Plan, { arrivedAt }: QueuedRequest): number {
+  return Math.max(arrivedAt, since) + limits.roomTimeout
+}
+
+function nextDeadline({ state, now }: Step, engine: EngineState, plan: Plan): number {
+  for (const request of waitingFor(engine, plan)) {
+    const deadline = deadlineOf(state, plan, request)
+    if (deadline > now) return deadline
+  }
+  return Number.POSITIVE_INFINITY
 }
 
 /**
@@ -822,15 +856,25 @@ function keepWaiting(
   holders: readonly { key: string }[],
   turnsEnd: readonly number[] = []
 ): void {
-  const times = [...engine.queue.map(request => deadlineOf(step.state, plan, request)), ...turnsEnd]
+  const times = [nextDeadline(step, engine, plan), ...turnsEnd]
   if (isIn(engine, 'draining') && plan.reload) times.push(endOfDrain(step.state, plan.reload))
   setAlarm(step, engine, Math.min(...times.filter(at => at > step.now)))
   reportWaiting(step, engine, holders)
   if (!isIn(engine, 'planned') || plan.reload) return
+  if (isEnoughForNew(engine, plan)) return
   const options = firstLoad(plan.options, [{}, ...optionsOf(wishers(engine))])
   if (satisfies(plan.options, options)) return
   engine.phase.plan = { ...newPlan(options, plan.chosenBy), since: plan.since, alone: plan.alone }
   prepare(step, engine)
+}
+
+/** Whether what is planned is enough for all clients that wait, of whom those that came earlier have been looked at. */
+function isEnoughForNew({ queue }: EngineState, plan: Plan): boolean {
+  const { last } = queue.clients
+  if (!last) return false
+  for (const { options } of queue.clients.after(plan.checked)) if (!satisfies(plan.options, options)) return false
+  plan.checked = last.place
+  return true
 }
 
 // ---- 5. what nobody needs any more -----------------------------------------------------------------------------------
@@ -848,7 +892,7 @@ function endUnwanted(step: Step, engine: EngineState): void {
   const { state, now } = step
   const plan = isIn(engine, 'loading', 'planned') ? engine.phase.plan : undefined
   const isWorking = plan !== undefined && (isIn(engine, 'loading') || isBeingPrepared(engine, plan))
-  const isWanted = plan && engine.queue.some(each => satisfies(plan.options, wantedOf(engine, plan, each)))
+  const isWanted = plan && isWantedBySome(engine, plan)
   if (!isWorking || isWanted) {
     if (isWorking && engine.unwantedSince !== undefined) setAlarm(step, engine, undefined)
     engine.unwantedSince = undefined
@@ -866,6 +910,14 @@ function endUnwanted(step: Step, engine: EngineState): void {
   if (engine.queue.length) planLoad(step, engine, plan.reload?.previous, plan.reload?.previouslyBy)
 }
 
+function isWantedBySome(engine: EngineState, plan: Plan): boolean {
+  const { clients, idle } = engine.queue
+  for (const line of [clients, idle]) {
+    for (const request of line) if (satisfies(plan.options, wantedOf(engine, plan, request))) return true
+  }
+  return false
+}
+
 // ---- the single actions: each changes the state and adds the effect --------------------------------------------------
 
 function become(engine: EngineState, phase: Phase): void {
@@ -879,6 +931,7 @@ function newPlan(options: LoadOptions, chosenBy: string): Plan {
     run: undefined,
     estimate: undefined,
     since: Number.POSITIVE_INFINITY,
+    checked: 0,
     claims: new Map(),
     alone: false,
     reload: undefined
@@ -893,7 +946,7 @@ function planLoad(
   step: Step,
   engine: EngineState,
   options: LoadOptions = firstLoad(engine.defaults, optionsOf(wishers(engine))),
-  chosenBy: string = wishers(engine)[0]?.turn ?? ''
+  chosenBy: string = wishers(engine).first?.turn ?? ''
 ): void {
   const plan = newPlan(options, chosenBy)
   if (isIn(engine, 'stopping')) engine.phase.plan = plan
@@ -933,7 +986,8 @@ function dropPlan(step: Step, engine: EngineState): void {
 
 function load(step: Step, engine: EngineState, plan: PreparedPlan): void {
   const run = ++step.state.runs
-  const first = engine.queue.find(({ id }) => id === plan.reload?.requester) ?? wishers(engine)[0]
+  const requester = plan.reload && engine.queue.get(plan.reload.requester)
+  const first = requester ?? wishers(engine).first
   if (first && !first.idle) countLoad(step.state, first.turn, step.now)
   become(engine, { name: 'loading', run, plan })
   setAlarm(step, engine, undefined)
@@ -959,9 +1013,11 @@ function stopping(engine: EngineIn<'loading' | 'ready' | 'draining'>, plan: Plan
   become(engine, { name: 'stopping', run: engine.phase.run, reserved: reservedBy(engine), plan })
 }
 
-function refuse(step: Step, engine: EngineState, requests: readonly QueuedRequest[], error: CorralError): void {
-  engine.queue = engine.queue.filter(request => !requests.includes(request))
-  for (const { id } of requests) step.effects.push({ type: 'refuse', id, error })
+function refuse(step: Step, engine: EngineState, requests: Iterable<QueuedRequest>, error: CorralError): void {
+  for (const request of requests) {
+    engine.queue.remove(request)
+    step.effects.push({ type: 'refuse', id: request.id, error })
+  }
 }
 
 function revokeAll(step: Step, { phase }: EngineState, error: CorralError): void {
@@ -990,6 +1046,6 @@ function reportWaiting(step: Step, engine: EngineState, holders: readonly { key:
   step.effects.push({ type: 'waiting', key: engine.key, holders: keys })
 }
 
-function optionsOf(requests: readonly QueuedRequest[]): Partial<LoadOptions>[] {
-  return requests.map(request => request.options)
+function optionsOf(requests: Iterable<QueuedRequest>): Partial<LoadOptions>[] {
+  return Array.from(requests, request => request.options)
 }

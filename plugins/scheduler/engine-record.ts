@@ -87,7 +87,7 @@ export function loadingModel(managed: EngineRecord, engine: EngineState | undefi
       state: stateOf(managed, engine),
       progress: managed.progress,
       // What takes only what is idle may wait for as long as it likes.
-      queued: engine.queue.filter(({ idle }) => !idle).length
+      queued: engine.queue.clients.length
     }
   ]
 }

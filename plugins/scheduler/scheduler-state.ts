@@ -3,6 +3,7 @@ import type { UnloadReason } from '../../core/contracts/hooks.ts'
 import type { SchedulerStats } from '../../core/contracts/scheduler-stats.ts'
 import type { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
+import type { Line, QueuedRequest, RequestQueue } from './request-queue.ts'
 
 /*
  * What the scheduler knows, what happens to it (events) and what it wants done (effects); `decide.ts` leads from one to
@@ -35,12 +36,16 @@ export interface EngineState extends ModelFacts {
   /** Up to a `#` it names the model, then the mode. */
   key: string
   phase: Phase
-  /** Requests that wait, in order of arrival; `turns.ts` says whose is next. */
-  queue: QueuedRequest[]
+  /** Requests that wait; `turns.ts` says whose is next. */
+  queue: RequestQueue
   /** Milliseconds without requests after which it is unloaded, where a client has no wish of its own; Infinity is never. */
   keepAlive: number
   /** Those that use it or did lately, by `turn`. */
   clients: Map<string, Client>
+  /** How many came since those that have gone were forgotten. */
+  newClients: number
+  /** Of them those whose reloads may still count. */
+  reloaders: Set<string>
   /** The share that a client has had which comes now (`joinClients`): the least of those that were here. */
   share: number
   /** Answers begun so far. */
@@ -95,6 +100,8 @@ export interface Loaded {
   reserved: MemoryUse
   /** Requests that are being answered. */
   running: Map<number, Running>
+  /** The model's defaults by which the queue knows which requests fit. */
+  judged?: LoadOptions
   /** The request that is next: slots are kept free for it until there are as many as it takes; and since when. */
   keptFor: { id: number; since: number } | undefined
   readySince: number
@@ -128,6 +135,8 @@ export interface Plan {
   estimate: Estimate | undefined
   /** Since when it waits for room: whoever has waited longest is next. Infinity before it does. */
   since: number
+  /** The place of the newest request of a client that was found to be content with these options. */
+  checked: number
   /** Busy engines whose room it is to have, and how many grants each had made when it was chosen. */
   claims: ReadonlyMap<EngineState, number>
   /** It ran out of memory once and is tried again with no idle engine beside it. */
@@ -158,32 +167,14 @@ interface Estimate {
   advice: string
 }
 
-export interface QueuedRequest {
-  id: number
-  /** The client that it is of: slots are shared by turns between clients. */
-  turn: string
-  /** Those that the request itself gives. */
-  options: Partial<LoadOptions>
-  /** Takes no slot: it is granted once the engine is ready. */
-  loadOnly: boolean
-  /** How many slots it takes at once; all of the engine's where it has fewer. */
-  slots: number
-  arrivedAt: number
-  /** Whether it was counted as a reload of its client already. */
-  isCounted: boolean
-  /** Gets only what no client wants, and gives it back as soon as one does. */
-  idle: boolean
-}
-
 /** Whether of those who wait for an engine, if any, none is a client: only lines of batches and their like. */
 export function onlyIdleWait({ queue }: EngineState): boolean {
-  return queue.every(({ idle }) => idle)
+  return queue.clients.length === 0
 }
 
 /** Those whose wishes count: clients, and where none waits those that take what is idle. */
-export function wishers({ queue }: EngineState): readonly QueuedRequest[] {
-  const clients = queue.filter(({ idle }) => !idle)
-  return clients.length > 0 ? clients : queue
+export function wishers({ queue }: EngineState): Line {
+  return queue.clients.length > 0 ? queue.clients : queue.idle
 }
 
 /** An engine in one of these phases. */
@@ -216,8 +207,6 @@ export function statsOf({ engines, budget, limits }: SchedulerState, now: number
   const stats = [...engines.values()].map(engine => {
     const { key, name, phase, queue, failure } = engine
     const held = reservedBy(engine)
-    // What takes only idle slots may wait for as long as it likes.
-    const clients = queue.filter(({ idle }) => !idle)
     for (const [pool, bytes] of Object.entries(held)) reserved[pool] = (reserved[pool] ?? 0) + bytes
     const { slots = 0, running = new Map<number, Running>() } = 'running' in phase ? phase : {}
     let used = 0
@@ -229,8 +218,9 @@ export function statsOf({ engines, budget, limits }: SchedulerState, now: number
       slots,
       freeSlots: Math.max(0, slots - used),
       running: running.size,
-      waiting: clients.length,
-      longestWait: clients.reduce((longest, { arrivedAt }) => Math.max(longest, now - arrivedAt), 0),
+      // What takes only idle slots may wait for as long as it likes.
+      waiting: queue.clients.length,
+      longestWait: now - (queue.clients.first?.arrivedAt ?? now),
       isBlocked: failure !== undefined && now < failure.retryAt,
       reserved: held
     }

@@ -1,4 +1,5 @@
 import type { LoadOptions } from '../../core/models/load-options.ts'
+import type { QueuedRequest } from './request-queue.ts'
 import {
   type Client,
   type ClientLoads,
@@ -7,7 +8,6 @@ import {
   isIn,
   onlyIdleWait,
   type PreparedPlan,
-  type QueuedRequest,
   type SchedulerState,
   satisfies,
   wishers
@@ -26,7 +26,7 @@ const SOON = 2000
 const COUNTED = 600_000
 /** From so many clients on those that have gone are forgotten … */
 const MANY_CLIENTS = 100
-/** … and no more than so many are remembered. */
+/** … and no more than about so many are remembered. */
 const MOST_CLIENTS = 1000
 
 /** What a client has of an engine now. */
@@ -48,8 +48,13 @@ const NEW_CLIENT: Client = {
   keepAlive: undefined
 }
 
-/** The clients that have requests running or waiting. */
-function sharesOf({ phase, queue, clients }: EngineState, now: number): Map<string, Share> {
+/**
+ * What clients have that have requests running or waiting. Of those that wait with nothing running, which may be many,
+ * only the first in turn matter, and `also`: the queue has them in order. Those who had reloads lately are compared
+ * apart, as what counts of these ends with time.
+ */
+function sharesOf(engine: EngineState, now: number, also?: string): Map<string, Share> {
+  const { phase, queue, clients, reloaders } = engine
   const shares = new Map<string, Share>()
   const shareOf = (turn: string) => {
     let share = shares.get(turn)
@@ -69,8 +74,22 @@ function sharesOf({ phase, queue, clients }: EngineState, now: number): Map<stri
       share.all += slots * (now - since)
     }
   }
-  for (const { turn, idle } of queue) if (!idle) shareOf(turn)
+  for (const turn of reloaders) {
+    const { reloadedAt } = clients.get(turn) ?? NEW_CLIENT
+    if (now - reloadedAt >= COUNTED) reloaders.delete(turn)
+    else if (queue.of(turn)) shareOf(turn)
+  }
+  if (also !== undefined) shareOf(also)
+  for (const turn of queue.firstInTurn(turn => !shares.has(turn))) shareOf(turn)
   return shares
+}
+
+/** Whether a client has requests running or waiting. */
+function isPresent({ phase, queue }: EngineState, turn: string): boolean {
+  if (queue.of(turn)) return true
+  if (!('running' in phase)) return false
+  for (const { request } of phase.running.values()) if (!request.idle && request.turn === turn) return true
+  return false
 }
 
 /**
@@ -83,22 +102,24 @@ export function joinClients(engine: EngineState, turn: string, now: number): Cli
   if (shares.size > 0) engine.share = Math.max(engine.share, Math.min(...[...shares.values()].map(({ had }) => had)))
   let client = clients.get(turn)
   if (!client) {
-    if (clients.size >= MANY_CLIENTS) forgetClients(engine, shares, now)
+    if (clients.size >= MANY_CLIENTS && engine.newClients * 4 >= clients.size) forgetClients(engine, now)
     client = { ...NEW_CLIENT, had: engine.share }
     clients.set(turn, client)
-  } else if (!shares.has(turn)) client.had = Math.max(client.had, engine.share)
+    engine.newClients++
+  } else if (!isPresent(engine, turn)) client.had = Math.max(client.had, engine.share)
   client.lastUsed = now
   return client
 }
 
-function forgetClients(engine: EngineState, present: ReadonlyMap<string, unknown>, now: number): void {
+function forgetClients(engine: EngineState, now: number): void {
   const { clients } = engine
+  engine.newClients = 0
   for (const [turn, { lastUsed, keepAlive = engine.keepAlive }] of clients) {
-    if (!present.has(turn) && now > lastUsed + Math.max(COUNTED, keepAlive)) clients.delete(turn)
+    if (!isPresent(engine, turn) && now > lastUsed + Math.max(COUNTED, keepAlive)) clients.delete(turn)
   }
   for (const turn of clients.keys()) {
     if (clients.size < MOST_CLIENTS) break
-    if (!present.has(turn)) clients.delete(turn)
+    if (!isPresent(engine, turn)) clients.delete(turn)
   }
 }
 
@@ -132,14 +153,13 @@ export function wantedOf(
   return turn === chosenBy ? options : { ...defaults, ...options }
 }
 
-/** Whether others than this client have used the engine in the last so many milliseconds, wait for it or run. */
-function othersUse(engine: EngineState, turns: ReadonlySet<string>, now: number, within: number): boolean {
-  const isOther = ({ idle, turn }: QueuedRequest) => !idle && !turns.has(turn)
-  if (engine.queue.some(isOther)) return true
+/** Whether others than these clients have used the engine in the last so many milliseconds, wait for it or run. */
+function othersUse(engine: EngineState, isOwn: (turn: string) => boolean, now: number, within: number): boolean {
+  for (const turn of engine.queue.turns()) if (!isOwn(turn)) return true
   if ('running' in engine.phase) {
-    for (const { request } of engine.phase.running.values()) if (isOther(request)) return true
+    for (const { request } of engine.phase.running.values()) if (!request.idle && !isOwn(request.turn)) return true
   }
-  for (const [turn, { lastUsed }] of engine.clients) if (!turns.has(turn) && now - lastUsed < within) return true
+  for (const [turn, { lastUsed }] of engine.clients) if (!isOwn(turn) && now - lastUsed < within) return true
   return false
 }
 
@@ -186,7 +206,7 @@ function nextIdle(engine: EngineIn<'ready'>, now: number): Next {
     if (request.idle) taken.set(request.turn, (taken.get(request.turn) ?? 0) + slots)
   }
   const takenBy = ({ turn }: QueuedRequest) => taken.get(turn) ?? 0
-  const inTurn = [...queue].sort((a, b) => takenBy(a) - takenBy(b) || a.arrivedAt - b.arrivedAt || a.id - b.id)
+  const inTurn = [...queue.idle].sort((a, b) => takenBy(a) - takenBy(b) || a.arrivedAt - b.arrivedAt || a.id - b.id)
   const quietAt = Math.max(...[...clients.values()].map(({ lastUsed }) => lastUsed)) + LATELY
   const expires = clientsExpiry(engine)
   const isQuiet = running.size === 0 && now >= quietAt
@@ -207,22 +227,22 @@ function nextIdle(engine: EngineIn<'ready'>, now: number): Next {
 }
 
 function nextClient(engine: EngineIn<'ready'>, now: number): Next {
-  const { phase, clients } = engine
+  const { phase, clients, queue } = engine
   const { keptFor } = phase
-  const queue = wishers(engine)
+  judgeFits(engine)
   const running = [...phase.running.values()].filter(({ request }) => !request.idle)
   let free = phase.slots
   for (const { slots } of running) free -= slots
   const isFull = free < 1 || running.length >= (engine.maxConcurrent ?? Number.POSITIVE_INFINITY)
 
-  const shares = sharesOf(engine, now)
-  const firsts = new Map<string, QueuedRequest>()
-  for (const request of queue) if (!firsts.has(request.turn)) firsts.set(request.turn, request)
+  const waits = keptFor && queue.get(keptFor.id)
+  const kept = waits?.idle ? undefined : waits
+  const shares = sharesOf(engine, now, kept?.turn)
   const shareOf = ({ turn }: QueuedRequest) => shares.get(turn)!
-  const kept = keptFor && queue.find(({ id }) => id === keptFor.id)
+  const firsts = [...shares.keys()].flatMap(turn => queue.of(turn)?.first ?? [])
   const inTurn = kept
     ? [kept]
-    : [...firsts.values()].sort((a, b) => {
+    : firsts.sort((a, b) => {
         const [one, other] = [shareOf(a), shareOf(b)]
         return one.slots - other.slots || one.all - other.all || a.arrivedAt - b.arrivedAt || a.id - b.id
       })
@@ -245,7 +265,7 @@ function nextClient(engine: EngineIn<'ready'>, now: number): Next {
     const slots = Math.min(request.slots, phase.slots)
     if (own.slots > 0 && request !== kept) {
       const left = Math.min(free - slots, (engine.maxConcurrent ?? Number.POSITIVE_INFINITY) - running.length - 1)
-      gone ??= [...clients].filter(([turn]) => !shares.has(turn)).map(([, { lastUsed }]) => lastUsed)
+      gone ??= [...clients].filter(([turn]) => !isPresent(engine, turn)).map(([, { lastUsed }]) => lastUsed)
       const comeBackAt = keptUntil(gone, left, now)
       if (comeBackAt !== undefined) {
         again(comeBackAt)
@@ -256,6 +276,14 @@ function nextClient(engine: EngineIn<'ready'>, now: number): Next {
     return { act: 'grant', request, slots }
   }
   return { act: 'wait', until }
+}
+
+/** Has the queue keep those apart whose first request does not fit what runs. */
+function judgeFits({ phase, queue, defaults }: EngineIn<'ready'>): void {
+  const { judged } = phase
+  if (judged && satisfies(judged, defaults) && satisfies(defaults, judged)) return
+  phase.judged = defaults
+  queue.judge(request => satisfies(phase.options, wantedOf({ defaults }, phase, request)))
 }
 
 /**
@@ -270,38 +298,37 @@ function keptUntil(gone: readonly number[], left: number, now: number): number |
 }
 
 /** Counts what a request has had of an engine until now. */
-export function chargeSlots({ phase, clients }: EngineState, id: number, now: number): void {
+export function chargeSlots({ phase, clients, queue }: EngineState, id: number, now: number): void {
   const taken = 'running' in phase ? phase.running.get(id) : undefined
   const client = taken && !taken.request.idle && clients.get(taken.request.turn)
   if (!client) return
   client.had += taken.slots * (now - taken.since)
   client.lastUsed = now
+  queue.reorder(taken.request.turn)
 }
 
 /** Counts a reload as had by its client: since then nobody could begin an answer. */
-export function chargeReload({ clients }: EngineState, turn: string, slots: number, since: number, now: number): void {
+export function chargeReload(
+  { clients, reloaders }: EngineState,
+  turn: string,
+  slots: number,
+  since: number,
+  now: number
+): void {
   const client = clients.get(turn)
   if (!client) return
   const before = now - client.reloadedAt < COUNTED ? client.reloads : 0
   Object.assign(client, { reloads: before + slots * (now - since), reloadedAt: now })
+  reloaders.add(turn)
 }
 
 // ---- the queue -------------------------------------------------------------------------------------------------------
 
-/** How many requests each client has waiting. */
-export function waitingByClient({ queue }: EngineState): Map<string, number> {
-  const counts = new Map<string, number>()
-  for (const { turn, idle } of queue) if (!idle) counts.set(turn, (counts.get(turn) ?? 0) + 1)
-  return counts
-}
-
 /** The request that gives up its place in a full queue: the newest of the client with most, if this one has fewer. */
 export function toDisplace(engine: EngineState, turn: string): QueuedRequest | undefined {
-  const counts = waitingByClient(engine)
-  let most = ''
-  for (const [other, count] of counts) if (count > (counts.get(most) ?? 0)) most = other
-  if ((counts.get(most) ?? 0) <= (counts.get(turn) ?? 0) + 1) return undefined
-  return engine.queue.findLast(request => request.turn === most && !request.idle)
+  const { mostCrowded } = engine.queue
+  if (!mostCrowded || mostCrowded.length <= (engine.queue.of(turn)?.length ?? 0) + 1) return undefined
+  return mostCrowded.last
 }
 
 // ---- loads -----------------------------------------------------------------------------------------------------------
@@ -333,7 +360,7 @@ export function countDisturbance(state: SchedulerState, turn: string, now: numbe
 
 /** When a client may disturb others again that use this engine; undefined where it may now. */
 export function mayReloadAt(state: SchedulerState, engine: EngineState, turn: string, now: number): number | undefined {
-  if (!othersUse(engine, new Set([turn]), now, COUNTED)) return undefined
+  if (!othersUse(engine, other => other === turn, now, COUNTED)) return undefined
   return mayDisturbAt(state, turn, now)
 }
 
@@ -348,17 +375,24 @@ function mayDisturbAt({ loads, limits }: SchedulerState, turn: string, now: numb
  * has many models loaded in turn so comes behind those who wait for one.
  */
 export function waitsSince({ loads }: SchedulerState, engine: EngineState, { since }: PreparedPlan): number {
-  const own = wishers(engine).map(({ turn }) => Math.max(since, loads.get(turn)?.last ?? Number.NEGATIVE_INFINITY))
-  return Math.min(...own)
+  const sinceOf = (turn: string) => Math.max(since, loads.get(turn)?.last ?? Number.NEGATIVE_INFINITY)
+  if (onlyIdleWait(engine)) return Math.min(...[...engine.queue.idle].map(({ turn }) => sinceOf(turn)))
+  let least = Number.POSITIVE_INFINITY
+  for (const turn of engine.queue.turns()) {
+    least = Math.min(least, sinceOf(turn))
+    // None can have waited longer: those looked at before had loads since then, which are few.
+    if (least === since) break
+  }
+  return least
 }
 
 /** Whether an idle engine is used by others than those who wait for the newcomer: it may be wanted again any moment. */
 export function isOfOthers(other: EngineState, newcomer: EngineState, now: number): boolean {
-  return isIn(other, 'ready') && othersUse(other, new Set(wishers(newcomer).map(({ turn }) => turn)), now, LATELY)
+  return isIn(other, 'ready') && othersUse(other, turn => newcomer.queue.of(turn) !== undefined, now, LATELY)
 }
 
 /** Whether the client that an engine is loaded for has had too many engines of others evicted: it waits for their turn. */
 export function isGreedy(state: SchedulerState, newcomer: EngineState, now: number): boolean {
-  const [first] = wishers(newcomer)
+  const { first } = wishers(newcomer)
   return first !== undefined && mayDisturbAt(state, first.turn, now) !== undefined
 }

@@ -21,8 +21,6 @@ export interface Operation {
   name: string
   /** What there are so many of. */
   of: 'models' | 'keys' | 'requests' | 'members' | 'models and keys'
-  /** It grows with their number, and there are never more than some hundred (`limits` bounds the queue). */
-  most?: number
   /** Makes all that is around it. @returns does it once; called again and again */
   prepare(count: number, folder: string): Promise<() => unknown>
 }
@@ -85,7 +83,38 @@ const answered = (name: string, key: string) =>
 /** Metrics look at requests only. */
 const NO_REPLY = {} as FastifyReply
 
-/** What a request has done; without `most` it must cost the same, however much of everything there is. */
+/** A model of one slot for which so many requests of so many clients wait. */
+function crowd(count: number, clients: number) {
+  const world = machine({ maxQueue: Number.POSITIVE_INFINITY, queuePerKey: Number.POSITIVE_INFINITY })
+  world.request(0)
+  world.send({ type: 'loaded', key: 'a', slots: 1, reserved: {} } as never)
+  let last = 0
+  const come = () => world.request(++last, 'a', { turn: `client ${last % clients}` })
+  while (last < count) come()
+  let running = 0
+  return () => {
+    const effects = world.send({ type: 'leave', id: running, key: 'a' })
+    const grant = effects.find(effect => effect.type === 'grant')
+    if (!grant) throw new Error('nothing was granted')
+    running = grant.id
+    come()
+  }
+}
+
+/** A request comes for a model that answers, while so many wait for the room of another one. */
+function crowdOutside(count: number) {
+  const world = machine({ maxLoaded: 1, maxQueue: Number.POSITIVE_INFINITY, queuePerKey: Number.POSITIVE_INFINITY })
+  world.request(0)
+  world.send({ type: 'loaded', key: 'a', reserved: {} } as never)
+  for (let id = 1; id <= count; id++) world.request(id, 'b', { turn: `client ${id % 100}` })
+  let last = count
+  return () => {
+    world.request(++last)
+    world.send({ type: 'leave', id: last, key: 'a' })
+  }
+}
+
+/** What a request has done: it must cost the same, however much of everything there is. */
 export const OPERATIONS: Operation[] = [
   {
     name: 'find a model by its name',
@@ -147,22 +176,17 @@ export const OPERATIONS: Operation[] = [
   {
     name: 'a request ends, the next one begins, another comes',
     of: 'requests',
-    most: 1000,
-    async prepare(count) {
-      const world = machine({ maxQueue: Number.POSITIVE_INFINITY, queuePerKey: Number.POSITIVE_INFINITY })
-      world.request(0)
-      world.send({ type: 'loaded', key: 'a', slots: 1, reserved: {} } as never)
-      let last = 0
-      while (last < count) world.request(++last, 'a', { turn: `client ${last % 10}` })
-      let running = 0
-      return () => {
-        const effects = world.send({ type: 'leave', id: running, key: 'a' })
-        const grant = effects.find(effect => effect.type === 'grant')
-        if (!grant) throw new Error('nothing was granted')
-        running = grant.id
-        world.request(++last, 'a', { turn: `client ${last % 10}` })
-      }
-    }
+    prepare: async count => crowd(count, 10)
+  },
+  {
+    name: '… each of another client',
+    of: 'requests',
+    prepare: async count => crowd(count, Number.POSITIVE_INFINITY)
+  },
+  {
+    name: 'a request while others wait for the room of its model',
+    of: 'requests',
+    prepare: async count => crowdOutside(count)
   },
   {
     name: 'choose a member',

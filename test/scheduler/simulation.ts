@@ -74,7 +74,7 @@ class Simulation {
   /** Since when each key waits for room. */
   readonly #waitsSince = new Map<string, number>()
   /** The event that is being carried out. */
-  #cause: { event: Event['type']; key: string } = { event: 'close', key: '' }
+  #cause: { event: Event['type']; key: string; id?: number } = { event: 'close', key: '' }
   #ids = 0
   #closed = false
   /** The last things that happened before the first fault. */
@@ -200,6 +200,7 @@ class Simulation {
 
   #send(event: Event): undefined {
     this.#cause = { event: event.type, key: 'key' in event ? event.key : '' }
+    if ('id' in event) this.#cause.id = event.id
     this.#note('>', event)
     for (const effect of decide(this.#state, event, this.#now)) this.#perform(effect)
     this.#checkSurplus()
@@ -339,7 +340,9 @@ class Simulation {
     this.#waiting.delete(id)
     this.#checkPatience(id, client)
     if (client.loadOnly) return
-    this.#checkTurn(key, engine, client)
+    // One that would let others have their turn, and keeps what it has as none wants it, takes nothing.
+    const keeps = this.#cause.event === 'yield' && this.#cause.id === id && client.idle
+    if (!keeps) this.#checkTurn(key, engine, client)
     this.#running.set(id, client)
     engine.running.add(id)
     this.#checkSlots(key, engine)
@@ -422,7 +425,7 @@ class Simulation {
   /** While a client waits for an engine, no line of a batch runs on it. */
   #checkIdle(): undefined {
     for (const { key, phase, queue } of this.#state.engines.values()) {
-      if (!('running' in phase) || queue.every(({ idle }) => idle)) continue
+      if (!('running' in phase) || queue.clients.length === 0) continue
       for (const [id, { request }] of phase.running) {
         if (request.idle) this.#fault(`${id} runs on ${key}, which a client waits for`)
       }
@@ -443,8 +446,7 @@ class Simulation {
 
   /** What takes only what is idle is granted where no client waits, and leaves a slot unless nobody else is there. */
   #checkIdleGrant(key: string, { running, options }: SimulatedEngine, { slots }: Client): undefined {
-    if (this.#state.engines.get(key)!.queue.some(({ idle }) => !idle))
-      this.#fault(`a client waits for ${key} and is passed`)
+    if (this.#state.engines.get(key)!.queue.clients.length > 0) this.#fault(`a client waits for ${key} and is passed`)
     const all = options.num_parallel
     const taken = [...running].reduce((sum, id) => sum + Math.min(this.#running.get(id)!.slots, all), 0)
     if (running.size > 0 && taken + Math.min(slots, all) >= all) this.#fault(`no slot of ${key} is left for clients`)
@@ -587,12 +589,14 @@ class Simulation {
       else if (this.#expires(key)) this.#fault(`${key} was never unloaded`)
     }
     for (const { key, phase, failure, queue } of this.#state.engines.values()) {
-      const waits = queue.length > 0 && queue.every(({ idle }) => idle)
+      const waits = queue.length > 0 && queue.clients.length === 0
       if (phase.name !== 'ready' && !failure && !waits) this.#fault(`${key} is not forgotten but ${phase.name}`)
     }
   }
 
   #expires(key: string): boolean {
+    // One that is pinned may drain for a line of a batch whose options have no room.
+    if (this.#modelOf(key).pinned) return false
     const engine = this.#state.engines.get(key)
     return !engine || !isIn(engine, 'ready') || Number.isFinite(expiryOf(engine))
   }
