@@ -53,7 +53,7 @@ class Simulation {
   readonly faults: string[] = []
   /** How often what happened, such as `grant` or `refuse insufficient_memory`. */
   readonly counts: Record<string, number> = {}
-  /** The longest that a model waited for room, as a share of how long it may. */
+  /** The longest that a model waited for room in a calm world, as a share of how long it may. */
   longestWait = 0
 
   readonly #dice: Dice
@@ -556,8 +556,9 @@ class Simulation {
     else this.#waitsSince.delete(key)
     if (since === undefined || holders.length) return
     const waited = this.#now - since
+    if (!calm) return
     this.longestWait = Math.max(this.longestWait, waited / bound)
-    if (calm && waited > bound) this.#fault(`${key} waited ${waited} ms of ${bound} for room`)
+    if (waited > bound) this.#fault(`${key} waited ${waited} ms of ${bound} for room`)
   }
 
   /** Where engines hold more than there may be, none of them may be idle. */
