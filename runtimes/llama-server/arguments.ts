@@ -37,6 +37,8 @@ export interface ArgumentSettings {
 /** Seconds between the comments that keep an idle stream alive. */
 const STREAM_PING = 10
 const MAX_PROMPT_CACHE = 2048
+/** Threads for connections besides two for each slot: an answer, and what is asked beside it. */
+const MORE_THREADS = 8
 
 /** GGUF's `<architecture>.pooling_type` that give one vector for a text. */
 const POOLING: Record<number, string> = { 1: 'mean', 2: 'cls', 3: 'last' }
@@ -107,6 +109,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   if (knows('--offline')) list.push('--offline')
   if (knows('--sse-ping-interval')) list.push('--sse-ping-interval', `${STREAM_PING}`)
   if (knows('--log-jsonl')) list.push('--log-jsonl')
+  if (knows('--threads-http')) list.push('--threads-http', `${2 * options.num_parallel + MORE_THREADS}`)
   if (spec.slotFolder !== undefined) {
     // llama-server concatenates it with file names.
     list.push('--slot-save-path', `${spec.slotFolder}/`)
@@ -123,6 +126,15 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   // Its memory of other prompts knows no owners: it stays off, whatever flags the configuration adds.
   if (isolated) list.push('--cache-ram', '0')
   return list
+}
+
+/**
+ * How many connections a llama-server with these arguments serves at once for sure: it starts more threads when it needs
+ * them, but not for each of several connections that come in the same moment. 0 where that is not known.
+ */
+export function httpThreads(list: readonly string[]): number {
+  const at = list.lastIndexOf('--threads-http')
+  return at === -1 ? 0 : Math.max(0, Number(list[at + 1]) || 0)
 }
 
 function withoutRpc(alias: string): CorralError {

@@ -55,7 +55,8 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   async function post(path: string, body: EngineFields, signal?: AbortSignal, own?: EngineFields): Promise<EngineBody> {
     requireFittingText(body, contextSize)
     const fields = Object.assign(safeFields(body, contextSize), own)
-    const response = await request({ method: 'POST', path, body: JSON.stringify(fields), signal })
+    const keep = fields.stream !== true
+    const response = await request({ method: 'POST', path, body: JSON.stringify(fields), signal, keep })
     if (response.status < 400) return response.body
     throw requestError(response.status, await textOf(response.body))
   }

@@ -134,6 +134,7 @@ async function startEngine(
   const loading = loadingOf(waiting, deps.loadTimeout, spec.alias, stuckAfter)
   const memory = new MemoryReport(spec.mode === 'chat' && spec.settings?.speculation.draft !== undefined)
   let child: EngineProcess | undefined
+  let httpThreads: number
   let engine: LlamaServerEngine | undefined
   let ready = false
   /** Why corral itself ended it, where that is the engine's fault. */
@@ -168,7 +169,8 @@ async function startEngine(
 
   const oomKilled = await watchOomKills()
   try {
-    child = await launchEngine({ id, build, spec, address, deps, signal: loading.signal, onLine, warn })
+    const launched = await launchEngine({ id, build, spec, address, deps, signal: loading.signal, onLine, warn })
+    ;({ child, httpThreads } = launched)
   } catch (error) {
     loading.close()
     page.end(undefined, error instanceof CorralError ? error : undefined)
@@ -209,19 +211,23 @@ async function startEngine(
     const worker = await Promise.race([following.lost, sleep(WORKER_LAG, undefined, { ref: false })])
     return worker === undefined ? failure : lostWorkerFailure(spec.alias, worker, ready)
   }
-  const upstream = createUpstream(address, {
-    alive: () => !gone,
-    onRequest: watch.wake,
-    async explain(error) {
-      const exit = await Promise.race([running.exited, sleep(EXIT_LAG, undefined, { ref: false })])
-      if (exit) return crash
-      return new CorralError(
-        'engine_crashed',
-        `The engine of "${spec.alias}" closed the connection before it had answered (${error.message}). Try again.`,
-        { cause: error, details: { cause: 'unknown' } }
-      )
-    }
-  })
+  const upstream = createUpstream(
+    address,
+    {
+      alive: () => !gone,
+      onRequest: watch.wake,
+      async explain(error) {
+        const exit = await Promise.race([running.exited, sleep(EXIT_LAG, undefined, { ref: false })])
+        if (exit) return crash
+        return new CorralError(
+          'engine_crashed',
+          `The engine of "${spec.alias}" closed the connection before it had answered (${error.message}). Try again.`,
+          { cause: error, details: { cause: 'unknown' } }
+        )
+      }
+    },
+    httpThreads
+  )
 
   let stopping: Promise<void> | undefined
   let gone = false

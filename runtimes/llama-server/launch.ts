@@ -11,7 +11,7 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
-import { engineArguments, type Listen, promptCacheSize } from './arguments.ts'
+import { engineArguments, httpThreads, type Listen, promptCacheSize } from './arguments.ts'
 import { type EngineProcess, engineEnvironment, startEngineProcess } from './engine-process.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 import { knownFlags } from './server-facts.ts'
@@ -44,7 +44,7 @@ export async function launchEngine(options: {
   signal: AbortSignal
   onLine: (line: string, stream: 'stdout' | 'stderr') => void
   warn: (message: string) => void
-}): Promise<EngineProcess> {
+}): Promise<{ child: EngineProcess; httpThreads: number }> {
   const { id, build, spec, address, deps, signal, onLine, warn } = options
   const { folder, key, listen } = address
   const more = { ...deps.environment, ...spec.settings?.environment }
@@ -56,15 +56,16 @@ export async function launchEngine(options: {
     const flags = await knownFlags(build, build.executables.server, { environment: more, signal })
     signal.throwIfAborted()
     const memory = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)
+    const list = engineArguments(spec, {
+      listen,
+      promptCache: promptCacheSize(memory),
+      ...(templateFile !== undefined && { templateFile }),
+      knownFlags: flags,
+      extra: deps.extraArguments
+    })
     const child = await startEngineProcess({
       executable: build.executables.server,
-      arguments: engineArguments(spec, {
-        listen,
-        promptCache: promptCacheSize(memory),
-        ...(templateFile !== undefined && { templateFile }),
-        knownFlags: flags,
-        extra: deps.extraArguments
-      }),
+      arguments: list,
       environment,
       onLine,
       warn
@@ -76,7 +77,7 @@ export async function launchEngine(options: {
         warn(`llama-server ${pid} could not be written down: ${messageOf(error)}`)
       })
     }
-    return child
+    return { child, httpThreads: httpThreads(list) }
   } catch (error) {
     await removeRunRecord(deps.runDirectory, id, folder)
     throw error

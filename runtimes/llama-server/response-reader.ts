@@ -1,5 +1,5 @@
 /*
- * HTTP/1.1 responses of one engine, read from the bytes of a connection that serves one request. Node's own client hands out
+ * HTTP/1.1 responses of one engine, read from the bytes of its connections. Node's own client hands out
  * each HTTP chunk by itself, and llama-server sends each token as one: here, all that came together stays together.
  */
 
@@ -26,6 +26,8 @@ export class MalformedResponse extends Error {
 export class ResponseReader {
   /** The status code; undefined until the head has come. Those of provisional answers (1xx) are left out. */
   status: number | undefined
+  /** Whether the connection may serve another request behind this one, once the response is complete. */
+  reusable = true
   #expected: Expected = 'head'
   /** The head, or a line around chunks, that has not come whole. */
   #part: Buffer = NOTHING
@@ -69,6 +71,7 @@ export class ResponseReader {
           at = this.#readLine(bytes, at)
       }
     }
+    if (at < bytes.length) this.reusable = false
     return pieces.length === 0 ? NOTHING : Buffer.concat(pieces)
   }
 
@@ -113,8 +116,9 @@ export class ResponseReader {
       else if (key === 'content-length') {
         if (length !== undefined && length !== value) throw new MalformedResponse('it has two lengths')
         length = value
-      }
+      } else if (key === 'connection' && value.toLowerCase() !== 'keep-alive') this.reusable = false
     }
+    if (first.startsWith('HTTP/1.0')) this.reusable = false
     this.status = status
     this.#expected = this.#bodyAfter(status, coding, length)
   }
@@ -125,7 +129,10 @@ export class ResponseReader {
       if (coding !== 'chunked') throw new MalformedResponse('its transfer coding is not known')
       return 'size'
     }
-    if (length === undefined) return 'all'
+    if (length === undefined) {
+      this.reusable = false
+      return 'all'
+    }
     if (!/^\d{1,15}$/.test(length)) throw new MalformedResponse('its length is no number')
     this.#left = Number(length)
     return this.#left === 0 ? 'nothing' : 'counted'

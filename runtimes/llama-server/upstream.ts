@@ -1,5 +1,6 @@
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Listen } from './arguments.ts'
 import type { EngineAddress } from './launch.ts'
 import { type EngineBody, ResponseBody } from './response-body.ts'
 import { ResponseReader } from './response-reader.ts'
@@ -11,6 +12,8 @@ export interface EngineRequest {
   body?: string
   /** Ends the request, or the answer that comes. */
   signal?: AbortSignal | undefined
+  /** Whether its connection may be kept for another request: not where the answer is a stream. */
+  keep?: boolean
 }
 
 export interface EngineResponse {
@@ -38,42 +41,153 @@ const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 /** Routes that save slots to files and restore them. */
 const SLOT_FILES = '/slots/'
 
-/** Bytes of an answer that are read at once, and how many pieces of memory for that are kept for the next requests. */
+/** Bytes of an answer that are read at once, and how many pieces of memory for that are kept for the next connections. */
 const READ_SIZE = 16 * 1024
 const MOST_SPARE = 32
+
+/** Milliseconds that a connection is kept for the next request: llama-server looks at each 100 times a second. */
+const KEPT_FOR = 1000
+/** Threads of llama-server that no kept connection may take: for those who watch it (`engine-watch.ts`). */
+const THREADS_FOR_OTHERS = 4
 
 /** Whether it is a comment of an event stream, which llama-server sends while it has nothing to say. */
 const isSignOfLife = (chunk: Buffer) => chunk.length <= 3 && chunk[0] === 0x3a
 
-function requestText(method: string, path: string, key: string, body: string | undefined): string {
-  const head = `${method} ${path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\nconnection: close\r\n`
+function requestText({ method, path, body }: EngineRequest, key: string, keep: boolean): string {
+  const connection = keep ? '' : 'connection: close\r\n'
+  const head = `${method} ${path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\n${connection}`
   if (body === undefined) return `${head}\r\n`
   const length = Buffer.byteLength(body)
   return `${head}content-type: application/json\r\ncontent-length: ${length}\r\n\r\n${body}`
 }
 
+/** A request and its answer, as their connection tells them what happens. */
+interface Exchange {
+  /** @returns whether more may be read */
+  onBytes(bytes: Buffer): boolean
+  onEnd(): void
+  onBreak(error: Error): void
+}
+
+interface Connection {
+  socket: Socket
+  /** What it serves; undefined while it is kept. */
+  exchange: Exchange | undefined
+  /** Since when it is kept, in milliseconds of `performance.now()`. */
+  keptSince: number
+}
+
 /**
- * Requests to an engine. A connection serves one request: llama-server closes it after a stream although it promises
- * otherwise. There are no time limits.
+ * Connections to an engine. One may be kept for the next request, but llama-server has a thread for each connection, idle
+ * ones too, and a request without a thread waits for seconds until one of them ends. So:
+ *
+ * 1. A connection is opened only where none is kept.
+ * 2. One is kept only while all connections together, and those of others, have threads.
+ *
+ * Then no request ever waits for a thread that a kept connection has.
+ *
+ * @param threads how many llama-server has for sure
  */
-export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks) {
+function createConnections(listen: Listen, threads: number) {
+  const most = threads - THREADS_FOR_OTHERS
+  const spare: Buffer[] = []
+  /** Those that were used last are at the end. */
+  const kept: Connection[] = []
+  let count = 0
+  let timer: NodeJS.Timeout | undefined
+
+  function open(): Connection {
+    const buffer = spare.pop() ?? Buffer.allocUnsafeSlow(READ_SIZE)
+    const callback = (size: number) => {
+      if (connection.exchange) return connection.exchange.onBytes(buffer.subarray(0, size))
+      // Nobody asked for it.
+      socket.destroy()
+      return false
+    }
+    const socket = connect({
+      ...('socketPath' in listen ? { path: listen.socketPath } : listen),
+      allowHalfOpen: true,
+      onread: { buffer, callback }
+    })
+    const connection: Connection = { socket, exchange: undefined, keptSince: 0 }
+    count++
+    socket.on('error', error => connection.exchange?.onBreak(error))
+    socket.on('end', () => {
+      socket.destroy()
+      connection.exchange?.onEnd()
+    })
+    socket.on('close', () => {
+      count--
+      forget(connection)
+      if (spare.length < MOST_SPARE) spare.push(buffer)
+    })
+    return connection
+  }
+
+  function forget(connection: Connection): void {
+    const at = kept.indexOf(connection)
+    if (at !== -1) kept.splice(at, 1)
+  }
+
+  function closeIdle(): void {
+    const oldest = performance.now() - KEPT_FOR
+    while (kept.length > 0 && kept[0]!.keptSince <= oldest) kept.shift()!.socket.destroy()
+    timer = kept.length > 0 ? setTimeout(closeIdle, KEPT_FOR).unref() : undefined
+  }
+
+  function closeKept(): void {
+    clearTimeout(timer)
+    timer = undefined
+    for (const { socket } of kept.splice(0)) socket.destroy()
+  }
+
+  return {
+    /** @param fresh whether it must be a new one, since a kept one may have failed */
+    take(fresh: boolean): Connection {
+      if (fresh) closeKept()
+      return kept.pop() ?? open()
+    },
+    /** Whether a connection may be kept when it has been used. */
+    mayKeep: () => count <= most,
+    /** Keeps a connection whose exchange is over for the next one. */
+    keep(connection: Connection): void {
+      connection.exchange = undefined
+      connection.keptSince = performance.now()
+      kept.push(connection)
+      timer ??= setTimeout(closeIdle, KEPT_FOR).unref()
+    },
+    closeKept
+  }
+}
+
+/**
+ * Requests to an engine. The connection of a stream serves nothing else: llama-server closes it although it promises
+ * otherwise. There are no time limits.
+ *
+ * @param threads how many connections llama-server serves at once for sure; without it, each serves one request
+ */
+export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks, threads = 0) {
   /** Ends one open request each. */
   const open = new Set<(error: Error) => void>()
-  const spare: Buffer[] = []
+  const connections = createConnections(listen, threads)
   let closed: Error | undefined
   let received = 0
   let filing = 0
 
-  function send({ method, path, body, signal }: EngineRequest): Promise<EngineResponse> {
+  function send(request: EngineRequest, fresh: boolean): Promise<EngineResponse> {
     return new Promise((resolve, reject) => {
+      const { path, signal } = request
       const reader = new ResponseReader()
-      const buffer = spare.pop() ?? Buffer.allocUnsafeSlow(READ_SIZE)
-      const socket = connect({
-        ...('socketPath' in listen ? { path: listen.socketPath } : listen),
-        allowHalfOpen: true,
-        onread: { buffer, callback: count => onBytes(buffer.subarray(0, count)) }
+      const connection = connections.take(fresh)
+      const { socket } = connection
+      // Once the connection serves another request, this one's reader has no say.
+      const isOurs = () => connection.exchange === exchange
+      const answer = new ResponseBody({
+        pause: () => isOurs() && socket.pause(),
+        resume: () => isOurs() && socket.resume(),
+        destroy: () => isOurs() && socket.destroy()
       })
-      const answer = new ResponseBody(socket)
+      const keep = request.keep === true && connections.mayKeep()
       const isFiling = path.startsWith(SLOT_FILES)
       const forget = () => {
         if (open.delete(finish) && isFiling) filing--
@@ -86,53 +200,54 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         reject(error)
       }
       const onAbort = () => finish(signal!.reason)
-      const onBytes = (bytes: Buffer) => {
-        const hadHead = reader.status !== undefined
-        let chunk: Buffer
-        try {
-          chunk = reader.push(bytes)
-        } catch (error) {
-          onBreak(error as Error)
-          return false
-        }
-        if (!hadHead && reader.status !== undefined) {
-          received++
-          resolve({ status: reader.status, body: answer })
-        }
-        if (chunk.length > 0) {
-          if (!isSignOfLife(chunk)) received += chunk.length
-          answer.push(chunk)
-        }
-        if (reader.complete) onComplete()
-        return true
-      }
-      // Who closes a connection wakes the other side: that is left to llama-server, which does so after each answer.
+      // Who closes a connection wakes the other side: where llama-server was asked to, that is left to it.
       const onComplete = () => {
         forget()
         answer.end()
+        if (!keep) return
+        if (reader.reusable && !socket.destroyed && connections.mayKeep()) connections.keep(connection)
+        else socket.destroy()
       }
-      const onBreak = (error: Error) => {
-        socket.destroy()
-        if (reader.complete) return
-        // Once there is an answer, its reader gets the error.
-        if (reader.status !== undefined) void hooks.explain(error).then(finish)
-        else finish(error)
+      const exchange: Exchange = {
+        onBytes(bytes) {
+          const hadHead = reader.status !== undefined
+          let chunk: Buffer
+          try {
+            chunk = reader.push(bytes)
+          } catch (error) {
+            exchange.onBreak(error as Error)
+            return false
+          }
+          if (!hadHead && reader.status !== undefined) {
+            received++
+            resolve({ status: reader.status, body: answer })
+          }
+          if (chunk.length > 0) {
+            if (!isSignOfLife(chunk)) received += chunk.length
+            answer.push(chunk)
+          }
+          if (reader.complete) onComplete()
+          return true
+        },
+        onEnd() {
+          if (reader.complete) return
+          if (reader.end()) onComplete()
+          else exchange.onBreak(Object.assign(new Error('the connection was closed'), { code: 'ECONNRESET' }))
+        },
+        onBreak(error) {
+          socket.destroy()
+          if (reader.complete) return
+          // Once there is an answer, its reader gets the error.
+          if (reader.status !== undefined) void hooks.explain(error).then(finish)
+          else finish(error)
+        }
       }
+      connection.exchange = exchange
       open.add(finish)
       if (isFiling) filing++
       hooks.onRequest?.()
       signal?.addEventListener('abort', onAbort)
-      socket.on('error', onBreak)
-      socket.on('close', () => {
-        if (spare.length < MOST_SPARE) spare.push(buffer)
-      })
-      socket.on('end', () => {
-        socket.destroy()
-        if (reader.complete) return
-        if (reader.end()) onComplete()
-        else onBreak(Object.assign(new Error('the connection was closed'), { code: 'ECONNRESET' }))
-      })
-      socket.write(requestText(method, path, key, body))
+      socket.write(requestText(request, key, keep))
     })
   }
 
@@ -157,7 +272,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         request.signal?.throwIfAborted()
         if (closed) throw closed
         try {
-          return await send(request)
+          return await send(request, attempt > 0)
         } catch (error) {
           if (!(error instanceof Error) || error === closed || request.signal?.aborted) throw error
           if (!(await mayRetry(error, attempt, request.signal))) throw await hooks.explain(error)
@@ -168,6 +283,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
     cut(error: Error): void {
       closed ??= error
       for (const finish of [...open]) finish(error)
+      connections.closeKept()
     },
     /**
      * Requests that are open, bytes and answers received so far without what only keeps connections alive, and whether

@@ -42,7 +42,8 @@ t.test('the command line', t => {
     '--no-ui': true,
     '--offline': true,
     '--sse-ping-interval': '10',
-    '--log-jsonl': true
+    '--log-jsonl': true,
+    '--threads-http': '12'
   })
 
   const options: LoadOptions = {
