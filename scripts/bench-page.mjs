@@ -98,5 +98,5 @@ const withBlock = (markdown, comment, content) => {
   if (at === -1 || end === -1) throw new Error(`docs/benchmark.md has no block after the comment "${comment}".`)
   return markdown.slice(0, begin) + content + markdown.slice(end)
 }
-const markdown = withBlock(readFileSync(page, 'utf8'), 'output of npm run bench', text)
-writeFileSync(page, withBlock(markdown, 'output with other products', products.text))
+const markdown = withBlock(readFileSync(page, 'utf8'), 'output of npm run bench', text.trim())
+writeFileSync(page, withBlock(markdown, 'output with other products', products.text.trim()))

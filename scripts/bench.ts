@@ -37,13 +37,6 @@ const { values } = parseArgs({
   }
 })
 
-/** All that was printed. */
-const printed: string[] = []
-function print(text: string): void {
-  printed.push(text)
-  console.log(text)
-}
-
 function usageError(text: string): never {
   console.error(text)
   process.exit(2)
@@ -76,13 +69,32 @@ const engineNames: Record<EngineKind, string> = {
   paced: `stand-in engine, ${PACE} tokens/s in each stream`
 }
 
-/** Contenders that did not take part, and why. */
-const leftOut = new Set<string>()
-
 interface Result {
   load: Load
   engine: EngineKind
   figures: Figures[]
+}
+
+const report = {
+  corral: version,
+  date: new Date().toISOString(),
+  machine: describeMachine(),
+  quick,
+  rounds,
+  /** Contenders that did not take part, and why. */
+  leftOut: [] as string[],
+  warmth: [] as Warmth[],
+  results: [] as Result[],
+  starts: [] as Row[],
+  /** All that was printed. */
+  text: ''
+}
+
+/** Prints a part of the report, and keeps what there is of it: a run lasts half an hour, and may be ended. */
+function print(text: string): void {
+  report.text = `${report.text}${text}\n`
+  console.log(text)
+  if (values.json !== undefined) writeFileSync(values.json, `${JSON.stringify(report, null, 2)}\n`)
 }
 
 /** The loads that this run has for an engine; one that is chosen with `--engine` gets all. */
@@ -92,30 +104,30 @@ function loadsFor(kind: EngineKind): Load[] {
   ).map(load => (quick ? { ...load, requests: Math.max(load.concurrent, Math.ceil(load.requests / 4)) } : load))
 }
 
-async function measureLoads(kind: EngineKind): Promise<Result[]> {
+async function measureLoads(kind: EngineKind): Promise<void> {
   const loads = loadsFor(kind)
-  if (loads.length === 0) return []
-  return await withServers(
+  if (loads.length === 0) return
+  await withServers(
     home,
     kind,
     names,
     async ({ contenders }) => {
       progress(`${engineNames[kind]}: warming up …`)
-      const results: Result[] = []
       const waysFor = (load: Load) => contenders.flatMap(contender => waysOf(contender, load))
       await warmUp(waysFor({ ...loads[0]!, stream: false, tokens: 8 }), quick ? 200 : undefined)
       for (const load of loads) {
         progress(`${engineNames[kind]}: ${titleOf(load)} …`)
         const figures = await compare(waysFor(load), load, rounds)
-        const result = { load, engine: kind, figures }
-        results.push(result)
+        report.results.push({ load, engine: kind, figures })
         print(
           `${formatFigures(`${titleOf(load)}, ${rounds} rounds of ${load.requests} (${engineNames[kind]})`, figures)}\n`
         )
       }
-      return results
     },
-    (name, why) => leftOut.add(`${name}: ${why}`)
+    (name, why) => {
+      const line = `${name}: ${why}`
+      if (!report.leftOut.includes(line)) report.leftOut.push(line)
+    }
   )
 }
 
@@ -135,36 +147,19 @@ function formatWarmth(rows: readonly Warmth[]): string {
 }
 
 try {
-  const machine = describeMachine()
-  const date = new Date().toISOString()
   print(
-    `corral ${version}, ${date}${quick ? ', quick' : ''}\n${machine} before, llama-server with ${ENGINE_THREADS} threads\n`
+    `corral ${version}, ${report.date}${quick ? ', quick' : ''}\n${report.machine} before, llama-server with ${ENGINE_THREADS} threads\n`
   )
-  let warmth: Warmth[] = []
   if (groups.includes('warmth')) {
     progress('Cold and warm processes …')
-    warmth = await measureWarmth(use => withServers(home, 'burst', ['pipe', 'corral'], use), quick ? 2 : 6)
-    print(`${formatWarmth(warmth)}\n`)
+    report.warmth = await measureWarmth(use => withServers(home, 'burst', ['pipe', 'corral'], use), quick ? 2 : 6)
+    print(`${formatWarmth(report.warmth)}\n`)
   }
-  const results: Result[] = []
-  for (const kind of engines) results.push(...(await measureLoads(kind)))
-  for (const each of leftOut) print(`Left out: ${each}.`)
-  const starts = groups.includes('starts') ? await measureAllStarts() : []
-  if (starts.length > 0) print(formatPairs(starts, ''))
-  if (values.json !== undefined) {
-    const report = {
-      corral: version,
-      date,
-      machine,
-      quick,
-      rounds,
-      leftOut: [...leftOut],
-      warmth,
-      results,
-      starts,
-      text: printed.join('\n').trim()
-    }
-    writeFileSync(values.json, `${JSON.stringify(report, null, 2)}\n`)
+  for (const kind of engines) await measureLoads(kind)
+  for (const each of report.leftOut) print(`Left out: ${each}.`)
+  if (groups.includes('starts')) {
+    report.starts = await measureAllStarts()
+    print(formatPairs(report.starts, ''))
   }
 } finally {
   rmSync(home, { recursive: true, force: true })

@@ -24,11 +24,18 @@ export async function withCorral<T>(
     { teardown: (ending: () => unknown) => endings.push(ending) },
     { ...options, home, threads: ENGINE_THREADS }
   )
+  // Ctrl-C reaches it by itself.
+  const end = () => {
+    corral.process.kill()
+    process.exit(143)
+  }
+  process.once('SIGTERM', end)
   try {
     // Its own word counts: whoever waits for it looks only now and then.
     const listens = /"time":(\d+),"msg":"corral \S+ listens/.exec(corral.log())?.[1]
     return await use(corral, Number(listens) - began)
   } finally {
+    process.off('SIGTERM', end)
     for (const ending of endings) await ending()
   }
 }
