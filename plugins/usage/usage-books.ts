@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { appendFile, mkdir, readdir, readFile, rm } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
@@ -43,6 +43,8 @@ interface DayBook {
   readonly unsaved: Set<Line>
   /** Bytes that were appended since the file was last written whole. */
   appended: number
+  /** Its file, once something was appended to it. */
+  file?: FileHandle | undefined
 }
 
 const DAY = 86_400_000
@@ -152,6 +154,13 @@ export class UsageBooks {
     await this.#writing
   }
 
+  /** Writes what is not written yet, for the last time. */
+  async close(): Promise<void> {
+    await this.flush()
+    clearTimeout(this.#timer)
+    for (const day of this.#days.values()) await closeFile(day)
+  }
+
   /** Deletes what is older than it is to be kept. */
   async forget(): Promise<void> {
     const oldest = dateOf(this.#began - (this.#keepDays() - 1) * DAY)
@@ -220,7 +229,10 @@ export class UsageBooks {
         else await this.#append(day, batch)
         if (this.#fault) this.#log.info('The usage is written again.')
         this.#fault = ''
-        if (day !== this.#today && day.unsaved.size === 0) this.#days.delete(day.date)
+        if (day !== this.#today && day.unsaved.size === 0) {
+          this.#days.delete(day.date)
+          await closeFile(day)
+        }
       } catch (error) {
         for (const { line, more } of batch) {
           addTo(line.unsaved, more)
@@ -238,9 +250,20 @@ export class UsageBooks {
     if (rows.length === 0) return
     // What comes first ends a line that was torn.
     const text = `\n${JSON.stringify(rows)}`
-    await mkdir(this.#folder, { recursive: true, mode: 0o700 })
-    await appendFile(this.#path(day.date), text, MODE)
+    const file = await this.#fileOf(day)
+    await file.appendFile(text)
     day.appended += Buffer.byteLength(text)
+  }
+
+  /** The file of a day, kept open: to open it for each batch would take most of the time of a batch. */
+  async #fileOf(day: DayBook): Promise<FileHandle> {
+    // It has no name any more once it was deleted, or another one was put in its place.
+    if (day.file && (await day.file.stat()).nlink === 0) await closeFile(day)
+    if (!day.file) {
+      await mkdir(this.#folder, { recursive: true, mode: 0o700 })
+      day.file = await open(this.#path(day.date), 'a', MODE.mode)
+    }
+    return day.file
   }
 
   async #writeWhole(day: DayBook): Promise<void> {
@@ -284,6 +307,12 @@ export class UsageBooks {
 }
 
 const NOTHING: Readonly<Taken> = Object.freeze(taken())
+
+async function closeFile(day: DayBook): Promise<void> {
+  const { file } = day
+  day.file = undefined
+  await file?.close()
+}
 
 function lineOf(day: DayBook, { owner, name }: Account, model: string): Line {
   let account = day.accounts.get(owner)

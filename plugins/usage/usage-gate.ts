@@ -118,7 +118,7 @@ export class UsageGate implements Usage {
   async close(): Promise<void> {
     await Promise.all(this.#charging)
     await this.#counters.close()
-    await this.#books.flush()
+    await this.#books.close()
   }
 
   async #admit(hooked: HookedRequest, budgets: readonly Budget[]): Promise<void> {

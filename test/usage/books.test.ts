@@ -5,6 +5,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
   statSync,
   writeFileSync
@@ -26,6 +27,7 @@ function opened(t: Test, folder = newFolder(t), keepDays = 365) {
   const lines: string[] = []
   const say = (...given: unknown[]) => void lines.push(String(given.at(-1)))
   const books = new UsageBooks(folder, () => keepDays, { error: say, warn: say, info: say })
+  t.teardown(() => books.close())
   return { books, folder, lines, file: (date = today()) => join(folder, `${date}.jsonl`) }
 }
 
@@ -169,6 +171,22 @@ t.test('what cannot be written now is written later', async t => {
   await books.flush()
   t.match(lines.at(-1), /written again/)
   t.equal(opened(t, folder).books.today('key:1').requests, 2)
+})
+
+t.test('a file that is deleted or replaced while the server runs', async t => {
+  const { books, folder, file } = opened(t)
+  const add = async () => {
+    books.add(ALICE, 'a/b', ONE)
+    await books.flush()
+  }
+  await add()
+  rmSync(folder, { recursive: true })
+  await add()
+  t.equal(opened(t, folder).books.today('key:1').requests, 1, 'what comes after is written to a new one')
+  writeFileSync(`${file()}.new`, '[{"owner":"key:1","name":"alice","model":"a/b","requests":40}]\n')
+  renameSync(`${file()}.new`, file())
+  await add()
+  t.equal(opened(t, folder).books.today('key:1').requests, 41)
 })
 
 t.test('counts of a budget', async t => {
