@@ -13,7 +13,7 @@ import { withoutQueries } from '../../plugins/download/transfer/http/http-client
 import { ChunkedBody } from '../../plugins/download/transfer/http/http-connection.ts'
 import { parseContentRange, parseHead, readResponse } from '../../plugins/download/transfer/http/http-response.ts'
 import { proxyFor } from '../../plugins/download/transfer/http/http-socket.ts'
-import { Bandwidth, ConnectionLimit } from '../../plugins/download/transfer/limits.ts'
+import { Bandwidth, ConnectionLimit, Line } from '../../plugins/download/transfer/limits.ts'
 import { continues, journalText, parseJournal } from '../../plugins/download/transfer/part-file.ts'
 import { backOff, Retries } from '../../plugins/download/transfer/retries.ts'
 
@@ -205,10 +205,10 @@ t.test('chunks and spans', async t => {
   t.equal(stolenSpan(map, [{ at: 10, to: 11 }]), undefined, 'not one chunk')
 
   const large = new ChunkMap(1000 * MiB)
-  t.equal(requestSize(large, [], 4), 250 * MiB, 'a fair share')
-  t.equal(requestSize(large, [{ at: 0, to: 200 }], 4), 200 * MiB, 'of what is not being fetched')
-  t.equal(requestSize(map, [], 4), 8 * MiB)
-  t.equal(requestSize(new ChunkMap(1e12), [], 4), 256 * MiB)
+  t.equal(requestSize(large, [], 4, 256 * MiB), 250 * MiB, 'a fair share')
+  t.equal(requestSize(large, [{ at: 0, to: 200 }], 4, 256 * MiB), 200 * MiB, 'of what is not being fetched')
+  t.equal(requestSize(large, [], 4, 20 * MiB), 20 * MiB, 'no more than is worthwhile')
+  t.equal(requestSize(map, [], 4, 20 * MiB), 8 * MiB)
 })
 
 t.test('the journal', async t => {
@@ -274,6 +274,22 @@ t.test('connection limit of a server', async t => {
   t.equal(limit.current(100_000), 8)
   for (let now = 140_000; now < 150_000; now += 2000) limit.overloaded(now)
   t.equal(limit.current(150_000), 1, 'never zero')
+})
+
+t.test('what a request has to fetch to be worth its wait', async t => {
+  const line = new Line()
+  t.equal(line.worthwhile, 16 * MiB, 'while nothing is known')
+  line.answered(3)
+  line.answered(1)
+  line.answered(30)
+  line.received(0, 5)
+  t.equal(line.worthwhile, 16 * MiB, 'a request without a byte says nothing')
+  line.received(2 * 250_000, 2)
+  t.equal(line.worthwhile, 16 * MiB, 'a server nearby')
+  line.received(1_000_000, 1)
+  t.equal(line.worthwhile, 50_000_000, '50 of the shortest waits')
+  line.received(10_000_000, 1)
+  t.equal(line.worthwhile, 256 * MiB, 'not any number')
 })
 
 t.test('the bandwidth limit', async t => {

@@ -72,18 +72,17 @@ export interface Span {
 }
 
 const SMALLEST_REQUEST = 8 * 1024 * 1024
-const LARGEST_REQUEST = 256 * 1024 * 1024
 /** Bytes that must be left to make a second connection worthwhile: what is on its way to the first one is lost. */
 const LEAST_SHARED = 4 * 1024 * 1024
 
 /**
- * Bytes of a connection's next request: its fair share of those that are neither on disk nor being fetched, so that
- * requests are few.
+ * Bytes of a connection's next request: its fair share of those that are neither on disk nor being fetched.
+ * @param worthwhile what a request has to fetch to be worth its wait; more would only keep the digest waiting
  */
-export function requestSize(map: ChunkMap, taken: readonly Span[], connections: number): number {
+export function requestSize(map: ChunkMap, taken: readonly Span[], connections: number, worthwhile: number): number {
   const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)
   const share = (map.size - map.completed - claimed) / connections
-  return Math.min(LARGEST_REQUEST, Math.max(SMALLEST_REQUEST, share))
+  return Math.max(SMALLEST_REQUEST, Math.min(worthwhile, share))
 }
 
 /** Bytes that a span still has to fetch. */

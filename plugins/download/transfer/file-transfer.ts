@@ -7,7 +7,7 @@ import { type ActiveLocation, FileSource, followRedirect } from './file-source.t
 import { type ConnectionPool, type FetchResult, fetchBytes, type Sink } from './http/http-client.ts'
 import type { Answer } from './http/http-response.ts'
 import { ConnectionFailure } from './http/http-socket.ts'
-import type { Bandwidth } from './limits.ts'
+import { type Bandwidth, Line } from './limits.ts'
 import { PartFile, PartWriter, WRITE_SIZE } from './part-file.ts'
 import { Retries } from './retries.ts'
 import { type FetchProblem, fetchError, storageError, wrongContent } from './transfer-errors.ts'
@@ -35,6 +35,8 @@ interface Fetch {
   writer: PartWriter | undefined
   controller: AbortController
   startedAt: number
+  /** When the bytes of the file began to arrive. */
+  answeredAt: number
   bytes: number
   /** Bytes when the requests were last compared. */
   compared: number | undefined
@@ -73,6 +75,7 @@ export class FileTransfer {
   #changes = 0
   readonly #running = new Set<Fetch>()
   #ranges: 'unknown' | 'yes' | 'no' = 'unknown'
+  readonly #line = new Line()
   #comparedAt = 0
   #allEnded: (() => void) | undefined
   /** Bytes received in all, and the most that was ever on disk. */
@@ -279,7 +282,15 @@ export class FileTransfer {
     const span = map && (this.#ranges === 'no' ? { at: 0, to: map.count } : this.#nextSpan())
     if (map && !span) return false
     const controller = new AbortController()
-    const fetch: Fetch = { span, writer: undefined, controller, startedAt: now, bytes: 0, compared: undefined }
+    const fetch: Fetch = {
+      span,
+      writer: undefined,
+      controller,
+      startedAt: now,
+      answeredAt: now,
+      bytes: 0,
+      compared: undefined
+    }
     this.#running.add(fetch)
     void this.#fetch(fetch)
       .catch(error => this.#fail(error))
@@ -332,7 +343,7 @@ export class FileTransfer {
   #nextSpan(): Span | undefined {
     const map = this.#part!.map!
     const taken = [...this.#running].flatMap(fetch => fetch.span ?? [])
-    const bytes = requestSize(map, taken, this.#shared.options.connectionsPerFile)
+    const bytes = requestSize(map, taken, this.#shared.options.connectionsPerFile, this.#line.worthwhile)
     return freeSpan(map, taken, bytes) ?? stolenSpan(map, taken)
   }
 
@@ -361,6 +372,7 @@ export class FileTransfer {
       if (!(error instanceof ConnectionFailure)) throw error
       this.#failed(fetch, location, { what: failureText(error) })
     } finally {
+      this.#line.received(fetch.bytes, performance.now() - fetch.answeredAt)
       this.#flush(fetch)
       fetch.writer = undefined
       this.#shared.buffers.push(buffer)
@@ -384,7 +396,11 @@ export class FileTransfer {
         start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
         end: map && span ? map.end(span.to - 1) : undefined,
         size: map?.size,
-        onAnswer: (answer, tag) => this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
+        onAnswer: (answer, tag, wait) => {
+          if (answer.kind === 'range') this.#line.answered(wait)
+          fetch.answeredAt = performance.now()
+          return this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
+        }
       },
       {
         signal: fetch.controller.signal,

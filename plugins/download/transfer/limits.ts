@@ -29,6 +29,37 @@ export class ConnectionLimit {
   }
 }
 
+/** The body of a request takes so many times as long as the wait for its answer. */
+const WAIT_FACTOR = 50
+const LEAST_WORTHWHILE = 16 * 1024 * 1024
+const MOST_WORTHWHILE = 256 * 1024 * 1024
+
+/**
+ * What the requests of a file showed of the line. The digest takes bytes in their order: while several connections fetch
+ * large parts, it has the first one only, and what it has missed delays the end. So requests are no larger than makes
+ * their waits cheap.
+ */
+export class Line {
+  /** The least wait for an answer, in milliseconds, and the bytes per millisecond of the last request. */
+  #wait = Number.POSITIVE_INFINITY
+  #speed = 0
+
+  answered(wait: number): void {
+    this.#wait = Math.min(this.#wait, wait)
+  }
+
+  /** A request received so many bytes in so many milliseconds. */
+  received(bytes: number, time: number): void {
+    if (bytes > 0 && time > 0) this.#speed = bytes / time
+  }
+
+  /** Bytes that make a request worth its wait. */
+  get worthwhile(): number {
+    if (this.#speed === 0) return LEAST_WORTHWHILE
+    return Math.min(MOST_WORTHWHILE, Math.max(LEAST_WORTHWHILE, this.#wait * WAIT_FACTOR * this.#speed))
+  }
+}
+
 /** Seconds' worth of bytes that may arrive in one burst. */
 const BURST = 0.25
 

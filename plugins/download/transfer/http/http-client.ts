@@ -18,8 +18,8 @@ export interface FetchRequest {
   end: number | undefined
   /** Size of the file, as far as it is known. */
   size: number | undefined
-  /** Returns the sink for the body; undefined when it is not wanted. */
-  onAnswer(answer: Answer, tag: string | undefined): Sink | undefined
+  /** After so many milliseconds. @returns the sink for the body; undefined when it is not wanted */
+  onAnswer(answer: Answer, tag: string | undefined, wait: number): Sink | undefined
 }
 
 export interface FetchResult {
@@ -47,12 +47,12 @@ export async function fetchBytes(
   const note = Buffer.alloc(SHOWN * 8)
   let noted = 0
   const receiver: Receiver = {
-    onHead(head) {
+    onHead(head, wait) {
       const answer = readResponse(head, start, end, size)
       result = { answer, head }
       // An ETag that is not weak stands for exactly these bytes.
       const { etag } = head.headers
-      sink = onAnswer(answer, etag && !etag.startsWith('W/') ? etag : undefined)
+      sink = onAnswer(answer, etag && !etag.startsWith('W/') ? etag : undefined, wait)
       return sink !== undefined || (['refused', 'busy', 'unusable'].includes(answer.kind) && head.status >= 400)
     },
     room: () => sink?.room() ?? note.subarray(noted),

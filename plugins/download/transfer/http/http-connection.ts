@@ -4,8 +4,8 @@ import { ConnectionFailure, openSocket, type SocketTarget } from './http-socket.
 
 /** Receives a response. The bytes are read straight into its memory: no copies, no garbage. */
 export interface Receiver {
-  /** False when the body is not wanted. */
-  onHead(head: ResponseHead): boolean
+  /** The response began so many milliseconds after its request. @returns false when the body is not wanted */
+  onHead(head: ResponseHead, wait: number): boolean
   /** Where the next bytes of the body go: never empty, and the same until `onBytes` is called. */
   room(): Buffer
   /** Bytes were read into the room. @returns false when the receiver needs no more */
@@ -48,6 +48,7 @@ export class Connection {
   /** Memory for what is not read straight into a receiver's memory. */
   readonly #scratch = Buffer.allocUnsafeSlow(HEAD_READ)
   #running: Running | undefined
+  #sentAt = 0
   #lastByte = 0
   #pausedUntil = 0
   #timers: NodeJS.Timeout[] = []
@@ -102,7 +103,7 @@ export class Connection {
       if (signal.aborted) return abort()
       if (this.closed) return this.#fail(new ConnectionFailure('cut', 'the connection was closed'))
       signal.addEventListener('abort', abort, { once: true })
-      this.#lastByte = performance.now()
+      this.#sentAt = this.#lastByte = performance.now()
       this.#watch(exchange.stallTimeout)
       const lines = Object.entries(exchange.headers).map(([name, value]) => `${name}: ${value}\r\n`)
       this.#socket.write(`GET ${exchange.path} HTTP/1.1\r\n${lines.join('')}\r\n`, 'latin1')
@@ -183,7 +184,7 @@ export class Connection {
     running.keepAlive = head.keepAlive
     running.left = head.body.kind === 'length' ? head.body.length : undefined
     running.chunked = head.body.kind === 'chunked' ? new ChunkedBody() : undefined
-    const isWanted = running.receiver.onHead(head)
+    const isWanted = running.receiver.onHead(head, this.#lastByte - this.#sentAt)
     if (!isWanted || running.left === 0) this.#done(running, running.left === 0 && rest.length === 0)
     else if (rest.length > 0) this.#copyBody(running, rest)
   }
