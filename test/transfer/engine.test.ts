@@ -225,6 +225,26 @@ t.test('corrupt content', async t => {
     t.ok(server.state.sent <= 2 * content.length + 12 * MiB)
   })
 
+  for (const [what, file] of [
+    ['with a digest', {}],
+    ['without one', { sha256: undefined }]
+  ] as const) {
+    await t.test(`what was just written changes on the disk: ${what}`, async t => {
+      const { server, target, run } = await setUp(t, { file: file as never, fault: () => ({ rate: 3 * MiB }) })
+      let damaged = 0
+      const onProgress = (completed: number) => {
+        if (completed < 8 * MiB || damaged++ > 0) return
+        // The second request's first chunk, while the digest is still in the first one's.
+        writeSync(openSync(`${target}.part`, 'r+'), 'damage', 8 * MiB + 1000)
+      }
+      t.strictSame(await run({ onProgress }), { size: content.length, sha256: sha256(content) })
+      t.ok(damaged > 0)
+      t.ok(readFileSync(target).equals(content))
+      const again = server.state.sent - content.length
+      t.ok(again >= MiB && again <= 2 * MiB, `${again} bytes were fetched again`)
+    })
+  }
+
   await t.test('always wrong', async t => {
     const { server, folder, target, run } = await setUp(t, { fault: () => ({ flip: 5 * MiB }) })
     const error = await failure(run())

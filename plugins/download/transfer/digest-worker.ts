@@ -13,7 +13,7 @@ function digest({ path, size, chunkSize, git, port }: DigestJob): void {
   let descriptor: number | undefined
   let hashes = fileHashes(size, git)
   let next = 0
-  let crcs: number[] = []
+  let crcs: WrittenChunks['crcs'] = []
   let scheduled = false
 
   function schedule() {
@@ -36,7 +36,8 @@ function digest({ path, size, chunkSize, git, port }: DigestJob): void {
   }
 
   function readChunk() {
-    const before = hashes.map(hash => hash.copy())
+    const wanted = crcs.shift()
+    const before = wanted === undefined ? [] : hashes.map(hash => hash.copy())
     const end = Math.min(size, next + chunkSize)
     let at = next
     let crc = 0
@@ -44,11 +45,12 @@ function digest({ path, size, chunkSize, git, port }: DigestJob): void {
       const length = readSync(descriptor!, buffer, 0, Math.min(READ, end - at), at)
       if (length === 0) break
       const bytes = buffer.subarray(0, length)
-      crc = crc32(bytes, crc)
+      if (wanted !== undefined) crc = crc32(bytes, crc)
       for (const hash of hashes) hash.update(bytes)
       at += length
     }
-    if (at === end && crc === crcs.shift()) {
+    if (wanted === undefined && at < end) throw new Error(`${path} has become shorter`)
+    if (at === end && (wanted === undefined || crc === wanted)) {
       next = end
       return
     }

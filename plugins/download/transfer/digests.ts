@@ -11,10 +11,10 @@ export interface DigestJob {
   port: MessagePort
 }
 
-/** The CRC-32 of chunks that are on disk, from `first` on. */
+/** Chunks that are on disk, from `first` on: the CRC-32 of each that must be checked. */
 export interface WrittenChunks {
   first: number
-  crcs: number[]
+  crcs: (number | undefined)[]
 }
 
 export type DigestReply =

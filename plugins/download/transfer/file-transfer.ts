@@ -165,11 +165,10 @@ export class FileTransfer {
   async save(): Promise<void> {
     if (this.#ended) return
     for (const fetch of this.#running) this.#flush(fetch)
-    try {
-      await this.#part?.save()
-    } catch (error) {
-      this.#fail(error)
-    }
+    const failed = (error: unknown) => this.#fail(error)
+    // The journal does not wait for the disk: after a kill the system still has what was written.
+    void this.#part?.flush().catch(failed)
+    await this.#part?.save().catch(failed)
   }
 
   async #open(): Promise<void> {

@@ -1,6 +1,7 @@
-import { closeSync, fstatSync, ftruncateSync, mkdirSync, openSync, readSync, writeSync } from 'node:fs'
+import { closeSync, fdatasync, fstatSync, ftruncateSync, mkdirSync, openSync, readSync, writeSync } from 'node:fs'
 import { access, open, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { isSystemError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
@@ -113,6 +114,8 @@ export async function removePartial(target: string): Promise<void> {
 // ---- partial data --------------------------------------------------------------------------------------------------
 
 const READ = 1024 * 1024
+/** Bytes that are worth a flush. */
+const FLUSH_SIZE = 32 * 1024 * 1024
 
 /** The partial data of a file, with their journal. */
 export class PartFile {
@@ -125,6 +128,9 @@ export class PartFile {
   readonly #subject: WantedSubject
   #saving: Promise<void> = Promise.resolve()
   #saved = ''
+  /** The running flush, and the bytes that there were when it began. */
+  #flushing: Promise<void> | undefined
+  #flushed = 0
   #closed = false
 
   private constructor(target: string, descriptor: number, subject: WantedSubject) {
@@ -180,11 +186,31 @@ export class PartFile {
     this.#saved = text
   }
 
+  /**
+   * Has the system begin to write to the disk, so that the flush at the end takes no time of its own.
+   * @throws the error of the disk, which it reports once
+   */
+  async flush(): Promise<void> {
+    const completed = this.map?.completed ?? 0
+    if (this.#closed || this.#flushing || Math.abs(completed - this.#flushed) < FLUSH_SIZE) return
+    this.#flushed = completed
+    this.#flushing = promisify(fdatasync)(this.descriptor)
+    try {
+      await this.#flushing
+    } finally {
+      this.#flushing = undefined
+    }
+  }
+
   /** Closes the descriptor once nothing uses it. */
   async #release(): Promise<void> {
     await this.#saving.catch(() => {})
-    this.#closed = true
-    closeSync(this.descriptor)
+    try {
+      await this.#flushing
+    } finally {
+      this.#closed = true
+      closeSync(this.descriptor)
+    }
   }
 
   /** Closes the file; partial data stay. */

@@ -2,7 +2,7 @@ import { createReadStream } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import type { ChunkMap } from './chunk-map.ts'
-import { type DigestReply, type Digests, type FileDigest, fileHashes } from './digests.ts'
+import { type DigestReply, type Digests, type FileDigest, fileHashes, type WrittenChunks } from './digests.ts'
 import type { TransferFile, TransferredFile } from './transfers.ts'
 
 /** Chunks of a file that may read back differently from what was written. */
@@ -30,8 +30,9 @@ export interface VerificationEvents {
 }
 
 /**
- * Verifies a file while its bytes arrive. When the digest is wrong, it has chunks fetched again, some at a time in their
- * order, and computes the digest again as soon as one of them differs from before.
+ * Verifies a file while its bytes arrive. Chunks of an earlier process are compared with the journal; those that were just
+ * written only once the digest is wrong, or where the hub reports none. If all are as they arrived, it has chunks fetched
+ * again, some at a time in their order, and computes the digest again as soon as one of them differs from before.
  */
 export class Verification {
   /** The digests that the file must have, as far as the hub reports them. */
@@ -43,6 +44,9 @@ export class Verification {
   #path = ''
   #map: ChunkMap | undefined
   #digest: FileDigest | undefined
+  /** Chunks before this process wrote any, and whether the others are compared too. */
+  #found = new Set<number>()
+  #careful = false
   /** The first chunk that the digest has not got yet. */
   #frontier = 0
   /** The next chunk to be fetched again, and the checksums of those that are being fetched again. */
@@ -68,6 +72,8 @@ export class Verification {
     this.#map = map
     this.#again = 0
     this.#before.clear()
+    this.#careful = false
+    this.#found = new Set([...map.have.keys()].filter(chunk => map.isComplete(chunk)))
     this.#follow()
   }
 
@@ -76,9 +82,10 @@ export class Verification {
     const map = this.#map
     if (!map || !this.#digest) return
     const first = this.#frontier
-    const crcs: number[] = []
+    const crcs: WrittenChunks['crcs'] = []
     for (; this.#frontier < map.count && map.isComplete(this.#frontier); this.#frontier++) {
-      crcs.push(map.crc[this.#frontier]!)
+      const checked = this.#careful || !this.hasDigest || this.#found.has(this.#frontier)
+      crcs.push(checked ? map.crc[this.#frontier] : undefined)
     }
     if (crcs.length > 0) this.#digest.written({ first, crcs })
   }
@@ -134,9 +141,16 @@ export class Verification {
       this.#events.onVerified(sha256)
       return
     }
-    this.#events.onWrong()
-    if (this.partial) this.#fetchAgain()
-    else this.#events.onRestart(this.#mismatch)
+    if (!this.partial) {
+      this.#events.onWrong()
+      this.#events.onRestart(this.#mismatch)
+    } else if (!this.#careful) {
+      this.#careful = true
+      this.#follow()
+    } else {
+      this.#events.onWrong()
+      this.#fetchAgain()
+    }
   }
 
   /** Drops the next chunks, so that they are fetched again. */
