@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
+import { basename, dirname } from 'node:path'
 import { findExecutable } from '../../core/system/child-process.ts'
 import { processorTime } from '../bench/measuring.ts'
 
@@ -16,26 +17,33 @@ export interface Contender {
   commands(url: string, target: string): [program: string, ...args: string[]][]
 }
 
+/** Programs without a check of what they fetch, which corral is compared with. */
+export const OTHERS = ['curl', 'aria2c -x4 -s4']
+
 export interface Run {
   seconds: number
-  /** Seconds of processor time, and the most memory in MiB. */
+  /** Seconds of processor time. */
   processor: number
+  /** MiB when the transfer began, of a program that tells, and the most. */
+  before: number
   memory: number
 }
 
 /** Milliseconds between two looks at a process. */
 const LOOK = 10
 
-export function contenders(tools: Tools, source: Source): Contender[] {
-  const curl = (url: string, target: string): [string, ...string[]] => [tools.curl, '-sf', '-o', target, url]
-  return [
+/** @param certificate file with what is to be trusted over TLS */
+export function contenders({ aria2c, ...tools }: Tools, source: Source, certificate: string): Contender[] {
+  const curl = (url: string, target: string): [string, ...string[]] => {
+    return [tools.curl, '-sf', '--cacert', certificate, '-o', target, url]
+  }
+  const all: (Contender | false)[] = [
     { name: 'curl', commands: (url, target) => [curl(url, target)] },
-    {
+    aria2c !== undefined && {
       name: 'aria2c -x4 -s4',
       commands: (url, target) => {
-        const folder = target.slice(0, target.lastIndexOf('/'))
-        const out = target.slice(target.lastIndexOf('/') + 1)
-        return [[tools.aria2c, '-q', '-x4', '-s4', '--file-allocation=none', '-d', folder, '-o', out, url]]
+        const options = ['-q', '-x4', '-s4', '--file-allocation=none', `--ca-certificate=${certificate}`]
+        return [[aria2c, ...options, '-d', dirname(target), '-o', basename(target), url]]
       }
     },
     { name: 'curl, then sha256sum', commands: (url, target) => [curl(url, target), [tools.sha256sum, target]] },
@@ -46,6 +54,7 @@ export function contenders(tools: Tools, source: Source): Contender[] {
       ]
     }
   ]
+  return all.filter(contender => contender !== false)
 }
 
 function peakMemory(pid: number): number {
@@ -53,11 +62,11 @@ function peakMemory(pid: number): number {
 }
 
 /** Runs one contender and looks at its processes until they end. */
-export async function measure(contender: Contender, url: string, target: string): Promise<Run> {
-  const run: Run = { seconds: 0, processor: 0, memory: 0 }
+export async function measure(contender: Contender, url: string, target: string, env: NodeJS.ProcessEnv): Promise<Run> {
+  const run: Run = { seconds: 0, processor: 0, before: Number.NaN, memory: 0 }
   for (const [program, ...args] of contender.commands(url, target)) {
     const began = performance.now()
-    const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'] })
+    const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'], env })
     const exit = once(child, 'exit')
     let text = ''
     child.stdout.on('data', (bytes: Buffer) => {
@@ -76,20 +85,22 @@ export async function measure(contender: Contender, url: string, target: string)
     clearInterval(timer)
     if (code !== 0) throw new Error(`${contender.name} failed with ${code}`)
     // A process of Node's takes its time to start, which a gateway that runs has behind it.
-    const own = /"seconds":([\d.]+)/.exec(text)?.[1]
-    run.seconds += own === undefined ? (performance.now() - began) / 1000 : Number(own)
+    const own: { seconds?: number; before?: number } = text.startsWith('{') ? JSON.parse(text) : {}
+    run.seconds += own.seconds ?? (performance.now() - began) / 1000
+    run.before = own.before ?? run.before
     run.processor += processor
   }
   return run
 }
 
-const TOOLS = ['nginx', 'curl', 'aria2c', 'sha256sum'] as const
-export type Tools = Record<(typeof TOOLS)[number], string>
+const TOOLS = ['nginx', 'curl', 'sha256sum'] as const
+export type Tools = Record<(typeof TOOLS)[number], string> & { aria2c: string | undefined }
 
-/** The programs that the benchmark needs. @throws Error that names those that are missing */
+/** The programs of the benchmark; it goes without aria2c. @throws Error that names those that are missing */
 export function findTools(): Tools {
-  const found = TOOLS.map(name => [name, findExecutable(name, process.env, ['/usr/sbin', '/usr/local/sbin'])] as const)
+  const find = (name: string) => findExecutable(name, process.env, ['/usr/sbin', '/usr/local/sbin'])
+  const found = TOOLS.map(name => [name, find(name)] as const)
   const missing = found.filter(([, path]) => path === undefined).map(([name]) => name)
   if (missing.length > 0) throw new Error(`The benchmark needs ${missing.join(', ')}. Install them and run it again.`)
-  return Object.fromEntries(found) as Tools
+  return { ...(Object.fromEntries(found) as Record<(typeof TOOLS)[number], string>), aria2c: find('aria2c') }
 }
