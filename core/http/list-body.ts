@@ -71,28 +71,23 @@ export class ListBody {
       if (known) known.push(at)
       else places.set(model, [at])
     }
-    const parts: Buffer[] = [Buffer.from(rows.head)]
+    const written = new Written(this.#bytes?.length ?? 0)
+    written.text(rows.head)
+    const begin = written.length
     const ends: number[] = new Array(count)
-    let { length } = parts[0]!
-    const begin = length
-    let isFirst = true
     for (let at = 0; at < count; at++) {
       const model = modelAt(at)
       const name = nameAt(at)
       const before = places.get(model)?.find(old => this.#names[old] === name && this.#facts[old] === facts[at])
-      const text = before === undefined ? textOf(model, name) : undefined
-      // Without the comma before it.
-      const row = before === undefined ? text && Buffer.from(text) : this.#row(before, begin)
+      const row = before === undefined ? textOf(model, name) : this.#row(before, begin)
       if (row && row.length > 0) {
-        if (!isFirst) parts.push(COMMA)
-        parts.push(row)
-        length += row.length + (isFirst ? 0 : 1)
-        isFirst = false
+        if (written.length > begin) written.text(COMMA)
+        typeof row === 'string' ? written.text(row) : written.bytes(row)
       }
-      ends[at] = length
+      ends[at] = written.length
     }
-    parts.push(Buffer.from(rows.tail))
-    this.#bytes = Buffer.concat(parts)
+    written.text(rows.tail)
+    this.#bytes = written.all()
     this.#models = Array.from({ length: count }, (_, at) => modelAt(at))
     this.#names = Array.from({ length: count }, (_, at) => nameAt(at))
     this.#facts = facts
@@ -101,12 +96,49 @@ export class ListBody {
     return this.#bytes
   }
 
-  /** The JSON of a row of the last reply. @param begin where the first row begins */
+  /** The JSON of a row of the last reply, without the comma before it. @param begin where the first row begins */
   #row(at: number, begin: number): Buffer {
     const from = at === 0 ? begin : this.#ends[at - 1]!
     const row = this.#bytes!.subarray(from, this.#ends[at]!)
-    return row[0] === COMMA[0] ? row.subarray(1) : row
+    return row[0] === COMMA.charCodeAt(0) ? row.subarray(1) : row
   }
 }
 
-const COMMA = Buffer.from(',')
+const COMMA = ','
+
+/** Bytes one after another: thousands of small buffers, joined in the end, would take the memory twice. */
+class Written {
+  #bytes: Buffer
+  length = 0
+
+  /** @param expected how many there may be */
+  constructor(expected: number) {
+    this.#bytes = Buffer.allocUnsafeSlow(Math.max(expected + 4096, 65_536))
+  }
+
+  text(text: string): void {
+    // No character takes more than three bytes for each of its units.
+    this.#reserve(3 * text.length)
+    this.length += this.#bytes.write(text, this.length)
+  }
+
+  bytes(bytes: Buffer): void {
+    this.#reserve(bytes.length)
+    this.length += bytes.copy(this.#bytes, this.length)
+  }
+
+  /** All of them, in a buffer of their size. */
+  all(): Buffer {
+    const all = Buffer.allocUnsafeSlow(this.length)
+    this.#bytes.copy(all, 0, 0, this.length)
+    return all
+  }
+
+  #reserve(more: number): void {
+    const needed = this.length + more
+    if (needed <= this.#bytes.length) return
+    const larger = Buffer.allocUnsafeSlow(Math.ceil(needed * 1.5))
+    this.#bytes.copy(larger, 0, 0, this.length)
+    this.#bytes = larger
+  }
+}

@@ -30,9 +30,6 @@ export const anthropicFields = {
  * @param context tokens
  */
 export function anthropicRecord({ modifiedAt, metadata: { capabilities } }: Model, shown: string, context: number) {
-  const has = (capability: (typeof capabilities)[number]) => support(capabilities.includes(capability))
-  const no = support(false)
-  const thinking = has('thinking')
   return {
     type: 'model' as const,
     display_name: shown,
@@ -43,22 +40,46 @@ export function anthropicRecord({ modifiedAt, metadata: { capabilities } }: Mode
     deprecated_at: null,
     retires_at: null,
     line: null,
-    capabilities: {
-      batch: no,
-      citations: no,
-      code_execution: no,
-      context_management: {
-        ...no,
-        clear_thinking_20251015: null,
-        clear_tool_uses_20250919: null,
-        compact_20260112: null
-      },
-      effort: { ...no, low: no, medium: no, high: no, xhigh: null, max: no },
-      image_input: has('vision'),
-      pdf_input: no,
-      server_tools: { ...no, code_execution: no, web_search: no },
-      structured_outputs: has('completion'),
-      thinking: { ...thinking, types: { enabled: thinking, disabled: thinking, adaptive: no, between_tools: no } }
-    }
+    capabilities: capabilitiesOf(
+      capabilities.includes('vision'),
+      capabilities.includes('completion'),
+      capabilities.includes('thinking')
+    )
+  }
+}
+
+const no = support(false)
+type Capabilities = ReturnType<typeof makeCapabilities>
+/** By what they are made of. */
+const made = new Map<number, Capabilities>()
+
+/** The same object for all models of the same abilities, of which there are thousands. */
+function capabilitiesOf(vision: boolean, completion: boolean, canThink: boolean): Capabilities {
+  const kind = Number(vision) + 2 * Number(completion) + 4 * Number(canThink)
+  let capabilities = made.get(kind)
+  if (!capabilities) {
+    capabilities = makeCapabilities(vision, completion, support(canThink))
+    made.set(kind, capabilities)
+  }
+  return capabilities
+}
+
+function makeCapabilities(vision: boolean, completion: boolean, thinking: Static<typeof Support>) {
+  return {
+    batch: no,
+    citations: no,
+    code_execution: no,
+    context_management: {
+      ...no,
+      clear_thinking_20251015: null,
+      clear_tool_uses_20250919: null,
+      compact_20260112: null
+    },
+    effort: { ...no, low: no, medium: no, high: no, xhigh: null, max: no },
+    image_input: support(vision),
+    pdf_input: no,
+    server_tools: { ...no, code_execution: no, web_search: no },
+    structured_outputs: support(completion),
+    thinking: { ...thinking, types: { enabled: thinking, disabled: thinking, adaptive: no, between_tools: no } }
   }
 }

@@ -22,10 +22,17 @@ import { hasRole, type Role } from '../../core/http/roles.ts'
 /** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'
 
+const SIZES = [
+  ['T', 1e12],
+  ['B', 1e9],
+  ['M', 1e6],
+  ['K', 1e3]
+] as const
+
 /** `2.03M`, `7.62B`: the count of weights as people write it. */
 export function parameterSize(parameters: number | undefined): string {
   if (parameters === undefined) return ''
-  for (const [unit, size] of Object.entries({ T: 1e12, B: 1e9, M: 1e6, K: 1e3 })) {
+  for (const [unit, size] of SIZES) {
     if (parameters >= size) return `${Number((parameters / size).toPrecision(3))}${unit}`
   }
   return String(parameters)
@@ -33,7 +40,7 @@ export function parameterSize(parameters: number | undefined): string {
 
 function detailsOf({ format, label, metadata }: Model, { plainDetails }: ModelNaming): ModelDetails {
   const family = metadata.architecture ?? ''
-  const plain = {
+  const details: ModelDetails = {
     parent_model: '',
     format,
     family,
@@ -41,12 +48,10 @@ function detailsOf({ format, label, metadata }: Model, { plainDetails }: ModelNa
     parameter_size: parameterSize(metadata.parameters),
     quantization_level: metadata.quantization ?? label
   }
-  if (plainDetails) return plain
-  return {
-    ...plain,
-    ...(metadata.contextLength === undefined ? {} : { context_length: metadata.contextLength }),
-    ...(metadata.embeddingLength === undefined ? {} : { embedding_length: metadata.embeddingLength })
-  }
+  if (plainDetails) return details
+  if (metadata.contextLength !== undefined) details.context_length = metadata.contextLength
+  if (metadata.embeddingLength !== undefined) details.embedding_length = metadata.embeddingLength
+  return details
 }
 
 /** The record of an alias, where lists have one: the model's own under another name. */
@@ -63,7 +68,7 @@ export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): 
 export function localRecord(variant: Model, naming: ModelNaming, aliases?: readonly string[]): LocalModel {
   const name = naming.shown(variant)
   const others = aliases?.filter(alias => alias !== name)
-  return {
+  const record: LocalModel = {
     name,
     model: name,
     size: variant.size,
@@ -71,9 +76,10 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
     modified_at: variant.modifiedAt,
     digest: variant.digest,
     details: detailsOf(variant, naming),
-    capabilities: variant.metadata.capabilities,
-    ...(others && others.length > 0 && { aliases: others })
+    capabilities: variant.metadata.capabilities
   }
+  if (others && others.length > 0) record.aliases = others
+  return record
 }
 
 /**

@@ -109,7 +109,8 @@ interface Facts {
 
 /**
  * A model as OpenAI's clients read it (`created`, `owned_by`), Anthropic's, and
- * those of llama-server's router, which take a row without `status` for a loaded model.
+ * those of llama-server's router, which take a row without `status` for a loaded model. It is made for thousands of
+ * models at once: of an object with `...` behind other fields V8 makes a shape for each, which takes more than the object.
  */
 function modelRecord(
   { model: variant, alias }: Listed,
@@ -117,41 +118,39 @@ function modelRecord(
 ) {
   const id = idOf({ model: variant, alias })
   const { capabilities, contextLength, embeddingLength, parameters } = variant.metadata
-  return {
-    id,
-    object: 'model',
-    // Seconds since the epoch.
-    created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
-    owned_by: variant.model.owner,
-    ...anthropicRecord(variant, id, context),
-    status: {
-      value,
-      ...(progress?.fraction !== undefined && { progress: progress.fraction }),
-      // llama-server's words for a process that ended by itself.
-      ...(failure && { failed: true, exit_code: 1, reason: failure.message })
+  const status: Static<typeof Model>['status'] = { value }
+  if (progress?.fraction !== undefined) status.progress = progress.fraction
+  // llama-server's words for a process that ended by itself.
+  if (failure) Object.assign(status, { failed: true, exit_code: 1, reason: failure.message })
+  const modalities = ['text']
+  if (capabilities.includes('vision')) modalities.push('image')
+  if (capabilities.includes('audio')) modalities.push('audio')
+  const meta: Record<string, number> = { n_ctx: context }
+  if (contextLength !== undefined) meta.n_ctx_train = contextLength
+  if (embeddingLength !== undefined) meta.n_embd = embeddingLength
+  if (parameters !== undefined) meta.n_params = parameters
+  meta.size = variant.size
+  const isOwn = hasFiles(variant) && alias === undefined
+  const record = Object.assign(
+    {
+      id,
+      object: 'model',
+      // Seconds since the epoch.
+      created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
+      owned_by: variant.model.owner
     },
-    architecture: {
-      input_modalities: [
-        'text',
-        ...(capabilities.includes('vision') ? ['image'] : []),
-        ...(capabilities.includes('audio') ? ['audio'] : [])
-      ],
-      output_modalities: ['text']
-    },
-    ...(hasFiles(variant) && alias === undefined
-      ? { source: 'cache', can_remove: true }
-      : { source: 'preset', can_remove: false }),
-    meta: {
-      n_ctx: context,
-      ...(contextLength !== undefined && { n_ctx_train: contextLength }),
-      ...(embeddingLength !== undefined && { n_embd: embeddingLength }),
-      ...(parameters !== undefined && { n_params: parameters }),
-      size: variant.size
-    },
-    aliases: alias === undefined ? aliases : [],
-    tags: [],
-    ...(alias !== undefined && { root: variant.publicName })
-  }
+    anthropicRecord(variant, id, context),
+    {
+      status,
+      architecture: { input_modalities: modalities, output_modalities: ['text'] },
+      source: isOwn ? 'cache' : 'preset',
+      can_remove: isOwn,
+      meta,
+      aliases: alias === undefined ? aliases : [],
+      tags: []
+    }
+  )
+  return alias === undefined ? record : Object.assign(record, { root: variant.publicName })
 }
 
 /**

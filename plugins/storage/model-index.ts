@@ -1,4 +1,4 @@
-import { join } from 'node:path'
+import { join, sep } from 'node:path'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { bareName, type ModelName } from '../../core/models/model-name.ts'
@@ -166,7 +166,10 @@ export function namesOf(model: ModelName, label: string, isDefault: boolean) {
   }
 }
 
-/** A manifest's variants as the rest of corral sees them, the default one first. */
+/**
+ * A manifest's variants as the rest of corral sees them, the default one first. Each field is named: of objects that are
+ * made of others by `...` V8 may keep a shape each, which takes more than the object.
+ */
 export function storedVariants<Variant extends ShortManifest['variants'][number]>(
   directory: string,
   manifest: Omit<ShortManifest, 'variants'> & { variants: Variant[] },
@@ -174,11 +177,27 @@ export function storedVariants<Variant extends ShortManifest['variants'][number]
 ): StoredVariant[] {
   const first = findLabel(manifest.variants, manifest.default)
   return manifest.variants
-    .map(variant => ({
-      ...variant,
-      ...namesOf(manifest, variant.label, variant === first),
-      metadata: metadataOf(variant),
-      directory: join(directory, variant.revision)
-    }))
+    .map((variant): StoredVariant => {
+      const { label, revision, format, size, digest, modifiedAt, origin, files, defaults } = variant
+      const { model, isDefault, publicName, key } = namesOf(manifest, label, variant === first)
+      const stored: StoredVariant = {
+        model,
+        label,
+        isDefault,
+        publicName,
+        key,
+        revision,
+        format,
+        size,
+        digest,
+        modifiedAt,
+        origin,
+        metadata: metadataOf(variant),
+        directory: `${directory}${sep}${revision}`,
+        files
+      }
+      if (defaults) stored.defaults = defaults
+      return stored
+    })
     .sort((a, b) => Number(b.isDefault) - Number(a.isDefault))
 }
