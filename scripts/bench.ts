@@ -1,7 +1,7 @@
 /**
  * Measures corral beside its own engine and beside a bare pipe:
  *
- *     npm run bench -- [--quick] [--only short,streams,many,bodies,turns,open,warmth,starts]
+ *     npm run bench -- [--quick] [--only short,streams,many,bodies,turns,open,warmth,keys,starts,memory]
  *                      [--against all|direct,pipe,corral,nginx,router,vllm-router,litellm,portkey]
  *                      [--engine real|burst|paced] [--rounds N] [--json FILE]
  *
@@ -17,15 +17,17 @@ import { formatPairs, formatTable } from '../command-line/output.ts'
 import { version } from '../core/system/package-info.ts'
 import { ENGINES, type EngineKind, PACE } from './bench/benched-engines.ts'
 import { ENGINE_THREADS, withCorral } from './bench/corral-server.ts'
+import { type KeysCost, measureKeys } from './bench/keys.ts'
 import { LOAD_GROUPS, LOADS, type Load, titleOf, waysOf } from './bench/loads.ts'
 import { describeMachine, short } from './bench/measuring.ts'
+import { measureMemory } from './bench/memory.ts'
 import { compare, type Figures } from './bench/rounds.ts'
 import { CONTENDERS, withServers } from './bench/servers.ts'
 import { measureColdLoads, measureManyModels, measureStarts, type Row } from './bench/starts.ts'
 import { formatEstimate, formatFigures } from './bench/tables.ts'
 import { measureWarmth, type Warmth, warmUp } from './bench/warmth.ts'
 
-const GROUPS = [...LOAD_GROUPS, 'warmth', 'starts']
+const GROUPS = [...LOAD_GROUPS, 'warmth', 'keys', 'starts', 'memory']
 const { values } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
@@ -84,8 +86,10 @@ const report = {
   /** Contenders that did not take part, and why. */
   leftOut: [] as string[],
   warmth: [] as Warmth[],
+  keys: undefined as KeysCost | undefined,
   results: [] as Result[],
   starts: [] as Row[],
+  memory: [] as Row[],
   /** All that was printed. */
   text: ''
 }
@@ -136,7 +140,7 @@ async function measureAllStarts(): Promise<Row[]> {
   await withCorral(home, async () => {})
   const start = await measureStarts(home, turns, quick ? 2 : 10)
   progress('Cold loads …')
-  const coldLoads = await withCorral(home, corral => measureColdLoads(corral, turns))
+  const coldLoads = await withCorral(home, corral => measureColdLoads(corral, 3 * turns))
   progress('Ten thousand models …')
   return [...start, ...coldLoads, ...(await measureManyModels(home, 10_000, quick ? 1 : 3))]
 }
@@ -144,6 +148,15 @@ async function measureAllStarts(): Promise<Row[]> {
 function formatWarmth(rows: readonly Warmth[]): string {
   const cells = rows.map(({ state, corral, pipe, ratio }) => [state, short(corral), short(pipe), formatEstimate(ratio)])
   return `Processor time of a short answer, µs (${engineNames.burst})\n${formatTable(['', '>corral', '>pipe', '>ratio'], cells)}`
+}
+
+function formatKeys({ without, with: withAll, ratio, pairs, rounds }: KeysCost): string {
+  const title = `Keys, limits, audit and metrics: processor time of a short answer, ${pairs} pairs of processes with ${rounds} rounds each (${engineNames.burst})`
+  const cells = [
+    ['without', `${short(without)} µs`, ''],
+    ['with', `${short(withAll)} µs`, formatEstimate(ratio)]
+  ]
+  return `${title}\n${formatTable(['', '>each', '>ratio'], cells, Number.POSITIVE_INFINITY)}`
 }
 
 try {
@@ -155,11 +168,21 @@ try {
     report.warmth = await measureWarmth(use => withServers(home, 'burst', ['pipe', 'corral'], use), quick ? 2 : 6)
     print(`${formatWarmth(report.warmth)}\n`)
   }
+  if (groups.includes('keys')) {
+    progress('Keys, limits, audit and metrics …')
+    report.keys = await measureKeys(home, quick ? 6 : 20, quick ? 2 : 30)
+    print(`${formatKeys(report.keys)}\n`)
+  }
   for (const kind of engines) await measureLoads(kind)
   for (const each of report.leftOut) print(`Left out: ${each}.`)
   if (groups.includes('starts')) {
     report.starts = await measureAllStarts()
-    print(formatPairs(report.starts, ''))
+    print(`${formatPairs(report.starts, '')}\n`)
+  }
+  if (groups.includes('memory')) {
+    progress('Memory …')
+    report.memory = await measureMemory(home, quick ? 200 : 1000, quick ? 2 : 10)
+    print(formatPairs(report.memory, ''))
   }
 } finally {
   rmSync(home, { recursive: true, force: true })

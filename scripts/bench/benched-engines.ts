@@ -15,7 +15,7 @@ export const PACE = 20
  * A folder for CORRAL_LLAMA_CPP whose llama-server is the stand-in when it is to load a model, and the real one when it is
  * asked about itself.
  */
-function standInBuild(kind: 'burst' | 'paced'): { folder: string; remove(): void } {
+function standInBuild(pace: 'burst' | number, more: string): { folder: string; remove(): void } {
   const folder = mkdtempSync(join(tmpdir(), 'corral-bench-build-'))
   // Its process is found by this name.
   const node = join(folder, 'llama-server-node')
@@ -25,7 +25,7 @@ function standInBuild(kind: 'burst' | 'paced'): { folder: string; remove(): void
   writeFileSync(
     server,
     `#!/bin/sh
-case " $* " in *" --model "*) exec '${node}' '${program}' ${kind === 'burst' ? 'burst' : PACE} "$@" ;; esac
+case " $* " in *" --model "*) exec '${node}' '${program}' ${pace} "$@" ${more} ;; esac
 exec '${join(engineBuildFolder(), 'llama-server')}' "$@"
 `
   )
@@ -33,10 +33,18 @@ exec '${join(engineBuildFolder(), 'llama-server')}' "$@"
   return { folder, remove: () => rmSync(folder, { recursive: true, force: true }) }
 }
 
-/** Runs `use` with the folder of an engine's build, for CORRAL_LLAMA_CPP. */
-export async function withEngineBuild<T>(kind: EngineKind, use: (folder: string) => Promise<T>): Promise<T> {
+/**
+ * Runs `use` with the folder of an engine's build, for CORRAL_LLAMA_CPP.
+ * @param pace tokens a second in each stream of a paced one
+ * @param slots how many a stand-in has, in the place of what it is asked for: llama-server has 256 at most
+ */
+export async function withEngineBuild<T>(
+  kind: EngineKind,
+  use: (folder: string) => Promise<T>,
+  { pace = PACE, slots }: { pace?: number; slots?: number } = {}
+): Promise<T> {
   if (kind === 'real') return await use(engineBuildFolder())
-  const build = standInBuild(kind)
+  const build = standInBuild(kind === 'burst' ? kind : pace, slots === undefined ? '' : `--parallel ${slots}`)
   try {
     return await use(build.folder)
   } finally {

@@ -43,12 +43,12 @@ export function direct({ socketPath, key }: EngineSocket): Contender {
 }
 
 /** A corral that runs already, and is ended by whoever started it. */
-export function corralItself(corral: Corral): Contender {
+export function corralItself(corral: Corral, headers: Record<string, string> = {}): Contender {
   const client = createClient({ origin: corral.url })
   return {
     name: 'corral',
     client,
-    headers: {},
+    headers,
     pids: [corral.process.pid!],
     timeOf: threadTime,
     close: () => client.close()

@@ -3,11 +3,12 @@ import { once } from 'node:events'
 import { linkSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Corral } from '../../test/support/corral.ts'
 import { createClient } from './client.ts'
 import { MODEL, withCorral } from './corral-server.ts'
-import { median, percentile, residentMemory, short, startOf } from './measuring.ts'
+import { estimate, median, percentile, residentMemory, short, startOf } from './measuring.ts'
 
 /** What was measured, and the result. */
 export type Row = [what: string, result: string]
@@ -38,64 +39,74 @@ export async function measureStarts(home: string, turns: number, idleSeconds: nu
   ]
 }
 
-/** Starts llama-server as corral started it, at an address of its own; milliseconds until it is ready. */
+/** What llama-server prints once it serves; corral goes by the same line. */
+const READY = '"state":"ready"'
+
+/** Starts llama-server as corral started it, at an address of its own; milliseconds until it says that it is ready. */
 async function loadDirectly({ command, args, env }: ReturnType<typeof startOf>, folder: string): Promise<number> {
   const socketPath = join(folder, 'direct.sock')
   const own = args.map(argument => (argument.endsWith('engine.sock') ? socketPath : argument))
   const began = performance.now()
-  const child = spawn(command, own, { env: { ...env, XDG_CONFIG_HOME: folder }, stdio: ['pipe', 'ignore', 'ignore'] })
+  const child = spawn(command, own, { env: { ...env, XDG_CONFIG_HOME: folder }, stdio: ['pipe', 'pipe', 'ignore'] })
   const exited = once(child, 'exit')
-  const client = createClient({ origin: 'http://localhost', socketPath })
   try {
-    for (;;) {
-      if (child.exitCode !== null) throw new Error(`llama-server ended at once with code ${child.exitCode}`)
-      const status = await client.send({ method: 'GET', path: '/health', headers: {}, stream: true }).then(
-        ({ status }) => status,
-        // It does not listen yet.
-        () => 0
-      )
-      if (status === 200) return performance.now() - began
-      await sleep(5)
+    for await (const line of createInterface(child.stdout)) {
+      if (line.includes(READY)) return performance.now() - began
     }
+    throw new Error(`llama-server ended before it was ready, with code ${child.exitCode}`)
   } finally {
     child.kill('SIGKILL')
     await exited
-    await client.close()
     rmSync(socketPath, { force: true })
   }
 }
 
-/** Loads of a model that is not loaded: by llama-server alone, by `/api/load`, and by the first chat. */
+/**
+ * Loads of a model that is not loaded: by llama-server alone, by `/api/load`, and by the first chat; in turns, each of
+ * which compares them. The first load of a model that is new to corral asks llama.cpp what memory it needs, and stands
+ * apart.
+ */
 export async function measureColdLoads(corral: Corral, turns: number): Promise<Row[]> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-bench-'))
-  const direct: number[] = []
-  const load: number[] = []
-  const firstChat: number[] = []
-  const timed = async (path: string, body: object, times: number[]) => {
+  const client = createClient({ origin: corral.url })
+  const timed = async (path: string, more: object) => {
     const began = performance.now()
-    await corral.json(path, { model: MODEL, ...body })
-    times.push(performance.now() - began)
+    const body = JSON.stringify({ model: MODEL, ...more })
+    const headers = { 'content-type': 'application/json' }
+    const { status, text } = await client.send({ method: 'POST', path, headers, body, stream: false })
+    if (status !== 200) throw new Error(`POST ${path} was answered with ${status}: ${text}`)
+    return performance.now() - began
   }
-  const stop = () => corral.json('/api/stop', { model: MODEL })
+  const stop = () => timed('/api/stop', {})
   const messages = [{ role: 'user', content: 'Hello' }]
+  const direct: number[] = []
+  const times: Record<string, number[]> = { 'POST /api/load': [], 'the first chat': [] }
   try {
+    const first = await timed('/api/load', {})
+    const started = startOf(corral.enginePids()[0]!)
+    await stop()
     for (let turn = 0; turn < turns; turn++) {
-      await timed('/api/load', {}, load)
-      const started = startOf(corral.enginePids()[0]!)
-      await stop()
       direct.push(await loadDirectly(started, folder))
-      await timed('/api/chat', { messages, options: { max_tokens: 1 }, stream: false }, firstChat)
+      times['POST /api/load']!.push(await timed('/api/load', {}))
+      await stop()
+      times['the first chat']!.push(await timed('/api/chat', { messages, options: { max_tokens: 1 }, stream: false }))
       await stop()
     }
+    return [
+      ['cold load, llama-server alone', `${short(median(direct))} ms`],
+      ...Object.entries(times).map(([what, all]): Row => {
+        const { median: added, low, high } = estimate(all.map((ms, turn) => ms - direct[turn]!))
+        return [
+          `cold load by ${what}`,
+          `${short(median(all))} ms, added ${short(added)} (${short(low)} to ${short(high)})`
+        ]
+      }),
+      ['the very first load of a model', `${short(first)} ms`]
+    ]
   } finally {
+    await client.close()
     rmSync(folder, { recursive: true, force: true })
   }
-  const against = (ms: number) => `${short(ms)} ms (${(ms / median(direct)).toFixed(2)} of direct)`
-  return [
-    ['cold load, llama-server alone', `${short(median(direct))} ms`],
-    ['cold load, POST /api/load', against(median(load))],
-    ['first chat of a model not loaded', against(median(firstChat))]
-  ]
 }
 
 /** Copies the one model of a data directory under so many other names; its files are hard links. */

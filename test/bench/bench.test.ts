@@ -1,9 +1,11 @@
-import { mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { type Load, waysOf } from '../../scripts/bench/loads.ts'
+import { withBoth } from '../../scripts/bench/keys.ts'
+import { type Load, type Way, waysOf } from '../../scripts/bench/loads.ts'
 import { estimate } from '../../scripts/bench/measuring.ts'
+import { memoryOfStreams, timeOfCommand } from '../../scripts/bench/memory.ts'
 import { compare } from '../../scripts/bench/rounds.ts'
 import { withServers } from '../../scripts/bench/servers.ts'
 
@@ -46,3 +48,34 @@ for (const kind of ['burst', 'paced'] as const) {
     })
   })
 }
+
+t.test(
+  'one corral with keys, limits, audit and metrics, and one without',
+  { skip: process.platform !== 'linux' },
+  async t => {
+    const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+    t.teardown(() => rmSync(home, { recursive: true, force: true }))
+    await withBoth(home, async (without, withAll) => {
+      const ask = ({ contender, request }: Way, more: object = {}) => contender.client.send({ ...request, ...more })
+      for (const way of [without, withAll]) t.equal((await ask(way)).status, 200)
+      t.equal((await ask(withAll, { headers: without.request.headers })).status, 401, 'a key is required')
+      const own = { method: 'GET', path: '/metrics', body: undefined }
+      t.equal((await ask(without, own)).status, 404, 'no metrics')
+      t.equal((await ask(withAll, own)).status, 403, 'metrics, which this key may not read')
+      t.notOk(existsSync(join(without.home, 'logs', 'audit')), 'no audit')
+      t.ok(existsSync(join(withAll.home, 'logs', 'audit')))
+      const limits = await ask(withAll, { method: 'GET', path: '/api/whoami', body: undefined })
+      t.match(limits.text, /requests_per_minute/)
+      t.match(limits.text, /tokens_per_day/)
+    })
+  }
+)
+
+t.test('memory of streams, and processor time of a command', { skip: process.platform !== 'linux' }, async t => {
+  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  const { before, most } = await memoryOfStreams(home, 20, 3)
+  t.ok(before > 20 && most > 20, `${before} and ${most} MiB: as much as Node takes alone`)
+  t.ok((await timeOfCommand(home, ['--help'])) > 10, 'as much as Node takes alone')
+  await t.rejects(timeOfCommand(home, ['no-such-command']), 'a command that fails has no time')
+})

@@ -11,6 +11,8 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from './engine-build.ts'
 
 const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
+/** What `npm start` and the installed command run: the bundle. */
+export const COMMAND = join(packageRoot, 'scripts', 'corral.mjs')
 export const DEMO = 'corral/tiny-chat'
 export const CAPITAL_QUESTION = { role: 'user', content: 'What is the capital of France?' }
 export const CAPITAL_ANSWER = 'The capital of France is Paris.'
@@ -57,6 +59,8 @@ export interface CorralOptions {
    * mostly wait for each other.
    */
   threads?: number
+  /** The program that is started; by default the compiled files, whose stacks name them. */
+  program?: string
   /** A certificate that the test trusts. */
   ca?: string
   /** A data directory to reuse; by default a new one, removed at the end. */
@@ -123,7 +127,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
       `${withImportRoots(config, options.importRoots ?? [tmpdir(), packageRoot])}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
     )
   configure(options.config ?? '')
-  const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
+  const child = spawn(process.execPath, [options.program ?? MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
     // A working directory without a config.yaml, so that the data directory's counts.
     cwd: home,
     env: { ...process.env, CORRAL_LLAMA_CPP: engineBuildFolder(), CORRAL_HOME: home, ...options.env },

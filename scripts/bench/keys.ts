@@ -1,0 +1,125 @@
+import { mkdtempSync } from 'node:fs'
+import { join } from 'node:path'
+import { createKey } from '../../plugins/security/key-file.ts'
+import { parseKeyLimits } from '../../plugins/security/key-limits.ts'
+import type { Corral } from '../../test/support/corral.ts'
+import { withEngineBuild } from './benched-engines.ts'
+import { corralItself } from './benched-servers.ts'
+import { MODEL, withCorral } from './corral-server.ts'
+import { type Load, type Way, waysOf } from './loads.ts'
+import { type Estimate, estimate, median } from './measuring.ts'
+import { runRound } from './rounds.ts'
+import { warmUp } from './warmth.ts'
+
+/** What nobody is asked for, counted or written down with; the books of usage are always kept. */
+const WITHOUT = 'audit:\n  enabled: false\nmetrics:\n  enabled: false\n'
+const CONFIGURED_KEY = 'a-long-key-of-the-configuration'
+const WITH = `security:\n  api_keys: ["${CONFIGURED_KEY}"]\n`
+/** One of each kind, so high that none is ever reached. */
+const LIMITS = parseKeyLimits('1000000000/min,1000000000tok/day,max_tokens=4096')
+
+const SLOTS = 16
+export const LOAD: Load = { group: 'short', engines: ['burst'], stream: false, concurrent: 4, requests: 100, tokens: 8 }
+/** Requests to each before it is measured. */
+const WARM_UP = 4000
+/** It is measured until the 95 % interval of the ratio is no wider than so much above and below. */
+const PRECISION = 0.02
+/** Pairs of processes that such an interval takes at least. */
+const LEAST_PAIRS = 6
+
+/** Processor time of a request in microseconds, with and without keys, limits, audit and metrics. */
+export interface KeysCost {
+  without: number
+  with: number
+  ratio: Estimate
+  /** Pairs of processes, and rounds of each. */
+  pairs: number
+  rounds: number
+}
+
+/** The way to one of the two, and its data directory. */
+type Kind = Way & { home: string }
+
+const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
+
+async function load(corral: Corral): Promise<void> {
+  const options = { num_parallel: SLOTS, num_ctx: 1024 }
+  const { status, body } = await corral.json(
+    '/api/load',
+    { model: MODEL, options, keep_alive: -1 },
+    // A user may not; without keys nobody looks at it.
+    { headers: bearer(CONFIGURED_KEY) }
+  )
+  if (status !== 200) throw new Error(`The model was not loaded: ${JSON.stringify(body)}`)
+}
+
+/**
+ * Runs `use` with two fresh corrals, each before an engine of its own that calculates nothing: one without keys, limits,
+ * audit and metrics, and one with all of them.
+ */
+export async function withBoth(home: string, use: (without: Kind, withAll: Kind) => Promise<void>): Promise<void> {
+  const homes = { without: mkdtempSync(join(home, 'without-')), withAll: mkdtempSync(join(home, 'with-')) }
+  const { key } = await createKey(join(homes.withAll, 'keys.json'), { name: 'bench', role: 'user', limits: LIMITS })
+  const limits = `limits:\n  num_parallel: ${SLOTS}\n`
+  await withEngineBuild('burst', build => {
+    const env = { CORRAL_LLAMA_CPP: build }
+    return withCorral(
+      homes.without,
+      without =>
+        withCorral(
+          homes.withAll,
+          async withAll => {
+            const contenders = [corralItself(without), corralItself(withAll, bearer(key))] as const
+            try {
+              for (const corral of [without, withAll]) await load(corral)
+              const [first, second] = contenders.map(contender => waysOf(contender, LOAD)[0]!)
+              await use({ ...first!, home: homes.without }, { ...second!, home: homes.withAll })
+            } finally {
+              for (const contender of contenders) await contender.client.close()
+            }
+          },
+          { env, config: limits + WITH }
+        ),
+      { env, config: limits + WITHOUT }
+    )
+  })
+}
+
+const isPrecise = ({ median, low, high }: Estimate) => Math.max(high - median, median - low) <= PRECISION
+
+/**
+ * What keys, limits, audit and metrics cost a short answer. Two processes that do the same differ by some percent for as
+ * long as they live, by what V8 made of them, so that each fresh pair counts once: with the median of rounds that alternate.
+ * @param most pairs at most, where they do not agree before
+ */
+export async function measureKeys(home: string, rounds: number, most: number): Promise<KeysCost> {
+  const times = { without: [] as number[], with: [] as number[] }
+  const ratios: number[] = []
+  while (ratios.length < most && !(ratios.length >= LEAST_PAIRS && isPrecise(estimate(ratios)))) {
+    await withBoth(home, async (without, withAll) => {
+      await warmUp([without, withAll], WARM_UP)
+      const costOf = async (way: Way) => {
+        const { processor, answers } = await runRound(way, LOAD)
+        return processor / answers
+      }
+      const own: number[] = []
+      for (let round = 0; round < rounds; round++) {
+        const isFirst = round % 2 === 0
+        const one = await costOf(isFirst ? without : withAll)
+        const other = await costOf(isFirst ? withAll : without)
+        const [off, on] = isFirst ? [one, other] : [other, one]
+        times.without.push(off)
+        times.with.push(on)
+        own.push(on / off)
+      }
+      ratios.push(median(own))
+    })
+  }
+  return {
+    without: median(times.without),
+    with: median(times.with),
+    ratio: estimate(ratios),
+    pairs: ratios.length,
+    rounds
+  }
+}

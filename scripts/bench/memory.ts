@@ -1,0 +1,145 @@
+import { execFile } from 'node:child_process'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import { COMMAND, type Corral } from '../../test/support/corral.ts'
+import { type EngineKind, withEngineBuild } from './benched-engines.ts'
+import { corralItself } from './benched-servers.ts'
+import { MODEL, withCorral } from './corral-server.ts'
+import { type Load, waysOf } from './loads.ts'
+import { median, residentMemory, short } from './measuring.ts'
+import { runRound } from './rounds.ts'
+import type { Row } from './starts.ts'
+
+const SHORT: Load = { group: 'short', engines: ['burst'], stream: false, concurrent: 16, requests: 5000, tokens: 8 }
+/** Seconds that each of many streams lasts at least. */
+const STREAM_LASTS = 30
+/** Milliseconds that memory settles after a load, and between two looks while streams run. */
+const SETTLE = 5000
+const LOOK = 500
+/** Streams that are begun at once. */
+const BEGUN_AT_ONCE = 50
+/** So many times a command is run for one figure: its processor time is told in ticks of 10 ms. */
+const RUNS = 5
+
+const mib = (value: number) => `${short(value)} MiB`
+const memoryOf = ({ process: { pid } }: Corral) => residentMemory(pid!)
+
+/** Runs `use` with the bundle, as `npm start` has it, the model loaded in an engine that calculates nothing. */
+async function withBundle<T>(home: string, kind: EngineKind, slots: number, use: (corral: Corral) => Promise<T>) {
+  return await withEngineBuild(
+    kind,
+    build =>
+      withCorral(
+        home,
+        async corral => {
+          const { status, body } = await corral.json('/api/load', { model: MODEL, keep_alive: -1 })
+          if (status !== 200) throw new Error(`The model was not loaded: ${JSON.stringify(body)}`)
+          return await use(corral)
+        },
+        {
+          program: COMMAND,
+          env: { CORRAL_LLAMA_CPP: build },
+          config: `limits:\n  connections: ${2 * slots}`
+        }
+      ),
+    { pace: 1, slots }
+  )
+}
+
+/**
+ * Memory with so many streams open at the same time, each of which gets a token a second.
+ * @param seconds how long they last at least
+ * @throws Error where one of them was refused or cut short
+ */
+export async function memoryOfStreams(
+  home: string,
+  count: number,
+  seconds: number
+): Promise<{ before: number; most: number }> {
+  return await withBundle(home, 'paced', count, async corral => {
+    const contender = corralItself(corral)
+    const load: Load = { ...SHORT, stream: true, concurrent: count, requests: count, tokens: seconds }
+    const { request } = waysOf(contender, load)[0]!
+    const before = memoryOf(corral)
+    let ended = 0
+    const streams: Promise<{ status: number; events: number }>[] = []
+    while (streams.length < count) {
+      for (let begun = 0; begun < BEGUN_AT_ONCE && streams.length < count; begun++) {
+        streams.push(contender.client.send(request).finally(() => ended++))
+      }
+      await sleep(LOOK / 10)
+    }
+    const looks: number[] = []
+    while (ended === 0) {
+      looks.push(memoryOf(corral))
+      await sleep(LOOK)
+    }
+    const outcomes = await Promise.all(streams)
+    await contender.client.close()
+    const cut = outcomes.filter(({ status, events }) => status !== 200 || events < seconds).length
+    if (cut > 0) throw new Error(`${cut} of ${count} streams were refused or cut short`)
+    return { before, most: Math.max(...looks) }
+  })
+}
+
+/** Milliseconds of processor time of one run of a command. */
+export async function timeOfCommand(home: string, args: readonly string[]): Promise<number> {
+  const script = 'n=$1; shift; while [ $n -gt 0 ]; do "$@" >/dev/null || exit; n=$((n - 1)); done; times'
+  const { stdout } = await promisify(execFile)(
+    'sh',
+    ['-c', script, 'sh', `${RUNS}`, process.execPath, COMMAND, ...args],
+    { cwd: home, env: { ...process.env, CORRAL_HOME: home } }
+  )
+  // The second line is that of the shell's children: user and system.
+  const parts = [
+    ...stdout
+      .trim()
+      .split('\n')
+      .at(-1)!
+      .matchAll(/(\d+)m([\d.]+)s/g)
+  ]
+  return (1000 * parts.reduce((sum, [, minutes, seconds]) => sum + 60 * Number(minutes) + Number(seconds), 0)) / RUNS
+}
+
+async function measureCommands(home: string, rounds: number): Promise<Row[]> {
+  const times: Record<string, number[]> = { '--help': [], ps: [] }
+  for (let round = 0; round < rounds; round++) {
+    for (const [command, all] of Object.entries(times)) all.push(await timeOfCommand(home, [command]))
+  }
+  return Object.entries(times).map(
+    ([command, all]): Row => [`processor time of corral ${command}`, `${short(median(all))} ms`]
+  )
+}
+
+/**
+ * What corral has in RAM, started as `npm start` does it: when nothing is asked, after a load, with many streams open; and
+ * what light commands cost.
+ * @param streams how many are open at the same time
+ * @param idleSeconds until it counts as idle
+ */
+export async function measureMemory(home: string, streams: number, idleSeconds: number): Promise<Row[]> {
+  // The first start with a data directory stores the model.
+  await withCorral(home, async () => {}, { program: COMMAND })
+  const idle = await withCorral(
+    home,
+    async corral => {
+      await sleep(idleSeconds * 1000)
+      return memoryOf(corral)
+    },
+    { program: COMMAND }
+  )
+  const { after, commands } = await withBundle(home, 'burst', SHORT.concurrent, async corral => {
+    const contender = corralItself(corral)
+    await runRound(waysOf(contender, SHORT)[0]!, SHORT)
+    await contender.client.close()
+    await sleep(SETTLE)
+    return { after: memoryOf(corral), commands: await measureCommands(home, 3) }
+  })
+  const many = await memoryOfStreams(home, streams, STREAM_LASTS)
+  return [
+    ['memory when idle', mib(idle)],
+    [`memory after ${SHORT.requests} short answers`, mib(after)],
+    [`memory with ${streams} streams open`, `${mib(many.most)} (before ${mib(many.before)})`],
+    ...commands
+  ]
+}
