@@ -38,7 +38,9 @@ export class HookRegistry implements Hooks {
 
   async request(request: HookedRequest): Promise<void> {
     for (const [plugin, hooks] of this.#hooks) {
-      if (hooks.request) await this.#filter(plugin, 'request', request.signal, () => hooks.request?.(request))
+      if (!hooks.request) continue
+      const pending = this.#filter(plugin, 'request', request.signal, () => hooks.request?.(request))
+      if (pending) await pending
     }
   }
 
@@ -48,7 +50,9 @@ export class HookRegistry implements Hooks {
 
   async #leased(request: HookedRequest): Promise<void> {
     for (const [plugin, hooks] of this.#hooks) {
-      if (hooks.leased) await this.#filter(plugin, 'leased', request.signal, () => hooks.leased?.(request))
+      if (!hooks.leased) continue
+      const pending = this.#filter(plugin, 'leased', request.signal, () => hooks.leased?.(request))
+      if (pending) await pending
     }
   }
 
@@ -120,13 +124,13 @@ export class HookRegistry implements Hooks {
     return false
   }
 
-  /** Runs a filter. Waits for it, or until its request has ended, where it takes its time. */
-  async #filter<T>(plugin: string, hook: HookName, signal: AbortSignal, run: () => T | Promise<T>): Promise<T> {
+  /**
+   * Runs a filter. Where it takes its time, what comes back is its end, or that of its request; most are done at once, and
+   * nobody has to wait for those.
+   */
+  #filter<T>(plugin: string, hook: HookName, signal: AbortSignal, run: () => T | Promise<T>): T | Promise<T> {
     signal.throwIfAborted()
-    try {
-      const result = run()
-      return isPromise(result) ? await untilAborted(result, signal) : result
-    } catch (error) {
+    const fail = (error: unknown): never => {
       if (signal.aborted || error instanceof CorralError) throw error
       this.#logFailure(plugin, hook, error)
       throw new CorralError(
@@ -134,6 +138,12 @@ export class HookRegistry implements Hooks {
         `The plugin "${plugin}" failed in its hook "${hook}". The server's log says why.`,
         { cause: error }
       )
+    }
+    try {
+      const result = run()
+      return isPromise(result) ? untilAborted(result, signal).catch(fail) : result
+    } catch (error) {
+      return fail(error)
     }
   }
 

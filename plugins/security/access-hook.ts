@@ -1,11 +1,10 @@
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
 import { innerCaller } from '../../core/http/inner-request.ts'
 import { RATE_LIMIT_HEADERS } from '../../core/http/rate-limit-headers.ts'
 import { requireRole } from '../../core/http/roles.ts'
+import type { Found } from './find-caller.ts'
 import { hostAllowed, type OriginPattern, originAllowed, quoted, requireSameOrigin } from './host-and-origin.ts'
-import type { KnownCredential } from './key-store.ts'
 
 interface AccessRules {
   /** Whether the `Host` header of a request must name this machine, and whether an address will do as a name. */
@@ -14,7 +13,7 @@ interface AccessRules {
   hostNames(): ReadonlySet<string>
   origins(): readonly OriginPattern[]
   /** @throws CorralError `unauthorized` or `rate_limited` */
-  findCaller(request: FastifyRequest): Promise<{ caller: Caller; key?: KnownCredential }>
+  findCaller(request: FastifyRequest): Found | Promise<Found>
 }
 
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
@@ -67,7 +66,8 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
       }
       if (request.method === 'OPTIONS' && request.is404) return answerOptions(app, request, reply)
       try {
-        const { caller, key } = await rules.findCaller(request)
+        const found = rules.findCaller(request)
+        const { caller, key } = found instanceof Promise ? await found : found
         request.caller = caller
         key?.track(reply.raw)
       } catch (error) {

@@ -23,6 +23,14 @@ interface CallerRules {
   proxies: TrustedProxies
 }
 
+/** Who sends a request, and the key or session that shows it. */
+export interface Found {
+  caller: Caller
+  key?: KnownCredential
+}
+
+type Pending<Value> = Value | Promise<Value>
+
 /** Wrong keys and links by the addresses that sent them. */
 export interface Guesses {
   attempts: FailedAttempts
@@ -62,22 +70,28 @@ export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxi
   const { attempts, refuse } = guesses
 
   /** The first of the keys that were sent that is right. */
-  async function rightKey(sent: readonly string[], address: string): Promise<KnownCredential | undefined> {
-    for (const text of sent) {
+  function rightKey(sent: readonly string[], address: string): Pending<KnownCredential | undefined> {
+    for (const [at, text] of sent.entries()) {
       const found = sessions.find(text) ?? keys.find(text)
-      const key = found instanceof Promise ? await found : found
-      if (!key) continue
-      if (key.isLong) return key
-      // Whether a guess was right must not show while an address guesses.
-      const { owner } = key.caller
-      if (attempts.isGuessing(address) && !attempts.wasGood(address, owner)) continue
-      attempts.succeed(address, owner)
-      return key
+      if (found instanceof Promise) {
+        return found.then(key => (mayUse(key, address) ? key : rightKey(sent.slice(at + 1), address)))
+      }
+      if (mayUse(found, address)) return found
     }
     return undefined
   }
 
-  return async (request: FastifyRequest): Promise<{ caller: Caller; key?: KnownCredential }> => {
+  function mayUse(key: KnownCredential | undefined, address: string): key is KnownCredential {
+    if (!key || key.isLong) return key !== undefined
+    // Whether a guess was right must not show while an address guesses.
+    const { owner } = key.caller
+    if (attempts.isGuessing(address) && !attempts.wasGood(address, owner)) return false
+    attempts.succeed(address, owner)
+    return true
+  }
+
+  // Nothing is waited for but a key that may have been made a moment ago: this comes before every request.
+  return (request: FastifyRequest): Pending<Found> => {
     // Core knows its private socket; whoever can open it could read the key file as well.
     if (request.caller.isLocal) return { caller: { ...request.caller, role: 'admin' } }
     const { raw } = request
@@ -91,7 +105,16 @@ export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxi
 
     const sent = sentKeys(raw.headers)
     // Also where no key is required yet: the first one may have been made a moment ago.
-    const key = sent.length > 0 ? await rightKey(sent, address) : undefined
+    const key = sent.length > 0 ? rightKey(sent, address) : undefined
+    const origin = { raw, peer, address, isProxied }
+    return key instanceof Promise ? key.then(found => callerWith(found, sent, origin)) : callerWith(key, sent, origin)
+  }
+
+  function callerWith(
+    key: KnownCredential | undefined,
+    sent: readonly string[],
+    { raw, peer, address, isProxied }: { raw: IncomingMessage; peer: string; address: string; isProxied: boolean }
+  ): Found {
     if (key) return { caller: { ...key.caller, turn: key.caller.owner, address }, key }
     // Whoever had one is told that it ended, rather than taken for somebody else.
     if (sent.some(isSessionText)) throw refuse(address, sent[0]!, endedSession())

@@ -1,4 +1,4 @@
-import { createHash, timingSafeEqual } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import { type FSWatcher, watch } from 'node:fs'
 import type { ServerResponse } from 'node:http'
@@ -75,7 +75,10 @@ export async function openKeyStore(
   changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string) => void = () => {}
 ): Promise<KeyStore> {
   let own = configured.map(configuredKey)
-  /** Those of the configuration by their digests: nobody can choose a digest, so that the time of a look tells nothing. */
+  /**
+   * Those of the configuration, and those of the file that were sent before, by the digests of their texts: nobody can
+   * choose a digest, so that the time of a look tells nothing.
+   */
   let byDigest = indexOf(own)
   let stored = new Map<string, StoredKey>()
   /** Whether no file has been read yet. */
@@ -103,6 +106,7 @@ export async function openKeyStore(
         return [entry.id, isSame ? known : storedKey(entry)]
       })
     )
+    byDigest = indexOf(own)
     for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name)
     for (const [id, key] of before) {
       if (stored.get(id) === key) continue
@@ -138,14 +142,21 @@ export async function openKeyStore(
   const ends = setInterval(endExpired, LOOK_INTERVAL).unref()
   const looks = setInterval(() => void refresh(), watcher ? WATCHED_INTERVAL : LOOK_INTERVAL).unref()
 
-  function findStored({ id, secret }: { id: string; secret: string }): KnownKey | undefined {
+  function findStored({ id, secret }: { id: string; secret: string }, digest: string): KnownKey | undefined {
     const key = stored.get(id)
     if (!key || !isSecretOf(key.entry, secret)) return undefined
+    const valid = asValid(key)
+    byDigest.set(digest, valid)
+    return valid
+  }
+
+  /** @throws CorralError `unauthorized` for one that has expired */
+  function asValid(key: StoredKey): StoredKey {
     if (key.end <= Date.now()) throw endedKey(key.caller.name, `valid until ${key.entry.expires}`)
     if (!key.caller.revoked!.aborted) return key
     // The clock went ahead, which ended its answers, and back.
     const valid = storedKey(key.entry)
-    stored.set(id, valid)
+    stored.set(key.entry.id, valid)
     return valid
   }
 
@@ -157,14 +168,14 @@ export async function openKeyStore(
       return own.length + stored.size
     },
     find(sent) {
+      const digest = digestOf(sent)
+      const known = byDigest.get(digest)
+      if (known && !('entry' in known)) return known
+      // One that ended is looked for as if it had never been sent.
+      if (known && !known.caller.revoked!.aborted) return asValid(known)
       const parts = parseKey(sent)
-      if (own.length > 0) {
-        const digest = digestOf(sent)
-        const fitting = byDigest.get(digest.toString('latin1'))
-        if (fitting && timingSafeEqual(fitting.digest, digest)) return fitting
-      }
       if (!parts) return undefined
-      return findStored(parts) ?? refresh().then(() => findStored(parts))
+      return findStored(parts, digest) ?? refresh().then(() => findStored(parts, digest))
     },
     callerOf(owner) {
       const { turn, address, ...keyless } = keylessCaller('')
@@ -177,7 +188,7 @@ export async function openKeyStore(
       const before = own
       // One that is still there keeps its answers; its place in the list is its name.
       own = keys.map((key, index) => {
-        const known = before.find(({ digest }) => digest.equals(digestOf(key)))
+        const known = before.find(({ digest }) => digest === digestOf(key))
         return known
           ? Object.assign(known, { caller: { ...known.caller, name: nameOfConfigured(index) } })
           : configuredKey(key, index)
@@ -203,9 +214,9 @@ export async function openKeyStore(
 const OWNER = 'key:'
 
 const indexOf = (keys: readonly ConfiguredKey[]) =>
-  new Map(keys.toReversed().map(key => [key.digest.toString('latin1'), key]))
+  new Map<string, ConfiguredKey | StoredKey>(keys.toReversed().map(key => [key.digest, key]))
 
-const digestOf = (text: string) => createHash('sha256').update(text).digest()
+const digestOf = (text: string) => hash('sha256', text, 'hex')
 
 /** Shorter keys can be guessed by trying. */
 export const LONG_KEY = 20
@@ -213,7 +224,7 @@ export const LONG_KEY = 20
 const nameOfConfigured = (index: number) => `api_keys[${index}]`
 
 interface ConfiguredKey extends RevocableKey {
-  digest: Buffer
+  digest: string
 }
 
 function configuredKey(key: string, index: number): ConfiguredKey {
@@ -224,7 +235,7 @@ function configuredKey(key: string, index: number): ConfiguredKey {
     // By its digest, so that what belongs to a key does not change hands when the list does.
     caller: {
       role: 'admin',
-      owner: `${OWNER}${digest.toString('hex', 0, 8)}`,
+      owner: `${OWNER}${digest.slice(0, 16)}`,
       name: nameOfConfigured(index),
       revoked: signal
     },

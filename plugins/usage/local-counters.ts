@@ -1,4 +1,3 @@
-import { RateLimiterMemory } from 'rate-limiter-flexible'
 import { type Budget, DAY, MINUTE } from './budgets.ts'
 import type { Taken, UsageBooks } from './usage-books.ts'
 
@@ -11,39 +10,62 @@ export interface Count {
 
 /** Counts what is taken of budgets. */
 export interface Counters {
-  /** Adds to what was taken of a budget (0 only looks) and tells what that comes to. Never rejects. */
-  add(budget: Budget, amount: number): Promise<Count>
+  /** Adds to what was taken of a budget (0 only looks) and tells what that comes to. Never fails. */
+  add(budget: Budget, amount: number): Count | Promise<Count>
   close(): Promise<void>
 }
 
 /** Where something is counted, without the day. */
 export const placeOf = ({ owner, model, kind }: Budget) => `${owner} ${model ?? '*'} ${kind}`
 
-export const NO_LIMIT = { points: Number.MAX_SAFE_INTEGER, duration: MINUTE }
+const MINUTE_MS = MINUTE * 1000
+
+/** Counts of this server, which are there at once. */
+export interface LocalCounters extends Counters {
+  add(budget: Budget, amount: number): Count
+}
 
 /**
- * Counts of this server. Those of a day are what the books say of today, who are told of everything anyway: so they
- * outlive a restart, and hold at once where a limit is set in the middle of a day.
+ * Those of a day are what the books say of today, who are told of everything anyway: so they outlive a restart, and hold
+ * at once where a limit is set in the middle of a day.
  */
-export function localCounters(books: UsageBooks): Counters {
-  const minutes = new RateLimiterMemory(NO_LIMIT)
+export function localCounters(books: UsageBooks): LocalCounters {
+  /** Minutes that have begun, the oldest first. */
+  const minutes = new Map<string, { used: number; end: number }>()
+
+  function minuteOf(place: string, now: number) {
+    const minute = minutes.get(place)
+    // The clock may have been set back meanwhile.
+    return minute && minute.end > now && minute.end <= now + MINUTE_MS ? minute : undefined
+  }
+
+  function forgetEnded(now: number): void {
+    for (const [place, { end }] of minutes) {
+      if (end > now) return
+      minutes.delete(place)
+    }
+  }
+
   return {
-    async add(budget, amount) {
+    add(budget, amount) {
       if (budget.window === DAY) {
         return { used: usedOf(books.today(budget.owner, budget.model), budget), reset: books.untilTomorrow() }
       }
+      const now = Date.now()
       const place = placeOf(budget)
-      const found = amount === 0 ? await minutes.get(place) : await minutes.penalty(place, amount)
-      return countOf(found)
+      let minute = minuteOf(place, now)
+      if (!minute) {
+        if (amount === 0) return { used: 0, reset: MINUTE_MS }
+        forgetEnded(now)
+        minute = { used: 0, end: now + MINUTE_MS }
+        minutes.delete(place)
+        minutes.set(place, minute)
+      }
+      minute.used += amount
+      return { used: minute.used, reset: minute.end - now }
     },
     async close() {}
   }
-}
-
-/** A minute that has not begun is whole. The clock may have been set meanwhile. */
-export function countOf(found: { consumedPoints: number; msBeforeNext: number } | null): Count {
-  if (!found) return { used: 0, reset: MINUTE * 1000 }
-  return { used: found.consumedPoints, reset: Math.min(Math.max(0, found.msBeforeNext), DAY * 1000) }
 }
 
 function usedOf({ requests, tokens_in, tokens_out }: Readonly<Taken>, { kind }: Budget): number {

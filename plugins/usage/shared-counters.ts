@@ -3,11 +3,12 @@ import { RateLimiterRedis } from 'rate-limiter-flexible'
 import { messageOf } from '../../core/errors.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { type Budget, DAY, MINUTE } from './budgets.ts'
-import { type Count, type Counters, countOf, NO_LIMIT, placeOf } from './local-counters.ts'
+import { type Count, type Counters, type LocalCounters, placeOf } from './local-counters.ts'
 import { dateOf } from './usage-books.ts'
 
 /** How long Redis may take for an answer (milliseconds): requests wait for it. */
 const PATIENCE = 2000
+const NO_LIMIT = { points: Number.MAX_SAFE_INTEGER, duration: MINUTE }
 /** How often a Redis that does not answer is asked again (milliseconds). */
 const LOOK_INTERVAL = 1000
 /** How long counts of a day stay after it: clocks of several servers are not the same (seconds). */
@@ -32,7 +33,7 @@ interface Debt {
  */
 export async function sharedCounters(
   url: string,
-  local: Counters,
+  local: LocalCounters,
   log: Pick<FastifyBaseLogger, 'error' | 'info'>
 ): Promise<Counters> {
   // Only loaded where it is used.
@@ -101,7 +102,7 @@ export async function sharedCounters(
   return {
     async add(budget, amount) {
       const key = keyOf(budget)
-      const own = await local.add(budget, 0)
+      const own = local.add(budget, 0)
       if (!looking) {
         try {
           const found = await count(key, budget, amount)
@@ -112,13 +113,19 @@ export async function sharedCounters(
       }
       if (amount === 0) return own
       owe(key, budget, amount)
-      return await local.add(budget, amount)
+      return local.add(budget, amount)
     },
     async close() {
       clearInterval(looking)
       client.disconnect()
     }
   }
+}
+
+/** A minute that has not begun is whole. The clock may have been set meanwhile. */
+function countOf(found: { consumedPoints: number; msBeforeNext: number } | null): Count {
+  if (!found) return { used: 0, reset: MINUTE * 1000 }
+  return { used: found.consumedPoints, reset: Math.min(Math.max(0, found.msBeforeNext), DAY * 1000) }
 }
 
 /** Waits for an answer of Redis, but not for ever. @throws Error */

@@ -6,7 +6,7 @@ import type { BudgetKind, Caller } from '../../core/contracts/callers.ts'
 import type { HookedRequest, PluginHooks } from '../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../core/http/rate-limit-headers.ts'
 import { type Budget, budgetsFor, exhausted, rateLimited } from './budgets.ts'
-import type { Counters } from './local-counters.ts'
+import type { Count, Counters } from './local-counters.ts'
 import { type Account, type Taken, taken, type UsageBooks } from './usage-books.ts'
 
 declare module 'fastify' {
@@ -106,13 +106,14 @@ export class UsageGate implements Usage {
     for (const budget of admission.budgets) {
       if (amounts[budget.kind] === 0) continue
       const charging = this.#counters.add(budget, amounts[budget.kind])
+      if (!(charging instanceof Promise)) continue
       this.#charging.add(charging)
       void charging.finally(() => this.#charging.delete(charging))
     }
   }
 
-  budgetsOf(caller: Caller): Promise<BudgetState[]> {
-    return this.#look(budgetsFor(caller, '', this.#config().limits, {}), 0)
+  async budgetsOf(caller: Caller): Promise<BudgetState[]> {
+    return await this.#look(budgetsFor(caller, '', this.#config().limits, {}), 0)
   }
 
   async close(): Promise<void> {
@@ -121,36 +122,36 @@ export class UsageGate implements Usage {
     await this.#books.close()
   }
 
-  async #admit(hooked: HookedRequest, budgets: readonly Budget[]): Promise<void> {
+  #admit(hooked: HookedRequest, budgets: readonly Budget[]): Promise<void> | undefined {
     // Before the counts are asked for, so that no moment in which they are refilled is said too late.
     const now = Date.now()
-    const states = await this.#look(budgets, 1)
-    const ends = states.map(({ reset }) => now + reset)
-    const admission = { budgets, ends, tomorrow: now + this.#books.untilTomorrow(), charged: NOTHING }
-    this.#refuseExhausted(hooked, admission, { now, states, deciding: states })
-    hooked.reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
-    hooked.reply.request.admission = admission
+    const tomorrow = now + this.#books.untilTomorrow()
+    return soon(this.#look(budgets, 1), states => {
+      const ends = states.map(({ reset }) => now + reset)
+      const admission = { budgets, ends, tomorrow, charged: NOTHING }
+      this.#refuseExhausted(hooked, admission, { now, states, deciding: states })
+      hooked.reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
+      hooked.reply.request.admission = admission
+    })
   }
 
-  async #recheck(hooked: HookedRequest, admission: Admission): Promise<void> {
+  #recheck(hooked: HookedRequest, admission: Admission): Promise<void> | undefined {
     // Whose slot this one has may not have reached its client's end yet.
     for (const request of this.#answering) if (request.record.answered !== undefined) this.charge(request)
     const { request } = hooked.reply
     this.#answering.add(request)
     const now = Date.now()
-    const states = await this.#look(admission.budgets, 0)
-    this.#refuseExhausted(hooked, admission, { now, states, deciding: states.filter(ofTokens) })
+    return soon(this.#look(admission.budgets, 0), states =>
+      this.#refuseExhausted(hooked, admission, { now, states, deciding: states.filter(ofTokens) })
+    )
   }
 
   /** What was taken of budgets. @param requests how many requests are added */
-  async #look(budgets: readonly Budget[], requests: number): Promise<BudgetState[]> {
-    const counts = await Promise.all(
-      budgets.map(budget => this.#counters.add(budget, budget.kind === 'requests' ? requests : 0))
-    )
-    return budgets.map(({ name, kind, window, model, limit }, at) => {
-      const { used, reset } = counts[at]!
-      return { name, kind, window, model, limit, used, reset }
-    })
+  #look(budgets: readonly Budget[], requests: number): BudgetState[] | Promise<BudgetState[]> {
+    const counts = budgets.map(budget => this.#counters.add(budget, budget.kind === 'requests' ? requests : 0))
+    return counts.some(isPending)
+      ? Promise.all(counts).then(found => statesOf(budgets, found))
+      : statesOf(budgets, counts as Count[])
   }
 
   /**
@@ -177,6 +178,22 @@ export class UsageGate implements Usage {
     if (!reply.raw.headersSent) reply.headers(rateLimitHeaders(left, dialectOf(hooked), now))
     throw rateLimited(empty, caller.name, now)
   }
+}
+
+const isPending = (count: Count | Promise<Count>) => count instanceof Promise
+
+function statesOf(budgets: readonly Budget[], counts: readonly Count[]): BudgetState[] {
+  return budgets.map(({ name, kind, window, model, limit }, at) => {
+    const { used, reset } = counts[at]!
+    return { name, kind, window, model, limit, used, reset }
+  })
+}
+
+/** Goes on with what is there, at once where nothing is to be waited for. */
+function soon<Value>(value: Value | Promise<Value>, next: (value: Value) => void): Promise<void> | undefined {
+  if (value instanceof Promise) return value.then(next)
+  next(value)
+  return undefined
 }
 
 const ofTokens = ({ kind }: { kind: BudgetKind }) => kind !== 'requests'
