@@ -13,6 +13,7 @@ export function createHardware(options: HardwareOptions): HardwareService {
   let current: Promise<Hardware> | undefined
   let found: Hardware | undefined
   let running = false
+  let looking: Promise<MemoryNow> | undefined
 
   function open(): Promise<Machine> {
     machine ??= import('./inspected-machine.ts').then(({ openMachine }) => openMachine(options))
@@ -38,17 +39,20 @@ export function createHardware(options: HardwareOptions): HardwareService {
     return current
   }
 
+  async function memory(): Promise<MemoryNow> {
+    gpuMemory ??= import('./gpu-memory.ts').then(({ createGpuMemory }) => createGpuMemory())
+    const { readMemory } = await import('./main-memory.ts')
+    const [at, hardware, gpusOf] = await Promise.all([open(), found ?? detect(), gpuMemory])
+    const [host, gpus] = await Promise.all([readMemory(at), gpusOf(at, hardware.gpus)])
+    const { total = 0, available = 0, limit: most = total } = host ?? {}
+    return { host: { total: Math.min(total, most), available }, gpus }
+  }
+
   return {
     detect,
     known: () => found,
-    async memory(): Promise<MemoryNow> {
-      gpuMemory ??= import('./gpu-memory.ts').then(({ createGpuMemory }) => createGpuMemory())
-      const { readMemory } = await import('./main-memory.ts')
-      const [at, hardware, gpusOf] = await Promise.all([open(), found ?? detect(), gpuMemory])
-      const [host, gpus] = await Promise.all([readMemory(at), gpusOf(at, hardware.gpus)])
-      const { total = 0, available = 0, limit: most = total } = host ?? {}
-      return { host: { total: Math.min(total, most), available }, gpus }
-    },
+    // Before a load several ask at once.
+    memory: () => (looking ??= memory().finally(() => (looking = undefined))),
     async readings(): Promise<GpuReading[]> {
       const { readGpus } = await import('./gpu-readings.ts')
       return await readGpus(await open(), (found ?? (await detect())).gpus)

@@ -95,12 +95,12 @@ async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
   // A container may hide its group but still mount its limit.
   const folders = groupFolders((await files.text('/proc/self/cgroup')) ?? '0::/')
   const groups = folders.map(async ({ version, folder }) => {
-    const { limits, usage } = FILES[version]
-    return groupMemory({
-      limits: await Promise.all(limits.map(name => files.text(`${folder}/${name}`))),
-      usage: await files.text(`${folder}/${usage}`),
-      stat: await files.text(`${folder}/memory.stat`)
-    })
+    const names = FILES[version]
+    const limits = await Promise.all(names.limits.map(name => files.text(`${folder}/${name}`)))
+    // Most have none, and every load of a model waits for this.
+    if (!limits.some(limit => limitOf(limit) !== undefined)) return undefined
+    const [usage, stat] = await Promise.all([`${folder}/${names.usage}`, `${folder}/memory.stat`].map(files.text))
+    return groupMemory({ limits, usage, stat })
   })
   return (await Promise.all(groups)).flatMap(group => group ?? [])
 }
@@ -129,8 +129,9 @@ export async function readMemory(machine: Machine): Promise<Hardware['memory'] |
   const own = root === '' ? { total: totalmem(), available: freemem() } : undefined
   if (platform === 'darwin') return (await macMemory(machine)) ?? own
   if (platform !== 'linux') return own
-  const memory = parseMeminfo((await files.text('/proc/meminfo')) ?? '') ?? own
-  return memory && withinLimits(memory, await limitingGroups(files))
+  const [text, groups] = await Promise.all([files.text('/proc/meminfo'), limitingGroups(files)])
+  const memory = parseMeminfo(text ?? '') ?? own
+  return memory && withinLimits(memory, groups)
 }
 
 export const machineMemory: Probe = {

@@ -167,7 +167,7 @@ async function startEngine(
     loading.note(lines)
   }
 
-  const oomKilled = await watchOomKills()
+  const watchingKills = watchOomKills()
   try {
     const launched = await launchEngine({ id, build, spec, address, deps, signal: loading.signal, onLine, warn })
     ;({ child, httpThreads } = launched)
@@ -239,7 +239,7 @@ async function startEngine(
     await running.drained
     try {
       if (killedFor) return killedFor
-      return stopping ? stopped() : await withWorker(describe({ ...exit, oomKilled: await oomKilled() }))
+      return stopping ? stopped() : await withWorker(describe({ ...exit, oomKilled: await (await watchingKills)() }))
     } finally {
       following?.close()
     }

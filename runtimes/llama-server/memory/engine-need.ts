@@ -3,6 +3,7 @@ import { basename, dirname, join } from 'node:path'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import { type GgufHeader, readGgufHeader } from '../../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { setNewest } from '../../../core/system/newest-entries.ts'
 import { pooledBatch, promptCacheSize } from '../arguments.ts'
 import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
 import { type Device, type Parts, place } from './device-placement.ts'
@@ -346,23 +347,37 @@ export function shardsOf(path: string): string[] {
 }
 
 /** A file that is not there, or is of another kind, counts as nothing here: the engine says what is wrong with it. */
-async function sizeOf(path: string): Promise<number> {
-  return (await stat(path).catch(() => undefined))?.size ?? 0
+async function lookAt(path: string): Promise<{ size: number; mtimeMs: number }> {
+  const { size = 0, mtimeMs = 0 } = (await stat(path).catch(() => undefined)) ?? {}
+  return { size, mtimeMs }
 }
+
+const sizeOf = async (path: string) => (await lookAt(path)).size
 
 async function headerOf(path: string): Promise<GgufHeader | undefined> {
   return readGgufHeader(path).catch(() => undefined)
 }
 
+/** Models whose files were read last, by the path of the first file; to read them again would hold up each load. */
+const known = new Map<string, { mark: string; weights: Weights }>()
+const MOST_KNOWN = 100
+
 /** @param info what the store knows of the model, where its files cannot be read */
 async function weightsIn(path: string, info: Record<string, unknown>, amx: boolean): Promise<Weights> {
   const paths = shardsOf(path)
-  const [headers, sizes] = await Promise.all([Promise.all(paths.map(headerOf)), Promise.all(paths.map(sizeOf))])
-  const size = sizes.reduce((sum, bytes) => sum + bytes, 0)
+  const files = await Promise.all(paths.map(lookAt))
+  const mark = [amx, ...files.map(({ size, mtimeMs }) => `${size} ${mtimeMs}`)].join()
+  const before = known.get(path)
+  if (before?.mark === mark) return before.weights
+  const headers = await Promise.all(paths.map(headerOf))
+  const size = files.reduce((sum, file) => sum + file.size, 0)
   const tensors = headers.flatMap(header => header?.tensors ?? [])
+  const isWhole = headers.every(header => header !== undefined)
   // The size of a type that is newer than corral is unknown.
-  const sized = headers.every(header => header) && tensors.every(({ bytes }) => bytes > 0)
-  return { shape: modelShape(headers[0]?.keys ?? info, sized ? tensors : undefined, size, amx), size }
+  const sized = isWhole && tensors.every(({ bytes }) => bytes > 0)
+  const weights = { shape: modelShape(headers[0]?.keys ?? info, sized ? tensors : undefined, size, amx), size }
+  if (isWhole) setNewest(known, path, { mark, weights }, MOST_KNOWN)
+  return weights
 }
 
 async function projectorIn(path: string): Promise<EngineFiles['projector']> {

@@ -90,6 +90,7 @@ export function createPromptCache({
   ): Promise<void> {
     const { alias, variant } = engine.spec
     const began = Date.now()
+    if (store.slots(variant.key).length === 0) return
     const key = await keyOf(engine)
     const stale = store.slots(variant.key).filter(saved => saved.revision !== variant.revision)
     if (stale.length) await store.replace(variant.key, [], stale)
