@@ -1,37 +1,95 @@
 /**
  * Measures what a request costs with 10, 1,000 and 10,000 models, keys, waiting requests and members:
- * `npm run bench:growth -- [--json FILE]`. docs/benchmark-growth.md has what it printed.
+ * `npm run bench:growth -- [--json FILE] [--docs]`. docs/benchmark-growth.md has what it printed; `--docs` writes that
+ * there, and the picture beside it.
  */
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
+import { LineChart } from 'echarts/charts'
+import { GridComponent, LegendComponent, TitleComponent } from 'echarts/components'
+import { init, use } from 'echarts/core'
+import { SVGRenderer } from 'echarts/renderers'
 import { formatTable } from '../command-line/output.ts'
+import { packageRoot } from '../core/system/package-info.ts'
 import { OPERATIONS, timeOf } from './bench/growth.ts'
 import { describeMachine, short } from './bench/measuring.ts'
 
 const COUNTS = [10, 1000, 10_000]
 
-const { values } = parseArgs({ options: { json: { type: 'string' } } })
-const rows = []
+/** One for each operation. */
+const COLORS = [
+  ...['#1f77b4', '#ff7f0e', '#2ca02c', '#d62728', '#9467bd', '#8c564b', '#e377c2', '#7f7f7f', '#bcbd22', '#17becf'],
+  ...['#111111', '#f2c80f']
+]
+
+interface Row {
+  name: string
+  /** What there are so many of. */
+  of: string
+  /** Microseconds, for each count. */
+  times: number[]
+}
+
+/** The times of all operations on axes of logarithms: what costs the same however many there are is level. */
+function pictureOf(rows: readonly Row[], date: string): string {
+  use([LineChart, GridComponent, LegendComponent, TitleComponent, SVGRenderer])
+  const chart = init(null, null, { renderer: 'svg', ssr: true, width: 1040, height: 420 })
+  const names = rows.map(({ name, of }) => `${name} (${of})`)
+  chart.setOption({
+    animation: false,
+    // Readable on light and dark pages.
+    backgroundColor: '#ffffff',
+    title: {
+      text: 'Processor time of what a request has done',
+      subtext: date.slice(0, 10),
+      left: 'center',
+      textStyle: { fontSize: 15 }
+    },
+    color: COLORS,
+    legend: { orient: 'vertical', right: 0, top: 'middle', data: names },
+    grid: { left: 70, right: 520, top: 60, bottom: 50 },
+    xAxis: {
+      type: 'category',
+      name: 'of what there are so many',
+      nameLocation: 'middle',
+      nameGap: 26,
+      data: COUNTS.map(count => count.toLocaleString('en'))
+    },
+    yAxis: { type: 'log', name: 'µs' },
+    series: rows.map(({ times }, at) => ({ type: 'line', name: names[at], data: times, symbolSize: 7 }))
+  })
+  const svg = chart.renderToSVGString()
+  chart.dispose()
+  return svg
+}
+
+const { values } = parseArgs({ options: { json: { type: 'string' }, docs: { type: 'boolean', default: false } } })
+const rows: Row[] = []
 for (const operation of OPERATIONS) {
   process.stderr.write(`${operation.name} …\n`)
+  const { name, of } = operation
+  // What is compiled at its first calls counts for none of them.
+  await timeOf(operation, COUNTS[0]!, 1000, 3)
   const times: number[] = []
-  for (const count of COUNTS) {
-    times.push(await timeOf(operation, count, 50, 5))
-  }
-  rows.push({ name: operation.name, of: operation.of, times })
+  for (const count of COUNTS) times.push(await timeOf(operation, count, 50, 5))
+  rows.push({ name, of, times })
 }
-console.log(
-  `${new Date().toISOString()}, ${describeMachine()}. Microseconds of processor time, the least of 5 rounds.\n`
+const date = new Date().toISOString()
+const circumstances = `${date}, ${describeMachine()}. Microseconds of processor time, the least of 5 rounds`
+const table = formatTable(
+  ['', 'with so many', ...COUNTS.map(count => `>${count}`), '>growth'],
+  rows.map(({ name, of, times }) => [name, of, ...times.map(short), short(times.at(-1)! / times[0]!)])
 )
-console.log(
-  formatTable(
-    ['', 'with so many', ...COUNTS.map(count => `>${count}`), '>growth'],
-    rows.map(({ name, of, times }) => [
-      name,
-      of,
-      ...COUNTS.map((_, at) => short(times[at] ?? Number.NaN)),
-      short(times.at(-1)! / times[0]!)
-    ])
-  )
-)
+console.log(`${circumstances}.\n`)
+console.log(table)
 if (values.json) writeFileSync(values.json, `${JSON.stringify({ counts: COUNTS, microseconds: rows }, undefined, 2)}\n`)
+if (values.docs) {
+  const docs = `${packageRoot}/docs`
+  writeFileSync(`${docs}/pictures/bench-growth.svg`, `${pictureOf(rows, date)}\n`)
+  const page = readFileSync(`${docs}/benchmark-growth.md`, 'utf8')
+  const written = page
+    .replace(/`npm run bench:growth` printed \(.*?\):/, () => `\`npm run bench:growth\` printed (${circumstances}):`)
+    .replace(/```\n[\s\S]*?\n```/, () => `\`\`\`\n${table.trimEnd()}\n\`\`\``)
+  if (written === page) throw new Error('docs/benchmark-growth.md has no place for what was printed.')
+  writeFileSync(`${docs}/benchmark-growth.md`, written)
+}

@@ -329,11 +329,12 @@ const SIZES = ['num_ctx', 'num_parallel'] as const
 
 /** Whether an engine started with `loaded` can serve a request for `wanted`. */
 export function satisfies(loaded: LoadOptions, wanted: Partial<LoadOptions>): boolean {
-  return Object.entries(wanted).every(([name, value]) => {
-    if (value === undefined) return true
-    const has = loaded[name as keyof LoadOptions]
-    return (SIZES as readonly string[]).includes(name) ? Number(value) <= Number(has) : value === has
-  })
+  for (const name of Object.keys(wanted) as (keyof LoadOptions)[]) {
+    const value = wanted[name]
+    if (value === undefined || value === loaded[name]) continue
+    if (!(SIZES as readonly string[]).includes(name) || !(Number(value) <= Number(loaded[name]))) return false
+  }
+  return true
 }
 
 /** The options of a reload: what runs together with what is wanted, the larger sizes of both. */

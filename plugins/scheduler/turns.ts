@@ -281,7 +281,7 @@ function nextClient(engine: EngineIn<'ready'>, now: number): Next {
 /** Has the queue keep those apart whose first request does not fit what runs. */
 function judgeFits({ phase, queue, defaults }: EngineIn<'ready'>): void {
   const { judged } = phase
-  if (judged && satisfies(judged, defaults) && satisfies(defaults, judged)) return
+  if (judged === defaults || (judged && satisfies(judged, defaults) && satisfies(defaults, judged))) return
   phase.judged = defaults
   queue.judge(request => satisfies(phase.options, wantedOf({ defaults }, phase, request)))
 }
