@@ -122,6 +122,9 @@ export function scriptedTransfers(hubs: readonly ScriptedHub[]): ScriptedTransfe
       transfers.holdAt = undefined
       for (const go of [...waiting]) go()
     },
+    prepare() {
+      // Nothing here takes time to start.
+    },
     async run(request) {
       transfers.requests.push(request)
       const { files, signal, onProgress } = request

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
 import t from 'tap'
@@ -73,6 +74,26 @@ t.test('fetches several files at once and reports progress', async t => {
   const seconds = (performance.now() - began) / 1000
   t.ok(reports <= names.length * (seconds * 10 + 2), `${reports} reports in ${seconds} s`)
   t.strictSame(readdirSync(folder).sort(), names)
+})
+
+t.test('a thread that was prepared serves the run', async t => {
+  const server = await startByteServer({ '/file': content })
+  t.teardown(() => server.close())
+  let started = 0
+  const count = () => started++
+  process.on('worker', count)
+  t.teardown(() => process.off('worker', count))
+  const transfers = make(t)
+  transfers.prepare()
+  transfers.prepare()
+  await sleep(0)
+  t.equal(started, 1)
+  await transfers.run(request(server.url, t.testdir(), ['a']))
+  t.equal(started, 1)
+  await transfers.close()
+  transfers.prepare()
+  await sleep(0)
+  t.equal(started, 1, 'none after the end')
 })
 
 t.test('an abort closes all connections and keeps partial data', async t => {

@@ -87,6 +87,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const here = isNamed ? storage.find({ ...wanted, variant: reference.variant }) : undefined
   if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
   const searched = (reference.hub === undefined ? search : [reference.hub]).flatMap(name => hubOf(name) ?? [])
+  context.transfers.prepare()
   let found: { hub: Hub; repository: HubRepository }
   try {
     found = await findRepository(searched, { ...reference, privateAddresses }, waiting)

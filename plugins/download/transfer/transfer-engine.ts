@@ -55,12 +55,12 @@ export class TransferEngine {
       },
       overloaded: host => this.#limitOf(host).overloaded(performance.now())
     }
+    this.#digests.prepare()
   }
 
   /** As `Transfers.run`. */
   async run(request: TransferRequest): Promise<TransferredFile[]> {
     request.signal.throwIfAborted()
-    this.#digests.prepare()
     await this.#assertSpace(request.files)
     const controller = new AbortController()
     const signal = AbortSignal.any([request.signal, controller.signal])

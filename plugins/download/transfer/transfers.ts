@@ -37,6 +37,8 @@ export interface TransferredFile {
 }
 
 export interface Transfers {
+  /** A run will probably follow soon: what it needs is started beside whatever comes before it. */
+  prepare(): void
   /**
    * Fetches and verifies files, and returns them in order. Files that exist already are verified and kept. After a
    * failure or an abort partial data stay, and the next run continues them.
@@ -98,6 +100,12 @@ export class TransferThread implements Transfers {
 
   constructor(options: TransferOptions) {
     this.#options = options
+  }
+
+  prepare(): void {
+    if (this.#closed || this.#worker) return
+    this.#worker = this.#start()
+    this.#endWhenIdle()
   }
 
   async run(request: TransferRequest): Promise<TransferredFile[]> {
