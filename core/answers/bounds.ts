@@ -9,6 +9,7 @@ import { CorralError } from '../errors.ts'
 import { optionName } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
+import { merged } from '../system/merged.ts'
 
 /** What one request asks of a model. */
 export interface Asked<Body extends EngineFields = EngineFields> {
@@ -59,7 +60,9 @@ export function withinBounds<Body extends EngineFields>(
   if (prompts * choices > bounds.prompts) throw overLimit(list, 'prompts', prompts * choices, bounds.prompts)
   if (operation !== 'chat' && operation !== 'completion' && operation !== 'transcribe') return body
   requireShortLists(body)
-  const within: EngineFields = { ...body, max_tokens: tokensOf(body.max_tokens, bounds.max_tokens, sent) }
+  const within = merged<EngineFields, EngineFields>(body, {
+    max_tokens: tokensOf(body.max_tokens, bounds.max_tokens, sent)
+  })
   // A surface leases a slot for each choice that it wants; no other field may ask for more.
   if (choices === 1) delete within.n
   return within as Body

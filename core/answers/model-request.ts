@@ -13,6 +13,7 @@ import {
 } from '../models/options.ts'
 import type { PluginContext } from '../plugins/plugin.ts'
 import { parseDuration } from '../system/duration.ts'
+import { merged } from '../system/merged.ts'
 import type { AnswerDependencies, ModelLease } from './pipeline.ts'
 
 /** What the routes of a surface need. */
@@ -79,7 +80,7 @@ export function readModelRequest(
     variant,
     settings,
     options,
-    sampling: { ...settings.sampling, ...options.sampling },
+    sampling: merged(settings.sampling, options.sampling),
     overflow: options.overflow ?? settings.overflow,
     lease: { model, options: options.load, keepAlive }
   }

@@ -12,7 +12,7 @@ import type {
 import type { HookedRequest, Hooks, Operation } from '../contracts/hooks.ts'
 import type { Lease, LeaseRequest, Scheduler } from '../contracts/leases.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
-import { progressText } from '../contracts/progress.ts'
+import { type Progress, progressText } from '../contracts/progress.ts'
 import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-gone.ts'
 import { toCorralError } from '../http/native-error.ts'
@@ -23,6 +23,7 @@ import { formatTraceParent } from '../http/trace-parent.ts'
 import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
 import { type ModelName, nameText, publicModelName, type RequestedName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
+import { merged } from '../system/merged.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
 import { countCut, promptTokens, tokensIn } from './cut-answers.ts'
 import { shorterConversation } from './drop-oldest.ts'
@@ -110,10 +111,10 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
   open: (lease: Lease) => Taker | Promise<Taker>
 ): Promise<Taker> {
   const signal = clientSignal(reply)
-  const question = await bounded(deps, reply, { ...asked, whole: true }, asked.variant)
+  const question = await bounded(deps, reply, merged(asked, { whole: true }), asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   reply.request.record.waitBegan = performance.now()
-  return await deps.scheduler.withLease({ ...question.lease, ...callerLease(reply), signal }, async lease => {
+  return await deps.scheduler.withLease(merged(merged(question.lease, callerLease(reply)), { signal }), async lease => {
     await granted(deps, reply, lease, hooked)
     const taker = await open(lease)
     await generate(deps, lease, question, hooked, reply, deltas => void taker.add(deltas))
@@ -139,17 +140,16 @@ export async function streamedAnswer(
   const hooked = await beforeLease(deps, reply, question, signal)
   reply.request.record.waitBegan = performance.now()
   const stream = resumable?.open(channel) ?? openReplyStream(reply, channel)
-  const lease: LeaseRequest = {
-    ...question.lease,
-    ...callerLease(reply),
+  const lease: LeaseRequest = merged(merged(question.lease, callerLease(reply)), {
     signal,
     ...(resumable && { resumable: true }),
-    onProgress: progress => {
+    onProgress: (progress: Progress) => {
       stream.status = progressText(progress)
-    }
-  }
+    },
+    mayRetry: () => !stream.written
+  })
   await endWithFailure(stream, request, channel.failure, () =>
-    deps.scheduler.withLease({ ...lease, mayRetry: () => !stream.written }, async leased => {
+    deps.scheduler.withLease(lease, async leased => {
       await granted(deps, reply, leased, hooked)
       stream.status = 'generating'
       const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
@@ -183,7 +183,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
   const hooked = lease.loadOnly ? undefined : hookedRequest(deps, operation, body, lease, reply, signal)
   if (hooked) await deps.hooks.request(hooked)
   record.waitBegan = performance.now()
-  return await deps.scheduler.withLease({ ...lease, ...callerLease(reply), signal }, async leased => {
+  return await deps.scheduler.withLease(merged(merged(lease, callerLease(reply)), { signal }), async leased => {
     await granted(deps, reply, leased, hooked)
     record.hold()
     try {
@@ -233,10 +233,10 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
   if (body) await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
   // The name is looked up once: by what it means then, the request is served.
-  const lease = { ...asked.lease, model: publicModelName(variant) }
+  const lease = merged(asked.lease, { model: publicModelName(variant) })
   // How long a model stays is a matter for all who use it. Clients send it out of habit, so it is no reason to refuse.
   if (lease.keepAlive !== undefined && !hasRole(caller.role, 'operator')) delete lease.keepAlive
-  return { ...asked, body, lease }
+  return merged(asked, { body, lease })
 }
 
 /** Leases for the caller of a request, whose reply says in a header which of its options are over their bounds. */
@@ -245,7 +245,6 @@ export function callerLease(reply: FastifyReply): CallerLease {
   const { turn, owner, bounds, idle = false } = caller
   const session = [headers['x-session-id']].flat()[0]
   return {
-    ...(session && { session }),
     turn,
     owner,
     bounds,
@@ -254,7 +253,8 @@ export function callerLease(reply: FastifyReply): CallerLease {
       const clamped = Object.entries(options).map(([name, value]) => `${name}=${value}`)
       reply.header('x-corral-clamped', clamped.join(', '))
     },
-    onUnheededSchema: pointers => void reply.header(UNHEEDED_SCHEMA, pointers)
+    onUnheededSchema: pointers => void reply.header(UNHEEDED_SCHEMA, pointers),
+    ...(session && { session })
   }
 }
 

@@ -5,6 +5,7 @@ import type { RunningAnswers } from '../../core/answers/running-answers.ts'
 import type { Lease } from '../../core/contracts/leases.ts'
 import { CorralError } from '../../core/errors.ts'
 import { openaiErrorEvent } from '../../core/http/openai-error.ts'
+import { merged } from '../../core/system/merged.ts'
 import { answerId, renameBytes } from './byte-names.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
 import { HostedAnswer } from './hosted-answer.ts'
@@ -40,7 +41,7 @@ export async function answer(
     operation: head.operation,
     body,
     // An engine makes the choices of a request at the same time, each in a slot.
-    lease: { ...lease, slots: head.choices },
+    lease: merged(lease, { slots: head.choices }),
     variant,
     overflow,
     ...(controlled && { controlled }),
@@ -51,12 +52,8 @@ export async function answer(
       const whole = await wholeAnswer(deps, reply, question, lease => openAnswer(lease, generation, id))
       return whole.whole()
     }
-    const channel: Channel = {
-      ...eventChannel(deps.heartbeat()),
-      ...(generation.passesBytes && {
-        bytes: ({ engine }: Lease) => renameBytes(engine.spec.alias, head.model, id)
-      })
-    }
+    const channel: Channel = eventChannel(deps.heartbeat())
+    if (generation.passesBytes) channel.bytes = ({ engine }) => renameBytes(engine.spec.alias, head.model, id)
     return await streamedAnswer(deps, request, reply, question, channel, async lease => {
       const answer = await openAnswer(lease, generation, id)
       return {
@@ -74,7 +71,7 @@ export async function answer(
 
 async function openAnswer(lease: Lease, { head }: Generation, id: string): Promise<HostedAnswer> {
   const { echo, ...rest } = head
-  if (!echo) return new HostedAnswer({ ...rest, id })
+  if (!echo) return new HostedAnswer(merged(rest, { id }))
   const texts: string[] = []
   for (const prompt of echo) {
     texts.push(typeof prompt === 'string' ? prompt : await callOf(lease, 'detokenize')(prompt, lease))

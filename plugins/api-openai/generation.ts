@@ -6,6 +6,7 @@ import { type ToolChoice, toolFields } from '../../core/answers/tool-choice.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
+import { merged } from '../../core/system/merged.ts'
 import { checkAgainst } from './check-body.ts'
 import { type AnswerHead, logprobFields } from './hosted-answer.ts'
 import { type ChatMessage, ChatRequest, CompletionRequest, type ContentPart } from './schemas.ts'
@@ -60,14 +61,12 @@ function generation(
   const likeHosted = !usage || operation === 'chat'
   return {
     stream,
-    body: {
-      ...settings.sampling,
-      ...fields,
+    body: merged(merged(settings.sampling, fields), {
       model: requested,
       stream: true,
       ...(usage && { stream_options: { include_usage: true } })
-    },
-    head: { ...head, model: requested, usage },
+    }),
+    head: merged(head, { model: requested, usage }),
     passesBytes: !change && likeHosted
   }
 }
@@ -95,8 +94,8 @@ export const chatGeneration: Planner = (body, request) => {
   })
   const legacyFunctions = Boolean(functions?.length) && !tools?.length
   const offered = legacyFunctions ? functions!.map(called => ({ type: 'function' as const, function: called })) : tools
-  const fields = {
-    ...rest,
+  const fields = merged(rest, {
+    messages: withModelDefaults(messages, variant.defaults),
     ...stopField(rest.stop),
     ...formatField(rest.response_format),
     ...toolFields(
@@ -105,9 +104,8 @@ export const chatGeneration: Planner = (body, request) => {
     ),
     // Older clients expect one call at most.
     ...(legacyFunctions && { parallel_tool_calls: false }),
-    ...(logprobs && logprobFields(top_logprobs ?? 0)),
-    messages: withModelDefaults(messages, variant.defaults)
-  }
+    ...(logprobs && logprobFields(top_logprobs ?? 0))
+  })
   return generation(request, fields, {
     operation: 'chat',
     choices: rest.n ?? 1,
@@ -233,13 +231,13 @@ export const completionGeneration: Planner = (body, request) => {
   const top = choices > kept ? (wanted ?? 0) : wanted
   // One prompt is sent as it is: an engine with a projector takes no lists.
   const whole = prompts.length === 1 ? prompts[0] : prompts
-  const fields = {
-    ...rest,
+  const fields = merged(rest, {
+    prompt: suffix ? fillable(prompts, request.variant) : whole,
+    ...(suffix && { suffix }),
     ...stopField(rest.stop),
     ...(choices > 1 && { n: choices }),
-    ...(top !== undefined && logprobFields(top)),
-    ...(suffix ? { prompt: fillable(prompts, request.variant), suffix } : { prompt: whole })
-  }
+    ...(top !== undefined && logprobFields(top))
+  })
   return generation(request, fields, {
     operation: 'completion',
     choices,

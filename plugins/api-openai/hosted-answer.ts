@@ -1,5 +1,6 @@
 import type { Static } from 'typebox'
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../core/contracts/engines.ts'
+import { merged } from '../../core/system/merged.ts'
 import type { ChatChunk, Completion, Usage } from './schemas.ts'
 
 type ChatPiece = Static<typeof ChatChunk>
@@ -92,8 +93,13 @@ export class HostedAnswer {
       bestOf === undefined
         ? made
         : bestChoices(this.#wholes.map(meanLogprob), choices, bestOf).map((at, index) => ({ ...made[at], index }))
-    const { object, ...fields } = this.#chunk([])
-    return { ...fields, object: object.replace('.chunk', ''), choices: kept, ...this.#extra, ...(usage && { usage }) }
+    const chunk = this.#chunk([])
+    return merged(chunk, {
+      object: chunk.object.replace('.chunk', ''),
+      choices: kept,
+      ...this.#extra,
+      ...(usage && { usage })
+    })
   }
 
   /** Keeps counts and the engine's own fields. @returns whether the delta adds anything else */

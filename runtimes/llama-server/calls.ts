@@ -2,6 +2,7 @@ import { EventLines } from '../../core/answers/event-lines.ts'
 import type { AnswerSink, Delta, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
+import { merged } from '../../core/system/merged.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputBook, createInputGuard, type InputGuard, type Ticket } from './input-guard.ts'
@@ -175,7 +176,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   async function inOnePiece(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
     const { return_progress, ...fields } = body
     const chunks: Buffer[] = []
-    await stream(path, { ...fields, stream: false }, sink, chunk => void chunks.push(chunk))
+    await stream(path, merged(fields, { stream: false }), sink, chunk => void chunks.push(chunk))
     const delta = new EventReader().read(JSON.parse(Buffer.concat(chunks).toString()))
     // A character that the limit cuts in two; streams hold it back.
     if (delta.finish === 'length' && delta.content) delta.content = delta.content.replace(/\ufffd$/, '')
@@ -217,7 +218,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     const blocks = new EventBlocks()
     let done = false
     try {
-      await stream(path, { ...withProbabilities(body), stream: true }, sink, (chunk, ticket) => {
+      await stream(path, merged(withProbabilities(body), { stream: true }), sink, (chunk, ticket) => {
         const block = blocks.push(chunk)
         if (!block) return undefined
         // Without progress in the stream, it begins with the first token.
@@ -491,14 +492,13 @@ function seedOf({ seed }: EngineFields, choice: number): EngineFields {
 /** A request for an answer that is read as deltas. Without a wish for them in the stream, counts come with each choice's end. */
 function streamed(fields: EngineFields, { countEach, stopText, native }: AnswerSink): EngineFields {
   const { stream_options, ...rest } = withProbabilities(fields)
-  return {
-    ...rest,
+  return merged(rest, {
     stream: true,
     return_progress: true,
     ...(countEach && { timings_per_token: true }),
     // With its own words the engine reports which text ended the answer.
     ...((stopText || native) && { verbose: true })
-  }
+  })
 }
 
 /**
