@@ -21,6 +21,8 @@ interface Row {
   marks: Marks
   kept: KeptManifest
 }
+/** A model in the file's list, with the length of its short manifest and, once it is read, where that begins. */
+type ListedRow = [path: string, ...marks: Marks, safetensors: boolean, length: number, at?: number]
 
 /**
  * What the start before this one read of each model, in a file of the cache. A model counts as it is there as long as its
@@ -47,7 +49,7 @@ export interface LastScan {
  */
 export function openLastScan(file: string, models: string, now = Date.now()): LastScan {
   const identity = `${JSON.stringify({ layout: LAYOUT, version, models })} `
-  const rows = rowsIn(file, identity)
+  const { rows, textOf } = rowsIn(file, identity)
   let next: Row[] = []
   let found = 0
   return {
@@ -63,10 +65,11 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
     },
     find(path, marks) {
       const row = rows.get(path)
-      if (!row || !marks.every((mark, at) => mark === row.marks[at])) return undefined
+      if (!row || row[1] !== marks[0] || row[2] !== marks[1] || row[3] !== marks[2]) return undefined
       found++
-      next.push(row)
-      return row.kept
+      const kept = { text: textOf(row), safetensors: row[4] }
+      next.push({ path, marks, kept })
+      return kept
     },
     add(path, marks, manifest) {
       if (Math.max(marks[0], marks[1]) < now - LONGEST_TICK) next.push({ path, marks, kept: manifest })
@@ -88,23 +91,30 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
   }
 }
 
-/** What the file says, by path; nothing where it is not of this corral and these models, or damaged. */
-function rowsIn(file: string, identity: string): Map<string, Row> {
-  const rows = new Map<string, Row>()
+/**
+ * What the file says, by path, and the short manifests behind it; nothing where it is not of this corral and these models,
+ * or damaged.
+ */
+function rowsIn(file: string, identity: string): { rows: Map<string, ListedRow>; textOf(row: ListedRow): string } {
+  const rows = new Map<string, ListedRow>()
+  let texts = ''
+  const textOf = (row: ListedRow) => texts.slice(row[6], row[6]! + row[5])
   try {
-    const text = readFileSync(file, 'utf8')
-    const end = text.indexOf('\n')
-    const content = text.slice(end + 1)
-    if (text.slice(0, end) !== `${identity}${crc32(content)}`) return rows
-    let at = content.indexOf('\n') + 1
-    for (const [path, folder, manifest, size, safetensors, length] of JSON.parse(content.slice(0, at))) {
-      const kept = { text: content.slice(at, at + length), safetensors }
-      rows.set(path, { path, marks: [folder, manifest, size], kept })
-      at += length
+    const bytes = readFileSync(file)
+    const end = bytes.indexOf('\n')
+    const content = bytes.subarray(end + 1)
+    if (bytes.toString('utf8', 0, end) !== `${identity}${crc32(content)}`) return { rows, textOf }
+    const behind = content.indexOf('\n') + 1
+    texts = content.toString('utf8', behind)
+    let at = 0
+    for (const row of JSON.parse(content.toString('utf8', 0, behind)) as ListedRow[]) {
+      row.push(at)
+      at += row[5]
+      rows.set(row[0], row)
     }
-    return rows
+    return { rows, textOf }
   } catch {
     // Whatever is wrong with it, the folders tell the same.
-    return new Map()
+    return { rows: new Map(), textOf }
   }
 }

@@ -1,6 +1,6 @@
 import { type Dirent, existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
-import { basename, dirname, join } from 'node:path'
+import { basename, dirname, join, sep } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { messageOf } from '../../core/errors.ts'
 import { modelKey } from '../../core/models/model-name.ts'
@@ -30,11 +30,13 @@ export async function scanModels(models: string, log: FastifyBaseLogger, last?: 
   readdirSync(models)
   const found = new Map<string, FoundModel>()
   for (const owner of subfolders(models, log)) {
-    if (basename(owner) === STAGING_FOLDER) await clearStaging(owner, log)
+    const folder = join(models, owner)
+    if (owner === STAGING_FOLDER) await clearStaging(folder, log)
     // Only what can be an owner's name: a disk has folders of its own, such as lost+found.
-    if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(basename(owner))) continue
-    for (const directory of subfolders(owner, log)) {
-      const path = `${basename(owner)}/${basename(directory)}`
+    if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(owner)) continue
+    for (const name of subfolders(folder, log)) {
+      const directory = `${folder}${sep}${name}`
+      const path = `${owner}/${name}`
       // Before anything is read: what changes meanwhile is read again at the next start.
       const marks = last?.marksOf(directory)
       const unchanged = marks && last?.find(path, marks)
@@ -77,14 +79,17 @@ async function readModel(
   return short
 }
 
+/** The names of the folders in a folder. */
 function subfolders(folder: string, log: FastifyBaseLogger): string[] {
-  const entries = entriesOf(folder, log)
-  for (const link of entries.filter(entry => entry.isSymbolicLink())) {
-    const path = join(folder, link.name)
-    log.warn(`${path} is skipped: it is a symbolic link, and models are kept inside the models folder only`)
+  const names: string[] = []
+  for (const entry of entriesOf(folder, log)) {
+    if (entry.isDirectory()) names.push(entry.name)
+    else if (entry.isSymbolicLink()) {
+      const path = join(folder, entry.name)
+      log.warn(`${path} is skipped: it is a symbolic link, and models are kept inside the models folder only`)
+    }
   }
-  const folders = entries.filter(entry => entry.isDirectory())
-  return folders.map(({ name }) => join(folder, name)).sort()
+  return names.sort()
 }
 
 /** What is in a folder; nothing, and a warning, where it cannot be read: the other models are served all the same. */
