@@ -170,7 +170,9 @@ try {
   }
   if (groups.includes('keys')) {
     progress('Keys, limits, audit and metrics …')
-    report.keys = await measureKeys(home, quick ? 6 : 20, quick ? 2 : 30)
+    report.keys = await measureKeys(home, quick ? 6 : 20, quick ? 2 : 30, ratio =>
+      progress(`  a pair of processes: ${short(ratio)}`)
+    )
     print(`${formatKeys(report.keys)}\n`)
   }
   for (const kind of engines) await measureLoads(kind)

@@ -91,8 +91,14 @@ const isPrecise = ({ median, low, high }: Estimate) => Math.max(high - median, m
  * What keys, limits, audit and metrics cost a short answer. Two processes that do the same differ by some percent for as
  * long as they live, by what V8 made of them, so that each fresh pair counts once: with the median of rounds that alternate.
  * @param most pairs at most, where they do not agree before
+ * @param onPair called with the ratio of each pair
  */
-export async function measureKeys(home: string, rounds: number, most: number): Promise<KeysCost> {
+export async function measureKeys(
+  home: string,
+  rounds: number,
+  most: number,
+  onPair: (ratio: number) => void
+): Promise<KeysCost> {
   const times = { without: [] as number[], with: [] as number[] }
   const ratios: number[] = []
   while (ratios.length < most && !(ratios.length >= LEAST_PAIRS && isPrecise(estimate(ratios)))) {
@@ -113,6 +119,7 @@ export async function measureKeys(home: string, rounds: number, most: number): P
         own.push(on / off)
       }
       ratios.push(median(own))
+      onPair(median(own))
     })
   }
   return {
