@@ -115,7 +115,7 @@ function useMemory(path: string, size: number): void {
 function introduction(machine: string, size: number, rounds: number, folder: string, aria2: boolean): string {
   return `# Benchmark of downloads
 
-Written by \`npm run bench:download\` on ${new Date().toISOString().slice(0, 10)} with corral ${version}: ${machine} before.
+Measured by \`npm run bench:download\` on ${new Date().toISOString().slice(0, 10)} with corral ${version}: ${machine} before.
 One file of ${(size / MiB).toFixed(0)} MiB from an nginx on this machine to ${folder}, ${rounds} rounds, the
 programs by turns, medians${aria2 ? '' : ' (aria2c is not installed)'}. "Of the best" is the speed in proportion to the faster one of curl and aria2c in the same
 round (1 is as fast; the aim is 0.95). corral computes the SHA-256 on the way, verifies it, and flushes the file to the
