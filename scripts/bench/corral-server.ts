@@ -32,7 +32,7 @@ export async function withCorral<T>(
   process.once('SIGTERM', end)
   try {
     // Its own word counts: whoever waits for it looks only now and then.
-    const listens = /"time":(\d+),"msg":"corral \S+ listens/.exec(corral.log())?.[1]
+    const listens = /"time":(\d+),.*"msg":"corral \S+ listens/.exec(corral.log())?.[1]
     return await use(corral, Number(listens) - began)
   } finally {
     process.off('SIGTERM', end)

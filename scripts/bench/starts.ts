@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Corral } from '../../test/support/corral.ts'
+import { COMMAND, type Corral } from '../../test/support/corral.ts'
 import { createClient } from './client.ts'
 import { MODEL, withCorral } from './corral-server.ts'
 import { estimate, median, percentile, residentMemory, short, startOf } from './measuring.ts'
@@ -19,19 +19,23 @@ async function runEmptyNode(): Promise<number> {
   return performance.now() - began
 }
 
-/** From the start of the process until corral listens on a data directory that exists, and its memory after a while. */
+/** From the start of the bundle's process until it listens on a data directory that exists, and its memory after a while. */
 export async function measureStarts(home: string, turns: number, idleSeconds: number): Promise<Row[]> {
   const listening: number[] = []
   const emptyNode: number[] = []
   let idleMemory = Number.NaN
   for (let turn = 0; turn < turns; turn++) {
     emptyNode.push(await runEmptyNode())
-    await withCorral(home, async (corral, startedIn) => {
-      listening.push(startedIn)
-      if (turn < turns - 1) return
-      await sleep(idleSeconds * 1000)
-      idleMemory = residentMemory(corral.process.pid!)
-    })
+    await withCorral(
+      home,
+      async (corral, startedIn) => {
+        listening.push(startedIn)
+        if (turn < turns - 1) return
+        await sleep(idleSeconds * 1000)
+        idleMemory = residentMemory(corral.process.pid!)
+      },
+      { program: COMMAND }
+    )
   }
   return [
     ['start until it listens', `${short(median(listening))} ms (Node alone: ${short(median(emptyNode))} ms)`],

@@ -2,6 +2,7 @@ import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
+import { withCorral } from '../../scripts/bench/corral-server.ts'
 import { withBoth } from '../../scripts/bench/keys.ts'
 import { type Load, type Way, waysOf } from '../../scripts/bench/loads.ts'
 import { estimate } from '../../scripts/bench/measuring.ts'
@@ -70,6 +71,12 @@ t.test(
     })
   }
 )
+
+t.test('the time of a start is what corral says itself', { skip: process.platform !== 'linux' }, async t => {
+  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  await withCorral(home, async (_, startedIn) => t.ok(startedIn > 0, `${startedIn} ms`))
+})
 
 t.test('memory of streams, and processor time of a command', { skip: process.platform !== 'linux' }, async t => {
   const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
