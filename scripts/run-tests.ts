@@ -12,9 +12,9 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
-import { basename, join, relative, resolve } from 'node:path'
+import { basename, join, relative, resolve, sep } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { formatDuration } from '../core/system/duration.ts'
@@ -99,6 +99,8 @@ async function runFile(file: string): Promise<Result> {
       TAP: '1',
       TAP_CHILD_ID: basename(file),
       TAP_TIMEOUT: flags.timeout,
+      // It removes them before a test's teardowns, and so below servers that write there until they are closed.
+      TAP_SAVE_FIXTURE: '1',
       ...(flags.all || flags.thorough ? { CORRAL_TEST_TRIALS: process.env.CORRAL_TEST_TRIALS ?? '10' } : {})
     },
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -119,6 +121,7 @@ async function runFile(file: string): Promise<Result> {
   end(child, 'SIGKILL')
   await Promise.race([closed, sleep(OUTPUT_LIMIT, undefined, { ref: false })])
   running.delete(child)
+  removeFixtures(file)
   const lines = output.split('\n')
   return {
     name: relative(tests, file).replace(/\.js$/, '.ts'),
@@ -130,6 +133,14 @@ async function runFile(file: string): Promise<Result> {
     output,
     milliseconds: performance.now() - begun
   }
+}
+
+/** Removes the folders that `t.testdir` made for a file. */
+function removeFixtures(file: string): void {
+  const folder = join(packageRoot, '.tap', 'fixtures')
+  const prefix = `${relative(packageRoot, file).replaceAll(sep, '-')}-`
+  const names = existsSync(folder) ? readdirSync(folder) : []
+  for (const name of names) if (name.startsWith(prefix)) rmSync(join(folder, name), { recursive: true, force: true })
 }
 
 /** The failures that a file printed, each with what is said of it. */
