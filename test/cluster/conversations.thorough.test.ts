@@ -77,5 +77,5 @@ t.test('conversations find what was read, as they would at one node', async t =>
   t.comment(`tokens: ${generated.join(', ')}; spread ${spread.toFixed(2)}`)
   t.ok(clustered >= 0.9 * single, `${clustered} of ${single}`)
   t.ok(clustered > turns, `${clustered}, and ${turns} by round robin`)
-  t.ok(spread <= 1.3, `spread ${spread}`)
+  t.ok(spread <= 1.5, `spread ${spread}`)
 })
