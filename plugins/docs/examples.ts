@@ -60,7 +60,7 @@ const BODIES: Record<string, object> = {
   issueTicket: { model },
   redeemTicket: { ticket: 'dJw0Yq3Vt2bqkQzXo3sN8mEp1VK5cLqkhjoWkqHkXn5' },
   copyFromMember: {
-    name: 'node-1',
+    source: 'node-1',
     url: 'http://10.0.0.11:11435',
     ticket: 'dJw0Yq3Vt2bqkQzXo3sN8mEp1VK5cLqkhjoWkqHkXn5',
     digest: '4c3b1d5a0f2e6978877665544332211000112233445566778899aabbccddeeff'

@@ -49,9 +49,12 @@ t.test('a ticket is given to operators, is good once, and for the files of its m
 
 t.test('only an operator can have a member copy a model, and a ticket is good for that model only', async t => {
   const ticket = await ticketOf(holder, KEYS[0])
-  const body = { name: 'holder', url: holder.url, ticket, digest }
+  const body = { source: 'holder', url: holder.url, ticket, digest }
   t.match(await lacking.json('/api/cluster/copy', body), { status: 401 })
-  t.match(await lacking.json('/api/cluster/copy', { ...body, url: 'file:///etc/passwd' }, as(KEYS[1])), { status: 400 })
+  for (const wrong of [{ url: 'file:///etc/passwd' }, { url: 'http://g\u00cf\u{d06a2}' }, { tls_name: '\u0e01' }]) {
+    const reply = await lacking.json('/api/cluster/copy', { ...body, ...wrong }, as(KEYS[1]))
+    t.match(reply, { status: 400, body: { code: 'invalid_request' } }, JSON.stringify(wrong))
+  }
   const refused = await lacking.json('/api/cluster/copy', { ...body, digest: '0'.repeat(64) }, as(KEYS[1]))
   t.match(refused, { status: 502, body: { code: 'copy_failed', error: /other files/ } })
   t.match(await lacking.json('/api/cluster/copy', body, as(KEYS[1])), { status: 502 }, 'the ticket is used up')

@@ -186,7 +186,7 @@ t.test('what a holder sends that is not what it says is refused', async t => {
   t.teardown(() => evil.close())
   await once(evil, 'listening')
   const url = `http://127.0.0.1:${(evil.address() as AddressInfo).port}`
-  const refused = await lacking.json('/api/cluster/copy', { name: 'evil', url, ticket: 'x', digest: DIGEST })
+  const refused = await lacking.json('/api/cluster/copy', { source: 'evil', url, ticket: 'x', digest: DIGEST })
   t.match(refused, { status: 502, body: { code: 'copy_failed' } })
   t.notMatch(refused.body.error, /evil\.gguf/, 'nothing of what it sent is repeated')
   t.same(

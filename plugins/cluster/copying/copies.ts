@@ -147,7 +147,7 @@ export class Copies {
     try {
       const { url, tlsName } = from.known
       const body = {
-        name: from.name,
+        source: from.name,
         url: new URL(url).origin,
         ...(tlsName !== undefined && { tls_name: tlsName }),
         ticket,

@@ -64,13 +64,18 @@ const copy = nativeRoute('Cluster', 'copyFromMember', 'Copy a model from another
     'What a front asks of the member that is to have a model. Pauses when the client leaves, and goes on with what has come. The last line has the model; a failure behind the first byte is the trailer `x-corral-failure`.',
   body: Loose(
     {
-      name: Type.String({
+      source: Type.String({
         minLength: 1,
         maxLength: 200,
-        description: 'Of the server that has the model, for messages'
+        description: 'Name of the server that has the model, for messages'
       }),
       url: Type.String({ pattern: '^https?://[^/?#@]+/?$', description: 'Its address' }),
-      tls_name: Given(Type.String({ description: 'The name that its certificate is made out to, if another one' })),
+      tls_name: Given(
+        Type.String({
+          pattern: '^[A-Za-z0-9.:_-]{1,255}$',
+          description: 'The name that its certificate is made out to, if another one'
+        })
+      ),
       ticket: Type.String({ minLength: 1, maxLength: 200, description: 'That it has given for the model' }),
       digest: Sha256("The model's: with other files it is refused")
     },
@@ -133,7 +138,16 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
     })
 
     app.post('/copy', copy, async (request, reply) => {
-      const { name, url, tls_name: tlsName, ticket, digest } = request.body
+      const { source: name, url, tls_name: tlsName, ticket, digest } = request.body
+      if (!URL.canParse(url)) {
+        throw new CorralError(
+          'invalid_request',
+          '"url" is not the address of a server, such as http://10.0.0.11:11435.',
+          {
+            param: 'url'
+          }
+        )
+      }
       const stream = openReplyStream(reply, MEMBER_LINES)
       const failure = (error: CorralError) => {
         reply.raw.addTrailers({ [FAILURE_TRAILER]: failureText(error) })
