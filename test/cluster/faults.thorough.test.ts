@@ -45,11 +45,11 @@ t.test('one of three members is killed under 64 streams', async t => {
   t.comment(`noticed after ${Date.now() - killed} ms`)
   const results = await Promise.all(streams)
   const lost = results.flatMap(({ end }, index) =>
-    end === 'whole' ? [] : [{ end, had: before[index], text: results[index]!.text.slice(0, 200) }]
+    end === 'whole' ? [] : [{ end, had: before[index], text: results[index]!.text }]
   )
   t.comment(`${lost.length} of 64 were cut`)
   for (const { end, text } of lost) {
-    t.equal(end, 'engine_crashed', text)
+    t.equal(end, 'engine_crashed', text.slice(0, 200))
     t.match(text, /"content":"/, 'only what had begun was cut')
   }
   t.ok(lost.length < 64)
