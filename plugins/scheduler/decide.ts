@@ -868,7 +868,7 @@ function keepWaiting(
   prepare(step, engine)
 }
 
-/** Whether what is planned is enough for all clients that wait, of whom those that came earlier have been looked at. */
+/** Whether the planned load satisfies every waiting client. Only those queued since the last check are looked at. */
 function isEnoughForNew({ queue }: EngineState, plan: Plan): boolean {
   const { last } = queue.clients
   if (!last) return false

@@ -26,8 +26,8 @@ export interface LocalCounters extends Counters {
 }
 
 /**
- * Those of a day are what the books say of today, who are told of everything anyway: so they outlive a restart, and hold
- * at once where a limit is set in the middle of a day.
+ * Daily counts are today's entries in the books, which record all usage anyway: so they survive a restart, and a limit
+ * that is set in the middle of a day applies at once.
  */
 export function localCounters(books: UsageBooks): LocalCounters {
   /** Minutes that have begun, the oldest first. */

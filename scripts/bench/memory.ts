@@ -18,7 +18,7 @@ const SETTLE = 5000
 const LOOK = 500
 /** Streams that are begun at once. */
 const BEGUN_AT_ONCE = 50
-/** So many times a command is run for one figure: its processor time is told in ticks of 10 ms. */
+/** Runs of a command for each figure: the system counts its processor time in ticks of 10 ms. */
 const RUNS = 5
 
 const mib = (value: number) => `${short(value)} MiB`

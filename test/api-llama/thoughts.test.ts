@@ -1,7 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { EventLines } from '../../core/answers/event-lines.ts'
-import { writeThinkingModel } from '../media/support.ts'
+import { readThoughts, writeThinkingModel } from '../media/support.ts'
 import { startCorral, until } from '../support/corral.ts'
 
 const MODEL = 'team/thinker'
@@ -31,21 +30,7 @@ async function think(more: object = {}) {
     ...more
   }
   const reply = await corral.send('/v1/chat/completions', body, { ...alice, signal: leaving.signal })
-  const said = { id: '', thinking: '', content: '' }
-  const lines = new EventLines()
-  const read = (async () => {
-    for await (const chunk of reply.body!) {
-      for (const payload of lines.push(Buffer.from(chunk))) {
-        if (payload === '[DONE]') continue
-        const { id, choices } = JSON.parse(payload)
-        said.id = id
-        said.thinking += choices[0]?.delta.reasoning_content ?? ''
-        said.content += choices[0]?.delta.content ?? ''
-      }
-    }
-  })().catch(() => {})
-  await until('it thinks', () => said.thinking.length > 20)
-  return { said, leave: () => leaving.abort(), read }
+  return { ...(await readThoughts(reply)), leave: () => leaving.abort() }
 }
 async function control(id: string, by = alice, more: object = {}) {
   const { status, body } = await corral.json(

@@ -59,6 +59,18 @@ const copying = (node: Corral, bytes: number) =>
     return pull?.completed > bytes && pull.completed < SIZE ? pull : undefined
   })
 
+/** A slow copy under the stream of a client that can leave, once so many bytes have come. */
+async function beginSlowCopy(t: Test, bytes: number) {
+  const holder = await startCorral(t)
+  const lacking = await startCorral(t, { config: SLOW })
+  const front = await setting(t, [holder], lacking)
+  const leaving = new AbortController()
+  const first = front.send('/v1/chat/completions', { ...chat, stream: true }, { signal: leaving.signal })
+  first.catch(() => {})
+  await copying(lacking, bytes)
+  return { lacking, front, leaving }
+}
+
 /** Changes a byte in the middle of a stored model, whose size stays. */
 function damage(node: Corral): void {
   const [path] = storedAt(node)
@@ -67,14 +79,8 @@ function damage(node: Corral): void {
   closeSync(file)
 }
 
-t.test('clients are told how far a copy is; one that leaves ends it for nobody else', async t => {
-  const holder = await startCorral(t)
-  const lacking = await startCorral(t, { config: SLOW })
-  const front = await setting(t, [holder], lacking)
-  const leaving = new AbortController()
-  const first = front.send('/v1/chat/completions', { ...chat, stream: true }, { signal: leaving.signal })
-  first.catch(() => {})
-  await copying(lacking, 0)
+t.test('clients see the progress of a copy; one that leaves does not end it for the others', async t => {
+  const { lacking, front, leaving } = await beginSlowCopy(t, 0)
   const second = ask(front)
   const loading = await until('it is shown', async () => (await front.json('/api/ps')).body.loading[0])
   t.match(loading, { name: DEMO, state: 'copying', member: 'lacking', status: /^copying .* from holder-1/ })
@@ -89,13 +95,7 @@ t.test('clients are told how far a copy is; one that leaves ends it for nobody e
 })
 
 t.test('a copy that nobody waits for is paused, and the next request goes on with it', async t => {
-  const holder = await startCorral(t)
-  const lacking = await startCorral(t, { config: SLOW })
-  const front = await setting(t, [holder], lacking)
-  const leaving = new AbortController()
-  const first = front.send('/v1/chat/completions', { ...chat, stream: true }, { signal: leaving.signal })
-  first.catch(() => {})
-  await copying(lacking, 300_000)
+  const { lacking, front, leaving } = await beginSlowCopy(t, 300_000)
   leaving.abort()
   const paused = await until('it is paused', async () => (await pulls(lacking)).find(({ state }) => state === 'paused'))
   t.same((await front.json('/api/ps')).body.loading, [])

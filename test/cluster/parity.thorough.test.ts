@@ -1,7 +1,14 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { EventLines } from '../../core/answers/event-lines.ts'
-import { importModels, MODELS, pngBytes, wavBytes, writeModels, writeThinkingModel } from '../media/support.ts'
+import {
+  importModels,
+  MODELS,
+  pngBytes,
+  readThoughts,
+  wavBytes,
+  writeModels,
+  writeThinkingModel
+} from '../media/support.ts'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 import { membersOf, startFront, untilStates } from './support.ts'
 
@@ -157,25 +164,13 @@ t.test("an answer's thoughts are ended at the member", async t => {
   for (const more of [{}, { logprobs: true }]) {
     const leaving = new AbortController()
     const reply = await front.send('/v1/chat/completions', { ...body, ...more }, { signal: leaving.signal })
-    const lines = new EventLines()
-    const said = { id: '', thinking: '', content: '' }
-    const reading = (async () => {
-      for await (const chunk of reply.body!) {
-        for (const payload of lines.push(chunk as Uint8Array)) {
-          const { id, choices } = JSON.parse(payload)
-          said.id = id
-          said.thinking += choices[0]?.delta.reasoning_content ?? ''
-          said.content += choices[0]?.delta.content ?? ''
-        }
-      }
-    })().catch(() => {})
-    await until('it thinks', () => said.thinking.length > 20)
+    const { said, read } = await readThoughts(reply)
     const control = { model: THINKER, action: 'reasoning_end', id: said.id }
     t.equal(said.content, '')
     t.match(await front.json('/v1/chat/completions/control', control), { status: 200, body: { success: true } })
     await until('it answers', () => said.content.length > 0)
     leaving.abort()
-    await reading
+    await read
   }
 })
 

@@ -28,7 +28,7 @@ const holders = async (front: Corral): Promise<string[]> =>
 
 const replicasOf = async (front: Corral) => (await front.json('/api/cluster')).body.replicas[0]
 
-/** Asks again and again until it is told to end. @returns ends that, and gives how the answers ended */
+/** Clients that send one request after the other. @returns stops them, and resolves to how their requests ended */
 function clients(front: Corral, count: number): () => Promise<string[]> {
   let isOver = false
   const ends = new Set<string>()

@@ -117,7 +117,7 @@ t.test('a kept connection that has gone: the request is sent once more, by a new
   t.equal(connections(), 4, 'none of the others that were kept is tried')
 })
 
-t.test('what an answer says of its connection is heeded', async t => {
+t.test('a connection that the engine will close is not reused', async t => {
   const endings: [what: string, reply: string][] = [
     ['it is to be closed', answer('ok', 'Connection: close\r\n')],
     ['HTTP/1.0', answer('ok').replace('1.1', '1.0')],

@@ -1,6 +1,7 @@
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { deflateSync } from 'node:zlib'
+import { EventLines } from '../../core/answers/event-lines.ts'
 import {
   demoModelFile,
   randomEncoder,
@@ -8,7 +9,7 @@ import {
   writeRandomDecoderEmbedding,
   writeRandomModel
 } from '../../scripts/random-models.ts'
-import type { Corral } from '../support/corral.ts'
+import { type Corral, until } from '../support/corral.ts'
 
 /** Models with random weights, by what they are for. What they answer means nothing: only its way is tested. */
 export const MODELS = {
@@ -52,6 +53,28 @@ const THINKING_TEMPLATE =
 export async function writeThinkingModel(path: string): Promise<void> {
   const shape = { layers: 4, embedding: 512, feedForward: 1024, heads: 8, kvHeads: 2 }
   await writeRandomModel(path, shape, { metadata: { 'tokenizer.chat_template': THINKING_TEMPLATE } })
+}
+
+/**
+ * Reads a hosted-chat stream until it ends or its client leaves, which `read` waits for.
+ * @returns once there are thoughts; `said` goes on growing
+ */
+export async function readThoughts({ body }: Pick<Response, 'body'>) {
+  const said = { id: '', thinking: '', content: '' }
+  const lines = new EventLines()
+  const read = (async () => {
+    for await (const chunk of body!) {
+      for (const payload of lines.push(Buffer.from(chunk))) {
+        if (payload === '[DONE]') continue
+        const { id, choices } = JSON.parse(payload)
+        said.id = id
+        said.thinking += choices[0]?.delta.reasoning_content ?? ''
+        said.content += choices[0]?.delta.content ?? ''
+      }
+    }
+  })().catch(() => {})
+  await until('it thinks', () => said.thinking.length > 20)
+  return { said, read }
 }
 
 /** Makes a server know the models of `writeModels`. */
