@@ -38,12 +38,13 @@ KEY_NAME = "cluster"
 # Seconds.
 PASS = 1.0  # between two looks of the controller at the nodes
 CHECK = 5.0  # between two questions to all supervisors whether they live
-LOOK = 0.25  # between two looks of a front at the table
+LOOK = 0.25  # between two looks at the store
 SILENT = 15.0  # without a sign of the controller, a front says so
 WANT_BEAT = 10.0  # between two signs of a front that wants members
 REQUEST_BEAT = 60.0  # between two requests for the same machines
 WANT_ENDS = 600.0  # without a sign, what a front wanted counts no longer
 HANGS = 60.0  # without an answer, a corral is started anew
+DEATH_KNOWN = 60.0  # within which a cluster knows that a node has died
 LEAVES = 900  # for a member that is given back to end its answers
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # before a corral that ended is started anew
 GOOD_RUN = 60.0  # after which a corral that ends is started anew at once
@@ -181,6 +182,7 @@ class Store:
             found[id.hex()] = {
                 "name": node.node_name or node.node_manager_address,
                 "address": node.node_manager_address,
+                "port": node.node_manager_port,
                 "host": node.node_manager_hostname,
                 "head": node.is_head_node,
                 "corral": node.resources_total.get(RESOURCE, 0) >= 1,
@@ -621,6 +623,14 @@ def is_here(address):
     return False
 
 
+def is_open(host, port):
+    """Whether something listens there, on this machine."""
+    with contextlib.suppress(OSError):
+        reachable(f"{host}:{port}")
+        return True
+    return False
+
+
 def open_store(address):
     """The store. Raises Mistake where the head cannot be used, with why."""
     try:
@@ -942,6 +952,17 @@ def head(options):
     report({"started": True})
 
 
+def await_no_node(store, host):
+    """Waits until the cluster knows that the node which died at this address has died. Raises Mistake where one lives."""
+    until = time.monotonic() + DEATH_KNOWN
+    while ports := [node["port"] for node in store.nodes().values() if node["address"] == host]:
+        if any(is_open(host, port) for port in ports):
+            raise Mistake("joined", f"The cluster has a node at {host} already. Stop it, or choose another address with --bind.")
+        if time.monotonic() > until:
+            raise Mistake("not_gone", f"The cluster does not know yet that the node at {host} has died. Try again in a minute.")
+        time.sleep(LOOK)
+
+
 def join(options):
     """Becomes a node of a cluster with a member, until it is ended."""
     store = open_store(options["address"])
@@ -953,8 +974,7 @@ def join(options):
     except BlockingIOError as error:
         raise Mistake("joined", f"A node of this data directory runs already: {options['folder']}.") from error
     os.set_inheritable(lock, True)
-    if any(node["address"] == options["host"] for node in store.nodes().values()):
-        raise Mistake("joined", f"The cluster has a node at {options['host']} already. One that died is gone after some seconds.")
+    await_no_node(store, options["host"])
     # Its processes die with this one; what is left of one that ended otherwise is ended first.
     end_processes(options["temp"])
     shutil.rmtree(options["temp"], ignore_errors=True)

@@ -1,7 +1,8 @@
-import { readFileSync, statSync } from 'node:fs'
+import { copyFileSync, mkdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { rayPlaces } from '../../plugins/cluster-ray/ray-cluster.ts'
 import { alive, until } from '../support/corral.ts'
 import { realRay } from '../support/ray-python.ts'
 import { corralOf, head, homeOf, LIMIT, parentOf, processesWith, run, startTrial } from './ray-trial.ts'
@@ -41,6 +42,17 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
     ofC = await corralOf(c, before)
     t.not(parentOf(ofC), supervisor)
     t.equal(await members(), 'b,c', 'the front has not forgotten it meanwhile')
+    t.ok(alive(ofB))
+  })
+
+  await t.test('the address of a node that lives is refused to another one', async t => {
+    const token = join(front.home, 'cluster', 'token')
+    const args = ['cluster', 'join', head, '--bind', new URL(b.url).hostname, '--token-file', token]
+    const home = homeOf('another')
+    mkdirSync(home)
+    t.teardown(() => rmSync(rayPlaces(home).temp, { recursive: true, force: true }))
+    copyFileSync(join(b.home, 'config.yaml'), join(home, 'config.yaml'))
+    t.match(await run(home, ...args), { code: 1, stderr: /has a node at \S+ already. Stop it/ })
     t.ok(alive(ofB))
   })
 

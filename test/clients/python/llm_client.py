@@ -27,8 +27,8 @@ def get_weather(city: str) -> str:
     return "sunny"
 
 
-def command(model):
-    return [sys.executable, "-m", "llm", "--no-log", "-m", model.model_id]
+def command(name):
+    return [sys.executable, "-m", "llm", "--no-log", "-m", name]
 
 
 def interrupt(process):
@@ -36,11 +36,15 @@ def interrupt(process):
     process.wait()
 
 
-def trials_of(model, endless):
+def trials_of(name, endless):
+    # A model's id may be the name of a copy that another client has made meanwhile: the command line is given its own name.
+    model = llm.get_model(name)
+
     def chat():
         same(model.prompt(QUESTION, stream=False, temperature=0).text(), ANSWER)
-        asked = [*command(model), "-o", "temperature", "0", QUESTION]
-        same(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip(), ANSWER)
+        asked = [*command(name), "-o", "temperature", "0", QUESTION]
+        told = subprocess.run(asked, capture_output=True, text=True)
+        same((told.stdout.strip(), told.returncode, told.stderr), (ANSWER, 0, ""))
         return "Python and command line"
 
     def system():
@@ -96,7 +100,7 @@ def not_found():
     return type(error).__name__
 
 
-hosted = trials_of(llm.get_model("corral"), llm.get_model("endless"))
+hosted = trials_of("corral", "endless")
 report("llm", {**hosted, "not_found": not_found}, way="api_base")
-ollamas = trials_of(llm.get_model(f"ollama/{MODEL}"), llm.get_model(f"ollama/{ENDLESS}"))
+ollamas = trials_of(f"ollama/{MODEL}", f"ollama/{ENDLESS}")
 report("llm", ollamas, way="llm-ollama", others=["llm-ollama"])
