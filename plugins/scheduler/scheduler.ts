@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { boundsFor } from '../../core/answers/bounds.ts'
-import type { CoreConfig, ModelSettings } from '../../core/config/core-schema.ts'
+import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { type EffectiveSettings, readSettings, settingsFor } from '../../core/config/model-settings.ts'
 import type { RequestBounds } from '../../core/contracts/callers.ts'
 import type {
@@ -17,7 +17,6 @@ import type { Lease, LeaseRequest, Scheduler } from '../../core/contracts/leases
 import type { Catalog, Model } from '../../core/contracts/models.ts'
 import type { OnProgress, Progress, Waiting } from '../../core/contracts/progress.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
-import type { RunningTrial, TrialRecord, TrialRequest, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
@@ -35,15 +34,7 @@ import {
   reservedBy,
   statsOf
 } from './scheduler-state.ts'
-
-/** Settings that hold for a while in the place of the configuration's. */
-interface Trial {
-  session: string
-  /** Absent where they do not work. */
-  settings: ModelSettings | undefined
-  /** What the model was loaded with before the session. */
-  before: LoadOptions | undefined
-}
+import { createTrials } from './trials.ts'
 
 interface Request {
   id: number
@@ -96,8 +87,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const state = createState(deps.limits)
   const managedEngines = new Map<string, EngineRecord>()
   const requests = new Map<number, Request>()
-  /** By the key of the variant. */
-  const trials = new Map<string, Trial>()
+  const trials = createTrials({ catalog, engines, config, state, lease, managedOf, defaultsOf, outdate, loadAhead })
   /** By the key of the variant: why it could not be loaded the last time. */
   const failures = new Map<string, CorralError>()
   let nextId = 1
@@ -105,7 +95,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
   /** What holds for a variant now: the configuration, with what a trial sets on top. */
   function settingsOf(variant: Model): EffectiveSettings {
-    const settings = trials.get(variant.key)?.settings
+    const settings = trials.settingsOf(variant.key)
     return settings ? readSettings(config, variant, settings) : settingsFor(config, variant)
   }
 
@@ -196,10 +186,13 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
   /** What a model is loaded by, where requests say nothing else. */
   function basisOf(variant: Model): string {
-    const { engine, load } = settingsOf(variant)
-    const options = cappedOptions(load, variant, boundsFor(config, variant, {}))
+    const settings = settingsOf(variant)
+    const options = defaultsOf(variant, settings)
     // Only what is converted has a type to choose.
-    return JSON.stringify([engine, variant.format === 'safetensors' ? options : { ...options, dtype: undefined }])
+    return JSON.stringify([
+      settings.engine,
+      variant.format === 'safetensors' ? options : { ...options, dtype: undefined }
+    ])
   }
 
   function waitingOf(managed: EngineRecord, { signal }: AbortController): Waiting {
@@ -262,7 +255,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       // The newest revision counts at every load.
       managed.variant = spec.variant
       managed.basis = basisOf(spec.variant)
-      managed.isTrial = trials.get(spec.variant.key)?.settings !== undefined
+      managed.isTrial = trials.settingsOf(spec.variant.key) !== undefined
       log.info({ options: spec.options, need: estimate?.use }, `loading ${managed.variant.publicName}`)
       report(managed, { phase: 'loading', subject: '' })
       engine = await provider.start(spec, waitingOf(managed, controller), estimate)
@@ -605,88 +598,24 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     }
   }
 
-  // ---- trials
-
-  function trialMode(variant: Model): TrialRecord['mode'] {
-    const { capabilities } = variant.metadata
-    if (capabilities.includes('completion')) return 'chat'
-    if (capabilities.includes('embedding')) return 'embedding'
-    throw new CorralError(
-      'unsupported_capability',
-      `Model "${variant.publicName}" neither generates text nor makes embeddings, so that there is nothing to try.`,
-      { param: 'model' }
-    )
-  }
-
-  /** Has the engine of a variant loaded anew for the next request; until then it is not here. */
-  function outdate({ key, mode }: EngineRecord, variant: Model): void {
+  /** Has the engine of a variant loaded anew for the next request, with the settings of now; until then it is not here. */
+  function outdate(managed: EngineRecord, variant: Model): void {
     const settings = settingsOf(variant)
-    const provider = engines.requireProvider(variant, mode)
+    const provider = engines.requireProvider(variant, managed.mode)
+    managed.keepAlive = settings.keepAlive
     const keepAlive = settings.keepAlive === undefined ? state.limits.keepAlive : forEver(settings.keepAlive)
-    dispatch({ type: 'settings', key, keepAlive, outdated: true, ...factsOf(variant, settings, provider) })
+    dispatch({ type: 'settings', key: managed.key, keepAlive, outdated: true, ...factsOf(variant, settings, provider) })
   }
 
-  async function trial({ model, settings, session, signal, onProgress }: TrialRequest): Promise<RunningTrial> {
-    signal.throwIfAborted()
-    const variant = catalog.get(model)
-    const mode = trialMode(variant)
-    engines.requireProvider(variant, mode)
-    const earlier = trials.get(variant.key)
-    if (earlier && earlier.session !== session) {
-      throw new CorralError(
-        'trial_running',
-        `Somebody else tries settings of "${variant.publicName}" now ("corral bench"). Wait until that has ended.`,
-        { param: 'model' }
-      )
-    }
-    const managed = managedOf(variant, mode)
-    const loaded = state.engines.get(managed.key)?.phase
-    const before = loaded && 'options' in loaded ? loaded.options : undefined
-    const own: Trial = { session, settings: { ...settings, keep_alive: -1 }, before: earlier ? earlier.before : before }
-    trials.set(variant.key, own)
-    const end = () => {
-      if (trials.get(variant.key) !== own) return
-      trials.delete(variant.key)
-      if (!state.closing) restore(managed, variant, own.before)
-    }
-    signal.addEventListener('abort', end)
-    outdate(managed, variant)
-    try {
-      const name = { ...variant.model, variant: variant.label }
-      const leased = await lease({ model: name, mode, options: {}, loadOnly: true, signal, onProgress })
-      leased.release()
-    } catch (error) {
-      // Others are not to meet settings that do not work.
-      own.settings = undefined
-      throw error
-    }
-    const phase = state.engines.get(managed.key)?.phase
-    return { variant, mode, loadTime: phase && 'loadTime' in phase ? phase.loadTime : 0 }
-  }
-
-  /** Leaves a model as it was before a trial. */
-  function restore(managed: EngineRecord, variant: Model, before: LoadOptions | undefined): void {
-    managed.keepAlive = settingsOf(variant).keepAlive
-    outdate(managed, variant)
-    if (!before) return
-    const { num_ctx, num_parallel, n_gpu_layers, cache_type_k, cache_type_v } = before
-    const options = { num_ctx, num_parallel, n_gpu_layers, cache_type_k, cache_type_v }
-    void loadAhead(variant, managed.mode, new AbortController().signal, options)
-  }
-
-  async function tunables(model: ModelName, given: TrialSettings): Promise<Tunable[]> {
-    const variant = catalog.get(model)
-    const mode = trialMode(variant)
-    const { load, engine } = readSettings(config, variant, given)
-    const options = cappedOptions(load, variant, boundsFor(config, variant, {}))
-    const spec = { alias: variant.publicName, mode, variant, options, settings: engine }
-    return (await engines.requireProvider(variant, mode).tunables?.(spec, given)) ?? []
+  /** What a variant is loaded with where requests say nothing else. */
+  function defaultsOf(variant: Model, { load }: EffectiveSettings): LoadOptions {
+    return cappedOptions(load, variant, boundsFor(config, variant, {}))
   }
 
   function factsOf(variant: Model, settings: EffectiveSettings, provider: EngineProvider): ModelFacts {
     return {
       name: variant.publicName,
-      defaults: cappedOptions(settings.load, variant, boundsFor(config, variant, {})),
+      defaults: defaultsOf(variant, settings),
       pinned: settings.pin,
       groups: settings.groups,
       elsewhere: provider.estimate === undefined,
@@ -756,9 +685,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     loadFailure: ({ key }) => failures.get(key),
     stats: () => ({ ...statsOf(state, Date.now()), requests: nextId - 1 }),
 
-    trial,
-
-    tunables,
+    trial: trials.trial,
+    tunables: trials.tunables,
 
     preload,
 
