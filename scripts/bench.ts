@@ -2,7 +2,7 @@
  * Measures corral beside its own engine and beside a bare pipe:
  *
  *     npm run bench -- [--quick] [--only short,streams,many,bodies,turns,open,warmth,keys,starts,memory]
- *                      [--against all|direct,pipe,corral,nginx,router,vllm-router,litellm,portkey]
+ *                      [--against all|direct,pipe,corral,front,nginx,router,vllm-router,litellm,portkey]
  *                      [--engine real|burst|paced] [--rounds N] [--json FILE]
  *
  * "direct" is the very llama-server that corral started, asked at its Unix socket: a second one could have other luck

@@ -43,10 +43,10 @@ export function direct({ socketPath, key }: EngineSocket): Contender {
 }
 
 /** A corral that runs already, and is ended by whoever started it. */
-export function corralItself(corral: Corral, headers: Record<string, string> = {}): Contender {
+export function corralItself(corral: Corral, headers: Record<string, string> = {}, name = 'corral'): Contender {
   const client = createClient({ origin: corral.url })
   return {
-    name: 'corral',
+    name,
     client,
     headers,
     pids: [corral.process.pid!],

@@ -1,4 +1,7 @@
-import { availableParallelism } from 'node:os'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { availableParallelism, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { frontConfig, untilStates } from '../../test/cluster/support.ts'
 import { type Corral, type CorralOptions, startCorral } from '../../test/support/corral.ts'
 
 export const MODEL = 'corral/tiny-chat'
@@ -37,5 +40,23 @@ export async function withCorral<T>(
   } finally {
     process.off('SIGTERM', end)
     for (const ending of endings) await ending()
+  }
+}
+
+/** Runs `use` with a front of a cluster whose only member is that corral. */
+export async function withFront<T>(corral: Corral, config: string, use: (front: Corral) => Promise<T>): Promise<T> {
+  const home = mkdtempSync(join(tmpdir(), 'corral-bench-'))
+  const members = [{ name: 'node', url: corral.url }]
+  try {
+    return await withCorral(
+      home,
+      async front => {
+        await untilStates(front, { node: 'up' })
+        return await use(front)
+      },
+      { config: frontConfig(members, `storage:\n  demo_model: false\n${config}`) }
+    )
+  } finally {
+    rmSync(home, { recursive: true, force: true })
   }
 }

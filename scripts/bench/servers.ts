@@ -1,7 +1,7 @@
 import type { Corral } from '../../test/support/corral.ts'
 import { type EngineKind, withEngineBuild } from './benched-engines.ts'
 import { type Contender, corralItself, direct, type EngineSocket, startPipe } from './benched-servers.ts'
-import { MODEL, withCorral } from './corral-server.ts'
+import { MODEL, withCorral, withFront } from './corral-server.ts'
 import { startOf } from './measuring.ts'
 import { PRODUCTS, startProduct } from './others.ts'
 
@@ -13,15 +13,15 @@ export interface Servers {
   contenders: Contender[]
 }
 
-const starts: Record<
-  string,
-  (engine: EngineSocket & { pid: number }, corral: Corral) => Contender | Promise<Contender>
-> = {
+type Start = (engine: EngineSocket & { pid: number }, corral: Corral, front?: Corral) => Contender | Promise<Contender>
+
+const starts: Record<string, Start> = {
   direct,
   pipe: startPipe,
   corral: (_, corral) => corralItself(corral),
+  front: (_, __, front) => corralItself(front!, {}, 'front'),
   ...Object.fromEntries(
-    Object.keys(PRODUCTS).map(name => [name, (engine: EngineSocket & { pid: number }) => startProduct(name, engine)])
+    Object.keys(PRODUCTS).map((name): [string, Start] => [name, engine => startProduct(name, engine)])
   )
 }
 export const CONTENDERS = Object.keys(starts)
@@ -37,29 +37,41 @@ export async function withServers<T>(
   use: (servers: Servers) => Promise<T>,
   leaveOut: (name: string, why: string) => void = () => {}
 ): Promise<T> {
+  const slots = `limits:\n  num_parallel: ${SLOTS[kind]}\n`
+  const config = `${slots}models:\n  ${MODEL}:\n    keep_alive: -1\n    options: { num_parallel: ${SLOTS[kind]}, num_ctx: 1024 }\n`
+  const load = async (server: Corral) => {
+    const { status, body } = await server.json('/v1/completions', { model: MODEL, prompt: 'I', max_tokens: 1 })
+    if (status !== 200) throw new Error(`The model was not loaded: ${JSON.stringify(body)}`)
+  }
+  const withContenders = async (corral: Corral, front?: Corral) => {
+    const pid = corral.enginePids()[0]!
+    const { args, env } = startOf(pid)
+    const engine = { socketPath: args[args.indexOf('--host') + 1]!, key: env.LLAMA_API_KEY!, pid }
+    const contenders: Contender[] = []
+    try {
+      for (const name of names) {
+        const missing = PRODUCTS[name]?.missing(kind)
+        if (missing !== undefined) leaveOut(name, missing)
+        else contenders.push(await starts[name]!(engine, corral, front))
+      }
+      return await use({ corral, contenders })
+    } finally {
+      for (const contender of contenders) await contender.close()
+    }
+  }
   return await withEngineBuild(kind, build =>
     withCorral(
       home,
       async corral => {
-        const options = { num_parallel: SLOTS[kind], num_ctx: 1024 }
-        const loaded = await corral.json('/api/load', { model: MODEL, options, keep_alive: -1 })
-        if (loaded.status !== 200) throw new Error(`The model was not loaded: ${JSON.stringify(loaded.body)}`)
-        const pid = corral.enginePids()[0]!
-        const { args, env } = startOf(pid)
-        const engine = { socketPath: args[args.indexOf('--host') + 1]!, key: env.LLAMA_API_KEY!, pid }
-        const contenders: Contender[] = []
-        try {
-          for (const name of names) {
-            const missing = PRODUCTS[name]?.missing(kind)
-            if (missing !== undefined) leaveOut(name, missing)
-            else contenders.push(await starts[name]!(engine, corral))
-          }
-          return await use({ corral, contenders })
-        } finally {
-          for (const contender of contenders) await contender.close()
-        }
+        await load(corral)
+        if (!names.includes('front')) return await withContenders(corral)
+        return await withFront(corral, slots, async front => {
+          // A second client, whose prompts the corral keeps apart: the engine is loaded anew.
+          await load(front)
+          return await withContenders(corral, front)
+        })
       },
-      { env: { CORRAL_LLAMA_CPP: build }, config: `limits:\n  num_parallel: ${SLOTS[kind]}` }
+      { env: { CORRAL_LLAMA_CPP: build }, config }
     )
   )
 }

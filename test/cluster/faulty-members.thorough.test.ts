@@ -90,6 +90,13 @@ t.test('what a member spoils, another one answers, and the member rests', async 
     { name: 'good', url: node.url }
   ])
   const member = async () => (await membersOf(front)).find(({ name }) => name === 'spoiled')
+  // What a member has in memory reaches the front a moment later.
+  const untilOnlySpoiledHasIt = () =>
+    until('the front knows who has the model in memory', async () =>
+      (await membersOf(front)).every(
+        ({ name, state, loaded }) => state === 'up' && loaded.length === (name === 'spoiled' ? 1 : 0)
+      )
+    )
   const ask = {
     bytes: async () => joined((await front.events('/v1/chat/completions', { ...chat, stream: true })).slice(0, -1)),
     lines: async () =>
@@ -103,11 +110,11 @@ t.test('what a member spoils, another one answers, and the member rests', async 
       // It alone has the model in memory, so that it is asked first.
       await node.json('/api/stop', { model: DEMO })
       await other.json('/api/load', { model: DEMO })
-      await until('the front knows', async () => (await member()).loaded.length === 1)
+      await untilOnlySpoiledHasIt()
       // An answer as it should be, so that its next rest is a short one.
       t.ok(await ask.once())
       await node.json('/api/stop', { model: DEMO })
-      await until('it is there', async () => (await member()).state === 'up')
+      await untilOnlySpoiledHasIt()
       state.fault = fault
       state.asked = 0
       const answer = await answerOf()
