@@ -2,7 +2,7 @@
  * Where corral's processor time goes under a load, once it is warm: a CPU profile, and a table of the functions that take
  * most themselves.
  *
- *     npm run bench:profile -- [--load short|streams|many|bodies|turns] [--way 'corral /v1'] [--top N]
+ *     npm run bench:profile -- [--load short|streams|many|bodies|turns] [--way 'corral /v1'|'corral /api'|front] [--top N]
  *
  * The profile is kept in .cache/profile; open it in https://www.speedscope.app, or in the developer tools of a browser.
  */
@@ -70,18 +70,19 @@ process.env.BENCH_PROFILE = file
 process.env.NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ''} --import=${hook}`
 try {
   console.log(`${titleOf(load)}, ${values.way} (${describeMachine()})`)
-  await withServers(home, kind, ['corral'], async ({ corral, contenders }) => {
+  await withServers(home, kind, [values.way === 'front' ? 'front' : 'corral'], async ({ contenders }) => {
     const ways = contenders.flatMap(contender => waysOf(contender, load))
     const way = ways.find(({ name }) => name === values.way)
     if (!way) throw new Error(`--way has no "${values.way}". There are: ${ways.map(({ name }) => name).join(', ')}.`)
     if (kind !== 'paced') await warmUp([way])
     await runRound(way, load)
-    corral.process.kill('SIGURG')
+    const profiled = way.contender.pids[0]!
+    process.kill(profiled, 'SIGURG')
     await until('the profile begins', () => readable(`${file}.started`))
     const began = performance.now()
     let answers = 0
     while (performance.now() - began < LEAST) answers += (await runRound(way, load)).answers
-    corral.process.kill('SIGURG')
+    process.kill(profiled, 'SIGURG')
     await until('the profile is written', () => readable(file))
     const times = selfTimes(JSON.parse(readFileSync(file, 'utf8')))
     const all = times.reduce((sum, [, time]) => sum + time, 0)
