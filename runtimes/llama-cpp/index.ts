@@ -97,9 +97,13 @@ export default definePlugin({
       services: { runtimes, workerHost: createWorkerHost({ runtimes, hardware, cache: paths.cache, log }) },
       async start() {
         await reapStrayEngines(runtimes.engineSettings.runDirectory, log)
-        // Requests that need it wait for it; the server listens meanwhile.
-        runtimes.build().catch(error => {
-          log.debug({ reason: messageOf(error) }, 'No llama.cpp build yet; the next request for one searches again.')
+      },
+      // Requests that need it wait for it. The search keeps a processor busy for a while: the server listens before.
+      hooks: async app => {
+        app.addHook('onListen', async () => {
+          runtimes.build().catch(error => {
+            log.debug({ reason: messageOf(error) }, 'No llama.cpp build yet; the next request for one searches again.')
+          })
         })
       },
       stop: () => runtimes.stop()

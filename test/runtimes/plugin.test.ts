@@ -1,6 +1,7 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import Fastify from 'fastify'
 import { pino } from 'pino'
 import t from 'tap'
 import { Value } from 'typebox/value'
@@ -37,8 +38,12 @@ t.test('the plugin looks for a build without holding up the start', async t => {
   const offer = await runtimes.setup(contextWith(paths, looked), options)
   const service = offer.services!.runtimes!
   t.equal(service.report().state, 'idle')
+  const app = Fastify()
+  t.teardown(() => app.close())
+  await offer.hooks!(app, {})
   await offer.start!()
-  t.equal(service.report().state, 'searching', 'started, and still looking')
+  await app.listen({ port: 0 })
+  t.equal(service.report().state, 'searching', 'the server listens, and it is still looking')
   look()
   while (service.report().state === 'searching') await sleep(10)
   t.match(service.report(), {
