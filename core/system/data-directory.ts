@@ -74,7 +74,7 @@ export async function claimDataDirectory(
       claimed.push(file)
     }
     before = (await readFile(versionFile, 'utf8').catch(() => '')).trim() || undefined
-    await writeDurably(versionFile, `${server.version}\n`)
+    if (before !== server.version) await writeDurably(versionFile, `${server.version}\n`)
   } catch (error) {
     await Promise.all(claimed.map(file => releaseFile(file, self)))
     throw error
