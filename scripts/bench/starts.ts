@@ -139,22 +139,26 @@ export async function measureManyModels(home: string, count: number, turns: numb
   let size = 0
   let memory = 0
   for (let turn = 0; turn < turns; turn++) {
-    await withCorral(home, async (corral, startedIn) => {
-      listening.push(startedIn)
-      const client = createClient({ origin: corral.url })
-      for (let request = 0; request < 20; request++) {
-        for (const [path, all] of Object.entries(times)) {
-          const { total, text } = await client.send({ method: 'GET', path, headers: {}, stream: false })
-          all.push(total)
-          if (path !== '/api/tags') continue
-          size = Buffer.byteLength(text)
-          const listed = JSON.parse(text).models.length
-          if (listed !== count) throw new Error(`${path} lists ${listed} models instead of ${count}`)
+    await withCorral(
+      home,
+      async (corral, startedIn) => {
+        listening.push(startedIn)
+        const client = createClient({ origin: corral.url })
+        for (let request = 0; request < 20; request++) {
+          for (const [path, all] of Object.entries(times)) {
+            const { total, text } = await client.send({ method: 'GET', path, headers: {}, stream: false })
+            all.push(total)
+            if (path !== '/api/tags') continue
+            size = Buffer.byteLength(text)
+            const listed = JSON.parse(text).models.length
+            if (listed !== count) throw new Error(`${path} lists ${listed} models instead of ${count}`)
+          }
         }
-      }
-      memory = residentMemory(corral.process.pid!)
-      await client.close()
-    })
+        memory = residentMemory(corral.process.pid!)
+        await client.close()
+      },
+      { program: COMMAND }
+    )
   }
   rmSync(join(home, 'models'), { recursive: true, force: true })
   const lists = Object.entries(times).map(
