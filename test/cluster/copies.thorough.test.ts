@@ -8,6 +8,8 @@ import { filesBelow, MIB, NO_SETTINGS, pulls, sha256, storedDigests, TINY_CHAT }
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
+import { makeCertificate, whyNoCertificates } from '../support/make-certificate.ts'
+import { noSmallDisk, smallDisk } from '../support/small-disk.ts'
 import { membersOf, startFront, untilStates } from './support.ts'
 
 // Copies between members, with everything that may come in between.
@@ -41,12 +43,12 @@ async function freePort(): Promise<number> {
 }
 
 /** A front whose members with the model take no requests, so that the one that lacks it has to copy it. */
-async function setting(t: Test, holders: Corral[], lacking: Corral) {
+async function setting(t: Test, holders: Corral[], lacking: Corral, cluster = '') {
   const members = [
     ...holders.map(({ url }, index) => ({ name: `holder-${index + 1}`, url })),
     { name: 'lacking', url: lacking.url }
   ]
-  const front = await startFront(t, members)
+  const front = await startFront(t, members, { cluster })
   await untilStates(front, Object.fromEntries(members.map(({ name }) => [name, 'up'])))
   for (const { name } of members.slice(0, -1)) await front.json('/api/cluster/drain', { member: name }, { local: true })
   return front
@@ -165,6 +167,50 @@ t.test('a member that is killed while it copies goes on when it is back', async 
   t.same(storedAt(back), [])
   t.equal(contentOf(await ask(front)), CAPITAL_ANSWER)
   t.same(await digestsAt(back), [DIGEST])
+})
+
+t.test('a copy that finds the disk full says so, and is made once there is room', { skip: noSmallDisk() }, async t => {
+  const disk = smallDisk(t, '2m')
+  const holder = await startCorral(t)
+  const lacking = await startCorral(t, { config: WITHOUT, env: { CORRAL_MODELS: disk.folder } })
+  const front = await setting(t, [holder], lacking)
+  const { status, body } = await ask(front)
+  t.match({ status, ...body.error }, { status: 507, code: 'insufficient_storage', message: /free|space|room/i })
+  t.same(await storedDigests(disk.folder, '.gguf'), [])
+  disk.resize('64m')
+  t.equal(contentOf(await ask(front)), CAPITAL_ANSWER)
+  t.same(await storedDigests(disk.folder, '.gguf'), [DIGEST])
+})
+
+t.test('copies over HTTPS: only from members whose certificate is trusted', async t => {
+  const missing = whyNoCertificates()
+  if (missing) return t.comment(`skipped: ${missing}`)
+  const folder = t.testdir()
+  const { cert, key } = makeCertificate(30)
+  const file = (name: string, text: string) => {
+    writeFileSync(join(folder, name), text)
+    return join(folder, name)
+  }
+  const authority = file('cert.pem', cert)
+  const tls = `tls: { certificate: ${authority}, key: ${file('key.pem', key)} }\n`
+  const trusting = `cluster:\n  ca: ${authority}\n`
+  const holder = await startCorral(t, { config: tls, ca: cert })
+  t.match(holder.url, /^https:/)
+  const copied = async (config: string) => {
+    const lacking = await startCorral(t, { config: `${tls}${WITHOUT}${config}`, ca: cert })
+    const front = await setting(t, [holder], lacking, `  ca: ${authority}\n`)
+    return { lacking, answer: await ask(front) }
+  }
+  const { lacking, answer } = await copied(trusting)
+  t.equal(contentOf(answer), CAPITAL_ANSWER)
+  t.same(await digestsAt(lacking), [DIGEST])
+  const refused = await copied('')
+  t.match(refused.answer, {
+    status: 502,
+    body: { error: { code: 'copy_failed', message: /its log says why/ } }
+  })
+  t.match(refused.lacking.log(), /certificate is not trusted here.*cluster\.ca/)
+  t.same(storedAt(refused.lacking), [])
 })
 
 t.test('what a holder sends that is not what it says is refused', async t => {

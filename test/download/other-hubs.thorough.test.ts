@@ -1,11 +1,10 @@
-import { execFileSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER, until } from '../support/corral.ts'
 import type { EmulatedFile } from '../support/hub-emulator/contents.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
+import { noSmallDisk, smallDisk } from '../support/small-disk.ts'
 import {
   answer,
   contractFaults,
@@ -182,31 +181,8 @@ t.test('a SafeTensors repository', async t => {
   t.same(await listed(corral), ['test/tiny-st'])
 })
 
-const mount = (folder: string) =>
-  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=96m', 'tmpfs', folder], { stdio: 'pipe' })
-const unmount = (folder: string) => execFileSync('umount', ['-l', folder], { stdio: 'pipe' })
-
-/** Why no small file system can be made here; false where it can. */
-function noSmallDisk(): string | false {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  try {
-    mount(folder)
-    unmount(folder)
-    return false
-  } catch (error) {
-    return `no small file system can be mounted here: ${(error as Error).message.trim()}`
-  } finally {
-    rmSync(folder, { recursive: true, force: true })
-  }
-}
-
 t.test('a full disk', { skip: noSmallDisk() }, async t => {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  mount(folder)
-  t.teardown(() => {
-    unmount(folder)
-    rmSync(folder, { recursive: true, force: true })
-  })
+  const { folder } = smallDisk(t, '96m')
   const hub = await startHubEmulator(t, {
     repositories: {
       'test/large-GGUF': { files: { 'large-Q8_0.gguf': largeGguf(128 * MIB) } },

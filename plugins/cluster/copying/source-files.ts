@@ -128,7 +128,7 @@ export class SourceFiles {
       signal.throwIfAborted()
       // What exactly is wrong at an address is for those who run this server, not for whoever names an address.
       this.#log.warn({ source: name, url, reason: connectionFault(error) }, 'a model cannot be copied from a server')
-      throw failed('The model', source, 'it cannot be asked for it from here')
+      throw failed('The model', source, 'the member that lacks it cannot get it from there, and its log says why')
     } finally {
       await redeeming.close()
     }

@@ -1,0 +1,45 @@
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+
+/*
+ * A file system of a chosen size, for what happens on a full disk: in memory, where this user may mount one.
+ */
+
+const run = (command: string, ...args: string[]) => execFileSync(command, args, { stdio: 'pipe' })
+const unmount = (folder: string) => run('umount', '-l', folder)
+
+function mount(size: string): string {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  try {
+    run('mount', '-t', 'tmpfs', '-o', `size=${size}`, 'tmpfs', folder)
+    return folder
+  } catch (error) {
+    rmSync(folder, { recursive: true, force: true })
+    throw error
+  }
+}
+
+/** Why no small file system can be made here; false where it can. */
+export function noSmallDisk(): string | false {
+  try {
+    const folder = mount('1m')
+    unmount(folder)
+    rmSync(folder, { recursive: true, force: true })
+    return false
+  } catch (error) {
+    return `no small file system can be mounted here: ${(error as Error).message.trim()}`
+  }
+}
+
+/** A folder with room for so much, such as `96m`, until the test ends; `resize` gives it another size. */
+export function smallDisk(t: Pick<Test, 'teardown'>, size: string) {
+  const folder = mount(size)
+  t.teardown(() => {
+    unmount(folder)
+    rmSync(folder, { recursive: true, force: true })
+  })
+  return { folder, resize: (size: string) => void run('mount', '-o', `remount,size=${size}`, folder) }
+}
