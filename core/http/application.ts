@@ -1,4 +1,5 @@
 import AjvCompiler from '@fastify/ajv-compiler'
+import sensible from '@fastify/sensible'
 import type { AnyValidateFunction } from 'ajv/dist/core.js'
 import Fastify, {
   type FastifyBaseLogger,
@@ -116,6 +117,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
   acceptAnyBodyAsJson(app, () => config.limits.body_depth)
+  await app.register(sensible)
   recordRequests(app)
   const drain = new Drain()
   app.decorate('drain', drain)

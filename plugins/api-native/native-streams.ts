@@ -9,7 +9,6 @@ import { clientSignal } from '../../core/http/client-gone.ts'
 import { workFailureEvent } from '../../core/http/native-error.ts'
 import { endWithFailure, openReplyStream } from '../../core/http/reply-stream.ts'
 import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../core/http/response-schemas.ts'
-import { varyBy } from '../../core/http/vary.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { failureOf, nameOf } from './records.ts'
 
@@ -68,7 +67,7 @@ export class NativeStreams implements EventStreams {
   ): Channel {
     const framing = this.framingOf(request)
     const { contentType, event } = FRAMES[framing]
-    varyBy(reply, 'Accept')
+    reply.vary('Accept')
     return {
       contentType,
       heartbeatInterval: this.heartbeatInterval,

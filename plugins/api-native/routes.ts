@@ -5,7 +5,6 @@ import { bodyObject } from '../../core/http/json-body.ts'
 import { Loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../core/http/stream-routes.ts'
-import { varyBy } from '../../core/http/vary.ts'
 import { type PluginReport, PluginReportSchema } from '../../core/plugins/plugin-report.ts'
 import { version } from '../../core/system/package-info.ts'
 import { answerRoutes } from './answer.ts'
@@ -80,7 +79,7 @@ const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
 export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
   return async app => {
     app.get('/', root, async (request, reply) => {
-      varyBy(reply, 'Accept')
+      reply.vary('Accept')
       // Browsers name HTML in what they accept.
       if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
         return reply.type('text/plain; charset=utf-8').send(LINE)

@@ -3,7 +3,6 @@ import { CorralError } from '../../core/errors.ts'
 import { innerCaller } from '../../core/http/inner-request.ts'
 import { RATE_LIMIT_HEADERS } from '../../core/http/rate-limit-headers.ts'
 import { requireRole } from '../../core/http/roles.ts'
-import { varyBy } from '../../core/http/vary.ts'
 import type { Found } from './find-caller.ts'
 import { hostAllowed, type OriginPattern, originAllowed, quoted, requireSameOrigin } from './host-and-origin.ts'
 
@@ -95,7 +94,7 @@ function answerOptions(app: FastifyInstance, { url }: FastifyRequest, reply: Fas
 }
 
 function answerPreflight({ headers }: FastifyRequest, reply: FastifyReply): FastifyReply {
-  varyBy(reply, 'Access-Control-Request-Headers')
+  reply.vary('Access-Control-Request-Headers')
   const wanted = headers['access-control-request-headers']
   if (wanted !== undefined) reply.header('access-control-allow-headers', wanted)
   // A public page that calls a private address asks for this (Private Network Access).

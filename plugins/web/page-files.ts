@@ -4,7 +4,6 @@ import { promisify } from 'node:util'
 import { brotliCompressSync, gunzip, gzipSync } from 'node:zlib'
 import type { FastifyReply } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
-import { varyBy } from '../../core/http/vary.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 
 /** What the page may do: run and show what comes from this server, and turn no text into code or HTML. */
@@ -96,7 +95,7 @@ function encodingFor(reply: FastifyReply): (typeof ENCODINGS)[number] | undefine
   const accepted = String(reply.request.headers['accept-encoding'] ?? '')
   // A client that rules one out with `q=0` gets what is not compressed.
   const encoding = accepted.includes('q=0') ? undefined : ENCODINGS.find(({ name }) => accepted.includes(name))
-  varyBy(reply, 'Accept-Encoding')
+  reply.vary('Accept-Encoding')
   if (encoding) reply.header('content-encoding', encoding.name)
   return encoding
 }
