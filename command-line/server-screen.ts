@@ -15,16 +15,19 @@ const REFRESH_MS = 200
  */
 export class ServerScreen {
   readonly #stream = process.stdout
+  readonly #format: (record: LogRecord) => string
   #step: { text: string; what: string; since: number } | undefined
   #drawn = 0
   #timer: NodeJS.Timeout | undefined
   #works = () => true
 
-  constructor() {
+  /** @param format lays a line of the log out */
+  constructor(format: (record: LogRecord) => string) {
+    this.#format = format
     process.once('exit', () => this.#end())
   }
 
-  readonly show = (line: string, record: LogRecord): void => {
+  readonly show = (record: LogRecord): void => {
     if (record.part === 'runtimes' && record.level <= INFO) {
       if (typeof record.phase === 'string') {
         this.#begin(record)
@@ -34,7 +37,7 @@ export class ServerScreen {
       if ('outcome' in record) return
     }
     if (record.part === 'runtimes') this.#end()
-    this.print(wrapLines(line, outputWidth(this.#stream), 2))
+    this.print(wrapLines(this.#format(record), outputWidth(this.#stream), 2))
   }
 
   /** Writes lines above the one that is drawn. */

@@ -52,7 +52,10 @@ async function serve(context: CommandContext): Promise<never> {
     import('close-with-grace'),
     import('../../core/config/config-error.ts')
   ])
-  const screen = process.stdout.isTTY ? new ServerScreen() : undefined
+  // What lays lines out for people is loaded for people only.
+  const screen = process.stdout.isTTY
+    ? new ServerScreen((await import('../../core/system/readable-log.ts')).lineFormat())
+    : undefined
   const logs = new LogLevels(
     createLogger(config.core.log_level, screen && { show: screen.show }),
     config.core.log_levels
