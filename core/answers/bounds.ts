@@ -18,13 +18,21 @@ export interface Asked<Body extends EngineFields = EngineFields> {
   lease: Pick<LeaseRequest, 'mode' | 'options' | 'keepAlive' | 'slots'>
 }
 
+/** What held for a key last, by its own bounds: mostly it asks for the same model again. */
+const latest = new WeakMap<Partial<RequestBounds>, { ofModel: RequestBounds; all: RequestBounds }>()
+
 /**
  * What bounds a caller's requests for a model: where its key says something that holds, else what the model's section
  * says, else what `limits` says. So a key may allow more than a model does: an admin wrote both.
  */
 export function boundsFor(config: CoreConfig, variant: Model, { bounds }: Pick<Caller, 'bounds'>): RequestBounds {
   const ofModel = settingsFor(config, variant).bounds
-  return bounds ? { ...ofModel, ...bounds } : ofModel
+  if (!bounds) return ofModel
+  const found = latest.get(bounds)
+  if (found?.ofModel === ofModel) return found.all
+  const all = merged(ofModel, bounds)
+  latest.set(bounds, { ofModel, all })
+  return all
 }
 
 /**

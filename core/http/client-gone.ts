@@ -15,6 +15,23 @@ export function isGone(error: unknown, { raw }: FastifyRequest): boolean {
   return error instanceof ClientGone || (error !== null && error === raw.errored)
 }
 
+/** Those who listen to a signal of many requests, such as that of a key. */
+const listeners = new WeakMap<AbortSignal, Set<() => void>>()
+
+/**
+ * Has one listener of a signal tell all of them, since a signal looks through all that it has for each further one.
+ * @returns forgets this one
+ */
+function onAborted(signal: AbortSignal, listener: () => void): () => void {
+  const all = listeners.get(signal) ?? new Set()
+  if (!listeners.has(signal)) {
+    listeners.set(signal, all)
+    signal.addEventListener('abort', () => all.forEach(tell => void tell()), { once: true })
+  }
+  all.add(listener)
+  return () => void all.delete(listener)
+}
+
 /**
  * Aborted when the client's connection closes before the reply is complete, when it reads nothing of it for too long, and
  * when its key is revoked. `request.raw`
@@ -26,13 +43,13 @@ export function clientSignal(reply: FastifyReply): AbortSignal {
   const { revoked } = reply.request.caller
   const refuse = () => controller.abort(revoked!.reason)
   if (revoked?.aborted) refuse()
-  revoked?.addEventListener('abort', refuse)
+  const forgetKey = revoked && onAborted(revoked, refuse)
   probeHalfClosed(reply, () => {
     if (!reply.raw.headersSent) reply.raw.writeProcessing()
   })
   const forget = onReaderStall(reply.raw.socket, error => controller.abort(error))
   reply.raw.once('close', () => {
-    revoked?.removeEventListener('abort', refuse)
+    forgetKey?.()
     forget()
     if (!reply.raw.writableFinished) controller.abort(new ClientGone())
   })

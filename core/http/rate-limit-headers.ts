@@ -15,28 +15,44 @@ export interface BudgetState {
   readonly reset: number
 }
 
-const NAMES = ['limit', 'remaining', 'reset'] as const
-type Name = (typeof NAMES)[number]
-/** Each header has the most pressing of the budgets that count these. */
-const OPENAI: Record<string, readonly BudgetKind[]> = {
-  requests: ['requests'],
-  tokens: ['tokens', 'tokens_in', 'tokens_out']
+/** The headers of one kind of counts. They have the most pressing of the budgets that count these. */
+interface Headers {
+  readonly counted: readonly BudgetKind[]
+  readonly limit: string
+  readonly remaining: string
+  readonly reset: string
 }
-const ANTHROPIC: Record<string, readonly BudgetKind[]> = {
-  requests: ['requests'],
-  tokens: OPENAI.tokens!,
-  'input-tokens': ['tokens', 'tokens_in'],
-  'output-tokens': ['tokens', 'tokens_out']
+
+const ofTokens: readonly BudgetKind[] = ['tokens', 'tokens_in', 'tokens_out']
+const DIALECTS = {
+  openai: Object.entries({ requests: ['requests'], tokens: ofTokens } as const).map(
+    ([what, counted]): Headers => ({
+      counted,
+      limit: `x-ratelimit-limit-${what}`,
+      remaining: `x-ratelimit-remaining-${what}`,
+      reset: `x-ratelimit-reset-${what}`
+    })
+  ),
+  anthropic: Object.entries({
+    requests: ['requests'],
+    tokens: ofTokens,
+    'input-tokens': ['tokens', 'tokens_in'],
+    'output-tokens': ['tokens', 'tokens_out']
+  } as const).map(
+    ([what, counted]): Headers => ({
+      counted,
+      limit: `anthropic-ratelimit-${what}-limit`,
+      remaining: `anthropic-ratelimit-${what}-remaining`,
+      reset: `anthropic-ratelimit-${what}-reset`
+    })
+  )
 }
-const openaiName = (what: string, name: Name) => `x-ratelimit-${name}-${what}`
-const anthropicName = (what: string, name: Name) => `anthropic-ratelimit-${what}-${name}`
 
 /** All headers that `rateLimitHeaders` may set. */
 export const RATE_LIMIT_HEADERS: readonly string[] = [
   'ratelimit',
   'ratelimit-policy',
-  ...Object.keys(OPENAI).flatMap(what => NAMES.map(name => openaiName(what, name))),
-  ...Object.keys(ANTHROPIC).flatMap(what => NAMES.map(name => anthropicName(what, name)))
+  ...Object.values(DIALECTS).flatMap(kinds => kinds.flatMap(({ limit, remaining, reset }) => [limit, remaining, reset]))
 ]
 
 /**
@@ -49,19 +65,21 @@ export function rateLimitHeaders(
   dialect: 'openai' | 'anthropic',
   now: number
 ): Record<string, string> {
-  const headers: Record<string, string> = {
-    'ratelimit-policy': states
-      .map(state => `"${policyOf(state)}";q=${state.limit};w=${state.window}${unitOf(state)}`)
-      .join(', '),
-    ratelimit: states.map(state => `"${policyOf(state)}";r=${remaining(state)};t=${seconds(state)}`).join(', ')
+  let policies = ''
+  let left = ''
+  for (const state of states) {
+    const separator = left === '' ? '' : ', '
+    const policy = policyOf(state)
+    policies += `${separator}"${policy}";q=${state.limit};w=${state.window}${unitOf(state)}`
+    left += `${separator}"${policy}";r=${remaining(state)};t=${seconds(state)}`
   }
-  const [kinds, nameOf] = dialect === 'openai' ? [OPENAI, openaiName] : ([ANTHROPIC, anthropicName] as const)
-  for (const [what, counted] of Object.entries(kinds)) {
-    const pressing = mostPressing(states, counted)
+  const headers: Record<string, string> = { 'ratelimit-policy': policies, ratelimit: left }
+  for (const names of DIALECTS[dialect]) {
+    const pressing = mostPressing(states, names.counted)
     if (!pressing) continue
-    headers[nameOf(what, 'limit')] = `${pressing.limit}`
-    headers[nameOf(what, 'remaining')] = `${remaining(pressing)}`
-    headers[nameOf(what, 'reset')] = dialect === 'openai' ? goDuration(seconds(pressing)) : moment(now + pressing.reset)
+    headers[names.limit] = `${pressing.limit}`
+    headers[names.remaining] = `${remaining(pressing)}`
+    headers[names.reset] = dialect === 'openai' ? goDuration(seconds(pressing)) : moment(now + pressing.reset)
   }
   return headers
 }

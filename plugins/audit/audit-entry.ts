@@ -72,26 +72,27 @@ export function entryOf(request: FastifyRequest, now: Date): AuditEntry {
   const { id, method, caller, record, routeOptions } = request
   const { use, status, failure, began, ended, waitBegan, leased, tokens } = record
   const code = failure?.code ?? (status === CLIENT_LEFT ? 'client_left' : undefined)
-  const target = use ? undefined : targetOf(request)
+  // What is undefined is not written.
   return {
     time: now.toISOString(),
     requestId: id,
-    ...(record.trace && { traceId: record.trace.traceId }),
-    ...(caller.name !== undefined && { key: caller.name }),
-    ...(caller.session && { session: caller.session.id }),
+    traceId: record.trace?.traceId,
+    key: caller.name,
+    session: caller.session?.id,
     // Of a caller who is not known, it would only say what others may without a key.
-    ...(status !== 401 && { role: caller.role }),
+    role: status === 401 ? undefined : caller.role,
     address: caller.address,
-    ...(use
-      ? { surface: use.surface, operation: use.operation }
-      : { operation: routeOptions.schema?.operationId, method, route: routeOptions.url }),
-    ...(use && { model: use.model }),
-    ...(target !== undefined && { target }),
+    surface: use?.surface,
+    operation: use ? use.operation : routeOptions.schema?.operationId,
+    method: use ? undefined : method,
+    route: use ? undefined : routeOptions.url,
+    model: use?.model,
+    target: use ? undefined : targetOf(request),
     status,
-    ...(code !== undefined && { code }),
+    code,
     ms: Math.round(ended - began),
-    ...(waitBegan !== undefined && { wait: Math.round((leased ?? ended) - waitBegan) }),
-    ...(leased !== undefined && { tokens: { in: tokens.prompt, cached: tokens.cached, out: tokens.completion } })
+    wait: waitBegan === undefined ? undefined : Math.round((leased ?? ended) - waitBegan),
+    tokens: leased === undefined ? undefined : { in: tokens.prompt, cached: tokens.cached, out: tokens.completion }
   }
 }
 

@@ -4,6 +4,7 @@ import proxyAddress from '@fastify/proxy-addr'
 import type { FastifyBaseLogger, FastifyRequest } from 'fastify'
 import { type Caller, keylessCaller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
+import { merged } from '../../core/system/merged.ts'
 import { FailedAttempts } from './failed-attempts.ts'
 import { isLoopbackHost } from './host-and-origin.ts'
 import type { KeyStore, KnownCredential } from './key-store.ts'
@@ -71,7 +72,8 @@ export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxi
 
   /** The first of the keys that were sent that is right. */
   function rightKey(sent: readonly string[], address: string): Pending<KnownCredential | undefined> {
-    for (const [at, text] of sent.entries()) {
+    for (let at = 0; at < sent.length; at++) {
+      const text = sent[at]!
       const found = sessions.find(text) ?? keys.find(text)
       if (found instanceof Promise) {
         return found.then(key => (mayUse(key, address) ? key : rightKey(sent.slice(at + 1), address)))
@@ -115,7 +117,7 @@ export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxi
     sent: readonly string[],
     { raw, peer, address, isProxied }: { raw: IncomingMessage; peer: string; address: string; isProxied: boolean }
   ): Found {
-    if (key) return { caller: { ...key.caller, turn: key.caller.owner, address }, key }
+    if (key) return { caller: callerAt(key, address), key }
     // Whoever had one is told that it ended, rather than taken for somebody else.
     if (sent.some(isSessionText)) throw refuse(address, sent[0]!, endedSession())
     // Behind a proxy nobody counts as this machine, whatever address is forwarded: clients can write that header too.
@@ -131,6 +133,17 @@ export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxi
       `Without an API key only programs on the server's own machine may use it${isProxied ? ', not those behind a proxy' : ''}. Ask its admin for a key (corral key create <name>). ${HOW_TO_SEND}`
     )
   }
+}
+
+/** What callers are, by their keys and sessions, at the address that these were used from last: mostly it is the same. */
+const latest = new WeakMap<KnownCredential['caller'], Caller>()
+
+function callerAt({ caller }: KnownCredential, address: string): Caller {
+  const known = latest.get(caller)
+  if (known?.address === address) return known
+  const now = merged(caller, { turn: caller.owner, address })
+  latest.set(caller, now)
+  return now
 }
 
 function wrongKey(): CorralError {

@@ -12,6 +12,8 @@ export interface Budget {
   readonly owner: string
   /** The model that it is for; all together where absent. */
   readonly model?: string | undefined
+  /** Where it is counted, without the day. */
+  readonly place: string
 }
 
 export const MINUTE = 60
@@ -36,11 +38,32 @@ export function budgetsFor(
   const found: Budget[] = []
   for (const { name, kind, window } of ALL) {
     const limit = own?.[name] ?? general[name] ?? 0
-    if (limit > 0) found.push({ name, kind, window, limit, owner })
+    if (limit > 0) found.push({ name, kind, window, limit, owner, place: `${owner} * ${kind}` })
     const limitOfModel = ofModel[name] ?? 0
-    if (limitOfModel > 0) found.push({ name, kind, window, limit: limitOfModel, owner, model })
+    if (limitOfModel > 0) {
+      found.push({ name, kind, window, limit: limitOfModel, owner, model, place: `${owner} ${model} ${kind}` })
+    }
   }
   return found
+}
+
+/** Most owners and models whose budgets are remembered. */
+const MOST_REMEMBERED = 1000
+
+/** As `budgetsFor`, which is asked only where something has changed: clients ask for the same model again and again. */
+export function rememberedBudgets(): (...args: Parameters<typeof budgetsFor>) => readonly Budget[] {
+  type Found = { own: Budgets | undefined; general: Budgets; ofModel: Budgets; budgets: readonly Budget[] }
+  const known = new Map<string, Found>()
+  return (caller, model, general, ofModel) => {
+    const place = `${caller.owner} ${model}`
+    const found = known.get(place)
+    const isSame = found?.own === caller.budgets && found?.general === general && found.ofModel === ofModel
+    if (isSame) return found.budgets
+    const budgets = budgetsFor(caller, model, general, ofModel)
+    if (known.size >= MOST_REMEMBERED) known.clear()
+    known.set(place, { own: caller.budgets, general, ofModel, budgets })
+    return budgets
+  }
 }
 
 /**
@@ -49,9 +72,13 @@ export function budgetsFor(
  * @param reads whether the request has models read or write
  */
 export function exhausted(states: readonly BudgetState[], reads: boolean): BudgetState | undefined {
-  return states
-    .filter(({ kind, used, limit }) => (kind === 'requests' ? used > limit : reads && used >= limit))
-    .sort((a, b) => b.reset - a.reset)[0]
+  let longest: BudgetState | undefined
+  for (const state of states) {
+    const { kind, used, limit, reset } = state
+    const isUsedUp = kind === 'requests' ? used > limit : reads && used >= limit
+    if (isUsedUp && (!longest || reset > longest.reset)) longest = state
+  }
+  return longest
 }
 
 const TAKES: Record<BudgetKind, (limit: number) => string> = {

@@ -15,9 +15,6 @@ export interface Counters {
   close(): Promise<void>
 }
 
-/** Where something is counted, without the day. */
-export const placeOf = ({ owner, model, kind }: Budget) => `${owner} ${model ?? '*'} ${kind}`
-
 const MINUTE_MS = MINUTE * 1000
 
 /** Counts of this server, which are there at once. */
@@ -52,7 +49,7 @@ export function localCounters(books: UsageBooks): LocalCounters {
         return { used: usedOf(books.today(budget.owner, budget.model), budget), reset: books.untilTomorrow() }
       }
       const now = Date.now()
-      const place = placeOf(budget)
+      const { place } = budget
       let minute = minuteOf(place, now)
       if (!minute) {
         if (amount === 0) return { used: 0, reset: MINUTE_MS }
@@ -69,5 +66,7 @@ export function localCounters(books: UsageBooks): LocalCounters {
 }
 
 function usedOf({ requests, tokens_in, tokens_out }: Readonly<Taken>, { kind }: Budget): number {
-  return { requests, tokens_in, tokens_out, tokens: tokens_in + tokens_out }[kind]
+  if (kind === 'tokens') return tokens_in + tokens_out
+  if (kind === 'requests') return requests
+  return kind === 'tokens_in' ? tokens_in : tokens_out
 }

@@ -3,7 +3,7 @@ import { RateLimiterRedis } from 'rate-limiter-flexible'
 import { messageOf } from '../../core/errors.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { type Budget, DAY, MINUTE } from './budgets.ts'
-import { type Count, type Counters, type LocalCounters, placeOf } from './local-counters.ts'
+import type { Count, Counters, LocalCounters } from './local-counters.ts'
 import { dateOf } from './usage-books.ts'
 
 /** How long Redis may take for an answer (milliseconds): requests wait for it. */
@@ -52,8 +52,7 @@ export async function sharedCounters(
   let looking: NodeJS.Timeout | undefined
   let lastFault = ''
 
-  const keyOf = (budget: Budget) =>
-    budget.window === DAY ? `${placeOf(budget)} ${dateOf(Date.now())}` : placeOf(budget)
+  const keyOf = ({ place, window }: Budget) => (window === DAY ? `${place} ${dateOf(Date.now())}` : place)
 
   async function count(key: string, budget: Budget, amount: number): Promise<Count> {
     const customDuration = budget.window === DAY ? DAY + SPARE : MINUTE

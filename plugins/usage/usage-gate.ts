@@ -5,7 +5,7 @@ import type { Usage } from '../../core/contracts/built-in-services.ts'
 import type { BudgetKind, Caller } from '../../core/contracts/callers.ts'
 import type { HookedRequest, PluginHooks } from '../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../core/http/rate-limit-headers.ts'
-import { type Budget, budgetsFor, exhausted, rateLimited } from './budgets.ts'
+import { type Budget, budgetsFor, exhausted, rateLimited, rememberedBudgets } from './budgets.ts'
 import type { Count, Counters } from './local-counters.ts'
 import { type Account, type Taken, taken, type UsageBooks } from './usage-books.ts'
 
@@ -47,6 +47,7 @@ export class UsageGate implements Usage {
   readonly #config: () => CoreConfig
   readonly #books: UsageBooks
   readonly #counters: Counters
+  readonly #budgetsFor = rememberedBudgets()
   /** Requests with budgets that have an engine, or had one a moment ago. */
   readonly #answering = new Set<FastifyRequest>()
   /** Charges that are on their way to a counter elsewhere. */
@@ -64,7 +65,7 @@ export class UsageGate implements Usage {
       const { model, variant } = record.use!
       const config = this.#config()
       this.#books.add(accountOf(caller), model, ONE_REQUEST)
-      const budgets = budgetsFor(caller, model, config.limits, settingsFor(config, variant).budgets)
+      const budgets = this.#budgetsFor(caller, model, config.limits, settingsFor(config, variant).budgets)
       return budgets.length === 0 ? undefined : this.#admit(hooked, budgets)
     },
     leased: hooked => {
@@ -88,20 +89,22 @@ export class UsageGate implements Usage {
     const { use, tokens } = record
     if (!use) return
     const charged = admission?.charged ?? NOTHING
-    const more = taken({
+    const more: Taken = {
+      requests: 0,
       tokens_in: Math.max(0, tokens.prompt - charged.tokens_in),
       tokens_cached: Math.max(0, tokens.cached - charged.tokens_cached),
       tokens_out: Math.max(0, tokens.completion - charged.tokens_out)
-    })
+    }
     const { tokens_in, tokens_out } = more
     if (tokens_in === 0 && tokens_out === 0) return
     this.#books.add(accountOf(request.caller), use.model, more)
     if (!admission) return
-    admission.charged = taken({
+    admission.charged = {
+      requests: 0,
       tokens_in: charged.tokens_in + tokens_in,
       tokens_cached: charged.tokens_cached + more.tokens_cached,
       tokens_out: charged.tokens_out + tokens_out
-    })
+    }
     const amounts: Record<BudgetKind, number> = { requests: 0, tokens: tokens_in + tokens_out, tokens_in, tokens_out }
     for (const budget of admission.budgets) {
       if (amounts[budget.kind] === 0) continue

@@ -572,20 +572,23 @@ function inSlot(
       body?.cancel()
     }
     const read = async () => {
-      body = await open()
-      if (signal.aborted) body.cancel()
-      await body.consume(chunk => {
-        // A comment says nothing: it may come before the prompt is looked at.
-        if (chunk[0] !== COLON) slot.begun()
-        return take(chunk)
-      })
-    }
-    const end = () => {
+      try {
+        body = await open()
+        if (signal.aborted) body.cancel()
+        await body.consume(chunk => {
+          // A comment says nothing: it may come before the prompt is looked at.
+          if (chunk[0] !== COLON) slot.begun()
+          return take(chunk)
+        })
+        resolve()
+      } catch (error) {
+        reject(error)
+      }
       signal.removeEventListener('abort', onAbort)
       slot.end()
     }
     signal.addEventListener('abort', onAbort)
     if (signal.aborted) onAbort()
-    void read().then(resolve, reject).then(end)
+    void read()
   })
 }

@@ -104,7 +104,7 @@ export class SlotOwners {
     }
     const client = owner ?? SERVER
     const trail = trailOf(body)
-    const slot = chooseSlot([...this.#free], client, trail)
+    const slot = chooseSlot(this.#free, client, trail)
     this.#free.delete(slot)
     slot.usedAt = ++this.#uses
     const isOwn = slot.owner === client
@@ -160,24 +160,32 @@ const FOUND_SHARE = 0.5
  * 4. the owner's own that has at least half of the prompt already, such as instructions that all conversations share;
  * 5. the one that was used least recently, whoever's it was.
  */
-export function chooseSlot(free: readonly SlotState[], owner: string, trail: Trail): SlotState {
+export function chooseSlot(free: Iterable<SlotState>, owner: string, trail: Trail): SlotState {
   let going: SlotState | undefined
   let similar: SlotState | undefined
   let mostKept = 0
   let mostFound = 0
   let unknown: SlotState | undefined
+  let oldest: SlotState | undefined
   for (const slot of free) {
+    if (!oldest || slot.usedAt < oldest.usedAt) oldest = slot
     if (slot.owner !== owner) continue
     if (!slot.trail) {
       unknown ??= slot
       continue
     }
     const common = commonLength(slot.trail, trail)
-    if (common > mostKept && common >= KEPT_SHARE * slot.trail.length) [going, mostKept] = [slot, common]
-    if (common > mostFound && common >= FOUND_SHARE * trail.length) [similar, mostFound] = [slot, common]
+    if (common > mostKept && common >= KEPT_SHARE * slot.trail.length) {
+      going = slot
+      mostKept = common
+    }
+    if (common > mostFound && common >= FOUND_SHARE * trail.length) {
+      similar = slot
+      mostFound = common
+    }
   }
-  const oldest = () => free.reduce((least, slot) => (slot.usedAt < least.usedAt ? slot : least))
-  return going ?? unknown ?? free.find(slot => slot.usedAt === 0) ?? similar ?? oldest()
+  const unused = oldest!.usedAt === 0 ? oldest : undefined
+  return going ?? unknown ?? unused ?? similar ?? oldest!
 }
 
 export const TrailSchema = Type.Object({
@@ -185,13 +193,15 @@ export const TrailSchema = Type.Object({
   /** Bytes of the whole prompt. */
   length: Type.Integer()
 })
-/** What a prompt begins with: checksums of its first so many bytes, at `boundaries`. */
+/** What a prompt begins with: checksums of its first so many bytes, at `nextBoundary`. */
 export type Trail = Static<typeof TrailSchema>
 
-/** Where sums are taken: closely at the beginning, where short conversations differ; they say no more than which slot is best. */
-function* boundaries(length: number): Generator<number> {
-  for (let at = 4; at < length; at += at < 64 ? 4 : at < 1024 ? 16 : at < 65_536 ? 256 : 4096) yield at
-}
+/**
+ * Where sums are taken, first and behind another: closely at the beginning, where short conversations differ; they say no
+ * more than which slot is best.
+ */
+const FIRST = 4
+const nextBoundary = (at: number) => at + (at < 64 ? 4 : at < 1024 ? 16 : at < 65_536 ? 256 : 4096)
 
 /** The beginnings of a request's prompt, as far as it is the same in each turn of a conversation. */
 export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields): Trail {
@@ -203,9 +213,11 @@ export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields)
   ]
   const text = Buffer.from(parts.map(part => (typeof part === 'string' ? part : JSON.stringify(part))).join('\n'))
   const sums: number[] = []
+  let sum = 0
   let from = 0
-  for (const to of boundaries(text.length)) {
-    sums.push(crc32(text.subarray(from, to), sums.at(-1) ?? 0))
+  for (let to = FIRST; to < text.length; to = nextBoundary(to)) {
+    sum = crc32(text.subarray(from, to), sum)
+    sums.push(sum)
     from = to
   }
   return { sums, length: text.length }
@@ -218,9 +230,10 @@ function textOf(message: { content?: unknown; tool_calls?: unknown }): unknown {
 
 /** Bytes that two prompts begin with alike, down to the boundary before. */
 function commonLength(one: Trail, other: Trail): number {
+  const length = Math.min(one.length, other.length)
   let common = 0
   let at = 0
-  for (const boundary of boundaries(Math.min(one.length, other.length))) {
+  for (let boundary = FIRST; boundary < length; boundary = nextBoundary(boundary)) {
     if (one.sums[at] !== other.sums[at]) break
     common = boundary
     at++

@@ -11,6 +11,7 @@ import { createKey } from '../../plugins/security/key-file.ts'
 import { openKeyStore } from '../../plugins/security/key-store.ts'
 import { createCatalog } from '../../plugins/storage/catalog.ts'
 import { ModelIndex } from '../../plugins/storage/model-index.ts'
+import { budgetsFor } from '../../plugins/usage/budgets.ts'
 import { localCounters } from '../../plugins/usage/local-counters.ts'
 import { taken, UsageBooks } from '../../plugins/usage/usage-books.ts'
 import { clusterOf, digestsOf, MODEL, member, model, talk } from '../../test/cluster/placement/support.ts'
@@ -164,9 +165,8 @@ export const OPERATIONS: Operation[] = [
       const use = async (at: number) => {
         const owner = `key:${at}`
         books.add({ owner, name: owner }, 'a/b', one)
-        const budget = { kind: 'requests', limit: 1e9, owner } as const
-        await counters.add({ ...budget, name: 'requests_per_minute', window: 60 }, 1)
-        await counters.add({ ...budget, name: 'requests_per_day', window: 86_400 }, 1)
+        const limits = { requests_per_minute: 1e9, requests_per_day: 1e9 }
+        for (const budget of budgetsFor({ owner }, 'a/b', limits, {})) await counters.add(budget, 1)
       }
       for (let at = 0; at < count; at++) await use(at)
       await books.flush()
