@@ -24,6 +24,7 @@ import { decide } from './decide.ts'
 import { type EngineRecord, isOccupied, loadingModel, runningModel, settleGone, whenGone } from './engine-record.ts'
 import type { EngineRegistry } from './engine-registry.ts'
 import type { HostMemory } from './host-memory.ts'
+import { createTrials } from './model-trials.ts'
 import {
   createState,
   type Effect,
@@ -34,7 +35,6 @@ import {
   reservedBy,
   statsOf
 } from './scheduler-state.ts'
-import { createTrials } from './trials.ts'
 
 interface Request {
   id: number
