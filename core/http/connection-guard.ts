@@ -34,6 +34,8 @@ interface Connection {
   network: string
   /** Whether it counts: those of the private socket do not. */
   counted: boolean
+  /** The request that it has. */
+  request?: IncomingMessage | undefined
   /** The client whose request it has, once that is known. */
   client?: string | undefined
   /** Bytes that the client's side took, when it was last looked at. */
@@ -85,8 +87,8 @@ export class ConnectionGuard {
   readonly #counts = new Map<string, number>()
   /** Connections without a request, the one that has waited longest first. */
   readonly #waiting = new Set<Connection>()
-  /** The requests that connections have, in the order in which they began. */
-  readonly #requests = new Map<Connection, IncomingMessage>()
+  /** Connections with a request, in the order in which these began. Not the requests: tables that it has outgrown keep them. */
+  readonly #asking = new Set<Connection>()
   /** How many connections with requests each client has. */
   readonly #busy = new Map<string, number>()
   #counted = 0
@@ -172,11 +174,13 @@ export class ConnectionGuard {
       const connection = connections.get(request.socket)
       if (!counted || !connection || !this.#open.has(connection)) return
       this.#waiting.delete(connection)
-      this.#requests.set(connection, request)
+      this.#asking.add(connection)
+      connection.request = request
       response.once('close', () => {
         // The next request on this connection may be here already.
-        if (!this.#open.has(connection) || this.#requests.get(connection) !== request) return
-        this.#requests.delete(connection)
+        if (!this.#open.has(connection) || connection.request !== request) return
+        this.#asking.delete(connection)
+        connection.request = undefined
         this.#leave(connection)
         this.#waiting.add(connection)
       })
@@ -242,7 +246,7 @@ export class ConnectionGuard {
     const { network, counted } = connection
     if (!this.#open.delete(connection)) return
     this.#waiting.delete(connection)
-    this.#requests.delete(connection)
+    this.#asking.delete(connection)
     this.#leave(connection)
     if (!counted) return
     this.#counted--
@@ -261,8 +265,8 @@ export class ConnectionGuard {
 
   /** Of the connections whose request is not all here, the one that has taken longest to send it; uploads have a pace. */
   #slowest(): Connection | undefined {
-    for (const [connection, { complete }] of this.#requests) {
-      if (!complete && !mayTakeAnyTime(connection.inner)) return connection
+    for (const connection of this.#asking) {
+      if (!connection.request!.complete && !mayTakeAnyTime(connection.inner)) return connection
     }
     return undefined
   }

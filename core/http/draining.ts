@@ -18,8 +18,8 @@ const RETRY_AFTER = 5
  */
 export class Drain {
   #since: Date | undefined
-  /** The requests for models that were taken and are not over. */
-  readonly #open = new Set<RequestRecord>()
+  /** Requests for models that were taken and are not over, counted: tables that a Set has outgrown keep their records. */
+  #open = 0
 
   /** When it began; undefined where the server takes requests. */
   get since(): Date | undefined {
@@ -28,7 +28,7 @@ export class Drain {
 
   /** How many requests for models are answered, or wait. */
   get open(): number {
-    return this.#open.size
+    return this.#open
   }
 
   begin(): void {
@@ -46,17 +46,18 @@ export class Drain {
    */
   admit(reply: FastifyReply): void {
     const { record } = reply.request
-    if (this.#open.has(record)) return
+    if (record.admitted) return
     if (this.#since) {
       reply.header('connection', 'close')
       throw drainingError()
     }
-    this.#open.add(record)
+    record.admitted = true
+    this.#open++
   }
 
   /** Takes note that a request is over. */
   leave(record: RequestRecord): void {
-    this.#open.delete(record)
+    if (record.admitted) this.#open--
   }
 }
 

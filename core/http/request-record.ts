@@ -44,6 +44,8 @@ export class RequestRecord {
   status = 0
   /** What it was refused for, or failed with. */
   failure: CorralError | undefined
+  /** Whether it counts as one for a model that was taken (`draining.ts`). */
+  admitted = false
   /** Absent where no model is asked. */
   use: ModelUse | undefined
   /** When it began to wait for an engine; with one, its load and the queue are what it waits for. */

@@ -414,6 +414,18 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     }
   }
 
+  /**
+   * Forgets a request that is over, and all that hangs on its record: tables that the Map has outgrown keep the records
+   * they held, and so these live until V8 collects the old generation.
+   */
+  function forget(id: number): void {
+    const record = requests.get(id)
+    if (!record) return
+    requests.delete(id)
+    record.onProgress = undefined
+    record.grant = record.refuse = record.revoke = () => {}
+  }
+
   /** A lease of the engine as this request uses it. */
   async function lease(request: LeaseRequest): Promise<Lease> {
     const leased = await leaseEngine(request)
@@ -451,12 +463,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       const controller = new AbortController()
       const { signal } = controller
       let ended = false
-      let engine: Engine
+      // No getter for the engine: V8 makes a hidden class for each such object, which keeps all of the request until the
+      // old generation is collected.
+      let leased: { -readonly [Field in keyof Lease]: Lease[Field] }
       const finish = () => {
         if (ended) return
         ended = true
         request.signal.removeEventListener('abort', onAbort)
-        requests.delete(id)
+        forget(id)
         dispatch({ type: 'leave', id, key: managed.key })
       }
       const letOthers = async () => {
@@ -469,7 +483,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
           signal.addEventListener('abort', left)
           Object.assign(record, {
             grant: (next: Engine) => {
-              engine = next
+              leased.engine = next
               signal.removeEventListener('abort', left)
               granted()
             },
@@ -492,24 +506,17 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         id,
         managed,
         onProgress: request.onProgress,
-        grant: granted => {
-          engine = granted
+        grant: engine => {
           requests.get(id)!.onProgress = undefined
-          resolve({
-            get engine() {
-              return engine
-            },
-            variant: managed.variant,
-            signal,
-            loadDuration: Math.max(0, managed.loadedAt - began),
-            letOthers,
-            release: finish
-          })
+          const { variant, loadedAt } = managed
+          const loadDuration = Math.max(0, loadedAt - began)
+          leased = { engine, variant, signal, loadDuration, letOthers, release: finish }
+          resolve(leased)
         },
         refuse: error => {
           ended = true
           request.signal.removeEventListener('abort', onAbort)
-          requests.delete(id)
+          forget(id)
           reject(error)
         },
         revoke: error => controller.abort(error)
