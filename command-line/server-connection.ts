@@ -198,7 +198,7 @@ function withoutEngineSearch(definitions: PluginDefinition[]): PluginDefinition[
     definition.offers?.includes('runtimes')
       ? {
           ...definition,
-          setup: async (...given) => ({ ...(await definition.setup(...given)), start: undefined })
+          setup: async (...given) => ({ ...(await definition.setup(...given)), start: undefined, hooks: undefined })
         }
       : definition
   )
