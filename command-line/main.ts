@@ -13,16 +13,12 @@ const EXIT_TIMEOUT = 1000
 
 /** The one place where core meets the plugins; imported only by commands that need them. */
 async function findPlugins(): Promise<PluginDefinition[]> {
-  const [{ builtInPlugins }, { outsidePlugins }, { findFile, findHome }, { dataPaths }] = await Promise.all([
+  const [{ builtInPlugins }, { outsidePlugins }] = await Promise.all([
     import('../plugins/built-in.ts'),
-    import('../core/plugins/outside-plugins.ts'),
-    import('../core/config/config-file.ts'),
-    import('../core/system/data-paths.ts')
+    import('../core/plugins/outside-plugins.ts')
   ])
   const places = { flags: context.flags(), env: context.env, cwd: context.cwd }
-  const file = await findFile(places, dataPaths(findHome(places).home, undefined).home)
-  if (file && /^\s*["'{]*plugins\b/m.test(file.bytes.toString('utf8'))) letPluginsImportCorral()
-  return [...builtInPlugins, ...(await outsidePlugins(places, builtInPlugins))]
+  return [...builtInPlugins, ...(await outsidePlugins(places, builtInPlugins, letPluginsImportCorral))]
 }
 
 let plugins: Promise<PluginDefinition[]> | undefined

@@ -11,7 +11,6 @@ import type { CoreConfig } from './core-schema.ts'
 import { findMistakes, optionGroups, setAt, valueAt, withoutEmpty } from './mistakes.ts'
 import { fromEnvironment, fromFlags, type OverriddenSetting } from './overrides.ts'
 import { type ConfigSchema, composeConfigSchema, listSettings, settingName } from './setting-schema.ts'
-import { readYaml } from './yaml-file.ts'
 
 /** The configuration in force. All of it is frozen. */
 export interface LoadedConfig {
@@ -75,7 +74,7 @@ interface Layer {
   unknown: ConfigProblem[]
 }
 
-function fileLayer(schema: ConfigSchema, file: ConfigFile): Layer {
+async function fileLayer(schema: ConfigSchema, file: ConfigFile): Promise<Layer> {
   const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [] }
   const problemAt = (place: { line: number; column: number }, message: string, setting?: string): ConfigProblem => {
     const where = `${file.shownAs}:${place.line}:${place.column}`
@@ -88,6 +87,8 @@ function fileLayer(schema: ConfigSchema, file: ConfigFile): Layer {
     layer.problems.push(problemAt({ line: 1, column: 1 }, 'The file is not UTF-8 text; save it as UTF-8.'))
     return layer
   }
+  // Most servers have no file to read.
+  const { readYaml } = await import('./yaml-file.ts')
   const yaml = readYaml(text)
   for (const { place, message } of yaml.mistakes) layer.problems.push(problemAt(place, message))
   const values = withoutEmpty(schema.root, yaml.value ?? {})
@@ -186,7 +187,7 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   const { home, origin: homeOrigin } = findHome(sources)
   const file = await findFile(sources, dataPaths(home, undefined).home)
   const layers = [
-    ...(file ? [fileLayer(schema, file)] : []),
+    ...(file ? [await fileLayer(schema, file)] : []),
     overridesLayer(schema, fromEnvironment(schema.root, sources.env), sources.cwd),
     overridesLayer(schema, fromFlags(schema.root, sources.flags), sources.cwd)
   ]

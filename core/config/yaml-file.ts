@@ -58,8 +58,20 @@ function mapPair(node: unknown, key: string, document: Document, depth = 0): Pai
   return undefined
 }
 
-/** Reads one YAML text. Never throws: what cannot be understood is a mistake with its place. */
-export function readYaml(text: string): YamlText {
+/** What a reader left for the next one: a start looks for plugins and then for settings in the same text. */
+let kept: { text: string; read: YamlText } | undefined
+
+/**
+ * Reads one YAML text. Never throws: what cannot be understood is a mistake with its place.
+ * @param keep whether the next reader is likely to want the same text; the caller must not change what it gets
+ */
+export function readYaml(text: string, { keep = false } = {}): YamlText {
+  const read = kept?.text === text ? kept.read : parseYaml(text)
+  kept = keep ? { text, read } : undefined
+  return read
+}
+
+function parseYaml(text: string): YamlText {
   const lines = new LineCounter()
   const placeOf = (offset: number): Place => {
     const { line, col } = lines.linePos(offset)

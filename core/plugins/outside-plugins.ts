@@ -5,7 +5,6 @@ import { pathToFileURL } from 'node:url'
 import { ConfigError, type ConfigProblem } from '../config/config-error.ts'
 import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
 import { composeConfigSchema } from '../config/setting-schema.ts'
-import { readYaml } from '../config/yaml-file.ts'
 import { isSystemError, messageOf } from '../errors.ts'
 import { dataPaths } from '../system/data-paths.ts'
 import { isObject } from '../system/json-object.ts'
@@ -24,16 +23,20 @@ const isPath = (name: string) => /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbs
  * The plugins that the configuration's file lists under `plugins`, in its order; none where the file cannot be
  * understood, which is reported when the configuration is loaded.
  * @param builtIn those that come with corral, whose names are taken
+ * @param beforeFirst called before the first plugin is loaded
  * @throws ConfigError with each plugin that cannot be loaded, as long as it does not say itself that it is optional
  */
 export async function outsidePlugins(
   places: ConfigPlaces,
-  builtIn: readonly PluginDefinition[] = []
+  builtIn: readonly PluginDefinition[] = [],
+  beforeFirst: () => void = () => {}
 ): Promise<FoundPlugin[]> {
   const file = await findFile(places, dataPaths(findHome(places).home, undefined).home)
   if (!file) return []
-  const yaml = readYaml(file.bytes.toString('utf8'))
+  const { readYaml } = await import('../config/yaml-file.ts')
+  const yaml = readYaml(file.bytes.toString('utf8'), { keep: true })
   const listed = isObject(yaml.value) && Array.isArray(yaml.value.plugins) ? yaml.value.plugins : []
+  if (listed.length > 0) beforeFirst()
   const found = new Map<string, FoundPlugin>()
   const problems: ConfigProblem[] = []
   for (const [at, name] of listed.entries()) {
