@@ -28,7 +28,7 @@ const context: CommandContext = {
   cwd: process.cwd(),
   definitions: () => (plugins ??= findPlugins())
 }
-const program = createProgram(context)
+const program = await createProgram(context, process.argv)
 
 async function run(argv: string[]): Promise<number> {
   if (argv.length === 2) {

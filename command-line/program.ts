@@ -1,31 +1,6 @@
 import { Command } from 'commander'
 import { version } from '../core/system/package-info.ts'
-import { defineAudit } from './commands/audit.ts'
-import { defineBench } from './commands/bench-model.ts'
-import { defineCapture } from './commands/capture.ts'
-import { defineCluster } from './commands/cluster-commands.ts'
-import { defineCompletion } from './commands/completion.ts'
-import { defineConfig } from './commands/config.ts'
-import { defineDoctor } from './commands/doctor.ts'
-import { defineDrain } from './commands/drain.ts'
-import { defineImport } from './commands/import.ts'
-import { defineKey } from './commands/key.ts'
-import { defineLogs, definePs, defineStop } from './commands/loaded-models.ts'
-import { defineLogLevel } from './commands/log-level.ts'
-import { defineOpen } from './commands/open.ts'
-import { definePlugins } from './commands/plugins.ts'
-import { definePull, definePulls } from './commands/pull.ts'
-import { defineReload } from './commands/reload.ts'
-import { defineRun } from './commands/run.ts'
-import { defineRuntime } from './commands/runtime.ts'
-import { defineSearch } from './commands/search.ts'
 import { defineServe } from './commands/serve.ts'
-import { defineService } from './commands/service.ts'
-import { defineConvert, defineList, defineRm, defineShow } from './commands/stored-models.ts'
-import { defineTop } from './commands/top.ts'
-import { defineUsage } from './commands/usage.ts'
-import { defineVersion } from './commands/version.ts'
-import { defineWorker } from './commands/worker.ts'
 import { type CommandContext, unknownCommand } from './context.ts'
 import { fitText, outputWidth, wrapLines } from './output.ts'
 
@@ -86,30 +61,11 @@ Exit codes:
   3 no server can be reached   4 no such model, or not loaded
   130 interrupted by Ctrl-C`
 
-/** The commands by what people do with them, in the order of the help. */
-const GROUPS: [heading: string, defines: ((program: Command, context: CommandContext) => void)[]][] = [
-  ['Chat and serve:', [defineServe, defineOpen, defineRun, definePs, defineTop, defineStop, defineLogs, defineBench]],
-  ['Models:', [defineSearch, definePull, definePulls, defineList, defineShow, defineRm, defineImport, defineConvert]],
-  ['This machine:', [defineDoctor, defineRuntime, defineConfig, definePlugins, defineCompletion, defineVersion]],
-  [
-    'A shared server:',
-    [
-      defineWorker,
-      defineService,
-      defineKey,
-      defineUsage,
-      defineAudit,
-      defineCapture,
-      defineLogLevel,
-      defineReload,
-      defineDrain,
-      defineCluster
-    ]
-  ]
-]
-
-/** The whole command line. Parsing fails with a CommanderError, after commander has printed why. */
-export function createProgram(context: CommandContext): Command {
+/**
+ * The whole command line. Parsing fails with a CommanderError, after commander has printed why.
+ * @param argv what will be parsed: a server starts without the other commands, which would take a thirtieth of its start
+ */
+export async function createProgram(context: CommandContext, argv: readonly string[]): Promise<Command> {
   const program = new Command('corral')
     .description('Runs language models on this machine and serves them over REST.')
     .helpOption('-h, --help', 'show help')
@@ -133,10 +89,14 @@ export function createProgram(context: CommandContext): Command {
     .exitOverride()
     .addHelpText('after', EXAMPLES)
   // Otherwise the program would take the --version of "corral runtime install" for its own.
-  if (!process.argv.includes('runtime')) program.version(version, '-v, --version', 'print the version')
-  for (const [heading, defines] of GROUPS) {
-    program.commandsGroup(heading)
-    for (const define of defines) define(program, context)
+  if (!argv.includes('runtime')) program.version(version, '-v, --version', 'print the version')
+  if (argv[2] === 'serve') defineServe(program, context)
+  else {
+    const { COMMAND_GROUPS } = await import('./command-groups.ts')
+    for (const [heading, defines] of COMMAND_GROUPS) {
+      program.commandsGroup(heading)
+      for (const define of defines) define(program, context)
+    }
   }
   defineHelp(program)
   // One place decides what was meant; commander would rank by another measure.

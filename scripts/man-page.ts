@@ -46,13 +46,9 @@ function sectionOf(command: Command, parents: string): string {
 }
 
 /** The man page, of the same definitions as `--help`, by its name below docs. */
-export function renderManPage(): Record<string, string> {
-  const program = createProgram({
-    flags: () => ({}),
-    env: {},
-    cwd: '/',
-    definitions: async () => []
-  })
+export async function renderManPage(): Promise<Record<string, string>> {
+  const context = { flags: () => ({}), env: {}, cwd: '/', definitions: async () => [] }
+  const program = await createProgram(context, [])
   const help = program.createHelp()
   const page = `.\\" Made of the definitions of the commands by "npm run docs:write"; changes here are lost.
 .TH CORRAL 1 "" "corral ${version}" "corral"

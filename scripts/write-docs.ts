@@ -15,7 +15,7 @@ const documents = {
   ...renderDoctorDocs(),
   ...renderErrorDocs(),
   ...renderFailureDocs(),
-  ...renderManPage(),
+  ...(await renderManPage()),
   ...renderModelDocs(),
   ...(await renderApiDocument())
 }

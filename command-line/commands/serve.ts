@@ -7,7 +7,7 @@ import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import { formatPairs, wrapLines } from '../output.ts'
-import { ServerScreen } from '../server-screen.ts'
+import type { ServerScreen } from '../server-screen.ts'
 
 export function defineServe(program: Command, context: CommandContext): void {
   program
@@ -52,10 +52,7 @@ async function serve(context: CommandContext): Promise<never> {
     import('close-with-grace'),
     import('../../core/config/config-error.ts')
   ])
-  // What lays lines out for people is loaded for people only.
-  const screen = process.stdout.isTTY
-    ? new ServerScreen((await import('../../core/system/readable-log.ts')).lineFormat())
-    : undefined
+  const screen = process.stdout.isTTY ? await openScreen() : undefined
   const logs = new LogLevels(
     createLogger(config.core.log_level, screen && { show: screen.show }),
     config.core.log_levels
@@ -105,6 +102,15 @@ async function serve(context: CommandContext): Promise<never> {
     screen.worksWhile(() => runtimes.report().progress !== undefined)
   }
   return await new Promise<never>(() => {})
+}
+
+/** What lays lines out for people is loaded for people only. */
+async function openScreen(): Promise<ServerScreen> {
+  const [{ ServerScreen }, { lineFormat }] = await Promise.all([
+    import('../server-screen.ts'),
+    import('../../core/system/readable-log.ts')
+  ])
+  return new ServerScreen(lineFormat())
 }
 
 /** Where things are and what to try next, for people who started the server by hand. `npm start` puts nothing on the PATH. */

@@ -67,7 +67,7 @@ t.test('generated pages are those that the source gives', async t => {
   const rendered = {
     ...renderConfigDocs(builtInPlugins),
     ...renderErrorDocs(),
-    ...renderManPage(),
+    ...(await renderManPage()),
     ...renderModelDocs()
   }
   for (const [name, text] of Object.entries(rendered)) {
