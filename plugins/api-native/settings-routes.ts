@@ -4,8 +4,6 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ModelSettingsSchema } from '../../core/config/core-schema.ts'
-import { sectionName, withModelSettings } from '../../core/config/yaml-edit.ts'
-import { readYaml } from '../../core/config/yaml-file.ts'
 import { ReloadReportSchema } from '../../core/contracts/native-records.ts'
 import { CorralError } from '../../core/errors.ts'
 import { Loose, loose, named, Titled } from '../../core/http/request-fields.ts'
@@ -51,7 +49,7 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
       const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
       const { path, text } = await app.configEditor.file()
       const { publicName: model, label } = variant
-      return { model, file: path, ...sectionIn(text ?? '', model, label) }
+      return { model, file: path, ...sectionIn(await loadYaml(), text ?? '', model, label) }
     })
 
     const change = nativeRoute('Models', 'setModelSettings', "Change a model's settings in the configuration file", {
@@ -76,8 +74,9 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
     })
     app.put('/models/settings', change, async ({ body, caller }) => {
       const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
+      const yaml = await loadYaml()
       return await app.configEditor.rewrite(({ path, text }) => {
-        const { section, settings, revision } = sectionIn(text, model, label)
+        const { section, settings, revision } = sectionIn(yaml, text, model, label)
         if (revision !== body.revision) {
           throw new CorralError(
             'settings_changed',
@@ -95,7 +94,7 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
           )
         }
         if (Object.keys(changes).length === 0) return text
-        const changed = withModelSettings(text, section, changes)
+        const changed = yaml.withModelSettings(text, section, changes)
         if (changed === undefined) {
           throw new CorralError(
             'config_not_editable',
@@ -108,8 +107,22 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
   }
 }
 
+/** What reads and changes YAML; a start without a configuration file does without it. */
+async function loadYaml() {
+  const [file, edit] = await Promise.all([
+    import('../../core/config/yaml-file.ts'),
+    import('../../core/config/yaml-edit.ts')
+  ])
+  return { ...file, ...edit }
+}
+
 /** What a configuration's text sets for a variant. Settings without a value count as not set. */
-function sectionIn(text: string, model: string, label: string) {
+function sectionIn(
+  { readYaml, sectionName }: Awaited<ReturnType<typeof loadYaml>>,
+  text: string,
+  model: string,
+  label: string
+) {
   const { value } = readYaml(text)
   const section = sectionName(value, model, label)
   const models = isObject(value) && isObject(value.models) ? value.models : {}
