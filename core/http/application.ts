@@ -164,10 +164,11 @@ const buildCompiler = AjvCompiler()
 
 /** Compiles the schema of a route when its first request comes: compiling all of them would take a third of each start. */
 const compileOnDemand: typeof buildCompiler = (shared, options) => {
-  const compile = buildCompiler(shared, options)
+  let compile: ReturnType<typeof buildCompiler> | undefined
   return schema => {
     let validate: AnyValidateFunction | undefined
     const check = (value: unknown) => {
+      compile ??= buildCompiler(shared, options)
       validate ??= compile(schema)
       const valid = validate(value)
       Object.assign(check, { errors: validate.errors })
