@@ -42,18 +42,40 @@ export interface ServerPlace {
   why?: string
 }
 
-export interface ClientOptions extends ServerPlace {
+/** How a server is asked. */
+export interface ServerAccess extends ServerPlace {
   /** Sent as a bearer token; the private socket needs none. */
   apiKey: string | undefined
+}
+
+export interface ClientOptions extends ServerAccess {
   /** Cancels all requests. */
   signal: AbortSignal
+  /** Finds another server for requests that this one, which shuts down, has not taken; undefined where none is to do it. */
+  elsewhere?: () => Promise<ServerAccess | undefined>
 }
 
 const NEVER = new AbortController().signal
+/** How often another server is looked for. */
+const MOVES = 3
 
-export function createClient({ address, socket, why, apiKey, signal: ended }: ClientOptions): ServerClient {
-  const way = { address, why, hasKey: apiKey !== undefined }
+export function createClient({ signal: ended, elsewhere, ...found }: ClientOptions): ServerClient {
+  let access: ServerAccess = found
+
   async function send(method: string, path: string, body: unknown, signal: AbortSignal): Promise<IncomingMessage> {
+    for (let left = MOVES; ; left--) {
+      try {
+        return await sendOnce(method, path, body, signal)
+      } catch (error) {
+        const next = left > 0 && wasNotTaken(method, error) ? await elsewhere?.() : undefined
+        if (!next) throw error
+        access = next
+      }
+    }
+  }
+
+  async function sendOnce(method: string, path: string, body: unknown, signal: AbortSignal): Promise<IncomingMessage> {
+    const { address, socket, apiKey } = access
     const payload = body === undefined ? undefined : JSON.stringify(body)
     signal.throwIfAborted()
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
@@ -77,7 +99,7 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
       request.once('error', error => reject(signal.aborted ? signal.reason : unreachable(address, error)))
       request.end(payload)
     })
-    if (response.statusCode! >= 400) throw refusal(way, response.statusCode!, await readText(response, signal))
+    if (response.statusCode! >= 400) throw refusal(access, response.statusCode!, await readText(response, signal))
     return response
   }
 
@@ -87,18 +109,22 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
       for await (const chunk of response) chunks.push(chunk)
       return Buffer.concat(chunks).toString('utf8')
     } catch (error) {
-      throw signal.aborted ? signal.reason : cutOff(address, error)
+      throw signal.aborted ? signal.reason : cutOff(access.address, error)
     }
   }
 
   return {
-    address,
-    bySocket: socket !== undefined,
-    uninterrupted: () => createClient({ address, socket, ...(why !== undefined && { why }), apiKey, signal: NEVER }),
+    get address() {
+      return access.address
+    },
+    get bySocket() {
+      return access.socket !== undefined
+    },
+    uninterrupted: () => createClient({ ...access, signal: NEVER, ...(elsewhere && { elsewhere }) }),
     async json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal) {
       const either = signal ? AbortSignal.any([signal, ended]) : ended
       const text = await readText(await send(method, path, body, either), either)
-      return parseJson(address, text) as Reply
+      return parseJson(access.address, text) as Reply
     },
     async *stream<Event extends object>(
       path: string,
@@ -110,7 +136,7 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
       onHeaders?.(response.headers)
       const events: (Event & { error?: unknown; code?: unknown })[] = []
       const parser = createParser({
-        onEvent: ({ data }) => events.push(parseJson(address, data) as Event),
+        onEvent: ({ data }) => events.push(parseJson(access.address, data) as Event),
         onComment: comment => onStatus?.(comment.trim())
       })
       const decoder = new TextDecoder()
@@ -124,7 +150,7 @@ export function createClient({ address, socket, why, apiKey, signal: ended }: Cl
         }
       } catch (error) {
         if (either.aborted) throw either.reason
-        throw error instanceof CommandFailure ? error : cutOff(address, error)
+        throw error instanceof CommandFailure ? error : cutOff(access.address, error)
       }
     }
   }
@@ -167,14 +193,16 @@ function streamError(event: { error?: unknown; code?: unknown }): ServerRefusal 
   return new ServerRefusal(String(event.error), typeof event.code === 'string' ? event.code : undefined)
 }
 
-/** How a command reached its server, for refusals. */
-interface Way {
-  address: string
-  why: string | undefined
-  hasKey: boolean
+/** Whether the server has done nothing for a request: it shuts down, or has gone. */
+function wasNotTaken(method: string, error: unknown): boolean {
+  if (!(error instanceof CommandFailure)) return false
+  if (error instanceof ServerRefusal) return error.code === 'shutting_down'
+  // Of a connection that breaks off nobody knows how far the request came.
+  return error.exitCode === EXIT.noServer || (method === 'GET' && isSystemError(error.cause, ...BROKEN))
 }
 
-function refusal({ address, why, hasKey }: Way, status: number, text: string): ServerRefusal {
+function refusal({ address, why, apiKey }: ServerAccess, status: number, text: string): ServerRefusal {
+  const hasKey = apiKey !== undefined
   let body: Record<string, unknown> = {}
   try {
     body = JSON.parse(text)
@@ -213,9 +241,11 @@ function parseJson(address: string, text: string): Record<string, unknown> {
   }
 }
 
+/** The connection was accepted and then dropped. */
+const BROKEN = ['ECONNRESET', 'EPIPE']
+
 function unreachable(address: string, error: unknown): CommandFailure {
-  // The connection was accepted and then dropped.
-  if (isSystemError(error, 'ECONNRESET', 'EPIPE')) return cutOff(address, error)
+  if (isSystemError(error, ...BROKEN)) return cutOff(address, error)
   const fault = certificateFault(address, error)
   if (fault !== undefined) return new CommandFailure(EXIT.failure, fault, error)
   return new CommandFailure(

@@ -17,12 +17,12 @@ import {
   type ServerSettings,
   serverSettingsOf
 } from './server-address.ts'
-import { createClient, healthAt, type ServerClient, type ServerPlace } from './server-client.ts'
+import { createClient, healthAt, type ServerAccess, type ServerClient, type ServerPlace } from './server-client.ts'
 
 export interface ServerConnection {
   client: ServerClient
-  /** The server, where this process had to start it. */
-  own: RunningServer | undefined
+  /** The server, where this process had to start it, up to now. */
+  readonly own: RunningServer | undefined
 }
 
 /**
@@ -37,7 +37,8 @@ const HEALTH_TIMEOUT = 10_000
 const START_TIMEOUT = 30_000
 
 /**
- * Finds a server (or starts one), lets `use` work with it, and stops it if it was started here.
+ * Finds a server (or starts one), lets `use` work with it, and stops it if it was started here. With `aside`, a request
+ * that the server has not taken, since it shuts down, goes to another one.
  * @param without a sentence that comes before "no server runs" in the error
  * @throws CommandFailure with `EXIT.noServer` when none can be reached
  */
@@ -48,35 +49,46 @@ export async function withServer<Result>(
   without?: string
 ): Promise<Result> {
   const signal = interruption()
-  // Most commands end here: the server of the data directory is found without a look at the configuration.
-  const near = await serverOfDataDirectory(context)
-  if (near) return await use({ client: createClient({ ...near, apiKey: undefined, signal }), own: undefined })
+  let own: RunningServer | undefined
   let config: LoadedConfig | undefined
   // A server of our own needs the whole configuration, a request to one that runs does not.
   const loadWhole = async () => (config ??= await openConfig(context))
-  const settings =
-    (await readServerSettings({ ...context, flags: context.flags() })) ?? serverSettingsOf(await loadWhole())
-  const connect = (place: ServerPlace) => createClient({ ...place, apiKey: settings.apiKey, signal })
-  const deadline = Date.now() + START_TIMEOUT
-  for (;;) {
-    signal.throwIfAborted()
-    const place = await findServer(settings, deadline)
-    if (place) return await use({ client: connect(place), own: undefined })
-    if (whenNone === 'fail') throw noServer(settings, without)
-    let own: RunningServer
-    try {
-      own = await startOwn(context, await loadWhole(), whenNone)
-    } catch (error) {
-      // Another process was quicker: its server is the one to use.
-      if (!isHeld(error) || Date.now() > deadline) throw error
-      await sleep(100)
-      continue
+
+  async function findOrStart(): Promise<ServerAccess> {
+    const settings =
+      (await readServerSettings({ ...context, flags: context.flags() })) ?? serverSettingsOf(await loadWhole())
+    const { apiKey } = settings
+    const deadline = Date.now() + START_TIMEOUT
+    for (;;) {
+      signal.throwIfAborted()
+      const place = await findServer(settings, deadline)
+      if (place) return { ...place, apiKey }
+      if (whenNone === 'fail') throw noServer(settings, without)
+      try {
+        own = await startOwn(context, await loadWhole(), whenNone)
+        return { address: recordedAddress(own.address)!, socket: own.socket, apiKey }
+      } catch (error) {
+        // Another process was quicker: its server is the one to use.
+        if (!isHeld(error) || Date.now() > deadline) throw error
+        await sleep(100)
+      }
     }
-    try {
-      return await use({ client: connect({ address: recordedAddress(own.address)!, socket: own.socket }), own })
-    } finally {
-      await own.close()
-    }
+  }
+
+  // A server that another command has started for itself ends with that one, perhaps before it has taken our request.
+  const elsewhere = async () => (whenNone === 'aside' && !own ? await findOrStart() : undefined)
+  try {
+    // Most commands end here: the server of the data directory is found without a look at the configuration.
+    const near = await serverOfDataDirectory(context)
+    const access = near ? { ...near, apiKey: undefined } : await findOrStart()
+    return await use({
+      client: createClient({ ...access, signal, elsewhere }),
+      get own() {
+        return own
+      }
+    })
+  } finally {
+    await own?.close()
   }
 }
 

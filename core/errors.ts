@@ -96,8 +96,8 @@ export interface ErrorOptions {
   retryAfter?: number
   /** The request field at fault. */
   param?: string
-  /** False where the same request would fail again although the code says that it may not. */
-  retryable?: false
+  /** Whether sending the same request again may help, where this failure differs from others of its code. */
+  retryable?: boolean
 }
 
 /** A failure with a stable code and a sentence that says what happened, to what, and what the reader can do next. */
@@ -107,7 +107,7 @@ export class CorralError extends Error {
   readonly details: Record<string, unknown> | undefined
   readonly retryAfter: number | undefined
   readonly param: string | undefined
-  readonly #isFinal: boolean
+  readonly #retryable: boolean | undefined
 
   constructor(code: ErrorCode, message: string, options: ErrorOptions = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
@@ -115,7 +115,7 @@ export class CorralError extends Error {
     this.details = options.details
     this.retryAfter = options.retryAfter
     this.param = options.param
-    this.#isFinal = options.retryable === false
+    this.#retryable = options.retryable
   }
 
   get status(): number {
@@ -123,7 +123,7 @@ export class CorralError extends Error {
   }
 
   get retryable(): boolean {
-    return this.status < 500 || this.#isFinal ? false : RETRYABLE.has(this.code)
+    return this.status >= 500 && (this.#retryable ?? RETRYABLE.has(this.code))
   }
 }
 

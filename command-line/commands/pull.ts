@@ -271,9 +271,9 @@ Examples:
     .allowExcessArguments()
     .action(async ({ json }: { json?: boolean }) => {
       if (pulls.args[0] !== undefined) unknownCommand(pulls, pulls.args[0])
-      const { reply, own } = await withServer(context, 'aside', async ({ client, own }) => ({
-        reply: await client.json<{ pulls: PullReply[] }>('GET', '/api/pulls'),
-        own
+      const { reply, own } = await withServer(context, 'aside', async connection => ({
+        reply: await connection.client.json<{ pulls: PullReply[] }>('GET', '/api/pulls'),
+        own: connection.own
       }))
       if (json) return printJson(reply)
       if (own && reply.pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {

@@ -1,15 +1,14 @@
 import { basename, resolve } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { BuildReply, UpgradeReply } from '../../plugins/api-native/runtime-routes.ts'
-import { CommandFailure, EXIT, forEach, interruption } from '../command-failure.ts'
+import { CommandFailure, EXIT, forEach } from '../command-failure.ts'
 import { type CommandContext, unknownCommand, usageFailure } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
-import { ServerRefusal } from '../server-client.ts'
-import { type ServerConnection, withServer } from '../server-connection.ts'
+import { type ServerClient, ServerRefusal } from '../server-client.ts'
+import { withServer } from '../server-connection.ts'
 
 interface InstallOptions {
   version?: string
@@ -17,9 +16,8 @@ interface InstallOptions {
   runtime?: string
 }
 
-/** How often another server is looked for, and the pause before (milliseconds). */
+/** How often work is begun again. */
 const RETRIES = 3
-const PAUSE = 200
 
 const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
 
@@ -52,7 +50,7 @@ Examples:
     .allowExcessArguments()
     .action(async ({ json }: { json?: boolean }, list: Command) => {
       if (list.args[0] !== undefined) unknownCommand(runtime, list.args[0])
-      const { installed } = await withRuntimes(context, ({ client }) =>
+      const { installed } = await withServer(context, 'aside', ({ client }) =>
         client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
       )
       if (json) return printJson(installed)
@@ -90,9 +88,9 @@ or kind of build.`
     .description('run new engines on this build from now on; it is tested again first')
     .argument('<build>', 'id or kind of an installed build, or auto for the best one')
     .action((choice: string) =>
-      withRuntimes(context, async ({ client }) => {
+      withServer(context, 'aside', async ({ client }) => {
         const labels = { first: `looking at ${choice}`, what: `selection of ${choice}` }
-        const { build } = await streamWork<BuildReply>(client, '/api/runtimes/use', { runtime: choice }, labels)
+        const { build } = await workOn<BuildReply>(client, '/api/runtimes/use', { runtime: choice }, labels)
         printNote(`New engines run on ${build.id} (llama.cpp ${build.version}). Loaded models stay where they are.`)
       })
     )
@@ -128,19 +126,20 @@ corral runtime remove --unused`
 }
 
 /**
- * Lets `use` work with a server, and tries again when that server shuts down: it may be one that another command had
- * started for itself. `use` must be safe to repeat.
+ * Long work on builds, begun again where the server ends in its midst: another command may have started that server for
+ * itself.
  */
-async function withRuntimes<Result>(
-  context: CommandContext,
-  use: (connection: ServerConnection) => Promise<Result>
+async function workOn<Result extends { status: 'success' }>(
+  client: ServerClient,
+  path: string,
+  body: object,
+  labels: { first: string; what: string }
 ): Promise<Result> {
   for (let left = RETRIES; ; left--) {
     try {
-      return await withServer(context, 'aside', use)
+      return await streamWork<Result>(client, path, body, labels)
     } catch (error) {
       if (!(error instanceof ServerRefusal) || error.code !== 'shutting_down' || left === 0) throw error
-      await sleep(PAUSE, undefined, { signal: interruption() }).catch(() => interruption().throwIfAborted())
     }
   }
 }
@@ -157,9 +156,9 @@ async function install(context: CommandContext, what: string[], options: Install
     ? { ...options, archive: absolute(archive), companions: [...more, ...companions].map(absolute) }
     : { ...options, ...(what[0] && { runtime: what[0] }) }
   const name = archive ? basename(archive) : `llama.cpp${what[0] ? ` (${what[0]})` : ''}`
-  await withRuntimes(context, async ({ client }) => {
+  await withServer(context, 'aside', async ({ client }) => {
     const labels = { first: `preparing ${name}`, what: `installation of ${name}` }
-    const { build } = await streamWork<BuildReply>(client, '/api/runtimes/install', request, labels)
+    const { build } = await workOn<BuildReply>(client, '/api/runtimes/install', request, labels)
     const { id, version, origin, warnings = [] } = build
     for (const warning of warnings) printNote(`Warning: ${printable(warning)}`)
     printNote(`installed ${id} (llama.cpp ${version}) from ${printable(origin)}. Use it with: corral runtime use ${id}`)
@@ -183,9 +182,9 @@ function wrongUsage(
 }
 
 async function upgrade(context: CommandContext): Promise<void> {
-  await withRuntimes(context, async ({ client }) => {
+  await withServer(context, 'aside', async ({ client }) => {
     const labels = { first: 'looking for a newer llama.cpp', what: 'upgrade of llama.cpp' }
-    const { build, previous, changed } = await streamWork<UpgradeReply>(client, '/api/runtimes/upgrade', {}, labels)
+    const { build, previous, changed } = await workOn<UpgradeReply>(client, '/api/runtimes/upgrade', {}, labels)
     printNote(
       changed
         ? `New engines run on ${build.id} instead of ${previous.id}, which is kept: corral returns to it if the new one fails.`
@@ -195,7 +194,7 @@ async function upgrade(context: CommandContext): Promise<void> {
 }
 
 async function remove(context: CommandContext, ids: string[]): Promise<void> {
-  await withRuntimes(context, async ({ client }) => {
+  await withServer(context, 'aside', async ({ client }) => {
     await forEach(ids, async id => {
       await client.json('DELETE', `/api/runtimes/${encodeURIComponent(id)}`)
       printNote(`removed ${id}`)
@@ -205,7 +204,7 @@ async function remove(context: CommandContext, ids: string[]): Promise<void> {
 
 /** Removes builds that nothing uses. Builds in other programs' folders are not corral's to remove; they have no size here. */
 async function removeUnused(context: CommandContext): Promise<void> {
-  await withRuntimes(context, async ({ client }) => {
+  await withServer(context, 'aside', async ({ client }) => {
     const { installed } = await client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
     if (!installed.some(({ state }) => state === 'in use' || state === 'selected')) {
       throw new CommandFailure(

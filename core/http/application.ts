@@ -17,7 +17,7 @@ import { ServerCertificate } from './certificate.ts'
 import { isGone } from './client-gone.ts'
 import { ConnectionGuard } from './connection-guard.ts'
 import { decodedBody } from './content-encoding.ts'
-import { Drain } from './draining.ts'
+import { closingError, Drain } from './draining.ts'
 import { innerCaller } from './inner-request.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
@@ -81,6 +81,8 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
     // Half a request holds a connection that others may need.
     http: { headersTimeout: HEADERS_TIMEOUT, connectionsCheckingInterval: HEADERS_TIMEOUT / 2 },
     forceCloseConnections: 'idle',
+    // Refused below, in the words of each surface.
+    return503OnClosing: false,
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
     // Before anything looks at the path.
     rewriteUrl: ({ url }) => withSingleSlashes(url!),
@@ -124,11 +126,17 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   app.onRequestEnd(({ record }) => drain.leave(record))
   app.decorate('resumable', new ResumableStreams(() => config.limits.resume))
   app.decorateRequest('caller', null as unknown as Caller)
+  let isClosing = false
+  app.addHook('preClose', done => {
+    isClosing = true
+    done()
+  })
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
     request.caller =
       innerCaller(request.raw) ?? (cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip))
-    done()
+    if (isClosing) done(closingError())
+    else done()
   })
   // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
   app.addHook('preParsing', (request, reply, payload, done) => {

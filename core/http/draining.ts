@@ -69,3 +69,11 @@ export function drainingError(): CorralError {
     { retryAfter: RETRY_AFTER }
   )
 }
+
+/** The refusal of a request that comes, on a connection of before, once the server ends: nothing of it was done. */
+export function closingError(): CorralError {
+  return new CorralError('shutting_down', 'corral is shutting down. Send the request again once it is back.', {
+    retryAfter: 1,
+    retryable: true
+  })
+}

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER, DEMO, llamaServersBelow, startCorral, until } from '../support/corral.ts'
 import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
+import { type Answer, event, refuse, scriptedServer } from './scripted-server.ts'
 
 const CAPITAL = 'What is the capital of France?'
 
@@ -112,3 +113,51 @@ t.test('run starts its own server, and stops it', async t => {
   t.notOk(existsSync(join(home, 'owner.json')))
   t.same(llamaServersBelow(process.pid), [], 'no engine is left')
 })
+
+t.test(
+  'a server in its shutdown has not taken a request: it goes to the next server, but not where a server is meant',
+  async t => {
+    const refusedFirst =
+      (times: number, body: object): Answer =>
+      (reply, _, count) =>
+        count <= times
+          ? refuse(reply, 503, 'shutting_down', 'corral is shutting down.')
+          : reply.end(JSON.stringify(body))
+    const models = [{ name: 'a/b', digest: 'd', size: 1, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }]
+    const home = newHome(t)
+    const { flags, bodies } = await scriptedServer(t, {
+      'GET /api/tags': refusedFirst(2, { models }),
+      'DELETE /api/delete': refusedFirst(1, {}),
+      'GET /api/runtimes': refusedFirst(9, {}),
+      'GET /api/ps': refusedFirst(1, { models: [] }),
+      'POST /api/runtimes/use': (reply, body, count) =>
+        // Once at the door, once in its midst.
+        count === 1
+          ? refuse(reply, 503, 'shutting_down', 'corral is shutting down.')
+          : reply.end(
+              event(
+                count === 2
+                  ? { status: 'error', error: 'corral is shutting down.', code: 'shutting_down' }
+                  : { status: 'success', build: { id: `the-${body.runtime}`, version: 'b1' } }
+              )
+            )
+    })
+    t.match(await corral(['list', ...flags], { home }), { code: 0, stdout: /a\/b/, stderr: '' })
+    t.match(await corral(['rm', 'me/one', 'me/two', ...flags], { home }), {
+      code: 0,
+      stderr: /deleted me\/one.*deleted me\/two/s
+    })
+    t.strictSame(
+      bodies('DELETE /api/delete').map(({ model }) => model),
+      ['me/one', 'me/one', 'me/two'],
+      'what was done is not done again'
+    )
+    t.match(await corral(['runtime', 'use', 'cpu', ...flags], { home }), { code: 0, stderr: /run on the-cpu/ })
+    t.match(await corral(['runtime', 'list', ...flags], { home }), {
+      code: 1,
+      stderr: /^error: corral is shutting down/
+    })
+    t.equal(bodies('GET /api/runtimes').length, 4, 'it is not tried forever')
+    t.match(await corral(['ps', ...flags], { home }), { code: 1, stderr: /^error: corral is shutting down/ })
+  }
+)

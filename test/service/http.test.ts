@@ -16,8 +16,8 @@ const question = JSON.stringify({
 })
 
 /** Sends text over a connection of its own. @returns the connection, and all that came back once the server has ended */
-function raw(text: string): { socket: Socket; reply: Promise<string> } {
-  const { hostname, port } = new URL(corral.url)
+function raw(text: string, url = corral.url): { socket: Socket; reply: Promise<string> } {
+  const { hostname, port } = new URL(url)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   let received = ''
   socket.setEncoding('utf8').on('data', part => {
@@ -160,3 +160,45 @@ t.test('a client that has left altogether frees its place, while it waits and wh
   const { status } = await corral.json('/api/chat', question)
   t.equal(status, 200, 'the next one gets it')
 })
+
+t.test(
+  'requests that come on open connections while the server ends are refused in the words of their surface',
+  async t => {
+    const ending = await startCorral(t, { config: 'shutdown_grace: 60s\n' })
+    const stay = new AbortController()
+    const running = await ending.send('/api/chat', endless(DEMO), { signal: stay.signal })
+    // Connections on which a request has begun stay open.
+    const begun = (line: string) => raw(`${line} HTTP/1.1\r\nHost: localhost\r\n`, ending.url)
+    const table = [
+      { request: begun('GET /api/tags'), words: /{"error":"corral is shutting down/ },
+      { request: begun('GET /v1/models'), words: /{"error":{.*"type":"server_error"/ },
+      { request: begun('GET /anthropic/v1/models'), words: /{"type":"error"/ },
+      { request: begun('GET /ollama/api/tags'), words: /{"error":"corral is shutting down/ },
+      { request: begun('GET /nothing/here'), words: /{"error":"corral is shutting down/ }
+    ]
+    // Its answer shows that the server has come to those before.
+    await ending.json('/api/health')
+    const ended = ending.end('SIGTERM')
+    const refusesConnections = () =>
+      new Promise<boolean>(resolve => {
+        const { hostname, port } = new URL(ending.url)
+        const socket = connect({ host: hostname, port: Number(port) })
+        socket.once('connect', () => resolve(false)).once('error', () => resolve(true))
+        socket.once('connect', () => socket.destroy())
+      })
+    await until('it takes no connections', refusesConnections)
+    for (const { request, words } of table) {
+      request.socket.write('\r\n')
+      const reply = await request.reply
+      t.match(reply, /^HTTP\/1\.1 503 /)
+      t.match(reply, words)
+      t.match(reply, '"code":"shutting_down"')
+      t.match(reply, /\r\nretry-after: 1\r\n/i)
+      t.match(reply, /\r\nconnection: close\r\n/i)
+      t.notMatch(reply, /x-should-retry/i, 'clients may try again by themselves')
+    }
+    stay.abort()
+    running.body?.cancel().catch(() => undefined)
+    t.equal(await ended, 0)
+  }
+)
