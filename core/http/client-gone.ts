@@ -1,4 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { OpenList } from '../system/open-list.ts'
 import { onReaderStall } from './connection-guard.ts'
 import { probeHalfClosed } from './half-closed.ts'
 
@@ -16,20 +17,20 @@ export function isGone(error: unknown, { raw }: FastifyRequest): boolean {
 }
 
 /** Those who listen to a signal of many requests, such as that of a key. */
-const listeners = new WeakMap<AbortSignal, Set<() => void>>()
+const listeners = new WeakMap<AbortSignal, OpenList<() => void>>()
 
 /**
  * Has one listener of a signal tell all of them, since a signal looks through all that it has for each further one.
  * @returns forgets this one
  */
 function onAborted(signal: AbortSignal, listener: () => void): () => void {
-  const all = listeners.get(signal) ?? new Set()
+  const all = listeners.get(signal) ?? new OpenList()
   if (!listeners.has(signal)) {
     listeners.set(signal, all)
-    signal.addEventListener('abort', () => all.forEach(tell => void tell()), { once: true })
+    signal.addEventListener('abort', () => all.all().forEach(tell => void tell()), { once: true })
   }
-  all.add(listener)
-  return () => void all.delete(listener)
+  const place = all.add(listener)
+  return () => void all.remove(place)
 }
 
 /**

@@ -1,5 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
+import { merged } from '../system/merged.ts'
 import { ClientGone } from './client-gone.ts'
 import { probeHalfClosed } from './half-closed.ts'
 import { logFailure, toCorralError } from './native-error.ts'
@@ -27,73 +28,82 @@ export interface ReplyStream {
 }
 
 export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions): ReplyStream {
-  const { raw } = reply
-  let committed = false
-  let written = false
+  return new HttpReplyStream(reply, options)
+}
 
-  function commit(): void {
-    if (committed) return
-    committed = true
-    reply.hijack()
-    // Hooks that run at send do not run for a hijacked reply; headers set earlier (CORS, request id) are carried over.
-    raw.writeHead(200, {
-      ...(reply.getHeaders() as Record<string, string>),
-      'content-type': options.contentType,
-      'cache-control': 'no-cache, no-transform',
-      'x-accel-buffering': 'no'
+class HttpReplyStream implements ReplyStream {
+  status = 'waiting'
+  committed = false
+  written = false
+  readonly #reply: FastifyReply
+  readonly #options: ReplyStreamOptions
+  readonly #timer: NodeJS.Timeout
+
+  constructor(reply: FastifyReply, options: ReplyStreamOptions) {
+    const { raw } = reply
+    this.#reply = reply
+    this.#options = options
+    this.#timer = setInterval(() => {
+      // The request was answered with a status code instead.
+      if (!this.committed && raw.headersSent) return clearInterval(this.#timer)
+      this.#commit()
+      this.#beat()
+    }, options.heartbeatInterval).unref()
+    // A client may have left before, while its form was read.
+    if (raw.destroyed) clearInterval(this.#timer)
+    raw.once('close', () => clearInterval(this.#timer))
+    probeHalfClosed(reply, () => {
+      if (this.committed && !raw.writableEnded) this.#beat()
     })
   }
 
-  const beat = () => {
-    if (!raw.writableNeedDrain) raw.write(options.heartbeat(stream.status))
+  write(chunk: string | Uint8Array): Promise<void> | undefined {
+    const { raw } = this.#reply
+    if (raw.destroyed) return undefined
+    this.#commit()
+    this.written = true
+    this.#timer.refresh()
+    if (raw.write(chunk)) return undefined
+    return new Promise(resolve => {
+      const done = () => {
+        raw.off('drain', done)
+        raw.off('close', done)
+        resolve()
+      }
+      raw.on('drain', done)
+      raw.on('close', done)
+    })
   }
-  const timer = setInterval(() => {
-    // The request was answered with a status code instead.
-    if (!committed && raw.headersSent) return clearInterval(timer)
-    commit()
-    beat()
-  }, options.heartbeatInterval)
-  timer.unref()
-  // A client may have left before, while its form was read.
-  if (raw.destroyed) clearInterval(timer)
-  raw.once('close', () => clearInterval(timer))
-  probeHalfClosed(reply, () => {
-    if (committed && !raw.writableEnded) beat()
-  })
 
-  const stream: ReplyStream = {
-    status: 'waiting',
-    get committed() {
-      return committed
-    },
-    get written() {
-      return written
-    },
-    write(chunk) {
-      if (raw.destroyed) return undefined
-      commit()
-      written = true
-      timer.refresh()
-      if (raw.write(chunk)) return undefined
-      return new Promise(resolve => {
-        const done = () => {
-          raw.off('drain', done)
-          raw.off('close', done)
-          resolve()
-        }
-        raw.on('drain', done)
-        raw.on('close', done)
-      })
-    },
-    end(lastChunk) {
-      clearInterval(timer)
-      if (raw.destroyed) return
-      commit()
-      if (lastChunk) raw.end(lastChunk)
-      else raw.end()
-    }
+  end(lastChunk?: string): void {
+    const { raw } = this.#reply
+    clearInterval(this.#timer)
+    if (raw.destroyed) return
+    this.#commit()
+    if (lastChunk) raw.end(lastChunk)
+    else raw.end()
   }
-  return stream
+
+  #commit(): void {
+    if (this.committed) return
+    this.committed = true
+    const reply = this.#reply
+    reply.hijack()
+    // Hooks that run at send do not run for a hijacked reply; headers set earlier (CORS, request id) are carried over.
+    reply.raw.writeHead(
+      200,
+      merged(reply.getHeaders() as Record<string, string>, {
+        'content-type': this.#options.contentType,
+        'cache-control': 'no-cache, no-transform',
+        'x-accel-buffering': 'no'
+      })
+    )
+  }
+
+  #beat(): void {
+    const { raw } = this.#reply
+    if (!raw.writableNeedDrain) raw.write(this.#options.heartbeat(this.status))
+  }
 }
 
 /**

@@ -5,6 +5,7 @@ import type { Usage } from '../../core/contracts/built-in-services.ts'
 import type { BudgetKind, Caller } from '../../core/contracts/callers.ts'
 import type { HookedRequest, PluginHooks } from '../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../core/http/rate-limit-headers.ts'
+import { OpenList, type OpenPlace } from '../../core/system/open-list.ts'
 import { type Budget, budgetsFor, exhausted, rateLimited, rememberedBudgets } from './budgets.ts'
 import type { Count, Counters } from './local-counters.ts'
 import { type Account, type Taken, taken, type UsageBooks } from './usage-books.ts'
@@ -25,6 +26,8 @@ interface Admission {
   tomorrow: number
   /** What it was charged so far. */
   charged: Taken
+  /** Among those that have an engine, or had one a moment ago. */
+  answering?: OpenPlace<FastifyRequest>
 }
 
 const ONE_REQUEST = Object.freeze(taken({ requests: 1 }))
@@ -49,7 +52,7 @@ export class UsageGate implements Usage {
   readonly #counters: Counters
   readonly #budgetsFor = rememberedBudgets()
   /** Requests with budgets that have an engine, or had one a moment ago. */
-  readonly #answering = new Set<FastifyRequest>()
+  readonly #answering = new OpenList<FastifyRequest>()
   /** Charges that are on their way to a counter elsewhere. */
   readonly #charging = new Set<Promise<unknown>>()
 
@@ -78,7 +81,8 @@ export class UsageGate implements Usage {
   attach(app: FastifyInstance): void {
     app.decorateRequest('admission', undefined)
     app.onRequestEnd(request => {
-      this.#answering.delete(request)
+      const place = request.admission?.answering
+      if (place) this.#answering.remove(place)
       this.charge(request)
     })
   }
@@ -131,7 +135,7 @@ export class UsageGate implements Usage {
     const tomorrow = now + this.#books.untilTomorrow()
     return soon(this.#look(budgets, 1), states => {
       const ends = states.map(({ reset }) => now + reset)
-      const admission = { budgets, ends, tomorrow, charged: NOTHING }
+      const admission: Admission = { budgets, ends, tomorrow, charged: NOTHING }
       this.#refuseExhausted(hooked, admission, { now, states, deciding: states })
       hooked.reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
       hooked.reply.request.admission = admission
@@ -140,9 +144,9 @@ export class UsageGate implements Usage {
 
   #recheck(hooked: HookedRequest, admission: Admission): Promise<void> | undefined {
     // Whose slot this one has may not have reached its client's end yet.
-    for (const request of this.#answering) if (request.record.answered !== undefined) this.charge(request)
+    for (const request of this.#answering.all()) if (request.record.answered !== undefined) this.charge(request)
     const { request } = hooked.reply
-    this.#answering.add(request)
+    admission.answering ??= this.#answering.add(request)
     const now = Date.now()
     return soon(this.#look(admission.budgets, 0), states =>
       this.#refuseExhausted(hooked, admission, { now, states, deciding: states.filter(ofTokens) })
@@ -163,7 +167,7 @@ export class UsageGate implements Usage {
    */
   #refuseExhausted(
     hooked: HookedRequest,
-    { budgets, ends, tomorrow }: Admission,
+    { budgets, ends, tomorrow, answering }: Admission,
     { now, states, deciding }: { now: number; states: readonly BudgetState[]; deciding: readonly BudgetState[] }
   ): void {
     const empty = exhausted(deciding, hooked.operation !== 'tokens')
@@ -171,7 +175,7 @@ export class UsageGate implements Usage {
     const { reply } = hooked
     const { caller, record } = reply.request
     reply.request.admission = undefined
-    this.#answering.delete(reply.request)
+    if (answering) this.#answering.remove(answering)
     const later = Date.now()
     if (later < tomorrow) this.#books.add(accountOf(caller), record.use!.model, REQUEST_BACK)
     for (const [at, budget] of budgets.entries()) {
