@@ -3,10 +3,14 @@ import { Bytes, Duration, KeepAlive } from '../../core/config/core-schema.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
+import { giveBackMemory } from '../../core/system/give-back-memory.ts'
 import { createEngineRegistry } from './engine-registry.ts'
 import { createHostMemory } from './host-memory.ts'
 import { createScheduler } from './scheduler.ts'
 import type { Limits } from './scheduler-state.ts'
+
+/** Milliseconds without any model, after a start or the last unload, until corral gives back its own memory too. */
+const RESTS_AFTER = 4000
 
 /** An amount of memory as `parseBytes` reads it, or nothing. */
 const Memory = (description: string) =>
@@ -102,8 +106,16 @@ export default definePlugin({
       limits: limitsOf(options),
       log
     })
+    // The next answer has to load a model: beside that it does not show that corral's own code is compiled once more.
+    const rest = setTimeout(() => {
+      if (scheduler.running().length > 0 || scheduler.loading().length > 0) return
+      giveBackMemory().catch(error =>
+        log.warn({ err: error }, 'The memory of what was done before was not given back.')
+      )
+    }, RESTS_AFTER).unref()
     return {
       services: { scheduler, engines },
+      on: { modelUnloaded: () => void rest.refresh() },
       start() {
         // The server listens meanwhile.
         void scheduler.preload(context.signal)
@@ -115,6 +127,7 @@ export default definePlugin({
         scheduler.reload(limitsOf(next), context.signal)
       },
       async stop() {
+        clearTimeout(rest)
         await scheduler.close(parseDuration(config.shutdown_grace)!)
         await engines.close()
       }
