@@ -28,9 +28,9 @@ export class RequestQueue {
   readonly #byTurn = new Map<string, ClientLine>()
   readonly #hadBy: (turn: string) => number
   /** Clients in the order of their turns (`inTurn`); apart those whose first request does not fit what runs. */
-  readonly #fitting = new Heap(inTurn)
-  readonly #misfits = new Heap(inTurn)
-  readonly #crowded = new Heap<ClientLine>((a, b) => b.counted - a.counted || a.place - b.place)
+  readonly #fitting = new Heap('atFitting', inTurn)
+  readonly #misfits = new Heap('atMisfits', inTurn)
+  readonly #crowded = new Heap('atCrowded', (a, b) => b.counted - a.counted || a.place - b.place)
   #fits: (request: QueuedRequest) => boolean = () => true
   #places = 0
 
@@ -235,6 +235,10 @@ class ClientLine extends Line {
   id = 0
   place = 0
   counted = 0
+  /** Where it is in each heap; -1 where it is not. A Map of places would be made anew with each request that comes alone. */
+  atFitting = -1
+  atMisfits = -1
+  atCrowded = -1
 
   constructor(turn: string, waits: (request: QueuedRequest) => boolean) {
     super(waits)
@@ -242,34 +246,36 @@ class ClientLine extends Line {
   }
 }
 
-/** Gives the first of some by an order. */
-class Heap<T> {
-  readonly #compare: (a: T, b: T) => number
-  readonly #items: T[] = []
-  readonly #places = new Map<T, number>()
+/** Gives the first of some clients by an order. */
+class Heap {
+  readonly #at: 'atFitting' | 'atMisfits' | 'atCrowded'
+  readonly #compare: (a: ClientLine, b: ClientLine) => number
+  readonly #items: ClientLine[] = []
 
-  constructor(compare: (a: T, b: T) => number) {
+  /** @param at where each of them keeps its place in this heap */
+  constructor(at: 'atFitting' | 'atMisfits' | 'atCrowded', compare: (a: ClientLine, b: ClientLine) => number) {
+    this.#at = at
     this.#compare = compare
   }
 
-  get first(): T | undefined {
+  get first(): ClientLine | undefined {
     return this.#items[0]
   }
 
   /** Adds one, or moves it to where it belongs now. */
-  put(item: T): void {
-    let at = this.#places.get(item)
-    if (at === undefined) {
+  put(item: ClientLine): void {
+    let at = item[this.#at]
+    if (at === -1) {
       at = this.#items.length
       this.#set(at, item)
     }
     this.#down(this.#up(at))
   }
 
-  remove(item: T): void {
-    const at = this.#places.get(item)
-    if (at === undefined) return
-    this.#places.delete(item)
+  remove(item: ClientLine): void {
+    const at = item[this.#at]
+    if (at === -1) return
+    item[this.#at] = -1
     const last = this.#items.pop()!
     if (last === item) return
     this.#set(at, last)
@@ -277,7 +283,7 @@ class Heap<T> {
   }
 
   /** The first one in order of which this is true; it costs as much as those before it are many. */
-  find(isMeant: (item: T) => boolean): T | undefined {
+  find(isMeant: (item: ClientLine) => boolean): ClientLine | undefined {
     const open = this.#items.length > 0 ? [0] : []
     while (open.length > 0) {
       let least = 0
@@ -294,9 +300,9 @@ class Heap<T> {
     return this.#compare(this.#items[one]!, this.#items[other]!) < 0
   }
 
-  #set(at: number, item: T): void {
+  #set(at: number, item: ClientLine): void {
     this.#items[at] = item
-    this.#places.set(item, at)
+    item[this.#at] = at
   }
 
   #swap(one: number, other: number): void {
