@@ -161,3 +161,18 @@ t.test(
     t.match(await corral(['ps', ...flags], { home }), { code: 1, stderr: /^error: corral is shutting down/ })
   }
 )
+
+t.test(
+  'a connection that is dropped: what only asks goes to the next server, what changes something may have been done',
+  async t => {
+    const home = newHome(t)
+    const dropFirst: Answer = (reply, _, count) => {
+      if (count === 1) reply.socket!.resetAndDestroy()
+      else reply.end('{"models":[]}')
+    }
+    const { flags, bodies } = await scriptedServer(t, { 'GET /api/tags': dropFirst, 'DELETE /api/delete': dropFirst })
+    t.match(await corral(['list', ...flags], { home }), { code: 0 })
+    t.match(await corral(['rm', 'me/one', ...flags], { home }), { code: 1, stderr: /broke off/ })
+    t.equal(bodies('DELETE /api/delete').length, 1)
+  }
+)
