@@ -14,6 +14,7 @@ import type { LeaseRequest } from '../../core/contracts/leases.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
+import { merged } from '../../core/system/merged.ts'
 import {
   type AnswerCall,
   type AskBody,
@@ -93,7 +94,7 @@ export function createClusterEngine(
   async function forRequest(request: LeaseRequest, signal: AbortSignal): Promise<Engine> {
     const asked = callsFor(request)
     if (request.loadOnly) await asked.load(request, signal)
-    return Object.assign(Object.create(base, Object.getOwnPropertyDescriptors(base)) as Engine, asked.calls)
+    return Object.assign(Object.create(base) as Engine, asked.calls)
   }
 
   /** The calls of an engine, for one request. */
@@ -245,12 +246,10 @@ export function createClusterEngine(
       const kept = keptFor(call, request, sink)
       let events = 0
       let isCounted = false
-      const counting: AnswerSink<Buffer> = Object.create(sink, {
-        take: {
-          value(chunk: Buffer) {
-            events += eventsIn(chunk)
-            return sink.take(chunk)
-          }
+      const counting = merged(sink, {
+        take(chunk: Buffer) {
+          events += eventsIn(chunk)
+          return sink.take(chunk)
         }
       })
       try {

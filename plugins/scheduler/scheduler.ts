@@ -20,6 +20,7 @@ import type { Storage } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
+import { merged } from '../../core/system/merged.ts'
 import { decide } from './decide.ts'
 import { type EngineRecord, isOccupied, loadingModel, runningModel, settleGone, whenGone } from './engine-record.ts'
 import type { EngineRegistry } from './engine-registry.ts'
@@ -432,7 +433,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     if (!leased.engine.forRequest) return leased
     try {
       const engine = await leased.engine.forRequest(request, leased.signal)
-      return Object.create(leased, { engine: { value: engine, enumerable: true } })
+      return merged(leased, { engine })
     } catch (error) {
       leased.release()
       throw error
