@@ -28,82 +28,71 @@ export interface ReplyStream {
 }
 
 export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions): ReplyStream {
-  return new HttpReplyStream(reply, options)
-}
+  const { raw } = reply
 
-class HttpReplyStream implements ReplyStream {
-  status = 'waiting'
-  committed = false
-  written = false
-  readonly #reply: FastifyReply
-  readonly #options: ReplyStreamOptions
-  readonly #timer: NodeJS.Timeout
-
-  constructor(reply: FastifyReply, options: ReplyStreamOptions) {
-    const { raw } = reply
-    this.#reply = reply
-    this.#options = options
-    this.#timer = setInterval(() => {
-      // The request was answered with a status code instead.
-      if (!this.committed && raw.headersSent) return clearInterval(this.#timer)
-      this.#commit()
-      this.#beat()
-    }, options.heartbeatInterval).unref()
-    // A client may have left before, while its form was read.
-    if (raw.destroyed) clearInterval(this.#timer)
-    raw.once('close', () => clearInterval(this.#timer))
-    probeHalfClosed(reply, () => {
-      if (this.committed && !raw.writableEnded) this.#beat()
-    })
-  }
-
-  write(chunk: string | Uint8Array): Promise<void> | undefined {
-    const { raw } = this.#reply
-    if (raw.destroyed) return undefined
-    this.#commit()
-    this.written = true
-    this.#timer.refresh()
-    if (raw.write(chunk)) return undefined
-    return new Promise(resolve => {
-      const done = () => {
-        raw.off('drain', done)
-        raw.off('close', done)
-        resolve()
-      }
-      raw.on('drain', done)
-      raw.on('close', done)
-    })
-  }
-
-  end(lastChunk?: string): void {
-    const { raw } = this.#reply
-    clearInterval(this.#timer)
-    if (raw.destroyed) return
-    this.#commit()
-    if (lastChunk) raw.end(lastChunk)
-    else raw.end()
-  }
-
-  #commit(): void {
-    if (this.committed) return
-    this.committed = true
-    const reply = this.#reply
+  function commit(): void {
+    if (stream.committed) return
+    stream.committed = true
     reply.hijack()
     // Hooks that run at send do not run for a hijacked reply; headers set earlier (CORS, request id) are carried over.
-    reply.raw.writeHead(
+    raw.writeHead(
       200,
       merged(reply.getHeaders() as Record<string, string>, {
-        'content-type': this.#options.contentType,
+        'content-type': options.contentType,
         'cache-control': 'no-cache, no-transform',
         'x-accel-buffering': 'no'
       })
     )
   }
 
-  #beat(): void {
-    const { raw } = this.#reply
-    if (!raw.writableNeedDrain) raw.write(this.#options.heartbeat(this.status))
+  const beat = () => {
+    if (!raw.writableNeedDrain) raw.write(options.heartbeat(stream.status))
   }
+  const timer = setInterval(() => {
+    // The request was answered with a status code instead.
+    if (!stream.committed && raw.headersSent) return clearInterval(timer)
+    commit()
+    beat()
+  }, options.heartbeatInterval)
+  timer.unref()
+  // A client may have left before, while its form was read.
+  if (raw.destroyed) clearInterval(timer)
+  raw.once('close', () => clearInterval(timer))
+  probeHalfClosed(reply, () => {
+    if (stream.committed && !raw.writableEnded) beat()
+  })
+
+  // No getters: V8 makes a hidden class for each object that has its own, which stays, and the reply with it, until it
+  // collects its old generation.
+  const stream = {
+    status: 'waiting',
+    committed: false,
+    written: false,
+    write(chunk: string | Uint8Array): Promise<void> | undefined {
+      if (raw.destroyed) return undefined
+      commit()
+      stream.written = true
+      timer.refresh()
+      if (raw.write(chunk)) return undefined
+      return new Promise(resolve => {
+        const done = () => {
+          raw.off('drain', done)
+          raw.off('close', done)
+          resolve()
+        }
+        raw.on('drain', done)
+        raw.on('close', done)
+      })
+    },
+    end(lastChunk?: string): void {
+      clearInterval(timer)
+      if (raw.destroyed) return
+      commit()
+      if (lastChunk) raw.end(lastChunk)
+      else raw.end()
+    }
+  }
+  return stream
 }
 
 /**
