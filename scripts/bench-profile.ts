@@ -1,13 +1,15 @@
 /**
  * Where corral's processor time goes under a load, once it is warm: a CPU profile, and a table of the functions that take
- * most themselves.
+ * most themselves. With `--of memory`, which functions make the objects that outlive V8's minor collections: what a request
+ * makes should not.
  *
  *     npm run bench:profile -- [--load short|streams|many|bodies|turns] [--way 'corral /v1'|'corral /api'|front] [--top N]
+ *                              [--of time|memory]
  *
  * The profile is kept in .cache/profile; open it in https://www.speedscope.app, or in the developer tools of a browser.
  */
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import type { Profiler } from 'node:inspector'
+import type { HeapProfiler, Profiler } from 'node:inspector'
 import { tmpdir } from 'node:os'
 import { join, relative } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
@@ -28,7 +30,8 @@ const { values } = parseArgs({
   options: {
     load: { type: 'string', default: 'short' },
     way: { type: 'string', default: 'corral /v1' },
-    top: { type: 'string', default: '30' }
+    top: { type: 'string', default: '30' },
+    of: { type: 'string', default: 'time' }
   }
 })
 
@@ -49,6 +52,18 @@ function selfTimes({ nodes, samples = [], timeDeltas = [] }: Profiler.Profile): 
   return [...times].sort((a, b) => b[1] - a[1])
 }
 
+/** Bytes that each function made and that came into the old generation, most first. */
+function oldBytes({ head }: HeapProfiler.SamplingHeapProfile): [place: string, bytes: number][] {
+  const sums = new Map<string, number>()
+  const open = [head]
+  for (let node = open.pop(); node; node = open.pop()) {
+    const place = placeOf(node.callFrame)
+    sums.set(place, (sums.get(place) ?? 0) + node.selfSize)
+    open.push(...node.children)
+  }
+  return [...sums].sort((a, b) => b[1] - a[1])
+}
+
 function placeOf({ functionName, url, lineNumber }: Profiler.Profile['nodes'][number]['callFrame']): string {
   const name = functionName || '(anonymous)'
   if (url === '') return name
@@ -59,14 +74,18 @@ function placeOf({ functionName, url, lineNumber }: Profiler.Profile['nodes'][nu
 const load = LOADS.findLast(({ group }) => group === values.load)
 if (!load)
   usageError(`--load has no "${values.load}". There are: ${[...new Set(LOADS.map(each => each.group))].join(', ')}.`)
+if (values.of !== 'time' && values.of !== 'memory') usageError('--of takes time or memory.')
+const isMemory = values.of === 'memory'
 const kind = load.engines.at(-1)!
 const folder = join(packageRoot, '.cache', 'profile')
-const file = join(folder, `${values.load}-${values.way.replace(/\W+/g, '-')}.cpuprofile`)
+const suffix = isMemory ? 'heapprofile' : 'cpuprofile'
+const file = join(folder, `${values.load}-${values.way.replace(/\W+/g, '-')}.${suffix}`)
 mkdirSync(folder, { recursive: true })
 for (const old of [file, `${file}.started`]) rmSync(old, { force: true })
 const home = mkdtempSync(join(tmpdir(), 'corral-bench-'))
 const hook = pathToFileURL(join(packageRoot, 'dist', 'scripts', 'bench', 'profiler.js')).href
 process.env.BENCH_PROFILE = file
+process.env.BENCH_PROFILE_OF = values.of
 process.env.NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ''} --import=${hook}`
 try {
   console.log(`${titleOf(load)}, ${values.way} (${describeMachine()})`)
@@ -84,13 +103,16 @@ try {
     while (performance.now() - began < LEAST) answers += (await runRound(way, load)).answers
     process.kill(profiled, 'SIGURG')
     await until('the profile is written', () => readable(file))
-    const times = selfTimes(JSON.parse(readFileSync(file, 'utf8')))
-    const all = times.reduce((sum, [, time]) => sum + time, 0)
-    const rows = times
+    const profile = JSON.parse(readFileSync(file, 'utf8'))
+    const shares = isMemory ? oldBytes(profile) : selfTimes(profile)
+    const all = shares.reduce((sum, [, share]) => sum + share, 0)
+    const rows = shares
       .slice(0, Number(values.top))
-      .map(([place, time]) => [`${((100 * time) / all).toFixed(1)}%`, (time / answers).toFixed(1), place])
-    console.log(`${answers} answers, ${(all / answers).toFixed(0)} µs of its main thread for each\n`)
-    console.log(formatTable(['>self', '>µs/answer', 'function'], rows, Number.POSITIVE_INFINITY))
+      .map(([place, share]) => [`${((100 * share) / all).toFixed(1)}%`, (share / answers).toFixed(1), place])
+    const whole = isMemory ? "bytes in V8's old generation" : 'µs of its main thread'
+    console.log(`${answers} answers, ${(all / answers).toFixed(0)} ${whole} for each\n`)
+    const unit = isMemory ? '>bytes/answer' : '>µs/answer'
+    console.log(formatTable(['>self', unit, 'function'], rows, Number.POSITIVE_INFINITY))
     console.log(`\nThe profile: ${file}`)
   })
 } finally {
