@@ -28,7 +28,7 @@ export function countCut(
 
 /** Tokens of one of the prompts of an answer, with the text behind the gap that it is to fill; 0 where there is none. */
 export async function promptTokens(
-  engine: Engine,
+  engine: Pick<Engine, 'countTokens' | 'tokenize'>,
   operation: Operation,
   body: EngineFields,
   at: number,
@@ -45,7 +45,7 @@ export async function promptTokens(
 
 /** Tokens of texts, or of lists of tokens, but for those that a model's vocabulary puts around each. */
 export async function tokensIn(
-  engine: Engine,
+  engine: Pick<Engine, 'tokenize'>,
   texts: readonly (string | readonly number[])[],
   signal: AbortSignal
 ): Promise<number> {

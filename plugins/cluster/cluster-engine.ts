@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto'
+import { promptTokens } from '../../core/answers/cut-answers.ts'
 import { UNHEEDED_SCHEMA } from '../../core/answers/pipeline.ts'
 import type {
   AnswerControls,
@@ -27,7 +28,7 @@ import {
   WrongAnswer
 } from './asking/ask-protocol.ts'
 import { type Asking, askMember, dispatch, MemberFault } from './asking/dispatch.ts'
-import { KeptAnswer, saysSomething } from './asking/kept-answer.ts'
+import { type Ending, KeptAnswer, saysSomething } from './asking/kept-answer.ts'
 import type { Copies } from './copying/copies.ts'
 import type { Member } from './members/member.ts'
 import type { MemberReply } from './members/member-connection.ts'
@@ -175,6 +176,16 @@ export function createClusterEngine(
           )
         }
       }
+      /** Completes an answer that was cut behind its last token, with what is known of its counts. */
+      async function end(kept: KeptAnswer, { completionTokens, prompt }: Ending): Promise<void> {
+        const read =
+          prompt?.promptTokens ?? (await promptTokens(calls, call, request, 0, signal).catch(() => undefined))
+        signal.throwIfAborted()
+        const usage = { promptTokens: read ?? 0, cachedTokens: prompt?.cachedTokens ?? 0, completionTokens }
+        if (more.bytes) sink.used?.(usage, 0)
+        const last = more.bytes ? kept.lastEvents(read === undefined ? undefined : usage) : kept.lastDeltas(usage)
+        if (last.length > 0) await sink.take(last as readonly Delta[] | Buffer as Piece)
+      }
       let asked = request
       let lost: CorralError | undefined
       for (;;) {
@@ -201,30 +212,43 @@ export function createClusterEngine(
           if (!(error instanceof MemberFault)) throw lost ?? error
           lost ??= error.outcome
         }
-        const next = kept && (await continued(kept, tried, signal))
+        if (!kept) throw lost
+        const tokens = await elsewhere<{ tokens: number[] }>('tokenize', { content: kept.text }, tried, signal)
+        const ending = kept.ending(tokens?.tokens.length ?? 0)
+        if (ending) return await end(kept, ending)
+        const next = tokens && (await continued(kept, tokens.tokens, tried, signal))
         if (!next) throw lost
         asked = next
+      }
+    }
+
+    /** What another member says; undefined where none is left who could. */
+    async function elsewhere<Value>(
+      call: OnceCall,
+      request: EngineFields,
+      tried: ReadonlySet<string>,
+      signal: AbortSignal
+    ): Promise<Value | undefined> {
+      try {
+        return await once<Value>(call, request, signal, tried)
+      } catch {
+        // The client gets why its answer ended.
+        signal.throwIfAborted()
+        return undefined
       }
     }
 
     /** The request with which another member goes on with an answer; undefined where none can safely. */
     async function continued(
       kept: KeptAnswer,
+      tokens: readonly number[],
       tried: ReadonlySet<string>,
       signal: AbortSignal
     ): Promise<EngineFields | undefined> {
-      const elsewhere = <Value>(call: OnceCall, request: EngineFields) => once<Value>(call, request, signal, tried)
-      try {
-        const { tokens } = await elsewhere<{ tokens: number[] }>('tokenize', { content: kept.text })
-        const next = kept.continuation(tokens)
-        if (!next || next.ending === '') return next?.request
-        const prompt = await elsewhere<string>('applyTemplate', next.request)
-        return prompt.endsWith(next.ending) ? next.request : undefined
-      } catch {
-        // Nobody is left who could: the client gets why its answer ended.
-        signal.throwIfAborted()
-        return undefined
-      }
+      const next = kept.continuation(tokens)
+      if (!next || next.ending === '') return next?.request
+      const prompt = await elsewhere<string>('applyTemplate', next.request, tried, signal)
+      return prompt?.endsWith(next.ending) ? next.request : undefined
     }
 
     /** @param call what others go on with, where the client wants that */

@@ -139,6 +139,71 @@ t.test('what a member spoils, another one answers, and the member rests', async 
   await untilStates(front, { spoiled: 'up' })
 })
 
+/** Sends an answer as far as its last token, one delta in each line, and cuts the connection. */
+const cutBehindLastToken: Fault = (reply, answer, { headers }) => {
+  const type = headers['content-type']!
+  // Tokens are counted for the front as ever.
+  if (type.includes('application/json')) return reply.writeHead(200, { 'content-type': type }).end(answer)
+  const text = answer.toString()
+  const pieces = type.includes('event-stream')
+    ? text.split(/(?<=\n\n)/)
+    : text
+        .split('\n')
+        .flatMap(line => (line === '' ? [] : JSON.parse(line).map((d: object) => `${JSON.stringify([d])}\n`)))
+  const end = pieces.findIndex(piece => /"finish(_reason)?":"/.test(piece))
+  reply.writeHead(200, { 'content-type': type })
+  reply.write(pieces.slice(0, end).join(''), () => reply.destroy())
+}
+
+t.test('an answer that is cut behind its last token is ended by the front', async t => {
+  const node = await startCorral(t)
+  const other = await startCorral(t)
+  const { state, url } = await spoiled(t, other)
+  const more = { max_tokens: 4, temperature: 0, stream: true }
+  const counted = { ...more, stream_options: { include_usage: true } }
+  const options = { num_predict: 4, temperature: 0 }
+  const surfaces: [path: string, body: object][] = [
+    ['/v1/chat/completions', { ...chat, ...counted }],
+    ['/v1/chat/completions', { ...chat, ...more }],
+    ['/v1/completions', { model: DEMO, prompt: 'What is the', ...counted }],
+    ['/v1/completions', { model: DEMO, prompt: 'What is the', ...more }],
+    ['/api/chat', { model: DEMO, messages: chat.messages, options }],
+    ['/v1/messages', { ...chat, ...more }]
+  ]
+  const OWN =
+    /^(id|created|created_at|system_fingerprint|timings|.*_duration|tokens_per_second|cached_tokens|input_tokens|cache_read_input_tokens)$/
+  /** What a client sees of an answer, but for names, times and what was cached. Alone, nobody may be left who counts. */
+  const seen = (events: any[], isAlone: boolean) =>
+    events
+      .filter(({ choices }) => !isAlone || choices?.length !== 0)
+      .map(event =>
+        JSON.parse(
+          JSON.stringify(event, (name, value) => (OWN.test(name) || (isAlone && name === 'usage') ? undefined : value))
+        )
+      )
+  for (const others of [[{ name: 'good', url: node.url }], []]) {
+    const front = await startFront(t, [{ name: 'spoiled', url }, ...others])
+    for (const [path, body] of surfaces) {
+      const whole = seen(await node.events(path, body), others.length === 0)
+      state.fault = undefined
+      await until('the member is back', async () => {
+        const members = await membersOf(front)
+        return members.every(({ state, sent }) => state === 'up' && sent === 0)
+      })
+      await other.json('/api/load', { model: DEMO })
+      await node.json('/api/stop', { model: DEMO })
+      await until('the front knows who has the model in memory', async () =>
+        (await membersOf(front)).every(({ name, loaded }) => loaded.length === (name === 'spoiled' ? 1 : 0))
+      )
+      state.fault = cutBehindLastToken
+      state.asked = 0
+      const events = await front.events(path, body, { headers: { 'x-corral-resumable': 'true' } })
+      t.ok(state.asked > 0, 'it was asked')
+      t.same(seen(events, others.length === 0), whole, `${path}, ${others.length} others`)
+    }
+  }
+})
+
 t.test('what is no member at all', async t => {
   const node = await startCorral(t)
   const silent = createPlainServer(socket => socket.on('error', () => {}).write('220 mail.example.org ESMTP\r\n'))

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { Delta, EngineFields } from '../../core/contracts/engines.ts'
+import type { Delta, EngineFields, TokenUsage } from '../../core/contracts/engines.ts'
 import { KeptAnswer, saysSomething } from '../../plugins/cluster/asking/kept-answer.ts'
 
 const messages = [{ role: 'user', content: 'Count.' }]
@@ -68,7 +68,6 @@ t.test('what cannot go on safely does not', t => {
     { grammar: 'root ::= "a"' },
     { json_schema: {} },
     { tools: [{}], tool_choice: 'required' },
-    { max_tokens: 3 },
     { messages: [...messages, last] }
   ]
   for (const more of chats) {
@@ -87,6 +86,67 @@ t.test('what cannot go on safely does not', t => {
   t.equal(long.continuation([1]), undefined, 'it is longer than what is kept')
   t.equal(long.text, '', 'and nothing of it is kept')
   t.ok(begun({ messages, tools: [{}] }).continuation([1, 2, 3]), 'no tool is called yet')
+  t.end()
+})
+
+t.test('an answer ends where it has all its tokens, or where why it ended was said', t => {
+  const prompt = { promptTokens: 9, cachedTokens: 4 }
+  const usage = { ...prompt, completionTokens: 3 }
+  const limited = begun({ messages, max_tokens: 3 })
+  t.strictSame(limited.ending(0), { completionTokens: 3, prompt: undefined })
+  t.match(limited.lastDeltas(usage), [{ finish: 'length', usage }])
+  t.equal(begun({ messages, max_tokens: 4 }).ending(3), undefined)
+  t.strictSame(begun({ messages, max_tokens: 4 }).ending(4), { completionTokens: 4, prompt: undefined })
+  t.equal(begun().ending(3), undefined, 'it has no limit')
+  t.equal(begun({ messages, n: 2, max_tokens: 3 }).ending(3), undefined, 'another choice may have more to say')
+  t.equal(begun({ prompt: ['a', 'b'], max_tokens: 3 }, 'completion').ending(3), undefined)
+
+  const finished = begun()
+  finished.keep([{ reading: { tokens: 9, total: 9, cached: 4 } }, { finish: 'stop' }])
+  t.strictSame(finished.ending(3), { completionTokens: 3, prompt })
+  t.notOk(finished.lastDeltas(usage)[0]?.finish, 'that was said')
+  t.match(finished.lastDeltas(usage), [{ usage }])
+  finished.keep([{ usage }])
+  t.strictSame(finished.lastDeltas(usage), [], 'so were the counts')
+  t.end()
+})
+
+t.test('the end of a stream is said as its engine would have said it', t => {
+  const usage = { promptTokens: 9, cachedTokens: 4, completionTokens: 1 }
+  const hosted = {
+    completion_tokens: 1,
+    prompt_tokens: 9,
+    total_tokens: 10,
+    prompt_tokens_details: { cached_tokens: 4 }
+  }
+  const endOf = (kept: KeptAnswer, counted: TokenUsage | undefined = usage) => {
+    t.ok(kept.ending(0))
+    const payloads = kept.lastEvents(counted).toString().trimEnd().split('\n\n')
+    t.equal(payloads.pop(), 'data: [DONE]')
+    return payloads.map(payload => JSON.parse(payload.slice(6)))
+  }
+  const chat = (more: EngineFields, ...pieces: string[]) => {
+    const kept = new KeptAnswer('chat', { messages, max_tokens: 1, ...more })
+    for (const piece of [opening(), said('1'), ...pieces]) kept.keep(Buffer.from(piece))
+    return kept
+  }
+  const last = { ...names, choices: [{ index: 0, finish_reason: 'length', delta: {} }] }
+  const counts = { ...names, choices: [], usage: hosted }
+  const wanted = { stream_options: { include_usage: true } }
+  t.strictSame(endOf(chat({})), [last])
+  t.strictSame(endOf(chat(wanted)), [last, counts])
+  t.strictSame(endOf(chat(wanted, event(last))), [counts])
+  t.strictSame(endOf(chat(wanted, event(last), event(counts))), [])
+  const uncounted = chat(wanted)
+  t.ok(uncounted.ending(0))
+  t.notMatch(uncounted.lastEvents(undefined).toString(), 'usage', 'counts that nobody knows are left out')
+
+  const text = { ...names, object: 'text_completion' }
+  const completion = new KeptAnswer('completion', { prompt: 'a', max_tokens: 1 })
+  completion.keep(Buffer.from(event({ ...text, choices: [{ text: '1', index: 0, finish_reason: null }] })))
+  t.strictSame(endOf(completion), [
+    { ...text, choices: [{ index: 0, finish_reason: 'length', text: '', logprobs: null }], usage: hosted }
+  ])
   t.end()
 })
 

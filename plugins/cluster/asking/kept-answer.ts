@@ -36,6 +36,13 @@ interface Continuation {
   ending: string
 }
 
+/** How an answer ends of which all tokens have come. */
+export interface Ending {
+  completionTokens: number
+  /** Undefined where no member has said so. */
+  prompt: Pick<TokenUsage, 'promptTokens' | 'cachedTokens'> | undefined
+}
+
 /** What has come of an answer, and what joins to it what another member adds. */
 export class KeptAnswer {
   readonly #call: 'chat' | 'completion'
@@ -46,6 +53,9 @@ export class KeptAnswer {
   #pieces = 0
   /** Whether it has what no other member can go on with. */
   #isFixed = false
+  /** Why it ended was said, and of that the tokens too. */
+  #isFinished = false
+  #isCounted = false
   /** Tokens of the prompt, where the first member has counted them. */
   #prompt: Pick<TokenUsage, 'promptTokens' | 'cachedTokens'> | undefined
   #unread: Buffer[] = []
@@ -83,9 +93,40 @@ export class KeptAnswer {
   }
 
   /**
+   * How it ends where it was cut behind its last token: why it ended was said, or it has as many tokens as it may have.
+   * Undefined where more of it is to come.
+   * @param tokens how many `text` has, where a member has counted them
+   */
+  ending(tokens: number): Ending | undefined {
+    this.#readBytes()
+    const completionTokens = Math.max(this.#pieces, tokens)
+    const isEnd = this.#isFinished || completionTokens >= (limitOf(this.#request) ?? Number.POSITIVE_INFINITY)
+    return isEnd && hasOneChoice(this.#call, this.#request) ? { completionTokens, prompt: this.#prompt } : undefined
+  }
+
+  /** What is still to be said of its end, as deltas. */
+  lastDeltas(usage: TokenUsage): Delta[] {
+    if (this.#isCounted) return []
+    const timing = { prompt: 0, generation: this.#latest - this.#began }
+    return [{ ...(!this.#isFinished && { finish: 'length' }), usage, timing }]
+  }
+
+  /** What is still to be said of its end, as events. @param usage undefined where the prompt was not counted */
+  lastEvents(usage: TokenUsage | undefined): Buffer {
+    const isText = this.#call === 'completion'
+    const counts = usage && !this.#isCounted ? { usage: hostedUsage(usage) } : {}
+    const choice = { index: 0, finish_reason: 'length', ...(isText ? { text: '', logprobs: null } : { delta: {} }) }
+    const wanted = this.#request.stream_options as { include_usage?: boolean } | undefined
+    const events: EngineFields[] = []
+    if (!this.#isFinished) events.push({ ...this.#names, choices: [choice], ...(isText && counts) })
+    if (!isText && 'usage' in counts && wanted?.include_usage) events.push({ ...this.#names, choices: [], ...counts })
+    return Buffer.from([...events.map(event => JSON.stringify(event)), '[DONE]'].map(frame).join(''))
+  }
+
+  /**
    * How another member goes on with it; undefined where none can safely: within a call of a tool, in the middle of what a
-   * grammar or a schema describes, with several choices, or behind its last token.
-   * @param tokens those of `text`
+   * grammar or a schema describes, or with several choices.
+   * @param tokens those of `text`; fewer than its limit, or it has an `ending`
    */
   continuation(tokens: readonly number[]): Continuation | undefined {
     this.#readBytes()
@@ -93,12 +134,10 @@ export class KeptAnswer {
     // Some pieces hold several tokens; some texts would be read as fewer tokens than they were written with.
     const sofar = Math.max(this.#pieces, tokens.length)
     const request: EngineFields = { ...this.#request }
-    const limit = TOKEN_LIMITS.find(name => typeof request[name] === 'number' && request[name] >= 0)
-    if (limit) {
-      const left = (request[limit] as number) - sofar
-      if (left <= 0) return undefined
+    const limit = limitOf(request)
+    if (limit !== undefined) {
       for (const name of TOKEN_LIMITS) delete request[name]
-      request.max_tokens = left
+      request.max_tokens = limit - sofar
     }
     this.#before = { tokens: sofar, read: tokens.length, ms: this.#latest - this.#began }
     this.#lines = new EventLines()
@@ -188,14 +227,16 @@ export class KeptAnswer {
     for (const payload of new EventLines().push(text)) {
       if (payload === '[DONE]') continue
       const event = JSON.parse(payload) as StreamEvent
-      const { id, created, model, system_fingerprint } = event
-      this.#names ??= { id, created, model, ...(system_fingerprint !== undefined && { system_fingerprint }) }
-      this.#note(deltaOf(event))
+      const { id, created, model, object, system_fingerprint, usage } = event
+      this.#names ??= { id, created, model, object, ...(system_fingerprint !== undefined && { system_fingerprint }) }
+      this.#note({ ...deltaOf(event), ...(usage && { usage: usageOf(usage) }) })
     }
   }
 
   #note({ choice, content, thinking, toolCalls, finish, reading, usage }: Delta): void {
     if (choice || toolCalls || finish) this.#isFixed = true
+    if (finish) this.#isFinished = true
+    if (this.#isFinished && usage) this.#isCounted = true
     if (content || thinking) this.#pieces++
     if (reading) this.#prompt ??= { promptTokens: reading.total, cachedTokens: reading.cached }
     else if (usage && !this.#before) this.#prompt ??= usage
@@ -230,16 +271,24 @@ export function saysSomething(piece: readonly Delta[] | Buffer): boolean {
   )
 }
 
-function canBeContinued(call: 'chat' | 'completion', request: EngineFields): boolean {
-  const { n, tools, tool_choice, messages, prompt } = request
-  const { response_format, grammar, json_schema, suffix, line, echo, continue_final_message } = request
+/** The most tokens that a request wants. */
+function limitOf(request: EngineFields): number | undefined {
+  const name = TOKEN_LIMITS.find(name => typeof request[name] === 'number' && request[name] >= 0)
+  return name === undefined ? undefined : (request[name] as number)
+}
+
+function hasOneChoice(call: 'chat' | 'completion', { n, prompt }: EngineFields): boolean {
   if (typeof n === 'number' && n > 1) return false
+  return call === 'chat' || typeof prompt === 'string' || (Array.isArray(prompt) && typeof prompt[0] === 'number')
+}
+
+function canBeContinued(call: 'chat' | 'completion', request: EngineFields): boolean {
+  const { tools, tool_choice, messages } = request
+  const { response_format, grammar, json_schema, suffix, line, echo, continue_final_message } = request
+  if (!hasOneChoice(call, request)) return false
   const format = (response_format as EngineFields | null | undefined)?.type
   if ((format !== undefined && format !== 'text') || grammar || json_schema) return false
-  if (call === 'completion') {
-    const isOne = typeof prompt === 'string' || (Array.isArray(prompt) && typeof prompt[0] === 'number')
-    return isOne && suffix === undefined && line === undefined
-  }
+  if (call === 'completion') return suffix === undefined && line === undefined
   const hasTools = Array.isArray(tools) && tools.length > 0
   if (hasTools && tool_choice !== undefined && tool_choice !== 'auto' && tool_choice !== 'none') return false
   const last = (messages as EngineFields[]).at(-1)
