@@ -134,7 +134,7 @@ export function createClusterEngine(
       call: AnswerCall,
       request: EngineFields,
       sink: AnswerSink<Piece>,
-      more: Pick<AskBody, 'bytes' | 'count_each' | 'stop_text' | 'native'>,
+      more: Pick<AskBody, 'bytes' | 'whole' | 'count_each' | 'stop_text' | 'native'>,
       read: (reply: MemberReply, take: (piece: Piece) => Promise<void>) => Promise<void>,
       kept: KeptAnswer | undefined
     ): Promise<void> {
@@ -256,8 +256,9 @@ export function createClusterEngine(
       by.resumable && call !== 'transcribe' && !sink.native ? new KeptAnswer(call, request) : undefined
 
     const deltas = (call: AnswerCall) => (request: EngineFields, sink: AnswerSink) => {
-      const { countEach, stopText, native } = sink
+      const { whole, countEach, stopText, native } = sink
       const more = {
+        ...(whole && { whole: true }),
         ...(countEach && { count_each: true }),
         ...(stopText && { stop_text: true }),
         ...(native && { native: true })

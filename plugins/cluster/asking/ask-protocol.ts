@@ -55,6 +55,7 @@ export const AskSchema = Loose(
     control: Given(
       Type.String({ minLength: 1, maxLength: 64, description: 'A name by which the answer can be controlled' })
     ),
+    whole: Given(Type.Boolean({ description: 'Nothing of it is passed on before it is complete' })),
     count_each: Given(Type.Boolean({ description: 'Each delta with the tokens so far' })),
     stop_text: Given(Type.Boolean({ description: 'Which text of `stop` ended the answer' })),
     native: Given(Type.Boolean({ description: "The events in llama-server's words beside" }))

@@ -191,6 +191,7 @@ async function answer(
     lease,
     variant,
     overflow: 'error',
+    whole: body.whole ?? false,
     countEach: body.count_each ?? false,
     stopText: body.stop_text ?? false,
     native: body.native ?? false,
