@@ -123,8 +123,11 @@ function formatField(format: ChatRequest['response_format']): Fields {
 
 type Tool = NonNullable<ChatRequest['tools']>[number]
 
-const withoutNulls = (fields: object) =>
-  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== null))
+function withoutNulls(fields: Fields): Fields {
+  const kept: Fields = {}
+  for (const name in fields) if (fields[name] !== null) kept[name] = fields[name]
+  return kept
+}
 
 /** Without what is null: engines may take it for a value. */
 function plainTool({ type, function: called }: Tool): Tool {

@@ -66,8 +66,9 @@ export function isSmall({ messages, prompt }: EngineFields): boolean {
 }
 
 function hasMedia(messages: unknown): boolean {
-  return [messages].flat().some(message => {
-    const { content } = (message ?? {}) as { content?: unknown }
+  if (!Array.isArray(messages)) return false
+  return messages.some(message => {
+    const content = message?.content
     return Array.isArray(content) && content.some(part => part?.image_url || part?.input_audio)
   })
 }
@@ -77,8 +78,13 @@ function textLength(value: unknown): number {
   if (typeof value === 'string') return value.length
   if (typeof value !== 'object' || value === null) return 0
   let length = 0
-  for (const [name, each] of Object.entries(value)) {
-    if (name !== 'image_url' && name !== 'input_audio') length += textLength(each)
+  // Without Object.entries: all of a conversation is looked at with each of its requests.
+  if (Array.isArray(value)) {
+    for (const each of value) length += textLength(each)
+    return length
+  }
+  for (const name in value) {
+    if (name !== 'image_url' && name !== 'input_audio') length += textLength(value[name as keyof typeof value])
   }
   return length
 }

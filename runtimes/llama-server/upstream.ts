@@ -54,12 +54,21 @@ const THREADS_FOR_OTHERS = 4
 /** Whether it is a comment of an event stream, which llama-server sends while it has nothing to say. */
 const isSignOfLife = (chunk: Buffer) => chunk.length <= 3 && chunk[0] === 0x3a
 
-function requestText({ method, path, body }: EngineRequest, key: string, keep: boolean): string {
+/** Characters of a body above which it is turned into bytes once, rather than for its length and again as it is written. */
+const LONG = 32 * 1024
+
+function writeRequest(socket: Socket, { method, path, body }: EngineRequest, key: string, keep: boolean): void {
   const connection = keep ? '' : 'connection: close\r\n'
   const head = `${method} ${path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\n${connection}`
-  if (body === undefined) return `${head}\r\n`
-  const length = Buffer.byteLength(body)
-  return `${head}content-type: application/json\r\ncontent-length: ${length}\r\n\r\n${body}`
+  if (body === undefined) return void socket.write(`${head}\r\n`)
+  const bytes = body.length > LONG ? Buffer.from(body) : undefined
+  const length = bytes?.length ?? Buffer.byteLength(body)
+  const all = `${head}content-type: application/json\r\ncontent-length: ${length}\r\n\r\n`
+  if (!bytes) return void socket.write(all + body)
+  socket.cork()
+  socket.write(all)
+  socket.write(bytes)
+  socket.uncork()
 }
 
 /** A request and its answer, as their connection tells them what happens. */
@@ -248,7 +257,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       if (isFiling) filing++
       hooks.onRequest?.()
       signal?.addEventListener('abort', onAbort)
-      socket.write(requestText(request, key, keep))
+      writeRequest(socket, request, key, keep)
     })
   }
 
