@@ -1,5 +1,6 @@
 import type { AnswerControls } from '../contracts/engines.ts'
 import type { Model } from '../contracts/models.ts'
+import { OpenMap } from '../system/open-tables.ts'
 
 interface Running {
   owner: string
@@ -11,7 +12,7 @@ interface Running {
 
 /** The answers that are being generated, by the ids that their clients know, so that these can control them. */
 export class RunningAnswers {
-  readonly #answers = new Map<string, Running>()
+  readonly #answers = new OpenMap<string, Running>()
 
   /**
    * An answer for the owner of a request begins. Call `end` once it is over.

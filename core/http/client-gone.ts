@@ -1,5 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { OpenList } from '../system/open-list.ts'
+import { OpenSet } from '../system/open-tables.ts'
 import { onReaderStall } from './connection-guard.ts'
 import { probeHalfClosed } from './half-closed.ts'
 
@@ -17,20 +17,23 @@ export function isGone(error: unknown, { raw }: FastifyRequest): boolean {
 }
 
 /** Those who listen to a signal of many requests, such as that of a key. */
-const listeners = new WeakMap<AbortSignal, OpenList<() => void>>()
+const listeners = new WeakMap<AbortSignal, OpenSet<() => void>>()
 
 /**
  * Has one listener of a signal tell all of them, since a signal looks through all that it has for each further one.
  * @returns forgets this one
  */
 function onAborted(signal: AbortSignal, listener: () => void): () => void {
-  const all = listeners.get(signal) ?? new OpenList()
+  const all = listeners.get(signal) ?? new OpenSet()
   if (!listeners.has(signal)) {
     listeners.set(signal, all)
-    signal.addEventListener('abort', () => all.all().forEach(tell => void tell()), { once: true })
+    const tellAll = () => {
+      for (const tell of all) tell()
+    }
+    signal.addEventListener('abort', tellAll, { once: true })
   }
-  const place = all.add(listener)
-  return () => void all.remove(place)
+  all.add(listener)
+  return () => void all.delete(listener)
 }
 
 /**

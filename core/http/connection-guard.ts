@@ -6,6 +6,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
+import { OpenMap, OpenSet } from '../system/open-tables.ts'
 import type { ServerCertificate } from './certificate.ts'
 import { allowHalfClosed } from './half-closed.ts'
 import { mayTakeAnyTime } from './long-upload.ts'
@@ -45,7 +46,7 @@ interface Connection {
   /** Whether what it waits for was ended already, since nobody read it. */
   stalled: boolean
   /** Called when the client has read nothing for too long. */
-  readonly listeners: Set<(error: CorralError) => void>
+  readonly listeners: OpenSet<(error: CorralError) => void>
 }
 
 /** What Node.js knows of a connection's outgoing bytes; there is no public name for how many of them still wait. */
@@ -86,11 +87,11 @@ export class ConnectionGuard {
   readonly #open = new Set<Connection>()
   readonly #counts = new Map<string, number>()
   /** Connections without a request, the one that has waited longest first. */
-  readonly #waiting = new Set<Connection>()
-  /** Connections with a request, in the order in which these began. Not the requests: tables that it has outgrown keep them. */
-  readonly #asking = new Set<Connection>()
+  readonly #waiting = new OpenSet<Connection>()
+  /** Connections with a request, in the order in which these began. */
+  readonly #asking = new OpenSet<Connection>()
   /** How many connections with requests each client has. */
-  readonly #busy = new Map<string, number>()
+  readonly #busy = new OpenMap<string, number>()
   #counted = 0
   #timer: NodeJS.Timeout | undefined
   #warnedAt = Number.NEGATIVE_INFINITY
@@ -235,7 +236,15 @@ export class ConnectionGuard {
       this.#counts.set(network, ofAddress + 1)
     }
     const seen = { taken: -1, since: 0, stalled: false }
-    const connection: Connection = { socket, inner: socket, address, network, counted, ...seen, listeners: new Set() }
+    const connection: Connection = {
+      socket,
+      inner: socket,
+      address,
+      network,
+      counted,
+      ...seen,
+      listeners: new OpenSet()
+    }
     this.#open.add(connection)
     if (counted) this.#waiting.add(connection)
     socket.once('close', () => this.#forget(connection))

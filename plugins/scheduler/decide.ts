@@ -2,6 +2,7 @@ import type { UnloadReason } from '../../core/contracts/hooks.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import { formatDuration } from '../../core/system/duration.ts'
+import { OpenMap } from '../../core/system/open-tables.ts'
 import {
   type Ahead,
   endOfTurn,
@@ -349,7 +350,7 @@ function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract
     chosenBy,
     slots: event.slots ?? plan.options.num_parallel,
     reserved: event.use ?? plan.estimate.use,
-    running: new Map(),
+    running: new OpenMap(),
     // Who it was loaded for is served before another reload begins.
     keptFor: reload && { id: reload.requester, since: now },
     readySince: now,
@@ -558,8 +559,10 @@ function displace(step: Step, engine: EngineIn<'ready' | 'draining'>, slots: num
   const { running } = phase
   let free = phase.slots
   for (const taken of running.values()) free -= taken.slots
+  const isEnough = () => free >= slots && running.size < maxConcurrent
+  if (isEnough()) return
   for (const [id, taken] of [...running].reverse()) {
-    if (free >= slots && running.size < maxConcurrent) return
+    if (isEnough()) return
     if (!taken.request.idle) continue
     running.delete(id)
     free += taken.slots

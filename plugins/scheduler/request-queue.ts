@@ -1,4 +1,5 @@
 import type { LoadOptions } from '../../core/models/load-options.ts'
+import { OpenMap, OpenSet } from '../../core/system/open-tables.ts'
 
 export interface QueuedRequest {
   id: number
@@ -24,8 +25,8 @@ export interface QueuedRequest {
  * how many wait: the first of all, the first of each client, whose turn it is, and who has most.
  */
 export class RequestQueue {
-  readonly #byId = new Map<number, QueuedRequest>()
-  readonly #byTurn = new Map<string, ClientLine>()
+  readonly #byId = new OpenMap<number, QueuedRequest>()
+  readonly #byTurn = new OpenMap<string, ClientLine>()
   readonly #hadBy: (turn: string) => number
   /** Clients in the order of their turns (`inTurn`); apart those whose first request does not fit what runs. */
   readonly #fitting = new Heap('atFitting', inTurn)
@@ -39,7 +40,7 @@ export class RequestQueue {
   /** Those that take what is idle. */
   readonly idle = new Line(request => this.#waits(request))
   /** Requests of clients and others that take no slot. */
-  readonly loadOnly = new Set<QueuedRequest>()
+  readonly loadOnly = new OpenSet<QueuedRequest>()
 
   /** @param hadBy what a client has had of the engine (`Client.had`); who changes it calls `reorder` */
   constructor(hadBy: (turn: string) => number) {

@@ -3,6 +3,7 @@ import type { UnloadReason } from '../../core/contracts/hooks.ts'
 import type { SchedulerStats } from '../../core/contracts/scheduler-stats.ts'
 import type { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
+import { OpenMap } from '../../core/system/open-tables.ts'
 import type { Line, QueuedRequest, RequestQueue } from './request-queue.ts'
 
 /*
@@ -99,7 +100,7 @@ export interface Loaded {
   /** What it holds of each pool. */
   reserved: MemoryUse
   /** Requests that are being answered. */
-  running: Map<number, Running>
+  running: OpenMap<number, Running>
   /** The model's defaults by which the queue knows which requests fit. */
   judged?: LoadOptions
   /** The request that is next: slots are kept free for it until there are as many as it takes; and since when. */
@@ -208,7 +209,7 @@ export function statsOf({ engines, budget, limits }: SchedulerState, now: number
     const { key, name, phase, queue, failure } = engine
     const held = reservedBy(engine)
     for (const [pool, bytes] of Object.entries(held)) reserved[pool] = (reserved[pool] ?? 0) + bytes
-    const { slots = 0, running = new Map<number, Running>() } = 'running' in phase ? phase : {}
+    const { slots = 0, running = new OpenMap<number, Running>() } = 'running' in phase ? phase : {}
     let used = 0
     for (const one of running.values()) used += one.slots
     return {

@@ -21,6 +21,7 @@ import { CorralError, messageOf } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import { bareName, type ModelName, parseModelName } from '../../core/models/model-name.ts'
 import { merged } from '../../core/system/merged.ts'
+import { OpenMap } from '../../core/system/open-tables.ts'
 import { decide } from './decide.ts'
 import { type EngineRecord, isOccupied, loadingModel, runningModel, settleGone, whenGone } from './engine-record.ts'
 import type { EngineRegistry } from './engine-registry.ts'
@@ -87,7 +88,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const { storage, catalog, engines, hostMemory, config, hooks, log } = deps
   const state = createState(deps.limits)
   const managedEngines = new Map<string, EngineRecord>()
-  const requests = new Map<number, Request>()
+  const requests = new OpenMap<number, Request>()
   const trials = createTrials({ catalog, engines, config, state, lease, managedOf, defaultsOf, outdate, loadAhead })
   /** By the key of the variant: why it could not be loaded the last time. */
   const failures = new Map<string, CorralError>()
@@ -415,18 +416,6 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     }
   }
 
-  /**
-   * Forgets a request that is over, and all that hangs on its record: tables that the Map has outgrown keep the records
-   * they held, and so these live until V8 collects the old generation.
-   */
-  function forget(id: number): void {
-    const record = requests.get(id)
-    if (!record) return
-    requests.delete(id)
-    record.onProgress = undefined
-    record.grant = record.refuse = record.revoke = () => {}
-  }
-
   /** A lease of the engine as this request uses it. */
   async function lease(request: LeaseRequest): Promise<Lease> {
     const leased = await leaseEngine(request)
@@ -471,7 +460,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         if (ended) return
         ended = true
         request.signal.removeEventListener('abort', onAbort)
-        forget(id)
+        requests.delete(id)
         dispatch({ type: 'leave', id, key: managed.key })
       }
       const letOthers = async () => {
@@ -517,7 +506,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         refuse: error => {
           ended = true
           request.signal.removeEventListener('abort', onAbort)
-          forget(id)
+          requests.delete(id)
           reject(error)
         },
         revoke: error => controller.abort(error)

@@ -6,7 +6,7 @@ import { basename, dirname } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Caller, keylessCaller } from '../../core/contracts/callers.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
-import { OpenList } from '../../core/system/open-list.ts'
+import { OpenSet } from '../../core/system/open-tables.ts'
 import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
 import { partsOf } from './key-limits.ts'
 
@@ -250,19 +250,19 @@ export function revocation(): Pick<RevocableKey, 'track' | 'revoke'> & { signal:
   const controller = new AbortController()
   // One listener for each open request.
   setMaxListeners(0, controller.signal)
-  const open = new OpenList<ServerResponse>()
+  const open = new OpenSet<ServerResponse>()
   return {
     signal: controller.signal,
     track(response) {
-      const place = open.add(response)
-      response.once('close', () => open.remove(place))
+      open.add(response)
+      response.once('close', () => open.delete(response))
     },
     revoke(reason) {
       if (controller.signal.aborted) return
       controller.abort(reason)
       if (open.size === 0) return
       setTimeout(() => {
-        for (const response of open.all()) response.destroy()
+        for (const response of [...open]) response.destroy()
       }, LAST_WORDS).unref()
     }
   }

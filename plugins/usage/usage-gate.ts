@@ -5,7 +5,7 @@ import type { Usage } from '../../core/contracts/built-in-services.ts'
 import type { BudgetKind, Caller } from '../../core/contracts/callers.ts'
 import type { HookedRequest, PluginHooks } from '../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../core/http/rate-limit-headers.ts'
-import { OpenList, type OpenPlace } from '../../core/system/open-list.ts'
+import { OpenSet } from '../../core/system/open-tables.ts'
 import { type Budget, budgetsFor, exhausted, rateLimited, rememberedBudgets } from './budgets.ts'
 import type { Count, Counters } from './local-counters.ts'
 import { type Account, type Taken, taken, type UsageBooks } from './usage-books.ts'
@@ -26,8 +26,6 @@ interface Admission {
   tomorrow: number
   /** What it was charged so far. */
   charged: Taken
-  /** Among those that have an engine, or had one a moment ago. */
-  answering?: OpenPlace<FastifyRequest>
 }
 
 const ONE_REQUEST = Object.freeze(taken({ requests: 1 }))
@@ -52,7 +50,7 @@ export class UsageGate implements Usage {
   readonly #counters: Counters
   readonly #budgetsFor = rememberedBudgets()
   /** Requests with budgets that have an engine, or had one a moment ago. */
-  readonly #answering = new OpenList<FastifyRequest>()
+  readonly #answering = new OpenSet<FastifyRequest>()
   /** Charges that are on their way to a counter elsewhere. */
   readonly #charging = new Set<Promise<unknown>>()
 
@@ -81,8 +79,7 @@ export class UsageGate implements Usage {
   attach(app: FastifyInstance): void {
     app.decorateRequest('admission', undefined)
     app.onRequestEnd(request => {
-      const place = request.admission?.answering
-      if (place) this.#answering.remove(place)
+      this.#answering.delete(request)
       this.charge(request)
     })
   }
@@ -144,9 +141,9 @@ export class UsageGate implements Usage {
 
   #recheck(hooked: HookedRequest, admission: Admission): Promise<void> | undefined {
     // Whose slot this one has may not have reached its client's end yet.
-    for (const request of this.#answering.all()) if (request.record.answered !== undefined) this.charge(request)
+    for (const request of this.#answering) if (request.record.answered !== undefined) this.charge(request)
     const { request } = hooked.reply
-    admission.answering ??= this.#answering.add(request)
+    this.#answering.add(request)
     const now = Date.now()
     return soon(this.#look(admission.budgets, 0), states =>
       this.#refuseExhausted(hooked, admission, { now, states, deciding: states.filter(ofTokens) })
@@ -167,7 +164,7 @@ export class UsageGate implements Usage {
    */
   #refuseExhausted(
     hooked: HookedRequest,
-    { budgets, ends, tomorrow, answering }: Admission,
+    { budgets, ends, tomorrow }: Admission,
     { now, states, deciding }: { now: number; states: readonly BudgetState[]; deciding: readonly BudgetState[] }
   ): void {
     const empty = exhausted(deciding, hooked.operation !== 'tokens')
@@ -175,7 +172,7 @@ export class UsageGate implements Usage {
     const { reply } = hooked
     const { caller, record } = reply.request
     reply.request.admission = undefined
-    if (answering) this.#answering.remove(answering)
+    this.#answering.delete(reply.request)
     const later = Date.now()
     if (later < tomorrow) this.#books.add(accountOf(caller), record.use!.model, REQUEST_BACK)
     for (const [at, budget] of budgets.entries()) {

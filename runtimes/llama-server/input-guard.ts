@@ -3,6 +3,7 @@ import type { EngineFields } from '../../core/contracts/engines.ts'
 import { untilAborted } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import { setNewest } from '../../core/system/newest-entries.ts'
+import { OpenSet } from '../../core/system/open-tables.ts'
 import { isLarge } from './text-length.ts'
 
 /*
@@ -92,7 +93,7 @@ export function createInputBook(now: () => number = Date.now) {
     /** An answer with it has come to its end. */
     prove({ digest }: Input): void {
       suspects.delete(digest)
-      note(proven, digest, true)
+      if (!proven.has(digest)) note(proven, digest, true)
     },
     isProven: ({ digest }: Input) => proven.has(digest)
   }
@@ -180,7 +181,7 @@ export function findBlame(
 export type InputGuard = ReturnType<typeof createInputGuard>
 
 export function createInputGuard(book: InputBook, model: string, template?: Input) {
-  const tickets = new Set<Ticket>()
+  const tickets = new OpenSet<Ticket>()
   const waiting = new Set<() => void>()
   /** What each request is to blame for, where that is known. */
   const blamed = new Map<Ticket, Kind | undefined>()

@@ -1,3 +1,5 @@
+import { OpenSet } from '../../core/system/open-tables.ts'
+
 /** What llama-server prints when a slot takes up a task. */
 const LAUNCH = /launch_slot_: id +(\d+) \| task (\d+) \|/
 
@@ -19,7 +21,7 @@ export class RequestMarks {
   readonly #mark: (line: string) => void
   readonly #served: (request: ServedRequest) => void
   /** Those that no slot has taken up, with their slots where corral chose them, and when they ended. */
-  readonly #waiting = new Set<{ id: string; slot: number | undefined; ended?: number }>()
+  readonly #waiting = new OpenSet<{ id: string; slot: number | undefined; ended?: number }>()
   #timer: NodeJS.Timeout | undefined
 
   constructor(mark: (line: string) => void, served: (request: ServedRequest) => void) {

@@ -1,6 +1,6 @@
 import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { OpenList } from '../../core/system/open-list.ts'
+import { OpenSet } from '../../core/system/open-tables.ts'
 import type { Listen } from './arguments.ts'
 import type { EngineAddress } from './launch.ts'
 import { type EngineBody, ResponseBody } from './response-body.ts'
@@ -178,7 +178,7 @@ function createConnections(listen: Listen, threads: number) {
  */
 export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks, threads = 0) {
   /** Ends one open request each. */
-  const open = new OpenList<(error: Error) => void>()
+  const open = new OpenSet<(error: Error) => void>()
   const connections = createConnections(listen, threads)
   let closed: Error | undefined
   let received = 0
@@ -200,7 +200,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       const keep = request.keep === true && connections.mayKeep()
       const isFiling = path.startsWith(SLOT_FILES)
       const forget = () => {
-        if (open.remove(place) && isFiling) filing--
+        if (open.delete(finish) && isFiling) filing--
         signal?.removeEventListener('abort', onAbort)
       }
       const finish = (error: Error) => {
@@ -253,7 +253,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         }
       }
       connection.exchange = exchange
-      const place = open.add(finish)
+      open.add(finish)
       if (isFiling) filing++
       hooks.onRequest?.()
       signal?.addEventListener('abort', onAbort)
@@ -292,7 +292,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
     /** Ends all open requests with this error, and refuses new ones with it. */
     cut(error: Error): void {
       closed ??= error
-      for (const finish of open.all()) finish(error)
+      for (const finish of open) finish(error)
       connections.closeKept()
     },
     /**

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
 import { Agent, type Dispatcher, fetch } from 'undici'
@@ -87,7 +87,10 @@ export function llamaServersBelow(pid: number): number[] {
       const stat = readFileSync(`/proc/${entry}/stat`, 'utf8')
       const rest = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
       parents.set(Number(entry), Number(rest[1]))
-      if (rest[0] !== 'Z' && stat.includes('(llama-server')) engines.push(Number(entry))
+      // Of the command line: Node.js 22 and later name their processes MainThread.
+      const [program = ''] = readFileSync(`/proc/${entry}/cmdline`, 'utf8').split('\0')
+      const isEngine = stat.includes('(llama-server') || basename(program).startsWith('llama-server')
+      if (rest[0] !== 'Z' && isEngine) engines.push(Number(entry))
     } catch {
       // It ended while we looked.
     }
