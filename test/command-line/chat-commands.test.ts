@@ -163,7 +163,8 @@ t.test('run: Tab completes, and the arrow keys bring back prompts of earlier cha
   terminal.press(UP)
   await terminal.sees('/set history off')
   terminal.press(UP)
-  await terminal.sees(/first\r*\nsecond/)
+  // Node.js 26 marks the lines of one entry.
+  await terminal.sees(/first\r*\n(\| )?second/)
   terminal.press(ENTER)
   await terminal.sees(shown('answer 4.*'))
   t.equal(server.chats.at(-1)!.messages.at(-1)!.content, 'first\nsecond')

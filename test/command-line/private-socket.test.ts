@@ -50,6 +50,8 @@ t.test('a command that asks the running server loads neither plugins nor configu
   const loaded = join(server.home, 'loaded')
   const env = {
     LOADED: loaded,
+    // `module.register`, by which they are recorded, is deprecated from Node.js 26 on.
+    NODE_NO_WARNINGS: '1',
     NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(RECORD_MODULES)}`
   }
   for (const command of [['ps'], ['list'], ['show', DEMO], ['pulls'], ['__complete', 'run', '']]) {

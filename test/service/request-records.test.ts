@@ -34,7 +34,8 @@ export default {
   const records = () =>
     readFileSync(list, 'utf8')
       .split('\n')
-      .filter(line => line !== '')
+      // The last one may be half written.
+      .slice(0, -1)
       .map(line => JSON.parse(line))
   return { plugin: join(folder, 'observer.mjs'), records }
 }
