@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import type { FastifyBaseLogger, FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import { type Static, Type } from 'typebox'
+import { type Static, type TSchema, Type } from 'typebox'
 import { embedChunked } from '../../core/answers/chunked.ts'
 import { passedFields, readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { askOnce, type Channel, type Question, streamedAnswer, wholeAnswer } from '../../core/answers/pipeline.ts'
@@ -352,8 +352,8 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
 
 /** Texts, vectors. */
 function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
-  const reply200 = (description: string) =>
-    jsonOrStream(description, CompletionEvent, {
+  const reply200 = (description: string, whole: TSchema = CompletionEvent) =>
+    jsonOrStream(description, whole, {
       event: 'Events `data: {"content","tokens","stop":false,…}`; the last has `stop: true` and the counts.',
       item: CompletionEvent
     })
@@ -366,7 +366,7 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
       llamaRoute(TAG, operationId, "Continue a text, in llama-server's own words", {
         description: 'For several prompts the whole answer is a list.',
         body: CompletionRequest,
-        response: { 200: reply200('The text') },
+        response: { 200: reply200('The text', Type.Union([CompletionEvent, Type.Array(CompletionEvent)])) },
         errors: ANSWER_ERRORS
       }),
       (request, reply) => complete(deps, request, reply, { prompt: promptOf(request.body.prompt) })

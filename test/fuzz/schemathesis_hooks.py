@@ -56,6 +56,11 @@ def before_call(ctx, case, **kwargs):
             name: "me/other" if isinstance(value, str) and MODEL.split("/")[1] in value else value
             for name, value in case.body.items()
         }
+    if case.method == "DELETE" and isinstance(case.query, dict):
+        case.query = {
+            name: "me/other" if isinstance(value, str) and MODEL.split("/")[1] in value else value
+            for name, value in case.query.items()
+        }
 
 
 @schemathesis.check
