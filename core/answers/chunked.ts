@@ -1,18 +1,22 @@
 import type { EmbeddingsReply, Engine, RankingReply } from '../contracts/engines.ts'
 import type { Lease } from '../contracts/leases.ts'
 import type { TokenTally } from '../http/request-record.ts'
+import type { Vector } from './embedding.ts'
 import { callOf } from './pipeline.ts'
 
 /*
  * Long lists are asked for in parts, so that they do not keep others waiting until their end.
  */
 
-/** Vectors of all inputs. @throws CorralError `unsupported_capability`, or what the engine or the lease does */
+/**
+ * Vectors of all inputs, each as `made` gives it where it is there.
+ * @throws CorralError `unsupported_capability`, or what the engine, the lease or `made` does
+ */
 export async function embedChunked(
   lease: Lease,
   inputs: Parameters<NonNullable<Engine['embed']>>[0],
   tally: TokenTally,
-  options: { truncate?: boolean; most?: number } = {}
+  { made, ...options }: { truncate?: boolean; most?: number; made?: (vector: Vector) => Vector } = {}
 ): Promise<EmbeddingsReply> {
   const { signal } = lease
   const all: EmbeddingsReply = { vectors: [], promptTokens: 0 }
@@ -22,7 +26,7 @@ export async function embedChunked(
     const { vectors, promptTokens } = await callOf(lease, 'embed')(part, { ...options, signal })
     tally.unread = undefined
     tally.read(promptTokens, 0, at++)
-    for (const vector of vectors) all.vectors.push(vector)
+    for (const vector of vectors) all.vectors.push(made ? made(vector) : vector)
     all.promptTokens += promptTokens
   }
   return all

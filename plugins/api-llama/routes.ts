@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { FastifyBaseLogger, FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, type TSchema, Type } from 'typebox'
 import { embedChunked } from '../../core/answers/chunked.ts'
+import { type Vector, vectorReply } from '../../core/answers/embedding.ts'
 import { passedFields, readModelRequest, type SurfaceDependencies } from '../../core/answers/model-request.ts'
 import { askOnce, type Channel, type Question, streamedAnswer, wholeAnswer } from '../../core/answers/pipeline.ts'
 import type { Downloads, PullRecord } from '../../core/contracts/downloads.ts'
@@ -411,7 +412,8 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
         const { vectors } = await askOnce(deps, reply, question, (lease, { input }, tally) =>
           embedChunked(lease, input, tally)
         )
-        return vectors.map((vector, index) => ({ index, embedding: [Array.from(vector)] }))
+        const rowOf = (vector: Vector, index: number) => ({ index, embedding: [Array.from(vector)] })
+        return vectorReply(reply, vectors, rowOf, rows => rows)
       }
     )
   }

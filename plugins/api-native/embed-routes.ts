@@ -2,8 +2,9 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { embedChunked } from '../../core/answers/chunked.ts'
-import { shortened } from '../../core/answers/embedding.ts'
+import { shortened, vectorReply } from '../../core/answers/embedding.ts'
 import { askOnce } from '../../core/answers/pipeline.ts'
+import type { EmbeddingsReply } from '../../core/contracts/engines.ts'
 import { Nanoseconds } from '../../core/contracts/native-records.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
@@ -77,18 +78,23 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const began = performance.now()
       const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
       const { vectors, promptTokens } = await embed(body, texts, reply, body)
-      return {
+      const said = {
         model: nameOf(body),
-        embeddings: vectors,
         total_duration: Math.round((performance.now() - began) * 1e6),
         load_duration: timeToModel(record, began),
         prompt_eval_count: promptTokens
       }
+      return vectorReply(
+        reply,
+        vectors,
+        vector => Array.from(vector),
+        embeddings => ({ ...said, embeddings })
+      )
     })
 
     app.post('/embeddings', embeddingsRoute, async ({ body }, reply) => {
       const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)
-      return { embedding: vectors[0] ?? [] }
+      return { embedding: Array.from(vectors[0] ?? []) }
     })
   }
 
@@ -100,7 +106,7 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     texts: string[],
     reply: FastifyReply,
     { truncate, dimensions }: { truncate?: boolean | null; dimensions?: number | null } = {}
-  ): Promise<{ vectors: number[][]; promptTokens: number }> {
+  ): Promise<EmbeddingsReply> {
     const { caller } = reply.request
     const model = parseRequestedName(nameOf(body))
     const keepAlive = parseKeepAlive(body.keep_alive)
@@ -117,9 +123,11 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const question = { operation: 'embeddings' as const, body: { input: texts }, lease }
     return await askOnce(deps, reply, question, async (lease, { input }, tally) => {
       if (loadOnly) return none
-      const limits = { truncate: truncate ?? deps.truncates, ...(load.num_ctx !== undefined && { most: load.num_ctx }) }
-      const { vectors, promptTokens } = await embedChunked(lease, input, tally, limits)
-      return { vectors: vectors.map(vector => shortened(vector, dimensions ?? undefined)), promptTokens }
+      return await embedChunked(lease, input, tally, {
+        truncate: truncate ?? deps.truncates,
+        ...(load.num_ctx !== undefined && { most: load.num_ctx }),
+        made: vector => shortened(vector, dimensions ?? undefined)
+      })
     })
   }
 }

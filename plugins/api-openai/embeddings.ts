@@ -1,4 +1,5 @@
-import { shortened } from '../../core/answers/embedding.ts'
+import type { FastifyReply } from 'fastify'
+import { shortened, type Vector, vectorReply } from '../../core/answers/embedding.ts'
 import type { EmbeddingsReply, RankingReply } from '../../core/contracts/engines.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -29,26 +30,26 @@ function requireLength(dimensions: number, length: number): void {
   )
 }
 
-/** The reply; vectors are cut to `dimensions` and normalised again. @throws CorralError when they are shorter */
+/** A vector as the request wants it: cut to `dimensions`, and normalised again. @throws CorralError when it is shorter */
+export function ofDimensions(vector: Vector, { dimensions }: EmbeddingRequest): Vector {
+  if (!dimensions) return vector
+  requireLength(dimensions, vector.length)
+  return shortened(vector, dimensions)
+}
+
 export function embeddingList(
+  reply: FastifyReply,
   { vectors, promptTokens }: EmbeddingsReply,
-  { dimensions, encoding_format }: EmbeddingRequest,
+  { encoding_format }: EmbeddingRequest,
   model: string
 ) {
-  return {
-    object: 'list',
-    model,
-    data: vectors.map((vector, index) => {
-      if (dimensions) requireLength(dimensions, vector.length)
-      const short = dimensions ? shortened(vector, dimensions) : vector
-      return {
-        object: 'embedding',
-        index,
-        embedding: encoding_format === 'base64' ? base64Of(short) : Array.from(short)
-      }
-    }),
-    usage: { prompt_tokens: promptTokens, total_tokens: promptTokens }
-  }
+  const rowOf = (vector: Vector, index: number) => ({
+    object: 'embedding',
+    index,
+    embedding: encoding_format === 'base64' ? base64Of(vector) : Array.from(vector)
+  })
+  const usage = { prompt_tokens: promptTokens, total_tokens: promptTokens }
+  return vectorReply(reply, vectors, rowOf, data => ({ object: 'list', model, usage, data }))
 }
 
 /** Numbers of 32 bits, little-endian. */

@@ -16,7 +16,7 @@ import { catalogFor } from '../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../core/models/model-name.ts'
 import { answer } from './answer.ts'
 import { schemaCompiler } from './check-body.ts'
-import { documentTexts, embeddingInputs, embeddingList, ranking, textRanking } from './embeddings.ts'
+import { documentTexts, embeddingInputs, embeddingList, ofDimensions, ranking, textRanking } from './embeddings.ts'
 import { chatGeneration, completionGeneration, engineFields, type Fields } from './generation.ts'
 import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
@@ -158,9 +158,9 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         const lease = { ...request.lease, mode: 'embedding' } as const
         const question = { operation: 'embeddings', body: { input }, lease } as const
         const vectors = await askOnce(deps, reply, question, (lease, { input }, tally) =>
-          embedChunked(lease, input, tally)
+          embedChunked(lease, input, tally, { made: vector => ofDimensions(vector, body) })
         )
-        return embeddingList(vectors, body, request.requested)
+        return embeddingList(reply, vectors, body, request.requested)
       }
     )
     rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })

@@ -1,6 +1,7 @@
+import fastify from 'fastify'
 import t from 'tap'
 import type { Delta, TokenProbability } from '../../core/contracts/engines.ts'
-import { embeddingList, ranking } from '../../plugins/api-openai/embeddings.ts'
+import { embeddingList, ofDimensions, ranking } from '../../plugins/api-openai/embeddings.ts'
 import {
   type AnswerHead,
   bestChoices,
@@ -261,20 +262,50 @@ t.test('the best of several', async t => {
 })
 
 t.test('embeddings are cut to size and normalised again', async t => {
-  const vectors = { vectors: [Float32Array.of(3, 4, 12, 0)], promptTokens: 1 }
-  const list = (dimensions: number | undefined, encoding_format: 'float' | 'base64') =>
-    embeddingList(vectors, { input: 'x', dimensions, encoding_format }, 'a/b')
-  t.strictSame(list(2, 'float').data[0]!.embedding, [0.6, 0.8])
-  const bytes = Buffer.from(list(2, 'base64').data[0]!.embedding as string, 'base64')
+  const vector = Float32Array.of(3, 4, 12, 0)
+  const app = fastify()
+  app.get('/:encoding_format', (request, reply) => {
+    const body = { input: 'x', encoding_format: (request.params as any).encoding_format }
+    const vectors = [ofDimensions(vector, { ...body, ...(request.query as object) })]
+    return embeddingList(reply, { vectors, promptTokens: 1 }, body, 'a/b')
+  })
+  const list = async (path: string) => (await app.inject(path)).json()
+  t.strictSame((await list('/float?dimensions=2')).data[0].embedding, [0.6, 0.8])
+  const bytes = Buffer.from((await list('/base64?dimensions=2')).data[0].embedding, 'base64')
   t.equal(bytes.length, 8)
   t.equal(bytes.readFloatLE(4), Math.fround(0.8))
-  t.strictSame(list(undefined, 'float'), {
+  t.strictSame(await list('/float'), {
     object: 'list',
     model: 'a/b',
     data: [{ object: 'embedding', index: 0, embedding: [3, 4, 12, 0] }],
     usage: { prompt_tokens: 1, total_tokens: 1 }
   })
-  t.throws(() => list(5, 'float'), { code: 'invalid_request', param: 'dimensions', message: /4 at most/ })
+  t.throws(() => ofDimensions(vector, { input: 'x', dimensions: 5 }), {
+    code: 'invalid_request',
+    param: 'dimensions',
+    message: /4 at most/
+  })
+})
+
+t.test('while thousands of vectors become JSON, others have their turn', async t => {
+  const vectors = Array.from({ length: 2000 }, (_, index) => new Float32Array(256).fill(1 / (index + 3)))
+  const app = fastify()
+  app.get('/', (_, reply) => embeddingList(reply, { vectors, promptTokens: 7 }, { input: 'x' }, 'a "[]"/b'))
+  let turns = 0
+  let next = setImmediate(function count() {
+    turns++
+    next = setImmediate(count)
+  })
+  const response = await app.inject('/')
+  clearImmediate(next)
+  t.ok(turns > 50, `${turns} turns of the event loop`)
+  t.equal(response.headers['content-type'], 'application/json; charset=utf-8')
+  t.strictSame(response.json(), {
+    object: 'list',
+    model: 'a "[]"/b',
+    usage: { prompt_tokens: 7, total_tokens: 7 },
+    data: vectors.map((vector, index) => ({ object: 'embedding', index, embedding: Array.from(vector) }))
+  })
 })
 
 t.test('rankings', async t => {
