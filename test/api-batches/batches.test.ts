@@ -80,6 +80,12 @@ t.test('completions, embeddings and responses are answered too', async t => {
       { input: ['one', 'two'], messages: undefined },
       { object: 'list', data: [{ index: 0 }, { index: 1 }] }
     ],
+    // So many that the reply is made in pieces.
+    [
+      '/v1/embeddings',
+      { input: Array.from({ length: 300 }, (_, index) => `number ${index}`), messages: undefined },
+      { object: 'list', data: { length: 300, 299: { index: 299, embedding: Array } } }
+    ],
     ['/v1/responses', { input: 'Hello', messages: undefined }, { object: 'response', status: /completed|incomplete/ }]
   ] as const
   for (const [endpoint, body, expected] of cases) {
