@@ -2,6 +2,7 @@ import { request as httpRequest, type IncomingHttpHeaders, type IncomingMessage 
 import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
 import { isSystemError, messageOf } from '../core/errors.ts'
+import { abortAfter } from '../core/system/abort-after.ts'
 import { CommandFailure, EXIT, exitCodeFor, interruption } from './command-failure.ts'
 
 /** Talks to one corral server. Requests have no time limit: a model may take minutes to load or to think. */
@@ -162,20 +163,16 @@ export type Health = 'ok' | 'none' | 'silent'
 /** Asks for a server's health. @throws CommandFailure where it has a certificate that is not trusted */
 export async function healthAt(place: ServerPlace, timeout: number): Promise<Health> {
   const { address } = place
-  const tooLate = new AbortController()
-  // Not AbortSignal.timeout: Node.js 20 forgets one that only AbortSignal.any refers to.
-  const timer = setTimeout(() => tooLate.abort(new Error('timeout')), timeout)
+  const tooLate = abortAfter(timeout)
   const client = createClient({ ...place, apiKey: undefined, signal: interruption() })
   try {
-    const health = await client.json<{ status?: unknown }>('GET', '/api/health', undefined, tooLate.signal)
+    const health = await client.json<{ status?: unknown }>('GET', '/api/health', undefined, tooLate)
     return health.status === 'ok' ? 'ok' : 'none'
   } catch (error) {
     interruption().throwIfAborted()
     if (error instanceof CommandFailure && certificateFault(address, error.cause)) throw error
     // Nothing, another program, or a server that is shutting down: none of them is usable.
-    return tooLate.signal.aborted ? 'silent' : 'none'
-  } finally {
-    clearTimeout(timer)
+    return tooLate.aborted ? 'silent' : 'none'
   }
 }
 

@@ -10,6 +10,7 @@ import type { LoadedConfig } from '../../core/config/load.ts'
 import type { MemberRecord, ReplicasRecord } from '../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { messageOf } from '../../core/errors.ts'
+import { abortAfter } from '../../core/system/abort-after.ts'
 import type { DrainState } from '../../plugins/api-native/readiness.ts'
 import type { RayPlaces, RayRecord } from '../../plugins/cluster-ray/ray-cluster.ts'
 import type { RayCall } from '../../plugins/cluster-ray/ray-python.ts'
@@ -396,7 +397,7 @@ async function untilIdle(config: LoadedConfig): Promise<void> {
   const owner = await readOwner(config.paths).catch(() => undefined)
   if (!owner?.socket) return
   const { shutdownLimit } = await import('../../core/http/server.ts')
-  const limit = AbortSignal.timeout(shutdownLimit(config))
+  const limit = abortAfter(shutdownLimit(config))
   const client = createClient({ address: owner.address, socket: owner.socket, apiKey: undefined, signal: limit })
   try {
     for (let { open } = await client.json<DrainState>('POST', '/api/drain'); open > 0; ) {

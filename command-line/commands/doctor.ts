@@ -10,6 +10,7 @@ import type { RuntimesReport } from '../../core/contracts/builds.ts'
 import type { Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
 import { progressText } from '../../core/contracts/progress.ts'
 import { isSystemError, messageOf } from '../../core/errors.ts'
+import { abortAfter } from '../../core/system/abort-after.ts'
 import { version } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig } from '../context.ts'
@@ -183,7 +184,7 @@ async function reportOfServer(
 ): Promise<RuntimesReport | undefined> {
   const poll = async ({ client }: ServerConnection) => {
     for (;;) {
-      const timeout = AbortSignal.timeout(ANSWER_TIMEOUT)
+      const timeout = abortAfter(ANSWER_TIMEOUT)
       const report = await client.json<RuntimesReport>('GET', '/api/runtimes', undefined, timeout)
       if (!Array.isArray(report.ranking)) {
         throw new CommandFailure(EXIT.failure, `The server at ${client.address} has another version of corral.`)

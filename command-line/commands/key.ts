@@ -1,5 +1,6 @@
 import { createInterface } from 'node:readline/promises'
 import type { Command } from 'commander'
+import { abortAfter } from '../../core/system/abort-after.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/security/key-file.ts'
 import { EXIT, Interrupted } from '../command-failure.ts'
 import { type CommandContext, usageFailure } from '../context.ts'
@@ -215,7 +216,7 @@ async function askToLook(socket: string): Promise<void> {
     address: 'http://localhost',
     socket,
     apiKey: undefined,
-    signal: AbortSignal.timeout(HEALTH_TIMEOUT)
+    signal: abortAfter(HEALTH_TIMEOUT)
   })
   // A server that cannot be asked sees the change within a second.
   await client.json('GET', '/api/keys').catch(() => sleep(1000))

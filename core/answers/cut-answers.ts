@@ -3,6 +3,7 @@ import type { Engine, EngineFields } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
 import type { Lease } from '../contracts/leases.ts'
 import { messageOf } from '../errors.ts'
+import { abortAfter } from '../system/abort-after.ts'
 
 /*
  * What an answer took whose client left before the engine had said so. The engine had to read the prompt all the same:
@@ -20,7 +21,7 @@ export function countCut(
 ): void {
   if (!signal.aborted) return
   record.hold()
-  count(AbortSignal.timeout(PATIENCE))
+  count(abortAfter(PATIENCE))
     .then(tokens => record.tokens.read(tokens, 0, record.tokens.prompts))
     .catch(error => log.debug(`The prompt of an answer that was cut cannot be counted: ${messageOf(error)}`))
     .finally(() => record.release())

@@ -5,6 +5,7 @@ import { type Static, Type } from 'typebox'
 import { Program } from '../../core/config/core-schema.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
+import { abortAfter } from '../../core/system/abort-after.ts'
 import { findExecutable, runTool, ToolError } from '../../core/system/child-process.ts'
 import { openConnections } from '../../core/system/connections.ts'
 import type { PythonUse } from '../../core/system/python/find-python.ts'
@@ -194,7 +195,7 @@ async function indexHas(index: string, name: string, signal?: AbortSignal): Prom
     headersTimeout: LIMIT,
     bodyTimeout: LIMIT
   })
-  const limit = AbortSignal.timeout(LIMIT)
+  const limit = abortAfter(LIMIT)
   try {
     const { statusCode, body } = await request(url, {
       dispatcher: connections.to(url),

@@ -8,6 +8,7 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
+import { abortAfter } from '../../core/system/abort-after.ts'
 import type { ToolLog } from '../../core/system/child-process.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import type { LaunchSpec } from '../llama-server/launch-spec.ts'
@@ -151,7 +152,7 @@ export async function proveByAnswer(
     try {
       const idle = forGpus ? idleGpu(engine.memory, engine.logTail()) : undefined
       if (idle !== undefined) throw new Error(`${idle}, although it is a build for ${runtime!.title}`)
-      const limit = AbortSignal.any([AbortSignal.timeout(ANSWER_LIMIT), ...(signal ? [signal] : [])])
+      const limit = AbortSignal.any([abortAfter(ANSWER_LIMIT), ...(signal ? [signal] : [])])
       let content = ''
       const take = (deltas: readonly Delta[]) => {
         for (const delta of deltas) content += delta.content ?? ''

@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { abortAfter } from '../../core/system/abort-after.ts'
 import { AT_REST, judge, type Look, memoryLimit, type Patience, readSlots } from './hang-watch.ts'
 import type { EngineAddress } from './launch.ts'
 import { jsonOf } from './response-body.ts'
@@ -83,7 +84,7 @@ export function watchEngine(deps: WatchDeps) {
   }
 
   async function isHealthy(limit: number): Promise<boolean> {
-    const signal = AbortSignal.any([ended.signal, AbortSignal.timeout(Math.ceil(limit))])
+    const signal = AbortSignal.any([ended.signal, abortAfter(Math.ceil(limit))])
     try {
       const { body } = await probe.request({ method: 'GET', path: '/health', signal })
       body.cancel()

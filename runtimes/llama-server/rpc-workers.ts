@@ -8,6 +8,7 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import { type WorkerFacts, WorkerFactsSchema } from '../../core/contracts/worker-facts.ts'
 import { WORKER_ALIVE_PATH, WORKER_PATH, WORKER_SIGN_INTERVAL } from '../../core/contracts/workers.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
+import { abortAfter } from '../../core/system/abort-after.ts'
 import { parseJson } from '../../core/system/json-file.ts'
 import { isLoopback, isPublicAddress } from '../../core/system/private-address.ts'
 import type { FailureCause } from './failure-causes.ts'
@@ -141,7 +142,7 @@ export function createRpcWorkers(
   }
 
   async function ask(url: string, signal: AbortSignal): Promise<WorkerFacts> {
-    const limited = AbortSignal.any([signal, AbortSignal.timeout(ANSWER_LIMIT)])
+    const limited = AbortSignal.any([signal, abortAfter(ANSWER_LIMIT)])
     const { statusCode, body } = await get(url, limited)
     if (statusCode === 503) throw new Error('its ggml-rpc-server is being started again')
     let text = ''

@@ -1,5 +1,6 @@
 import { Agent, type Dispatcher, request } from 'undici'
 import { CorralError, messageOf } from '../../core/errors.ts'
+import { abortAfter } from '../../core/system/abort-after.ts'
 import type { ServerKind } from './server-kinds.ts'
 
 export interface RemoteServerSettings {
@@ -63,7 +64,7 @@ export function createRemoteServers(
 
   async function check(server: RemoteServer): Promise<void> {
     try {
-      const signal = AbortSignal.timeout(timeout)
+      const signal = abortAfter(timeout)
       const reply = await request(kind.health(server.url), { dispatcher: agent, headers: headersOf(server), signal })
       await reply.body.dump()
       setHealth(server, reply.statusCode < 500, `status ${reply.statusCode}`)

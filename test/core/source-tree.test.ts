@@ -39,6 +39,11 @@ test('file names are unique, so that a name is enough to find a file', async t =
   )
 })
 
+test('limits of time are made by abortAfter, which Node.js 20 does not forget', async t => {
+  const wrong = files.filter(file => !file.endsWith('/abort-after.ts') && textOf(file).includes('AbortSignal.timeout('))
+  t.strictSame(wrong, [])
+})
+
 test('the kernel imports no plugin, no runtime and no command', async t => {
   const wrong = files
     .filter(file => file.startsWith('core/'))

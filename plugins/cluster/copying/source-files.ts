@@ -7,6 +7,7 @@ import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, type ModelName, nameText, parseModelName } from '../../../core/models/model-name.ts'
 import { conflictingVariant, originInWords } from '../../../core/models/stored-variant.ts'
+import { abortAfter } from '../../../core/system/abort-after.ts'
 import { parseJson } from '../../../core/system/json-file.ts'
 import { bareHost } from '../../../core/system/private-address.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
@@ -116,7 +117,7 @@ export class SourceFiles {
     const { url, tlsName, name, ticket } = source
     const settings = this.#settings
     const known = { name, url, ...(tlsName !== undefined && { tlsName }) }
-    const until = (signal: AbortSignal) => AbortSignal.any([signal, AbortSignal.timeout(settings.silence)])
+    const until = (signal: AbortSignal) => AbortSignal.any([signal, abortAfter(settings.silence)])
     const redeeming = new MemberConnection(known, settings)
     let offer: Offer & { token: string }
     try {

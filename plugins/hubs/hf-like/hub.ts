@@ -1,6 +1,7 @@
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-after.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
 import { encodePath, fingerprint, isFingerprint } from '../files/listed-files.ts'
@@ -238,7 +239,7 @@ export function sameButForCase(results: unknown, id: string): string | undefined
  */
 async function similarName(send: SendToHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
   const [owner, name] = id.split('/') as [string, string]
-  const limit = AbortSignal.timeout(LIMIT)
+  const limit = abortAfter(LIMIT)
   // Where the case of the owner is wrong, only the name finds it.
   const queries: Record<string, string>[] = [
     { search: name, author: owner, limit: '5' },

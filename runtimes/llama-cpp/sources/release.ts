@@ -4,6 +4,7 @@ import type { BuildCandidate, BuildSource, RuntimeDescriptor, RuntimesReport } f
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-after.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { chooseArchives, whyUnsupported } from '../ranking.ts'
 import { placeArchives } from './archive.ts'
@@ -150,7 +151,7 @@ export class Releases {
     try {
       const hasBinaries: Serves = assets =>
         assets.some(({ name }) => archiveTag(name) !== undefined && name.includes('-bin-'))
-      const release = await findRelease(this.server, this.#options.tag, hasBinaries, AbortSignal.timeout(LISTING_LIMIT))
+      const release = await findRelease(this.server, this.#options.tag, hasBinaries, abortAfter(LISTING_LIMIT))
       if (release === undefined) throw new Error(`no release of ${this.#options.repository} has archives`)
       listing = { tag: release.tag_name, list: 'live', names: release.assets.map(({ name }) => name) }
     } catch (error) {

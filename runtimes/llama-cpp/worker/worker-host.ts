@@ -18,6 +18,7 @@ import {
   type WorkerOptions
 } from '../../../core/contracts/workers.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-after.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { isPublicAddress } from '../../../core/system/private-address.ts'
 import { processMemory } from '../../../core/system/processes.ts'
@@ -290,7 +291,7 @@ function superviseServer(settings: {
     failure.catch(() => {
       // Also once it has served: the watch below sees that.
     })
-    const limit = AbortSignal.any([AbortSignal.timeout(START_LIMIT), stopped.signal, ...(signal ? [signal] : [])])
+    const limit = AbortSignal.any([abortAfter(START_LIMIT), stopped.signal, ...(signal ? [signal] : [])])
     try {
       // What it prints comes once a client has connected.
       await Promise.race([failure, untilConnected(host, port, limit).then(() => listens)])

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import { chmod, stat } from 'node:fs/promises'
 import { messageOf } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-after.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer, modelShape } from '../memory/model-shape.ts'
@@ -29,7 +30,7 @@ const SLOWEST = 100_000
 const LEAST_CHECK = 20
 
 function timeLimit(bytes: number): AbortSignal {
-  return AbortSignal.timeout(Math.ceil(Math.min(LONGEST, BASE_LIMIT + bytes / SLOWEST)))
+  return abortAfter(Math.ceil(Math.min(LONGEST, BASE_LIMIT + bytes / SLOWEST)))
 }
 
 /**
@@ -131,7 +132,7 @@ export function createPromptCache({
     const path = store.path(variant.key, saved.file)
     const context = { model: alias, tokens: saved.tokens, bytes: saved.bytes }
     const pace = saved.pace === undefined ? undefined : Math.ceil(Math.max(LEAST_CHECK, saved.tokens * saved.pace))
-    const check = pace === undefined ? limit : AbortSignal.any([limit, AbortSignal.timeout(pace)])
+    const check = pace === undefined ? limit : AbortSignal.any([limit, abortAfter(pace)])
     let rewritten: string | undefined
     try {
       const found = await checksumOf(path, check)
@@ -165,7 +166,7 @@ export function createPromptCache({
   async function saveAll(store: CacheStore, engine: LlamaServerEngine): Promise<void> {
     const { spec } = engine
     const began = Date.now()
-    const ask = AbortSignal.timeout(ASK_LIMIT)
+    const ask = abortAfter(ASK_LIMIT)
     const used = (await usedSlots(engine, ask)).flatMap(slot => {
       const owner = engine.slotOwners.ownerOf(slot.id)
       return owner === undefined || (slot.tokens ?? LEAST_TOKENS) < LEAST_TOKENS

@@ -4,6 +4,7 @@ import { connect as connectPlain, isIP, type Socket } from 'node:net'
 import type { ConnectionOptions } from 'node:tls'
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../core/errors.ts'
+import { abortAfter } from '../../../../core/system/abort-after.ts'
 import { allowedLookup } from '../../../../core/system/allowed-address.ts'
 import { isLoopback } from '../../../../core/system/private-address.ts'
 
@@ -88,7 +89,7 @@ async function happened(
   timeout: number,
   signal: AbortSignal
 ): Promise<unknown[]> {
-  const limit = AbortSignal.timeout(timeout)
+  const limit = abortAfter(timeout)
   try {
     return await once(source, event, { signal: AbortSignal.any([signal, limit]) })
   } catch (error) {
