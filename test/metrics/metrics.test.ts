@@ -24,6 +24,8 @@ t.test('requests are counted by API, model, status and code, and measured once',
   const before = await scrape(corral)
   t.notOk(before.has('gen_ai_server_request_duration_seconds_count'), 'nothing has been asked')
   t.equal(before.sum('corral_build_info'), 1)
+  const leastDelay = before.sum('nodejs_eventloop_lag_min_seconds')
+  t.ok(leastDelay > 0 && leastDelay < 60, 'the first scrape has looked at the event loop already')
   t.ok(before.sum('corral_memory_budget_bytes', { pool: 'host' }) >= 0)
   for (const name of ['requests_running', 'requests_waiting', 'slots_used_ratio']) {
     t.equal(before.samples.get(`corral_server_${name}`), 0, `${name} is there before any model is loaded`)
