@@ -15,6 +15,7 @@ import type { LeaseRequest } from '../../core/contracts/leases.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
+import { withAnySignal } from '../../core/system/any-signal.ts'
 import { merged } from '../../core/system/merged.ts'
 import {
   type AnswerCall,
@@ -100,7 +101,8 @@ export function createClusterEngine(
 
   /** The calls of an engine, for one request. */
   function callsFor(by: Partial<AskedBy>) {
-    const either = (signal: AbortSignal) => AbortSignal.any([signal, stopped.signal])
+    const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
+      withAnySignal([signal, stopped.signal], use)
     const askingOf = (body: Asking['body']): Asking => ({
       variant,
       mode,
@@ -134,11 +136,11 @@ export function createClusterEngine(
       call: AnswerCall,
       request: EngineFields,
       sink: AnswerSink<Piece>,
+      signal: AbortSignal,
       more: Pick<AskBody, 'bytes' | 'whole' | 'count_each' | 'stop_text' | 'native'>,
       read: (reply: MemberReply, take: (piece: Piece) => Promise<void>) => Promise<void>,
       kept: KeptAnswer | undefined
     ): Promise<void> {
-      const signal = either(sink.signal)
       const tried = new Set<string>()
       let begun = false
       /** What says nothing yet: it would stand twice where another member is asked. */
@@ -263,7 +265,8 @@ export function createClusterEngine(
         ...(stopText && { stop_text: true }),
         ...(native && { native: true })
       }
-      return stream(call, request, sink, more, readDeltas, keptFor(call, request, sink))
+      const kept = keptFor(call, request, sink)
+      return untilStopped(sink.signal, signal => stream(call, request, sink, signal, more, readDeltas, kept))
     }
 
     const bytes = (call: AnswerCall) => async (request: EngineFields, sink: AnswerSink<Buffer>) => {
@@ -293,7 +296,7 @@ export function createClusterEngine(
             told?.(kept ? kept.joinedUsage(usage) : usage, choice)
           })
         }
-        await stream(call, request, counting, { bytes: true }, read, kept)
+        await untilStopped(sink.signal, signal => stream(call, request, counting, signal, { bytes: true }, read, kept))
       } catch (error) {
         if (error instanceof CorralError && error.code === 'not_implemented' && events === 0) {
           withoutBytes.add(variant.key)
@@ -314,13 +317,15 @@ export function createClusterEngine(
       tried: Iterable<string> = []
     ): Promise<Value> {
       const asking = { ...askingOf({ call, request }), tried: new Set(tried) }
-      return await dispatch({ members, copies }, asking, either(signal), {
-        begun: () => false,
-        async read(reply) {
-          sayHeaders(reply)
-          return await pieceOf<Value>(reply)
-        }
-      })
+      return await untilStopped(signal, signal =>
+        dispatch({ members, copies }, asking, signal, {
+          begun: () => false,
+          async read(reply) {
+            sayHeaders(reply)
+            return await pieceOf<Value>(reply)
+          }
+        })
+      )
     }
 
     const isBytes = !withoutBytes.has(variant.key)
@@ -352,13 +357,15 @@ export function createClusterEngine(
       calls,
       /** Has a member load the model, and tells meanwhile what it does. */
       async load({ onProgress }: Pick<LeaseRequest, 'onProgress'>, signal: AbortSignal): Promise<void> {
-        await dispatch({ members, copies }, askingOf({ call: 'load' }), either(signal), {
-          begun: () => false,
-          async read(reply) {
-            sayHeaders(reply)
-            for await (const line of linesOf(reply.body)) onProgress?.(parsed(line) as Progress)
-          }
-        })
+        await untilStopped(signal, signal =>
+          dispatch({ members, copies }, askingOf({ call: 'load' }), signal, {
+            begun: () => false,
+            async read(reply) {
+              sayHeaders(reply)
+              for await (const line of linesOf(reply.body)) onProgress?.(parsed(line) as Progress)
+            }
+          })
+        )
       }
     }
   }

@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { abortAfter } from '../../core/system/abort-after.ts'
+import { withAnySignal } from '../../core/system/any-signal.ts'
 import { AT_REST, judge, type Look, memoryLimit, type Patience, readSlots } from './hang-watch.ts'
 import type { EngineAddress } from './launch.ts'
 import { jsonOf } from './response-body.ts'
@@ -84,9 +85,10 @@ export function watchEngine(deps: WatchDeps) {
   }
 
   async function isHealthy(limit: number): Promise<boolean> {
-    const signal = AbortSignal.any([ended.signal, abortAfter(Math.ceil(limit))])
+    const signals = [ended.signal, abortAfter(Math.ceil(limit))]
     try {
-      const { body } = await probe.request({ method: 'GET', path: '/health', signal })
+      const ask = (signal: AbortSignal) => probe.request({ method: 'GET', path: '/health', signal })
+      const { body } = await withAnySignal(signals, ask)
       body.cancel()
       return true
     } catch {

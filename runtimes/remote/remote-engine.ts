@@ -4,6 +4,7 @@ import { EventLines } from '../../core/answers/event-lines.ts'
 import { deltaOf } from '../../core/answers/hosted-chat-events.ts'
 import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
+import { withAnySignal } from '../../core/system/any-signal.ts'
 import type { RemoteServers } from './remote-servers.ts'
 import type { ServerKind } from './server-kinds.ts'
 
@@ -21,7 +22,8 @@ export function createRemoteEngine(
   const exited = new Promise<EngineExit>(resolve => {
     end = resolve
   })
-  const either = (signal: AbortSignal) => AbortSignal.any([signal, stopped.signal])
+  const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
+    withAnySignal([signal, stopped.signal], use)
 
   async function stream(path: string, fields: EngineFields, sink: AnswerSink): Promise<void> {
     let begun = false
@@ -33,7 +35,8 @@ export function createRemoteEngine(
       await sink.take(deltas)
     }
     const read = (reply: Dispatcher.ResponseData['body']) => readAnswer(spec.alias, reply, take)
-    await servers.ask(path, body, either(sink.signal), read, { begun: () => begun, traceParent: sink.traceParent })
+    const more = { begun: () => begun, traceParent: sink.traceParent }
+    await untilStopped(sink.signal, signal => servers.ask(path, body, signal, read, more))
   }
 
   return {
@@ -48,12 +51,13 @@ export function createRemoteEngine(
     completion: (fields, sink) => stream('/completions', fields, sink),
     async embed(inputs, { signal }) {
       const body = { model, input: inputs, encoding_format: 'float' }
-      const reply = await servers.ask('/embeddings', body, either(signal), async reply => {
+      const read = async (reply: Dispatcher.ResponseData['body']) => {
         return (await reply.json()) as {
           data: { index: number; embedding: number[] }[]
           usage?: { prompt_tokens?: number }
         }
-      })
+      }
+      const reply = await untilStopped(signal, signal => servers.ask('/embeddings', body, signal, read))
       const vectors: number[][] = []
       for (const { index, embedding } of reply.data) vectors[index] = embedding
       return { vectors, promptTokens: reply.usage?.prompt_tokens ?? 0 }

@@ -3,6 +3,7 @@ import type { EngineFields, EngineMode } from '../../../core/contracts/engines.t
 import type { Model } from '../../../core/contracts/models.ts'
 import type { OnProgress } from '../../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { withAnySignal } from '../../../core/system/any-signal.ts'
 import type { Copies } from '../copying/copies.ts'
 import type { Member } from '../members/member.ts'
 import { connectionFault, type MemberReply } from '../members/member-connection.ts'
@@ -156,12 +157,22 @@ function nobody(members: Members, { publicName }: Model, why: string): CorralErr
 /** Asks one member. @throws MemberFault, or the CorralError of a request that no other would answer either */
 export async function askMember<Answer>(
   member: Member,
+  asking: Asking & { name: string },
+  signal: AbortSignal,
+  read: (reply: MemberReply, member: Member) => Promise<Answer>
+): Promise<Answer> {
+  return await withAnySignal([signal, member.presence], both => askUntil(both, member, asking, signal, read))
+}
+
+/** @param both aborts where the client or the member goes */
+async function askUntil<Answer>(
+  both: AbortSignal,
+  member: Member,
   { name, variant, body, owner, turn, traceParent }: Asking & { name: string },
   signal: AbortSignal,
   read: (reply: MemberReply, member: Member) => Promise<Answer>
 ): Promise<Answer> {
   const { presence } = member
-  const both = AbortSignal.any([signal, presence])
   const digest = (text: string | undefined) =>
     text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
   const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
