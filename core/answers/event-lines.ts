@@ -12,12 +12,14 @@ export class EventLines {
   /** The payloads of the `data:` lines that this chunk completes. */
   push(chunk: Uint8Array): string[] {
     const text = this.#rest + this.#decoder.write(chunk)
-    const lines = text.split('\n')
-    this.#rest = lines.pop()!
     const payloads: string[] = []
-    for (const line of lines) {
-      if (line.startsWith('data:')) payloads.push(line.slice(line[5] === ' ' ? 6 : 5).trimEnd())
+    let start = 0
+    for (let end = text.indexOf('\n'); end !== -1; end = text.indexOf('\n', start)) {
+      if (text.startsWith('data:', start))
+        payloads.push(text.slice(start + (text[start + 5] === ' ' ? 6 : 5), end).trimEnd())
+      start = end + 1
     }
+    this.#rest = text.slice(start)
     return payloads
   }
 }

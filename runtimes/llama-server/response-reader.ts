@@ -9,6 +9,18 @@ const LONGEST_LINE = 4 * 1024
 
 const END_OF_HEAD = Buffer.from('\r\n\r\n')
 const LINE_FEED = 10
+const CARRIAGE_RETURN = 13
+const SPACE = 32
+const TAB = 9
+const SEMICOLON = 59
+/** The value of each byte as a hexadecimal digit. */
+const NO_DIGIT = 255
+const HEX_DIGITS = Uint8Array.from({ length: 256 }, (_, byte) => {
+  const digit = Number.parseInt(String.fromCharCode(byte), 16)
+  return Number.isNaN(digit) ? NO_DIGIT : digit
+})
+/** Digits of a size. */
+const LONGEST_SIZE = 12
 const NOTHING = Buffer.alloc(0)
 
 /** What comes next. `size`, `data`, `end-of-data` and `trailer` are the parts of a body in chunks. */
@@ -140,32 +152,55 @@ export class ResponseReader {
 
   /** Reads a line around the data of chunks. @returns where the bytes behind it begin */
   #readLine(bytes: Buffer, from: number): number {
-    const feed = bytes.indexOf(LINE_FEED, from)
-    const end = feed === -1 ? bytes.length : feed + 1
+    // These lines have a few characters: looking at each takes less than asking for a search.
+    let end = from
+    while (end < bytes.length && bytes[end] !== LINE_FEED) end++
+    const isWhole = end < bytes.length
+    if (isWhole) end++
     if (this.#part.length + end - from > LONGEST_LINE) throw new MalformedResponse('a line between chunks is too long')
-    if (feed === -1 || this.#part.length > 0) this.#part = Buffer.concat([this.#part, bytes.subarray(from, end)])
-    if (feed === -1) return end
-    const line = this.#part.length > 0 ? this.#part.toString('latin1') : bytes.toString('latin1', from, end)
-    this.#part = NOTHING
-    if (!line.endsWith('\r\n')) throw new MalformedResponse('a line between chunks does not end as lines do')
-    this.#takeLine(line.slice(0, -2))
+    if (isWhole && this.#part.length === 0) this.#takeLine(bytes, from, end)
+    else {
+      this.#part = Buffer.concat([this.#part, bytes.subarray(from, end)])
+      if (!isWhole) return end
+      const line = this.#part
+      this.#part = NOTHING
+      this.#takeLine(line, 0, line.length)
+    }
     return end
   }
 
-  #takeLine(line: string): void {
+  /** Takes the line that has these bytes, with what ends it. */
+  #takeLine(bytes: Buffer, from: number, end: number): void {
+    const length = end - from - 2
+    if (length < 0 || bytes[end - 2] !== CARRIAGE_RETURN) {
+      throw new MalformedResponse('a line between chunks does not end as lines do')
+    }
     if (this.#expected === 'end-of-data') {
-      if (line !== '') throw new MalformedResponse('a chunk is longer than it says')
+      if (length > 0) throw new MalformedResponse('a chunk is longer than it says')
       this.#expected = 'size'
     } else if (this.#expected === 'size') {
-      // What a chunk says besides its size concerns nobody.
-      const size = /^[\da-f]{1,12}(?=[ \t]*(;|$))/i.exec(line)?.[0]
-      if (size === undefined) throw new MalformedResponse('a chunk has no size')
-      this.#left = Number.parseInt(size, 16)
+      this.#left = chunkSize(bytes, from, end - 2)
       this.#expected = this.#left === 0 ? 'trailer' : 'data'
-    } else if (line === '') this.#expected = 'nothing'
+    } else if (length === 0) this.#expected = 'nothing'
     else {
-      this.#trailer += line.length
+      this.#trailer += length
       if (this.#trailer > LONGEST_HEAD) throw new MalformedResponse('its trailer is too long')
     }
   }
+}
+
+/** The size that a line before a chunk says, in bytes. What it says besides concerns nobody. @throws MalformedResponse */
+function chunkSize(bytes: Buffer, from: number, end: number): number {
+  let size = 0
+  let at = from
+  for (; at < end; at++) {
+    const digit = HEX_DIGITS[bytes[at]!]!
+    if (digit === NO_DIGIT) break
+    size = size * 16 + digit
+  }
+  let behind = at
+  while (bytes[behind] === SPACE || bytes[behind] === TAB) behind++
+  const isSize = at > from && at - from <= LONGEST_SIZE && (behind === end || bytes[behind] === SEMICOLON)
+  if (!isSize) throw new MalformedResponse('a chunk has no size')
+  return size
 }
