@@ -4,7 +4,7 @@
  * makes should not.
  *
  *     npm run bench:profile -- [--load short|streams|many|bodies|turns] [--way 'corral /v1'|'corral /api'|front] [--top N]
- *                              [--of time|memory]
+ *                              [--engine real|burst|paced] [--of time|memory]
  *
  * The profile is kept in .cache/profile; open it in https://www.speedscope.app, or in the developer tools of a browser.
  */
@@ -17,6 +17,7 @@ import { parseArgs } from 'node:util'
 import { formatTable } from '../command-line/output.ts'
 import { packageRoot } from '../core/system/package-info.ts'
 import { until } from '../test/support/corral.ts'
+import { ENGINES } from './bench/benched-engines.ts'
 import { LOADS, titleOf, waysOf } from './bench/loads.ts'
 import { describeMachine } from './bench/measuring.ts'
 import { runRound } from './bench/rounds.ts'
@@ -30,6 +31,7 @@ const { values } = parseArgs({
   options: {
     load: { type: 'string', default: 'short' },
     way: { type: 'string', default: 'corral /v1' },
+    engine: { type: 'string' },
     top: { type: 'string', default: '30' },
     of: { type: 'string', default: 'time' }
   }
@@ -76,7 +78,8 @@ if (!load)
   usageError(`--load has no "${values.load}". There are: ${[...new Set(LOADS.map(each => each.group))].join(', ')}.`)
 if (values.of !== 'time' && values.of !== 'memory') usageError('--of takes time or memory.')
 const isMemory = values.of === 'memory'
-const kind = load.engines.at(-1)!
+const kind = ENGINES.find(engine => engine === (values.engine ?? load.engines.at(-1)))
+if (!kind) usageError(`--engine has no "${values.engine}". There are: ${ENGINES.join(', ')}.`)
 const folder = join(packageRoot, '.cache', 'profile')
 const suffix = isMemory ? 'heapprofile' : 'cpuprofile'
 const file = join(folder, `${values.load}-${values.way.replace(/\W+/g, '-')}.${suffix}`)

@@ -35,14 +35,18 @@ export interface Client {
 }
 
 const LINE_FEED = 10
-const TEXT = '"content":"'
-const NO_TEXT = '"content":""'
+/** Text of an answer; Anthropic's API begins with an empty one. */
+const TEXT = /"(?:content|text)":"[^"]/
+/** With it begin the lines that name events of SSE. */
+const NAME_OF_EVENT = 'e'.charCodeAt(0)
 
-/** Lines of a stream: each event of NDJSON is one, and each of SSE has one that is not empty. */
+/** Lines of a stream that say something: each event of NDJSON is one, and each of SSE has one besides its name. */
 function eventsIn(chunk: Buffer): number {
   let events = 0
-  for (let at = chunk.indexOf(LINE_FEED); at !== -1; at = chunk.indexOf(LINE_FEED, at + 1)) {
-    if (chunk[at - 1] !== LINE_FEED && at > 0) events++
+  let start = 0
+  for (let end = chunk.indexOf(LINE_FEED); end !== -1; end = chunk.indexOf(LINE_FEED, start)) {
+    if (end > start && chunk[start] !== NAME_OF_EVENT) events++
+    start = end + 1
   }
   return events
 }
@@ -72,7 +76,7 @@ export function createClient({ origin, socketPath }: Place): Client {
               const events = eventsIn(chunk)
               outcome.events += events
               if (Number.isNaN(outcome.firstText)) {
-                if (!chunk.includes(TEXT) || chunk.includes(NO_TEXT)) return
+                if (!TEXT.test(chunk.toString('latin1'))) return
                 outcome.firstText = now
               }
               for (let event = 0; event < events; event++) outcome.times.push(now)

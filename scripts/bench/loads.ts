@@ -86,14 +86,20 @@ export interface Way {
 /** All that decides the engine's work is said outright, so that each way gives it the same. */
 const SAMPLING = { temperature: 0, top_p: 0.9, top_k: 40, seed: -1, ignore_eos: true }
 
-/** The ways of a load through a contender: all have the hosted-chat API, corral has its native one too. */
+/** How each API takes options. */
+const fieldsOf: Record<string, (sampling: typeof SAMPLING & { max_tokens: number }) => object> = {
+  '/v1/chat/completions': sampling => sampling,
+  '/api/chat': options => ({ options }),
+  '/v1/messages': ({ max_tokens, ...options }) => ({ max_tokens, options })
+}
+
+/** The ways of a load through a contender: all have the hosted-chat API, corral others too. */
 export function waysOf(contender: Contender, load: Load): Way[] {
   const { stream } = load
   const messages = messagesOf(load)
   const way = (name: string, path: string, headers: Record<string, string> = {}): Way => {
     const sampling = { ...SAMPLING, max_tokens: load.tokens }
-    const options = path === '/api/chat' ? { options: sampling } : sampling
-    const body = JSON.stringify({ model: MODEL, messages, stream, ...options })
+    const body = JSON.stringify({ model: MODEL, messages, stream, ...fieldsOf[path]!(sampling) })
     const all = { 'content-type': 'application/json', ...contender.headers, ...headers }
     return { name, contender, request: { method: 'POST', path, headers: all, body, stream } }
   }
@@ -102,7 +108,12 @@ export function waysOf(contender: Contender, load: Load): Way[] {
   return [
     way('corral /v1', hosted),
     way(stream ? 'corral /api sse' : 'corral /api', '/api/chat'),
-    ...(stream ? [way('corral /api ndjson', '/api/chat', { accept: 'application/x-ndjson' })] : [])
+    ...(stream
+      ? [
+          way('corral /api ndjson', '/api/chat', { accept: 'application/x-ndjson' }),
+          way('corral /v1/messages', '/v1/messages')
+        ]
+      : [])
   ]
 }
 
