@@ -42,9 +42,10 @@ export default definePlugin({
     const { log, paths } = context
     const source = new RaySource({ settings, home: paths.home, log })
     context.service('cluster').addSource(source)
+    const { record } = rayPlaces(paths.home)
     // The commands write which cluster it is.
     const watch = new ConfigWatch(
-      () => rayPlaces(paths.home).record,
+      () => record,
       () => void source.look()
     )
     return {
