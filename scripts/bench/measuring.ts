@@ -83,6 +83,12 @@ export function threadTime(pid: number): number {
   return nanoseconds / 1000
 }
 
+/**
+ * Milliseconds after which a process of Node that rests may have given back what its last work took: V8 waits for some
+ * fifteen seconds, and does not always do it.
+ */
+export const REST = 30_000
+
 /** MiB of memory that a process has in RAM. */
 export function residentMemory(pid: number): number {
   const kilobytes = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]

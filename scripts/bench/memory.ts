@@ -6,7 +6,7 @@ import { type EngineKind, withEngineBuild } from './benched-engines.ts'
 import { corralItself } from './benched-servers.ts'
 import { MODEL, withCorral } from './corral-server.ts'
 import { type Load, waysOf } from './loads.ts'
-import { median, residentMemory, short } from './measuring.ts'
+import { median, REST, residentMemory, short } from './measuring.ts'
 import { runRound } from './rounds.ts'
 import type { Row } from './starts.ts'
 
@@ -128,17 +128,19 @@ export async function measureMemory(home: string, streams: number, idleSeconds: 
     },
     { program: COMMAND }
   )
-  const { after, commands } = await withBundle(home, 'burst', SHORT.concurrent, async corral => {
+  const { after, rested, commands } = await withBundle(home, 'burst', SHORT.concurrent, async corral => {
     const contender = corralItself(corral)
     await runRound(waysOf(contender, SHORT)[0]!, SHORT)
     await contender.client.close()
     await sleep(SETTLE)
-    return { after: memoryOf(corral), commands: await measureCommands(home, 3) }
+    const after = memoryOf(corral)
+    await sleep(REST)
+    return { after, rested: memoryOf(corral), commands: await measureCommands(home, 3) }
   })
   const many = await memoryOfStreams(home, streams, STREAM_LASTS)
   return [
     ['memory when idle', mib(idle)],
-    [`memory after ${SHORT.requests} short answers`, mib(after)],
+    [`memory after ${SHORT.requests} short answers`, `${mib(after)}, half a minute later ${mib(rested)}`],
     [`memory with ${streams} streams open`, `${mib(many.most)} (before ${mib(many.before)})`],
     ...commands
   ]

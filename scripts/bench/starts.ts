@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { COMMAND, type Corral } from '../../test/support/corral.ts'
 import { createClient } from './client.ts'
 import { MODEL, withCorral } from './corral-server.ts'
-import { estimate, median, percentile, residentMemory, short, startOf } from './measuring.ts'
+import { estimate, median, percentile, REST, residentMemory, short, startOf } from './measuring.ts'
 
 /** What was measured, and the result. */
 export type Row = [what: string, result: string]
@@ -150,6 +150,7 @@ export async function measureManyModels(home: string, count: number, turns: numb
   const times: Record<string, number[]> = { '/api/tags': [], '/v1/models': [] }
   let size = 0
   let memory = 0
+  let rested = 0
   for (let turn = 0; turn < turns; turn++) {
     await withCorral(
       home,
@@ -166,8 +167,11 @@ export async function measureManyModels(home: string, count: number, turns: numb
             if (listed !== count) throw new Error(`${path} lists ${listed} models instead of ${count}`)
           }
         }
-        memory = residentMemory(corral.process.pid!)
         await client.close()
+        memory = residentMemory(corral.process.pid!)
+        if (turn < turns - 1) return
+        await sleep(REST)
+        rested = residentMemory(corral.process.pid!)
       },
       { program: COMMAND }
     )
@@ -184,6 +188,6 @@ export async function measureManyModels(home: string, count: number, turns: numb
     [`start with ${count} models`, `${short(median(listening))} ms`],
     ...lists,
     [`size of the reply of /api/tags`, `${short(size / 1e6)} MB`],
-    [`memory with ${count} models`, `${short(memory)} MiB`]
+    [`memory with ${count} models`, `${short(memory)} MiB after these lists, half a minute later ${short(rested)} MiB`]
   ]
 }
