@@ -28,8 +28,8 @@ const ATTEMPTS = 3
 const WARM_UP = 1000
 
 const REQUESTS: Load = { group: 'short', engines: ['burst'], stream: false, concurrent: 4, requests: 100, tokens: 8 }
-/** Tokens come one by one, as from a real engine; nearly all that such a stream costs are its 40 chunks. */
-const CHUNKS: Load = { group: 'many', engines: ['paced'], stream: true, concurrent: 32, requests: 32, tokens: 40 }
+/** Tokens come one by one, as from a real engine; nearly all that such a stream costs are its 200 chunks. */
+const CHUNKS: Load = { group: 'streams', engines: ['fast'], stream: true, concurrent: 8, requests: 8, tokens: 200 }
 
 type Ratios = Record<string, Estimate>
 
@@ -51,7 +51,7 @@ async function measure(load: Load, what: string, rounds: number): Promise<Ratios
 
 const measureAll = async (): Promise<Ratios> => ({
   ...(await measure(REQUESTS, 'a request', 12)),
-  ...(await measure(CHUNKS, 'a chunk', 3))
+  ...(await measure(CHUNKS, 'a chunk', 12))
 })
 
 if (process.platform !== 'linux') {

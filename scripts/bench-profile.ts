@@ -4,7 +4,7 @@
  * makes should not.
  *
  *     npm run bench:profile -- [--load short|streams|many|bodies|turns] [--way 'corral /v1'|'corral /api'|front] [--top N]
- *                              [--engine real|burst|paced] [--of time|memory]
+ *                              [--engine real|burst|paced|fast] [--of time|memory]
  *
  * The profile is kept in .cache/profile; open it in https://www.speedscope.app, or in the developer tools of a browser.
  */
@@ -96,7 +96,7 @@ try {
     const ways = contenders.flatMap(contender => waysOf(contender, load))
     const way = ways.find(({ name }) => name === values.way)
     if (!way) throw new Error(`--way has no "${values.way}". There are: ${ways.map(({ name }) => name).join(', ')}.`)
-    if (kind !== 'paced') await warmUp([way])
+    if (kind === 'real' || kind === 'burst') await warmUp([way])
     await runRound(way, load)
     const profiled = way.contender.pids[0]!
     process.kill(profiled, 'SIGURG')

@@ -3,7 +3,7 @@
  *
  *     npm run bench -- [--quick] [--only short,streams,many,bodies,turns,open,warmth,keys,starts,memory]
  *                      [--against all|direct,pipe,corral,front,nginx,router,vllm-router,litellm,portkey]
- *                      [--engine real|burst|paced] [--rounds N] [--json FILE]
+ *                      [--engine real|burst|paced|fast] [--rounds N] [--json FILE]
  *
  * "direct" is the very llama-server that corral started, asked at its Unix socket: a second one could have other luck
  * with memory and threads, and would share the processors while idle. Direct requests so have the shortest way there is.
@@ -15,7 +15,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { formatPairs, formatTable } from '../command-line/output.ts'
 import { version } from '../core/system/package-info.ts'
-import { ENGINES, type EngineKind, PACE } from './bench/benched-engines.ts'
+import { ENGINES, type EngineKind, PACES } from './bench/benched-engines.ts'
 import { ENGINE_THREADS, withCorral } from './bench/corral-server.ts'
 import { type KeysCost, measureKeys } from './bench/keys.ts'
 import { LOAD_GROUPS, LOADS, type Load, titleOf, waysOf } from './bench/loads.ts'
@@ -70,7 +70,8 @@ const progress = (text: string) => process.stderr.write(`${text}\n`)
 const engineNames: Record<EngineKind, string> = {
   real: 'llama-server',
   burst: 'stand-in engine, answers in one burst',
-  paced: `stand-in engine, ${PACE} tokens/s in each stream`
+  paced: `stand-in engine, ${PACES.paced} tokens/s in each stream`,
+  fast: `stand-in engine, ${PACES.fast} tokens/s in each stream`
 }
 
 interface Result {

@@ -13,8 +13,8 @@ const CARRIAGE_RETURN = 13
 const SPACE = 32
 const TAB = 9
 const SEMICOLON = 59
-/** The value of each byte as a hexadecimal digit. */
 const NO_DIGIT = 255
+/** The value of each byte as a hexadecimal digit. */
 const HEX_DIGITS = Uint8Array.from({ length: 256 }, (_, byte) => {
   const digit = Number.parseInt(String.fromCharCode(byte), 16)
   return Number.isNaN(digit) ? NO_DIGIT : digit

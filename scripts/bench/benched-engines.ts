@@ -5,11 +5,11 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from '../../test/support/engine-build.ts'
 
 /** What answers behind corral: llama-server, or a stand-in for it that calculates nothing. */
-export const ENGINES = ['real', 'burst', 'paced'] as const
+export const ENGINES = ['real', 'burst', 'paced', 'fast'] as const
 export type EngineKind = (typeof ENGINES)[number]
 
-/** Tokens a second in each stream of the paced one. */
-export const PACE = 20
+/** Tokens a second in each stream of those that keep a pace: as one reads, and so many that they are all that counts. */
+export const PACES = { paced: 20, fast: 400 }
 
 /**
  * A folder for CORRAL_LLAMA_CPP whose llama-server is the stand-in when it is to load a model, and the real one when it is
@@ -35,16 +35,19 @@ exec '${join(engineBuildFolder(), 'llama-server')}' "$@"
 
 /**
  * Runs `use` with the folder of an engine's build, for CORRAL_LLAMA_CPP.
- * @param pace tokens a second in each stream of a paced one
+ * @param pace tokens a second in each stream of one that keeps a pace, in the place of its own
  * @param slots how many a stand-in has, in the place of what it is asked for: llama-server has 256 at most
  */
 export async function withEngineBuild<T>(
   kind: EngineKind,
   use: (folder: string) => Promise<T>,
-  { pace = PACE, slots }: { pace?: number; slots?: number } = {}
+  { pace, slots }: { pace?: number; slots?: number } = {}
 ): Promise<T> {
   if (kind === 'real') return await use(engineBuildFolder())
-  const build = standInBuild(kind === 'burst' ? kind : pace, slots === undefined ? '' : `--parallel ${slots}`)
+  const build = standInBuild(
+    kind === 'burst' ? kind : (pace ?? PACES[kind]),
+    slots === undefined ? '' : `--parallel ${slots}`
+  )
   try {
     return await use(build.folder)
   } finally {

@@ -6,7 +6,7 @@ import { startOf } from './measuring.ts'
 import { PRODUCTS, startProduct } from './others.ts'
 
 /** Slots for all that run at once, so that it is streams and not queues that are compared. */
-const SLOTS: Record<EngineKind, number> = { real: 16, burst: 256, paced: 256 }
+const SLOTS: Record<EngineKind, number> = { real: 16, burst: 256, paced: 256, fast: 256 }
 
 export interface Servers {
   corral: Corral
