@@ -3,7 +3,7 @@
  *
  *     npm run bench -- [--quick] [--only short,streams,many,bodies,turns,open,warmth,keys,starts,memory]
  *                      [--against all|direct,pipe,corral,front,nginx,router,vllm-router,litellm,portkey]
- *                      [--engine real|burst|paced|fast] [--rounds N] [--json FILE]
+ *                      [--engine real|burst|paced|fast] [--rounds N] [--tokens N] [--json FILE]
  *
  * "direct" is the very llama-server that corral started, asked at its Unix socket: a second one could have other luck
  * with memory and threads, and would share the processors while idle. Direct requests so have the shortest way there is.
@@ -35,6 +35,7 @@ const { values } = parseArgs({
     against: { type: 'string', default: 'direct,pipe,corral' },
     engine: { type: 'string' },
     rounds: { type: 'string' },
+    tokens: { type: 'string' },
     json: { type: 'string' }
   }
 })
@@ -62,6 +63,10 @@ const names = values.against === 'all' ? all : chosen('against', values.against,
 const engines = values.engine === undefined ? ENGINES : (chosen('engine', values.engine, ENGINES) as EngineKind[])
 const rounds = Number(values.rounds ?? (values.quick ? 3 : 9))
 if (!Number.isInteger(rounds) || rounds < 1) usageError('--rounds takes a whole number from 1.')
+
+const tokens = values.tokens === undefined ? undefined : Number(values.tokens)
+if (tokens !== undefined && !(Number.isInteger(tokens) && tokens > 0))
+  usageError('--tokens takes a whole number from 1.')
 
 const { quick } = values
 const turns = quick ? 2 : 5
@@ -108,7 +113,11 @@ function print(text: string): void {
 function loadsFor(kind: EngineKind): Load[] {
   return LOADS.filter(
     load => groups.includes(load.group) && (values.engine !== undefined || load.engines.includes(kind))
-  ).map(load => (quick ? { ...load, requests: Math.max(load.concurrent, Math.ceil(load.requests / 4)) } : load))
+  ).map(load => ({
+    ...load,
+    ...(quick && { requests: Math.max(load.concurrent, Math.ceil(load.requests / 4)) }),
+    ...(tokens !== undefined && { tokens })
+  }))
 }
 
 async function measureLoads(kind: EngineKind): Promise<void> {
