@@ -33,7 +33,7 @@ export interface Corral {
   configure(config: string): void
   /** Ends it with a signal and gives its exit code. */
   end(signal?: NodeJS.Signals): Promise<number | null>
-  /** Process ids of the llama-servers that it started. */
+  /** Process ids of the llama-servers that it started for models, without those that it asks about their build. */
   enginePids(): number[]
 }
 
@@ -101,6 +101,15 @@ export function llamaServersBelow(pid: number): number[] {
     }
     return false
   })
+}
+
+function servesModel(pid: number): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').includes('--model')
+  } catch {
+    // It has ended.
+    return false
+  }
 }
 
 export function alive(pid: number): boolean {
@@ -201,7 +210,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
       return events
     },
     end,
-    enginePids: () => llamaServersBelow(child.pid!)
+    enginePids: () => llamaServersBelow(child.pid!).filter(servesModel)
   }
   return corral
 }
