@@ -85,7 +85,7 @@ t.test('clients beside a batch find a slot: lines make way, and are asked again'
     return { ended: rest(), isRunning: () => isRunning, leave: () => stream.controller.abort() }
   }
   // As many clients at once as there are slots: the line that runs makes way.
-  const both = await Promise.all([begun('one'), begun('two')])
+  const both = await Promise.all([begun('one', 2500), begun('two', 2500)])
   const areBothRunning = () => both.every(({ isRunning }) => isRunning())
   const before = await answered()
   const seen: { waiting: number; free: number; answered: number }[] = []
