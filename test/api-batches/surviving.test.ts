@@ -133,6 +133,8 @@ t.test('a batch pauses while the server drains, and goes on afterwards', async t
   await until('a line is answered', async () => (await client.batches.retrieve(id)).request_counts!.completed > 0)
   await corral.json('/api/drain', {}, { local: true, method: 'POST' })
   await until('nothing runs', async () => (await corral.json('/api/drain', undefined, { local: true })).body.open === 0)
+  // The last answers are written down a moment after they have ended.
+  await sleep(1000)
   const { request_counts: paused } = await client.batches.retrieve(id)
   await sleep(1500)
   t.same((await client.batches.retrieve(id)).request_counts, paused, 'nothing is asked meanwhile')
