@@ -33,9 +33,6 @@ export interface ReplyStream {
 
 const uncork = (socket: Socket) => socket.uncork()
 
-/** What ends a reply in chunks. */
-const LAST_CHUNK = '0\r\n\r\n'
-
 /** A chunk of a reply (RFC 9112, section 7.1) with these bytes, or this text; not for empty ones, which would end it. */
 function httpChunk(piece: string | Uint8Array): string | Uint8Array {
   if (typeof piece === 'string') return `${Buffer.byteLength(piece).toString(16)}\r\n${piece}\r\n`
@@ -51,9 +48,8 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
   const { raw } = reply
   /**
    * Takes the pieces of a reply in chunks. Node's response would give its socket four parts for each of them, at the end of
-   * the turn, which for a token costs a tenth to a sixth of all that it costs; this takes one part at once. Undefined where pieces
-   * go through Node's response: it is not in chunks (HTTP/1.0), its socket still serves an earlier request, or it is
-   * injected.
+   * the turn, which is a tenth to a sixth of all that a token costs; this takes one part at once. Undefined where pieces go
+   * through Node's response: it is not in chunks (HTTP/1.0), its socket still serves an earlier request, or it is injected.
    */
   let socket: Socket | undefined
 
@@ -72,7 +68,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     )
     if (!raw.chunkedEncoding || !(raw.socket instanceof Socket)) return
     socket = raw.socket
-    // From here on, Node adds nothing to what it is given.
+    // Until the end, Node adds nothing to what it is given.
     raw.chunkedEncoding = false
     // The headers go with the first piece.
     socket.cork()
@@ -127,8 +123,9 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
       clearInterval(timer)
       if (raw.destroyed || raw.writableEnded) return
       commit()
-      if (!socket) raw.end(lastChunk)
-      else raw.end(lastChunk ? `${httpChunk(lastChunk)}${LAST_CHUNK}` : LAST_CHUNK)
+      // The end is Node's again, since trailers belong to it.
+      if (socket) raw.chunkedEncoding = true
+      raw.end(lastChunk)
     }
   }
   return stream

@@ -57,6 +57,16 @@ t.test('one that ends without a piece has its headers and the end', async t => {
   t.same(parts.slice(1), ['0', ''])
 })
 
+t.test('trailers come behind the last piece', async t => {
+  const { port } = await serve(t, async (stream, { raw }) => {
+    await stream.write('piece')
+    raw.addTrailers({ 'x-failure': 'it broke' })
+    stream.end('last')
+  })
+  const [, ...parts] = (await replyTo(port, get('/stream', LAST))).split('\r\n\r\n')
+  t.same(parts, ['5\r\npiece\r\n4\r\nlast\r\n0\r\nx-failure: it broke', ''])
+})
+
 t.test('a client of HTTP/1.0 gets no chunks', async t => {
   const { port } = await serve(t, async stream => {
     await stream.write('one ')
