@@ -53,6 +53,13 @@ function chosen(option: string, text: string, known: readonly string[]): string[
   return parts
 }
 
+function wholeNumber(option: string, text: string | undefined): number | undefined {
+  if (text === undefined) return undefined
+  const value = Number(text)
+  if (!Number.isInteger(value) || value < 1) usageError(`--${option} takes a whole number from 1.`)
+  return value
+}
+
 if (process.platform !== 'linux') {
   usageError('The benchmark reads processor times and addresses of processes from /proc, so it runs on Linux only.')
 }
@@ -61,12 +68,8 @@ const groups = chosen('only', values.only, GROUPS)
 const all = CONTENDERS.filter(name => name !== 'front')
 const names = values.against === 'all' ? all : chosen('against', values.against, CONTENDERS)
 const engines = values.engine === undefined ? ENGINES : (chosen('engine', values.engine, ENGINES) as EngineKind[])
-const rounds = Number(values.rounds ?? (values.quick ? 3 : 9))
-if (!Number.isInteger(rounds) || rounds < 1) usageError('--rounds takes a whole number from 1.')
-
-const tokens = values.tokens === undefined ? undefined : Number(values.tokens)
-if (tokens !== undefined && !(Number.isInteger(tokens) && tokens > 0))
-  usageError('--tokens takes a whole number from 1.')
+const rounds = wholeNumber('rounds', values.rounds) ?? (values.quick ? 3 : 9)
+const tokens = wholeNumber('tokens', values.tokens)
 
 const { quick } = values
 const turns = quick ? 2 : 5

@@ -23,8 +23,8 @@ export interface ReplyStream {
   /** What heartbeats say. */
   status: string
   /**
-   * Sends text or bytes; wait for the promise before sending more, so that a slow reader is not buffered for. What comes
-   * after the end is left out.
+   * Sends text or bytes; wait for the promise before sending more, so that a slow reader is not buffered for. Writes
+   * after the end are ignored.
    */
   write(chunk: string | Uint8Array): Promise<void> | undefined
   /** Completes the reply, after a last chunk if given. Safe to call when the client has gone, and a second time. */
@@ -33,7 +33,7 @@ export interface ReplyStream {
 
 const uncork = (socket: Socket) => socket.uncork()
 
-/** A chunk of a reply (RFC 9112, section 7.1) with these bytes, or this text; not for empty ones, which would end it. */
+/** Encodes one chunk of HTTP/1.1's chunked transfer coding (RFC 9112, 7.1). An empty piece would end the reply. */
 function httpChunk(piece: string | Uint8Array): string | Uint8Array {
   if (typeof piece === 'string') return `${Buffer.byteLength(piece).toString(16)}\r\n${piece}\r\n`
   const size = `${piece.length.toString(16)}\r\n`
@@ -47,9 +47,9 @@ function httpChunk(piece: string | Uint8Array): string | Uint8Array {
 export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions): ReplyStream {
   const { raw } = reply
   /**
-   * Takes the pieces of a reply in chunks. Node's response would give its socket four parts for each of them, at the end of
-   * the turn, which is a tenth to a sixth of all that a token costs; this takes one part at once. Undefined where pieces go
-   * through Node's response: it is not in chunks (HTTP/1.0), its socket still serves an earlier request, or it is injected.
+   * Where chunks are written directly. Node's response would write each as four pieces at the end of the tick, which is a
+   * tenth to a sixth of the CPU time of a token. Undefined while headers are not sent, and where everything goes through
+   * Node's response: HTTP/1.0 has no chunks, a pipelined reply has no socket yet, an injected request has none at all.
    */
   let socket: Socket | undefined
 
@@ -68,9 +68,9 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     )
     if (!raw.chunkedEncoding || !(raw.socket instanceof Socket)) return
     socket = raw.socket
-    // Until the end, Node adds nothing to what it is given.
+    // Chunks are encoded here until `end`, where Node takes over again.
     raw.chunkedEncoding = false
-    // The headers go with the first piece.
+    // Corked, so that the headers and the first chunk are one write.
     socket.cork()
     process.nextTick(uncork, socket)
     raw.flushHeaders()
@@ -123,7 +123,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
       clearInterval(timer)
       if (raw.destroyed || raw.writableEnded) return
       commit()
-      // The end is Node's again, since trailers belong to it.
+      // Node writes the last chunk itself, because trailers are part of it.
       if (socket) raw.chunkedEncoding = true
       raw.end(lastChunk)
     }

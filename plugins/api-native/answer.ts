@@ -61,7 +61,7 @@ function truncation({ truncate }: ChatRequest | GenerateRequest): OverflowPolicy
 
 let lastTime = 0
 let lastTimeText = ''
-/** What time it is, in ISO 8601; made once in a millisecond, since it takes as long as all else of a token's event. */
+/** The current time in ISO 8601, cached for a millisecond: formatting it costs as much as the rest of a token's event. */
 function now(): string {
   const time = Date.now()
   if (time !== lastTime) {
@@ -152,7 +152,7 @@ class NativeAnswer implements AnswerWriter {
 
   #frame(fragment: Record<string, unknown>, state: Record<string, unknown>): string {
     const { framing, model } = this.#context
-    // Not with spreads, which would have V8 make hidden classes for each event (`core/system/merged.ts`).
+    // No spreads here: V8 would create new hidden classes for every event (`core/system/merged.ts`).
     return FRAMES[framing].event(Object.assign({ model, created_at: now() }, fragment, state))
   }
 

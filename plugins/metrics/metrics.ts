@@ -28,8 +28,8 @@ export function createMetrics(sources: Sources): Metrics {
   /** A timer and an observer of V8's collections of garbage, which a server that nobody scrapes goes without. */
   async function watchProcess(): Promise<void> {
     collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: LAG_PRECISION })
-    // Before its second look the least delay is the greatest number there is. On a busy machine a single wait may be over
-    // before that: timers that are late all go off at once.
+    // The minimum is valid only after the second tick. One longer sleep would not do: when the machine is busy, overdue
+    // timers all fire in the same pass of the event loop, before that tick.
     for (let looks = 0; looks < 3; looks++) await sleep(LAG_PRECISION)
   }
 

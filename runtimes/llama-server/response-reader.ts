@@ -19,7 +19,7 @@ const HEX_DIGITS = Uint8Array.from({ length: 256 }, (_, byte) => {
   const digit = Number.parseInt(String.fromCharCode(byte), 16)
   return Number.isNaN(digit) ? NO_DIGIT : digit
 })
-/** Digits of a size. */
+/** Most hexadecimal digits of a chunk size. */
 const LONGEST_SIZE = 12
 const NOTHING = Buffer.alloc(0)
 
@@ -152,7 +152,7 @@ export class ResponseReader {
 
   /** Reads a line around the data of chunks. @returns where the bytes behind it begin */
   #readLine(bytes: Buffer, from: number): number {
-    // These lines have a few characters: looking at each takes less than asking for a search.
+    // These lines are a few bytes long: a loop is cheaper than a native call to indexOf.
     let end = from
     while (end < bytes.length && bytes[end] !== LINE_FEED) end++
     const isWhole = end < bytes.length
@@ -169,7 +169,7 @@ export class ResponseReader {
     return end
   }
 
-  /** Takes the line that has these bytes, with what ends it. */
+  /** Handles a line that spans these bytes, CRLF included. */
   #takeLine(bytes: Buffer, from: number, end: number): void {
     const length = end - from - 2
     if (length < 0 || bytes[end - 2] !== CARRIAGE_RETURN) {
@@ -189,7 +189,7 @@ export class ResponseReader {
   }
 }
 
-/** The size that a line before a chunk says, in bytes. What it says besides concerns nobody. @throws MalformedResponse */
+/** Parses a chunk-size line; returns bytes. Chunk extensions are ignored. @throws MalformedResponse */
 function chunkSize(bytes: Buffer, from: number, end: number): number {
   let size = 0
   let at = from

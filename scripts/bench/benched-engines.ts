@@ -8,7 +8,7 @@ import { engineBuildFolder } from '../../test/support/engine-build.ts'
 export const ENGINES = ['real', 'burst', 'paced', 'fast'] as const
 export type EngineKind = (typeof ENGINES)[number]
 
-/** Tokens a second in each stream of those that keep a pace: as one reads, and so many that they are all that counts. */
+/** Tokens a second in each stream: about reading speed, and fast enough that the cost of tokens dominates. */
 export const PACES = { paced: 20, fast: 400 }
 
 /**
