@@ -41,6 +41,7 @@ async function serve(context: CommandContext): Promise<never> {
     { shutdownLimit, startServer },
     { createLogger },
     { LogLevels },
+    { shrinkYoungMemoryAtRest },
     { default: closeWithGrace },
     { unknownWarning }
   ] = await Promise.all([
@@ -49,6 +50,7 @@ async function serve(context: CommandContext): Promise<never> {
     import('../../core/http/server.ts'),
     import('../../core/system/log.ts'),
     import('../../core/system/log-levels.ts'),
+    import('../../core/system/give-back-memory.ts'),
     import('close-with-grace'),
     import('../../core/config/config-error.ts')
   ])
@@ -67,6 +69,7 @@ async function serve(context: CommandContext): Promise<never> {
     return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions, file, text })
   }
   const starting = startServer({ config, definitions, logs, load })
+  shrinkYoungMemoryAtRest()
   if (!onTerminal) {
     process.on('SIGHUP', () => {
       log.info('SIGHUP: reading the configuration again')

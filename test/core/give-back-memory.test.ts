@@ -1,0 +1,53 @@
+import { readFileSync } from 'node:fs'
+import t from 'tap'
+import { type Corral, startCorral, until } from '../support/corral.ts'
+
+const MODEL = 'corral/tiny-chat'
+/** Requests of one load, and how many are sent at once. */
+const LOAD = 2000
+const AT_ONCE = 50
+/** Loads: V8 may collect all garbage of its own accord while the server rests after one. */
+const LOADS = 3
+/** MiB of garbage that V8 has room for after a load, at least. */
+const YOUNG = 10
+
+/** Collections of all garbage so far. */
+async function fullCollections(corral: Corral): Promise<number> {
+  const text = await (await corral.send('/metrics')).text()
+  return Number(/^nodejs_gc_duration_seconds_count\{kind="major"\} (\d+)$/m.exec(text)?.[1] ?? 0)
+}
+
+/** MiB that it has in RAM. Unlike a request to it, a look at this makes no garbage there. */
+function memoryOf(corral: Corral): number {
+  const status = readFileSync(`/proc/${corral.process.pid}/status`, 'utf8')
+  return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)![1]) / 1024
+}
+
+async function putUnderLoad(corral: Corral): Promise<void> {
+  for (let sent = 0; sent < LOAD; sent += AT_ONCE) {
+    const answers = Array.from({ length: AT_ONCE }, () => corral.json('/api/show', { model: MODEL }))
+    for (const { status } of await Promise.all(answers))
+      if (status !== 200) throw new Error(`/api/show answered ${status}`)
+  }
+}
+
+t.test(
+  'a server gives back the memory that the garbage of a load took, and keeps what V8 has compiled',
+  { skip: process.platform !== 'linux' && 'memory is read from /proc' },
+  async t => {
+    const corral = await startCorral(t)
+    t.equal((await corral.json('/api/load', { model: MODEL, keep_alive: -1 })).status, 200)
+    // The first one begins to count.
+    await fullCollections(corral)
+    for (let load = 1; load <= LOADS; load++) {
+      await putUnderLoad(corral)
+      const before = await fullCollections(corral)
+      const loaded = memoryOf(corral)
+      await until('memory is given back', () => memoryOf(corral) < loaded - YOUNG, 120_000)
+      // V8 gives memory back at a collection of all garbage too, and then drops compiled code.
+      if ((await fullCollections(corral)) === before) return
+      t.comment(`V8 collected all garbage while corral rested after load ${load}`)
+    }
+    t.fail('only collections of all garbage gave memory back')
+  }
+)
