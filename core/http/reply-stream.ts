@@ -1,10 +1,9 @@
-import { Socket } from 'node:net'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
-import { merged } from '../system/merged.ts'
 import { ClientGone } from './client-gone.ts'
 import { probeHalfClosed } from './half-closed.ts'
 import { logFailure, toCorralError } from './native-error.ts'
+import { StreamedResponse } from './streamed-response.ts'
 
 export interface ReplyStreamOptions {
   contentType: string
@@ -31,69 +30,32 @@ export interface ReplyStream {
   end(lastChunk?: string): void
 }
 
-const uncork = (socket: Socket) => socket.uncork()
-
-/** Encodes one chunk of HTTP/1.1's chunked transfer coding (RFC 9112, 7.1). An empty piece would end the reply. */
-function httpChunk(piece: string | Uint8Array): string | Uint8Array {
-  if (typeof piece === 'string') return `${Buffer.byteLength(piece).toString(16)}\r\n${piece}\r\n`
-  const size = `${piece.length.toString(16)}\r\n`
-  const chunk = Buffer.allocUnsafe(size.length + piece.length + 2)
-  chunk.write(size, 'latin1')
-  chunk.set(piece, size.length)
-  chunk.write('\r\n', size.length + piece.length, 'latin1')
-  return chunk
-}
-
 export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions): ReplyStream {
   const { raw } = reply
-  /**
-   * Where chunks are written directly. Node's response would write each as four pieces at the end of the tick, which is a
-   * tenth to a sixth of the CPU time of a token. Undefined while headers are not sent, and where everything goes through
-   * Node's response: HTTP/1.0 has no chunks, a pipelined reply has no socket yet, an injected request has none at all.
-   */
-  let socket: Socket | undefined
+  let response: StreamedResponse | undefined
 
-  function commit(): void {
-    if (stream.committed) return
+  function commit(): StreamedResponse {
+    if (response) return response
     stream.committed = true
-    reply.hijack()
-    // Hooks that run at send do not run for a hijacked reply; headers set earlier (CORS, request id) are carried over.
-    raw.writeHead(
-      200,
-      merged(reply.getHeaders() as Record<string, string>, {
-        'content-type': options.contentType,
-        'cache-control': 'no-cache, no-transform',
-        'x-accel-buffering': 'no'
-      })
-    )
-    if (!raw.chunkedEncoding || !(raw.socket instanceof Socket)) return
-    socket = raw.socket
-    // Chunks are encoded here until `end`, where Node takes over again.
-    raw.chunkedEncoding = false
-    // Corked, so that the headers and the first chunk are one write.
-    socket.cork()
-    process.nextTick(uncork, socket)
-    raw.flushHeaders()
+    response = new StreamedResponse(reply, { 'content-type': options.contentType })
+    return response
   }
 
-  /** @returns whether more may be sent at once */
-  const send = (piece: string | Uint8Array) => (socket ? socket.write(httpChunk(piece)) : raw.write(piece))
-
   const beat = () => {
-    if (!(socket ?? raw).writableNeedDrain) send(options.heartbeat(stream.status))
+    const response = commit()
+    if (!response.isFull) response.write(options.heartbeat(stream.status))
   }
   const timer = setInterval(() => {
     // The request was answered with a status code instead.
-    if (!stream.committed && raw.headersSent) return clearInterval(timer)
-    commit()
-    beat()
+    if (!stream.committed && raw.headersSent) clearInterval(timer)
+    else beat()
   }, options.heartbeatInterval)
   timer.unref()
   // A client may have left before, while its form was read.
   if (raw.destroyed) clearInterval(timer)
   raw.once('close', () => clearInterval(timer))
   probeHalfClosed(reply, () => {
-    if (stream.committed && !raw.writableEnded) beat()
+    if (stream.committed) beat()
   })
 
   // No getters: V8 makes a hidden class for each object that has its own, which stays, and the reply with it, until it
@@ -104,28 +66,15 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     written: false,
     write(chunk: string | Uint8Array): Promise<void> | undefined {
       if (raw.destroyed || raw.writableEnded) return undefined
-      commit()
+      const response = commit()
       stream.written = true
       timer.refresh()
-      if (chunk.length === 0 || send(chunk)) return undefined
-      const sink = socket ?? raw
-      return new Promise(resolve => {
-        const done = () => {
-          sink.off('drain', done)
-          raw.off('close', done)
-          resolve()
-        }
-        sink.on('drain', done)
-        raw.on('close', done)
-      })
+      if (response.write(chunk)) return undefined
+      return new Promise(resolve => response.whenDrained(resolve))
     },
     end(lastChunk?: string): void {
       clearInterval(timer)
-      if (raw.destroyed || raw.writableEnded) return
-      commit()
-      // Node writes the last chunk itself, because trailers are part of it.
-      if (socket) raw.chunkedEncoding = true
-      raw.end(lastChunk)
+      if (!raw.destroyed && !raw.writableEnded) commit().end(lastChunk)
     }
   }
   return stream

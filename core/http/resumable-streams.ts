@@ -6,6 +6,7 @@ import { ClientGone } from './client-gone.ts'
 import { onReaderStall } from './connection-guard.ts'
 import { probeHalfClosed } from './half-closed.ts'
 import type { ReplyStream, ReplyStreamOptions } from './reply-stream.ts'
+import { StreamedResponse } from './streamed-response.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -129,6 +130,8 @@ interface Watcher {
 /** A connection that takes the stream. */
 interface Reader {
   readonly raw: FastifyReply['raw']
+  /** Undefined while its headers are not sent. */
+  response: StreamedResponse | undefined
   /** Byte of the stream that it gets next. */
   at: number
   /** Whether it has to take what was written before it gets more. */
@@ -156,7 +159,6 @@ export class ResumableStream implements ReplyStream {
   readonly #linger: number
   readonly #watcher: Watcher
   #options: ReplyStreamOptions | undefined
-  #headers: Record<string, string> = {}
   /** What is kept, from byte `#start` on; and where each event of it ends, from event `#firstEvent` on. */
   #kept: Buffer[] = []
   #start = 0
@@ -268,9 +270,7 @@ export class ResumableStream implements ReplyStream {
     const at = this.#byteOf(position)
     this.#reader?.raw.destroy()
     this.#detach()
-    reply.hijack()
-    reply.raw.writeHead(200, { ...(reply.getHeaders() as Record<string, string>), ...this.#headers })
-    this.#follow(reply, at)
+    this.#follow(reply, at, new StreamedResponse(reply, this.#headers))
     this.#send()
   }
 
@@ -312,18 +312,13 @@ export class ResumableStream implements ReplyStream {
     this.#committed = true
     const reply = this.#reply!
     this.#reply = undefined
-    reply.header(STREAM_ID, this.id)
-    reply.hijack()
-    this.#headers = {
-      'content-type': this.#options!.contentType,
-      'cache-control': 'no-cache, no-transform',
-      'x-accel-buffering': 'no',
-      [STREAM_ID]: this.id
-    }
-    if (!reply.raw.destroyed) {
-      reply.raw.writeHead(200, { ...(reply.getHeaders() as Record<string, string>), ...this.#headers })
-    }
+    const response = new StreamedResponse(reply, this.#headers)
+    if (this.#reader) this.#reader.response = response
     this.#watcher.opened(this)
+  }
+
+  get #headers(): Record<string, string> {
+    return { 'content-type': this.#options!.contentType, [STREAM_ID]: this.id }
   }
 
   #beat(): void {
@@ -384,20 +379,21 @@ export class ResumableStream implements ReplyStream {
   /** Sends a reader what it has not got yet. */
   #send(): void {
     const reader = this.#reader
-    if (!reader || reader.full || !this.#committed) return
+    const response = reader?.response
+    if (!response || reader.full) return
     if (reader.at < this.#end) {
       const missing = this.#from(reader.at)
       reader.at = this.#end
-      if (!reader.raw.write(missing)) {
+      if (!response.write(missing)) {
         reader.full = true
-        reader.raw.once('drain', () => {
+        response.whenDrained(() => {
           reader.full = false
           this.#goOn()
           this.#send()
         })
       }
     }
-    if (this.ended) reader.raw.end()
+    if (this.ended) response.end()
   }
 
   #from(at: number): Buffer {
@@ -412,9 +408,9 @@ export class ResumableStream implements ReplyStream {
     return missing.length === 1 ? missing[0]! : Buffer.concat(missing.reverse())
   }
 
-  #follow(reply: FastifyReply, at: number): void {
+  #follow(reply: FastifyReply, at: number, response?: StreamedResponse): void {
     const { raw } = reply
-    const reader: Reader = { raw, at, full: false }
+    const reader: Reader = { raw, response, at, full: false }
     clearTimeout(this.#expiry)
     this.#reader = reader
     // A reader that takes nothing has as good as left.
