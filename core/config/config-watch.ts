@@ -1,24 +1,26 @@
 import { stat } from 'node:fs/promises'
 import { messageOf } from '../errors.ts'
 
-/** Milliseconds between two looks. */
-const INTERVAL = 300
-
 /**
- * Looks at the configuration file at intervals, and tells when it is another one and has not changed between two looks:
+ * Looks at a configuration file at intervals, and tells when it is another one and has not changed between two looks:
  * editors write a file in several steps, or put a new one in its place. One that has gone is told of once.
  */
 export class ConfigWatch {
   readonly #file: () => string | undefined
   readonly #changed: () => void
+  readonly #interval: number
   #timer: NodeJS.Timeout | undefined
   #told: string | undefined
   #seen: string | undefined
 
-  /** @param file gives the path of the file; none is watched where there is none */
-  constructor(file: () => string | undefined, changed: () => void) {
+  /**
+   * @param file gives the path of the file; none is watched where there is none
+   * @param interval milliseconds between two looks: each wakes a server that rests
+   */
+  constructor(file: () => string | undefined, changed: () => void, interval: number) {
     this.#file = file
     this.#changed = changed
+    this.#interval = interval
   }
 
   set(isOn: boolean): void {
@@ -27,7 +29,7 @@ export class ConfigWatch {
     this.#timer = undefined
     this.#told = undefined
     if (!isOn) return
-    this.#timer = setInterval(() => void this.#look(), INTERVAL).unref()
+    this.#timer = setInterval(() => void this.#look(), this.#interval).unref()
     void this.#look()
   }
 

@@ -50,6 +50,8 @@ declare module 'fastify' {
 
 /** How long clients that do not read may hold up the shutdown once all answers have ended (milliseconds). */
 const CLOSE_LINGER = 1000
+/** Milliseconds between two looks at `config.yaml`, where it is watched. */
+const LOOK_AT_CONFIG = 300
 
 /**
  * Claims the data directory, sets the plugins up and listens. What takes long (finding or building an engine) goes on
@@ -105,7 +107,7 @@ export async function startServer({
     app.decorate('configEditor', reloader)
     // The log says what becomes of it.
     const follow = () => void reload().catch(() => undefined)
-    const watch = new ConfigWatch(() => live.current.file, follow)
+    const watch = new ConfigWatch(() => live.current.file, follow, LOOK_AT_CONFIG)
     watch.set(core.watch_config)
     let socket: PrivateSocket | undefined
     close = async () => {

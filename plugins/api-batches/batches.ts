@@ -42,9 +42,9 @@ interface BatchDependencies {
   log: Pick<FastifyBaseLogger, 'info' | 'warn' | 'error'>
 }
 
-/** Milliseconds between looks at what is due. */
+/** Milliseconds between looks at what is due, while there are batches that have not ended. */
 const TICK = 500
-/** Milliseconds after which a batch that could not go on, as with a full disk, is tried again. */
+/** Milliseconds between looks where all have ended, and after which one that could not go on, as with a full disk, is tried again. */
 const PAUSE = 60_000
 /** Longest wait for a line that is to be sent again later (milliseconds). */
 const LONGEST_WAIT = 600_000
@@ -105,14 +105,13 @@ export class Batches {
   /** Begins to work. @param app whose routes answer the lines */
   start(app: FastifyInstance): void {
     this.#app = app
-    this.#timer = setInterval(() => this.#tick(), TICK).unref()
     this.#tick()
   }
 
   /** Ends what is being asked; it is asked again at the next start. */
   async close(): Promise<void> {
     this.#isClosed = true
-    clearInterval(this.#timer)
+    clearTimeout(this.#timer)
     const running = [...this.#running.values()]
     for (const { controller } of running) controller.abort()
     await Promise.all(running.map(({ done }) => done))
@@ -208,12 +207,14 @@ export class Batches {
     const app = this.#app
     if (!app || this.#isClosed) return
     const now = Date.now()
+    const records = [...this.#records.values()]
+    clearTimeout(this.#timer)
+    this.#timer = setTimeout(() => this.#tick(), records.every(hasEnded) ? PAUSE : TICK).unref()
     if (app.drain.since) {
       // What was asked is asked again later; the server can be stopped.
       for (const { controller } of this.#running.values()) controller.abort()
       return
     }
-    const records = [...this.#records.values()]
     for (const batch of records) {
       if (batch.ending || hasEnded(batch) || batch.expiresAt * 1000 > now) continue
       this.#endAs(batch, 'expired').catch(error => this.#pause(batch, error))

@@ -5,6 +5,9 @@ import { definePlugin } from '../../core/plugins/plugin.ts'
 import { rayPlaces } from './ray-cluster.ts'
 import { RaySource } from './ray-source.ts'
 
+/** Milliseconds between two looks at which cluster it is: a new one takes longer than that to start. */
+const LOOK_AT_RECORD = 3000
+
 const options = Type.Object(
   {
     address: Type.String({
@@ -46,7 +49,8 @@ export default definePlugin({
     // The commands write which cluster it is.
     const watch = new ConfigWatch(
       () => record,
-      () => void source.look()
+      () => void source.look(),
+      LOOK_AT_RECORD
     )
     return {
       start: () => watch.set(settings.address === ''),

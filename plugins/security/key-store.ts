@@ -87,6 +87,8 @@ export async function openKeyStore(
   let required = own.length > 0
   let seen = ''
   let fault = ''
+  /** Runs once there are keys that expire: it wakes a server that rests. */
+  let ends: NodeJS.Timeout | undefined
 
   async function look(): Promise<void> {
     // Before it is read: a change in between is seen by the next look.
@@ -108,6 +110,8 @@ export async function openKeyStore(
       })
     )
     byDigest = indexOf(own)
+    const someExpire = [...stored.values()].some(({ end }) => end !== Number.POSITIVE_INFINITY)
+    if (someExpire) ends ??= setInterval(endExpired, LOOK_INTERVAL).unref()
     for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name)
     for (const [id, key] of before) {
       if (stored.get(id) === key) continue
@@ -140,7 +144,6 @@ export async function openKeyStore(
     }
   }
   const watcher = watchFile(path, () => void refresh())
-  const ends = setInterval(endExpired, LOOK_INTERVAL).unref()
   const looks = setInterval(() => void refresh(), watcher ? WATCHED_INTERVAL : LOOK_INTERVAL).unref()
 
   function findStored({ id, secret }: { id: string; secret: string }, digest: string): KnownKey | undefined {
