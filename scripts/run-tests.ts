@@ -55,7 +55,12 @@ function filesIn(folder: string): string[] {
 function filesAt(path: string): string[] {
   const inSource = relative(packageRoot, resolve(path)).replace(/\.ts$/, '.js')
   const file = inSource.startsWith('dist') ? join(packageRoot, inSource) : join(compiled, inSource)
-  return statSync(file).isDirectory() ? filesIn(file) : [file]
+  const found = statSync(file, { throwIfNoEntry: false })
+  if (found) return found.isDirectory() ? filesIn(file) : [file]
+  console.error(
+    `There is no test ${path}: ${file} is not there. Name a file or folder below test, and compile it first: npm run prepare:test`
+  )
+  process.exit(2)
 }
 
 function chosenFiles(): string[] {

@@ -41,7 +41,7 @@ async function serve(context: CommandContext): Promise<never> {
     { shutdownLimit, startServer },
     { createLogger },
     { LogLevels },
-    { shrinkYoungMemoryAtRest },
+    { giveBackMemoryAtRest },
     { default: closeWithGrace },
     { unknownWarning }
   ] = await Promise.all([
@@ -69,7 +69,6 @@ async function serve(context: CommandContext): Promise<never> {
     return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions, file, text })
   }
   const starting = startServer({ config, definitions, logs, load })
-  shrinkYoungMemoryAtRest()
   if (!onTerminal) {
     process.on('SIGHUP', () => {
       log.info('SIGHUP: reading the configuration again')
@@ -99,6 +98,7 @@ async function serve(context: CommandContext): Promise<never> {
     signals.uninstall()
     throw error
   })
+  giveBackMemoryAtRest(() => server.app.drain.open === 0, log)
   if (screen) {
     const runtimes = server.app.getDecorator<Runtimes>('runtimes')
     screen.print(welcome(server, config, context.env.npm_lifecycle_event ? 'npx corral' : 'corral'))

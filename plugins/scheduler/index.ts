@@ -109,9 +109,7 @@ export default definePlugin({
     // The next answer has to load a model: beside that it does not show that corral's own code is compiled once more.
     const rest = setTimeout(() => {
       if (scheduler.running().length > 0 || scheduler.loading().length > 0) return
-      giveBackMemory().catch(error =>
-        log.warn({ err: error }, 'The memory of what was done before was not given back.')
-      )
+      void giveBackMemory(log)
     }, RESTS_AFTER).unref()
     return {
       services: { scheduler, engines },

@@ -32,7 +32,7 @@ async function putUnderLoad(corral: Corral): Promise<void> {
 }
 
 t.test(
-  'a server gives back the memory that the garbage of a load took, and keeps what V8 has compiled',
+  'a server gives back the memory that the garbage of a load took; with Node.js 20 compiled code stays',
   { skip: process.platform !== 'linux' && 'memory is read from /proc' },
   async t => {
     const corral = await startCorral(t)
@@ -44,8 +44,8 @@ t.test(
       const before = await fullCollections(corral)
       const loaded = memoryOf(corral)
       await until('memory is given back', () => memoryOf(corral) < loaded - YOUNG, 120_000)
-      // V8 gives memory back at a collection of all garbage too, and then drops compiled code.
-      if ((await fullCollections(corral)) === before) return
+      // V8 gives memory back at a collection of all garbage too, and then drops compiled code. Later ones need that.
+      if (!process.versions.node.startsWith('20.') || (await fullCollections(corral)) === before) return
       t.comment(`V8 collected all garbage while corral rested after load ${load}`)
     }
     t.fail('only collections of all garbage gave memory back')
