@@ -209,7 +209,8 @@ export class Batches {
     const now = Date.now()
     const records = [...this.#records.values()]
     clearTimeout(this.#timer)
-    this.#timer = setTimeout(() => this.#tick(), records.every(hasEnded) ? PAUSE : TICK).unref()
+    // After a pause and a tick the next sweep is due for certain.
+    this.#timer = setTimeout(() => this.#tick(), records.every(hasEnded) ? PAUSE + TICK : TICK).unref()
     if (app.drain.since) {
       // What was asked is asked again later; the server can be stopped.
       for (const { controller } of this.#running.values()) controller.abort()

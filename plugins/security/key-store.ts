@@ -87,7 +87,7 @@ export async function openKeyStore(
   let required = own.length > 0
   let seen = ''
   let fault = ''
-  /** Runs once there are keys that expire: it wakes a server that rests. */
+  /** Runs while there are keys that expire: it wakes a server that rests. */
   let ends: NodeJS.Timeout | undefined
 
   async function look(): Promise<void> {
@@ -111,7 +111,8 @@ export async function openKeyStore(
     )
     byDigest = indexOf(own)
     const someExpire = [...stored.values()].some(({ end }) => end !== Number.POSITIVE_INFINITY)
-    if (someExpire) ends ??= setInterval(endExpired, LOOK_INTERVAL).unref()
+    clearInterval(ends)
+    if (someExpire) ends = setInterval(endExpired, LOOK_INTERVAL).unref()
     for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name)
     for (const [id, key] of before) {
       if (stored.get(id) === key) continue
@@ -207,9 +208,10 @@ export async function openKeyStore(
     },
     refresh,
     close() {
-      clearInterval(ends)
       clearInterval(looks)
       watcher?.close()
+      // A look that goes on may begin it once more.
+      void latest.then(() => clearInterval(ends))
     }
   }
 }

@@ -285,6 +285,18 @@ t.test('a key ends', async t => {
   await t.rejects(async () => await store.find(key), { code: 'unauthorized', message: /"brief" was valid until/ })
 })
 
+t.test('a key that is made while the server runs ends too, and one beside it stays', async t => {
+  const path = join(t.testdir({}), 'keys.json')
+  const { key: lasting } = await createKey(path, { name: 'lasting' })
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  const { key } = await createKey(path, { name: 'brief', expires: new Date(Date.now() + 1000).toISOString() })
+  const known = (await store.find(key))!
+  t.notOk(known.caller.revoked!.aborted)
+  await until('the key ends', () => known.caller.revoked!.aborted)
+  t.notOk((await store.find(lasting))!.caller.revoked!.aborted)
+})
+
 t.test('a clock that went ahead and back', async t => {
   const path = join(t.testdir({}), 'keys.json')
   const { key } = await createKey(path, { name: 'lasting', expires: new Date(Date.now() + 3_600_000).toISOString() })
