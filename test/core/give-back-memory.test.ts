@@ -1,5 +1,5 @@
-import { readFileSync } from 'node:fs'
 import t from 'tap'
+import { residentMemory } from '../../scripts/bench/measuring.ts'
 import { type Corral, startCorral, until } from '../support/corral.ts'
 
 const MODEL = 'corral/tiny-chat'
@@ -15,12 +15,6 @@ const YOUNG = 10
 async function fullCollections(corral: Corral): Promise<number> {
   const text = await (await corral.send('/metrics')).text()
   return Number(/^nodejs_gc_duration_seconds_count\{kind="major"\} (\d+)$/m.exec(text)?.[1] ?? 0)
-}
-
-/** MiB that it has in RAM. Unlike a request to it, a look at this makes no garbage there. */
-function memoryOf(corral: Corral): number {
-  const status = readFileSync(`/proc/${corral.process.pid}/status`, 'utf8')
-  return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)![1]) / 1024
 }
 
 async function putUnderLoad(corral: Corral): Promise<void> {
@@ -42,8 +36,10 @@ t.test(
     for (let load = 1; load <= LOADS; load++) {
       await putUnderLoad(corral)
       const before = await fullCollections(corral)
-      const loaded = memoryOf(corral)
-      await until('memory is given back', () => memoryOf(corral) < loaded - YOUNG, 120_000)
+      const pid = corral.process.pid!
+      const loaded = residentMemory(pid)
+      // Unlike a request, a look at this makes no garbage there.
+      await until('memory is given back', () => residentMemory(pid) < loaded - YOUNG, 120_000)
       // V8 gives memory back at a collection of all garbage too, and then drops compiled code. Later ones need that.
       if (!process.versions.node.startsWith('20.') || (await fullCollections(corral)) === before) return
       t.comment(`V8 collected all garbage while corral rested after load ${load}`)
