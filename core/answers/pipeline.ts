@@ -1,5 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
+import { settingsFor } from '../config/model-settings.ts'
 import type {
   AnswerControls,
   AnswerSink,
@@ -28,6 +29,7 @@ import { type Asked, boundsFor, withinBounds } from './bounds.ts'
 import { countCut, promptTokens, tokensIn } from './cut-answers.ts'
 import { shorterConversation } from './drop-oldest.ts'
 import { countGenerated } from './generated-tokens.ts'
+import { requireToolSupport } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
 
 /*
@@ -216,7 +218,7 @@ function granted(
 /**
  * The request within what its caller may ask of the model, and its engine be asked. The reply's header names options that
  * nobody knows.
- * @throws CorralError `forbidden_model`, `over_limit`, `invalid_option`
+ * @throws CorralError `forbidden_model`, `over_limit`, `invalid_option`, `unsupported_capability`
  */
 async function bounded<Request extends Asked & { lease: ModelLease }>(
   deps: AnswerDependencies,
@@ -231,7 +233,10 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   requireAllowed(caller.models, asked.lease.model, variant)
   reportUnknownOptions(deps, reply, variant, asked.lease.mode)
   const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
-  if (body) await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
+  if (body) {
+    requireToolSupport(body, variant, settingsFor(config, variant).engine)
+    await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
+  }
   // The name is looked up once: by what it means then, the request is served.
   const lease = merged(asked.lease, { model: publicModelName(variant) })
   // How long a model stays is a matter for all who use it. Clients send it out of habit, so it is no reason to refuse.

@@ -1,3 +1,5 @@
+import type { EngineSettings } from '../config/model-settings.ts'
+import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 
 /** A tool in the words of the hosted-chat API. */
@@ -31,4 +33,23 @@ export function toolFields(tools: readonly EngineTool[], { mode, names }: ToolCh
   if (tools.length === 0 || mode === 'none') return {}
   const allowed = names ? tools.filter(tool => names.some(({ name }) => name === tool.function.name)) : tools
   return { tools: allowed, ...(mode && { tool_choice: mode }) }
+}
+
+/**
+ * Refuses tools for a model that would not see them. If config.yaml gives the model another chat template, only the engine
+ * knows what that template supports.
+ * @throws CorralError `unsupported_capability`
+ */
+export function requireToolSupport(
+  { tools }: Record<string, unknown>,
+  { metadata, publicName }: Model,
+  { arguments: flags, environment }: Pick<EngineSettings, 'arguments' | 'environment'>
+): void {
+  if (!Array.isArray(tools) || tools.length === 0 || metadata.capabilities.includes('tools')) return
+  if ([...flags, ...Object.keys(environment)].some(each => /chat.template/i.test(each))) return
+  throw new CorralError(
+    'unsupported_capability',
+    `Model "${publicName}" does not support tools: its chat template does not describe them. Send no "tools", or use a model with the capability "tools".`,
+    { param: 'tools' }
+  )
 }

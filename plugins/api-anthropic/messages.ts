@@ -1,3 +1,4 @@
+import { callArguments } from '../../core/answers/call-arguments.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import type { CountRequest, MessageParam } from './schemas.ts'
@@ -130,7 +131,7 @@ function assistantMessage(blocks: readonly Block[]): Fields {
     if (type === 'text') content += textOf(given, 'text')
     else if (type === 'thinking') thoughts += textOf(given, 'thinking')
     else if (type === 'tool_use') {
-      const called = { name: textOf(given, 'name'), arguments: JSON.stringify(input ?? {}) }
+      const called = { name: textOf(given, 'name'), arguments: callArguments(input) }
       calls.push({ id: engineId(textOf(given, 'id')), type: 'function', function: called })
     } else if (type !== 'redacted_thinking') {
       // Nobody here can read what was redacted.

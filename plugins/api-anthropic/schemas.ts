@@ -14,7 +14,7 @@ const Block = Loose({
   thinking: text,
   id: Given(Type.String({ description: 'Of a tool_use' })),
   name: Given(Type.String({ description: 'Of a tool_use: the tool' })),
-  input: Given(Loose({}, { description: 'Of a tool_use' })),
+  input: Type.Optional(Type.Unknown({ description: 'Of a tool_use: an object; anything else is wrapped in one' })),
   tool_use_id: Given(Type.String({ description: 'Of a tool_result' })),
   is_error: Given(Type.Boolean({ description: 'Of a tool_result' })),
   content: Type.Optional(Type.Unknown({ description: 'Of a tool_result: text, or a list of blocks' })),

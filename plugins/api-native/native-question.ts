@@ -1,3 +1,4 @@
+import { callArguments } from '../../core/answers/call-arguments.ts'
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { Question } from '../../core/answers/pipeline.ts'
@@ -35,7 +36,7 @@ export function engineMessages(messages: Message[]): Record<string, unknown>[] {
       converted.tool_calls = message.tool_calls.map(({ function: { name, arguments: value } }, index) => ({
         id: open[index]!.id,
         type: 'function',
-        function: { name, arguments: typeof value === 'string' ? value : JSON.stringify(value ?? {}) }
+        function: { name, arguments: callArguments(value) }
       }))
     }
     if (role === 'tool') {

@@ -27,7 +27,9 @@ const ToolCallSchema = Loose({
   id: Given(Type.String()),
   function: Loose({
     name: Type.String(),
-    arguments: Given(Type.Union([Loose({}), Type.String()]))
+    arguments: Type.Optional(
+      Type.Unknown({ description: 'An object or its JSON text; anything else is wrapped in an object' })
+    )
   })
 })
 

@@ -1,4 +1,5 @@
 import type { TSchema } from 'typebox'
+import { callArguments } from '../../core/answers/call-arguments.ts'
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import { type ModelRequest, passedFields } from '../../core/answers/model-request.ts'
@@ -190,15 +191,12 @@ export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
 
 function toolCalls({ tool_calls, function_call }: ChatMessage, newId: () => string): Fields[] {
   const made = tool_calls?.length ? tool_calls : function_call ? [{ function: function_call }] : []
-  return made.map(call => {
-    const { arguments: given } = call.function
-    return {
-      ...call,
-      id: ('id' in call && call.id) || newId(),
-      type: 'function',
-      function: { ...call.function, arguments: typeof given === 'string' ? given : JSON.stringify(given ?? {}) }
-    }
-  })
+  return made.map(call => ({
+    ...call,
+    id: ('id' in call && call.id) || newId(),
+    type: 'function',
+    function: { ...call.function, arguments: callArguments(call.function.arguments) }
+  }))
 }
 
 function enginePart(part: ContentPart, at: string): Fields {

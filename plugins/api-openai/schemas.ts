@@ -55,7 +55,7 @@ export type ContentPart = Static<typeof ContentPart>
 
 const Called = Loose({
   name: Type.String(),
-  arguments: Given(Type.Union([Type.String(), Loose({})], { description: 'JSON text' }))
+  arguments: Type.Optional(Type.Unknown({ description: 'JSON text; anything else is wrapped in an object' }))
 })
 
 const ChatMessage = Loose({

@@ -79,9 +79,10 @@ export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
 /** Whether a chat template supports tools and thinking. */
 export function templateCapabilities(template = ''): Capability[] {
   const capabilities: Capability[] = []
-  // Only what the template computes counts: its plain text may speak of tools too.
+  // Only variables count: the template's text and strings may mention tools too.
   const code = template.match(/\{[%{][\s\S]*?[%}]\}/g) ?? []
-  if (code.some(part => /\btools\b/.test(part))) capabilities.push('tools')
+  const names = code.map(part => part.replace(/'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"/gs, "''"))
+  if (names.some(part => /(?<!\.)\btools\b/.test(part))) capabilities.push('tools')
   if (THINKING.test(template)) capabilities.push('thinking')
   return capabilities
 }

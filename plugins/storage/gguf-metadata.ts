@@ -25,6 +25,8 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
   const parameters = shards.reduce((sum, shard) => sum + shard.parameters, 0)
   const template = text(keys['tokenizer.chat_template'])
   const chatTemplate = template && template.length <= MAX_TEMPLATE ? template : undefined
+  // llama.cpp writes requests with tools by a template of their own, if there is one.
+  const toolTemplate = text(keys['tokenizer.chat_template.tool_use'])?.slice(0, MAX_TEMPLATE)
   return {
     architecture,
     contextLength: ofArchitecture('context_length'),
@@ -40,7 +42,7 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
         ? { labels: list(keys[`${architecture}.classifier.output_labels`]).length }
         : undefined,
       tags: list(keys['general.tags']),
-      chatTemplate,
+      chatTemplate: [chatTemplate, toolTemplate].join(''),
       hasFillInToken:
         keys['tokenizer.ggml.fim_pre_token_id'] !== undefined || keys['tokenizer.ggml.prefix_token_id'] !== undefined,
       vocabulary: list(keys['tokenizer.ggml.tokens']),

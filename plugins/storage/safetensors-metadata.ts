@@ -58,17 +58,20 @@ export function safetensorsMetadata(description: ModelDescription, weights: Safe
       text(config.torch_dtype) ?? text(config.dtype) ?? text(language.dtype) ?? weights[0]?.dtype
     ),
     chatTemplate,
-    capabilities: capabilities(description, chatTemplate),
+    capabilities: capabilities(
+      description,
+      [chatTemplate, templateOf(description.tokenizerConfig, 'tool_use')].join('')
+    ),
     info
   }
 }
 
 /** tokenizer_config.json holds one template, or a list of named ones of which `default` is for chats. */
-function templateOf(tokenizerConfig: Fields | undefined): string | undefined {
+function templateOf(tokenizerConfig: Fields | undefined, wanted = 'default'): string | undefined {
   const template = tokenizerConfig?.chat_template
   if (!Array.isArray(template)) return text(template)
   const named = template.map(fields)
-  return text((named.find(({ name }) => name === 'default') ?? named[0])?.template)
+  return text((named.find(({ name }) => name === wanted) ?? named[0])?.template)
 }
 
 /** The number that llama.cpp's converter writes for sentence-transformers' way to make one embedding of many. */

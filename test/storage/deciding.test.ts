@@ -68,7 +68,9 @@ t.test('capabilities', t => {
   const tools = '{% if tools %}{{ tools | tojson }}{% endif %}'
   t.same(capabilitiesOf({ ...none, architecture: 'llama' }), ['completion'])
   t.same(capabilitiesOf({ ...none, architecture: 'llama', chatTemplate: tools }), ['completion', 'tools'])
-  t.same(capabilitiesOf({ ...none, architecture: 'llama', chatTemplate: 'no tools here' }), ['completion'])
+  for (const chatTemplate of ['no tools here', `{{ 'no tools' + "it's tools" }}`, '{{ message.tools }}']) {
+    t.same(capabilitiesOf({ ...none, architecture: 'llama', chatTemplate }), ['completion'], chatTemplate)
+  }
   for (const sign of ['<think>', '{% if enable_thinking %}', '{{ message.reasoning_content }}', '[THINK]']) {
     t.same(capabilitiesOf({ ...none, chatTemplate: sign }), ['completion', 'thinking'], sign)
   }
@@ -149,6 +151,8 @@ t.test('metadata of GGUF files', t => {
     }
   })
   t.same(ggufMetadata([file({})], 'F16').capabilities, ['completion'], 'a file that says nothing')
+  const forTools = { 'tokenizer.chat_template': 'x', 'tokenizer.chat_template.tool_use': '{{ tools }}' }
+  t.match(ggufMetadata([file(forTools)], 'F16'), { chatTemplate: 'x', capabilities: ['completion', 'tools'] })
   t.equal(ggufPurpose(file({ 'general.type': 'adapter' })), 'adapter')
   t.equal(ggufPurpose(file({ 'general.type': 'imatrix' })), 'imatrix')
   t.equal(ggufPurpose(file({ 'general.architecture': 'clip' })), 'projector')
@@ -193,6 +197,8 @@ t.test('metadata of SafeTensors folders', t => {
     capabilities: ['completion', 'tools']
   })
   t.equal(of({}, { ...templates, chatTemplate: 'file' }).chatTemplate, 'file')
+  templates.tokenizerConfig.chat_template.reverse()[0] = { name: 'tool_use', template: '{{ tools }}' }
+  t.same(of({}, templates).capabilities, ['completion', 'tools'])
   t.same(of({ architectures: ['BertModel'] }).capabilities, ['embedding'])
   t.same(of({ architectures: ['Qwen3ForCausalLM'] }, { isSentenceTransformer: true }).capabilities, ['embedding'])
   t.same(of({ architectures: ['XLMRobertaForSequenceClassification'] }).capabilities, ['rerank'])

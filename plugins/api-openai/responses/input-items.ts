@@ -21,7 +21,12 @@ const TextPart = Loose({ text: Type.String() })
 /** What items of each type must have. */
 const REQUIRED = {
   message: Loose({ role: Type.Enum(['user', 'assistant', 'system', 'developer']), content: Content }),
-  function_call: Loose({ name: Text, call_id: Text, namespace: Given(Type.String()), arguments: Given(Type.String()) }),
+  function_call: Loose({
+    name: Text,
+    call_id: Text,
+    namespace: Given(Type.String()),
+    arguments: Type.Optional(Type.Unknown())
+  }),
   function_call_output: Loose({ call_id: Text, output: Content }),
   reasoning: Loose({ summary: Texts, content: Texts }),
   item_reference: Loose({ id: Text })
@@ -63,9 +68,10 @@ function readItem(given: unknown, at: Path, find: FindItem): Item {
     case 'message':
       return message(item, at)
     case 'function_call': {
-      const { name, call_id, namespace } = checkAgainst(REQUIRED[type], item, at)
+      const { name, call_id, namespace, arguments: given } = checkAgainst(REQUIRED[type], item, at)
       const group = namespace ? { namespace } : {}
-      return { type, ...identity(item, 'fc'), call_id, name, ...group, arguments: callArguments(item, at) }
+      const text = typeof given === 'string' ? given : JSON.stringify(given ?? {})
+      return { type, ...identity(item, 'fc'), call_id, name, ...group, arguments: text }
     }
     case 'function_call_output': {
       const { call_id, output } = checkAgainst(REQUIRED[type], item, at)
@@ -149,19 +155,6 @@ function inputPart(part: Fields, at: Path): InputPart {
     default:
       if (typeof type !== 'string') throw invalid([...at, 'type'], '"input_text" or "input_image"')
       throw unsupported([...at, 'type'], `parts ${ofType(type)} cannot be read here. Send text or images.`)
-  }
-}
-
-/** The JSON text of a call's arguments, which templates parse. */
-function callArguments({ arguments: given, status }: Fields, at: Path): string {
-  const text = (given as string | null | undefined) || '{}'
-  // A response that was cut off leaves arguments that are not complete JSON.
-  if (status === 'incomplete') return text
-  try {
-    JSON.parse(text)
-    return text
-  } catch {
-    throw invalid([...at, 'arguments'], 'JSON text')
   }
 }
 

@@ -1,3 +1,4 @@
+import { callArguments } from '../../../core/answers/call-arguments.ts'
 import { engineName } from './response-request.ts'
 import type { InputPart, Item } from './schemas.ts'
 
@@ -42,6 +43,7 @@ export function engineMessages(
   const messages: EngineMessage[] = []
   const places: string[] = []
   const names = new Map<string, string>()
+  const answered = new Set(items.map(({ item }) => item.type === 'function_call_output' && item.call_id))
   const push = (message: EngineMessage, place = 'previous_response_id') => {
     messages.push(message)
     places.push(place)
@@ -64,11 +66,15 @@ export function engineMessages(
       case 'function_call': {
         const name = engineName(item)
         names.set(item.call_id, name)
-        // A call that was cut off was never made.
-        if (item.status === 'incomplete') break
+        // A truncated call counts only if the client answered it.
+        if (item.status === 'incomplete' && !answered.has(item.call_id)) break
         const message = assistant()
         message.tool_calls ??= []
-        message.tool_calls.push({ id: item.call_id, type: 'function', function: { name, arguments: item.arguments } })
+        message.tool_calls.push({
+          id: item.call_id,
+          type: 'function',
+          function: { name, arguments: callArguments(item.arguments) }
+        })
         break
       }
       case 'function_call_output': {
