@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { LoadingRecord, PoolRecord, PullReply, RunningRecord } from '../core/contracts/native-records.ts'
 import type { StateChange, StateKey, StateRecord, StateSnapshot } from '../core/contracts/state-events.ts'
 import { formatBytes } from '../core/system/bytes.ts'
+import { dateAt } from '../core/system/clock.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 import { shorten } from './display-width.ts'
@@ -61,13 +62,13 @@ async function followServer(
   const { address } = client
   const silent = new AbortController()
   const records: StateRecords = new Map()
-  let heardAt = Date.now()
+  let heardAt = performance.now()
   const heard = () => {
-    heardAt = Date.now()
+    heardAt = performance.now()
   }
   const asking = setInterval(async () => {
     if (records.size > 0) report({ address, reply: replyOf(records) })
-    if (Date.now() - heardAt < SILENCE) return
+    if (performance.now() - heardAt < SILENCE) return
     heard()
     const answer = AbortSignal.any([signal, silent.signal])
     const timer = setTimeout(() => silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.')), ANSWER_LIMIT)
@@ -131,7 +132,7 @@ function replyOf(records: StateRecords): PsReply {
 export class Rates {
   #samples = new Map<string, { at: number; moved: number }[]>()
 
-  /** @param now epoch milliseconds */
+  /** @param now milliseconds of `performance.now()` */
   add(models: Pick<RunningRecord, 'name' | 'mode' | 'member' | 'generated_tokens'>[], now: number): void {
     const next = new Map<string, { at: number; moved: number }[]>()
     for (const { generated_tokens: moved = 0, ...model } of models) {
@@ -186,7 +187,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
         String(model.queued),
         (rates.of(model, now) ?? 0).toFixed(1),
         formatBytes(model.size),
-        relativeTime(model.expires_at, new Date(now))
+        relativeTime(model.expires_at, dateAt(now))
       ]),
       ...loading.map(({ name, member, queued, status, state }) => [
         placed({ name, member }),
@@ -255,12 +256,12 @@ export async function showLive(
   const screen = fullScreen ? takeScreen(() => ended.abort()) : await drawInPlace()
   const rates = new Rates()
   let state: LiveState = { waiting: '' }
-  const draw = () => screen.draw(liveLines(state, rates, sizeOf(), Date.now()))
+  const draw = () => screen.draw(liveLines(state, rates, sizeOf(), performance.now()))
   process.stdout.on('resize', draw)
   const following = follow(context, ended.signal, next => {
     if (ended.signal.aborted) return
     state = next
-    rates.add('reply' in next ? next.reply.models : [], Date.now())
+    rates.add('reply' in next ? next.reply.models : [], performance.now())
     draw()
   })
   try {

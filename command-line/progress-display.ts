@@ -143,7 +143,7 @@ export function spinnerText(text: string, elapsed: number): string {
 export async function showProgress(first: string, options: ProgressOptions = {}): Promise<Progress> {
   const { plain = 'lines', subject = '', unit = 'bytes', expected } = options
   const transfers = new Transfers(expected)
-  const began = Date.now()
+  const began = performance.now()
   let status: string | undefined = first
   const counting = () => transfers.items.length > 0
   const spinner = (now: number) => spinnerText(status ?? '', now - began)
@@ -161,7 +161,7 @@ export async function showProgress(first: string, options: ProgressOptions = {})
     },
     update(key, completed, total, name) {
       status = undefined
-      transfers.update(key, completed, total, Date.now(), name)
+      transfers.update(key, completed, total, performance.now(), name)
     },
     clear() {
       stop()
@@ -177,7 +177,7 @@ async function drawLive(render: (size: ScreenSize, now: number) => string[]): Pr
   const update = createLogUpdate(stderr)
   let drawn: string[] = []
   const draw = () => {
-    drawn = render({ columns: stderr.columns || 80, rows: stderr.rows || 24 }, Date.now())
+    drawn = render({ columns: stderr.columns || 80, rows: stderr.rows || 24 }, performance.now())
     update(drawn.join('\n'))
   }
   // A terminal that became narrower has wrapped what it shows: that takes more rows now than lines were written.
@@ -203,7 +203,7 @@ function writeNowAndThen(line: (now: number) => string): () => void {
   let last = 0
   let written = ''
   const write = () => {
-    const now = Date.now()
+    const now = performance.now()
     const text = line(now)
     if (text === written || now - last < PLAIN_MS) return
     last = now

@@ -58,7 +58,7 @@ export async function withServer<Result>(
     const settings =
       (await readServerSettings({ ...context, flags: context.flags() })) ?? serverSettingsOf(await loadWhole())
     const { apiKey } = settings
-    const deadline = Date.now() + START_TIMEOUT
+    const deadline = performance.now() + START_TIMEOUT
     for (;;) {
       signal.throwIfAborted()
       const place = await findServer(settings, deadline)
@@ -69,7 +69,7 @@ export async function withServer<Result>(
         return { address: recordedAddress(own.address)!, socket: own.socket, apiKey }
       } catch (error) {
         // Another process was quicker: its server is the one to use.
-        if (!isHeld(error) || Date.now() > deadline) throw error
+        if (!isHeld(error) || performance.now() > deadline) throw error
         await sleep(100)
       }
     }
@@ -147,7 +147,7 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
         `No server answers at ${plan.named}; the one of ${paths.home} is at ${address}.`
       )
     }
-    if (Date.now() > deadline) {
+    if (performance.now() > deadline) {
       throw new CommandFailure(
         EXIT.noServer,
         `Process ${owner.pid} on ${owner.host} holds ${paths.home}, but no server answers at ${owner.address}. ` +

@@ -54,7 +54,7 @@ export class ServerScreen {
 
   #begin({ msg = '', phase, subject, completed, total }: LogRecord): void {
     const what = `${phase} ${subject}`
-    const since = this.#step?.what === what ? this.#step.since : Date.now()
+    const since = this.#step?.what === what ? this.#step.since : performance.now()
     const sized = phase === 'downloading' && typeof completed === 'number' && typeof total === 'number'
     const amount = sized ? `, ${formatBytes(completed)} of ${formatBytes(total)}` : ''
     this.#step = { text: `${msg}${amount}`, what, since }
@@ -77,7 +77,7 @@ export class ServerScreen {
   #draw(): void {
     if (!this.#step) return
     const { text, since } = this.#step
-    const line = shorten(spinnerText(text, Date.now() - since), outputWidth(this.#stream) - 1)
+    const line = shorten(spinnerText(text, performance.now() - since), outputWidth(this.#stream) - 1)
     this.#drawn = displayWidth(line)
     this.#stream.write(line)
   }

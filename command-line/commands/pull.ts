@@ -98,7 +98,7 @@ const FINAL_CODES = ['pull_cancelled', 'model_deleted', 'shutting_down']
  * @param reference as it was typed, for the command to type next
  */
 export async function pullWithProgress(client: ServerClient, reference: string, request: object): Promise<void> {
-  const began = Date.now()
+  const began = performance.now()
   const isAtMember = 'member' in request
   const interrupted = interruption()
   // Ctrl-C ends the download before it ends the connection, which would leave it running for some seconds more.
@@ -152,7 +152,7 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
   }
   const amount = progress?.transfers.items.length ? formatBytes(progress.transfers.total) : undefined
   const done = amount
-    ? `pulled ${name} (${amount}) in ${formatDuration(Date.now() - began)}`
+    ? `pulled ${name} (${amount}) in ${formatDuration(performance.now() - began)}`
     : `${name} is here already`
   printNote(printable(`${done}. Try it with: corral run ${name}`))
 }

@@ -105,9 +105,10 @@ export class ServerCertificate {
   /** Once a day while it ends soon. */
   #warn(): void {
     const now = Date.now()
+    const moment = performance.now()
     const { ends } = this.#current
-    if (ends - now > SOON || now - this.#warned < DAY) return
-    this.#warned = now
+    if (ends - now > SOON || moment - this.#warned < DAY) return
+    this.#warned = moment
     const { certificate } = this.#options
     const until = new Date(ends).toISOString()
     if (ends <= now) {

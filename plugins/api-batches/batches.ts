@@ -71,7 +71,7 @@ export class Batches {
   readonly #pausedUntil = new Map<string, number>()
   #app: FastifyInstance | undefined
   #timer: NodeJS.Timeout | undefined
-  #sweptAt = 0
+  #sweptAt = Number.NEGATIVE_INFINITY
   #isClosed = false
 
   constructor(deps: BatchDependencies) {
@@ -207,6 +207,7 @@ export class Batches {
     const app = this.#app
     if (!app || this.#isClosed) return
     const now = Date.now()
+    const moment = performance.now()
     const records = [...this.#records.values()]
     clearTimeout(this.#timer)
     // After a pause and a tick the next sweep is due for certain.
@@ -220,13 +221,13 @@ export class Batches {
       if (batch.ending || hasEnded(batch) || batch.expiresAt * 1000 > now) continue
       this.#endAs(batch, 'expired').catch(error => this.#pause(batch, error))
     }
-    const ready = records.filter(({ id }) => (this.#pausedUntil.get(id) ?? 0) <= now)
+    const ready = records.filter(({ id }) => (this.#pausedUntil.get(id) ?? 0) <= moment)
     const ending = ready.filter(batch => batch.ending && !hasEnded(batch) && !this.#running.has(batch.id))
     const isWorking = ({ ending }: BatchRecord) => !ending
     const others = batchesToRun(ready.filter(isWorking), new Set(this.#running.keys()), this.#deps.limits().running)
     for (const batch of [...ending, ...others]) this.#begin(batch)
-    if (now - this.#sweptAt >= PAUSE) {
-      this.#sweptAt = now
+    if (moment - this.#sweptAt >= PAUSE) {
+      this.#sweptAt = moment
       void this.#sweep(records, now)
     }
   }
@@ -256,7 +257,7 @@ export class Batches {
   }
 
   #pause(batch: BatchRecord, error: unknown): void {
-    this.#pausedUntil.set(batch.id, Date.now() + PAUSE)
+    this.#pausedUntil.set(batch.id, performance.now() + PAUSE)
     this.#deps.log.error(`The batch ${batch.id} cannot go on, and is tried again in a minute: ${messageOf(error)}`)
   }
 

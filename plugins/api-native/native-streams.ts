@@ -116,9 +116,9 @@ export class NativeStreams implements EventStreams {
         stream.status = progressText(progress)
         const done = progress.completed !== undefined && progress.completed === progress.total
         const does = `${progress.phase} ${progress.subject} ${progress.step?.number}`
-        if (Date.now() - sent < EVENT_INTERVAL && !done && does === doing) return
+        if (performance.now() - sent < EVENT_INTERVAL && !done && does === doing) return
         doing = does
-        sent = Date.now()
+        sent = performance.now()
         void stream.send(progressEvent(progress))
       })
     }

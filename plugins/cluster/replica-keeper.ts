@@ -4,6 +4,7 @@ import type { Model } from '../../core/contracts/models.ts'
 import type { ReplicasRecord } from '../../core/contracts/native-records.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
+import { dateAt } from '../../core/system/clock.ts'
 import {
   ASK_PATH,
   type AskBody,
@@ -115,7 +116,7 @@ export class ReplicaKeeper {
 
   /** Something has changed: decides anew in a moment. */
   look(): void {
-    this.#lookAt(Date.now() + TOGETHER)
+    this.#lookAt(performance.now() + TOGETHER)
   }
 
   /** An engine of a member has gone. */
@@ -132,9 +133,9 @@ export class ReplicaKeeper {
     this.#timer = setTimeout(
       () => {
         this.#due = Number.POSITIVE_INFINITY
-        this.#decide(Date.now())
+        this.#decide(performance.now())
       },
-      Math.max(0, at - Date.now())
+      Math.max(0, at - performance.now())
     ).unref()
   }
 
@@ -231,7 +232,7 @@ export class ReplicaKeeper {
             failures: [...kept.failures].map(([member, { message, retryAt }]) => ({
               member,
               message,
-              retry_at: new Date(retryAt).toISOString()
+              retry_at: dateAt(retryAt).toISOString()
             }))
           }
     }
@@ -329,7 +330,7 @@ export class ReplicaKeeper {
       const count = (kept.failures.get(name)?.count ?? 0) + 1
       const wait = Math.min(LONGEST_RETRY, FIRST_RETRY * 2 ** (count - 1))
       const message = messageOf(error)
-      kept.failures.set(name, { count, message, retryAt: Date.now() + wait })
+      kept.failures.set(name, { count, message, retryAt: performance.now() + wait })
       log.warn({ ...fields, reason: message, seconds: wait / 1000 }, 'a model was not loaded at one more member')
     } finally {
       kept.loads.delete(name)

@@ -3,6 +3,7 @@ import type { UnloadReason } from '../../core/contracts/hooks.ts'
 import type { LoadingModel, RunningModel } from '../../core/contracts/leases.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
+import { dateAt } from '../../core/system/clock.ts'
 import { type EngineState, isIn, onlyIdleWait } from './scheduler-state.ts'
 import { expiryOf } from './turns.ts'
 
@@ -33,7 +34,7 @@ export interface EngineRecord {
   leaving?: UnloadReason | undefined
   progress?: Progress | undefined
   alarm?: NodeJS.Timeout | undefined
-  /** Milliseconds since the epoch; when the present engine became ready. */
+  /** When the present engine became ready, in milliseconds of `performance.now()`. */
   loadedAt: number
   /** Called when nothing of it is left. */
   goneListeners: (() => void)[]
@@ -61,7 +62,7 @@ export function settleGone(managed: EngineRecord): void {
 export function runningModel(managed: EngineRecord, engine: EngineState | undefined): RunningModel[] {
   if (!managed.engine || !engine || !isIn(engine, 'ready')) return []
   const { options, running } = engine.phase
-  const idleFor = running.size ? Date.now() - engine.phase.lastUsed : 0
+  const idleFor = running.size ? performance.now() - engine.phase.lastUsed : 0
   const expires = expiryOf(engine) + idleFor
   return [
     {
@@ -69,7 +70,7 @@ export function runningModel(managed: EngineRecord, engine: EngineState | undefi
       mode: managed.mode,
       engine: managed.engine,
       options,
-      expiresAt: Number.isFinite(expires) ? new Date(expires) : undefined,
+      expiresAt: Number.isFinite(expires) ? dateAt(expires) : undefined,
       running: running.size,
       queued: engine.queue.length
     }

@@ -102,7 +102,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   function dispatch(event: Event): void {
-    for (const effect of decide(state, event, Date.now())) {
+    for (const effect of decide(state, event, performance.now())) {
       if ('key' in effect) performOn(managedEngines.get(effect.key), effect)
       else if (effect.type === 'refuse') requests.get(effect.id)?.refuse(effect.error)
       else requests.get(effect.id)?.revoke(effect.error)
@@ -149,7 +149,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     clearTimeout(managed.alarm)
     managed.alarm = undefined
     if (at === undefined) return
-    const wait = Math.min(Math.max(at - Date.now(), 0), LONGEST_TIMER)
+    const wait = Math.min(Math.max(at - performance.now(), 0), LONGEST_TIMER)
     managed.alarm = setTimeout(() => dispatch({ type: 'alarm', key: managed.key }), wait)
     managed.alarm.unref()
   }
@@ -249,7 +249,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const controller = new AbortController()
     managed.loading = controller
     await Promise.resolve()
-    const started = Date.now()
+    const started = performance.now()
     const { estimate } = managed
     let engine: Engine
     try {
@@ -272,8 +272,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     managed.loading = undefined
     managed.progress = undefined
     managed.engine = engine
-    managed.loadedAt = Date.now()
-    const cost = managed.loadedAt - started
+    managed.loadedAt = performance.now()
+    const cost = Math.round(managed.loadedAt - started)
     const serves = !controller.signal.aborted
     const exited = new Promise<EngineExit>(resolve => {
       managed.end = resolve
@@ -448,7 +448,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     const managed = managedOf(variant, mode)
     managed.keepAlive = settings.keepAlive
     const id = nextId++
-    const began = Date.now()
+    const began = performance.now()
     return await new Promise<Lease>((resolve, reject) => {
       const controller = new AbortController()
       const { signal } = controller
@@ -680,7 +680,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       [...managedEngines.values()].flatMap(managed => loadingModel(managed, state.engines.get(managed.key))),
 
     loadFailure: ({ key }) => failures.get(key),
-    stats: () => ({ ...statsOf(state, Date.now()), requests: nextId - 1 }),
+    stats: () => ({ ...statsOf(state, performance.now()), requests: nextId - 1 }),
 
     trial: trials.trial,
     tunables: trials.tunables,

@@ -71,7 +71,7 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
       const { token, ends } = sessions.makeLink(request.caller, request.body.uid ?? undefined)
       reply.header('cache-control', 'no-store')
       const address = `${originFor(app, request, { host, names: names() })}${app.web?.path ?? '/'}#open=${token}`
-      return { address, expires_at: new Date(ends).toISOString() }
+      return { address, expires_at: ends.toISOString() }
     })
 
     const begin = nativeRoute(TAG, 'createSession', 'Begin a session by a link', {

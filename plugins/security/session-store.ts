@@ -2,6 +2,7 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError } from '../../core/errors.ts'
+import { dateAt } from '../../core/system/clock.ts'
 import { setNewest } from '../../core/system/newest-entries.ts'
 import { printable } from '../../core/system/printable.ts'
 import { type KnownCredential, revocation } from './key-store.ts'
@@ -78,15 +79,15 @@ export class SessionStore {
   /**
    * Makes a link for what an admin is.
    * @param uid as in `Link`
-   * @returns the secret that it is made of, and when it ends (milliseconds since the epoch)
+   * @returns the secret that it is made of, and the date on which it ends
    */
-  makeLink({ turn: _, address: __, isLocal: ___, ...maker }: Caller, uid?: number): { token: string; ends: number } {
-    const now = Date.now()
+  makeLink({ turn: _, address: __, isLocal: ___, ...maker }: Caller, uid?: number): { token: string; ends: Date } {
+    const now = performance.now()
     for (const [digest, { ends }] of this.#links) if (ends <= now) this.#links.delete(digest)
     const token = randomBytes(32).toString('base64url')
     const ends = now + LINK_LIFE
     setNewest(this.#links, digestOf(token).toString('hex'), { maker, ends, uid }, MOST)
-    return { token, ends }
+    return { token, ends: dateAt(ends) }
   }
 
   /**
@@ -106,7 +107,7 @@ export class SessionStore {
         )
       }
     }
-    const isWhole = link !== undefined && this.#links.delete(place) && link.ends > Date.now()
+    const isWhole = link !== undefined && this.#links.delete(place) && link.ends > performance.now()
     if (!isWhole || link.maker.revoked?.aborted) throw endedLink()
     return this.#begin(link.maker, user)
   }

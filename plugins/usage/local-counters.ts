@@ -32,8 +32,7 @@ export function localCounters(books: UsageBooks): LocalCounters {
 
   function minuteOf(place: string, now: number) {
     const minute = minutes.get(place)
-    // The clock may have been set back meanwhile.
-    return minute && minute.end > now && minute.end <= now + MINUTE_MS ? minute : undefined
+    return minute && minute.end > now ? minute : undefined
   }
 
   function forgetEnded(now: number): void {
@@ -48,7 +47,7 @@ export function localCounters(books: UsageBooks): LocalCounters {
       if (budget.window === DAY) {
         return { used: usedOf(books.today(budget.owner, budget.model), budget), reset: books.untilTomorrow() }
       }
-      const now = Date.now()
+      const now = performance.now()
       const { place } = budget
       let minute = minuteOf(place, now)
       if (!minute) {

@@ -72,7 +72,7 @@ export async function sharedCounters(
       await inTime(client.ping())
       for (const [key, { budget, amount, until }] of debts) {
         debts.delete(key)
-        if (Date.now() > until) continue
+        if (performance.now() > until) continue
         await count(key, budget, amount).catch(error => {
           owe(key, budget, amount)
           throw error
@@ -91,7 +91,7 @@ export async function sharedCounters(
   function owe(key: string, budget: Budget, amount: number): void {
     const debt = debts.get(key)
     if (debt) debt.amount += amount
-    else debts.set(key, { budget, amount, until: Date.now() + budget.window * 1000 })
+    else debts.set(key, { budget, amount, until: performance.now() + budget.window * 1000 })
   }
 
   client.on('error', error => {

@@ -129,9 +129,10 @@ export class UsageGate implements Usage {
   #admit(hooked: HookedRequest, budgets: readonly Budget[]): Promise<void> | undefined {
     // Before the counts are asked for, so that no moment in which they are refilled is said too late.
     const now = Date.now()
+    const moment = performance.now()
     const tomorrow = now + this.#books.untilTomorrow()
     return soon(this.#look(budgets, 1), states => {
-      const ends = states.map(({ reset }) => now + reset)
+      const ends = states.map(({ reset }) => moment + reset)
       const admission: Admission = { budgets, ends, tomorrow, charged: NOTHING }
       this.#refuseExhausted(hooked, admission, { now, states, deciding: states })
       hooked.reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
@@ -173,10 +174,9 @@ export class UsageGate implements Usage {
     const { caller, record } = reply.request
     reply.request.admission = undefined
     this.#answering.delete(reply.request)
-    const later = Date.now()
-    if (later < tomorrow) this.#books.add(accountOf(caller), record.use!.model, REQUEST_BACK)
+    if (Date.now() < tomorrow) this.#books.add(accountOf(caller), record.use!.model, REQUEST_BACK)
     for (const [at, budget] of budgets.entries()) {
-      if (budget.kind === 'requests' && later < ends[at]!) void this.#counters.add(budget, -1)
+      if (budget.kind === 'requests' && performance.now() < ends[at]!) void this.#counters.add(budget, -1)
     }
     const left = states.map(state => (ofTokens(state) ? state : { ...state, used: state.used - 1 }))
     if (!reply.raw.headersSent) reply.headers(rateLimitHeaders(left, dialectOf(hooked), now))

@@ -284,5 +284,5 @@ export function failureNow(error: unknown, hardware: Hardware): BuildFailure {
 
 /** Whether a failure still counts: it is recent, and the machine is the same. Pure. */
 export function isRecent(failure: Pick<BuildFailure, 'at' | 'machine'>, machine: string, now = Date.now()): boolean {
-  return failure.machine === machine && now - Date.parse(failure.at) < FORGOTTEN_AFTER
+  return failure.machine === machine && Math.abs(now - Date.parse(failure.at)) < FORGOTTEN_AFTER
 }

@@ -122,8 +122,8 @@ t.test('a minimum is loaded at once, elsewhere where a member dies, and stays in
   const engines = nodes.flatMap(node => node.enginePids()).sort()
   t.equal(engines.length, 2)
   const events = front.log().split('\n').length
-  const began = Date.now()
-  await until('several times its keep-alive', () => Date.now() - began > 12_000)
+  const began = performance.now()
+  await until('several times its keep-alive', () => performance.now() - began > 12_000)
   t.same(nodes.flatMap(node => node.enginePids()).sort(), engines, 'they are the same ones all the time')
   t.ok(front.log().split('\n').length - events < 10, 'renewals are not logged')
   t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
@@ -149,8 +149,8 @@ t.test('a failed load is reported and not retried in a loop, with two fronts as 
     t.match(failures, [{ member: 'node-2', message: String, retry_at: String }])
   }
   const tried = () => front.log().split('a model was not loaded at one more member').length - 1
-  const began = Date.now()
-  await until('several looks', () => Date.now() - began > 10_000)
+  const began = performance.now()
+  await until('several looks', () => performance.now() - began > 10_000)
   t.ok(tried() <= 2, `it was tried ${tried()} times`)
   for (const end of ends) t.same(await end(), ['whole'])
 })

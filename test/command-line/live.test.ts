@@ -8,7 +8,7 @@ import { commandEnvironment, MAIN } from './command.ts'
 import { loadingModel, runningModel } from './records.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
 
-const NOW = Date.parse('2026-11-21T12:00:00.000Z')
+const NOW = performance.now()
 const GB = 1e9
 
 const STATE: LiveState = {

@@ -44,6 +44,23 @@ test('limits of time are made by abortAfter, which Node.js 20 does not forget', 
   t.strictSame(wrong, [])
 })
 
+test('durations are measured by the monotonic clock; only these files compare or write dates', async t => {
+  const dated =
+    'core/http/certificate core/system/clock core/system/data-directory plugins/api-batches/batches plugins/api-batches/user-files ' +
+    'plugins/api-native/answer plugins/api-native/events/state-records plugins/api-ollama/models/blobs plugins/api-openai/hosted-answer ' +
+    'plugins/api-openai/responses/create-response plugins/api-openai/responses/response-writer plugins/audit/audit-routes ' +
+    'plugins/audit/captures/captures plugins/audit/line-log plugins/download/pulls/pull-job plugins/download/transfer/file-source ' +
+    'plugins/download/transfer/file-transfer plugins/hubs/corral/hub plugins/hubs/hf-like/hub plugins/hubs/http/hub-fetch ' +
+    'plugins/hubs/modelscope/hub plugins/hubs/url/hub plugins/security/key-file plugins/security/key-store ' +
+    'plugins/security/session-store plugins/security/who-am-i plugins/storage/last-scan plugins/tracing/request-spans ' +
+    'plugins/usage/shared-counters plugins/usage/usage-books plugins/usage/usage-gate plugins/usage/usage-routes ' +
+    'runtimes/llama-cpp/builds-directory runtimes/llama-cpp/sources/release-server ' +
+    'runtimes/llama-server/prompt-cache/prompt-cache'
+  // Scripts are tools of developers, and the page has no monotonic clock across its tabs.
+  const found = files.filter(file => !/^scripts\/|\/page\//.test(file) && textOf(file).includes('Date.now()'))
+  t.strictSame(found.map(file => file.replace(/\.ts$/, '')).sort(), dated.split(' '))
+})
+
 test('the kernel imports no plugin, no runtime and no command', async t => {
   const wrong = files
     .filter(file => file.startsWith('core/'))

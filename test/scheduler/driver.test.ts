@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import type { LoadFailure } from '../../core/contracts/built-in-services.ts'
@@ -252,6 +253,26 @@ t.test('a delete and the end of the grace do not wait for a cache that is being 
     else await scheduler.close(10)
     t.ok(done.includes('stop a'), way)
   }
+})
+
+t.test('an idle model is unloaded and a failed load is allowed again in time after the clock is set back', async t => {
+  const { lease, scheduler, hold } = world(t)
+  const { now } = Date
+  t.teardown(() => Object.assign(Date, { now }))
+  const setBack = (hours: number) => Object.assign(Date, { now: () => now() - hours * 3_600_000 })
+  const held = await lease('a', { keepAlive: 20 })
+  setBack(1)
+  held.release()
+  while (scheduler.running().length > 0) await sleep(5)
+
+  hold.start = Promise.reject(new CorralError('load_failed', 'It is damaged.'))
+  await t.rejects(lease('b'), { message: 'It is damaged.' })
+  await t.rejects(lease('b'), { message: 'It is damaged.' })
+  setBack(2)
+  const { retryAfter } = await lease('b').catch(error => error)
+  t.ok(retryAfter > 0 && retryAfter < 60, 'it is refused for seconds')
+  delete hold.start
+  while (!(await lease('b').catch(() => undefined))) await sleep(50)
 })
 
 t.test('a load that runs out of memory is tried again without idle models, and then refused', async t => {

@@ -123,8 +123,8 @@ export class SharedStateFeed implements StateFeed {
   #begin(): void {
     this.#epoch = randomBytes(8).toString('hex')
     this.#version = 0
-    for (const topic of TOPICS) this.#compare(topic, Date.now(), { removed: [], set: [], size: 0 })
-    this.#lookedAt = this.#lookedAtModels = Date.now()
+    for (const topic of TOPICS) this.#compare(topic, performance.now(), { removed: [], set: [], size: 0 })
+    this.#lookedAt = this.#lookedAtModels = performance.now()
   }
 
   #leave(follower: Attached): void {
@@ -148,7 +148,7 @@ export class SharedStateFeed implements StateFeed {
     const look = () => {
       this.#timer = undefined
       try {
-        const isMoving = this.#look(Date.now() - this.#lookedAtModels >= IDLE_INTERVAL)
+        const isMoving = this.#look(performance.now() - this.#lookedAtModels >= IDLE_INTERVAL)
         this.#plan(this.#lookedAt + (isMoving ? INTERVAL : IDLE_INTERVAL))
       } catch (error) {
         // Whoever still wants it asks again, and is told what is wrong.
@@ -156,12 +156,12 @@ export class SharedStateFeed implements StateFeed {
         this.close()
       }
     }
-    this.#timer = { due, handle: setTimeout(look, Math.max(0, due - Date.now())).unref() }
+    this.#timer = { due, handle: setTimeout(look, Math.max(0, due - performance.now())).unref() }
   }
 
   /** Tells followers what has changed since the last look. @returns whether something moves */
   #look(withModels: boolean): boolean {
-    const now = Date.now()
+    const now = performance.now()
     const all = withModels || this.#modelsTouched
     const change: Change = { removed: [], set: [], size: 0 }
     this.#lookedAt = now

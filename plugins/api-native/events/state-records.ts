@@ -73,7 +73,7 @@ export class StateRecords {
   }
 
   /**
-   * @param now epoch milliseconds
+   * @param now milliseconds of `performance.now()`
    * @returns the same list as before only where nothing has changed
    */
   of(topic: StateTopic, now: number): readonly Seen[] {
@@ -189,7 +189,7 @@ export class StateRecords {
     this.#nextGpus = Infinity
     void hardware.readings().then(readings => {
       this.#gpus = readings.map(({ id, ...value }) => ({ topic: 'gpu', key: id, value, access: 'operator' }))
-      this.#nextGpus = Date.now() + (readings.length > 0 ? GPU_INTERVAL : SILENT_GPU_INTERVAL)
+      this.#nextGpus = performance.now() + (readings.length > 0 ? GPU_INTERVAL : SILENT_GPU_INTERVAL)
     })
     return this.#gpus
   }

@@ -97,7 +97,12 @@ export async function dispatch<Answer>(
   let last: CorralError | undefined
   for (;;) {
     signal.throwIfAborted()
-    const choice = chooseMember({ model: key, prompt, tried, unread }, members.view, members.prefixes, Date.now())
+    const choice = chooseMember(
+      { model: key, prompt, tried, unread },
+      members.view,
+      members.prefixes,
+      performance.now()
+    )
     if (choice.why === 'fetch') {
       const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, asking.onProgress)
       if (failure) last = failure.error
@@ -115,7 +120,7 @@ export async function dispatch<Answer>(
       members.prefixes.read(
         { member: member.name, model: key, slots: model.slots, context: model.context },
         prompt,
-        Date.now()
+        performance.now()
       )
     }
     const end = member.begin(key)

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { dateAt } from '../../../core/system/clock.ts'
 
 /** Milliseconds for which a ticket can be redeemed. */
 const TICKET_LIFE = 60_000
@@ -19,9 +20,9 @@ export class Tickets {
 
   /** Makes a ticket for one model, good for one server that redeems it. */
   issue({ key, revision }: StoredVariant): { ticket: string; expiresAt: Date } {
-    const until = Date.now() + TICKET_LIFE
+    const until = performance.now() + TICKET_LIFE
     const ticket = keep(this.#tickets, { key, revision, until })
-    return { ticket, expiresAt: new Date(until) }
+    return { ticket, expiresAt: dateAt(until) }
   }
 
   /**
@@ -32,34 +33,34 @@ export class Tickets {
   redeem(ticket: string): { grant: Pick<Grant, 'key' | 'revision'>; token: string } {
     const grant = this.#tickets.get(ticket)
     this.#tickets.delete(ticket)
-    if (!grant || grant.until < Date.now()) {
+    if (!grant || grant.until < performance.now()) {
       throw new CorralError(
         'unauthorized',
         'This ticket was not made here, has been used, or is too old. A ticket is good once, for a minute: ask for another one (POST /api/cluster/tickets).'
       )
     }
-    return { grant, token: keep(this.#tokens, { ...grant, until: Date.now() + IDLE }) }
+    return { grant, token: keep(this.#tokens, { ...grant, until: performance.now() + IDLE }) }
   }
 
   /** What may be read with the token of an `Authorization` header. @throws CorralError `unauthorized` */
   admitted(authorization: string | undefined): Pick<Grant, 'key' | 'revision'> {
     const token = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1] ?? ''
     const grant = this.#tokens.get(token)
-    if (!grant || grant.until < Date.now()) {
+    if (!grant || grant.until < performance.now()) {
       this.#tokens.delete(token)
       throw new CorralError(
         'unauthorized',
         'Files of models are sent to servers that have redeemed a ticket for them. This token is of none, or too old: redeem another ticket.'
       )
     }
-    grant.until = Date.now() + IDLE
+    grant.until = performance.now() + IDLE
     return grant
   }
 }
 
 /** Keeps a grant under a name that nobody can guess. */
 function keep(grants: Map<string, Grant>, grant: Grant): string {
-  const now = Date.now()
+  const now = performance.now()
   for (const [name, { until }] of grants) if (until < now || grants.size >= MOST) grants.delete(name)
   const name = randomBytes(32).toString('base64url')
   grants.set(name, grant)

@@ -3,6 +3,7 @@ import { EventLines } from '../../../core/answers/event-lines.ts'
 import type { KnownMember } from '../../../core/contracts/cluster.ts'
 import type { EngineMode } from '../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../core/contracts/native-records.ts'
+import { momentAt } from '../../../core/system/clock.ts'
 import { version as ownVersion } from '../../../core/system/package-info.ts'
 import { serverId } from '../../../core/system/server-id.ts'
 import { DESCRIBE_PATH, type DescribedModel } from '../asking/ask-protocol.ts'
@@ -163,7 +164,7 @@ export class Member {
     this.#faults++
     this.#wrong = reason
     const rest = Math.min(LONGEST_REST, FIRST_REST * 2 ** (this.#faults - 1))
-    this.#restUntil = Date.now() + rest
+    this.#restUntil = performance.now() + rest
     setTimeout(() => this.#setState(), rest + 1).unref()
     this.#log.warn({ member: this.name, reason, seconds: rest / 1000 }, 'a member gets no requests for a while')
     this.#setState()
@@ -415,9 +416,9 @@ export class Member {
           size: engine.size,
           slots: engine.slots,
           context: engine.context_length,
-          expires: engine.expires_at.startsWith(NEVER) ? Number.POSITIVE_INFINITY : Date.parse(engine.expires_at),
+          expires: engine.expires_at.startsWith(NEVER) ? Number.POSITIVE_INFINITY : momentAt(engine.expires_at),
           options: { num_ctx: engine.options.num_ctx, num_parallel: engine.options.num_parallel },
-          ...(engine.running > 0 && { usedAt: Date.now() })
+          ...(engine.running > 0 && { usedAt: performance.now() })
         })
       } else {
         // Where no client waits it goes, or is one more replica that waits for free memory: a request would have others
@@ -473,7 +474,7 @@ export class Member {
   }
 
   #stateNow(): MemberView['state'] {
-    if (this.#link === 'away' || this.#restUntil > Date.now()) return 'away'
+    if (this.#link === 'away' || this.#restUntil > performance.now()) return 'away'
     return this.#isHeld || this.#records.all('server')[0]?.draining ? 'draining' : 'up'
   }
 
@@ -490,7 +491,7 @@ export class Member {
     const names = (models: Iterable<{ key: string; publicName: string }>) =>
       [...models].filter(({ key }) => this.#isAccepted(key)).map(({ publicName }) => publicName)
     const loaded = engines.flatMap(({ name, state }) => (state === 'loaded' ? (this.#byName.get(name) ?? []) : []))
-    const reason = this.#link === 'away' ? this.#reason : this.#restUntil > Date.now() ? this.#wrong : undefined
+    const reason = this.#link === 'away' ? this.#reason : this.#restUntil > performance.now() ? this.#wrong : undefined
     const others = [...this.#models.values()].filter(({ key }) => !this.#isAccepted(key))
     return {
       name: this.name,

@@ -29,9 +29,9 @@ export interface MemberModel {
   queued: number
   /** It is not unloaded for others. */
   pinned?: boolean
-  /** When its last answer ended or began, in milliseconds; absent where that is not known. */
+  /** When its last answer ended or began, in milliseconds of `performance.now()`; absent where that is not known. */
   usedAt?: number
-  /** When its member unloads it if no request comes, in milliseconds; infinite for never. Of loaded ones. */
+  /** When its member unloads it if no request comes, in milliseconds of `performance.now()`; infinite for never. Of loaded ones. */
   expires?: number
   /** What it was loaded with. Of loaded ones. */
   options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>

@@ -39,7 +39,7 @@ export function createEndpoints(
   const home = new URL(endpoint)
 
   function inOrder(): string[] {
-    const skipped = (base: string) => (skippedUntil.get(base) ?? 0) > Date.now()
+    const skipped = (base: string) => (skippedUntil.get(base) ?? 0) > performance.now()
     const all = [endpoint, ...mirrors]
     return [...all.filter(base => !skipped(base)), ...all.filter(skipped)]
   }
@@ -71,7 +71,7 @@ export function createEndpoints(
         if (!(error instanceof CorralError) || error.code !== 'hub_unreachable') throw error
         failure ??= error
       }
-      skippedUntil.set(base, Date.now() + SKIP_TIME)
+      skippedUntil.set(base, performance.now() + SKIP_TIME)
     }
     if (gateway) return gateway
     throw failure

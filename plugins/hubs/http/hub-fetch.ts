@@ -189,7 +189,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
    */
   return async function send(outgoing: OutgoingRequest): Promise<HubResponse> {
     const signal = outgoing.signal ? AbortSignal.any([ending, outgoing.signal]) : ending
-    const last = Date.now() + (outgoing.retryTime ?? RETRY_TIME)
+    const last = performance.now() + (outgoing.retryTime ?? RETRY_TIME)
     for (let tries = 0; ; tries++) {
       signal.throwIfAborted()
       let response: HubResponse | undefined
@@ -203,7 +203,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
         failure = error
       }
       const delay = retryDelay(tries, response?.headers, Date.now(), Math.random())
-      if (Date.now() + delay > last) {
+      if (performance.now() + delay > last) {
         if (response) return response
         throw failure
       }

@@ -90,7 +90,7 @@ export function createPromptCache({
     signal: AbortSignal
   ): Promise<void> {
     const { alias, variant } = engine.spec
-    const began = Date.now()
+    const began = performance.now()
     if (store.slots(variant.key).length === 0) return
     const key = await keyOf(engine)
     const stale = store.slots(variant.key).filter(saved => saved.revision !== variant.revision)
@@ -118,7 +118,10 @@ export function createPromptCache({
     if (!slots.size) return
     for (const [slot, { owner, trail }] of [...slots].reverse()) engine.slotOwners.restored(slot, owner, trail)
     const tokens = [...slots.values()].reduce((sum, saved) => sum + saved.tokens, 0)
-    log.info({ slots: slots.size, tokens, ms: Date.now() - began }, `restored prompt caches of ${alias}`)
+    log.info(
+      { slots: slots.size, tokens, ms: Math.round(performance.now() - began) },
+      `restored prompt caches of ${alias}`
+    )
   }
 
   async function restoreOne(
@@ -165,7 +168,7 @@ export function createPromptCache({
 
   async function saveAll(store: CacheStore, engine: LlamaServerEngine): Promise<void> {
     const { spec } = engine
-    const began = Date.now()
+    const began = performance.now()
     const ask = abortAfter(ASK_LIMIT)
     const used = (await usedSlots(engine, ask)).flatMap(slot => {
       const owner = engine.slotOwners.ownerOf(slot.id)
@@ -212,7 +215,7 @@ export function createPromptCache({
             owner: slot.owner,
             trail: slot.trail,
             tokens: written.tokens,
-            usedAt: began - rank
+            usedAt: Date.now() - rank
           }),
           error => abandon(messageOf(error))
         )
@@ -227,7 +230,10 @@ export function createPromptCache({
     await store.replace(spec.variant.key, added, await outdated(store, engine, added))
     const tokens = added.reduce((sum, slot) => sum + slot.tokens, 0)
     const bytes = added.reduce((sum, slot) => sum + slot.bytes, 0)
-    log.info({ slots: added.length, tokens, bytes, ms: Date.now() - began }, `saved prompt caches of ${spec.alias}`)
+    log.info(
+      { slots: added.length, tokens, bytes, ms: Math.round(performance.now() - began) },
+      `saved prompt caches of ${spec.alias}`
+    )
   }
 
   /** Bytes of a token: as it was with this engine's like before, else estimated, else unknown. */
