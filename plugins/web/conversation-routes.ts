@@ -1,3 +1,4 @@
+import { Readable } from 'node:stream'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
@@ -6,7 +7,8 @@ import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { Given, loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
-import { type ConversationStore, ID_PATTERN } from './conversation-store.ts'
+import { ID_PATTERN } from './conversation-file.ts'
+import type { ConversationStore } from './conversation-store.ts'
 
 const TAG = 'Conversations'
 
@@ -41,7 +43,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
 
     const list = nativeRoute(TAG, 'listConversations', 'List the conversations that the page keeps on the server', {
       description:
-        'Pinned ones first, then the newest. Each key has its own; callers without a key have theirs together.',
+        'Pinned ones first, then the newest. Each key has its own; callers without a key share theirs. Searches of one key run one after another: further ones get 429.',
       querystring: Type.Object({
         q: Type.Optional(Type.String({ maxLength: 200, description: 'Words that the title or text must have' })),
         limit: Type.Optional(
@@ -79,11 +81,24 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       response: { 200: json('It', Type.Object({ ...about, document: Type.Unknown() })) },
       errors: ['conversations_off', 'conversation_not_found', 'invalid_request']
     })
-    app.get('/api/conversations/:id', get, async ({ params, caller }) => store.get(caller.owner, params.id))
+    app.get('/api/conversations/:id', get, async ({ params, caller }, reply) => {
+      const { about, document, length } = await store.get(caller.owner, params.id)
+      const start = `${JSON.stringify(about).slice(0, -1)},"document":`
+      reply.type('application/json; charset=utf-8')
+      reply.header('content-length', String(Buffer.byteLength(start) + length + 1))
+      // From the file as fast as the client reads it: a conversation has many megabytes.
+      async function* pieces() {
+        yield start
+        yield* document
+        yield '}'
+      }
+      const body = Readable.from(pieces(), { objectMode: false })
+      return reply.send(body.once('close', () => document.destroy()))
+    })
 
     const put = nativeRoute(TAG, 'putConversation', 'Keep a conversation', {
       description:
-        'The version that it was made of is sent as `version` or as `If-Match`; without one it must be new. Where another tab or machine was quicker, the answer is 409 with the version that there is.',
+        'Send the version that it was made of as `version` or as `If-Match`. Without one it must be new. If another tab or machine was quicker, the answer is 409 with the present `version`, and with `deleted_at` if it was deleted there: sent with that version, it comes back.',
       params,
       audited: false,
       body: Type.Object(

@@ -1,32 +1,25 @@
-import { mkdir, readFile, rm } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, rm } from 'node:fs/promises'
 import { join } from 'node:path'
+import type { Readable } from 'node:stream'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
 import { CorralError, isSystemError } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
-import { parseJson } from '../../core/system/json-file.ts'
+import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
+import { setNewest } from '../../core/system/newest-entries.ts'
+import { type ConversationHead, readHead } from './conversation-file.ts'
 
-/** In lower case, so that no file system takes two ids for one. */
-export const ID_PATTERN = '^[a-z0-9][a-z0-9_-]{0,63}$'
-/** Bytes of one conversation: it is read and written as a whole. */
-const LARGEST = 16 * 2 ** 20
-const LONGEST_TITLE = 500
+/** One conversation: it is written as a whole. */
+const MAX_CONVERSATION_BYTES = 16 * 2 ** 20
+const MAX_TITLE_LENGTH = 500
+/** Searches of one owner that wait while another one runs. */
+const MAX_WAITING_SEARCHES = 4
+/** Deleted conversations of one owner that are remembered, so that no other browser brings them back. */
+const MAX_TOMBSTONES = 5000
 
-/** What is known of a conversation beside itself. */
-const HeadSchema = Type.Object({
-  format: Type.Literal(1),
-  id: Type.String({ pattern: ID_PATTERN }),
-  title: Type.String(),
-  pinned: Type.Boolean(),
-  updated_at: Type.String(),
-  version: Type.Integer({ minimum: 1 }),
-  text: Type.String()
-})
-type Head = Static<typeof HeadSchema>
-
-export interface ListedConversation extends Omit<Head, 'format' | 'text'> {
+export interface ListedConversation extends Omit<ConversationHead, 'format' | 'text'> {
   /** Bytes on disk. */
   size: number
 }
@@ -46,9 +39,20 @@ export interface Quota {
   bytes: number
 }
 
+/** A conversation that was deleted. The version is its last change. */
+const TombstoneSchema = Type.Object({ id: Type.String(), version: Type.Integer(), deleted_at: Type.String() })
+const TombstonesSchema = Type.Object({ version: Type.Literal(1), deleted: Type.Array(TombstoneSchema) })
+type Tombstone = Static<typeof TombstoneSchema>
+
 interface Shelf {
   readonly folder: string
   readonly listed: Map<string, ListedConversation>
+  readonly deleted: Map<string, Tombstone>
+}
+
+interface Searches {
+  waiting: number
+  last: Promise<unknown>
 }
 
 /**
@@ -60,6 +64,7 @@ export class ConversationStore {
   readonly #quota: () => Quota
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #shelves = new Map<string, Promise<Shelf>>()
+  readonly #searches = new Map<string, Searches>()
   /** The last change of each owner: one after another. */
   readonly #changes = new Map<string, Promise<unknown>>()
 
@@ -72,8 +77,9 @@ export class ConversationStore {
 
   /**
    * An owner's conversations, pinned ones first, then the newest.
-   * @param wanted words that all must be in the title or text; all conversations where it is empty
+   * @param wanted words that all must be in the title or text; all conversations if it is empty
    * @param signal ends the search
+   * @throws CorralError `rate_limited` if too many searches of the owner wait
    */
   async list(owner: string, wanted: string, signal: AbortSignal): Promise<ListedConversation[]> {
     const { folder, listed } = await this.#shelfOf(owner)
@@ -82,80 +88,140 @@ export class ConversationStore {
     )
     const words = wanted.toLowerCase().split(/\s+/).filter(Boolean)
     if (words.length === 0) return all
-    const found: ListedConversation[] = []
-    for (const each of all) {
-      signal.throwIfAborted()
-      const head = await this.#read(folder, each.id)
-      const text = `${head?.head.title}\n${head?.head.text}`.toLowerCase()
-      if (head && words.every(word => text.includes(word))) found.push(each)
-    }
-    return found
+    return await this.#searchInTurn(owner, async () => {
+      const found: ListedConversation[] = []
+      for (const each of all) if (await this.#hasWords(folder, each, words, signal)) found.push(each)
+      return found
+    })
   }
 
-  /** @throws CorralError `conversation_not_found` */
-  async get(owner: string, id: string): Promise<ListedConversation & { document: unknown }> {
+  /** Runs one search of an owner after another: each reads all of the owner's conversations. */
+  async #searchInTurn<Result>(owner: string, search: () => Promise<Result>): Promise<Result> {
+    const searches = this.#searches.get(owner) ?? { waiting: 0, last: Promise.resolve() }
+    if (searches.waiting > MAX_WAITING_SEARCHES) {
+      throw new CorralError(
+        'rate_limited',
+        `${searches.waiting} of your searches are running or waiting already. Try again once they have ended.`,
+        { retryAfter: 2 }
+      )
+    }
+    this.#searches.set(owner, searches)
+    searches.waiting += 1
+    const result = searches.last.then(search)
+    searches.last = result.catch(() => undefined)
+    try {
+      return await result
+    } finally {
+      searches.waiting -= 1
+      if (searches.waiting === 0) this.#searches.delete(owner)
+    }
+  }
+
+  async #hasWords(
+    folder: string,
+    { id, title }: ListedConversation,
+    words: readonly string[],
+    signal: AbortSignal
+  ): Promise<boolean> {
+    const longest = Math.max(...words.map(({ length }) => length))
+    const missing = new Set(words)
+    let before = ''
+    const look = (piece: string) => {
+      const text = before + piece.toLowerCase()
+      for (const word of missing) if (text.includes(word)) missing.delete(word)
+      before = text.slice(-longest)
+    }
+    look(`${title}\n`)
+    if (missing.size > 0) await this.#look(folder, id, look, signal)
+    return missing.size === 0
+  }
+
+  /**
+   * Reads a conversation.
+   * @returns what is known of it, and its document as a stream of JSON that must be read or destroyed
+   * @throws CorralError `conversation_not_found`
+   */
+  async get(owner: string, id: string): Promise<{ about: ListedConversation; document: Readable; length: number }> {
     const { folder, listed } = await this.#shelfOf(owner)
-    const known = listed.get(id)
-    const read = known && (await this.#read(folder, id))
-    if (!read) throw notFound(id)
-    // One and the same reading of the file.
-    const { format: _, text: __, ...head } = read.head
-    return { ...head, size: read.size, document: JSON.parse(read.document) }
+    const file = listed.has(id) ? await openIfThere(join(folder, fileOf(id))) : undefined
+    if (!file) throw notFound(id)
+    try {
+      const read = await this.#read(folder, id, file)
+      if (!read) throw notFound(id)
+      const { about, documentAt: start } = read
+      // Without the end of its line.
+      const end = about.size - 2
+      return { about, document: file.createReadStream({ start, end }), length: end + 1 - start }
+    } catch (error) {
+      await file.close()
+      throw error
+    }
   }
 
   /**
    * Keeps a conversation.
-   * @param based the version that it was made of; 0 for one that is not there yet
-   * @throws CorralError `conversation_changed` where there is another version; `conversation_not_found` where it is gone;
-   *   `over_limit`
+   * @param based the version that it was made of; 0 for a new one; that of its deletion to bring one back
+   * @throws CorralError `conversation_changed` if there is another version or it was deleted; `conversation_not_found` if
+   *   nothing is known of it; `over_limit`
    */
   put(owner: string, id: string, based: number, next: NewConversation): Promise<ListedConversation> {
-    return this.#change(owner, async ({ folder, listed }) => {
+    return this.#change(owner, async ({ folder, listed, deleted }) => {
       const known = listed.get(id)
-      if (known && known.version !== based) throw changed(known)
-      if (!known && based !== 0) throw notFound(id)
+      const there = known ?? deleted.get(id)
+      if (there && there.version !== based) throw changed(there)
+      if (!there && based !== 0) throw notFound(id)
       const { document, ...about } = next
-      const head: Head = { format: 1, id, ...about, title: about.title.slice(0, LONGEST_TITLE), version: based + 1 }
+      const title = about.title.slice(0, MAX_TITLE_LENGTH)
+      const head: ConversationHead = { format: 1, id, ...about, title, version: based + 1 }
       const content = `${JSON.stringify(head)}\n${JSON.stringify(document)}\n`
-      const size = Buffer.byteLength(content)
-      this.#requireRoom(listed, known, size)
+      const kept = listedOf(head, Buffer.byteLength(content))
+      this.#requireRoom(listed, known, kept.size)
       await mkdir(folder, { recursive: true, mode: 0o700 })
       await writeFileAtomic(join(folder, fileOf(id)), content, { mode: 0o600 })
-      const { format: _, text: __, ...rest } = head
-      const kept = { ...rest, size }
       listed.set(id, kept)
+      deleted.delete(id)
       return kept
     })
   }
 
   /** @throws CorralError `conversation_not_found` */
   delete(owner: string, id: string): Promise<void> {
-    return this.#change(owner, async ({ folder, listed }) => {
-      if (!listed.has(id)) throw notFound(id)
-      await rm(join(folder, fileOf(id)), { force: true })
-      listed.delete(id)
+    return this.#change(owner, async shelf => {
+      if (!shelf.listed.has(id)) throw notFound(id)
+      await this.#delete(shelf, [id])
     })
   }
 
   /** Deletes all of an owner. @returns how many there were */
   deleteAll(owner: string): Promise<number> {
-    return this.#change(owner, async ({ folder, listed }) => {
-      const count = listed.size
-      await rm(folder, { recursive: true, force: true })
-      listed.clear()
-      return count
+    return this.#change(owner, async shelf => {
+      const ids = [...shelf.listed.keys()]
+      await this.#delete(shelf, ids)
+      return ids.length
     })
+  }
+
+  /** Files go first: a full disk has room for the note then. */
+  async #delete({ folder, listed, deleted }: Shelf, ids: readonly string[]): Promise<void> {
+    const deleted_at = new Date().toISOString()
+    for (const id of ids) {
+      await rm(join(folder, fileOf(id)), { force: true })
+      setNewest(deleted, id, { id, version: listed.get(id)!.version + 1, deleted_at }, MAX_TOMBSTONES)
+      listed.delete(id)
+    }
+    if (ids.length > 0)
+      await writeJsonFile(join(folder, TOMBSTONES), { version: 1, deleted: [...deleted.values()] }, { mode: 0o600 })
   }
 
   #requireRoom(listed: Shelf['listed'], known: ListedConversation | undefined, size: number): void {
     const quota = this.#quota()
     const refuse = (message: string, limit: string, value: number) =>
       new CorralError('over_limit', message, { details: { limit, value } })
-    if (size > LARGEST) {
+    if (size > MAX_CONVERSATION_BYTES) {
       throw refuse(
-        `The conversation has ${formatBytes(size)}, and one may have ${formatBytes(LARGEST)}. Begin a new one, or leave out its largest files.`,
+        `The conversation has ${formatBytes(size)}, and one may have ${formatBytes(MAX_CONVERSATION_BYTES)}. Begin a new one, or leave out its largest files.`,
         'conversation size',
-        LARGEST
+        MAX_CONVERSATION_BYTES
       )
     }
     if (!known && listed.size >= quota.count) {
@@ -203,32 +269,57 @@ export class ConversationStore {
     const listed: Shelf['listed'] = new Map()
     for (const name of await namesIn(folder)) {
       const id = /^c-(.+)\.json$/.exec(name)?.[1]
-      // What a kill left of a file that was being written.
-      if (id === undefined) await rm(join(folder, name), { force: true, recursive: true })
-      else {
-        const read = await this.#read(folder, id)
-        if (!read) continue
-        const { format: _, text: __, ...head } = read.head
-        listed.set(id, { ...head, size: read.size })
+      if (id !== undefined) {
+        const read = await this.#look(folder, id)
+        if (read) listed.set(id, read.about)
       }
+      // What a kill left of a file that was being written.
+      else if (name !== TOMBSTONES) await rm(join(folder, name), { force: true, recursive: true })
     }
-    return { folder, listed }
+    const noted = await readJsonFile(join(folder, TOMBSTONES), TombstonesSchema)
+    if (noted?.fault) this.#log.error({ folder }, `The list of deleted conversations cannot be used: ${noted.fault}.`)
+    const deleted = new Map(noted?.value?.deleted.map(each => [each.id, each]))
+    // A conversation that was brought back.
+    for (const id of listed.keys()) deleted.delete(id)
+    return { folder, listed, deleted }
   }
 
-  /** Undefined where it is not there, or cannot be read, which the log says. */
-  async #read(folder: string, id: string): Promise<{ head: Head; document: string; size: number } | undefined> {
+  /** What is known of a conversation. Undefined if it is gone or cannot be read, which the log says. */
+  async #look(folder: string, id: string, onText?: (piece: string) => void, signal?: AbortSignal) {
+    const file = await openIfThere(join(folder, fileOf(id)))
+    try {
+      return file && (await this.#read(folder, id, file, onText, signal))
+    } finally {
+      await file?.close()
+    }
+  }
+
+  async #read(folder: string, id: string, file: FileHandle, onText?: (piece: string) => void, signal?: AbortSignal) {
+    const { value, fault } = await readHead(file, onText, signal)
+    if (value?.head.id === id) {
+      return { about: listedOf(value.head, (await file.stat()).size), documentAt: value.documentAt }
+    }
     const path = join(folder, fileOf(id))
-    const content = await readFile(path, 'utf8').catch(error => {
-      if (!isSystemError(error, 'ENOENT')) throw error
-    })
-    if (content === undefined) return undefined
-    const end = content.indexOf('\n')
-    const { value: head, fault } = parseJson(content.slice(0, end), HeadSchema)
-    if (head && head.id === id) return { head, document: content.slice(end + 1), size: Buffer.byteLength(content) }
     this.#log.error({ path }, `A conversation cannot be used: ${fault ?? 'it has another id'}. Its file stays.`)
     return undefined
   }
 }
+
+async function openIfThere(path: string): Promise<FileHandle | undefined> {
+  try {
+    return await open(path, 'r')
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return undefined
+    throw error
+  }
+}
+
+const TOMBSTONES = 'deleted.json'
+
+const listedOf = ({ format: _, text: __, ...about }: ConversationHead, size: number): ListedConversation => ({
+  ...about,
+  size
+})
 
 /** With a beginning of its own: some names are devices on Windows. */
 const fileOf = (id: string) => `c-${id}.json`
@@ -237,10 +328,17 @@ function notFound(id: string): CorralError {
   return new CorralError('conversation_not_found', `You keep no conversation "${id}" here; it may have been deleted.`)
 }
 
-function changed({ id, version, updated_at }: ListedConversation): CorralError {
-  return new CorralError(
-    'conversation_changed',
-    `The conversation "${id}" was changed elsewhere meanwhile: it has version ${version} now. Read it again, and send what is to be kept with that version.`,
-    { details: { version, updated_at } }
-  )
+function changed(there: ListedConversation | Tombstone): CorralError {
+  const { id, version } = there
+  return 'deleted_at' in there
+    ? new CorralError(
+        'conversation_changed',
+        `The conversation "${id}" was deleted elsewhere. Delete it here too, or send it with version ${version} to bring it back.`,
+        { details: { version, deleted_at: there.deleted_at } }
+      )
+    : new CorralError(
+        'conversation_changed',
+        `The conversation "${id}" was changed elsewhere: it has version ${version} now. Read it again, and send the merged one with that version.`,
+        { details: { version, updated_at: there.updated_at } }
+      )
 }

@@ -1,7 +1,10 @@
+import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import { ConversationStore } from '../../plugins/web/conversation-store.ts'
+import { residentMemory } from '../../scripts/bench/measuring.ts'
 import { type Corral, startCorral } from '../support/corral.ts'
 
 const bearer = (key: string, more: Record<string, string> = {}) => ({
@@ -97,6 +100,16 @@ t.test('conversations of keys, on a server that is killed in between', async t =
   t.same(await ids('?q=no.%203'), ['con'])
   t.equal((await corral.json('/api/conversations?limit=0', undefined, alice)).status, 400)
 
+  t.comment('a deleted conversation is not made again by a browser that has not heard of it')
+  t.equal((await put(corral, 'old', {}, alice)).status, 200)
+  t.equal((await corral.json('/api/conversations/old', undefined, { method: 'DELETE', ...alice })).status, 200)
+  for (const version of [0, 1]) {
+    t.match(await put(corral, 'old', { version }, alice), {
+      status: 409,
+      body: { code: 'conversation_changed', version: 2, deleted_at: String }
+    })
+  }
+
   t.comment('quotas')
   t.equal((await put(corral, 'five', { text: 'x'.repeat(50_000) }, alice)).status, 200)
   t.match(await put(corral, 'six', {}, alice), {
@@ -143,6 +156,14 @@ t.test('conversations of keys, on a server that is killed in between', async t =
   t.ok(body.version >= version && body.document, `version ${body.version}, ${version} was acknowledged`)
   t.same((await ids('')).sort(), ['con', 'five', 'nul', 'one', 'two'])
   t.notOk(existsSync(join(place, 'c-con.json.123456')))
+  t.match(
+    await put(corral, 'old', {}, alice),
+    { status: 409, body: { deleted_at: String } },
+    'a restart forgets nothing'
+  )
+  t.equal((await corral.json('/api/conversations/con', undefined, { method: 'DELETE', ...alice })).status, 200)
+  t.match(await put(corral, 'old', { version: 2 }, alice), { status: 200, body: { version: 3 } }, 'it is brought back')
+  t.match((await corral.json('/api/conversations/old', undefined, alice)).body, { version: 3 })
 
   t.comment('the end of a key, and of all')
   t.match(await corral.json('/api/conversations', undefined, { method: 'DELETE', ...bob }), {
@@ -156,6 +177,54 @@ t.test('conversations of keys, on a server that is killed in between', async t =
     0,
     'a new key of that name is another'
   )
+})
+
+t.test('searches and replies of large conversations take little memory', async t => {
+  const corral = await startCorral(t, { config: 'web:\n  conversations: server\n' })
+  const MIB = 2 ** 20
+  const long = 'lorem ipsum '.repeat((5 * MIB) / 12)
+  for (let at = 0; at < 4; at++) {
+    t.equal((await put(corral, `c${at}`, { text: `${long}needle${at}`, document: long })).status, 200)
+  }
+  /** Memory of the server at most while something is done, in MiB more than before it. */
+  const memoryWhile = async (work: () => Promise<void>) => {
+    const rss = residentMemory(corral.process.pid!)
+    let most = rss
+    const timer = setInterval(() => {
+      most = Math.max(most, residentMemory(corral.process.pid!))
+    }, 20)
+    await work()
+    clearInterval(timer)
+    return most - rss
+  }
+  const search = (words: string) => corral.send(`/api/conversations?q=${words}`)
+  const one = await memoryWhile(async () => {
+    t.match(await (await search('ipsum+needle3')).json(), { conversations: [{ id: 'c3' }], total: 1 })
+  })
+  const many = await memoryWhile(async () => {
+    const replies = await Promise.all(Array.from({ length: 60 }, () => search('zzzz')))
+    const refused = replies.filter(({ status }) => status === 429)
+    t.ok(refused.length >= 50 && refused.length < 60, `${refused.length} of 60 are refused`)
+    t.ok(refused.every(({ headers }) => Number(headers.get('retry-after')) > 0))
+    for (const reply of replies) await reply.text()
+  })
+  t.ok(many < one + 64, `${Math.round(many)} MiB for 60 searches, ${Math.round(one)} for one`)
+  t.equal((await search('needle0')).status, 200, 'later ones are answered')
+
+  const unread = await memoryWhile(async () => {
+    const { port } = new URL(corral.url)
+    const sockets = Array.from({ length: 40 }, (_, at) => {
+      const socket = connect(Number(port), '127.0.0.1').on('error', () => undefined)
+      socket.write(`GET /api/conversations/c${at % 4} HTTP/1.1\r\nHost: localhost\r\n\r\n`)
+      return socket.once('readable', () => undefined).pause()
+    })
+    await Promise.all(sockets.map(socket => once(socket, 'readable')))
+    await search('needle1')
+    for (const socket of sockets) socket.destroy()
+  })
+  t.ok(unread < 100, `${Math.round(unread)} MiB for 40 replies of 5 MiB that nobody reads`)
+  t.equal((await corral.json('/api/conversations/c2')).body.document, long)
+  t.equal((await corral.send('/api/conversations/c2', undefined, { method: 'HEAD' })).status, 200)
 })
 
 t.test('a file that cannot be used is left alone', async t => {
