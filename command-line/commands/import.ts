@@ -90,7 +90,7 @@ async function listFound(client: ServerClient, from: string, { json }: ImportOpt
   printText(formatFound(found))
   for (const reason of found.unreadable ?? []) printNote(printable(reason))
   const importable = found.models.find(model => !model.present && model.problem === undefined)
-  if (found.models.length === 0) printNote(`Nothing was found in ${printable(found.folder)}.`)
+  if (found.models.length === 0) printNote(nothingFound(found))
   else if (!importable) printNote('There is nothing left to import.')
   else {
     printNote(`Import one with: corral import --from ${from} ${printable(importable.name)}`)
@@ -103,15 +103,22 @@ async function listFound(client: ServerClient, from: string, { json }: ImportOpt
  * @param names as `listFound` shows them; none imports everything that can be imported
  */
 async function importFound(client: ServerClient, from: string, names: string[]): Promise<void> {
-  const { models, folder, unreadable = [] } = await findModels(client, from)
+  const found = await findModels(client, from)
+  const { models, folder, unreadable = [] } = found
   for (const reason of unreadable) printNote(printable(reason))
+  if (models.length === 0) {
+    const nothing = nothingFound(found)
+    if (names.length > 0) throw new CommandFailure(EXIT.notFound, nothing)
+    return printNote(nothing)
+  }
+  const said = new Set<string>()
   const importable = models.filter(({ problem }) => problem === undefined)
   let imported = 0
   try {
     await forEach<FoundModel | string>(names.length > 0 ? names : importable, async choice => {
       const model = typeof choice === 'string' ? chooseFound(models, choice) : choice
       if (model.present) return printNote(`${printable(model.name)} is here already${storedElsewhere(model)}`)
-      await importOne(client, from, model)
+      await importOne(client, from, model, said)
       imported++
     })
   } finally {
@@ -159,12 +166,30 @@ async function findModels(client: ServerClient, from: string): Promise<FoundMode
   return await client.json<FoundModels>('GET', `/api/import/found?from=${encodeURIComponent(from)}`)
 }
 
-async function importOne(client: ServerClient, from: string, { found, name }: FoundModel): Promise<void> {
+const TOOLS: Record<string, string> = { huggingface: 'Hugging Face', ollama: 'Ollama', 'lm-studio': 'LM Studio' }
+
+const nothingFound = ({ from, folder }: FoundModels) =>
+  `${TOOLS[from] ?? from}'s models were not found in ${printable(folder)}; nothing was imported.`
+
+/** @param said what was said of models before, which is not repeated */
+async function importOne(
+  client: ServerClient,
+  from: string,
+  { found, name }: FoundModel,
+  said: Set<string>
+): Promise<void> {
   const labels = { first: `reading ${printable(name)}`, what: `import of ${printable(name)}` }
   try {
-    const { model, linked } = await streamWork<ImportedReply>(client, '/api/import', { from, found }, labels)
+    const {
+      model,
+      linked,
+      notes = []
+    } = await streamWork<ImportedReply>(client, '/api/import', { from, found }, labels)
     const how = linked ? 'shared with the original' : 'copied'
-    printNote(`imported ${printable(model.name)} (${formatBytes(model.size)}, ${how})`)
+    const known = from === 'ollama' && found.toLowerCase() !== model.name.toLowerCase() ? `, as ${model.name}` : ''
+    printNote(printable(`imported ${known ? found : model.name}${known} (${formatBytes(model.size)}, ${how})`))
+    for (const note of notes.filter(note => !said.has(note))) printNote(printable(note))
+    for (const note of notes) said.add(note)
   } catch (error) {
     if (!(error instanceof CommandFailure)) throw error
     throw new CommandFailure(error.exitCode, `${printable(name)}: ${error.message}`, error)

@@ -30,6 +30,8 @@ export interface AdoptRequest {
   files: AdoptedFile[]
   /** Equal files with other defaults are another model. Those of the variant that is replaced stay where absent. */
   defaults?: ModelDefaults
+  /** The bare name means it from now on; otherwise only if it is the model's first variant. */
+  becomesDefault?: boolean
   /** As in an `ImportRequest`. */
   caller?: Caller
 }

@@ -21,7 +21,8 @@ export const FoundModelsSchema = Type.Object(
           size: Bytes('Of all its files'),
           path: Type.String({ description: 'Absolute path of its first file, or of its folder' }),
           problem: Type.Optional(Type.String({ description: 'Why it cannot be taken' })),
-          present: Type.Boolean({ description: 'These files are stored already' }),
+          notes: Type.Optional(Type.Array(Type.String(), { description: 'What an import would not keep, and why' })),
+          present: Type.Boolean({ description: 'It is stored already' }),
           storedAs: Type.Optional(Type.String({ description: 'Under which name they are' }))
         },
         loose
@@ -45,7 +46,7 @@ export interface Adoption {
   /**
    * Stores what was found, by link where possible.
    * @param name undefined takes the name it was found with
-   * @returns `linked`: its weights were not copied
+   * @returns `linked`: its weights were not copied; `notes`: what was not kept, and why
    * @throws CorralError `model_not_found` where the cache has no such model, `invalid_request` with its problem, and
    * whatever Storage.adopt throws
    */
@@ -55,5 +56,5 @@ export interface Adoption {
     name: ModelName | undefined,
     waiting: Waiting,
     caller?: Caller
-  ): Promise<{ variant: StoredVariant; linked: boolean }>
+  ): Promise<{ variant: StoredVariant; linked: boolean; notes: string[] }>
 }

@@ -41,7 +41,7 @@ export interface Origin {
   from: string
   /** Names the content at a hub: a commit. */
   revision?: string
-  /** The label that it was made under, where its name had one. */
+  /** The label that it was made under, or Ollama's tag that it was imported with, if its name had one. */
   tag?: string
 }
 
@@ -107,7 +107,7 @@ export interface ModelList<Listed extends Model = Model> {
   get(name: ModelName): Listed
 }
 
-/** Another name of a model: `config.yaml` gives it, or it was pulled by it. */
+/** Another name of a model: `config.yaml` gives it, or it was pulled or imported by it. */
 export interface ModelAlias {
   /** As it is written there: `owner/name`, or only a name; `name:tag` where it was pulled by it. */
   alias: string
@@ -135,8 +135,8 @@ export interface Catalog extends ModelList {
   /** Adds the models of a plugin, which may change over time. @throws Error when its name is taken or a model's is invalid */
   add(source: ModelSource): void
   /**
-   * The short names by which lists have this variant beside its own, the latest last: those by which it was pulled. They
-   * are aliases too.
+   * The names by which lists have this variant beside its own, the latest last: Ollama's, by which it was pulled or
+   * imported. They are aliases too.
    */
   listedNames(model: Pick<Model, 'key'>, allowed?: readonly string[]): string[]
   /**

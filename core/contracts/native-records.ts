@@ -272,7 +272,8 @@ export const ImportedSchema = Type.Object(
   {
     status: Type.Literal('success'),
     model: LocalModelSchema,
-    linked: Type.Optional(Type.Boolean({ description: 'Its weights were not copied' }))
+    linked: Type.Optional(Type.Boolean({ description: 'Its weights were not copied' })),
+    notes: Type.Optional(Type.Array(Type.String(), { description: 'What was not kept, and why' }))
   },
   { ...loose, title: 'ImportedModel' }
 )

@@ -14,8 +14,9 @@ export type RequestedName = Omit<ModelName, 'owner'> & { owner?: string }
 /** The owner of models that were stored without one, which Ollama's clients make. */
 export const NO_OWNER = 'library'
 
-/** What people copy together with a name: the hosts that Ollama's clients write before `owner/name`. */
-const HOST = /^(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com|hf\.co|huggingface\.co)\/(?=[^/]+\/[^/]+$)/i
+/** The host of a registry, which Ollama's names begin with, or the address of one that people copy with a name. */
+const HOST =
+  /^(?:(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com|hf\.co|huggingface\.co)|(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+|localhost)(?::\d+)?)\/(?=[^/]+\/[^/]+$)/i
 
 const SEGMENT = /^[A-Za-z0-9][A-Za-z0-9._-]*$/
 const MAX_SEGMENT_LENGTH = 96
@@ -43,8 +44,8 @@ export function parseModelName(text: unknown): ModelName {
 }
 
 /**
- * Parses the name of a model that is to be found: as `parseModelName`, but the owner may be left out, and one of the
- * hosts that people copy with a name may stand before it.
+ * Parses the name of a model that is to be found: as `parseModelName`, but the owner may be left out, and the host of a
+ * registry may stand before it.
  * @throws CorralError `invalid_model_name` for what no name can be
  */
 export function parseRequestedName(text: unknown): RequestedName {

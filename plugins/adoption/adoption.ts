@@ -1,10 +1,12 @@
-import type { OnCopied } from '../../core/contracts/adopted-files.ts'
+import { join } from 'node:path'
+import type { AdoptedFile, OnCopied } from '../../core/contracts/adopted-files.ts'
 import type { Caller } from '../../core/contracts/callers.ts'
 import type { Adoption, FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { bareName, type ModelName } from '../../core/models/model-name.ts'
+import { type ModelName, nameText } from '../../core/models/model-name.ts'
+import { isWhole } from '../../core/models/stored-variant.ts'
 import { CacheDisk } from './cache-disk.ts'
 import { type Candidate, validName, withoutDoubles } from './candidate.ts'
 
@@ -39,23 +41,25 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
       if (candidates.length === 0 && unreadable.length > 0) {
         throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
       }
-      const stored = storage.list()
+      // Models of one name stay in the order in which they were found. Ollama's tags come before "latest", which then gets a
+      // label that is none of them.
+      const order = (candidate: Candidate) => `${nameText(candidate.name)}${isLatest(candidate) ? ':~' : ''}`
+      candidates.sort((a, b) => (order(a) < order(b) ? -1 : Number(order(a) > order(b))))
       const models = candidates.map((candidate): FoundModel => {
-        const { found, name, format, files, path, problem } = candidate
-        const twin = problem ? undefined : stored.find(variant => hasFilesOf(variant, candidate))
+        const { found, name, format, files, path, problem, notes = [] } = candidate
+        const twin = problem ? undefined : storedAs(candidate, storage)
         return {
           found,
-          name: fullName(name),
+          name: nameText(name),
           format,
           size: files.reduce((sum, file) => sum + file.size, 0),
           path,
           ...(problem && { problem }),
+          ...(notes.length > 0 && { notes }),
           present: twin !== undefined,
           ...(twin && { storedAs: twin.publicName })
         }
       })
-      // Those of one name stay in the order in which they were found.
-      models.sort((a, b) => (a.name < b.name ? -1 : Number(a.name > b.name)))
       return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 && { unreadable }) }
     },
 
@@ -72,26 +76,69 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
         )
       }
       if (candidate.problem) throw refuse('found', `${found} cannot be taken over. ${candidate.problem}`)
-      const { owner, name: bare, variant: label } = name ?? candidate.name
+      const { variant: label = candidate.name.variant, ...bare } = name ?? candidate.name
+      const stored = { ...bare, ...(label !== undefined && { variant: label }) }
+      const isOwnName = nameText(stored).toLowerCase() === nameText(candidate.name).toLowerCase()
+      const tag = isOwnName && candidate.tag !== undefined ? candidate.name.variant : undefined
+      const { files, release } = await sharedFiles(candidate.files, storage, caller)
       let linked = true
       // Small texts are always copies.
       const onCopied: OnCopied = ({ role }) => {
         if (role !== 'other') linked = false
       }
-      const variant = await storage.adopt(
-        {
-          name: { owner, name: bare },
-          format: candidate.format,
-          label: label ?? candidate.name.variant,
-          origin: { kind: 'import', from: candidate.path },
-          files: candidate.files.map(({ size: _, ...file }) => file),
-          caller
-        },
-        { ...waiting, onCopied }
-      )
-      return { variant, linked }
+      const request = {
+        name: stored,
+        format: candidate.format,
+        origin: { kind: 'import' as const, from: candidate.path, ...(tag !== undefined && { tag }) },
+        files,
+        defaults: candidate.defaults,
+        becomesDefault: isOwnName && isLatest(candidate),
+        caller
+      }
+      const variant = await storage.adopt(request, { ...waiting, onCopied }).finally(release)
+      return { variant, linked, notes: [...(candidate.notes ?? []), ...templateNotes(candidate, variant)] }
     }
   }
+}
+
+const isLatest = ({ tag, name }: Candidate) => tag !== undefined && name.variant === undefined
+
+/** What becomes of a template in Go's language. */
+function templateNotes({ hasGoTemplate }: Candidate, { metadata, defaults }: StoredVariant): string[] {
+  if (!hasGoTemplate) return []
+  const reason = "Ollama's template is in Go's template language, which llama.cpp does not read"
+  if (metadata.chatTemplate !== undefined) {
+    const other = defaults?.template === undefined ? "the one in the model's own file" : 'the one that was set here'
+    return [`${reason}: the chat template is ${other}.`]
+  }
+  return [
+    `${reason}, and the model's own file has no chat template: here it is a base model, which completes text. Give it ` +
+      'a template in Jinja with POST /api/create ("from" and "template").'
+  ]
+}
+
+/**
+ * The files to take: one that another model here has already is taken from there, without being copied or read again.
+ * @returns `release` to be called once they are taken
+ */
+async function sharedFiles(
+  files: Candidate['files'],
+  storage: Storage,
+  caller: Caller | undefined
+): Promise<{ files: AdoptedFile[]; release: () => void }> {
+  const releases: (() => void)[] = []
+  const shared = files.map(async ({ size, ...file }): Promise<AdoptedFile> => {
+    for (const variant of file.claimedSha256 === undefined ? [] : storage.list()) {
+      const same = variant.files.find(each => each.sha256 === file.claimedSha256 && each.size === size)
+      const source = same && join(variant.directory, ...same.path.split('/'))
+      // A caller who may not import from the store must not get to its files by naming their digests.
+      if (source === undefined || !(await mayRead(source, storage, caller)) || !(await isWhole(variant))) continue
+      releases.push(storage.hold(variant))
+      return { source, path: file.path, role: file.role, sha256: same!.sha256 }
+    }
+    return file
+  })
+  return { files: await Promise.all(shared), release: () => void releases.map(release => release()) }
 }
 
 const refuse = (param: string, message: string) => new CorralError('invalid_request', message, { param })
@@ -133,29 +180,49 @@ async function mayRead(folder: string, storage: Storage, caller: Caller | undefi
   return true
 }
 
-/** Two models that would be stored under one name, where the second would replace the first, get two names. */
+/**
+ * Two models that would be stored under one name, so that the second would replace the first, get two names. The plainest
+ * name in the tool, which has no host before it, stays.
+ */
 function distinctNames(candidates: Candidate[]): Candidate[] {
-  const taken = new Set<string>()
-  const keyOf = ({ name, format }: Candidate) => `${format} ${fullName(name).toLowerCase()}`
+  const taken = new Map<string, string>()
+  const keyOf = ({ name, format }: Candidate) => `${format} ${nameText(name).toLowerCase()}`
   return [...candidates]
-    .sort((a, b) => (a.found < b.found ? -1 : 1))
+    .sort((a, b) => a.found.length - b.found.length || (a.found < b.found ? -1 : 1))
     .map(candidate => {
       let distinct = candidate
       for (let number = 2; taken.has(keyOf(distinct)); number++) {
         const { owner, name, variant } = candidate.name
-        distinct = { ...candidate, name: validName(owner, `${name}-${number}`, variant) }
+        const other = validName(owner, `${name}-${number}`, variant)
+        const wanted = `the name ${nameText(candidate.name)} is that of "${taken.get(keyOf(candidate))}"`
+        const notes = [`It is called ${nameText(other)} here: ${wanted}.`, ...(candidate.notes ?? [])]
+        distinct = { ...candidate, name: other, notes }
       }
-      taken.add(keyOf(distinct))
+      taken.set(keyOf(distinct), candidate.found)
       return distinct
     })
 }
 
-const fullName = (name: ModelName) => (name.variant ? `${bareName(name)}:${name.variant}` : bareName(name))
+/**
+ * The variant that a candidate is stored as. Ollama's models are known by their names: equal files under another name do
+ * not count. One that was imported without its settings, as earlier versions did, does not count either.
+ */
+function storedAs(candidate: Candidate, storage: Storage): StoredVariant | undefined {
+  const { name, tag, path, defaults } = candidate
+  const named = isLatest(candidate) || name.variant !== undefined ? storage.find(name) : storage.variants(name)
+  const imported = tag === undefined ? storage.list().filter(variant => isImportOf(variant, path)) : []
+  return [named ?? [], imported].flat().find(variant => {
+    const lacksSettings = defaults && !variant.defaults && variant.origin.kind === 'import'
+    return !lacksSettings && hasFilesOf(variant, candidate)
+  })
+}
+
+const isImportOf = ({ origin }: StoredVariant, path: string) => origin.kind === 'import' && origin.from === path
 
 /** Whether a stored variant has the files of a candidate, judged by names, sizes and claimed digests. */
 function hasFilesOf(variant: StoredVariant, { format, files, path }: Candidate): boolean {
   if (variant.format !== format || variant.files.length !== files.length) return false
-  const isFrom = variant.origin.kind === 'import' && variant.origin.from === path
+  const isFrom = isImportOf(variant, path)
   return files.every(({ path, role, size, claimedSha256 }) =>
     variant.files.some(stored =>
       claimedSha256

@@ -1,4 +1,5 @@
 import type { AdoptedFile } from '../../core/contracts/adopted-files.ts'
+import type { ModelDefaults } from '../../core/contracts/models.ts'
 import { storedName } from '../../core/models/gguf-file-name.ts'
 import { type ModelName, parseModelName } from '../../core/models/model-name.ts'
 
@@ -27,6 +28,14 @@ export interface Candidate {
   /** Absolute path of what people know it by: its first file, folder or manifest. */
   path: string
   files: (AdoptedFile & { size: number })[]
+  /** Ollama's tag, by which its users know it; `latest` is what a name without a tag means. */
+  tag?: string
+  /** What it was made with in that tool. */
+  defaults?: ModelDefaults
+  /** It has a chat template in Go's template language. */
+  hasGoTemplate?: boolean
+  /** What is not kept, and why: sentences. */
+  notes?: string[]
   /** Why it cannot be taken. */
   problem?: string
 }

@@ -1,6 +1,8 @@
 import { join } from 'node:path'
 import { Type } from 'typebox'
-import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
+import type { ModelDefaults } from '../../core/contracts/models.ts'
+import { CorralError, messageOf } from '../../core/errors.ts'
+import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../core/models/new-defaults.ts'
 import { parseJson } from '../../core/system/json-file.ts'
 import type { CacheDisk } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
@@ -8,16 +10,24 @@ import { adopted, type CacheFile, type Candidate, fileProblem, validName } from 
 /** The models in a folder of Ollama's, which holds `manifests` and `blobs`. */
 export async function findOllama(folder: string, disk: CacheDisk): Promise<Candidate[]> {
   const candidates: Candidate[] = []
-  const blobs = new Map<string, CacheFile>()
+  const blobs: Blobs = { weights: new Map(), texts: new Map() }
   for (const manifest of await readManifests(join(folder, 'manifests'), disk)) {
-    for (const { mediaType, sha256 } of layersOf(manifest.text) ?? []) {
-      if (blobs.has(sha256) || !WEIGHTS.includes(mediaType)) continue
+    for (const { kind, sha256, size } of layersOf(manifest.text) ?? []) {
       const name = `sha256-${sha256}`
-      blobs.set(sha256, await disk.file(name, join(folder, 'blobs', name)))
+      const path = join(folder, 'blobs', name)
+      if (WEIGHTS.has(kind) && !blobs.weights.has(sha256)) blobs.weights.set(sha256, await disk.file(name, path))
+      if (!SETTINGS.has(kind) || blobs.texts.has(sha256) || size > MAX_SETTING_BYTES) continue
+      blobs.texts.set(sha256, await disk.text(path))
     }
     candidates.push(planOllama(manifest, blobs))
   }
   return candidates
+}
+
+/** Files below Ollama's `blobs`, by digest: what weights look like, and the texts of settings. */
+export interface Blobs {
+  weights: Map<string, CacheFile>
+  texts: Map<string, string | undefined>
 }
 
 async function readManifests(folder: string, disk: CacheDisk): Promise<OllamaManifest[]> {
@@ -56,45 +66,98 @@ const ManifestSchema = Type.Object({
 })
 
 interface Layer {
-  mediaType: string
+  /** The end of its media type: `model`, `system`, … */
+  kind: string
   /** 64 hex digits. */
   sha256: string
   size: number
 }
 
-/** Hosts that models are pulled from by their repository's name, with the quantization as the tag. */
-const HUBS = new Set(['hf.co', 'huggingface.co', 'modelscope.cn', 'www.modelscope.cn'])
 const LAYER = 'application/vnd.ollama.image.'
-
-const WEIGHTS = [`${LAYER}model`, `${LAYER}projector`]
+const WEIGHTS = new Set(['model', 'projector'])
+/** Layers with what a model was made with, and what people call it. */
+const SETTINGS = new Map([
+  ['system', 'system message'],
+  ['params', 'parameters'],
+  ['template', 'template'],
+  ['messages', 'messages'],
+  ['license', 'license']
+])
+/** Characters take up to four bytes, and JSON escapes them. */
+const MAX_SETTING_BYTES = 8 * MAX_DEFAULT_CHARACTERS
 
 /**
- * What would be taken for a model of Ollama's. Its template and parameters stay behind: a GGUF file has a template of
- * its own, and Ollama's is in another language than llama.cpp's.
- * @param blobs the files below `blobs`, by digest
+ * What would be taken for a model of Ollama's: its files and what it was made with. The tag becomes the variant, so that
+ * Ollama's name is corral's too.
  */
-export function planOllama(manifest: OllamaManifest, blobs: ReadonlyMap<string, CacheFile>): Candidate {
-  const { host, namespace, model, tag, path } = manifest
-  const isLatest = tag.toLowerCase() === 'latest'
-  // Such a tag may also be a file's whole name.
-  const name = HUBS.has(host)
-    ? validName(namespace, model, isLatest ? undefined : (labelFromFileName(tag) ?? tag))
-    : validName(namespace, isLatest ? model : `${model}-${tag}`)
-  const candidate: Candidate = { found: ollamaName(manifest), name, format: 'gguf', path, files: [] }
+export function planOllama(manifest: OllamaManifest, blobs: Blobs): Candidate {
+  const { namespace, model, tag, path } = manifest
+  const found = ollamaName(manifest)
+  const candidate: Candidate = { found, name: validName(namespace, model, tag), tag, format: 'gguf', path, files: [] }
   const layers = layersOf(manifest.text)
   if (!layers) return { ...candidate, problem: `${path} is damaged. Pull the model again with Ollama.` }
-  const models = layers.filter(layer => layer.mediaType === `${LAYER}model`)
-  const projectors = layers.filter(layer => layer.mediaType === `${LAYER}projector`)
+  const models = layers.filter(({ kind }) => kind === 'model')
+  const projectors = layers.filter(({ kind }) => kind === 'projector')
   let problem = layersProblem(layers, models, projectors)
   if (problem) return { ...candidate, problem }
   for (const layer of [...models, ...projectors]) {
     const role = layer === models[0] ? 'model' : 'projector'
-    const blob = blobs.get(layer.sha256) ?? { path: '', source: layer.sha256, size: 0, content: 'missing' as const }
+    const missing = { path: '', source: layer.sha256, size: 0, content: 'missing' as const }
+    const blob = blobs.weights.get(layer.sha256) ?? missing
     const file = `${role === 'model' ? '' : 'mmproj-'}${model}-${tag}`.replace(/\.gguf$/i, '')
     candidate.files.push(adopted({ ...blob, claimedSha256: layer.sha256 }, `${file}.gguf`, role))
     problem ??= fileProblem(blob, 'gguf') ?? sizeProblem(blob, layer)
   }
-  return { ...candidate, ...(problem && { problem }) }
+  return { ...candidate, ...settingsOf(layers, blobs.texts), ...(problem && { problem }) }
+}
+
+const ParametersSchema = Type.Record(Type.String(), Type.Unknown())
+const MessagesSchema = Type.Array(Type.Object({ role: Type.String(), content: Type.Optional(Type.String()) }))
+
+/** What a model was made with. A setting that cannot be kept is named in the notes, and does not keep out the others. */
+function settingsOf(
+  layers: readonly Layer[],
+  texts: Blobs['texts']
+): Pick<Candidate, 'defaults' | 'hasGoTemplate' | 'notes'> {
+  const notes: string[] = []
+  const defaults: ModelDefaults = {}
+  const licenses: string[] = []
+  let hasGoTemplate = false as boolean
+  function take(what: string, given: NewDefaults): void {
+    try {
+      const { options, ...others } = readDefaults(given)
+      Object.assign(defaults, others, options && { options: { ...defaults.options, ...options } })
+    } catch (error) {
+      if (given.template && error instanceof CorralError && error.code === 'unsupported_capability') {
+        // What only repeats the prompt is no chat template.
+        hasGoTemplate = !/^\s*\{\{-?\s*\.Prompt\s*-?\}\}\s*$/.test(given.template)
+      } else notes.push(`Its ${what} cannot be kept: ${messageOf(error)}`)
+    }
+  }
+  for (const { kind, sha256 } of layers) {
+    const what = SETTINGS.get(kind)
+    if (what === undefined) continue
+    const text = texts.get(sha256)
+    if (text === undefined) notes.push(`Its ${what} cannot be kept: its file is missing, unreadable or too long.`)
+    else if (kind === 'license') licenses.push(text)
+    else if (kind === 'params') {
+      const { value, fault } = parseJson(text, ParametersSchema)
+      if (!value) notes.push(`Its ${what} cannot be kept: ${fault}.`)
+      for (const [name, setting] of Object.entries(value ?? {})) {
+        take(`parameter ${name}`, { parameters: { [name]: setting } })
+      }
+    } else if (kind === 'messages') {
+      const { value, fault } = parseJson(text, MessagesSchema)
+      if (value) take(what, { messages: value })
+      else notes.push(`Its ${what} cannot be kept: ${fault}.`)
+    } else take(what, { [kind]: text })
+  }
+  if (licenses.length > 0) take('license', { license: licenses })
+  return {
+    ...(Object.keys(defaults).length > 0 && { defaults }),
+    ...(hasGoTemplate && { hasGoTemplate }),
+    ...(notes.length > 0 && { notes })
+  }
 }
 
 /** As `ollama list` shows it. */
@@ -104,9 +167,13 @@ function ollamaName({ host, namespace, model, tag }: OllamaManifest): string {
 }
 
 function layersProblem(layers: Layer[], models: Layer[], projectors: Layer[]): string | undefined {
-  const has = (kind: string) => layers.some(layer => layer.mediaType === LAYER + kind)
-  if (has('adapter')) {
-    return 'It is a LoRA adapter on top of another model, which corral does not apply. Merge it into its base model first.'
+  const has = (wanted: string) => layers.some(({ kind }) => kind === wanted)
+  const adapter = layers.find(({ kind }) => kind === 'adapter')
+  if (adapter) {
+    return (
+      `It is a LoRA adapter (blobs/sha256-${adapter.sha256}) on top of another model. Import that model, then name the ` +
+      "adapter's file in config.yaml (models.<name>.lora), or merge the two and import the result."
+    )
   }
   if (has('tensor')) {
     return "It is in Ollama's own format (a file for each tensor), which llama.cpp does not read. Pull a GGUF of it."
@@ -126,5 +193,10 @@ function sizeProblem({ source, size }: CacheFile, layer: Layer): string | undefi
 /** Undefined for what is no manifest. */
 function layersOf(text: string): Layer[] | undefined {
   const { value } = parseJson(text, ManifestSchema)
-  return value && (value.layers ?? []).map(({ digest, ...layer }) => ({ ...layer, sha256: digest.slice(-64) }))
+  return (
+    value &&
+    (value.layers ?? []).map(({ mediaType, digest, size }) => {
+      return { kind: mediaType.replace(LAYER, ''), sha256: digest.slice(-64), size }
+    })
+  )
 }

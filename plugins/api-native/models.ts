@@ -357,8 +357,8 @@ async function importOf(
     const name = text === undefined ? undefined : naming.toCreate(text)
     if (name) refuseWhilePulled(downloads, name)
     return async waiting => {
-      const { variant, linked } = await adoption.adopt(from, found, name, waiting, caller)
-      return { model: localRecord(variant, naming), linked }
+      const { variant, ...how } = await adoption.adopt(from, found, name, waiting, caller)
+      return { model: localRecord(variant, naming), ...how }
     }
   }
   if (!path || from || found) {

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
 import type { BroughtModel, Catalog, KnownNames, Model, ModelSource } from '../../core/contracts/models.ts'
+import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { messageOf } from '../../core/errors.ts'
 import { isAllowed, requireAllowed } from '../../core/models/allowed-models.ts'
 import {
@@ -45,6 +46,13 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
     },
     ...(brought.defaults && { defaults: brought.defaults })
   }
+}
+
+/** The name by which Ollama's users know a variant that was imported with its tag, if that is not its public name. */
+function importedName({ origin, model: { owner, name }, label, publicName }: StoredVariant): string | undefined {
+  if (origin.kind !== 'import' || origin.tag === undefined) return undefined
+  const known = nameText({ ...(owner.toLowerCase() !== NO_OWNER && { owner }), name, variant: label })
+  return known === publicName ? undefined : known
 }
 
 /** The models of a source as they were reported, by `owner/name` and by the name alone, in lower case. */
@@ -261,6 +269,7 @@ export function createCatalog(
         return isShown && variants(name).length === 0 ? [{ alias, model }] : []
       })
       const keys = new Set(listings.flatMap(listed => [...listed().keys()]))
+      for (const variant of storage.list()) if (importedName(variant)) keys.add(variant.key)
       const listed = [...keys].flatMap(key =>
         catalog
           .listedNames({ key }, allowed)
@@ -269,7 +278,10 @@ export function createCatalog(
       return [...configured, ...listed]
     },
     listedNames({ key }, allowed) {
-      const names = listings.flatMap(listed => listed().get(key) ?? [])
+      const name = parseModelName(key)
+      const stored = variantNamed(storage.variants(name), name)
+      const imported = (stored && importedName(stored)) ?? []
+      const names = [imported, ...listings.map(listed => listed().get(key) ?? [])].flat()
       // The name may have come to mean another model, or nothing.
       return names.filter(name => find(parseRequestedName(name), allowed)?.key === key)
     },

@@ -40,7 +40,13 @@ import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
 import { type StagedRevision, stageFiles } from './staging.ts'
 
 /** How files are taken into the store. */
-type Intake = Waiting & { origin: Origin; defaults?: ModelDefaults; allowHardLink: boolean; onCopied?: OnCopied }
+type Intake = Waiting & {
+  origin: Origin
+  defaults?: ModelDefaults
+  becomesDefault?: boolean
+  allowHardLink: boolean
+  onCopied?: OnCopied
+}
 
 /** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
 export class ModelStore implements Storage {
@@ -142,25 +148,25 @@ export class ModelStore implements Storage {
   }
 
   async adopt(request: AdoptRequest, waiting: Waiting & { onCopied?: OnCopied } = {}): Promise<StoredVariant> {
-    const { name, origin, defaults } = request
+    const { name, origin, defaults, becomesDefault } = request
     const label = request.label ?? name.variant
     // The name becomes a label, and so a part of paths.
     if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
     const source = await inspectFiles({ ...request, label }, accessOf(request.caller, this.importRoots))
-    return this.#take(name, source, { ...waiting, origin, defaults, allowHardLink: true })
+    return this.#take(name, source, { ...waiting, origin, defaults, becomesDefault, allowHardLink: true })
   }
 
   /** Stages what was inspected and makes it part of a model. */
   async #take(
     name: ModelName,
     { files, ...source }: ModelSource,
-    { origin, defaults, signal: caller, ...staging }: Intake
+    { origin, defaults, becomesDefault, signal: caller, ...staging }: Intake
   ): Promise<StoredVariant> {
     const signal = caller ? AbortSignal.any([caller, this.#closing.signal]) : this.#closing.signal
     const stageAndCommit = () =>
       this.#explained(async () => {
         const staged = await stageFiles(this.#models, files, { ...staging, signal })
-        return await this.commit(name, { ...staged, ...source, origin, defaults }, signal)
+        return await this.commit(name, { ...staged, ...source, origin, defaults, becomesDefault }, signal)
       })
     return this.#tracked(this.#imports.run(modelKey(name), stageAndCommit, signal))
   }
@@ -189,7 +195,9 @@ export class ModelStore implements Storage {
     const { folder, format, files } = staged
     const place = async () => {
       const { present, becomesDefault, ...placed } = placementOf(name, staged, this.variants(name))
-      if (present?.digest === placed.digest && (await isWhole(present))) return present
+      if (present?.digest === placed.digest && (await isWhole(present))) {
+        return becomesDefault ? await this.#makeDefault(present) : present
+      }
       const directory = await this.#folderFor(name)
       const wanted = `${placed.label.toLowerCase()}-${placed.digest.slice(0, 8)}`
       const revision = await placeRevision(folder, directory, wanted)
@@ -233,14 +241,15 @@ export class ModelStore implements Storage {
 
   async setDefault(requested: ModelName): Promise<StoredVariant> {
     const name = this.get(requested).model
-    const key = modelKey(name)
-    return this.#changes.run(key, async () => {
-      const { isDefault, label } = this.get(name)
-      if (isDefault) return this.get(name)
-      const manifest = { ...this.#index.manifest(key)!, default: label }
-      await this.#explained(() => this.#write(key, this.#index.directory(key)!, manifest))
-      return this.get(name)
-    })
+    return this.#changes.run(modelKey(name), () => this.#makeDefault(this.get(name)))
+  }
+
+  async #makeDefault(variant: StoredVariant): Promise<StoredVariant> {
+    if (variant.isDefault) return variant
+    const key = modelKey(variant.model)
+    const manifest = { ...this.#index.manifest(key)!, default: variant.label }
+    await this.#explained(() => this.#write(key, this.#index.directory(key)!, manifest))
+    return this.get(variant.model)
   }
 
   async #write(key: string, directory: string, manifest: Manifest): Promise<void> {

@@ -19,7 +19,8 @@ export interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'met
  * Decides under which label files are stored, and with which defaults.
  *
  * What is made replaces what was made under that name. The files of a model that came from elsewhere it replaces only
- * where they stay the same. What comes from elsewhere keeps the defaults of the variant that it replaces.
+ * where they stay the same. What comes from elsewhere keeps the defaults of the variant that it replaces, and a label
+ * that is somebody's tag is not taken for a model without a tag.
  *
  * @param name its variant, if given, is the label
  * @param variants those of the model, the default one first
@@ -27,15 +28,25 @@ export interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'met
  */
 export function placementOf(
   name: ModelName,
-  { files, label, origin, metadata, defaults }: StagedRevision,
+  { files, label, origin, metadata, defaults, becomesDefault = false }: StagedRevision,
   variants: StoredVariant[]
 ): Placement {
   if (origin.kind !== 'made') {
     const other = conflictingVariant(variants, origin, label)
     if (other) throw modelExists(other)
-    const present = findLabel(variants, label)
+    const named = findLabel(variants, label)
+    const isOthersTag = named?.origin.tag !== undefined && origin.tag === undefined && name.variant === undefined
+    const present = isOthersTag ? variants.find(({ origin: { from } }) => from === origin.from) : named
+    const hasOwnTag = origin.tag !== undefined && present?.origin.tag === undefined
+    if (present && hasOwnTag && !haveSameContent(present.files, files)) throw labelTaken(present)
     const placed = withDefaults(files, metadata, defaults ?? present?.defaults)
-    return { label, origin, ...placed, present, becomesDefault: false }
+    return {
+      label: present?.label ?? freeLabel(label, variants),
+      origin: present && hasOwnTag ? present.origin : origin,
+      ...placed,
+      present,
+      becomesDefault
+    }
   }
   const tag = name.variant
   const replaced = replacedByMade(tag, variants)

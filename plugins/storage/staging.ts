@@ -19,6 +19,8 @@ export interface StagedRevision extends Omit<ModelSource, 'files'> {
   files: StoredFile[]
   origin: Origin
   defaults?: ModelDefaults
+  /** As in an `AdoptRequest`. */
+  becomesDefault?: boolean
 }
 
 /** At most this many reports of progress a second. */

@@ -2,12 +2,14 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, st
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
+import { keylessCaller } from '../../core/contracts/callers.ts'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { createAdoption, type Tool } from '../../plugins/adoption/adoption.ts'
 import { findHuggingFace } from '../../plugins/adoption/huggingface-cache.ts'
 import { findOllama } from '../../plugins/adoption/ollama-cache.ts'
 import { findLmStudio } from '../../plugins/adoption/repository.ts'
+import { corral as runCommand } from '../command-line/command.ts'
 import { faultsOf, name, openStore, tree } from '../storage/support.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral } from '../support/corral.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
@@ -49,7 +51,7 @@ t.test('files are shared, named and described', async t => {
     models: [
       {
         found: 'see:4b',
-        name: 'library/see-4b',
+        name: 'library/see:4b',
         format: 'gguf',
         size: gguf(1).length + projector.length,
         path: manifest,
@@ -63,9 +65,11 @@ t.test('files are shared, named and described', async t => {
   })
   t.ok(linked)
   t.match(variant, {
-    publicName: 'library/see-4b',
+    publicName: 'library/see',
+    label: '4b',
     format: 'gguf',
-    origin: { kind: 'import', from: manifest },
+    origin: { kind: 'import', from: manifest, tag: '4b' },
+    defaults: { options: { temperature: 0 } },
     files: [
       { path: 'see-4b.gguf', role: 'model', sha256: sha256(gguf(1)) },
       { path: 'mmproj-see-4b.gguf', role: 'projector', sha256: sha256(projector) }
@@ -76,8 +80,8 @@ t.test('files are shared, named and described', async t => {
   t.match(progress.at(-1), { phase: 'copying', completed: variant.size, total: variant.size })
   const blob = join(dir, 'ollama', 'blobs', `sha256-${sha256(gguf(1))}`)
   t.equal(statSync(join(variant.directory, 'see-4b.gguf')).ino, statSync(blob).ino, 'one file with two names')
-  t.match(await adoption.find('ollama'), { models: [{ present: true, storedAs: 'library/see-4b' }] })
-  t.same(await adoption.adopt('ollama', 'see:4b', undefined, {}), { variant, linked: true }, 'once more')
+  t.match(await adoption.find('ollama'), { models: [{ present: true, storedAs: 'library/see' }] })
+  t.same(await adoption.adopt('ollama', 'see:4b', undefined, {}), { variant, linked: true, notes: [] }, 'once more')
 
   const renamed = await adoption.adopt('ollama', 'see:4b', name('me/eyes:Q9'), {})
   t.match(renamed.variant, { publicName: 'me/eyes', label: 'Q9' })
@@ -216,6 +220,150 @@ t.test('files without read permission are explained', { skip: process.platform =
     code: 'invalid_request',
     message: /may not read .*manifests\. .*adoption\.ollama_folder in config\.yaml/
   })
+})
+
+const GO_TEMPLATE = { kind: 'template', bytes: '{{ .System }}{{ .Prompt }}' }
+
+t.test("Ollama's models keep their names, files and settings through updates", async t => {
+  const dir = t.testdir()
+  const { store, adoption } = await openAdoption(dir)
+  const ollama = join(dir, 'ollama')
+  const lay = (name: string, tag: string, seed: number, ...more: { kind: string; bytes: string }[]) =>
+    layOutOllama(ollama, `${name}/${tag}`, [{ kind: 'model', bytes: gguf(seed) }, ...more])
+  const importAll = async () => {
+    const { models } = await adoption.find('ollama')
+    for (const { found, present } of models) if (!present) await adoption.adopt('ollama', found, undefined, {})
+    return models.flatMap(({ name, present }) => (present ? [] : name))
+  }
+  const stored = () =>
+    Object.fromEntries(store.list().map(({ publicName, label, files }) => [`${publicName} ${label}`, files[0]!.sha256]))
+  const library = 'registry.ollama.ai/library'
+  lay(`${library}/m`, '1b', 1)
+  lay(`${library}/m`, '2b', 2)
+  lay(`${library}/m`, 'GGUF', 3)
+  // Its label would be "GGUF" too, since its file names no quantization.
+  lay(`${library}/m`, 'latest', 2)
+  lay(`${library}/same`, '1b', 1)
+  t.same(await importAll(), ['library/m:1b', 'library/m:2b', 'library/m:GGUF', 'library/m', 'library/same:1b'])
+  const first = {
+    'library/m GGUF-2': sha256(gguf(2)),
+    'library/m:1b 1b': sha256(gguf(1)),
+    'library/m:2b 2b': sha256(gguf(2)),
+    'library/m:GGUF GGUF': sha256(gguf(3)),
+    'library/same 1b': sha256(gguf(1))
+  }
+  t.same(stored(), first)
+  t.same(await importAll(), [], 'everything is here')
+  t.same(stored(), first)
+
+  lay(`${library}/m`, 'latest', 4, { kind: 'system', bytes: 'You are m.' })
+  lay(`${library}/m`, '1b', 1, { kind: 'params', bytes: '{"top_k":1}' })
+  t.same(await importAll(), ['library/m:1b', 'library/m'], 'an update, and settings that came later')
+  t.same(stored(), { ...first, 'library/m GGUF-2': sha256(gguf(4)) })
+  t.match(store.get(name('library/m')).defaults, { system: 'You are m.' })
+  t.match(store.get(name('library/m:1b')).defaults, { options: { top_k: 1 } })
+  t.same(await importAll(), [])
+
+  lay('hf.co/o/x', 'Q8_0', 5)
+  lay('registry.ollama.ai/o/x', 'Q8_0', 6, GO_TEMPLATE)
+  const { models } = await adoption.find('ollama')
+  t.match(models.slice(-2), [
+    {
+      found: 'hf.co/o/x:Q8_0',
+      name: 'o/x-2:Q8_0',
+      notes: [/called o\/x-2:Q8_0 here: the name o\/x:Q8_0 is that of "o\/x:Q8_0"/]
+    },
+    { found: 'o/x:Q8_0', name: 'o/x:Q8_0', notes: undefined }
+  ])
+  const { notes } = await adoption.adopt('ollama', 'o/x:Q8_0', undefined, {})
+  t.match(notes, [/Go's template language.*base model/])
+})
+
+t.test('files that another model has are shared with it, unless the caller may not read them', async t => {
+  const dir = t.testdir()
+  const { store, adoption } = await openAdoption(dir)
+  layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/a/1', [{ kind: 'model', bytes: gguf(1) }])
+  layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/b/1', [{ kind: 'model', bytes: gguf(1) }])
+  const { variant: a } = await adoption.adopt('ollama', 'a:1', undefined, {})
+  // As on another disk: the original is another file of the same size, which must not be read.
+  const blob = join(dir, 'ollama', 'blobs', `sha256-${sha256(gguf(1))}`)
+  rmSync(blob)
+  layOutFiles(dir, { 'ollama/x': '', [`ollama/blobs/sha256-${sha256(gguf(1))}`]: gguf(2) })
+  store.importRoots = [join(dir, 'ollama')]
+  const caller = keylessCaller('127.0.0.1')
+  await t.rejects(adoption.adopt('ollama', 'b:1', undefined, {}, caller), { message: /is damaged/ })
+  const { variant: b, linked } = await adoption.adopt('ollama', 'b:1', undefined, {})
+  t.ok(linked)
+  t.equal(statSync(join(b.directory, 'b-1.gguf')).ino, statSync(join(a.directory, 'a-1.gguf')).ino)
+})
+
+t.test("Ollama's names work on every API after an import", async t => {
+  const dir = t.testdir()
+  const models = join(dir, 'ollama')
+  const blob = { kind: 'model', bytes: DEMO }
+  const made = [
+    { kind: 'system', bytes: 'You are Leo.' },
+    { kind: 'params', bytes: '{"stop":["###"],"num_ctx":2048,"temperature":0}' },
+    { kind: 'messages', bytes: '[{"role":"user","content":"hi"},{"role":"assistant","content":"yo"}]' }
+  ]
+  layOutOllama(models, 'registry.ollama.ai/library/qwen3/0.6b', [blob, GO_TEMPLATE])
+  layOutOllama(models, 'registry.ollama.ai/library/qwen3/8b', [blob])
+  layOutOllama(models, 'registry.ollama.ai/library/leo/latest', [blob, ...made])
+  layOutOllama(models, 'hf.co/o/m-GGUF/F16', [blob])
+  layOutOllama(models, 'registry.example.com/team/m/v1', [blob])
+  const config = 'storage:\n  demo_model: false'
+  const corral = await startCorral(t, { config, env: { OLLAMA_MODELS: models, HOME: dir } })
+  const command = (args: readonly string[]) => runCommand([...args], { home: corral.home })
+  t.match(await command(['import', '--from', 'ollama', '--all']), { code: 0, stderr: /Go's template language/ })
+  const again = await command(['import', '--from', 'ollama', '--all'])
+  t.match(again.stderr, /imported 0 of 5/)
+  t.notMatch(again.stderr, /Go's/)
+  const names = ['qwen3:0.6b', 'qwen3:8b', 'leo', 'leo:latest', 'hf.co/o/m-GGUF:F16', 'registry.example.com/team/m:v1']
+  const listed = (await corral.json('/ollama/api/tags')).body.models.map(({ name }: { name: string }) => name)
+  t.same(listed.sort(), ['leo:latest', 'o/m-GGUF:F16', 'qwen3:0.6b', 'qwen3:8b', 'team/m:v1'])
+  const { data } = (await corral.json('/v1/models')).body
+  t.ok(data.some(({ id }: { id: string }) => id === 'qwen3:0.6b'))
+  for (const model of names) {
+    const messages = [CAPITAL_QUESTION]
+    const options = { temperature: 0 }
+    for (const [path, field] of [
+      ['/api/chat', 'message'],
+      ['/ollama/api/chat', 'message'],
+      ['/v1/chat/completions', 'choices'],
+      ['/v1/messages', 'content']
+    ] as const) {
+      const { status, body } = await corral.json(path, { model, messages, options, stream: false, max_tokens: 40 })
+      t.match({ status, body }, { status: 200 }, `${model} ${path}`)
+      t.match(JSON.stringify(body[field]), model.startsWith('leo') ? /Leo|Paris/ : /Paris/, `${model} ${path}`)
+    }
+    t.match(await command(['run', model, CAPITAL_QUESTION.content, '--temperature', '0']), { code: 0 }, model)
+  }
+  t.match(await corral.json('/api/ps'), { body: { models: [{ name: String }] } })
+  t.match((await corral.json('/ollama/api/show', { model: 'leo' })).body, {
+    system: 'You are Leo.',
+    parameters: /stop +"###"\nnum_ctx +2048\ntemperature +0/,
+    messages: [{ content: 'hi' }, { content: 'yo' }]
+  })
+  for (const model of names.filter(name => name !== 'leo')) {
+    t.match(await command(['rm', model]), { code: 0 }, `rm ${model}`)
+  }
+  t.same((await corral.json('/api/tags')).body.models, [])
+})
+
+t.test('an import says that a tool has no models', async t => {
+  const dir = t.testdir()
+  const corral = await startCorral(t, { env: { OLLAMA_MODELS: join(dir, 'none'), HOME: dir } })
+  const command = (args: readonly string[]) => runCommand([...args], { home: corral.home })
+  const nothing = /^Ollama's models were not found in .*none.*; nothing was imported\.\n$/
+  for (const [more, code] of [
+    [[], 0],
+    [['--all'], 0],
+    [['qwen3'], 4]
+  ] as const) {
+    const ended = await command(['import', '--from', 'ollama', ...more])
+    t.match(ended, { code })
+    t.match(ended.stderr.replace('error: ', ''), nothing)
+  }
 })
 
 t.test('corral imports models from all three tools', async t => {

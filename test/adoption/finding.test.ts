@@ -1,7 +1,7 @@
 import { symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { bareName } from '../../core/models/model-name.ts'
+import { bareName, parseRequestedName } from '../../core/models/model-name.ts'
 import { CacheDisk } from '../../plugins/adoption/cache-disk.ts'
 import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from '../../plugins/adoption/cache-folders.ts'
 import { type CacheFile, type Candidate, validName } from '../../plugins/adoption/candidate.ts'
@@ -170,6 +170,7 @@ t.test('the models of Ollama', async t => {
     layers: { kind: string; bytes: Buffer | string }[] | string,
     blobs: [string, CacheFile][] = [blob(gguf), blob('GGUF eyes')]
   ) => {
+    const texts = Array.isArray(layers) ? layers.map(({ bytes }) => [sha256(bytes), String(bytes)] as const) : []
     const [host, namespace, model, tag] = reference.split('/')
     const list = Array.isArray(layers)
       ? layers.map(({ kind, bytes }) => {
@@ -180,22 +181,64 @@ t.test('the models of Ollama', async t => {
     const text = typeof layers === 'string' ? layers : JSON.stringify({ layers: list })
     return planOllama(
       { host: host!, namespace: namespace!, model: model!, tag: tag!, path: `/m/${reference}`, text },
-      new Map(blobs)
+      { weights: new Map(blobs), texts: new Map(texts) }
     )
   }
   const model = { kind: 'model', bytes: gguf }
   for (const [reference, found, name] of [
-    ['registry.ollama.ai/library/qwen3/8b', 'qwen3:8b', 'library/qwen3-8b'],
+    ['registry.ollama.ai/library/qwen3/8b', 'qwen3:8b', 'library/qwen3:8b'],
     ['registry.ollama.ai/library/qwen3/latest', 'qwen3:latest', 'library/qwen3'],
-    ['registry.ollama.ai/me/my-model/v1', 'me/my-model:v1', 'me/my-model-v1'],
+    ['registry.ollama.ai/me/my-model/v1', 'me/my-model:v1', 'me/my-model:v1'],
     ['hf.co/bartowski/L-GGUF/Q4_K_M', 'hf.co/bartowski/L-GGUF:Q4_K_M', 'bartowski/L-GGUF:Q4_K_M'],
     ['hf.co/bartowski/L-GGUF/latest', 'hf.co/bartowski/L-GGUF:latest', 'bartowski/L-GGUF'],
-    ['hf.co/a/b/model-UD-Q4_K_XL.gguf', 'hf.co/a/b:model-UD-Q4_K_XL.gguf', 'a/b:UD-Q4_K_XL'],
-    ['registry.example.com/team/m/1', 'registry.example.com/team/m:1', 'team/m-1']
+    ['hf.co/a/b/model-UD-Q4_K_XL.gguf', 'hf.co/a/b:model-UD-Q4_K_XL.gguf', 'a/b:model-UD-Q4_K_XL.gguf'],
+    ['registry.example.com/team/m/1', 'registry.example.com/team/m:1', 'team/m:1'],
+    ['localhost:5000/team/m/1', 'localhost:5000/team/m:1', 'team/m:1']
   ] as const) {
     const candidate = plan(reference, [model, { kind: 'template', bytes: '{{ .Prompt }}' }])
     t.match({ ...candidate, name: nameOf(candidate) }, { found, name, format: 'gguf', problem: undefined }, found)
+    const requested = parseRequestedName(found)
+    const stored = { owner: requested.owner ?? 'library', ...requested }
+    t.strictSame(stored, candidate.name, `${found} is the name of what is stored`)
   }
+  const settings = (...layers: [kind: string, bytes: string][]) => {
+    const { defaults, notes, hasGoTemplate } = plan('registry.ollama.ai/library/x/latest', [
+      model,
+      ...layers.map(([kind, bytes]) => ({ kind, bytes }))
+    ])
+    return { defaults, notes, hasGoTemplate }
+  }
+  t.strictSame(
+    settings(
+      ['system', 'You are Leo.'],
+      ['params', '{"stop":["a","b"],"num_ctx":2048,"temperature":0.1,"num_predict":5,"num_gpu":-1,"mirostat":1}'],
+      ['messages', '[{"role":"user","content":"hi"},{"role":"assistant","content":"yo"}]'],
+      ['template', '{% for message in messages %}{{ message.content }}{% endfor %}'],
+      ['license', 'MIT'],
+      ['license', 'and more']
+    ),
+    {
+      defaults: {
+        system: 'You are Leo.',
+        options: { stop: ['a', 'b'], num_ctx: 2048, temperature: 0.1, num_predict: 5, num_gpu: -1, mirostat: 1 },
+        messages: [
+          { role: 'user', content: 'hi' },
+          { role: 'assistant', content: 'yo' }
+        ],
+        template: '{% for message in messages %}{{ message.content }}{% endfor %}',
+        license: 'MIT\nand more'
+      },
+      notes: undefined,
+      hasGoTemplate: undefined
+    }
+  )
+  const go = '{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}'
+  t.match(settings(['template', go]), { defaults: undefined, hasGoTemplate: true })
+  t.match(settings(['template', ' {{ .Prompt }}\n']), { hasGoTemplate: undefined }, 'it only repeats the prompt')
+  t.match(settings(['params', '{"num_ctx":0,"top_k":7}'], ['messages', 'x'], ['template', 'hello']), {
+    defaults: { options: { top_k: 7 } },
+    notes: [/parameter num_ctx .* must be/, /messages .* not JSON/, /template .* not a chat template/]
+  })
   t.same(plan('hf.co/a/b/Q8_0', [model, { kind: 'projector', bytes: 'GGUF eyes' }]).files, [
     {
       source: `/blobs/${sha256(gguf)}`,
@@ -214,7 +257,11 @@ t.test('the models of Ollama', async t => {
   ])
   const reference = 'registry.ollama.ai/library/x/latest'
   for (const [layers, blobs, problem] of [
-    [[model, { kind: 'adapter', bytes: 'a' }], undefined, /LoRA adapter/],
+    [
+      [model, { kind: 'adapter', bytes: 'a' }],
+      undefined,
+      /LoRA adapter \(blobs\/sha256-[0-9a-f]{64}\).*models\.<name>\.lora/
+    ],
     [
       [
         { kind: 'tensor', bytes: 'a' },
@@ -314,8 +361,8 @@ t.test('folders of Ollama and LM Studio', async t => {
     'manifests/registry.ollama.ai/library/whole/.DS_Store': 'x'
   })
   t.match(summary(await findOllama(join(dir, 'ollama'), new CacheDisk())), [
-    ['library/partial-1b', String, /is missing: its download was not finished/],
-    ['library/whole-1b', 'whole-1b.gguf']
+    ['library/partial:1b', String, /is missing: its download was not finished/],
+    ['library/whole:1b', 'whole-1b.gguf']
   ])
   layOutFiles(join(dir, 'studio'), {
     'lmstudio-community/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf': gguf,

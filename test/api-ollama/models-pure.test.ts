@@ -1,14 +1,14 @@
 import t from 'tap'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
+import { requireJinja } from '../../core/models/new-defaults.ts'
 import { parametersText } from '../../plugins/api-native/records.ts'
 import { parseDigest } from '../../plugins/api-ollama/models/blobs.ts'
 import {
   mergedDefaults,
   modelfileText,
   parseModelfile,
-  readCreateRequest,
-  requireJinja
+  readCreateRequest
 } from '../../plugins/api-ollama/models/create-request.ts'
 
 const DIGEST = `sha256:${'a'.repeat(64)}`

@@ -14,7 +14,7 @@ function catalogOf(texts: readonly string[], aliases: Record<string, string[]> =
   for (const text of texts) {
     const { variant = 'Q4_K_M', ...model } = parseModelName(text)
     const variants = models.get(modelKey(model)) ?? []
-    variants.push(namesOf(model, variant, variants.length === 0) as Model)
+    variants.push({ ...namesOf(model, variant, variants.length === 0), origin: { kind: 'hub', from: 'x' } } as Model)
     models.set(modelKey(model), variants)
   }
   const sections = Object.fromEntries(Object.entries(aliases).map(([name, list]) => [name, { aliases: list }]))

@@ -2,7 +2,8 @@ import { type Static, Type } from 'typebox'
 import type { Model, ModelDefaults } from '../../../core/contracts/models.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
-import { optionName, parseOptions } from '../../../core/models/options.ts'
+import { MAX_DEFAULT_CHARACTERS, readDefaults, requireLength, withoutEmpty } from '../../../core/models/new-defaults.ts'
+import { optionName } from '../../../core/models/options.ts'
 import { parseDigest } from './blobs.ts'
 
 const Digests = (description: string) => Given(Type.Record(Type.String(), Type.String(), { description }))
@@ -29,11 +30,10 @@ export const CreateRequestSchema = Titled('CreateRequest', {
   stream: Given(Type.Boolean({ default: true }))
 })
 type CreateRequest = Static<typeof CreateRequestSchema>
+type Message = NonNullable<CreateRequest['messages']>[number]
 
-/** Characters of each of a new model's defaults: all of them are kept in memory, and read at each start. */
-const MOST_TEXT = 1_000_000
-/** Characters of a Modelfile, which has all of them. */
-const MOST_MODELFILE = 5 * MOST_TEXT
+/** Characters of a Modelfile, which has all of a model's defaults. */
+const MAX_MODELFILE_CHARACTERS = 5 * MAX_DEFAULT_CHARACTERS
 /** Files of one model; large ones have some hundreds. */
 const MOST_FILES = 2000
 
@@ -55,7 +55,7 @@ const refusal = (param: string, message: string, code: ErrorCode = 'invalid_requ
  */
 export function readCreateRequest(request: CreateRequest): Making {
   const { modelfile } = request
-  if (modelfile) requireLength('modelfile', modelfile.length, MOST_MODELFILE)
+  if (modelfile) requireLength('modelfile', modelfile.length, MAX_MODELFILE_CHARACTERS)
   const text = modelfile ? parseModelfile(modelfile) : {}
   const body = withoutEmpty({ ...text, ...withoutEmpty(request) })
   if (body.adapters) {
@@ -67,7 +67,7 @@ export function readCreateRequest(request: CreateRequest): Making {
     )
   }
   const quantize = body.quantize ?? body.quantization ?? undefined
-  return { source: sourceOf(body), defaults: defaultsOf(body), quantize }
+  return { source: sourceOf(body), defaults: readDefaults(body), quantize }
 }
 
 function sourceOf({ from, files }: CreateRequest): Making['source'] {
@@ -86,59 +86,6 @@ function sourceOf({ from, files }: CreateRequest): Making['source'] {
   )
 }
 
-function defaultsOf({ parameters, template, system, messages, license }: CreateRequest): ModelDefaults {
-  if (template) {
-    requireLength('template', template.length, MOST_TEXT)
-    requireJinja(template)
-  }
-  const fields = {
-    ...(parameters && { parameters: optionsOf(parameters) }),
-    ...(template && { template }),
-    ...(system && { system }),
-    ...(messages && { messages: messages.map(plainMessage) }),
-    ...(license && { license: typeof license === 'string' ? license : license.join('\n') })
-  }
-  for (const [field, value] of Object.entries(fields)) {
-    requireLength(field, JSON.stringify(value).length, MOST_TEXT)
-  }
-  const { parameters: options, ...defaults } = fields
-  return { ...(options && { options }), ...defaults }
-}
-
-function requireLength(field: string, length: number, most: number): void {
-  if (length <= most) return
-  throw refusal(field, `"${field}" is too long for a model: it has ${length} characters, ${most} are the most.`)
-}
-
-function optionsOf(parameters: object): Record<string, unknown> {
-  const options: Record<string, unknown> = {}
-  for (const [name, value] of Object.entries(parameters)) {
-    // Where it fills text in, llama-server takes lists of stop sequences only.
-    if (value !== null) options[name] = name === 'stop' && typeof value === 'string' ? [value] : value
-  }
-  parseOptions(options)
-  return options
-}
-
-type Message = NonNullable<CreateRequest['messages']>[number]
-
-function plainMessage({ role, content, ...more }: Message, index: number): { role: string; content: string } {
-  // Ollama's command line saves a conversation with the model's thinking, which templates leave out of earlier turns.
-  const [extra] = Object.keys(withoutEmpty(more as CreateRequest)).filter(field => field !== 'thinking')
-  if (extra === undefined) return { role, content: content ?? '' }
-  throw refusal(
-    `messages.${index}.${extra}`,
-    `Messages of a model have a role and a content; "${extra}" cannot be kept with it. Send it with each request.`
-  )
-}
-
-/** The fields that are not empty: Ollama's clients send empty ones too. */
-function withoutEmpty(request: CreateRequest): CreateRequest {
-  const isEmpty = (value: unknown) =>
-    value === null || value === '' || (typeof value === 'object' && Object.keys(value as object).length === 0)
-  return Object.fromEntries(Object.entries(request).filter(([, value]) => !isEmpty(value)))
-}
-
 /** The defaults of a model that is made of another one; undefined where neither has any. */
 export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefaults): ModelDefaults | undefined {
   const named = new Set(Object.keys(own.options ?? {}).map(optionName))
@@ -146,34 +93,6 @@ export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefa
   const options = { ...Object.fromEntries(kept), ...own.options }
   const merged = { ...source, ...own, ...(Object.keys(options).length > 0 && { options }) }
   return Object.keys(merged).length > 0 ? merged : undefined
-}
-
-/** An action of Go's templates that cannot be an expression in Jinja: a field, a variable, or a statement. */
-const GO_ACTION =
-  /\{\{-?\s*(?:\.[A-Za-z\s}-]|\$|(?:if|range|with|else if)\s|(?:end|else)\s*-?\}\}|(?:block|define|template)\s+")/
-
-/**
- * Checks that a chat template is one that llama.cpp understands.
- * @throws CorralError `unsupported_capability` for one in Go's language, which Ollama uses; `invalid_request` for what is
- * no chat template
- */
-export function requireJinja(template: string): void {
-  if (GO_ACTION.test(template)) {
-    throw refusal(
-      'template',
-      'The template is written for Go, which llama.cpp does not understand. Leave it out, and the chat template ' +
-        "in the model's own file is used, or send one in Jinja.",
-      'unsupported_capability'
-    )
-  }
-  // Looked for between the first brace and the last, not from each brace on: that takes hours for a hostile text.
-  const end = Math.max(template.lastIndexOf('%}'), template.lastIndexOf('}}'))
-  if (/\bmessages\b/.test(template.slice(template.search(/\{[{%]/), end))) return
-  throw refusal(
-    'template',
-    'The template is not a chat template in Jinja: it does not use "messages". Leave it out, and the one in the ' +
-      "model's own file is used."
-  )
 }
 
 const KEYWORDS = new Set([
