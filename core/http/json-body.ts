@@ -1,6 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
 import { CorralError } from '../errors.ts'
+import { type JsonExcess, JsonScan, MAX_JSON_MEMBERS, MAX_JSON_VALUES } from '../system/json-scan.ts'
 
 /**
  * Parses every body as JSON whatever its content type says, so that `curl -d '{…}'` works. Keys such as `__proto__` are
@@ -40,14 +41,6 @@ async function inSlices(scan: JsonScan, length: number): Promise<JsonExcess | un
   }
 }
 
-/** More would hold up all other clients for many seconds, and take gigabytes, while they are read. */
-const MOST_VALUES = 2_000_000
-/** Lists, objects and their keys cost ten times what other values do. */
-const MOST_MEMBERS = 150_000
-
-/** What a JSON text has too much of. */
-export type JsonExcess = 'depth' | 'values' | 'members'
-
 function refusal(excess: JsonExcess, depth: number): CorralError {
   if (excess === 'depth') {
     return new CorralError(
@@ -56,74 +49,8 @@ function refusal(excess: JsonExcess, depth: number): CorralError {
       { details: { limit: 'limits.body_depth', value: depth } }
     )
   }
-  const what = excess === 'values' ? `${MOST_VALUES} values` : `${MOST_MEMBERS} lists, objects and keys`
+  const what = excess === 'values' ? `${MAX_JSON_VALUES} values` : `${MAX_JSON_MEMBERS} lists, objects and keys`
   return new CorralError('body_too_large', `The request body holds more than ${what}.`)
-}
-
-const QUOTE = 34
-const COMMA = 44
-const COLON = 58
-const BACKSLASH = 92
-const OPENS = [91, 123] as const
-const CLOSES = [93, 125] as const
-
-/**
- * Counts what a JSON text would make work, without parsing it: values by their commas, keys by their colons, lists and
- * objects by their brackets. Strings are leapt over. What is no JSON may be counted anyhow; parsing refuses it.
- */
-export class JsonScan {
-  readonly #text: string
-  readonly #most: { depth: number; values: number; members: number }
-  #at = 0
-  #depth = 0
-  #values = 0
-  #members = 0
-  #inString = false
-
-  constructor(text: string, depth: number, values = MOST_VALUES, members = MOST_MEMBERS) {
-    this.#text = text
-    this.#most = { depth, values, members }
-  }
-
-  /** Goes on to this index or, within a string, to the quotation mark behind it. @returns what there is too much of */
-  next(end: number): JsonExcess | undefined {
-    const text = this.#text
-    const most = this.#most
-    let at = this.#at
-    let depth = this.#depth
-    let values = this.#values
-    let members = this.#members
-    for (; at < end; at++) {
-      const code = text.charCodeAt(at)
-      if (this.#inString || code === QUOTE) at = this.#leap(this.#inString ? at : at + 1, end)
-      else if (code === COMMA) {
-        if (++values > most.values) return 'values'
-      } else if (code === COLON) {
-        if (++members > most.members) return 'members'
-      } else if (code === OPENS[0] || code === OPENS[1]) {
-        if (++depth > most.depth) return 'depth'
-        if (++members > most.members) return 'members'
-      } else if (code === CLOSES[0] || code === CLOSES[1]) depth--
-    }
-    this.#at = at
-    this.#depth = depth
-    this.#values = values
-    this.#members = members
-    return undefined
-  }
-
-  /** The index of the quotation mark that ends a string, or that of one within it that is beyond `end`. */
-  #leap(from: number, end: number): number {
-    const text = this.#text
-    for (let at = text.indexOf('"', from); at !== -1; at = text.indexOf('"', at + 1)) {
-      let before = at - 1
-      while (text.charCodeAt(before) === BACKSLASH) before--
-      this.#inString = (at - before) % 2 === 0
-      if (!this.#inString || at >= end) return at
-    }
-    this.#inString = false
-    return text.length
-  }
 }
 
 /** In longer bodies the place of a mistake is not looked for: they would be parsed and cut to pieces once more. */

@@ -1,5 +1,5 @@
 import { createReadStream } from 'node:fs'
-import { JsonScan } from '../../core/http/json-body.ts'
+import { JsonScan } from '../../core/system/json-scan.ts'
 import { isObject } from '../../core/system/json-object.ts'
 
 /*

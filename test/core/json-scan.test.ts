@@ -1,5 +1,5 @@
 import t from 'tap'
-import { type JsonExcess, JsonScan } from '../../core/http/json-body.ts'
+import { type JsonExcess, JsonScan } from '../../core/system/json-scan.ts'
 import { trialCount } from '../support/trial-count.ts'
 
 /** In slices of some characters, as long texts are. */

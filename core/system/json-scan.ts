@@ -1,0 +1,100 @@
+/** Values of a request body: more would block all other clients for seconds, and take gigabytes, while they are parsed. */
+export const MAX_JSON_VALUES = 2_000_000
+/** Lists, objects and keys of a request body, which cost ten times what other values do. */
+export const MAX_JSON_MEMBERS = 150_000
+
+/** What a JSON text has too much of. */
+export type JsonExcess = 'depth' | 'values' | 'members'
+
+const QUOTE = 34
+const COMMA = 44
+const COLON = 58
+const CAPITAL_I = 73
+const CAPITAL_N = 78
+const BACKSLASH = 92
+const OPENS = [91, 123] as const
+const CLOSES = [93, 125] as const
+
+/**
+ * Counts the values, keys, lists and objects of a JSON text without parsing it: values by their commas, keys by their
+ * colons, lists and objects by their brackets. It skips strings. Text that is not JSON may get any counts; the parser
+ * refuses it.
+ */
+export class JsonScan {
+  readonly #text: string
+  readonly #most: { depth: number; values: number; members: number }
+  #at = 0
+  #values = 0
+  #members = 0
+  #inString = false
+  /** Lists and objects that are open. Negative after a bracket that closes nothing. */
+  depth = 0
+  /** `next` stops behind a bracket that closes a list or object of this many levels or fewer. */
+  stopLevel = Number.NEGATIVE_INFINITY
+  /** The index at which each open list or object begins, by its level. */
+  readonly opens: number[] = []
+  /** The index of the last comma directly in each of them. Valid if it is larger than the one in `opens`. */
+  readonly commas: number[] = []
+  /** Indexes of the letters with which `NaN` and `Infinity` begin, outside of strings. */
+  readonly constants: number[] = []
+
+  constructor(text: string, depth: number, values = MAX_JSON_VALUES, members = MAX_JSON_MEMBERS) {
+    this.#text = text
+    this.#most = { depth, values, members }
+  }
+
+  /** The index that is scanned next. */
+  get at(): number {
+    return this.#at
+  }
+
+  /**
+   * Continues to this index or, within a string, to the quotation mark behind it.
+   * @returns what there is too much of
+   */
+  next(end: number): JsonExcess | undefined {
+    const text = this.#text
+    const most = this.#most
+    let at = this.#at
+    let depth = this.depth
+    let values = this.#values
+    let members = this.#members
+    let stopped = false
+    for (; at < end && !stopped; at++) {
+      const code = text.charCodeAt(at)
+      if (this.#inString || code === QUOTE) at = this.#leap(this.#inString ? at : at + 1, end)
+      else if (code === COMMA) {
+        if (++values > most.values) return 'values'
+        if (depth > 0) this.commas[depth - 1] = at
+      } else if (code === COLON) {
+        if (++members > most.members) return 'members'
+      } else if (code === OPENS[0] || code === OPENS[1]) {
+        if (depth >= 0) this.opens[depth] = at
+        if (++depth > most.depth) return 'depth'
+        if (++members > most.members) return 'members'
+      } else if (code === CLOSES[0] || code === CLOSES[1]) stopped = depth-- <= this.stopLevel
+      else if (code === CAPITAL_I || code === CAPITAL_N) {
+        if (++values > most.values) return 'values'
+        this.constants.push(at)
+      }
+    }
+    this.#at = at
+    this.depth = depth
+    this.#values = values
+    this.#members = members
+    return undefined
+  }
+
+  /** The index of the quotation mark that ends a string, or of a quotation mark within it that is beyond `end`. */
+  #leap(from: number, end: number): number {
+    const text = this.#text
+    for (let at = text.indexOf('"', from); at !== -1; at = text.indexOf('"', at + 1)) {
+      let before = at - 1
+      while (text.charCodeAt(before) === BACKSLASH) before--
+      this.#inString = (at - before) % 2 === 0
+      if (!this.#inString || at >= end) return at
+    }
+    this.#inString = false
+    return text.length
+  }
+}

@@ -1,0 +1,92 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import t from 'tap'
+import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
+import { randomNumbers } from '../support/random.ts'
+import { trialCount } from '../support/trial-count.ts'
+
+/** Blanks that are longer than a slice, so that the lists and objects around them are parsed in groups. */
+const GAP = ' '.repeat(150_000)
+/** The text as it is, and with a long gap at one or all of its blanks. */
+const spread = (text: string) => [
+  text,
+  text.replaceAll(' ', GAP),
+  ...[...text.matchAll(/ /g)].map(({ index }) => text.slice(0, index) + GAP + text.slice(index + 1))
+]
+
+t.test('JSON is parsed in slices as JSON.parse does', async t => {
+  const texts = [
+    ' [ ] ',
+    ' { } ',
+    ' "a" ',
+    '[ 1 , 2 , [ 3 , { "a" : [ ] , "b,]" : null } ] , 4 ]',
+    '{ "a" : { "b" : { "c" : [ 1 ] } , "d" : 2 } , "a" : { } , "e\\"" : "}" }',
+    '[ [ ] , [ ] , { } , [ [ ] ] ]',
+    '{ "a" : 1 , "a" : 2 }'
+  ]
+  for (const text of texts.flatMap(spread)) t.same(await parseUntrustedJson(text), JSON.parse(text), text.slice(0, 60))
+  const next = randomNumbers(7)
+  const value = (depth: number): unknown => {
+    const items = Array.from({ length: depth > 4 ? 0 : Math.floor(next() * 12) }, () => value(depth + 1))
+    const kind = Math.floor(next() * 4)
+    if (kind === 0) return 'x"\\,[{'.repeat(Math.floor(next() * 2000))
+    if (kind === 1) return next()
+    return kind === 2 ? items : Object.fromEntries(items.map((item, index) => [`k"${index}`, item]))
+  }
+  for (let round = 0; round < trialCount(20); round++) {
+    const whole = Array.from({ length: 30 }, () => value(0))
+    t.same(await parseUntrustedJson(JSON.stringify(whole, undefined, round % 3)), whole)
+  }
+})
+
+t.test('JSON with a mistake is refused in slices too', async t => {
+  const texts =
+    '[ 1 , ]|[ , 1 ]|[ 1 , , 2 ]|[ 1 2 ]|[ [ ] [ ] ]|[ [ ] 1 ]|{ "a" 1 }|{ "a" : 1 , }|{ "a" : 1 { } }|{ [ ] }|{ 1 : 2 }|' +
+    '[ 1 }|{ "a" : 1 ]|[ 1|] |[ ] ]|[ ] 1|[ ] [ ]|{ "a" : [ }|{ "a" , "b" : [ 1 ] }|[ "a" : 1 ]|[ NaN ]|"a| '
+  for (const text of texts.split('|').flatMap(spread)) {
+    await t.rejects(parseUntrustedJson(text), /^it is not JSON/, text.replaceAll(GAP, '…'))
+  }
+})
+
+t.test('JSON of Python may have NaN and Infinity, outside of strings', async t => {
+  const text = '{ "NaN" : NaN , "a" : [ Infinity , -Infinity , "Infinity" , [ NaN ] ] , "b" : "-Infinity,NaN" }'
+  const expected = {
+    NaN: null,
+    a: [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 'Infinity', [null]],
+    b: '-Infinity,NaN'
+  }
+  for (const spreadText of spread(text)) t.same(await parseUntrustedJson(spreadText, { python: true }), expected)
+  const mistakes = '-NaN|+Infinity|1Infinity|Infinity1|1NaN|NaNNaN|Infinit|Nan|--Infinity|- Infinity|{NaN:1}|N'
+  for (const wrong of mistakes.split('|')) {
+    await t.rejects(parseUntrustedJson(`[${wrong}]`, { python: true }), /^it is not JSON/, wrong)
+  }
+})
+
+t.test('JSON beyond a limit is refused before it is parsed', async t => {
+  const cases: [string, RegExp][] = [
+    [`${'['.repeat(100)}${']'.repeat(100)}`, /more than 64 levels/],
+    ['{"a":'.repeat(200_000), /more than 64 levels/],
+    [`[${'[],'.repeat(1_100_000)}0]`, /more than 1,000,000 lists, objects and keys/],
+    [`{${Array.from({ length: 1_100_000 }, (_, index) => `"${index}":1`)}}`, /more than 1,000,000 lists/],
+    [`[${'1,'.repeat(4_100_000)}1]`, /more than 4,000,000 values/],
+    [`["${'x'.repeat(5e6)}"]`, /a string of more than 4 MiB/],
+    [`["${'\\"'.repeat(3e6)}"]`, /a string of more than 4 MiB/]
+  ]
+  for (const [text, expected] of cases) await t.rejects(parseUntrustedJson(text), expected, text.slice(0, 20))
+})
+
+t.test('other work has its turn while JSON is parsed', async t => {
+  const text = `{"a":[${'[1],'.repeat(300_000)}0],"b":{${Array.from({ length: 300_000 }, (_, index) => `"${index}":1`)}}}`
+  let turns = 0
+  let isDone = false
+  const parsing = parseUntrustedJson(text).finally(() => {
+    isDone = true
+  })
+  while (!isDone) {
+    await nextTurn()
+    turns++
+  }
+  const { a, b } = (await parsing) as { a: unknown[]; b: object }
+  t.equal(a.length, 300_001)
+  t.equal(Object.keys(b).length, 300_000)
+  t.ok(turns >= text.length / 2 ** 20, `${turns} turns for ${text.length} characters`)
+})
