@@ -1,22 +1,33 @@
 import { type FileHandle, open } from 'node:fs/promises'
 import { CorralError } from '../errors.ts'
+import { printable } from '../system/printable.ts'
+import { foreignStart, START_SIZE } from './foreign-start.ts'
 
-/** What stands at the beginning of a GGUF file. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
+/** The header of a GGUF file. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
 export interface GgufHeader {
   /**
-   * Metadata: texts, numbers, booleans and lists. Unless the header was read `whole`, long texts are cut off, and a list
-   * of texts or a very long list is given as its length.
+   * Metadata: texts, numbers, booleans and lists. A long list, such as the vocabulary, is `{ length }` without its items.
+   * A very long text is left out.
    */
   keys: Record<string, unknown>
+  /** The vocabulary has one of the tokens that were asked for. */
+  hasToken: boolean
   /** `bytes` is 0 for a type that is newer than corral. */
   tensors: { name: string; shape: number[]; bytes: number }[]
   /** Bytes that the file must have to hold all of its tensors. */
   fileSize: number
 }
 
-/** What an import keeps of a GGUF file's header. */
+/** The number of items of a list in `GgufHeader.keys`; undefined for anything else. */
+export function listLength(value: unknown): number | undefined {
+  return typeof value === 'object' && value !== null && 'length' in value ? Number(value.length) : undefined
+}
+
+/** Facts about a GGUF file that an import uses. */
 export interface GgufFile {
   metadata: Record<string, unknown>
+  /** The vocabulary has one of the tokens that were asked for. */
+  hasToken: boolean
   tensorCount: number
   /** Weights in this file. */
   parameters: number
@@ -24,16 +35,27 @@ export interface GgufFile {
   classifies: boolean
 }
 
-/** How much is read at first; a vocabulary makes most headers longer. */
-const FIRST_READ = 1 << 20
+/** Bytes that are read, and parsed, before other requests have their turn. */
+const READ_SIZE = 1 << 20
+/** Bytes; the vocabularies of large models take some 20 MB. */
 const MAX_HEADER = 1 << 28
-/** No model has more layers, which such lists describe one by one. */
+const MAX_KEYS = 10_000
+/** Models with hundreds of experts whose weights are separate have some 50,000. */
+const MAX_TENSORS = 200_000
+/** Items of a list that is read. No model has more layers, which such lists describe one by one. */
 const MAX_LIST = 4096
-const MAX_TEXT = 1024
+/** Bytes of the name of a key or tensor, and of a text in a list. */
+const MAX_NAME = 1024
+/** Bytes of a text: chat templates have at most some 100 kB. */
+const MAX_TEXT = 1 << 20
+/** Bytes of all texts together. */
+const MAX_TEXTS = 1 << 24
 const MAX_DIMENSIONS = 4
 const MAX_DIMENSION = 2 ** 36
 const DEFAULT_ALIGNMENT = 32
+const VOCABULARY = 'tokenizer.ggml.tokens'
 
+const UINT32 = 4
 const STRING = 8
 const ARRAY = 9
 /** Bytes of a value and how it is read, by GGUF's number of its type. */
@@ -42,7 +64,7 @@ const SCALARS: Record<number, [width: number, read: (bytes: Buffer, at: number) 
   1: [1, (bytes, at) => bytes.readInt8(at)],
   2: [2, (bytes, at) => bytes.readUInt16LE(at)],
   3: [2, (bytes, at) => bytes.readInt16LE(at)],
-  4: [4, (bytes, at) => bytes.readUInt32LE(at)],
+  [UINT32]: [4, (bytes, at) => bytes.readUInt32LE(at)],
   5: [4, (bytes, at) => bytes.readInt32LE(at)],
   6: [4, (bytes, at) => bytes.readFloatLE(at)],
   7: [1, (bytes, at) => bytes.readUInt8(at) !== 0],
@@ -54,110 +76,227 @@ const SCALARS: Record<number, [width: number, read: (bytes: Buffer, at: number) 
 /** llama.cpp's names of a classification head's layers; the second may be absent. */
 const CLASSIFIER = /^cls(\.output)?\.weight$/
 
-/** The header goes on behind the bytes that were read. */
-class CutOff extends Error {}
-/** The header cannot be what it says. */
+/** The header cannot be used. The message is a clause that says why. */
 class Unreadable extends Error {}
 
 function scalarOf(type: number) {
   const scalar = SCALARS[type]
-  if (scalar === undefined) throw new Unreadable(`values of type ${type} do not exist`)
+  if (scalar === undefined) throw new Unreadable(`its header has a value of the unknown type ${type}`)
   return scalar
 }
 
-function createReader(bytes: Buffer, whole: boolean) {
-  let at = 0
-  const take = (length: number) => {
-    const start = at
-    if (!(length >= 0) || start + length > bytes.length) throw new CutOff()
-    at += length
-    return start
+/** Reads a header from a file, some of it at a time. What is skipped is not read. */
+class HeaderReader {
+  readonly #file: FileHandle
+  readonly #size: number
+  /** A part of the file, where it begins, and the position in it. */
+  #bytes: Buffer = Buffer.alloc(0)
+  #start = 0
+  #at = 0
+  #textBytes = 0
+
+  constructor(file: FileHandle, size: number) {
+    this.#file = file
+    this.#size = size
   }
-  const long = () => {
-    const start = take(8)
-    // Much faster than a BigInt, which matters for a vocabulary.
-    return bytes.readUInt32LE(start) + bytes.readUInt32LE(start + 4) * 2 ** 32
+
+  get position(): number {
+    return this.#start + this.#at
   }
-  const reader = {
-    position: () => at,
-    int: () => bytes.readUInt32LE(take(4)),
-    long,
-    text(): string {
-      const length = long()
-      const start = take(length)
-      return bytes.toString('utf8', start, start + (whole ? length : Math.min(length, MAX_TEXT)))
-    },
-    scalar(type: number): number | boolean {
-      const [width, read] = scalarOf(type)
-      return read(bytes, take(width))
-    },
-    value(type: number): unknown {
-      if (type === STRING) return reader.text()
-      if (type !== ARRAY) return reader.scalar(type)
-      const itemType = reader.int()
-      const length = long()
-      if (itemType === STRING) {
-        const texts: string[] = []
-        // Lists of texts are vocabularies: hundreds of thousands of texts, which are skipped where nobody needs them.
-        for (let left = length; left > 0; left--) {
-          if (whole) texts.push(reader.text())
-          else take(long())
-        }
-        return whole ? texts : length
-      }
-      if (length > MAX_LIST && !whole) {
-        take(length * scalarOf(itemType)[0])
-        return length
-      }
-      return Array.from({ length }, () => reader.scalar(itemType))
+
+  /** Makes this many bytes available. @returns undefined if they are: most are, and awaiting that takes longest */
+  #need(length: number): Promise<void> | undefined {
+    return this.#at + length <= this.#bytes.length ? undefined : this.#load(length)
+  }
+
+  async #load(length: number): Promise<void> {
+    const { position } = this
+    this.#check(length)
+    const wanted = Math.min(Math.max(READ_SIZE, length), this.#size - position)
+    const { buffer, bytesRead } = await this.#file.read(Buffer.allocUnsafe(wanted), 0, wanted, position)
+    if (bytesRead < length) throw new Unreadable(`its header ends behind its ${this.#size} bytes`)
+    this.#bytes = buffer.subarray(0, bytesRead)
+    this.#start = position
+    this.#at = 0
+  }
+
+  #check(length: number): void {
+    const end = this.position + length
+    if (end > this.#size) throw new Unreadable(`its header ends behind its ${this.#size} bytes`)
+    if (end > MAX_HEADER) throw new Unreadable(`its header has more than ${MAX_HEADER} bytes`)
+  }
+
+  skip(length: number): void {
+    this.#check(length)
+    this.#at += length
+    if (this.#at <= this.#bytes.length) return
+    this.#start += this.#at
+    this.#at = 0
+    this.#bytes = Buffer.alloc(0)
+  }
+
+  /** Passes bytes that are available. @returns where they begin */
+  #take(length: number): number {
+    this.#at += length
+    return this.#at - length
+  }
+
+  async int(): Promise<number> {
+    await this.#need(4)
+    return this.#bytes.readUInt32LE(this.#take(4))
+  }
+
+  async long(): Promise<number> {
+    await this.#need(8)
+    return this.#long()
+  }
+
+  /** Much faster than a BigInt, which matters for a vocabulary. */
+  #long(): number {
+    const at = this.#take(8)
+    return this.#bytes.readUInt32LE(at) + this.#bytes.readUInt32LE(at + 4) * 2 ** 32
+  }
+
+  async #text(length: number): Promise<string> {
+    this.#textBytes += length
+    if (this.#textBytes > MAX_TEXTS) throw new Unreadable(`its header has more than ${MAX_TEXTS} bytes of texts`)
+    await this.#need(length)
+    const at = this.#take(length)
+    return this.#bytes.toString('utf8', at, this.#at)
+  }
+
+  async name(): Promise<string> {
+    const length = await this.long()
+    if (length > MAX_NAME) throw new Unreadable(`its header has a name of ${length} bytes`)
+    return await this.#text(length)
+  }
+
+  async scalar(type: number): Promise<number | boolean> {
+    const [width, read] = scalarOf(type)
+    await this.#need(width)
+    return read(this.#bytes, this.#take(width))
+  }
+
+  /** A value; undefined for a text that is too long. */
+  async value(type: number): Promise<unknown> {
+    if (type !== STRING && type !== ARRAY) return await this.scalar(type)
+    if (type === ARRAY) return await this.#list(await this.int(), await this.long())
+    const length = await this.long()
+    if (length <= MAX_TEXT) return await this.#text(length)
+    this.skip(length)
+    return undefined
+  }
+
+  async #list(type: number, length: number): Promise<unknown> {
+    if (type === STRING) {
+      const texts = await this.texts(length, length <= MAX_LIST ? undefined : [])
+      return length <= MAX_LIST ? texts : { length }
     }
+    if (length > MAX_LIST) {
+      this.skip(length * scalarOf(type)[0])
+      return { length }
+    }
+    const items: unknown[] = []
+    while (items.length < length) items.push(await this.scalar(type))
+    return items
   }
-  return reader
+
+  /** Reads a list of texts. @param wanted the only ones that are decoded; undefined means all that are not too long */
+  async texts(length: number, wanted?: readonly Buffer[]): Promise<string[]> {
+    const texts: string[] = []
+    for (let left = length; left > 0; left--) {
+      const loading = this.#need(8)
+      if (loading) await loading
+      const size = this.#long()
+      const fits = wanted ? wanted.some(token => token.length === size) : size <= MAX_NAME
+      if (!fits) {
+        this.skip(size)
+        continue
+      }
+      await this.#need(size)
+      const isWanted = wanted?.some(token => token.equals(this.#bytes.subarray(this.#at, this.#at + size))) ?? true
+      if (isWanted) texts.push(await this.#text(size))
+      else this.#at += size
+    }
+    return texts
+  }
 }
 
-function parse(bytes: Buffer, whole: boolean): GgufHeader {
-  const reader = createReader(bytes, whole)
-  reader.long() // the four letters and the version
-  const tensorCount = reader.long()
-  const keyCount = reader.long()
-  const keys: GgufHeader['keys'] = {}
-  for (let left = keyCount; left > 0; left--) {
-    const name = reader.text()
-    keys[name] = reader.value(reader.int())
+async function readKeys(reader: HeaderReader, count: number, wanted: readonly string[]) {
+  if (count > MAX_KEYS) throw new Unreadable(`its header has ${count} keys, more than ${MAX_KEYS}`)
+  const keys = new Map<string, unknown>()
+  const sought = wanted.map(token => Buffer.from(token))
+  let hasToken = false
+  for (let left = count; left > 0; left--) {
+    const name = await reader.name()
+    if (keys.has(name)) throw new Unreadable(`its header has the key ${quoted(name)} twice`)
+    const type = await reader.int()
+    if (name === 'general.alignment' && type !== UINT32) throw new Unreadable('its general.alignment is not a uint32')
+    if (name !== VOCABULARY || type !== ARRAY) {
+      keys.set(name, await reader.value(type))
+      continue
+    }
+    if ((await reader.int()) !== STRING) throw new Unreadable(`its ${VOCABULARY} is not a list of texts`)
+    const length = await reader.long()
+    hasToken = (await reader.texts(length, sought)).length > 0
+    keys.set(name, { length })
+  }
+  return { keys, hasToken }
+}
+
+async function parse(reader: HeaderReader, wanted: readonly string[]): Promise<GgufHeader> {
+  await reader.long() // the four letters and the version
+  const tensorCount = await reader.long()
+  if (tensorCount > MAX_TENSORS) throw new Unreadable(`its header has ${tensorCount} tensors, more than ${MAX_TENSORS}`)
+  const { keys, hasToken } = await readKeys(reader, await reader.long(), wanted)
+  const alignment = (keys.get('general.alignment') ?? DEFAULT_ALIGNMENT) as number
+  if (!Number.isInteger(Math.log2(alignment))) {
+    throw new Unreadable(`its general.alignment is ${alignment}, which is not a power of two`)
   }
   const tensors: GgufHeader['tensors'] = []
+  const names = new Set<string>()
   let dataSize = 0
   for (let left = tensorCount; left > 0; left--) {
-    const name = reader.text()
-    const dimensions = reader.int()
-    if (dimensions > MAX_DIMENSIONS) throw new Unreadable(`a tensor has ${dimensions} dimensions`)
-    const shape = Array.from({ length: dimensions }, reader.long)
-    if (shape.some(length => length > MAX_DIMENSION)) throw new Unreadable(`a tensor has the dimensions ${shape}`)
-    const type = reader.int()
-    const offset = reader.long()
+    const name = await reader.name()
+    if (names.has(name)) throw new Unreadable(`its header has the tensor ${quoted(name)} twice`)
+    names.add(name)
+    const dimensions = await reader.int()
+    if (dimensions > MAX_DIMENSIONS) throw new Unreadable(`its tensor ${quoted(name)} has ${dimensions} dimensions`)
+    const shape: number[] = []
+    while (shape.length < dimensions) shape.push(await reader.long())
+    if (shape.some(length => length > MAX_DIMENSION) || !Number.isSafeInteger(weightsIn(shape))) {
+      throw new Unreadable(`its tensor ${quoted(name)} has the impossible shape ${shape.join(' × ')}`)
+    }
+    const type = await reader.int()
+    const offset = await reader.long()
     const bytes = tensorSize(type, weightsIn(shape))
+    if (!Number.isSafeInteger(offset + bytes)) {
+      throw new Unreadable(`its tensor ${quoted(name)} begins at the impossible offset ${offset}`)
+    }
     dataSize = Math.max(dataSize, offset + bytes)
     tensors.push({ name, shape, bytes })
   }
-  const alignment = Number(keys['general.alignment'] ?? DEFAULT_ALIGNMENT) || DEFAULT_ALIGNMENT
-  const end = reader.position()
-  return { keys, tensors, fileSize: dataSize > 0 ? Math.ceil(end / alignment) * alignment + dataSize : end }
+  const end = reader.position
+  const fileSize = dataSize > 0 ? Math.ceil(end / alignment) * alignment + dataSize : end
+  return { keys: Object.fromEntries(keys), hasToken, tensors, fileSize }
 }
 
 const weightsIn = (shape: readonly number[]) => shape.reduce((product, length) => product * length, 1)
+const quoted = (name: string) => JSON.stringify(printable(name, 80))
 
 const damagedFile = (path: string, what: string) =>
   new CorralError('invalid_request', `${path} ${what}. Download or convert it again, then repeat the import.`, {
     param: 'path'
   })
 
-/** Refuses what its first bytes show to be no GGUF file for this machine. @param start up to 24 bytes */
+/** Refuses a file whose first bytes show that it is not a GGUF file for this machine. @param start up to START_SIZE bytes */
 function checkStart(path: string, start: Buffer, size: number): void {
   if (start.length < 4 || start.toString('latin1', 0, 4) !== 'GGUF') {
     throw new CorralError(
       'invalid_request',
-      `${path} is not a GGUF file: it does not begin with the four letters "GGUF". ` +
-        'Name a GGUF file, or the folder of a SafeTensors model.',
+      foreignStart(path, start) ??
+        `${path} is not a GGUF file: it does not begin with the four letters "GGUF". ` +
+          'Name a GGUF file, or the folder of a SafeTensors model.',
       { param: 'path' }
     )
   }
@@ -182,53 +321,43 @@ function checkStart(path: string, start: Buffer, size: number): void {
 
 async function readHeader(
   path: string,
-  whole: boolean,
+  tokens: readonly string[],
   opened?: FileHandle
 ): Promise<{ header: GgufHeader; size: number }> {
   const file = opened ?? (await open(path, 'r'))
   try {
     const { size } = await file.stat()
-    for (let length = FIRST_READ; ; length *= 4) {
-      const wanted = Math.min(length, size)
-      const { buffer, bytesRead } = await file.read(Buffer.alloc(wanted), 0, wanted, 0)
-      const bytes = buffer.subarray(0, bytesRead)
-      checkStart(path, bytes.subarray(0, 24), size)
-      try {
-        return { header: parse(bytes, whole), size }
-      } catch (error) {
-        if (error instanceof Unreadable) {
-          throw damagedFile(path, `is damaged (${size} bytes): its header cannot be read: ${error.message}`)
-        }
-        if (!(error instanceof CutOff)) throw error
-        if (length >= size)
-          throw damagedFile(path, `is damaged or cut off: its header goes on behind its ${size} bytes`)
-        if (length >= MAX_HEADER) throw damagedFile(path, `is damaged: its header goes on behind ${MAX_HEADER} bytes`)
-      }
-    }
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(START_SIZE), 0, START_SIZE, 0)
+    checkStart(path, buffer.subarray(0, bytesRead), size)
+    return { header: await parse(new HeaderReader(file, size), tokens), size }
+  } catch (error) {
+    throw error instanceof Unreadable ? damagedFile(path, `is damaged or cut off: ${error.message}`) : error
   } finally {
     if (!opened) await file.close()
   }
 }
 
 /**
- * Reads a GGUF file's header, within milliseconds whatever its vocabulary.
+ * Reads a GGUF file's header, in slices between which other requests are answered.
  * @throws CorralError `invalid_request` saying what is wrong with the file; errors of the disk as they are
  */
 export async function readGgufHeader(path: string): Promise<GgufHeader> {
-  return (await readHeader(path, false)).header
+  return (await readHeader(path, [])).header
 }
 
 /**
- * Reads all of a GGUF file's header and checks that the file holds the data that the header names.
- * @param opened the file, where it is open already; it stays so
+ * Reads a GGUF file's header and checks that the file holds the data that the header names.
+ * @param opened the file, if it is open already; it stays open
+ * @param tokens texts that are looked for in the vocabulary
  * @throws CorralError `invalid_request` saying what is wrong with the file
  */
-export async function readGguf(path: string, opened?: FileHandle): Promise<GgufFile> {
-  const { header, size } = await readHeader(path, true, opened)
+export async function readGguf(path: string, opened?: FileHandle, tokens: readonly string[] = []): Promise<GgufFile> {
+  const { header, size } = await readHeader(path, tokens, opened)
   const { keys, tensors, fileSize } = header
   if (fileSize > size) throw damagedFile(path, `is cut off: its tensors need ${fileSize} bytes, the file has ${size}`)
   return {
     metadata: keys,
+    hasToken: header.hasToken,
     tensorCount: tensors.length,
     parameters: tensors.reduce((sum, { shape }) => sum + weightsIn(shape), 0),
     classifies: tensors.some(({ name }) => CLASSIFIER.test(name))

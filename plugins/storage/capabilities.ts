@@ -28,9 +28,8 @@ const EMBEDDING_TAGS = new Set(['feature-extraction', 'sentence-similarity', 'se
 const TEXT_TAGS = new Set(['text-generation', 'text2text-generation', 'conversational', 'image-text-to-text'])
 
 /** Vocabulary entries by which llama.cpp finds the token that opens a fill-in-the-middle prompt. */
-const FILL_IN_TOKENS = new Set(
+export const FILL_IN_TOKENS =
   '<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>'.split(' ')
-)
 
 const THINKING =
   /<think>|<\/think>|enable_thinking|reasoning_content|reasoning_effort|\[THINK\]|<seed:think>|<\|channel\|?>(analysis|thought)/
@@ -45,9 +44,8 @@ export interface CapabilityFacts {
   /** What the model's page is tagged with. */
   tags?: readonly unknown[]
   chatTemplate?: string
-  /** The metadata names a fill-in-the-middle token by its number. */
+  /** The metadata names a fill-in-the-middle token, or the vocabulary has one of `FILL_IN_TOKENS`. */
   hasFillInToken: boolean
-  vocabulary: readonly unknown[]
   /** What the projector understands; absent where there is none. */
   projector?: { vision: boolean; audio: boolean }
 }
@@ -70,19 +68,19 @@ export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
   capabilities.push(...templateCapabilities(facts.chatTemplate))
   if (facts.projector?.vision) capabilities.push('vision')
   if (facts.projector?.audio) capabilities.push('audio')
-  if (facts.hasFillInToken || facts.vocabulary.some(token => FILL_IN_TOKENS.has(token as string))) {
-    capabilities.push('insert')
-  }
+  if (facts.hasFillInToken) capabilities.push('insert')
   return capabilities
 }
+
+/** A string in a template. One that is not closed reaches to the end, so that nothing is tried from its middle again. */
+const QUOTED = /'(?:\\.?|[^'\\])*(?:'|$)|"(?:\\.?|[^"\\])*(?:"|$)/gs
 
 /** Whether a chat template supports tools and thinking. */
 export function templateCapabilities(template = ''): Capability[] {
   const capabilities: Capability[] = []
-  // Only variables count: the template's text and strings may mention tools too.
-  const code = template.match(/\{[%{][\s\S]*?[%}]\}/g) ?? []
-  const names = code.map(part => part.replace(/'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"/gs, "''"))
-  if (names.some(part => /(?<!\.)\btools\b/.test(part))) capabilities.push('tools')
+  // Only variables count: the template's text and strings may mention tools too. Each part but the last ends with code.
+  const code = template.split(/[%}]\}/).slice(0, -1).map(part => part.slice(part.search(/\{[%{]|$/)))
+  if (code.some(part => /(?<!\.)\btools\b/.test(part.replace(QUOTED, "''")))) capabilities.push('tools')
   if (THINKING.test(template)) capabilities.push('thinking')
   return capabilities
 }

@@ -1,5 +1,5 @@
 import type { ModelMetadata } from '../../core/contracts/models.ts'
-import type { GgufFile } from '../../core/models/gguf-file.ts'
+import { type GgufFile, listLength } from '../../core/models/gguf-file.ts'
 import { labelFromFileName } from '../../core/models/gguf-file-name.ts'
 import { capabilitiesOf } from './capabilities.ts'
 
@@ -39,13 +39,14 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
       poolingType: ofArchitecture('pooling_type'),
       isCausal: keys[`${architecture}.attention.causal`] !== false,
       classifier: shards.some(shard => shard.classifies)
-        ? { labels: list(keys[`${architecture}.classifier.output_labels`]).length }
+        ? { labels: listLength(keys[`${architecture}.classifier.output_labels`]) ?? 0 }
         : undefined,
       tags: list(keys['general.tags']),
       chatTemplate: [chatTemplate, toolTemplate].join(''),
       hasFillInToken:
-        keys['tokenizer.ggml.fim_pre_token_id'] !== undefined || keys['tokenizer.ggml.prefix_token_id'] !== undefined,
-      vocabulary: list(keys['tokenizer.ggml.tokens']),
+        keys['tokenizer.ggml.fim_pre_token_id'] !== undefined ||
+        keys['tokenizer.ggml.prefix_token_id'] !== undefined ||
+        shards[0]?.hasToken === true,
       projector: projector && projectorFacts(projector)
     }),
     // Clients of Ollama look for the count under this key, which converters do not write.

@@ -5,6 +5,7 @@ import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { type FileIdentity, openRegularFile, readOpened } from '../../core/system/regular-file.ts'
+import { FILL_IN_TOKENS } from './capabilities.ts'
 import { ggufLabel, ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
 import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
 
@@ -73,7 +74,7 @@ async function readGgufModel(files: SourceFile[], named: string): Promise<ModelM
   let projector: GgufFile | undefined
   for (const file of files) {
     if (file.role === 'other') continue
-    const gguf = await reading(file, opened => readGguf(file.source, opened))
+    const gguf = await reading(file, opened => readGguf(file.source, opened, FILL_IN_TOKENS))
     const purpose = ggufPurpose(gguf)
     if (file.role === 'projector') {
       if (purpose !== 'projector') throw refuseSource(`${file.source} is named as a projector but is none. Rename it.`)

@@ -64,7 +64,7 @@ t.test('labels from file names', t => {
 })
 
 t.test('capabilities', t => {
-  const none = { hasFillInToken: false, vocabulary: [] }
+  const none = { hasFillInToken: false }
   const tools = '{% if tools %}{{ tools | tojson }}{% endif %}'
   t.same(capabilitiesOf({ ...none, architecture: 'llama' }), ['completion'])
   t.same(capabilitiesOf({ ...none, architecture: 'llama', chatTemplate: tools }), ['completion', 'tools'])
@@ -102,7 +102,6 @@ t.test('capabilities', t => {
   for (const [what, facts, expected] of kinds) t.same(capabilitiesOf({ ...none, ...facts }), expected, what)
   t.same(capabilitiesOf({ ...none, projector: { vision: true, audio: true } }), ['completion', 'vision', 'audio'])
   t.same(capabilitiesOf({ ...none, hasFillInToken: true }), ['completion', 'insert'])
-  t.same(capabilitiesOf({ ...none, vocabulary: ['a', '<|fim_prefix|>'] }), ['completion', 'insert'])
   t.end()
 })
 
@@ -111,7 +110,8 @@ t.test('metadata of GGUF files', t => {
     metadata,
     parameters,
     tensorCount: 1,
-    classifies: false
+    classifies: false,
+    hasToken: false
   })
   const metadata = ggufMetadata(
     [
@@ -125,7 +125,7 @@ t.test('metadata of GGUF files', t => {
         'some.text': 'x'.repeat(2000),
         'tokenizer.chat_template': '{{ tools }}',
         'tokenizer.chat_template.tool_use': 'x',
-        'tokenizer.ggml.tokens': ['a', 'b']
+        'tokenizer.ggml.tokens': { length: 2 }
       }),
       file({}, 5)
     ],
@@ -153,6 +153,11 @@ t.test('metadata of GGUF files', t => {
   t.same(ggufMetadata([file({})], 'F16').capabilities, ['completion'], 'a file that says nothing')
   const forTools = { 'tokenizer.chat_template': 'x', 'tokenizer.chat_template.tool_use': '{{ tools }}' }
   t.match(ggufMetadata([file(forTools)], 'F16'), { chatTemplate: 'x', capabilities: ['completion', 'tools'] })
+  t.same(ggufMetadata([{ ...file({}), hasToken: true }], 'F16').capabilities, ['completion', 'insert'])
+  // Each of these would take minutes if every opening were followed to the end of the text.
+  for (const hostile of ['{%'.repeat(400_000), `{% '${"\\'".repeat(400_000)}\\%}`, `{% "${'\\"'.repeat(400_000)}%}`]) {
+    t.same(ggufMetadata([file({ 'tokenizer.chat_template': hostile })], 'F16').capabilities, ['completion'])
+  }
   t.equal(ggufPurpose(file({ 'general.type': 'adapter' })), 'adapter')
   t.equal(ggufPurpose(file({ 'general.type': 'imatrix' })), 'imatrix')
   t.equal(ggufPurpose(file({ 'general.architecture': 'clip' })), 'projector')

@@ -15,20 +15,21 @@ export interface GgufParts {
 
 const TYPE = { uint32: 4, int32: 5, float32: 6, bool: 7, string: 8, array: 9, uint64: 10 }
 const ALIGNMENT = 32
-const u32 = (value: number) => {
+export const u32 = (value: number) => {
   const bytes = Buffer.alloc(4)
   bytes.writeUInt32LE(value)
   return bytes
 }
-const u64 = (value: number | bigint) => {
+export const u64 = (value: number | bigint) => {
   const bytes = Buffer.alloc(8)
   bytes.writeBigUInt64LE(BigInt(value))
   return bytes
 }
-const text = (value: string) => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)])
+/** A text as GGUF writes it: its length, then its bytes. */
+export const ggufText = (value: string) => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)])
 
 function arrayItem(value: string | number | boolean): Buffer {
-  if (typeof value === 'string') return text(value)
+  if (typeof value === 'string') return ggufText(value)
   if (typeof value === 'boolean') return Buffer.from([value ? 1 : 0])
   const bytes = Buffer.alloc(4)
   bytes.writeInt32LE(value)
@@ -36,7 +37,7 @@ function arrayItem(value: string | number | boolean): Buffer {
 }
 
 function metadataValue(value: Scalar | string[] | number[] | boolean[]): Buffer {
-  if (typeof value === 'string') return Buffer.concat([u32(TYPE.string), text(value)])
+  if (typeof value === 'string') return Buffer.concat([u32(TYPE.string), ggufText(value)])
   if (typeof value === 'boolean') return Buffer.concat([u32(TYPE.bool), Buffer.from([value ? 1 : 0])])
   if (typeof value === 'bigint') return Buffer.concat([u32(TYPE.uint64), u64(value)])
   if (Array.isArray(value)) {
@@ -58,7 +59,7 @@ function ggufStart({ metadata = {}, tensors = [{ name: 'a', shape: [8] }] }: Ggu
   const infos: Buffer[] = []
   let offset = 0
   for (const { name, shape, type = 0 } of tensors) {
-    infos.push(text(name), u32(shape.length), ...shape.map(u64), u32(type), u64(offset))
+    infos.push(ggufText(name), u32(shape.length), ...shape.map(u64), u32(type), u64(offset))
     const weights = shape.reduce((product, length) => product * length, 1)
     offset += Math.ceil((tensorSize(type, weights) || weights * 4) / ALIGNMENT) * ALIGNMENT
   }
@@ -67,7 +68,7 @@ function ggufStart({ metadata = {}, tensors = [{ name: 'a', shape: [8] }] }: Ggu
     u32(3),
     u64(tensors.length),
     u64(keys.length),
-    ...keys.flatMap(([key, value]) => [text(key), metadataValue(value)]),
+    ...keys.flatMap(([key, value]) => [ggufText(key), metadataValue(value)]),
     ...infos
   ])
   const padding = Buffer.alloc((ALIGNMENT - (header.length % ALIGNMENT)) % ALIGNMENT)

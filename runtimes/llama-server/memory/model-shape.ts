@@ -1,4 +1,4 @@
-import type { GgufHeader } from '../../../core/models/gguf-file.ts'
+import { type GgufHeader, listLength } from '../../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 
 /** What one layer of a model takes. */
@@ -202,9 +202,8 @@ export function modelShape(
 
 function vocabularyOf(keys: Keys, read: KeyReader, tensors: Tensor[] | undefined): number {
   const table = tensors?.find(tensor => tensor.name === 'token_embd.weight')
-  const named = table?.shape[1] ?? read.number('vocab_size') ?? keys['tokenizer.ggml.tokens']
   // Few models that people run have a larger one.
-  return typeof named === 'number' ? named : 262_144
+  return table?.shape[1] ?? read.number('vocab_size') ?? listLength(keys['tokenizer.ggml.tokens']) ?? 262_144
 }
 
 /** Gives layers their weights where the tensors are not known; the rest are the weights outside of layers. */
