@@ -1,5 +1,5 @@
-import { JsonScan } from '../http/json-body.ts'
 import { isObject } from '../system/json-object.ts'
+import { JsonScan } from '../system/json-scan.ts'
 
 /** Levels of lists and objects within arguments. llama-server crashes on some ten thousand. */
 const MAX_DEPTH = 100

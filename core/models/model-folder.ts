@@ -1,4 +1,7 @@
 import type { StoredFile } from '../contracts/storage.ts'
+import type { ParsedJson } from '../system/json-file.ts'
+import { isObject } from '../system/json-object.ts'
+import { parseUntrustedJson } from '../system/untrusted-json.ts'
 import { parseGgufFileName, projectorFor, shardNames } from './gguf-file-name.ts'
 import { describesSafetensors, isTokenizer } from './safetensors-layout.ts'
 
@@ -49,12 +52,21 @@ export function ggufModel(path: string, paths: readonly string[]): FolderModel {
   }
 }
 
-/** Texts of a SafeTensors folder that say how its weights are to be read; undefined for files that are not there. */
+/** Files of a SafeTensors folder that say how its weights are to be read; undefined for files that are not there. */
 export interface FolderTexts {
   /** config.json */
-  config?: string | undefined
+  config?: ParsedJson<unknown> | undefined
   /** model.safetensors.index.json */
-  index?: string | undefined
+  index?: ParsedJson<unknown> | undefined
+}
+
+/** Reads them. @param read the text of a file of the folder; undefined if it is not there */
+export async function readFolderTexts(read: (name: string) => Promise<string | undefined>): Promise<FolderTexts> {
+  const parsed = async (name: string) => {
+    const text = await read(name)
+    return text === undefined ? undefined : await parseUntrustedJson(text, { python: true })
+  }
+  return { config: await parsed('config.json'), index: await parsed('model.safetensors.index.json') }
 }
 
 /** The SafeTensors model of a folder; undefined if it has no such weights. @param paths also those of subfolders */
@@ -90,31 +102,26 @@ function missingProblem(missing: string[]): string | undefined {
   return `It is not complete: ${listed(missing)} ${missing.length === 1 ? 'is' : 'are'} missing. Download the rest.`
 }
 
-function configProblem(text: string | undefined, isAdapter: boolean): string | undefined {
-  if (text === undefined) {
+function configProblem(config: FolderTexts['config'], isAdapter: boolean): string | undefined {
+  if (config === undefined) {
     return isAdapter
       ? 'It is a LoRA adapter, no whole model. Merge it into its base model first.'
       : 'It has no config.json. Download the whole model.'
   }
-  let config: { quantization?: { group_size?: unknown } } | null
-  try {
-    config = JSON.parse(text)
-  } catch {
-    return 'Its config.json is damaged. Download the model again.'
+  if (config.fault !== undefined) {
+    return `Its config.json is damaged: ${config.fault}. Download the model again.`
   }
-  if (config?.quantization?.group_size === undefined) return undefined
+  const quantization = isObject(config.value) ? config.value.quantization : undefined
+  if (!isObject(quantization) || quantization.group_size === undefined) return undefined
   return 'It is quantized for MLX, which llama.cpp does not read. Download a GGUF of it, or its original weights.'
 }
 
 /** The files that an index names; undefined when it is damaged or names files outside of its folder. */
-function indexed(index: string): string[] | undefined {
-  try {
-    const weights = [...new Set(Object.values(JSON.parse(index).weight_map))]
-    const areNames = weights.every(weight => typeof weight === 'string' && /^[^/\\]+$/.test(weight))
-    return weights.length > 0 && areNames ? (weights as string[]) : undefined
-  } catch {
-    return undefined
-  }
+function indexed({ value }: ParsedJson<unknown>): string[] | undefined {
+  const map = isObject(value) ? value.weight_map : undefined
+  const weights = isObject(map) ? [...new Set(Object.values(map))] : []
+  const areNames = weights.every(weight => typeof weight === 'string' && /^[^/\\]+$/.test(weight))
+  return weights.length > 0 && areNames ? (weights as string[]) : undefined
 }
 
 /** Names for a message, not too many of them. */

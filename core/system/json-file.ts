@@ -7,13 +7,10 @@ import { isSystemError, messageOf } from '../errors.ts'
 import { isObject } from './json-object.ts'
 import { faultSentence, findFault } from './schema-check.ts'
 
-/** What a JSON text holds, or why it cannot be used, as in "it is not JSON". */
+/** The value of a JSON text, or a clause that says why it cannot be used, such as "it is not JSON". */
 export type ParsedJson<Value> = { value: Value; fault?: undefined } | { value?: undefined; fault: string }
 
-/**
- * Reads JSON that corral wrote, and checks it. A schema whose `version` is one number refuses the files of later
- * versions of corral by saying so.
- */
+/** Reads JSON that corral wrote, and checks it. */
 export function parseJson<Schema extends TSchema>(text: string, schema: Schema): ParsedJson<Static<Schema>> {
   let value: unknown
   try {
@@ -21,6 +18,14 @@ export function parseJson<Schema extends TSchema>(text: string, schema: Schema):
   } catch (error) {
     return { fault: `it is not JSON: ${messageOf(error)}` }
   }
+  return checkJson(value, schema)
+}
+
+/**
+ * Checks a parsed value. A schema whose `version` is one number refuses the files of later versions of corral by saying
+ * so.
+ */
+export function checkJson<Schema extends TSchema>(value: unknown, schema: Schema): ParsedJson<Static<Schema>> {
   const known = (schema as { properties?: { version?: { const?: unknown } } }).properties?.version?.const
   if (isObject(value) && typeof value.version === 'number' && typeof known === 'number' && value.version > known) {
     return { fault: `a newer corral wrote it (version ${value.version}; this one reads ${known})` }

@@ -1,10 +1,11 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { messageOf } from '../errors.ts'
+import type { ParsedJson } from './json-file.ts'
 import { JsonScan } from './json-scan.ts'
 import { printable } from './printable.ts'
 
-/** A JSON text that is not parsed. The message is a clause about "it", such as "it is not JSON (…)". */
-export class UntrustedJsonError extends Error {}
+/** Why a text is not parsed: a clause about "it". */
+class Fault extends Error {}
 
 /** Files that describe models need some ten. */
 const MAX_DEPTH = 64
@@ -32,14 +33,23 @@ interface ParseOptions {
  * slices, between which other requests are answered. Of equal keys the last one counts. The key `__proto__` is left out
  * of objects that are longer than a slice.
  * @param text whose size the caller has limited
- * @throws UntrustedJsonError
+ * @returns the value, or a clause about "it" that says why there is none, such as "it is not JSON (…)"
  */
-export async function parseUntrustedJson(text: string, { python = false }: ParseOptions = {}): Promise<unknown> {
+export async function parseUntrustedJson(text: string, options: ParseOptions = {}): Promise<ParsedJson<unknown>> {
+  try {
+    return { value: await parse(text, options) }
+  } catch (error) {
+    if (error instanceof Fault) return { fault: error.message }
+    throw error
+  }
+}
+
+async function parse(text: string, { python = false }: ParseOptions): Promise<unknown> {
   const scan = new JsonScan(text, MAX_DEPTH, MAX_VALUES, MAX_MEMBERS)
   const parser = new SlicedParser(text, scan, python)
-  for (let end = SLICE_LENGTH; scan.at < text.length; end = scan.at + SLICE_LENGTH) {
-    const excess = scan.next(Math.min(end, text.length))
-    if (excess) throw new UntrustedJsonError(EXCESS[excess])
+  while (scan.at < text.length) {
+    const excess = scan.next(Math.min(scan.at + SLICE_LENGTH, text.length))
+    if (excess) throw new Fault(EXCESS[excess])
     if (scan.at < text.length || parser.isOpen) {
       parser.advance()
       await nextTurn()
@@ -96,7 +106,7 @@ class SlicedParser {
     }
     // Everything else has been parsed or has a frame.
     if (at - (this.#frames.at(-1)?.rest ?? 0) > SLICE_LENGTH + MAX_STRING_LENGTH) {
-      throw new UntrustedJsonError(`it has a string of more than ${MAX_STRING_LENGTH / 2 ** 20} MiB`)
+      throw new Fault(`it has a string of more than ${MAX_STRING_LENGTH / 2 ** 20} MiB`)
     }
     this.#scan.stopLevel = this.#frames.length
   }
@@ -181,13 +191,13 @@ class SlicedParser {
       return JSON.parse(text)
     } catch (error) {
       throw this.#text.length <= SLICE_LENGTH
-        ? new UntrustedJsonError(`it is not JSON (${printable(messageOf(error), 200)})`)
+        ? new Fault(`it is not JSON (${printable(messageOf(error), 200)})`)
         : this.#invalid()
     }
   }
 
-  #invalid(): UntrustedJsonError {
-    return new UntrustedJsonError('it is not JSON')
+  #invalid(): Fault {
+    return new Fault('it is not JSON')
   }
 }
 

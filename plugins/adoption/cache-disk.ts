@@ -2,6 +2,7 @@ import type { Dirent } from 'node:fs'
 import { lstat, readdir, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isSystemError, messageOf } from '../../core/errors.ts'
+import { foreignStart, START_SIZE } from '../../core/models/foreign-start.ts'
 import { openRegularFile, readOpened } from '../../core/system/regular-file.ts'
 import type { CacheFile } from './candidate.ts'
 
@@ -9,8 +10,6 @@ import type { CacheFile } from './candidate.ts'
 const MAX_TEXT = 64_000_000
 /** Folders within a model's folder; more is no model. */
 const MAX_DEPTH = 8
-/** Bytes that show what a file is. */
-const START = 64
 
 /**
  * Reads caches of other tools. What may not be read is noted in `unreadable` and passed over, so that one folder of
@@ -93,8 +92,10 @@ export class CacheDisk {
       const file = await openRegularFile(source)
       try {
         const { size } = await file.stat()
-        const start = await readOpened(file, Math.min(size, START))
-        return { path, source, size, content: contentOf(start.toString('latin1')) }
+        const start = await readOpened(file, Math.min(size, START_SIZE))
+        const why = foreignStart(source, start)
+        if (why !== undefined) return { path, source, size, content: 'foreign', why }
+        return { path, source, size, content: start.toString('latin1', 0, 4) === 'GGUF' ? 'gguf' : 'other' }
       } finally {
         await file.close()
       }
@@ -112,9 +113,4 @@ export class CacheDisk {
       return false
     }
   }
-}
-
-function contentOf(start: string): CacheFile['content'] {
-  if (start.startsWith('GGUF')) return 'gguf'
-  return start.startsWith('version https://git-lfs.github.com/spec/') ? 'pointer' : 'other'
 }

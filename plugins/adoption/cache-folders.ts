@@ -1,6 +1,7 @@
 import { join, resolve } from 'node:path'
 import { Type } from 'typebox'
-import { parseJson } from '../../core/system/json-file.ts'
+import { checkJson } from '../../core/system/json-file.ts'
+import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
 
 /** What decides where other tools keep their models. */
 export interface Surroundings {
@@ -42,7 +43,8 @@ export async function lmStudioFolders(
   const folders: string[] = []
   for (const own of distinct(pointer ? [pointer, ...standard] : standard, home)) {
     // LM Studio itself falls back to its defaults when the file is damaged.
-    const { value } = parseJson((await read(join(own, 'settings.json'))) ?? '', LmStudioSettings)
+    const settings = await parseUntrustedJson((await read(join(own, 'settings.json'))) ?? '')
+    const { value } = checkJson(settings.value, LmStudioSettings)
     folders.push(value?.downloadsFolder ?? join(own, 'models'))
   }
   return distinct(folders, home)

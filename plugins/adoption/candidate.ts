@@ -12,8 +12,8 @@ export interface CacheFile {
   /** Bytes. */
   size: number
   /** What its first bytes tell, or why they could not be read. */
-  content: 'gguf' | 'pointer' | 'other' | 'missing' | 'unreadable'
-  /** Why it is unreadable. */
+  content: 'gguf' | 'foreign' | 'other' | 'missing' | 'unreadable'
+  /** Why it is unreadable, or a sentence that says what a foreign file is. */
   why?: string
   /** Digest that the cache says it has, 64 hex digits. */
   claimedSha256?: string
@@ -61,9 +61,7 @@ export function fileProblem(
   if (content === 'unreadable') {
     return `corral cannot read ${source} (${why}). Let its user read that file and enter the folders above it.`
   }
-  if (content === 'pointer') {
-    return `${source} is no model but a pointer to one, as git leaves it without LFS. Run "git lfs pull" there.`
-  }
+  if (content === 'foreign') return why
   if (size === 0) return `${source} is empty: its download was not finished. Download the model again.`
   if (format === 'gguf' && content !== 'gguf') {
     return `${source} is no GGUF file: it does not begin with the four letters "GGUF". Download the model again.`

@@ -3,7 +3,8 @@ import { Type } from 'typebox'
 import type { ModelDefaults } from '../../core/contracts/models.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../core/models/new-defaults.ts'
-import { parseJson } from '../../core/system/json-file.ts'
+import { checkJson, parseJson } from '../../core/system/json-file.ts'
+import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
 import type { CacheDisk } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
@@ -12,7 +13,7 @@ export async function findOllama(folder: string, disk: CacheDisk): Promise<Candi
   const candidates: Candidate[] = []
   const blobs: Blobs = { weights: new Map(), texts: new Map() }
   for (const manifest of await readManifests(join(folder, 'manifests'), disk)) {
-    for (const { kind, sha256, size } of layersOf(manifest.text) ?? []) {
+    for (const { kind, sha256, size } of layersOf(manifest.content) ?? []) {
       const name = `sha256-${sha256}`
       const path = join(folder, 'blobs', name)
       if (WEIGHTS.has(kind) && !blobs.weights.has(sha256)) blobs.weights.set(sha256, await disk.file(name, path))
@@ -37,7 +38,9 @@ async function readManifests(folder: string, disk: CacheDisk): Promise<OllamaMan
     if (tag === undefined || deeper.length > 0) continue
     const path = join(folder, host, namespace, model, tag)
     const text = await disk.text(path)
-    if (text !== undefined) manifests.push({ host, namespace, model, tag, path, text })
+    if (text === undefined) continue
+    const { value: content } = await parseUntrustedJson(text)
+    manifests.push({ host, namespace, model, tag, path, content })
   }
   return manifests
 }
@@ -50,7 +53,8 @@ export interface OllamaManifest {
   tag: string
   /** Absolute path. */
   path: string
-  text: string
+  /** Its parsed JSON; undefined if it is not JSON. */
+  content: unknown
 }
 
 const ManifestSchema = Type.Object({
@@ -60,7 +64,8 @@ const ManifestSchema = Type.Object({
         mediaType: Type.String(),
         digest: Type.String({ pattern: '^sha256[:-][0-9a-f]{64}$' }),
         size: Type.Number()
-      })
+      }),
+      { maxItems: 1000 }
     )
   )
 })
@@ -94,7 +99,7 @@ export function planOllama(manifest: OllamaManifest, blobs: Blobs): Candidate {
   const { namespace, model, tag, path } = manifest
   const found = ollamaName(manifest)
   const candidate: Candidate = { found, name: validName(namespace, model, tag), tag, format: 'gguf', path, files: [] }
-  const layers = layersOf(manifest.text)
+  const layers = layersOf(manifest.content)
   if (!layers) return { ...candidate, problem: `${path} is damaged. Pull the model again with Ollama.` }
   const models = layers.filter(({ kind }) => kind === 'model')
   const projectors = layers.filter(({ kind }) => kind === 'projector')
@@ -191,8 +196,8 @@ function sizeProblem({ source, size }: CacheFile, layer: Layer): string | undefi
 }
 
 /** Undefined for what is no manifest. */
-function layersOf(text: string): Layer[] | undefined {
-  const { value } = parseJson(text, ManifestSchema)
+function layersOf(content: unknown): Layer[] | undefined {
+  const { value } = checkJson(content, ManifestSchema)
   return (
     value &&
     (value.layers ?? []).map(({ mediaType, digest, size }) => {

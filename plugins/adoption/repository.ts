@@ -1,5 +1,11 @@
 import { join } from 'node:path'
-import { type FolderModel, type FolderTexts, ggufModels, safetensorsModel } from '../../core/models/model-folder.ts'
+import {
+  type FolderModel,
+  type FolderTexts,
+  ggufModels,
+  readFolderTexts,
+  safetensorsModel
+} from '../../core/models/model-folder.ts'
 import type { CacheDisk } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
@@ -68,11 +74,11 @@ export async function readModelFolder(
   for (const path of await disk.files(folder)) {
     files.push(await disk.file(path, join(folder, ...path.split('/'))))
   }
-  const textOf = async (name: string) =>
+  const texts = await readFolderTexts(async name =>
     files.some(({ path, content }) => path === name && content === 'other')
       ? await disk.text(join(folder, name))
       : undefined
-  const texts = { config: await textOf('config.json'), index: await textOf('model.safetensors.index.json') }
+  )
   return { owner, name, folder, files, texts }
 }
 

@@ -1,6 +1,6 @@
 import { createReadStream } from 'node:fs'
-import { JsonScan } from '../../core/system/json-scan.ts'
 import { isObject } from '../../core/system/json-object.ts'
+import { JsonScan } from '../../core/system/json-scan.ts'
 
 /*
  * The lines of a batch's input file: each is one request, `{"custom_id", "method", "url", "body"}`.

@@ -7,7 +7,9 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { readGguf } from '../../core/models/gguf-file.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import { distrust, PYTHON_VARIABLES } from '../../core/system/python/python-packages.ts'
+import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
 import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
 import type { DtypePlan } from './dtypes.ts'
 import { causeOf } from './failures.ts'
@@ -130,13 +132,12 @@ export async function linkFile(source: string, target: string): Promise<void> {
 }
 
 async function hasProjector(input: string): Promise<boolean> {
-  try {
-    const config = JSON.parse(await readFile(join(input, 'config.json'), 'utf8')) as Record<string, unknown> | null
-    return ['vision_config', 'audio_config'].some(name => config?.[name] && typeof config[name] === 'object')
-  } catch {
-    // The converter says better what is wrong with it.
-    return false
-  }
+  // Without a usable config.json the converter says better what is wrong with it.
+  const text = await readFile(join(input, 'config.json'), 'utf8').catch(() => '')
+  const { value } = await parseUntrustedJson(text, { python: true })
+  return (
+    isObject(value) && ['vision_config', 'audio_config'].some(name => value[name] && typeof value[name] === 'object')
+  )
 }
 
 async function runConverter(

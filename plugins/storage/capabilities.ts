@@ -79,7 +79,10 @@ const QUOTED = /'(?:\\.?|[^'\\])*(?:'|$)|"(?:\\.?|[^"\\])*(?:"|$)/gs
 export function templateCapabilities(template = ''): Capability[] {
   const capabilities: Capability[] = []
   // Only variables count: the template's text and strings may mention tools too. Each part but the last ends with code.
-  const code = template.split(/[%}]\}/).slice(0, -1).map(part => part.slice(part.search(/\{[%{]|$/)))
+  const code = template
+    .split(/[%}]\}/)
+    .slice(0, -1)
+    .map(part => part.slice(part.search(/\{[%{]|$/)))
   if (code.some(part => /(?<!\.)\btools\b/.test(part.replace(QUOTED, "''")))) capabilities.push('tools')
   if (THINKING.test(template)) capabilities.push('thinking')
   return capabilities

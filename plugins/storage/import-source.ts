@@ -9,6 +9,7 @@ import {
   ggufModel,
   ggufModels,
   listed,
+  readFolderTexts,
   safetensorsModel
 } from '../../core/models/model-folder.ts'
 import { EVERYWHERE, entriesOf, type ImportAccess } from './import-access.ts'
@@ -115,13 +116,10 @@ async function leadsToFile(link: string, access: ImportAccess): Promise<boolean>
   }
 }
 
-async function readTexts(folder: string, names: string[], access: ImportAccess): Promise<FolderTexts> {
-  const text = async (name: string) => {
-    if (!names.includes(name)) return undefined
-    return await readDescription(await access.find(join(folder, name)))
-  }
-  return { config: await text('config.json'), index: await text('model.safetensors.index.json') }
-}
+const readTexts = (folder: string, names: string[], access: ImportAccess) =>
+  readFolderTexts(async name =>
+    names.includes(name) ? await readDescription(await access.find(join(folder, name))) : undefined
+  )
 
 function requireAbsolute(path: string): void {
   if (isAbsolute(path) && !path.includes('\0')) return

@@ -2,9 +2,11 @@ import type { FileHandle } from 'node:fs/promises'
 import type { AdoptedFile } from '../../core/contracts/adopted-files.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
+import { foreignStart, START_SIZE } from '../../core/models/foreign-start.ts'
 import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { type FileIdentity, openRegularFile, readOpened } from '../../core/system/regular-file.ts'
+import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
 import { FILL_IN_TOKENS } from './capabilities.ts'
 import { ggufLabel, ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
 import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
@@ -151,12 +153,12 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
 async function readJson(found: Found): Promise<Record<string, unknown>> {
   const path = found.source
   const text = await readDescription(found)
-  try {
-    const value = JSON.parse(text)
-    if (value && typeof value === 'object') return value
-  } catch (error) {
-    throw refuseSource(`${path} is damaged: it is no JSON (${messageOf(error)}). Download it again.`, error)
+  const { value, fault } = await parseUntrustedJson(text, { python: true })
+  if (fault !== undefined) {
+    const foreign = foreignStart(path, Buffer.from(text.slice(0, START_SIZE)))
+    throw refuseSource(foreign ?? `${path} is damaged: ${fault}. Download it again.`)
   }
+  if (typeof value === 'object' && value !== null) return value as Record<string, unknown>
   throw refuseSource(`${path} is damaged: it holds no JSON object. Download it again.`)
 }
 

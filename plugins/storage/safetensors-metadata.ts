@@ -1,7 +1,12 @@
 import type { FileHandle } from 'node:fs/promises'
 import type { Capability, ModelMetadata } from '../../core/contracts/models.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError } from '../../core/errors.ts'
+import { foreignStart, START_SIZE } from '../../core/models/foreign-start.ts'
 import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
+import { isObject } from '../../core/system/json-object.ts'
+import { printable } from '../../core/system/printable.ts'
+import { readOpened } from '../../core/system/regular-file.ts'
+import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
 import { MOST_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
 import { number, text } from './gguf-metadata.ts'
 
@@ -119,7 +124,7 @@ export interface SafetensorsFile {
   dtype: string | undefined
 }
 
-/** The format's own limit for its header. */
+/** Bytes: the format's own limit. */
 const MAX_HEADER = 100_000_000
 
 /**
@@ -128,44 +133,48 @@ const MAX_HEADER = 100_000_000
  * @throws CorralError `invalid_request` saying what is wrong with the file
  */
 export async function readSafetensors(path: string, file: FileHandle): Promise<SafetensorsFile> {
-  const damaged = (what: string, cause?: unknown) =>
-    new CorralError('invalid_request', `${path} ${what}. Download it again, then repeat the import.`, {
-      param: 'path',
-      cause
-    })
+  const refuse = (message: string) => new CorralError('invalid_request', message, { param: 'path' })
+  const damaged = (what: string) => refuse(`${path} ${what}. Download it again, then repeat the import.`)
   const { size } = await file.stat()
-  const start = Buffer.alloc(8)
-  if ((await file.read(start, 0, 8, 0)).bytesRead < 8) throw damaged(`is cut off: it has only ${size} bytes`)
+  const start = await readOpened(file, Math.min(size, START_SIZE))
+  if (start.length < 8) throw damaged(`is cut off: it has only ${size} bytes`)
   const length = Number(start.readBigUInt64LE())
-  if (length > MAX_HEADER) throw damaged('is not a SafeTensors file: the length of its header is impossible')
+  if (length > MAX_HEADER) {
+    const foreign = foreignStart(path, start)
+    if (foreign) throw refuse(foreign)
+    throw damaged('is not a SafeTensors file: the length of its header is impossible')
+  }
   if (8 + length > size) throw damaged(`is cut off: its header has ${length} bytes, the file ${size}`)
-  const header = Buffer.alloc(length)
-  await file.read(header, 0, length, 8)
-  const { parameters, dtype, end } = summary(header.toString('utf8'), damaged)
+  const header = await readOpened(file, 8 + length)
+  const { value: tensors, fault } = await parseUntrustedJson(header.toString('utf8', 8))
+  if (fault !== undefined) throw damaged(`has a header that cannot be used: ${fault}`)
+  if (!isObject(tensors)) throw damaged('is not a SafeTensors file: its header is not a JSON object')
+  const summary = summaryOf(tensors)
+  if ('wrong' in summary) throw damaged(`is damaged: its header describes the tensor ${summary.wrong} wrongly`)
+  const { end, ...facts } = summary
   if (8 + length + end > size) {
     throw damaged(`is cut off: its tensors need ${8 + length + end} bytes, the file has ${size}`)
   }
-  return { parameters, dtype }
+  return facts
 }
 
-function summary(header: string, damaged: (what: string, cause?: unknown) => CorralError) {
-  let tensors: Record<string, { dtype?: unknown; shape?: unknown; data_offsets?: unknown }>
-  try {
-    tensors = JSON.parse(header)
-  } catch (error) {
-    throw damaged(`is not a SafeTensors file: its header is no JSON (${messageOf(error)})`, error)
-  }
+const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0
+
+/** The weights in all tensors and where the last one ends, or the name of a tensor that cannot be right. */
+function summaryOf(tensors: Record<string, unknown>): (SafetensorsFile & { end: number }) | { wrong: string } {
   const weights = new Map<string, number>()
   let end = 0
   for (const [name, tensor] of Object.entries(tensors)) {
     if (name === '__metadata__') continue
-    const { dtype, shape, data_offsets: offsets } = tensor ?? {}
-    if (typeof dtype !== 'string' || !Array.isArray(shape) || !Array.isArray(offsets)) {
-      throw damaged(`is damaged: its header describes the tensor ${JSON.stringify(name)} wrongly`)
+    const { dtype, shape, data_offsets: offsets } = fields(tensor)
+    const areCounts = Array.isArray(shape) && shape.every(isCount) && Array.isArray(offsets) && offsets.every(isCount)
+    const count = areCounts ? shape.reduce((product: number, length: number) => product * length, 1) : Number.NaN
+    const [from, to] = areCounts ? offsets : []
+    if (typeof dtype !== 'string' || !isCount(count) || from === undefined || to === undefined || from > to) {
+      return { wrong: JSON.stringify(printable(name, 80)) }
     }
-    const count = shape.reduce((product: number, length) => product * Number(length), 1)
     weights.set(dtype, (weights.get(dtype) ?? 0) + count)
-    end = Math.max(end, Number(offsets[1]) || 0)
+    end = Math.max(end, to)
   }
   const byCount = [...weights].sort((a, b) => b[1] - a[1])
   return { parameters: byCount.reduce((sum, [, count]) => sum + count, 0), dtype: byCount[0]?.[0], end }

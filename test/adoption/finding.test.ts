@@ -70,17 +70,24 @@ t.test('where caches are', async t => {
   t.same(await lmStudio(moved), ['/home/me/llm', standards[1]])
 })
 
+const DAMAGED = { fault: 'it is not JSON' }
+const parsed = (value: object) => (value === DAMAGED ? DAMAGED : { value })
+
 t.test('the models of a repository', async t => {
-  const plan = (files: Record<string, CacheFile['content']>, texts: { config?: string; index?: string } = {}) =>
+  const plan = (
+    files: Record<string, CacheFile['content']>,
+    { config, index }: { config?: object; index?: object } = {}
+  ) =>
     summary(
       planRepository({
         owner: 'o',
         name: 'n',
         folder: '/c',
         files: Object.entries(files).map(([path, content]) => {
-          return { path, content, source: `/blobs/${path}`, size: content === 'missing' ? 0 : 10 }
+          const why = content === 'foreign' ? 'It is a web page.' : undefined
+          return { path, content, source: `/blobs/${path}`, size: content === 'missing' ? 0 : 10, ...(why && { why }) }
         }),
-        texts: { config: undefined, index: undefined, ...texts }
+        texts: { config: config && parsed(config), index: index && parsed(index) }
       })
     )
   t.same(
@@ -119,7 +126,7 @@ t.test('the models of a repository', async t => {
   t.match(plan({ 'm-Q8_0-00002-of-00003.gguf': 'gguf' }), [
     ['o/n:Q8_0', String, /m-Q8_0-00001-of-00003\.gguf, m-Q8_0-00003-of-00003\.gguf are missing/]
   ])
-  t.match(plan({ 'm-Q8_0.gguf': 'pointer' }), [['o/n:Q8_0', String, /git lfs pull/]])
+  t.match(plan({ 'm-Q8_0.gguf': 'foreign' }), [['o/n:Q8_0', String, /a web page/]])
   t.match(plan({ 'm-Q8_0.gguf': 'other' }), [['o/n:Q8_0', String, /is no GGUF file/]])
   t.match(plan({ 'm-Q8_0.gguf': 'gguf', 'mmproj-F16.gguf': 'missing' }), [['o/n:Q8_0', String, /mmproj-F16.* missing/]])
   t.match(plan({ 'm-Q6_K.gguf-split-a': 'gguf', 'm-Q6_K.gguf-split-b': 'other' }), [
@@ -137,23 +144,23 @@ t.test('the models of a repository', async t => {
   t.same(plan({ 'tokenizer.json': 'other', 'pytorch_model.bin': 'other' }), [])
 
   const whole = { 'config.json': 'other', 'model.safetensors': 'other', 'tokenizer.json': 'other' } as const
-  t.same(plan({ ...whole, 'LICENSE.txt': 'other', 'README.md': 'other' }, { config: '{}' }), [
+  t.same(plan({ ...whole, 'LICENSE.txt': 'other', 'README.md': 'other' }, { config: {} }), [
     ['o/n', 'model.safetensors, other config.json, other tokenizer.json']
   ])
-  const index = JSON.stringify({ weight_map: { a: 'model-1.safetensors', b: 'model-2.safetensors' } })
+  const index = { weight_map: { a: 'model-1.safetensors', b: 'model-2.safetensors' } }
   for (const [files, texts, problem] of [
     [whole, {}, /no config\.json/],
     [{ 'adapter_model.safetensors': 'other', 'adapter_config.json': 'other' }, {}, /LoRA adapter/],
-    [whole, { config: '{' }, /config\.json is damaged/],
-    [whole, { config: '{"quantization":{"group_size":64,"bits":4}}' }, /quantized for MLX/],
-    [whole, { config: '{}', index: '{' }, /index\.json is damaged/],
-    [whole, { config: '{}', index: '{"weight_map":{"a":"../x.safetensors"}}' }, /index\.json is damaged/],
-    [{ ...whole, 'model-1.safetensors': 'other' }, { config: '{}', index }, /model-2\.safetensors is missing/],
-    [{ ...whole, 'model.safetensors': 'pointer' }, { config: '{}' }, /git lfs pull/],
-    [{ ...whole, 'config.json': 'unreadable' }, { config: '{}' }, /cannot read/],
-    [{ 'config.json': 'other', 'model.safetensors': 'other' }, { config: '{}' }, /no tokenizer/],
-    [{ ...whole, 'model.safetensors': 'missing' }, { config: '{}' }, /is missing/],
-    [{ 'config.json': 'other', 'consolidated.safetensors': 'other' }, { config: '{}' }, /no weights named/]
+    [whole, { config: DAMAGED }, /config\.json is damaged/],
+    [whole, { config: { quantization: { group_size: 64, bits: 4 } } }, /quantized for MLX/],
+    [whole, { config: {}, index: DAMAGED }, /index\.json is damaged/],
+    [whole, { config: {}, index: { weight_map: { a: '../x.safetensors' } } }, /index\.json is damaged/],
+    [{ ...whole, 'model-1.safetensors': 'other' }, { config: {}, index }, /model-2\.safetensors is missing/],
+    [{ ...whole, 'model.safetensors': 'foreign' }, { config: {} }, /a web page/],
+    [{ ...whole, 'config.json': 'unreadable' }, { config: {} }, /cannot read/],
+    [{ 'config.json': 'other', 'model.safetensors': 'other' }, { config: {} }, /no tokenizer/],
+    [{ ...whole, 'model.safetensors': 'missing' }, { config: {} }, /is missing/],
+    [{ 'config.json': 'other', 'consolidated.safetensors': 'other' }, { config: {} }, /no weights named/]
   ] as [Record<string, CacheFile['content']>, object, RegExp][]) {
     t.match(plan(files, texts)[0]?.[2], problem)
   }
@@ -178,9 +185,9 @@ t.test('the models of Ollama', async t => {
           return { mediaType, digest: `sha256:${sha256(bytes)}`, size: bytes.length }
         })
       : []
-    const text = typeof layers === 'string' ? layers : JSON.stringify({ layers: list })
+    const content = typeof layers === 'string' ? layers : { layers: list }
     return planOllama(
-      { host: host!, namespace: namespace!, model: model!, tag: tag!, path: `/m/${reference}`, text },
+      { host: host!, namespace: namespace!, model: model!, tag: tag!, path: `/m/${reference}`, content },
       { weights: new Map(blobs), texts: new Map(texts) }
     )
   }

@@ -267,8 +267,8 @@ t.test('what belongs to a GGUF file', t => {
 t.test('what an import of a folder takes', t => {
   const sources = (names: string[], variant?: string, weights?: string[]) => {
     const texts = {
-      config: names.includes('config.json') ? '{}' : undefined,
-      index: weights && JSON.stringify({ weight_map: Object.fromEntries(weights.entries()) })
+      config: names.includes('config.json') ? { value: {} } : undefined,
+      index: weights && { value: { weight_map: Object.fromEntries(weights.entries()) } }
     }
     return filesOf('/d', chooseModel('/d', names, texts, variant)).map(file => file.source.slice('/d/'.length))
   }

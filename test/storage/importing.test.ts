@@ -15,7 +15,7 @@ import t from 'tap'
 import type { Progress } from '../../core/contracts/progress.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { transferFile } from '../../plugins/storage/staging.ts'
-import { ggufBytes, safetensorsBytes, writeGguf } from '../support/gguf-writer.ts'
+import { ggufBytes, safetensorsBytes, u64, writeGguf } from '../support/gguf-writer.ts'
 import { faultsOf, name, openStore, tree } from './support.ts'
 
 const DEMO = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
@@ -183,6 +183,52 @@ t.test('a SafeTensors folder', async t => {
     message: /config\.json is damaged/
   })
   t.same(store.list().length, 1)
+})
+
+t.test('a SafeTensors header that cannot be right is refused while other work has its turn', async t => {
+  const dir = t.testdir({ 'config.json': '{}', 'tokenizer.json': '{}' })
+  const { store } = await openStore(join(dir, 'models'))
+  const header = (text: string, length: number | bigint = Buffer.byteLength(text)) =>
+    Buffer.concat([u64(length), Buffer.from(text), Buffer.alloc(64)])
+  const tensor = (fields: object) =>
+    header(JSON.stringify({ w: { dtype: 'BF16', shape: [2], data_offsets: [0, 4], ...fields } }))
+  const wrong = /describes the tensor "w" wrongly/
+  const cases: [what: string, bytes: Buffer, why: RegExp][] = [
+    ['8 MB of lists', header(`{"__metadata__":{"a":[${'[],'.repeat(2_700_000)}0]}}`), /more than 1,000,000 lists/],
+    ['a million keys', header(`{${Array.from({ length: 1_000_001 }, (_, i) => `"${i}":0`)}}`), /more than 1,000,000/],
+    ['deep lists', header(`{"w":${'['.repeat(100_000)}`), /more than 64 levels/],
+    ['a length of 2^63', header('{}', 2n ** 63n), /length of its header is impossible/],
+    ['a length behind the file', header('{}', 1000), /is cut off/],
+    ['NaN', header('{"w":NaN}'), /it is not JSON/],
+    ['a list', header('[]'), /not a JSON object/],
+    ['no tensor', header('{"w":null}'), wrong],
+    ['a negative length', tensor({ shape: [-2] }), wrong],
+    ['a fraction', tensor({ shape: [0.5] }), wrong],
+    ['a shape that overflows', tensor({ shape: [2 ** 40, 2 ** 40] }), wrong],
+    ['a text as length', tensor({ shape: ['2'] }), wrong],
+    ['offsets in the wrong order', tensor({ data_offsets: [4, 0] }), wrong],
+    ['an offset behind the file', tensor({ data_offsets: [0, 2 ** 50] }), /is cut off/],
+    ['a pointer', Buffer.from('version https://git-lfs.github.com/spec/v1\noid sha256:ab'), /Git LFS pointer/],
+    ['a page', Buffer.from('<!doctype html><title>Sign in</title>'), /web page \(its title: "Sign in"\)/]
+  ]
+  let turns = 0
+  const timer = setInterval(() => turns++)
+  t.teardown(() => clearInterval(timer))
+  for (const [what, bytes, message] of cases) {
+    writeFileSync(join(dir, 'model.safetensors'), bytes)
+    await t.rejects(store.import({ path: dir, name: name('a/b') }), { code: 'invalid_request', message }, what)
+  }
+  t.ok(turns >= 10, `${turns} turns`)
+  writeFileSync(join(dir, 'model.safetensors'), safetensorsBytes())
+  writeFileSync(join(dir, 'config.json'), '<html><title>Sign in</title>')
+  await t.rejects(store.import({ path: dir, name: name('a/b') }), { message: /config\.json/ })
+  writeFileSync(
+    join(dir, 'config.json'),
+    '{"max_position_embeddings": 512, "time_step_limit": [0.0, Infinity], "x": NaN}'
+  )
+  writeFileSync(join(dir, 'tokenizer_config.json'), '{"model_max_length": Infinity, "chat_template": "Infinity"}')
+  const { metadata } = await store.import({ path: dir, name: name('a/b') })
+  t.match(metadata, { contextLength: 512, chatTemplate: 'Infinity' }, 'as Python writes it')
 })
 
 t.test('files that are refused', async t => {

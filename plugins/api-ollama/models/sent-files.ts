@@ -3,9 +3,11 @@ import { basename } from 'node:path/posix'
 import type { AdoptedFile } from '../../../core/contracts/adopted-files.ts'
 import type { StoredFile } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { foreignStart, START_SIZE } from '../../../core/models/foreign-start.ts'
 import { readGguf } from '../../../core/models/gguf-file.ts'
 import { shardNames, storedName } from '../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, isTokenizer } from '../../../core/models/safetensors-layout.ts'
+import { readOpened } from '../../../core/system/regular-file.ts'
 
 /** A file that was sent, under the name that the client has it under. */
 export interface SentFile {
@@ -65,21 +67,22 @@ function ggufName(name: string): string {
 }
 
 async function ggufRole({ name, path }: SentFile): Promise<StoredFile['role']> {
-  if (!(await beginsAsGguf(path))) {
+  const start = await startOf(path)
+  if (start.toString('latin1', 0, 4) !== 'GGUF') {
     throw refuse(
-      `${JSON.stringify(name)} is neither a GGUF file nor part of a SafeTensors model. ` +
-        'Send GGUF files, or the whole folder of a SafeTensors model.'
+      foreignStart(name, start) ??
+        `${JSON.stringify(name)} is neither a GGUF file nor part of a SafeTensors model. ` +
+          'Send GGUF files, or the whole folder of a SafeTensors model.'
     )
   }
   const { metadata } = await readGguf(path)
   return metadata['general.type'] === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
 }
 
-async function beginsAsGguf(path: string): Promise<boolean> {
+async function startOf(path: string): Promise<Buffer> {
   const file = await open(path, 'r')
   try {
-    const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0)
-    return buffer.toString('latin1') === 'GGUF'
+    return await readOpened(file, START_SIZE)
   } finally {
     await file.close()
   }
