@@ -58,6 +58,7 @@ export const ERROR_STATUS = {
   engine_crashed: 500,
   conversion_failed: 500,
   reload_failed: 500,
+  hook_timeout: 500,
   internal: 500,
   not_implemented: 501,
   hub_unreachable: 502,

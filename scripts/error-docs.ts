@@ -77,6 +77,7 @@ const ADVICE: Record<ErrorCode, string> = {
   engine_crashed: 'The message names the cause ([all causes](failures.md)). Send the request again.',
   conversion_failed: 'The message names the cause, and the log that the tools wrote.',
   reload_failed: 'The settings are valid, but could not be put in force; the message says why. The former ones stay.',
+  hook_timeout: 'The message names the plugin and its hook. Fix or remove the plugin, or raise `limits.hook_timeout`.',
   internal: 'A fault of corral. The log has more; `corral serve --log-level debug` still more.',
   not_implemented: 'corral does not do this, and will not pretend to.',
   hub_unreachable: 'The hub and the reason are in the message; mirrors and proxies are set per hub in `config.yaml`.',

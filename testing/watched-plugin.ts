@@ -8,30 +8,16 @@ export interface Added {
   hubs: Hub[]
   providers: EngineProvider[]
   sources: ModelSource[]
-  /** Keys of what `setup` returned that mean nothing to corral. */
-  unknownKeys: string[]
 }
-
-const DEFINITION = ['name', 'api', 'description', 'offers', 'needs', 'optional', 'options', 'setup']
-const OFFER = ['services', 'hooks', 'on', 'routes', 'web', 'start', 'check', 'reload', 'stop']
-const ON = ['request', 'event', 'modelLoaded', 'modelUnloaded', 'pullFinished']
 
 /** The methods by which plugins add to services. */
 const METHODS = { downloads: ['addHub', 'hubs'], engines: ['add', 'providers'], catalog: ['add', 'sources'] } as const
-
-const unknown = (value: object, known: string[], where: string) =>
-  Object.keys(value)
-    .filter(key => !known.includes(key))
-    .map(key => `"${key}" in ${where} (known are ${known.join(', ')})`)
-
-/** Keys of a definition that mean nothing to corral, such as misspelled ones. */
-export const unknownDefinitionKeys = (definition: object) => unknown(definition, DEFINITION, 'the definition')
 
 /** The same plugin, and what it adds once it is set up. */
 export function watchedPlugin<Definition extends PluginDefinition>(
   plugin: Definition
 ): { plugin: Definition; added: Added } {
-  const added: Added = { hubs: [], providers: [], sources: [], unknownKeys: [] }
+  const added: Added = { hubs: [], providers: [], sources: [] }
   const setup: PluginDefinition['setup'] = async (context, options) => {
     const service = (name: keyof typeof METHODS) => {
       const found = context.service(name)
@@ -50,11 +36,7 @@ export function watchedPlugin<Definition extends PluginDefinition>(
       })
     }
     const watched = { ...context, service: service as PluginContext['service'] }
-    const offer = await plugin.setup(watched, options)
-    if (offer) {
-      added.unknownKeys.push(...unknown(offer, OFFER, 'what setup returns'), ...unknown(offer.on ?? {}, ON, '"on"'))
-    }
-    return offer
+    return await plugin.setup(watched, options)
   }
   return { plugin: { ...plugin, setup }, added }
 }

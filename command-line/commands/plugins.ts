@@ -72,7 +72,6 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     const report = await corral.plugin(found.name)
     if (report?.state !== 'active') throw new Error(report?.reason ?? 'it was not started')
     printText('ok    it is set up, registered and started beside the built-in plugins')
-    if (added.unknownKeys.length > 0) throw new Error(`it has unknown keys: ${added.unknownKeys.join(', ')}`)
     const { needs, services, routes, hooks, web } = report
     const offers = {
       needs,

@@ -179,6 +179,10 @@ const LimitsSchema = Type.Object(
       description:
         'How long a streamed answer goes on after its connection was lost, and is kept after its end, where the request asks for that (X-Corral-Resumable); 0 is never'
     }),
+    hook_timeout: Duration({
+      default: '30s',
+      description: 'How long one hook of a plugin may take for a request, until the request fails; 0 is no limit'
+    }),
     stuck_after: Duration({
       default: '30s',
       description: 'How long an engine may use the processor without getting on until it is ended; 0 never ends it'

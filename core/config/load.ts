@@ -1,6 +1,6 @@
 import { dirname } from 'node:path'
 import { parseOptions } from '../models/options.ts'
-import type { PluginDefinition } from '../plugins/plugin.ts'
+import type { FoundPlugin } from '../plugins/plugin.ts'
 import { type DataPaths, dataPaths } from '../system/data-paths.ts'
 import { isObject } from '../system/json-object.ts'
 import { CORE_PARTS } from '../system/log-levels.ts'
@@ -29,7 +29,7 @@ export interface LoadedConfig {
 }
 
 export interface ConfigSources extends ConfigPlaces {
-  definitions: readonly PluginDefinition[]
+  definitions: readonly FoundPlugin[]
 }
 
 type Values = Record<string, unknown>
@@ -74,7 +74,7 @@ interface Layer {
   unknown: ConfigProblem[]
 }
 
-async function fileLayer(schema: ConfigSchema, file: ConfigFile): Promise<Layer> {
+async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: ReadonlySet<string>): Promise<Layer> {
   const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [] }
   const problemAt = (place: { line: number; column: number }, message: string, setting?: string): ConfigProblem => {
     const where = `${file.shownAs}:${place.line}:${place.column}`
@@ -95,7 +95,8 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile): Promise<Layer>
   for (const { path, atKey, unknown, message } of findMistakes(schema, values)) {
     const problem = problemAt(atKey ? yaml.keyPlace(path) : yaml.valuePlace(path), message, settingName(path))
     if (unknown === 'option') layer.unknown.push({ ...problem, passedOn: true })
-    else if (unknown) {
+    // What corral does not know of its own settings may be of another version. Plugins know all of theirs.
+    else if (unknown && !(path.length > 1 && outside.has(path[0]!))) {
       layer.unknown.push(problem)
       delete (valueAt(values, path.slice(0, -1)) as Values)[path.at(-1)!]
     } else layer.problems.push(problem)
@@ -184,10 +185,11 @@ export function freeze<T>(value: T): T {
  */
 export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> {
   const schema = composeConfigSchema(sources.definitions)
+  const outside = new Set(sources.definitions.filter(({ path }) => path !== undefined).map(({ name }) => name))
   const { home, origin: homeOrigin } = findHome(sources)
   const file = await findFile(sources, dataPaths(home, undefined).home)
   const layers = [
-    ...(file ? [await fileLayer(schema, file)] : []),
+    ...(file ? [await fileLayer(schema, file, outside)] : []),
     overridesLayer(schema, fromEnvironment(schema.root, sources.env), sources.cwd),
     overridesLayer(schema, fromFlags(schema.root, sources.flags), sources.cwd)
   ]

@@ -32,7 +32,7 @@ const FORMATS: Record<string, string> = {
 /** What a setting accepts, for people, where its schema says more than those of requests do. */
 function settingPhrase(schema: JsonSchema): string | undefined {
   if (schema.title) return schema.title
-  if (schema.format && FORMATS[schema.format]) return FORMATS[schema.format]
+  if (schema.format) return FORMATS[schema.format] ?? `text in the format "${schema.format}"`
   if (schema.type === 'object') return 'a group of settings ("name: value" lines)'
   // A pattern helps only the one who wrote it; each entry that breaks it is reported on its own.
   if (schema.type !== 'array' || !schema.items || schema.items.pattern) return undefined

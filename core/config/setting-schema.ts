@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from 'node:util'
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
+import addFormats from 'ajv-formats'
 import { messageOf } from '../errors.ts'
 import type { FoundPlugin, PluginDefinition } from '../plugins/plugin.ts'
 import { PluginError } from '../plugins/plugin-error.ts'
@@ -82,6 +83,8 @@ function newAjv(proven: boolean): Ajv {
   ajv.addFormat('corral-keep-alive', (text: string) => parseDuration(text) !== undefined)
   ajv.addFormat('corral-private-address', isAllowedEntry)
   ajv.addFormat('corral-bytes', (text: string) => parseBytes(text) !== undefined)
+  // Authors of plugins use the formats of JSON Schema; corral's settings have their own.
+  if (!proven) addFormats.default(ajv)
   for (const format of ['corral-path', 'corral-program']) ajv.addFormat(format, (text: string) => !text.includes('\0'))
   return ajv
 }
@@ -157,11 +160,18 @@ function givenChecker(
     return validate
   }
   for (const name of unproven) {
+    let validate: ValidateFunction
     try {
-      member(root, name, `/${name}`)
+      validate = member(root, name, `/${name}`)
     } catch (error) {
       throw unusableOptions(name, error)
     }
+    const defaults = { [name]: {} }
+    fillDefaults(root.properties![name]!, defaults[name])
+    if (validate(defaults)) continue
+    const [{ instancePath, message }] = validate.errors as [ErrorObject]
+    const setting = instancePath.slice(1).replaceAll('/', '.')
+    throw unusableOptions(name, `the default of ${setting} is not valid, because it ${message}`)
   }
   function errorsIn(
     group: JsonSchema,

@@ -263,10 +263,10 @@ export interface EngineRunSettings {
 }
 
 export interface Runtimes {
-  /** Adds a source of builds, tried after the existing ones. */
-  addSource(source: BuildSource): void
-  /** Adds a kind of build, ranked with the built-in ones. */
-  addRuntime(runtime: RuntimeDescriptor): void
+  /** Adds a source of builds, tried after the existing ones. @returns removes it. @throws Error when its name is taken */
+  addSource(source: BuildSource): () => void
+  /** Adds a kind of build, ranked with the built-in ones. @returns and @throws as `addSource` */
+  addRuntime(runtime: RuntimeDescriptor): () => void
   /**
    * The proven build for new engines, found or made on the first call; callers share one search. `choice` selects another
    * one: the id of an installed build, or a kind (`vulkan`, `cuda-13`), which is fetched if missing. A caller's `signal`

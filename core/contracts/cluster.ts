@@ -33,6 +33,6 @@ export interface MemberSource {
 
 /** The members of this server. */
 export interface Cluster {
-  /** Adds a way to know members. @throws Error when its name is taken */
-  addSource(source: MemberSource): void
+  /** Adds a way to know members. @returns removes it, with its members. @throws Error when its name is taken */
+  addSource(source: MemberSource): () => void
 }

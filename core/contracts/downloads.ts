@@ -113,7 +113,8 @@ declare module './hubs.ts' {
      * @throws CorralError `insufficient_storage`, `rate_limited`
      */
     pull(plan: PullPlan, options: { detached: boolean; caller: PullCaller }): Promise<Pull | undefined>
-    addMirror(mirror: FileMirror): void
+    /** @returns removes it */
+    addMirror(mirror: FileMirror): () => void
     /** All unfinished pulls, oldest first. */
     list(): PullRecord[]
     /** Bytes of files that pulls got since the start, those included that another model had on the disk. */

@@ -303,8 +303,8 @@ export interface EngineProvider {
 
 /** The registry of providers. */
 export interface Engines {
-  /** Adds a provider, such as a plugin's. @throws Error when its name is taken */
-  add(provider: EngineProvider): void
+  /** Adds a provider, such as a plugin's. @returns removes it, and stops its engines. @throws Error when its name is taken */
+  add(provider: EngineProvider): () => void
   /** The provider that serves a model best in a mode; undefined when none can. */
   providerOf(model: Model, mode: EngineMode): EngineProvider | undefined
 }

@@ -94,7 +94,8 @@ export interface AdminEvent {
 
 /**
  * What a plugin wants to see or change while the server runs (`on` of its offer). Hooks of several plugins run one
- * after another in the order of the plugins' names, after those whose services they need.
+ * after another: built-in plugins first, then by name, each after the plugins whose services it needs. A hook that takes
+ * longer than `limits.hook_timeout` fails its request.
  */
 export interface PluginHooks {
   /**

@@ -115,6 +115,10 @@ export interface Hub {
 
 /** The service `downloads`. `downloads.ts` adds the pulls, which plugins that come with corral use. */
 export interface Downloads {
-  addHub(hub: Hub): void
+  /**
+   * Adds a hub. @returns removes it.
+   * @throws Error if its name or one of its prefixes is taken, or a prefix cannot be told from the name of a model
+   */
+  addHub(hub: Hub): () => void
   hubs(): readonly Hub[]
 }

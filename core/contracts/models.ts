@@ -132,8 +132,11 @@ export interface Catalog extends ModelList {
   get(name: RequestedName, allowed?: readonly string[]): Model
   /** The aliases of models that are here and the listed names, without those whose name a model really has. */
   aliases(allowed?: readonly string[]): ModelAlias[]
-  /** Adds the models of a plugin, which may change over time. @throws Error when its name is taken or a model's is invalid */
-  add(source: ModelSource): void
+  /**
+   * Adds the models of a plugin, which may change over time. A model whose name another one has is left out, and logged.
+   * @returns removes them. @throws Error when its name is taken or a model's is invalid
+   */
+  add(source: ModelSource): () => void
   /**
    * The names by which lists have this variant beside its own, the latest last: Ollama's, by which it was pulled or
    * imported. They are aliases too.
@@ -142,6 +145,7 @@ export interface Catalog extends ModelList {
   /**
    * Adds names that a plugin knows.
    * @param listed those of them, each with a tag, that lists have, by the keys of the variants that they stand for
+   * @returns removes them
    */
-  addNames(names: KnownNames, listed?: () => ReadonlyMap<string, readonly string[]>): void
+  addNames(names: KnownNames, listed?: () => ReadonlyMap<string, readonly string[]>): () => void
 }

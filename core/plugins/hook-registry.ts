@@ -4,6 +4,7 @@ import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../contra
 import { untilAborted } from '../contracts/progress.ts'
 import type { StateTopic } from '../contracts/state-events.ts'
 import { CorralError, messageOf } from '../errors.ts'
+import { DeadlineError, hookTimeout, within } from './plugin-error.ts'
 
 type HookName = keyof PluginHooks
 type Observer = 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'pullFinished' | 'pullFailed' | 'administered'
@@ -15,8 +16,12 @@ export class HookRegistry implements Hooks {
   /** Failures that were logged: a hook that fails does so for each token, and one line is enough. */
   readonly #logged = new Set<string>()
 
-  constructor(log: FastifyBaseLogger) {
+  readonly #timeout: () => number
+
+  /** @param timeout milliseconds that a hook may take, 0 for any time */
+  constructor(log: FastifyBaseLogger, timeout: () => number = () => 0) {
     this.#log = log
+    this.#timeout = timeout
   }
 
   add(plugin: string, hooks: PluginHooks): void {
@@ -32,7 +37,7 @@ export class HookRegistry implements Hooks {
   }
 
   hasEventFilters(request: HookedRequest): boolean {
-    for (const hooks of this.#hooks.values()) if (hooks.event && hooks.eventsOf?.(request) !== false) return true
+    for (const [plugin, hooks] of this.#hooks) if (this.#wantsEvents(plugin, hooks, request)) return true
     return false
   }
 
@@ -58,7 +63,7 @@ export class HookRegistry implements Hooks {
 
   async event(event: Delta, request: HookedRequest): Promise<Delta | undefined> {
     for (const [plugin, hooks] of this.#hooks) {
-      if (!hooks.event || hooks.eventsOf?.(request) === false) continue
+      if (!this.#wantsEvents(plugin, hooks, request)) continue
       const kept = await this.#filter(plugin, 'event', request.signal, () => hooks.event?.(event, request))
       if (kept !== false) continue
       const { choice, finish, usage, timing } = event
@@ -124,24 +129,38 @@ export class HookRegistry implements Hooks {
     return false
   }
 
-  /**
-   * Runs a filter. Where it takes its time, what comes back is its end, or that of its request; most are done at once, and
-   * nobody has to wait for those.
-   */
+  #wantsEvents(plugin: string, hooks: PluginHooks, request: HookedRequest): boolean {
+    if (!hooks.event || !hooks.eventsOf) return hooks.event !== undefined
+    try {
+      return hooks.eventsOf(request) !== false
+    } catch (error) {
+      return this.#fail(plugin, 'eventsOf', error)
+    }
+  }
+
+  /** Waits for a hook, within its deadline. @throws DeadlineError */
+  #within<T>(pending: Promise<T>): Promise<T> {
+    return within(this.#timeout() || Number.POSITIVE_INFINITY, () => pending)
+  }
+
+  #fail(plugin: string, hook: HookName, error: unknown): never {
+    if (error instanceof CorralError) throw error
+    this.#logFailure(plugin, hook, error)
+    if (error instanceof DeadlineError) throw hookTimeout(plugin, hook, this.#timeout())
+    const message = `The plugin "${plugin}" failed in its hook "${hook}". The server's log says why.`
+    throw new CorralError('internal', message, { cause: error })
+  }
+
+  /** Runs a filter: at once where it can, else until its end, its deadline or the end of its request. */
   #filter<T>(plugin: string, hook: HookName, signal: AbortSignal, run: () => T | Promise<T>): T | Promise<T> {
     signal.throwIfAborted()
     const fail = (error: unknown): never => {
-      if (signal.aborted || error instanceof CorralError) throw error
-      this.#logFailure(plugin, hook, error)
-      throw new CorralError(
-        'internal',
-        `The plugin "${plugin}" failed in its hook "${hook}". The server's log says why.`,
-        { cause: error }
-      )
+      if (signal.aborted) throw error
+      return this.#fail(plugin, hook, error)
     }
     try {
       const result = run()
-      return isPromise(result) ? untilAborted(result, signal).catch(fail) : result
+      return isPromise(result) ? this.#within(untilAborted(result, signal)).catch(fail) : result
     } catch (error) {
       return fail(error)
     }
@@ -151,7 +170,7 @@ export class HookRegistry implements Hooks {
     for (const [plugin, hooks] of this.#hooks) {
       // In a turn of its own: it may call the very service that is reporting.
       Promise.resolve()
-        .then(() => run(hooks))
+        .then(() => this.#within((async () => run(hooks))()))
         .catch(error => this.#logFailure(plugin, hook, error))
     }
   }

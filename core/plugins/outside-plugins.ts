@@ -10,6 +10,7 @@ import { dataPaths } from '../system/data-paths.ts'
 import { isObject } from '../system/json-object.ts'
 import { packageRoot } from '../system/package-info.ts'
 import { type FoundPlugin, PLUGIN_API, type PluginDefinition } from './plugin.ts'
+import { definitionKeyFaults } from './plugin-keys.ts'
 
 /** A name as npm allows it. */
 const PACKAGE = /^(?:@[a-z0-9~-][\w.~-]*\/)?[a-z0-9~-][\w.~-]*$/i
@@ -166,5 +167,7 @@ export function definitionFault(value: unknown): string | undefined {
   if (options !== undefined && !(isObject(options) && options.type === 'object')) {
     return 'exports a plugin whose "options" are no JSON schema of an object'
   }
+  const [unknown] = definitionKeyFaults(value)
+  if (unknown) return `exports a plugin with a mistake: ${unknown}`
   return undefined
 }

@@ -1,3 +1,4 @@
+import { CorralError } from '../errors.ts'
 import { formatDuration } from '../system/duration.ts'
 
 export type PluginErrorCode =
@@ -30,6 +31,12 @@ export class PluginError extends Error {
 }
 
 export class DeadlineError extends Error {}
+
+/** A hook of a plugin did not end in time. @param limit milliseconds */
+export function hookTimeout(plugin: string, hook: string, limit: number): CorralError {
+  const took = `The plugin "${plugin}" took longer than ${formatDuration(limit)} in its hook "${hook}"`
+  return new CorralError('hook_timeout', `${took} (limits.hook_timeout). Fix or remove the plugin, or raise the limit.`)
+}
 
 /** Waits for the work, but not for ever. @throws DeadlineError after `deadline` milliseconds */
 export async function within<T>(deadline: number, work: () => T | Promise<T>): Promise<T> {

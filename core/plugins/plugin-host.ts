@@ -9,9 +9,12 @@ import type { LogLevels } from '../system/log-levels.ts'
 import { HookRegistry } from './hook-registry.ts'
 import type { FoundPlugin, PluginContext, PluginOffer } from './plugin.ts'
 import { DeadlineError, PluginError, type PluginErrorCode, within } from './plugin-error.ts'
+import { offerFaults } from './plugin-keys.ts'
 import { type LeftOut, planPlugins } from './plugin-order.ts'
 import { type PluginEntry, PluginRegistrar } from './plugin-registrar.ts'
 import type { PluginReport } from './plugin-report.ts'
+import { Registrations } from './registrations.ts'
+import { runAs, runningAs } from './running-plugin.ts'
 
 export interface PluginHostOptions {
   definitions: readonly FoundPlugin[]
@@ -66,10 +69,11 @@ export class PluginHost {
     const { order, leftOut } = planPlugins(definitions, ({ name }) => config.sections[name]?.enabled !== false)
     this.#options = options
     this.#log = log
-    this.#hooks = new HookRegistry(log)
+    this.#hooks = new HookRegistry(log, () => parseDuration(config.core.limits.hook_timeout)!)
     this.#leftOut = leftOut
     this.#entries = order.map(definition => {
-      return { definition, state: 'waiting', routes: [], controller: new AbortController(), stopped: false }
+      const added = new Registrations(definition.name)
+      return { definition, state: 'waiting', routes: [], added, controller: new AbortController(), stopped: false }
     })
     for (const { definition, state, reason } of leftOut) {
       const { name } = definition
@@ -83,16 +87,18 @@ export class PluginHost {
    * still to be called then.
    */
   async register(app: FastifyInstance): Promise<void> {
-    const { register = REGISTER_DEADLINE } = this.#options.deadlines ?? {}
+    const { config, deadlines } = this.#options
+    const { register = REGISTER_DEADLINE } = deadlines ?? {}
     const failed = (entry: PluginEntry, error: unknown) =>
       this.#leaveOut(entry, pluginError(entry, 'plugin_register_failed', error))
     await this.#each('plugin_setup_failed', entry => this.#setUp(entry))
-    const registrar = new PluginRegistrar(app, register, failed)
+    const hookTimeout = () => parseDuration(config.core.limits.hook_timeout)!
+    const registrar = new PluginRegistrar(app, { register, hook: hookTimeout }, failed)
     this.#registrar = registrar
     await this.#each('plugin_register_failed', entry => registrar.addServices(entry))
     await this.#each('plugin_register_failed', entry => registrar.addHooks(entry))
-    // Where two have the same route, a required plugin keeps it, and one that comes with corral.
-    const rank = ({ definition: { optional, path } }: PluginEntry) => (optional ? 2 : 0) + (path === undefined ? 0 : 1)
+    // If two plugins have the same route, one that comes with corral keeps it, then a required one.
+    const rank = ({ definition: { optional, path } }: PluginEntry) => (path === undefined ? 0 : 2) + (optional ? 1 : 0)
     const ranked = this.#entries.toSorted((a, b) => rank(a) - rank(b))
     await this.#each('plugin_register_failed', entry => registrar.addRoutes(entry), ranked)
   }
@@ -101,7 +107,9 @@ export class PluginHost {
   start(): Promise<void> {
     const deadline = this.#options.deadlines?.start ?? START_DEADLINE
     this.#starting ??= this.#each('plugin_start_failed', async entry => {
-      await within(deadline, () => entry.offer?.start?.())
+      await this.#registrar?.during(entry, () =>
+        within(deadline, () => runAs(entry.definition, () => entry.offer?.start?.()))
+      )
       entry.state = 'active'
     })
     return this.#starting
@@ -138,12 +146,14 @@ export class PluginHost {
 
   async #handOver(
     step: 'check' | 'reload',
-    { definition: { name }, offer, stopped }: PluginEntry,
+    { definition, offer, stopped }: PluginEntry,
     sections: LoadedConfig['sections']
   ): Promise<void> {
     if (stopped) return
+    const { name } = definition
     try {
-      await within(this.#options.deadlines?.reload ?? RELOAD_DEADLINE, () => offer?.[step]?.(sections[name] ?? {}))
+      const call = () => runAs(definition, () => offer?.[step]?.(sections[name] ?? {}))
+      await within(this.#options.deadlines?.reload ?? RELOAD_DEADLINE, call)
     } catch (error) {
       if (error instanceof ConfigError) throw error
       this.#log.error({ err: error, plugin: name }, `Plugin "${name}" failed in its ${step}: ${messageOf(error)}`)
@@ -207,7 +217,7 @@ export class PluginHost {
     const grace = parseDuration(config.core.shutdown_grace) ?? 0
     const deadline = deadlines?.stop ?? (grace < 0 ? Number.POSITIVE_INFINITY : grace + STOP_MARGIN)
     try {
-      await within(deadline, () => entry.offer?.stop?.())
+      await within(deadline, () => runAs(entry.definition, () => entry.offer?.stop?.()))
     } catch (error) {
       this.#log.error({ err: error, plugin: name }, `Plugin "${name}" did not stop cleanly: ${messageOf(error)}`)
     }
@@ -230,10 +240,13 @@ export class PluginHost {
     }
     entry.controller.abort(error)
     this.#registrar?.retire(entry)
+    entry.added.undo(cause =>
+      this.#log.error({ err: cause, plugin: name }, `What plugin "${name}" added stays in part`)
+    )
     await this.#stop(entry)
   }
 
-  #contextFor({ definition: { name, needs }, controller }: PluginEntry): PluginContext {
+  #contextFor({ definition: { name, needs, optional }, controller, added }: PluginEntry): PluginContext {
     const { config, logs, signal } = this.#options
     return {
       log: logs.part(name),
@@ -244,7 +257,7 @@ export class PluginHost {
       hooks: this.#hooks,
       plugins: () => this.report(),
       service: wanted => {
-        if (needs?.includes(wanted)) return this.service(wanted)
+        if (needs?.includes(wanted)) return optional ? added.view(this.service(wanted)) : this.service(wanted)
         throw new PluginError(
           'plugin_service_undeclared',
           name,
@@ -259,7 +272,8 @@ export class PluginHost {
     const { definition, controller } = entry
     const { name, offers = [] } = definition
     const { config, deadlines } = this.#options
-    const work = (async () => definition.setup(this.#contextFor(entry), config.sections[name] ?? {}))()
+    const setup = async () => definition.setup(this.#contextFor(entry), config.sections[name] ?? {})
+    const work = runAs(definition, setup)
     try {
       entry.offer = (await within(deadlines?.setup ?? SETUP_DEADLINE, () => work)) ?? {}
     } catch (error) {
@@ -274,8 +288,13 @@ export class PluginHost {
       }
       throw error
     }
+    const mistakes = offerFaults(entry.offer)
+    if (mistakes.length > 0) {
+      const message = `Plugin "${name}" offers what corral does not know: ${mistakes.join('; ')}. Correct its module.`
+      throw new PluginError('plugin_offer_mismatch', name, message)
+    }
     const { on, services = {} } = entry.offer
-    if (on) this.#hooks.add(name, on)
+    if (on) this.#hooks.add(name, runningAs(definition, on))
     const offered = Object.entries(services).flatMap(([key, value]) => (value === undefined ? [] : [key]))
     const faults = [
       ...offers.filter(one => !offered.includes(one)).map(one => `"${one}" is named in "offers" but was not returned`),

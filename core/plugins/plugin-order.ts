@@ -38,7 +38,9 @@ export function planPlugins(
     if (definition.fault !== undefined) leftOut.push({ definition, state: 'failed', reason: definition.fault })
     return definition.fault === undefined
   })
-  for (const definition of sound.sort((a, b) => (a.name < b.name ? -1 : 1))) {
+  // Those that come with corral are first, so that no other one takes a name that is theirs.
+  const rank = ({ path, name }: FoundPlugin) => `${path === undefined ? 0 : 1} ${name}`
+  for (const definition of sound.sort((a, b) => (rank(a) < rank(b) ? -1 : 1))) {
     const { name } = definition
     if (names.has(name)) {
       throw new PluginError('plugin_duplicate', name, `Two plugins are called "${name}"; rename one or leave one out.`)
@@ -59,14 +61,14 @@ export function planPlugins(
   for (const definition of active.values()) {
     for (const service of definition.offers ?? []) {
       const other = providers.get(service)
-      if (other) {
-        throw new PluginError(
-          'plugin_service_conflict',
-          definition.name,
-          `Both plugins "${other.name}" and "${definition.name}" offer the service "${service}"; switch one of them off or leave it out.`
-        )
+      if (!other) {
+        providers.set(service, definition)
+        continue
       }
-      providers.set(service, definition)
+      const reason = `Both plugins "${other.name}" and "${definition.name}" offer the service "${service}"; switch one of them off or leave it out.`
+      if (definition.path === undefined) throw new PluginError('plugin_service_conflict', definition.name, reason)
+      fail(definition, 'plugin_service_conflict', reason)
+      break
     }
   }
 

@@ -1,11 +1,13 @@
 import { Ajv } from 'ajv'
-import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { Services } from '../contracts/services.ts'
 import { CorralError } from '../errors.ts'
 import { VALIDATION_OPTIONS } from '../http/application.ts'
 import type { FoundPlugin, PluginOffer } from './plugin.ts'
-import { within } from './plugin-error.ts'
+import { DeadlineError, hookTimeout, within } from './plugin-error.ts'
 import type { PluginReport } from './plugin-report.ts'
+import type { Registrations } from './registrations.ts'
+import { runAs } from './running-plugin.ts'
 
 declare module 'fastify' {
   /** The services of the plugins that take part; plugins reach them through `context.service(name)`. */
@@ -26,6 +28,8 @@ export interface PluginEntry {
   /** Known once it is set up. */
   offer?: PluginOffer
   readonly routes: RouteOptions[]
+  /** What it has added to the services of others. */
+  readonly added: Registrations
   /** Ends what the plugin's setup has begun when it is left out. */
   readonly controller: AbortController
   stopped: boolean
@@ -47,53 +51,76 @@ const REQUEST_HOOKS = new Set<string>([
 
 type AnyFunction = (this: unknown, ...values: unknown[]) => unknown
 
+const noSuchPage = (path: string) => new Error(`its page is said to be at ${path}, but it has no route GET ${path}`)
+
+/** What a plugin of somebody else, or one that the server can do without, may fail in at any time. */
+const mayFail = ({ optional, path }: FoundPlugin) => optional || path !== undefined
+
+/** Milliseconds that a plugin may take to register, and for one hook of a request. */
+interface Deadlines {
+  register: number
+  hook(): number
+}
+
 /**
  * Puts what plugins offer on the application, each plugin once. Nothing can be taken off a Fastify application again, and
  * any error that reaches its boot ends it. So errors are caught behind each plugin before the next one is registered, and
  * what a plugin that fails has already put there is switched off by looking at its state.
  */
-const noSuchPage = (path: string) => new Error(`its page is said to be at ${path}, but it has no route GET ${path}`)
-
 export class PluginRegistrar {
   readonly #app: FastifyInstance
-  readonly #deadline: number
+  readonly #deadlines: Deadlines
   /** Fastify's own `addHook`. */
   readonly #addHook: AnyFunction
   /** The plugin that is being registered: Fastify loads one after another. */
   #current: PluginEntry | undefined
+  /** All routes of the application. */
+  readonly #routes: RouteOptions[] = []
   /** Where the current plugin's routes were registered, in the order of its `routes`. */
   #scopes: FastifyInstance[] = []
 
   /**
-   * @param deadline milliseconds that one plugin may take
    * @param onLateFailure called when a plugin fails after its registration; rejects where that ends the start
    */
   constructor(
     app: FastifyInstance,
-    deadline: number,
+    deadlines: Deadlines,
     onLateFailure: (entry: PluginEntry, error: unknown) => Promise<void>
   ) {
     this.#app = app
-    this.#deadline = deadline
+    this.#deadlines = deadlines
     const registrar = this
     app.addHook('onRoute', function (route) {
       const plugin = registrar.#current
+      registrar.#routes.push(route)
       if (plugin) {
+        const { definition } = plugin
+        const { handler } = route
         plugin.routes.push(route)
-        route.config = { ...route.config, plugin: plugin.definition.name }
+        route.config = { ...route.config, plugin: definition.name }
+        if (definition.path !== undefined) {
+          route.handler = function (...values) {
+            return runAs(definition, () => handler.apply(this, values))
+          }
+        }
       }
       registrar.#scopes.push(this)
     })
     // Scopes inherit from the application, so that these two are theirs as well.
-    const { addHook, register } = app as unknown as Record<'addHook' | 'register', AnyFunction>
+    const { addHook, decorate, register } = app as unknown as Record<'addHook' | 'decorate' | 'register', AnyFunction>
     this.#addHook = addHook
     Object.assign(app, {
       addHook(this: unknown, name: string, hook: AnyFunction) {
         const owner = registrar.#current
-        const mayFail = owner && (owner.definition.optional || owner.definition.path !== undefined)
-        if (!mayFail) return addHook.call(this, name, hook)
+        if (!owner || !mayFail(owner.definition)) return addHook.call(this, name, hook)
         const onFailure = (error: unknown) => onLateFailure(owner, error)
-        return addHook.call(this, name, guardedHook(owner, name, hook, onFailure, deadline))
+        return addHook.call(this, name, guardedHook(owner, name, hook, onFailure, deadlines))
+      },
+      decorate(this: FastifyInstance, name: string, ...values: unknown[]) {
+        const result = decorate.call(this, name, ...values)
+        if (registrar.#current?.definition.optional)
+          registrar.#current.added.add(() => Reflect.deleteProperty(this, name))
+        return result
       },
       register(this: unknown, plugin: unknown, options: unknown) {
         const inner = registrar.#current && typeof plugin === 'function' ? rejecting(plugin as AnyFunction) : plugin
@@ -102,16 +129,35 @@ export class PluginRegistrar {
     })
   }
 
-  /** @throws what keeps the application from having the plugin's services under their names */
-  addServices({ offer }: PluginEntry): void {
-    for (const [name, service] of Object.entries(offer?.services ?? {})) this.#app.decorate<unknown>(name, service)
+  /**
+   * What each of the services adds through a decorator is recorded for the plugin whose code runs.
+   * @throws what keeps the application from having the plugin's services under their names
+   */
+  addServices(entry: PluginEntry): void {
+    for (const [name, service] of Object.entries(entry.offer?.services ?? {})) {
+      const getter = () => {
+        if (entry.state === 'failed') return undefined
+        return this.#current?.definition.optional ? this.#current.added.view(service) : service
+      }
+      this.#app.decorate<unknown>(name, { getter })
+    }
+  }
+
+  /** Runs a step of a plugin, to which belongs what is added to the application meanwhile. */
+  async during<Result>(entry: PluginEntry, step: () => Promise<Result>): Promise<Result> {
+    this.#current = entry
+    try {
+      return await step()
+    } finally {
+      this.#current = undefined
+    }
   }
 
   /** Registers the plugin's hooks on the application itself. @throws the error of the plugin */
   async addHooks(entry: PluginEntry): Promise<void> {
     const { hooks } = entry.offer ?? {}
     if (!hooks) return
-    const onApplication = async (app: FastifyInstance) => within(this.#deadline, () => hooks(app, {}))
+    const onApplication = async (app: FastifyInstance) => this.#run(entry, () => hooks(app, {}))
     await this.#load(entry, Object.assign(onApplication, { [Symbol.for('skip-override')]: true }))
   }
 
@@ -131,7 +177,7 @@ export class PluginRegistrar {
           )
         })
       }
-      await within(this.#deadline, () => routes(scope, {}))
+      await this.#run(entry, () => routes(scope, {}))
     })
     const isPage = ({ url, method }: RouteOptions) => url === web?.path && [method].flat().includes('GET')
     if (web && !entry.routes.some(isPage)) throw noSuchPage(web.path)
@@ -145,25 +191,56 @@ export class PluginRegistrar {
     }
   }
 
+  #run({ definition }: PluginEntry, register: () => unknown): Promise<unknown> {
+    return within(this.#deadlines.register, () => runAs(definition, register))
+  }
+
   async #load(entry: PluginEntry, plugin: (scope: FastifyInstance) => Promise<unknown>): Promise<void> {
-    this.#current = entry
     this.#scopes = []
     const before = entry.routes.length
     let failure: unknown
-    try {
-      void this.#app.register(plugin as Parameters<FastifyInstance['register']>[0])
+    await this.during(entry, async () => {
+      // An error that Fastify saw would leave routes that are half there, and a request for one would end the process.
+      const caught = async (scope: FastifyInstance) => {
+        try {
+          await plugin(scope)
+        } catch (error) {
+          failure = error ?? new Error('it threw nothing')
+        }
+      }
+      void this.#app.register(Object.assign(caught, plugin))
       // Whoever takes the error here keeps it from the boot.
       void this.#app.after(error => {
-        failure = error
+        failure ??= error
       })
       await this.#app.after()
-      if (failure) throw failure
+      if (failure) throw this.#explained(failure, entry)
       if (entry.definition.path === undefined) return
       for (const [at, route] of entry.routes.slice(before).entries()) checkSchemas(route, this.#scopes[at]!)
-    } finally {
-      this.#current = undefined
-    }
+    })
   }
+
+  /** What Fastify says of a route that is there already does not name whose it is. */
+  #explained(failure: unknown, { routes, definition: { name } }: PluginEntry): unknown {
+    const route = routes.at(-1)
+    if ((failure as { code?: unknown }).code !== 'FST_ERR_DUPLICATED_ROUTE' || !route) return failure
+    const other = this.#routes.find(
+      known => known !== route && shapeOf(known) === shapeOf(route) && sharedMethods(known, route).length > 0
+    )
+    const owner = other?.config?.plugin
+    const whose =
+      owner === undefined ? 'corral itself' : owner === name ? 'this plugin already' : `the plugin "${owner}"`
+    const [method] = other ? sharedMethods(other, route) : [route.method].flat()
+    return new Error(`its route ${method} ${route.url} belongs to ${whose}; give it another path`, { cause: failure })
+  }
+}
+
+/** The path of a route without the names of its parameters, which do not set routes apart. */
+const shapeOf = ({ url }: RouteOptions) => url.replace(/:[^/-]+/g, ':').replace(/(.)\/$/, '$1')
+
+const sharedMethods = (one: RouteOptions, other: RouteOptions) => {
+  const methods = [other.method].flat()
+  return [one.method].flat().filter(method => methods.includes(method))
 }
 
 /**
@@ -212,7 +289,7 @@ function guardedHook(
   name: string,
   hook: AnyFunction,
   onLateFailure: (error: unknown) => Promise<void>,
-  deadline: number
+  deadlines: Deadlines
 ): AnyFunction {
   const onReady = name === 'onReady'
   if (typeof hook !== 'function' || !(onReady || REQUEST_HOOKS.has(name))) return hook
@@ -220,18 +297,25 @@ function guardedHook(
   const call = (self: unknown, values: unknown[]) =>
     new Promise((resolve, reject) => {
       const done = (error?: unknown, value?: unknown) => (error ? reject(error) : resolve(value))
-      const result = hook.call(self, ...values, done)
+      const result = runAs(entry.definition, () => hook.call(self, ...values, done))
       if (result instanceof Promise) result.then(resolve, reject)
       else if (onReady && hook.length === 0) resolve(undefined)
     })
   return async function (this: unknown, ...values) {
     if (entry.state === 'failed') return undefined
-    if (onReady) return await within(deadline, () => call(this, values)).catch(onLateFailure)
+    if (onReady) return await within(deadlines.register, () => call(this, values)).catch(onLateFailure)
     // The last one is Fastify's own `done`, which a hook that returns a promise must not call.
     if (typeof values.at(-1) === 'function') values.pop()
+    const limit = entry.definition.path === undefined ? 0 : deadlines.hook()
     try {
-      return await call(this, values)
+      return await within(limit || Number.POSITIVE_INFINITY, () => call(this, values))
     } catch (error) {
+      if (error instanceof DeadlineError) {
+        const [, reply] = values as [unknown, FastifyReply | undefined]
+        // A hook that sends the reply itself need not say when it is done.
+        if (reply?.sent || reply?.raw?.headersSent) return await new Promise(() => {})
+        throw hookTimeout(entry.definition.name, name, limit)
+      }
       if (error instanceof CorralError || typeof (error as { statusCode?: unknown })?.statusCode === 'number')
         throw error
       const { name: plugin } = entry.definition

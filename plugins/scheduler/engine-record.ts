@@ -102,3 +102,9 @@ function stateOf({ progress }: EngineRecord, engine: EngineState): LoadingModel[
   const isCertain = phase.name === 'loading' || (phase.name === 'planned' && !onlyIdleWait(engine))
   return isCertain ? 'loading' : 'queued'
 }
+
+/** What makes an engine that a provider has started unusable, as the end of a sentence. @param ids of other engines */
+export function engineFault({ id, slots }: Engine, ids: readonly string[]): string | undefined {
+  if (id !== undefined && ids.includes(id)) return `whose id "${id}" another engine has`
+  return slots === undefined || (Number.isSafeInteger(slots) && slots > 0) ? undefined : `with ${slots} slots`
+}

@@ -1,6 +1,8 @@
+import type { FastifyBaseLogger } from 'fastify'
 import type { EngineMode, EngineProvider, Engines, MemoryUse } from '../../core/contracts/engines.ts'
 import type { Capability, Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
+import { addTo } from '../../core/system/add-to.ts'
 
 /** The registry of providers, with what only the scheduler needs of it. */
 export interface EngineRegistry extends Engines {
@@ -35,14 +37,32 @@ function unsupported({ publicName, metadata }: Model, mode: EngineMode): CorralE
   )
 }
 
-export function createEngineRegistry(limits: Pick<Engines, 'settings' | 'hostMemory'>): EngineRegistry {
+export function createEngineRegistry(
+  limits: Pick<Engines, 'settings' | 'hostMemory'>,
+  log?: Pick<FastifyBaseLogger, 'error'>
+): EngineRegistry {
   const providers: EngineProvider[] = []
+  /** Providers whose `serves` was reported to fail. */
+  const faulty = new Set<EngineProvider>()
+
+  /** How well a provider serves a model. One that fails serves none, so that it does not keep the others from it. */
+  function scoreOf(provider: EngineProvider, model: Model, mode: EngineMode): number {
+    try {
+      return provider.serves(model, mode)
+    } catch (error) {
+      if (!faulty.has(provider)) {
+        log?.error({ err: error }, `The engine provider "${provider.name}" fails in "serves", so it serves no model.`)
+      }
+      faulty.add(provider)
+      return 0
+    }
+  }
 
   function providerOf(model: Model, mode: EngineMode): EngineProvider | undefined {
     let best: EngineProvider | undefined
     let most = 0
     for (const provider of providers) {
-      const score = provider.serves(model, mode)
+      const score = scoreOf(provider, model, mode)
       if (score > most) [best, most] = [provider, score]
     }
     return best
@@ -54,7 +74,7 @@ export function createEngineRegistry(limits: Pick<Engines, 'settings' | 'hostMem
       if (providers.some(({ name }) => name === provider.name)) {
         throw new Error(`There is a provider of engines named "${provider.name}" already.`)
       }
-      providers.push(provider)
+      return addTo(providers, provider)
     },
     providerOf,
     requireProvider(model, mode) {

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { Bytes, Duration, KeepAlive } from '../../core/config/core-schema.ts'
+import type { EngineProvider } from '../../core/contracts/engines.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
@@ -70,18 +71,21 @@ export default definePlugin({
     let memory = amount(options.memory)
     const hostMemory = createHostMemory(context.service('hardware'), memory)
     let gpuMemory = amount(options.gpu_memory)
-    const engines = createEngineRegistry({
-      settings: {
-        promptCache: parseBytes(options.prompt_cache)!,
-        get memory() {
-          return memory
+    const engines = createEngineRegistry(
+      {
+        settings: {
+          promptCache: parseBytes(options.prompt_cache)!,
+          get memory() {
+            return memory
+          },
+          get gpuMemory() {
+            return gpuMemory
+          }
         },
-        get gpuMemory() {
-          return gpuMemory
-        }
+        hostMemory: () => hostMemory.budget()
       },
-      hostMemory: () => hostMemory.budget()
-    })
+      log
+    )
     const limitsOf = (given: typeof options): Limits => {
       const keepAlive = parseDuration(given.keep_alive)!
       return {
@@ -106,13 +110,29 @@ export default definePlugin({
       limits: limitsOf(options),
       log
     })
+    /** Adds a provider. What it was about to serve, or served, is stopped when it is removed. */
+    function addProvider(provider: EngineProvider): () => void {
+      const remove = engines.add(provider)
+      return () => {
+        const held = [...scheduler.running(), ...scheduler.loading()].filter(
+          ({ variant, mode }) => engines.providerOf(variant, mode) === provider
+        )
+        remove()
+        for (const { variant } of held) {
+          const name = { ...variant.model, variant: variant.label }
+          scheduler
+            .stop(name)
+            .catch(error => log.debug({ err: error }, 'an engine without a provider was gone already'))
+        }
+      }
+    }
     // The next answer has to load a model: beside that it does not show that corral's own code is compiled once more.
     const rest = setTimeout(() => {
       if (scheduler.running().length > 0 || scheduler.loading().length > 0) return
       void giveBackMemory(log)
     }, RESTS_AFTER).unref()
     return {
-      services: { scheduler, engines },
+      services: { scheduler, engines: { ...engines, add: addProvider } },
       on: { modelUnloaded: () => void rest.refresh() },
       start() {
         // The server listens meanwhile.

@@ -23,7 +23,15 @@ import { bareName, type ModelName, parseModelName } from '../../core/models/mode
 import { merged } from '../../core/system/merged.ts'
 import { OpenMap } from '../../core/system/open-tables.ts'
 import { decide } from './decide.ts'
-import { type EngineRecord, isOccupied, loadingModel, runningModel, settleGone, whenGone } from './engine-record.ts'
+import {
+  type EngineRecord,
+  engineFault,
+  isOccupied,
+  loadingModel,
+  runningModel,
+  settleGone,
+  whenGone
+} from './engine-record.ts'
 import type { EngineRegistry } from './engine-registry.ts'
 import type { HostMemory } from './host-memory.ts'
 import { createTrials } from './model-trials.ts'
@@ -261,6 +269,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       log.info({ options: spec.options, need: estimate?.use }, `loading ${managed.variant.publicName}`)
       report(managed, { phase: 'loading', subject: '' })
       engine = await provider.start(spec, waitingOf(managed, controller), estimate)
+      const others = [...managedEngines.values()].flatMap(({ engine: other }) => (other ? [other.id] : []))
+      const fault = engineFault(engine, others)
+      if (fault) {
+        void engine.stop().catch(error => log.error({ err: error }, 'the engine did not stop'))
+        throw new CorralError('load_failed', `The engine provider "${provider.name}" started an engine ${fault}.`)
+      }
     } catch (error) {
       const failure = failureOf(managed, controller.signal, error)
       managed.loading = undefined

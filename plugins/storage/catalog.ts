@@ -13,6 +13,7 @@ import {
   parseRequestedName,
   type RequestedName
 } from '../../core/models/model-name.ts'
+import { addTo } from '../../core/system/add-to.ts'
 import type { Aliases } from './aliases.ts'
 import { variantNamed } from './manifest.ts'
 import { namesOf } from './model-index.ts'
@@ -289,12 +290,23 @@ export function createCatalog(
       if (sources.some(({ name }) => name === source.name)) {
         throw new Error(`There is a source of models named "${source.name}" already.`)
       }
-      for (const { name } of source.models()) parseModelName(name)
-      sources.push(source)
+      for (const brought of source.models()) {
+        const [taken] = variants(parseModelName(brought.name))
+        if (!taken) continue
+        const owner = taken.origin.kind === 'plugin' ? `"${taken.origin.from}" brings one` : 'there is one on this disk'
+        log.error(`The plugin "${source.name}" lists the model "${brought.name}", which is left out: ${owner}.`)
+      }
+      const remove = addTo(sources, source)
+      return () => {
+        remove()
+        last = undefined
+      }
     },
     addNames(names, listed) {
-      knownNames.push(names)
-      if (listed) listings.push(listed)
+      const removes = [addTo(knownNames, names), ...(listed ? [addTo(listings, listed)] : [])]
+      return () => {
+        for (const remove of removes) remove()
+      }
     }
   }
   return catalog

@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import type { Attempt, Build, EngineRunSettings, Runtimes, RuntimesReport } from '../../core/contracts/builds.ts'
 import { untilAborted, type Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
+import { addTo } from '../../core/system/add-to.ts'
 import { reactionTo } from '../llama-server/failure-causes.ts'
 import { searchBuild } from './build-search.ts'
 import type { BuildsContext } from './builds-context.ts'
@@ -31,9 +32,9 @@ export interface RuntimesService extends Runtimes {
   stop(): Promise<void>
 }
 
-function add<Named extends { name: string }>(what: string, list: Named[], added: Named): void {
+function add<Named extends { name: string }>(what: string, list: Named[], added: Named): () => void {
   if (list.some(({ name }) => name === added.name)) throw new Error(`There is a ${what} named "${added.name}" already.`)
-  list.push(added)
+  return addTo(list, added)
 }
 
 /** The `runtimes` service: the builds that there are, the one that is used, and the engines on them. */

@@ -78,8 +78,8 @@ export function missingText(attempts: readonly Attempt[], ranking: readonly Rank
     sentences.push(`${title} cannot work on this machine: ${needs || 'it has no such GPU'}`)
   }
   return (
-    `No working llama.cpp build was found. ${sentences.join('; ')}. ` +
-    'Fix one of these, or set CORRAL_LLAMA_CPP to a folder with llama-server; "corral doctor" shows more.'
+    `No working llama.cpp build was found.${sentences.length > 0 ? ` ${sentences.join('; ')}. Fix one of these, or s` : ' S'}` +
+    'et CORRAL_LLAMA_CPP to a folder with llama-server; "corral doctor" shows more.'
   )
 }
 

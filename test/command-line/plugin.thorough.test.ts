@@ -109,9 +109,9 @@ t.test('corral plugin check says what is wrong', async t => {
     ['old.mjs', /version 7 of the plugin contract/],
     ['unlucky.mjs', /could not be set up: out of sorts/],
     ['storage.mjs', /Two plugins are called "storage"/],
-    ['thief.mjs', /already declared/],
-    ['misspelled.mjs', /unknown keys: "need" in the definition/],
-    ['mistyped.mjs', /unknown keys: "route" in what setup returns .*, "reqest" in "on"/],
+    ['thief.mjs', /its route GET \/api\/tags belongs to the plugin "api-native"/],
+    ['misspelled.mjs', /"need" in the definition means nothing \(did you mean "needs"\?\)/],
+    ['mistyped.mjs', /"route" in what "setup" returned .*did you mean "routes".*"reqest" in "on"/],
     ['raw.mjs', /Is it built\? "npm run build"/]
   ] as const) {
     const { code, stderr } = await corral(['plugin', 'check', `./${path}`], { home })

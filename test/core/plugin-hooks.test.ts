@@ -7,10 +7,10 @@ import type { HookedRequest } from '../../core/contracts/hooks.ts'
 import { CorralError } from '../../core/errors.ts'
 import { HookRegistry } from '../../core/plugins/hook-registry.ts'
 
-function registry() {
+function registry(timeout = 0) {
   const lines: { msg: string; plugin?: string }[] = []
   const log = pino({ level: 'debug' }, { write: (line: string) => void lines.push(JSON.parse(line)) })
-  return { hooks: new HookRegistry(log), lines }
+  return { hooks: new HookRegistry(log, () => timeout), lines }
 }
 
 const request = (signal = new AbortController().signal): HookedRequest => ({
@@ -127,4 +127,41 @@ t.test('a request whose client has left does not wait for a hook', async t => {
   const gone = new Error('gone')
   controller.abort(gone)
   await t.rejects(waiting, gone)
+})
+
+t.test('a hook has a deadline, and what it does afterwards is ignored', async t => {
+  const { hooks, lines } = registry(30)
+  let end: (() => void) | undefined
+  const late = (fail: boolean) => () =>
+    new Promise<void>((resolve, reject) => {
+      end = () => (fail ? reject(new Error('too late')) : resolve())
+    })
+  for (const fail of [false, true]) {
+    for (const hook of ['request', 'event', 'leased'] as const) {
+      hooks.add('slow', { [hook]: late(fail) })
+      const call = async () => (hook === 'event' ? hooks.event(text('x'), request()) : hooks[hook](request()))
+      await t.rejects(call(), {
+        code: 'hook_timeout',
+        message: new RegExp(`"slow" took longer than 30 ms in its hook "${hook}"`)
+      })
+      end!()
+    }
+  }
+  hooks.add('slow', { modelLoaded: late(false) })
+  hooks.modelLoaded({ model: 'a/b', mode: 'chat', milliseconds: 1 })
+  await new Promise(resolve => setTimeout(resolve, 60))
+  t.match(lines.at(-1), { plugin: 'slow', msg: /failed in its hook "modelLoaded": it took longer than/ })
+})
+
+t.test('an "eventsOf" that throws names its plugin', async t => {
+  const { hooks } = registry()
+  hooks.add('broken', {
+    event: () => {},
+    eventsOf: () => {
+      throw new TypeError('no idea')
+    }
+  })
+  const failure = { code: 'internal', message: /"broken" failed in its hook "eventsOf"/ }
+  t.throws(() => hooks.hasEventFilters(request()), failure)
+  await t.rejects(hooks.event(text('x'), request()), failure)
 })

@@ -261,7 +261,7 @@ const failures: [title: string, setup: NonNullable<Sketch['setup']>, code: strin
     'a route is taken',
     () => ({ services: { x: {} } as object, routes: async app => void app.get('/good', async () => 'stolen') }),
     'plugin_register_failed',
-    /GET.* already declared/
+    /its route GET \/good belongs to the plugin "(good|bad)"; give it another path/
   ],
   [
     'hooks throw',

@@ -52,7 +52,8 @@ t.test('models in storage and of plugins are listed alike; names in storage go f
     () => aliases,
     { error: (message: unknown) => logged.push(message) }
   )
-  catalog.add({ name: 'far', models: () => brought })
+  const remove = catalog.add({ name: 'far', models: () => brought })
+  t.match(logged.splice(0), [/"far" lists the model "Corral\/Tiny-Chat", which is left out: there is one on this disk/])
   t.throws(() => catalog.add({ name: 'far', models: () => [] }), { message: /"far" already/ })
   t.same(
     catalog.list().map(({ publicName }) => publicName),
@@ -95,6 +96,10 @@ t.test('models in storage and of plugins are listed alike; names in storage go f
   t.match(logged.at(-1), /plugin "later".*out of order/)
   brought.length = 0
   t.equal(catalog.find(parseModelName('far/tiny')), undefined, 'sources change over time')
+  brought.push({ name: 'far/tiny', capabilities: ['completion'] })
+  t.equal(catalog.list().length, 2)
+  remove()
+  t.equal(catalog.list().length, 1, 'a source that was removed lists nothing')
 
   t.equal(requireFiles(stored), stored)
   t.notOk(hasFiles(far))

@@ -51,9 +51,9 @@ export class Members {
     })
   }
 
-  /** @throws Error when its name is taken */
-  addSource(source: MemberSource): void {
-    this.roster.add(source)
+  /** @returns removes it. @throws Error when its name is taken */
+  addSource(source: MemberSource): () => void {
+    return this.roster.add(source)
   }
 
   /** Follows the sources. Resolves once each member that is known by then was reached, or could not be. */

@@ -40,12 +40,13 @@ export class Roster {
     return [...this.#sources].map(([name, { fault, members }]) => ({ name, fault, members: members.length }))
   }
 
-  /** Adds a source, which is followed from `open` on. @throws Error when its name is taken */
-  add(source: MemberSource): void {
+  /** Adds a source, which is followed from `open` on. @returns removes it. @throws Error when its name is taken */
+  add(source: MemberSource): () => void {
     if (this.#sources.has(source.name)) throw new Error(`There is a source of members named "${source.name}" already.`)
     const followed: FollowedSource = { source, members: [], hasTold: false, fault: undefined, end: () => {} }
     this.#sources.set(source.name, followed)
     if (this.#isOpen) this.#follow(followed)
+    return () => void this.remove(source.name).catch(error => this.#faulty(source.name, messageOf(error)))
   }
 
   /** Puts a source in the place of the one of its name, whose members stay until the new one tells of its own. */

@@ -47,6 +47,17 @@ export function parsePullReference(text: unknown, hubs: readonly Pick<Hub, 'name
   return { hub, ...nameReference(page?.path ?? rest, whole, page?.query ?? new URLSearchParams()) }
 }
 
+/** Why a further hub cannot have a prefix: names that others can be asked for would mean its models. */
+export function prefixFault(prefix: string, hubs: readonly Pick<Hub, 'name' | 'prefixes'>[]): string | undefined {
+  if (!/^[^\s:/]+[:/]/.test(prefix) || !/[:/]$/.test(prefix)) return 'it must look like "name:" or "example.org/"'
+  if (/^[^:/.]+\/$/.test(prefix)) return `models of the owner "${prefix.slice(0, -1)}" could not be named any more`
+  const wanted = prefix.toLowerCase()
+  // Any address is one of the hub of addresses, which others go before.
+  const taken = (other: string) => wanted === other || (wanted.startsWith(other) && !/^https?:\/\/$/.test(other))
+  const owner = hubs.find(({ prefixes }) => prefixes.some(other => taken(other.toLowerCase())))
+  return owner && `it belongs to the hub "${owner.name}"`
+}
+
 function refuseUnknownPrefix(whole: string, hubs: readonly Pick<Hub, 'prefixes'>[]): void {
   const prefix = /^[^/]*:(?:\/\/)?/.exec(whole)?.[0]
   if (prefix === undefined) return

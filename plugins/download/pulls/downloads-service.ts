@@ -14,7 +14,9 @@ import type { Hub } from '../../../core/contracts/hubs.ts'
 import { untilAborted, type Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
 import { bareName, modelKey, parseRequestedName, type RequestedName } from '../../../core/models/model-name.ts'
+import { addTo } from '../../../core/system/add-to.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
+import { prefixFault } from '../choice/pull-reference.ts'
 import { searchHubs } from '../hub-search.ts'
 import type { PulledNames } from '../pulled-names.ts'
 import { fetchedBytes, missingBytes, plannedOrigin, variantWithFiles } from './pull-files.ts'
@@ -162,14 +164,16 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   return {
     addHub(hub) {
       if (hubOf(hub.name)) throw new Error(`There is a hub "${hub.name}" already. Give this one another name.`)
-      hubs.push(hub)
+      for (const prefix of hub.prefixes) {
+        const fault = prefixFault(prefix, hubs)
+        if (fault) throw new Error(`The hub "${hub.name}" cannot have the prefix ${JSON.stringify(prefix)}: ${fault}.`)
+      }
+      return addTo(hubs, hub)
     },
 
     hubs: () => hubs,
 
-    addMirror(mirror) {
-      mirrors.push(mirror)
-    },
+    addMirror: mirror => addTo(mirrors, mirror),
 
     async plan(request: PullRequest, waiting: Waiting) {
       refuseWhenClosing()

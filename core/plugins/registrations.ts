@@ -1,0 +1,69 @@
+/** What one plugin has added to the services of others, so that it can be taken back. */
+export class Registrations {
+  readonly #undos: (() => void)[] = []
+  readonly #views = new Map<object, object>()
+  readonly #plugin: string
+  #isEnded = false
+
+  constructor(plugin: string) {
+    this.#plugin = plugin
+  }
+
+  /** Records how to take something back. @throws Error once everything was taken back */
+  add(undo: () => void): void {
+    this.#requireOpen()
+    this.#undos.push(undo)
+  }
+
+  /**
+   * A service as this plugin sees it: the functions that its methods `add…` return are recorded, and called if
+   * the plugin is left out. Other members are the service's own.
+   */
+  view<Service>(service: Service): Service {
+    if (typeof service !== 'object' || service === null) return service
+    const known = this.#views.get(service)
+    if (known) return known as Service
+    const names = new Set<PropertyKey>()
+    for (let at: object = service; at && at !== Object.prototype; at = Object.getPrototypeOf(at)) {
+      for (const name of Reflect.ownKeys(at)) if (name !== 'constructor') names.add(name)
+    }
+    const isAdder = (name: PropertyKey) => typeof name === 'string' && /^add(?![a-z])/.test(name)
+    const members = service as Record<PropertyKey, unknown>
+    const view = [...names].some(isAdder) ? Object.create(Object.getPrototypeOf(service)) : service
+    this.#views.set(service, view)
+    if (view === service) return service
+    for (const name of names) {
+      const add = isAdder(name) ? this.#recorded(service, name as string) : undefined
+      const value = members[name]
+      if (add) view[name] = add
+      else if (typeof value === 'function') view[name] = value.bind(service)
+      else Object.defineProperty(view, name, { get: () => members[name], enumerable: true })
+    }
+    return view
+  }
+
+  /** Takes everything back, the latest first. @param onFailure called with what an undo throws */
+  undo(onFailure: (error: unknown) => void): void {
+    this.#isEnded = true
+    for (const undo of this.#undos.splice(0).reverse()) {
+      try {
+        undo()
+      } catch (error) {
+        onFailure(error)
+      }
+    }
+  }
+
+  #recorded(service: object, name: string) {
+    return (...values: unknown[]): unknown => {
+      this.#requireOpen()
+      const undo = (service as Record<string, (...values: unknown[]) => unknown>)[name]!(...values)
+      if (typeof undo === 'function') this.#undos.push(undo as () => void)
+      return undo
+    }
+  }
+
+  #requireOpen(): void {
+    if (this.#isEnded) throw new Error(`The plugin "${this.#plugin}" was left out, so it cannot add anything.`)
+  }
+}
