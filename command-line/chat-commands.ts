@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { nearest } from '../core/config/suggestion.ts'
 import type { LocalModel } from '../core/contracts/native-records.ts'
-import type { ChatSession } from './chat-session.ts'
+import { baseText, type ChatSession } from './chat-session.ts'
 import {
   allowedFor,
   applySetting,
@@ -244,7 +244,8 @@ async function listModels({ client, session }: Chat): Promise<undefined> {
 async function switchModel(chat: Chat, model: string): Promise<undefined> {
   await loadingWith(chat, model)
   const { turns } = chat.session
-  say(`Chatting with ${model} now${turns.length > 0 ? '; it is sent the conversation so far' : ''}.`)
+  if (await chat.session.isBase()) say(baseText(model))
+  else say(`Chatting with ${model} now${turns.length > 0 ? '; it is sent the conversation so far' : ''}.`)
 }
 
 async function loadingWith({ session, stopped }: Chat, model: string): Promise<void> {

@@ -1,5 +1,5 @@
 import type { Counters, RunningRecord, ShownModel, WorkStep } from '../core/contracts/native-records.ts'
-import type { ChatEvent } from '../plugins/api-native/schemas.ts'
+import type { ChatEvent, GenerateEvent } from '../plugins/api-native/schemas.ts'
 import { type ChatSettings, isLoadOption } from './chat-settings.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import type { ServerClient } from './server-client.ts'
@@ -65,6 +65,11 @@ export class ChatSession {
     }
   }
 
+  /** Whether the model has no chat template, and completes what is typed. */
+  async isBase(): Promise<boolean> {
+    return (await this.about()).capabilities.includes('base')
+  }
+
   /** The server's record of the model. */
   async about(): Promise<ShownModel> {
     const { model } = this.settings
@@ -83,7 +88,8 @@ export class ChatSession {
     const images = this.#images.splice(0)
     const question: Turn = { prompt, answer: '', ...(images.length > 0 && { images }) }
     this.#last = question
-    const begin = this.#firstToSend(question)
+    const isBase = await this.isBase()
+    const begin = isBase ? this.#sentFrom : this.#firstToSend(question)
     let droppedByServer = 0
     let thought = 0
     const remember = (sentFrom = this.#sentFrom) => {
@@ -91,7 +97,10 @@ export class ChatSession {
       this.#turns.push(question)
       this.#sentFrom = sentFrom
     }
-    const stream = this.#client.stream<ChatEvent>('/api/chat', this.#request([...this.#turns.slice(begin), question]), {
+    const [path, request] = isBase
+      ? ['/api/generate', this.#completion(question)]
+      : ['/api/chat', this.#request([...this.#turns.slice(begin), question])]
+    const stream = this.#client.stream<ChatEvent | GenerateEvent>(path, request, {
       signal,
       onStatus: sink.status,
       onHeaders: headers => {
@@ -101,13 +110,14 @@ export class ChatSession {
     try {
       for await (const event of stream) {
         const message = 'message' in event ? event.message : undefined
+        const content = 'response' in event ? event.response : message?.content
         if (message?.thinking) {
           thought += message.thinking.length
           sink.thinking(message.thinking)
         }
-        if (message?.content) {
-          question.answer += message.content
-          sink.content(message.content)
+        if (content) {
+          question.answer += content
+          sink.content(content)
         }
         if (!event.done || event.done_reason === 'error') continue
         const sentFrom = Math.min(this.#turns.length, begin + (await this.#turnsAmong(droppedByServer)))
@@ -124,16 +134,29 @@ export class ChatSession {
   }
 
   #request(turns: readonly Turn[]): object {
-    const { model, system, options, format, think, keepAlive } = this.settings
+    const { system } = this.settings
     const conversation = turns.flatMap(({ prompt, images, answer }) => [
       { role: 'user', content: prompt, ...(images && { images }) },
       ...(answer === '' ? [] : [{ role: 'assistant', content: answer }])
     ])
+    return {
+      ...this.#common(),
+      messages: system ? [{ role: 'system', content: system }, ...conversation] : conversation
+    }
+  }
+
+  /** The prompt alone: what a base model completes is no conversation. */
+  #completion({ prompt, images }: Turn): object {
+    const { system } = this.settings
+    return { ...this.#common(), prompt, images, system }
+  }
+
+  #common(): object {
+    const { model, options, format, think, keepAlive } = this.settings
     const seed = this.#seedOnce
     this.#seedOnce = undefined
     return {
       model,
-      messages: system ? [{ role: 'system', content: system }, ...conversation] : conversation,
       stream: true,
       options: { context_overflow: 'drop_oldest', ...options, ...(seed !== undefined && { seed }) },
       // JSON leaves out what is undefined.
@@ -288,6 +311,10 @@ const charactersOf = ({ prompt, answer }: Turn) => prompt.length + answer.length
 function loadStatus({ status, completed, total }: WorkStep): string {
   return completed !== undefined && total ? `${status} ${Math.floor((completed / total) * 100)}%` : status
 }
+
+/** What a chat says when it begins with a base model. */
+export const baseText = (model: string) =>
+  `${model} is a base model: it completes what you type, and does not see the messages before.`
 
 /**
  * What cut an answer, and how to get more; undefined where nothing did.

@@ -1,6 +1,6 @@
 import pc from 'picocolors'
 import { type Chat, completeLine, readCommand, requireVision } from './chat-commands.ts'
-import { cutText } from './chat-session.ts'
+import { baseText, cutText } from './chat-session.ts'
 import { CommandFailure, Interrupted, interruption } from './command-failure.ts'
 import { fitText, printable, printNote, printText } from './output.ts'
 import { printAnswer } from './print-answer.ts'
@@ -41,7 +41,9 @@ export async function chatInTerminal(
       await load(whole.stopped)
       if (whole.stopped.aborted) throw new Interrupted(130)
     })
-    printText(fitText(`Chatting with ${chat.session.settings.model}. /? shows help.`, process.stdout.columns || 80))
+    const { model } = chat.session.settings
+    const what = (await chat.session.isBase()) ? baseText(model) : `Chatting with ${model}.`
+    printText(fitText(`${what} /? shows help.`, process.stdout.columns || 80))
     await converse(whole, input)
   } finally {
     interruption().removeEventListener('abort', leave)

@@ -94,7 +94,10 @@ export function formatModel(reply: ShownModel, now: Date): string {
     ['license', license?.split('\n')[0] || undefined]
   ])
   const sections = [`${details.name}\n${model}`]
-  if (capabilities?.length) sections.push(`Capabilities\n  ${capabilities.join(', ')}`)
+  if (capabilities?.length) {
+    const names = capabilities.map(name => (name === 'base' ? 'base model: completes text' : name))
+    sections.push(`Capabilities\n  ${names.join(', ')}`)
+  }
   if (files?.length) {
     sections.push(`Files\n${formatPairs(files.map(({ path, size, role }) => [path, `${formatBytes(size)}  ${role}`]))}`)
   }

@@ -1,4 +1,4 @@
-import type { EngineSettings } from '../config/model-settings.ts'
+import { setsTemplate, type TemplateSettings } from '../config/model-settings.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 
@@ -43,10 +43,10 @@ export function toolFields(tools: readonly EngineTool[], { mode, names }: ToolCh
 export function requireToolSupport(
   { tools }: Record<string, unknown>,
   { metadata, publicName }: Model,
-  { arguments: flags, environment }: Pick<EngineSettings, 'arguments' | 'environment'>
+  engine: TemplateSettings
 ): void {
   if (!Array.isArray(tools) || tools.length === 0 || metadata.capabilities.includes('tools')) return
-  if ([...flags, ...Object.keys(environment)].some(each => /chat.template/i.test(each))) return
+  if (setsTemplate(engine)) return
   throw new CorralError(
     'unsupported_capability',
     `Model "${publicName}" does not support tools: its chat template does not describe them. Send no "tools", or use a model with the capability "tools".`,

@@ -41,6 +41,13 @@ export interface EngineSettings {
   rpc?: { workers: readonly string[]; insecure: boolean }
 }
 
+export type TemplateSettings = Pick<EngineSettings, 'arguments' | 'environment'>
+
+/** Whether `config.yaml` gives a model another chat template than its own. */
+export function setsTemplate({ arguments: flags, environment }: TemplateSettings): boolean {
+  return [...flags, ...Object.keys(environment)].some(each => /chat.template/i.test(each))
+}
+
 /** What `config.yaml` says about one model: its own section over the server's defaults. */
 export interface EffectiveSettings {
   load: LoadOptions

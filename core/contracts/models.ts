@@ -1,6 +1,16 @@
 import type { ModelName, RequestedName } from '../models/model-name.ts'
 
-export type Capability = 'completion' | 'tools' | 'thinking' | 'vision' | 'audio' | 'insert' | 'embedding' | 'rerank'
+/** `base`: it has no chat template, and is made for completing text. */
+export type Capability =
+  | 'completion'
+  | 'base'
+  | 'tools'
+  | 'thinking'
+  | 'vision'
+  | 'audio'
+  | 'insert'
+  | 'embedding'
+  | 'rerank'
 
 /** What a model's own files say about it, or the plugin that brings it. */
 export interface ModelMetadata {

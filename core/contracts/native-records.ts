@@ -37,7 +37,8 @@ const names = {
 }
 const digest = Sha256("64 hex digits, made of the files' digests")
 const capabilities = Type.Array(Type.String(), {
-  description: 'completion, tools, thinking, vision, audio, insert, embedding, rerank'
+  description:
+    'completion, base (no chat template: it completes text), tools, thinking, vision, audio, insert, embedding, rerank'
 })
 
 const detailFields = {

@@ -323,8 +323,8 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
 
     const generate = nativeRoute('Answers', 'generate', 'Continue a prompt', {
       description:
-        'The prompt is put into the chat template as one user message, unless `raw` is true or there is a `suffix` ' +
-        'to fill in before it. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
+        'The prompt is put into the chat template as one user message, unless `raw` is true, there is a `suffix` ' +
+        'to fill in before it, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
       body: GenerateRequestSchema,
       response: {
         200: streams.eventsReply(

@@ -2,7 +2,7 @@ import { callArguments } from '../../core/answers/call-arguments.ts'
 import { checkMedia } from '../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../core/answers/model-defaults.ts'
 import type { Question } from '../../core/answers/pipeline.ts'
-import type { EngineSettings } from '../../core/config/model-settings.ts'
+import { type EngineSettings, setsTemplate, type TemplateSettings } from '../../core/config/model-settings.ts'
 import type { Model } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { type Turn, turnsOf } from './context-numbers.ts'
@@ -101,12 +101,15 @@ export function earlierTurns({ context, system }: GenerateRequest): Turn[] {
   return system ? [{ role: 'system', content: system }, ...turns.filter(({ role }) => role !== 'system')] : turns
 }
 
-/** The engine's request for a native generate: templated as one user turn, raw, or filling in before a suffix. */
+/**
+ * The engine's request for a native generate: templated as one user turn, raw, or filling in before a suffix. A base model
+ * gets the bare text, unless there are images, which only conversations have.
+ */
 export function generateCall(
   request: GenerateRequest,
   variant: Model,
   sampling: Record<string, unknown>,
-  engine: Pick<EngineSettings, 'projector'> = {}
+  engine: Pick<EngineSettings, 'projector'> & TemplateSettings = { arguments: [], environment: {} }
 ): NativeCall {
   const prompt = request.prompt ?? ''
   const turn: Record<string, unknown> = { role: 'user', content: contentOf(prompt, request.images) }
@@ -120,7 +123,15 @@ export function generateCall(
   }
   const format = formatOf(request)
   if (request.raw) return { operation: 'completion', body: { ...sampling, ...format, prompt } }
-  const messages: Record<string, unknown>[] = [...earlierTurns(request).map(each => ({ ...each })), turn]
-  const body = { ...sampling, ...format, ...thinking(request.think) }
-  return { operation: 'chat', body: { ...body, messages: withModelDefaults(messages, variant.defaults) } }
+  const earlier: Record<string, unknown>[] = earlierTurns(request).map(each => ({ ...each }))
+  const messages = withModelDefaults([...earlier, turn], variant.defaults)
+  if (variant.metadata.capabilities.includes('base') && !request.images?.length && !setsTemplate(engine)) {
+    return { operation: 'completion', body: { ...sampling, ...format, prompt: bareText(messages) } }
+  }
+  return { operation: 'chat', body: { ...sampling, ...format, ...thinking(request.think), messages } }
+}
+
+/** What a base model reads: a blank line parts the system's message from the text, which goes on from turn to turn. */
+function bareText(messages: readonly Record<string, unknown>[]): string {
+  return messages.map(({ role, content }) => (role === 'system' ? `${content}\n\n` : content)).join('')
 }

@@ -144,3 +144,4 @@ export const GenerateEventSchema = Type.Union(
   [Loose({ ...begins, ...generated, done: Type.Literal(false) }), GenerateReplySchema, StreamFailure],
   { title: 'GenerateEvent' }
 )
+export type GenerateEvent = Static<typeof GenerateEventSchema>

@@ -103,6 +103,10 @@ export class StoredMetadata implements ModelMetadata {
     warn: (message: string) => void
   ) {
     Object.assign(this, metadata)
+    // Manifests do not have it, so that it holds for models of earlier versions too.
+    if (!hasTemplate && metadata.capabilities.includes('completion')) {
+      this.capabilities = metadata.capabilities.flatMap(each => (each === 'completion' ? [each, 'base'] : each))
+    }
     this.#directory = directory
     this.#revision = revision
     this.#warn = warn

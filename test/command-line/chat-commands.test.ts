@@ -14,6 +14,31 @@ const PROMPT = '>>> \\x1b\\[5G$'
 const shown = (before: string) => new RegExp(`${before}${PROMPT}`, 's')
 const answering = (reply: { end(text: string): unknown }, count: number) => reply.end(say(`answer ${count}`) + DONE)
 
+t.test('run completes each prompt of a base model by itself and says so', async t => {
+  const server = await chatServer(t, answering)
+  const base = /me\/base is a base model: it completes what you type/
+  for (const [model, begin] of [
+    ['me/base', base],
+    ['me/model', /Chatting with me\/model\./]
+  ] as const) {
+    const terminal = onTerminal(t, ['run', model, ...server.flags], newHome(t), { columns: 120 })
+    await terminal.sees(begin)
+    if (model === 'me/model') {
+      terminal.press(`one${ENTER}`)
+      await terminal.sees(shown('answer 1.*'))
+      terminal.press(`/model me/base${ENTER}`)
+      await terminal.sees(base)
+    }
+    terminal.press(`two${ENTER}`)
+    await terminal.sees(shown('<two>.*'))
+    terminal.press(`/set system S${ENTER}three${ENTER}`)
+    await terminal.sees(shown('<S three>.*'))
+  }
+  t.equal(server.chats.length, 1)
+  const { stdout } = await corral(['run', 'me/base', 'four', ...server.flags], { home: newHome(t) })
+  t.equal(stdout, '<four>\n')
+})
+
 t.test('run: settings, and commands that do not exist, are never sent', async t => {
   const server = await chatServer(t, answering)
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t), { columns: 40 })

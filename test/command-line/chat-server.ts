@@ -15,9 +15,13 @@ export type ChatServer = ScriptedServer & {
   readonly chats: Chat[]
 }
 
-/** A server whose answers to chats the test makes; it has the models `me/model` and `me/seeing`, which has vision. */
+/**
+ * A server whose answers to chats the test makes; it has the models `me/model`, `me/seeing`, which has vision, and
+ * `me/base`, which completes each prompt with itself.
+ */
 export async function chatServer(t: Test, answer: (reply: ServerResponse, count: number) => void): Promise<ChatServer> {
-  const capabilities = (name: unknown) => ['completion', ...(name === 'me/seeing' ? ['vision'] : [])]
+  const more: Record<string, string> = { 'me/seeing': 'vision', 'me/base': 'base' }
+  const capabilities = (name: unknown) => ['completion', more[String(name)] ?? []].flat()
   const models = ['me/model', 'me/seeing'].map(name => ({ ...localModel(name), capabilities: capabilities(name) }))
   const server = await scriptedServer(t, {
     'POST /api/show'(reply, { model }) {
@@ -30,6 +34,8 @@ export async function chatServer(t: Test, answer: (reply: ServerResponse, count:
       if (model === 'me/absent') return refuse(reply, 404, 'model_not_found', 'There is no model "me/absent" here.')
       reply.end('data: {"status":"ready"}\n\n')
     },
+    'POST /api/generate': (reply, { prompt, system }) =>
+      reply.end(event({ response: `<${[system, prompt].filter(Boolean).join(' ')}>`, done: false }) + DONE),
     'POST /api/chat': (reply, _body, count) => answer(reply, count)
   })
   return {

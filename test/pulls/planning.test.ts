@@ -218,7 +218,7 @@ t.test('plans of SafeTensors models', async t => {
   t.same(at.folders().length, 1, 'what was read to plan is gone')
   const stored = await watching(pull).result
   t.match(stored, { format: 'safetensors', label: 'F16' })
-  t.same(stored.metadata.capabilities, ['completion', 'vision', 'audio'])
+  t.same(stored.metadata.capabilities, ['completion', 'base', 'vision', 'audio'])
   await t.rejects(at.downloads.plan(plan('acme/bad'), {}), {
     code: 'unsupported_capability',
     message: /config.json.*not JSON/

@@ -81,7 +81,7 @@ t.test('shards, projectors and descriptions', async t => {
     [shard(1), shard(2), 'README.md', 'mmproj.gguf'],
     'weights first'
   )
-  t.same(stored.metadata.capabilities, ['completion', 'vision'])
+  t.same(stored.metadata.capabilities, ['completion', 'base', 'vision'])
   t.equal(statSync(join(stored.directory, 'README.md')).ino, statSync(readme).ino)
 
   const refused = async (what: string, message: RegExp, changed: Partial<AdoptRequest>) =>

@@ -180,7 +180,7 @@ t.test('a model that is stored or removed later changes what a short name means 
       owner,
       name,
       default: 'F16',
-      variants: [{ label: 'F16', revision: 'r', origin: {}, metadata: {} }]
+      variants: [{ label: 'F16', revision: 'r', origin: {}, metadata: { capabilities: [] } }]
     }
     index.put(`${owner}/${name}`, `/models/${owner}/${name}`, manifest as never)
   }

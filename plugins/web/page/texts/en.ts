@@ -157,6 +157,7 @@ export const en = {
   pinned: 'pinned',
   capabilities: {
     completion: 'answers',
+    base: 'base model: completes text',
     tools: 'tools',
     thinking: 'thinks',
     vision: 'sees',

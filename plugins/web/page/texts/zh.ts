@@ -152,6 +152,7 @@ export const zh: Texts = {
   pinned: '常驻',
   capabilities: {
     completion: '对话',
+    base: '基础模型：续写文本',
     tools: '工具',
     thinking: '思考',
     vision: '视觉',
