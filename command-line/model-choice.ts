@@ -6,6 +6,7 @@ import { CommandFailure, EXIT, Interrupted, interruption } from './command-failu
 import { pullWithProgress, roomText } from './commands/pull.ts'
 import { fitText, formatPairs, printable, printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
+import { withChosenModel } from './pull-choice.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 
 /** Lets the person at the terminal pick one of the models here. @throws CommandFailure where there is none */
@@ -35,7 +36,7 @@ export async function pickModel(client: ServerClient): Promise<string> {
  * Offers to pull a model that is not here.
  * @param missing what the server refused it with
  * @param yes whether it is pulled without asking
- * @returns once it is here
+ * @returns once it is here: its name, with the variant if there was a choice of models
  * @throws CommandFailure where it is not wanted, or cannot be had
  */
 export async function offerPull(
@@ -43,7 +44,7 @@ export async function offerPull(
   model: string,
   missing: ServerRefusal,
   yes: boolean
-): Promise<void> {
+): Promise<string> {
   const { stdin, stderr } = process
   const atTerminal = stdin.isTTY && stderr.isTTY
   if (!atTerminal && !yes) {
@@ -53,15 +54,18 @@ export async function offerPull(
     const command = missing.message.includes(pull) ? '' : ` Get it with: ${pull}.`
     throw new CommandFailure(missing.exitCode, `${missing.message}${command} Or add --yes to pull it now.`, missing)
   }
-  const plan = await planOf(client, model, missing)
-  if (!yes) {
-    printNote(fitText(printable(describe(plan, model)), stderr.columns || 80))
-    if (!plan.disk.fits) throw new CommandFailure(EXIT.failure, `There is not enough room on the disk for ${model}.`)
-    const wanted = await confirm('Pull it now?', plan.memory.fits)
-    if (!wanted)
-      throw new CommandFailure(EXIT.notFound, `${model} was not pulled. To get it later: corral pull ${model}`)
-  }
-  await pullWithProgress(client, model, { model })
+  return await withChosenModel(model, async chosen => {
+    const plan = await planOf(client, chosen, missing)
+    if (!yes) {
+      printNote(fitText(printable(describe(plan, chosen)), stderr.columns || 80))
+      if (!plan.disk.fits) throw new CommandFailure(EXIT.failure, `There is not enough room on the disk for ${chosen}.`)
+      const wanted = await confirm('Pull it now?', plan.memory.fits)
+      if (!wanted)
+        throw new CommandFailure(EXIT.notFound, `${chosen} was not pulled. To get it later: corral pull ${chosen}`)
+    }
+    await pullWithProgress(client, chosen, { model: chosen })
+    return chosen === model ? model : `${plan.model}:${plan.label}`
+  })
 }
 
 /** What a pull would fetch. @throws CommandFailure with what the server said of the model, where there is nothing */
@@ -71,7 +75,8 @@ async function planOf(client: ServerClient, model: string, missing: ServerRefusa
     return await client.json<PlanReply>('POST', '/api/pull', { model, dry_run: true })
   } catch (error) {
     if (!(error instanceof ServerRefusal)) throw error
-    throw new CommandFailure(missing.exitCode, `${missing.message} It cannot be pulled: ${error.message}`, error)
+    const message = `${missing.message} It cannot be pulled: ${error.message}`
+    throw new ServerRefusal(message, missing.code, error.details)
   } finally {
     progress.clear()
   }

@@ -179,15 +179,18 @@ export async function healthAt(place: ServerPlace, timeout: number): Promise<Hea
 /** A failure that the server reported, with its code, so that a command can handle some of them. */
 export class ServerRefusal extends CommandFailure {
   readonly code: string | undefined
+  /** The other fields of the reply, such as `choices`. */
+  readonly details: Record<string, unknown>
 
-  constructor(message: string, code: string | undefined) {
+  constructor(message: string, code: string | undefined, details: Record<string, unknown> = {}) {
     super(exitCodeFor(code), message)
     this.code = code
+    this.details = details
   }
 }
 
 function streamError(event: { error?: unknown; code?: unknown }): ServerRefusal {
-  return new ServerRefusal(String(event.error), typeof event.code === 'string' ? event.code : undefined)
+  return new ServerRefusal(String(event.error), typeof event.code === 'string' ? event.code : undefined, { ...event })
 }
 
 /** Whether the server has done nothing for a request: it shuts down, or has gone. */

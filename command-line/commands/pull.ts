@@ -15,6 +15,7 @@ import {
   wrapLines
 } from '../output.ts'
 import { formatTimeLeft, type Progress, percentOf, showProgress } from '../progress-display.ts'
+import { withChosenModel } from '../pull-choice.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, type ServerConnection, withServer } from '../server-connection.ts'
 
@@ -39,7 +40,8 @@ export function definePull(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Without a variant, the best one from Q4_K_M up that fits this machine's memory is taken. Every file is checked against
+Without a variant, the best one from Q4_K_M up that fits this machine's memory is taken. If the repository holds several
+models, you are asked which one; without a terminal the command fails and lists them. Every file is checked against
 the hub's digests before the model is stored. Ctrl-C pauses, unless another client follows the download too; the same
 command continues where it stopped, also after a crash. A model that is here already is only brought up to date.
 
@@ -65,16 +67,17 @@ async function pull(context: CommandContext, reference: string, options: PullOpt
     throw new CommandFailure(EXIT.usage, '--member does not go with --dry-run and --detach.')
   }
   const { as, member } = options
-  const request = { model: reference, ...(as !== undefined && { as }), ...(member !== undefined && { member }) }
-  if (dryRun) {
-    const plan = await ask<PlanReply>(context, 'POST', '/api/pull', { ...request, dry_run: true })
-    if (json) printJson(plan)
-    else printText(formatPlan(plan, reference))
-    if (!plan.disk.fits && !plan.present) process.exitCode = EXIT.failure
-    return
-  }
-  if (detach) return await pullDetached(context, reference, request)
-  await withServer(context, 'aside', ({ client }) => pullWithProgress(client, reference, request))
+  const more = { ...(as !== undefined && { as }), ...(member !== undefined && { member }) }
+  await withChosenModel(reference, async model => {
+    const request = { model, ...more }
+    if (dryRun) {
+      const plan = await ask<PlanReply>(context, 'POST', '/api/pull', { ...request, dry_run: true })
+      if (json) printJson(plan)
+      else printText(formatPlan(plan, model))
+      if (!plan.disk.fits && !plan.present) process.exitCode = EXIT.failure
+    } else if (detach) await pullDetached(context, model, request)
+    else await withServer(context, 'aside', ({ client }) => pullWithProgress(client, model, request))
+  })
 }
 
 async function pullDetached(context: CommandContext, reference: string, request: object): Promise<void> {

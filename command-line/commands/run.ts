@@ -137,7 +137,8 @@ async function answerOnce({ client }: ServerConnection, session: ChatSession, pr
     await load(session)
   } catch (error) {
     if (!isMissing(error)) throw error
-    await (await import('../model-choice.ts')).offerPull(client, session.settings.model, error, options.yes === true)
+    const { offerPull } = await import('../model-choice.ts')
+    session.settings.model = await offerPull(client, session.settings.model, error, options.yes === true)
     await load(session)
   }
   const { verbose, raw, format } = session.settings
@@ -155,7 +156,8 @@ async function beHere({ client }: ServerConnection, session: ChatSession, option
     await session.about()
   } catch (error) {
     if (!isMissing(error)) throw error
-    await (await import('../model-choice.ts')).offerPull(client, session.settings.model, error, options.yes === true)
+    const { offerPull } = await import('../model-choice.ts')
+    session.settings.model = await offerPull(client, session.settings.model, error, options.yes === true)
   }
 }
 

@@ -7,6 +7,10 @@ export type FileRole =
   | 'draft'
   /** Data for quantization. */
   | 'imatrix'
+  /** Changes another model (LoRA). */
+  | 'adapter'
+  /** Makes images or videos, which llama.cpp does not. */
+  | 'image'
   /** A piece of a file that was cut at any byte: nothing loads it before the pieces are joined. */
   | 'split'
   | 'other'
@@ -34,11 +38,17 @@ const BARE = /(?<![A-Za-z0-9])Q[2-8]$/i
 const RAW_SPLIT = /(\.gguf)(?:\.part-?\d+of\d+|-split-[a-z]|\.part-?[a-z]{1,2})$/i
 const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$/i
 /** Added by those who quantize; no part of the model's name. */
-const MAKERS_MARK = /[-._](?:i1|imat|imatrix)(?=[-._]|$)/gi
-/** How llama.cpp recognises drafts. */
-const DRAFT = /^(?:mtp|eagle3|dflash|dspark)-/i
-/** Parts of speech models, and vocabularies that llama.cpp tests with. */
-const NO_MODEL = /^(?:ggml-vocab|tokenizer|vocoder|audiodecoder)(?:[-._]|$)/i
+const MAKERS_MARK = /[-._](?:i1|imat|imatrix|pure|ud|gguf|\d+(?:\.\d+)?bpw)(?=[-._]|$)|(?<=MXFP4)_MOE\d+/gi
+/** Prefixes by which llama.cpp recognises drafts, and the marks that publishers put elsewhere in the name. */
+const DRAFT = /^mtp-|[-._]mtp$|(?:^|[-._])(?:eagle3|dflash|dspark|draft|drafter|speculator)(?:[-._]|$)/i
+/** llama.cpp's naming convention ends the names of adapters like this, before or after the label. */
+const ADAPTER = /(?:^|[-._])(?:lora|adapter)$/i
+/** Parts of models that speak or make images, and vocabularies that llama.cpp tests with. */
+const NO_MODEL =
+  /^(?:ggml-vocab|tokenizer|audiodecoder|ae|t5xxl|clip[-_][lgh]|text[-_]encoder)(?:[-._]|$)|(?:^|[-._])(?:vocoder|wavtokenizer|vae|tokenizer-\d+hz)(?:[-._]|$)|[-._]vocab$/i
+/** Models of images and videos whose names are not those of language models too. */
+const IMAGE_MODEL =
+  /^(?:flux[-._]?[12]|sd(?:xl|[-_]?3)|stable[-_]diffusion|hidream|(?:qwen|z)[-_]image|wan[-_]?2|hunyuan[-_]?video|ltx[-_]?v|cogvideo|aura[-_]?flow)/i
 /** The precision of a projector that is taken where there are several. */
 const PROJECTOR_LABELS = ['F16', 'BF16', 'F32', 'Q8_0']
 
@@ -66,10 +76,10 @@ export function labelFromFileName(fileName: string): string | undefined {
 /** What is left of a file's name without folder, extension, shard number and label: the same for all quantizations. */
 export function baseOfFileName(fileName: string): string {
   return stemOf(fileName)
+    .replace(MAKERS_MARK, '')
     .replace(COMPOSITE, '')
     .replace(LABEL, '')
     .replace(BARE, '')
-    .replace(MAKERS_MARK, '')
     .replace(/[-._]+$/, '')
     .toLowerCase()
 }
@@ -97,8 +107,11 @@ function roleOf(path: string): FileRole {
   // `x-imatrix-Q4_K_M.gguf` was quantized with such data, `x-f16-imatrix.gguf` holds them.
   const [, afterImatrix] = /imatrix(.*)$/i.exec(fileName) ?? []
   if (afterImatrix !== undefined && labelFromFileName(afterImatrix) === undefined) return 'imatrix'
-  if (DRAFT.test(fileName) || /(?:^|\/)mtp\//i.test(path)) return 'draft'
-  return NO_MODEL.test(fileName) ? 'other' : 'model'
+  const stem = stemOf(fileName)
+  if (DRAFT.test(stem) || /(?:^|\/)mtp\//i.test(path)) return 'draft'
+  if (NO_MODEL.test(stem)) return 'other'
+  if (ADAPTER.test(stem) || ADAPTER.test(baseOfFileName(fileName))) return 'adapter'
+  return IMAGE_MODEL.test(stem) ? 'image' : 'model'
 }
 
 /** All shards of the set that a file belongs to, in order; the file itself when it is no shard. */
@@ -113,15 +126,19 @@ export function shardNames(path: string): string[] {
   )
 }
 
+/** Models and projectors of a listing up to which each is compared with each other; real ones have some dozens. */
+const MAX_COMPARED = 500
+
 /**
  * Tells which projector belongs to a model: of those that share most folders with it, the one that bears its name, or,
- * where there is this model only, the one that is there. Of several precisions the most compatible one. The function
- * returns undefined where this is not clear.
+ * if there is this model only, the one that is there and does not name another model. Of several precisions the most
+ * compatible one. The function returns undefined if this is not clear.
  * @param paths all files there are
  */
 export function projectorFinder(paths: readonly string[]): (modelPath: string) => string | undefined {
+  if (!paths.some(path => /mmproj/i.test(path))) return () => undefined
   const files = paths.map(path => ({ path, role: roleOf(path), base: baseOfFileName(path), folders: foldersOf(path) }))
-  const projectors = files.filter(({ role }) => role === 'projector')
+  const projectors = files.filter(({ role }) => role === 'projector').slice(0, MAX_COMPARED)
   const models = files.filter(({ role }) => role === 'model')
   const rank = ({ path }: { path: string }) => {
     const index = PROJECTOR_LABELS.indexOf(labelFromFileName(path) ?? '')
@@ -134,11 +151,27 @@ export function projectorFinder(paths: readonly string[]): (modelPath: string) =
     const nearest = projectors.filter(file => shared(file) === depth)
     const base = baseOfFileName(modelPath)
     const named = nearest.filter(file => base !== '' && file.base.includes(base))
-    const isAlone = () => areAkin(new Set(models.filter(file => shared(file) >= depth).map(file => file.base)))
-    const fitting = named.length > 0 ? named : nearest.length > 0 && isAlone() ? nearest : []
+    const isAlone = () =>
+      models.length <= MAX_COMPARED &&
+      areAkin(new Set(models.filter(file => shared(file) >= depth).map(file => file.base)))
+    const unnamed = nearest.filter(file => !namesAnother(file.base, base))
+    const fitting = named.length > 0 ? named : unnamed.length > 0 && isAlone() ? unnamed : []
     if (new Set(fitting.map(file => file.base)).size > 1) return undefined
     return fitting.sort((a, b) => rank(a) - rank(b) || (a.path < b.path ? -1 : 1))[0]?.path
   }
+}
+
+const SIZE = /(?<![a-z0-9])\d+(?:\.\d+)?b(?![a-z0-9])/g
+
+/** Whether a projector's name has words, and none of them is in the model's name, or another size. */
+function namesAnother(projector: string, model: string): boolean {
+  const [own, other] = [projector.match(SIZE)?.[0], model.match(SIZE)?.[0]]
+  if (own && other && own !== other) return true
+  const squashed = model.replace(/[^a-z0-9]/g, '')
+  const words = projector
+    .split(/[^a-z0-9]+/)
+    .filter(word => word.length > 1 && !/^(?:mmproj|model|ggml|gguf)$/.test(word))
+  return squashed !== '' && words.length > 0 && !words.some(word => squashed.includes(word))
 }
 
 /** `projectorFinder` for one model. */

@@ -85,9 +85,14 @@ function scalarOf(type: number) {
   return scalar
 }
 
+/** A file, or the part of one that was fetched. */
+interface Source {
+  read(into: Buffer, offset: number, length: number, position: number): Promise<{ bytesRead: number }>
+}
+
 /** Reads a header from a file, some of it at a time. What is skipped is not read. */
 class HeaderReader {
-  readonly #file: FileHandle
+  readonly #file: Source
   readonly #size: number
   /** A part of the file, where it begins, and the position in it. */
   #bytes: Buffer = Buffer.alloc(0)
@@ -95,7 +100,7 @@ class HeaderReader {
   #at = 0
   #textBytes = 0
 
-  constructor(file: FileHandle, size: number) {
+  constructor(file: Source, size: number) {
     this.#file = file
     this.#size = size
   }
@@ -113,7 +118,8 @@ class HeaderReader {
     const { position } = this
     this.#check(length)
     const wanted = Math.min(Math.max(READ_SIZE, length), this.#size - position)
-    const { buffer, bytesRead } = await this.#file.read(Buffer.allocUnsafe(wanted), 0, wanted, position)
+    const buffer = Buffer.allocUnsafe(wanted)
+    const { bytesRead } = await this.#file.read(buffer, 0, wanted, position)
     if (bytesRead < length) throw new Unreadable(`its header ends behind its ${this.#size} bytes`)
     this.#bytes = buffer.subarray(0, bytesRead)
     this.#start = position
@@ -343,6 +349,31 @@ async function readHeader(
  */
 export async function readGgufHeader(path: string): Promise<GgufHeader> {
   return (await readHeader(path, [])).header
+}
+
+/**
+ * The keys at the beginning of a GGUF file, as far as its first bytes hold them; none if it is not a GGUF file. Converters
+ * write what the model is before its vocabulary.
+ */
+export async function ggufStart(bytes: Buffer): Promise<GgufHeader['keys']> {
+  const keys = new Map<string, unknown>()
+  if (bytes.toString('latin1', 0, 4) !== 'GGUF') return {}
+  const reader = new HeaderReader(
+    {
+      read: async (into, _, length, position) => ({ bytesRead: bytes.copy(into, 0, position, position + length) })
+    },
+    bytes.length
+  )
+  try {
+    await reader.long()
+    await reader.long()
+    for (let left = await reader.long(); left > 0; left--) {
+      keys.set(await reader.name(), await reader.value(await reader.int()))
+    }
+  } catch (error) {
+    if (!(error instanceof Unreadable)) throw error
+  }
+  return Object.fromEntries(keys)
 }
 
 /**

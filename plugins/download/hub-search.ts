@@ -123,8 +123,9 @@ async function filesOf(
     }
   } catch (error) {
     waiting.signal?.throwIfAborted()
-    if (error instanceof CorralError) return { problem: error.message }
-    throw error
+    if (!(error instanceof CorralError)) throw error
+    const choices = error.details?.choices as FoundRepository['choices']
+    return { problem: error.message, ...(choices && { choices }) }
   }
 }
 

@@ -74,14 +74,6 @@ function projectorFacts({ metadata }: GgufFile): { vision: boolean; audio: boole
   return { audio, vision: has('vision') || !(audio || has('gen_audio')) }
 }
 
-/** What a GGUF file is for, by its header: only a model can be loaded by itself. */
-export function ggufPurpose({ metadata }: GgufFile): 'model' | 'projector' | 'adapter' | 'imatrix' {
-  const type = metadata['general.type']
-  if (type === 'adapter') return 'adapter'
-  if (type === 'imatrix') return 'imatrix'
-  return type === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
-}
-
 /** llama.cpp's names of `general.file_type` (enum llama_ftype), from 0 on; `-` for numbers without one. */
 const FILE_TYPES = (
   'F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS ' +

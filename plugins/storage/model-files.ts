@@ -4,11 +4,13 @@ import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { foreignStart, START_SIZE } from '../../core/models/foreign-start.ts'
 import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'
+import type { FileRole } from '../../core/models/gguf-file-name.ts'
+import { ggufPurpose } from '../../core/models/gguf-purpose.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { type FileIdentity, openRegularFile, readOpened } from '../../core/system/regular-file.ts'
 import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
 import { FILL_IN_TOKENS } from './capabilities.ts'
-import { ggufLabel, ggufMetadata, ggufPurpose } from './gguf-metadata.ts'
+import { ggufLabel, ggufMetadata } from './gguf-metadata.ts'
 import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
 
 /** A file to be taken into the store; `source` has no symbolic links. Its size is in bytes. */
@@ -77,12 +79,13 @@ async function readGgufModel(files: SourceFile[], named: string): Promise<ModelM
   for (const file of files) {
     if (file.role === 'other') continue
     const gguf = await reading(file, opened => readGguf(file.source, opened, FILL_IN_TOKENS))
-    const purpose = ggufPurpose(gguf)
+    const purpose = ggufPurpose(gguf.metadata)
     if (file.role === 'projector') {
       if (purpose !== 'projector') throw refuseSource(`${file.source} is named as a projector but is none. Rename it.`)
       projector = gguf
     } else {
-      if (purpose !== 'model') throw refuseSource(NOT_A_MODEL[purpose](file.source))
+      const refusal = NOT_A_MODEL[purpose]
+      if (refusal) throw refuseSource(refusal(file.source))
       shards.push(gguf)
     }
   }
@@ -94,11 +97,14 @@ async function readGgufModel(files: SourceFile[], named: string): Promise<ModelM
   return ggufMetadata(shards, ggufLabel(named, shards[0]!.metadata['general.file_type']), projector)
 }
 
-const NOT_A_MODEL = {
+/** Drafts and parts of speech models are not in it: other models use them by their names here. */
+const NOT_A_MODEL: Partial<Record<FileRole, (path: string) => string>> = {
   projector: (path: string) =>
     `${path} is a projector, which a model uses to see or hear. Import the model's own file; a projector beside it is taken along.`,
   adapter: (path: string) => `${path} is a LoRA adapter, no whole model. Merge it into its base model first.`,
-  imatrix: (path: string) => `${path} holds data for quantization (an importance matrix), no model.`
+  imatrix: (path: string) => `${path} holds data for quantization (an importance matrix), no model.`,
+  image: (path: string) =>
+    `${path} is a model that makes images or videos, which llama.cpp cannot run. Use a program for such models.`
 }
 
 function checkShards(path: string, shards: GgufFile[]): void {

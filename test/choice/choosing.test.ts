@@ -219,6 +219,58 @@ t.test('named files', t => {
   t.end()
 })
 
+t.test('headers decide if names leave a doubt', t => {
+  const llama = (more: object = {}) => ({
+    'general.architecture': 'llama',
+    'general.name': 'M',
+    'llama.block_count': 32,
+    ...more
+  })
+  const other = llama({ 'llama.block_count': 16 })
+  const adapter = { 'general.architecture': 'llama', 'general.type': 'adapter' }
+  const image = { 'general.architecture': 'flux' }
+  const vocoder = { 'general.architecture': 'wavtokenizer-dec' }
+  const nothing = {}
+  const table: [files: string, headers: object[], outcome: string | RegExp, variant?: string][] = [
+    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), llama()], 'm-8b-smol-Q8_0.gguf'],
+    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), other], /2 models/],
+    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), nothing], /2 models/],
+    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [nothing, nothing], /2 models/],
+    ['m-8b-base-Q4_K_M.gguf 5\nm-8b-instruct-Q8_0.gguf 8', [llama(), llama()], /2 models/],
+    ['m-8b-Q4_K_M.gguf 5\nvoice-Q8_0.gguf 1', [llama(), vocoder], 'm-8b-Q4_K_M.gguf'],
+    ['m-8b-Q8_0.gguf 5\nvoice-Q8_0.gguf 1', [llama(), vocoder], 'm-8b-Q8_0.gguf', 'Q8_0'],
+    ['a.gguf 5\nb.gguf 1', [adapter, llama()], 'b.gguf'],
+    ['my-lora-F16.gguf 5\nadapter_config.json', [llama()], 'my-lora-F16.gguf'],
+    ['merged-Q8_0.gguf 5\nadapter_config.json', [adapter], /holds a LoRA adapter/],
+    ['my-Q8_0.gguf 5\nae.safetensors 1', [image], /makes images or videos/],
+    ['tiny-draft-Q8_0.gguf 1', [llama()], 'tiny-draft-Q8_0.gguf'],
+    ['tiny-draft-Q8_0.gguf 1', [{ 'general.architecture': 'eagle3' }], /draft models/, 'Q8_0'],
+    ['Model-Q4_K_M.gguf 2\nmodel-q4_k_m.gguf 2', [llama(), other], /2 models/]
+  ]
+  for (const [lines, headers, outcome, variant] of table) {
+    const files = listing(lines)
+    const wanted = variant === undefined ? {} : { variant }
+    const read = filesToRead(files, wanted).headers ?? []
+    t.equal(read.length, headers.length, `${lines}: what is read`)
+    const request = { files, ...wanted, headers: new Map(read.map((path, index) => [path, { ...headers[index] }])) }
+    if (outcome instanceof RegExp) t.throws(() => choose(request), { message: outcome }, lines)
+    else t.equal(choose(request).files[0]!.path, outcome, lines)
+  }
+  for (const { id, files, gives } of LISTINGS.filter(({ gives }) => Array.isArray(gives['']))) {
+    t.same(filesToRead(files).headers, undefined, `${id}: its names leave no doubt`)
+    t.ok(gives[''])
+  }
+  const many = listing(`m-{${Array.from({ length: 9 }, (_, size) => `${size + 1}b`)}}-Q8_0.gguf 1`)
+  t.same(filesToRead(many).headers, undefined, 'no more than eight are read')
+  t.end()
+})
+
+t.test('choices from a listing of 20,000 models', t => {
+  const files = Array.from({ length: 20_000 }, (_, index) => ({ path: `m${index}b/m-${index}b-Q8_0.gguf`, size: 1 }))
+  t.throws(() => choose({ files }), { message: /20000 models/, details: { choices: { length: 200 } } })
+  t.end()
+})
+
 t.test('choices of SafeTensors weights', t => {
   const rest = 'config.json 1k\ntokenizer.json 900k'
   const files = listing(`model[2].safetensors 8\nmodel.safetensors.index.json 1k\nextra.safetensors 1\n${rest}`)

@@ -168,5 +168,115 @@ export const GGUF_OTHERS: Expectation[] = [
       bf16: ['BF16', 'BF16/model.safetensors', 'BF16/config.json', 'BF16/tokenizer.json'],
       mine: ['mine', 'mine/tiny-chat.gguf']
     }
+  },
+  {
+    id: 'o/TwoSizes-GGUF',
+    files: listing('MiniCPM-0.5B-Q8_0.gguf 1\nMiniCPM-8B-Q4_K_M.gguf 5'),
+    gives: {
+      '': /has 2 models: MiniCPM-0\.5B-Q8_0 .*MiniCPM-8B-Q4_K_M/,
+      Q4_K_M: ['MiniCPM-8B-Q4_K_M', 'MiniCPM-8B-Q4_K_M.gguf'],
+      'MiniCPM-0.5B-Q8_0': ['MiniCPM-0.5B-Q8_0', 'MiniCPM-0.5B-Q8_0.gguf']
+    }
+  },
+  {
+    id: 'o/ThreeSizes-GGUF',
+    files: listing('Qwen3-{0.6B,8B,30B-A3B}-Q8_0.gguf 1\nQwen3-{8B,30B-A3B}-UD-Q4_K_XL.gguf 1'),
+    gives: { '': /has 5 models/, Q8_0: /3 models that match Q8_0/, Q4_K_XL: /2 models that match Q4_K_XL/ }
+  },
+  {
+    id: 'o/folders-of-sizes',
+    files: listing('7B/model-Q4_K_M.gguf 4\n13B/model-Q8_0.gguf 13\n13B/Q4_K_M/model.gguf 7'),
+    gives: { '': /has 3 models/, Q4_K_M: /2 models that match Q4_K_M/ }
+  },
+  {
+    id: 'o/folders-of-quantizations',
+    files: listing('{Q4_K_M,UD-Q8_K_XL,BF16}/m-8b-@[2].gguf 4'),
+    gives: { '': ['Q4_K_M', 'Q4_K_M/m-8b-Q4_K_M-00001-of-00002.gguf', 'Q4_K_M/m-8b-Q4_K_M-00002-of-00002.gguf'] }
+  },
+  {
+    id: 'o/shards-of-two',
+    files: listing('a-7b-Q4_K_M[2].gguf 4\nb-7b-Q8_0[2].gguf 8'),
+    gives: { '': /has 2 models: b-7b-Q8_0 .*a-7b-Q4_K_M/ }
+  },
+  ...[
+    'Qwen3-8B-Q4_K_M.gguf 5\nQwen3-8B-Thinking-Q8_0.gguf 8',
+    'm-7b-instruct-Q4_K_M.gguf 4\nm-7b-base-Q8_0.gguf 8',
+    'chat-7b-Q4_K_M.gguf 4\nnomic-embed-text-v1.5.Q8_0.gguf 0.1',
+    'chat-7b-Q4_K_M.gguf 4\nbge-reranker-v2-m3-F16.gguf 1',
+    'chat-7b-Q4_K_M.gguf 4\nchat-7b.gguf 14\nother-1b.gguf 1'
+  ].map(
+    (files): Expectation => ({ id: 'o/two-models', files: listing(files), gives: { '': /has \d models: .*Name one/ } })
+  ),
+  {
+    id: 'o/a-label-and-a-folder',
+    files: listing('Q8_0/a-7b.gguf 7\nb-7b-Q8_0.gguf 7\nc-7b-UD-Q8_0.gguf 7'),
+    gives: { Q8_0: /3 models that match Q8_0: .*Q8_0\/a-7b\.gguf/, 'Q8_0/a-7b.gguf': ['Q8_0', 'Q8_0/a-7b.gguf'] }
+  },
+  {
+    id: 'o/OuteTTS2-GGUF',
+    files: listing('OuteTTS-0.2-500M-Q4_K_M.gguf 0.5\nWavTokenizer-Large-75-Q8_0.gguf 0.1\nggml-vocab-llama.gguf 0.01'),
+    gives: { '': ['Q4_K_M', 'OuteTTS-0.2-500M-Q4_K_M.gguf'], Q8_0: /has no Q8_0/ }
+  },
+  {
+    id: 'o/Drafts-GGUF',
+    files: listing(`Qwen3.8-27B-Q4_K_M.gguf 16
+      Qwen3.8-27B-Q4_K_M-mtp.gguf 1
+      Qwen3.8-27B-mtp-Q8_0.gguf 1
+      Qwen3.8-27B-draft-Q4_K_M.gguf 1
+      Qwen3.8-27B-eagle3-Q8_0.gguf 1
+      eagle3-Qwen3.8-27B.gguf 1
+      dflash.gguf 1
+      Qwen3.8-27B-dflash-F16.gguf 1`),
+    gives: {
+      '': ['Q4_K_M', 'Qwen3.8-27B-Q4_K_M.gguf'],
+      Q4_K_M: ['Q4_K_M', 'Qwen3.8-27B-Q4_K_M.gguf'],
+      Q8_0: /has no Q8_0\. It has Q4_K_M/,
+      'Qwen3.8-27B-mtp-Q8_0': /is a draft model/
+    }
+  },
+  {
+    id: 'o/Whole-MTP-GGUF',
+    files: listing('Qwen3.8-27B-MTP-{Q4_K_M:16,UD-Q8_K_XL:30}.gguf'),
+    gives: { '': ['Q4_K_M', 'Qwen3.8-27B-MTP-Q4_K_M.gguf'] }
+  },
+  {
+    id: 'o/Lora-GGUF',
+    files: listing('my-lora-F16.gguf 0.1\nadapter_config.json'),
+    gives: { '': /holds a LoRA adapter/, F16: /holds a LoRA adapter/, 'my-lora-F16.gguf': /is a LoRA adapter/ }
+  },
+  {
+    id: 'o/Case-GGUF',
+    files: listing('model-q4_k_m.gguf 2\nModel-Q4_K_M.gguf 2'),
+    gives: {
+      '': /2 models: Model-Q4_K_M .*model-q4_k_m-2/,
+      Q4_K_M: /2 models that match/,
+      'Model-Q4_K_M': ['Model-Q4_K_M', 'Model-Q4_K_M.gguf'],
+      'model-q4_k_m-2': ['model-q4_k_m-2', 'model-q4_k_m.gguf'],
+      'model-q4_k_m.gguf': ['model-q4_k_m-2', 'model-q4_k_m.gguf']
+    }
+  },
+  {
+    id: 'o/Flux-GGUF',
+    files: listing('flux1-dev-Q4_0.gguf 7\nae.safetensors 0.3\nt5xxl-Q8_0.gguf 5\nclip_l-F16.gguf 0.2'),
+    gives: {
+      '': /holds a model that makes images/,
+      Q4_0: /makes images/,
+      't5xxl-Q8_0.gguf': /is a part of another model/
+    }
+  },
+  {
+    id: 'o/Empty-file-GGUF',
+    files: [...listing('model-Q4_K_M.gguf 4\nmmproj-F16.gguf 0k'), { path: 'model-Q8_0.gguf', size: 0 }],
+    gives: { '': ['Q4_K_M', 'model-Q4_K_M.gguf'], Q8_0: /model-Q8_0\.gguf is empty/ }
+  },
+  {
+    id: 'o/foreign-projector',
+    files: listing('chat-7b-Q4_K_M.gguf 4\nmmproj-other-13b-f16.gguf 1\nchat-7b.imatrix.gguf 0.1'),
+    gives: { '': ['Q4_K_M', 'chat-7b-Q4_K_M.gguf'] }
+  },
+  {
+    id: 'o/marks-of-those-who-quantize',
+    files: listing('M-8B.i1-Q4_K_M.gguf 5\nM_8B-Q5_K_M-pure.gguf 6\nM-8B-UD-BF16.gguf 16\nM-8B-IQ2_M-2.7bpw.gguf 3'),
+    gives: { '': ['Q5_K_M', 'M_8B-Q5_K_M-pure.gguf'] }
   }
 ]

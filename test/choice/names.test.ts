@@ -16,6 +16,17 @@ t.test('labels from real file names', t => {
     ['MTP/mtp-Qwen3.8-27B-Q4_0.gguf', 'draft', 'Q4_0'],
     ['MTP/Qwen3.8-27B-Q4_0.gguf', 'draft', 'Q4_0'],
     ['eagle3-Llama-3.1-8B-Q8_0.gguf', 'draft', 'Q8_0'],
+    ['Qwen3.8-27B-Q4_K_M-mtp.gguf', 'draft', 'Q4_K_M'],
+    ['Qwen3-8B-eagle3-Q8_0.gguf', 'draft', 'Q8_0'],
+    ['Qwen3.8-27B-draft-Q4_K_M.gguf', 'draft', 'Q4_K_M'],
+    ['Qwen3.5-27B-MTP-Q8_0.gguf', 'model', 'Q8_0'],
+    ['my-lora-F16.gguf', 'adapter', 'F16'],
+    ['Mixtral-8x7B-v0.1-Q4_0-LoRA.gguf', 'adapter', 'Q4_0'],
+    ['alpaca-lora-merged-7B-Q4_0.gguf', 'model', 'Q4_0'],
+    ['flux1-dev-Q4_0.gguf', 'image', 'Q4_0'],
+    ['WavTokenizer-Large-75-Q8_0.gguf', 'other', 'Q8_0'],
+    ['clip_l-F16.gguf', 'other', 'F16'],
+    ['llama-3-vocab.gguf', 'other', undefined],
     ['mmproj-F32.gguf', 'projector', 'F32'],
     ['mmproj-Muse-Glimmer-30B-BF16.gguf', 'projector', 'BF16'],
     ['Agents-A1-4B-mmproj.gguf', 'projector', undefined],
@@ -90,6 +101,9 @@ t.test('projectors belong to models in their folder', t => {
     ['qwen3-35b-APEX-Compact.gguf', ['qwen3-35b-APEX-Comfy.gguf', 'mmproj.gguf'], 'mmproj.gguf'],
     ['m-Q8_0.gguf', ['projectors/mmproj-m-Q8_0.gguf', 'projectors/mmproj-m-F32.gguf'], 'projectors/mmproj-m-F32.gguf'],
     ['m-Q8_0.gguf', ['mtp-x-Q8_0.gguf', 'x.imatrix.gguf', 'mmproj-F16.gguf'], 'mmproj-F16.gguf'],
+    ['chat-7b-Q8_0.gguf', ['mmproj-other-f16.gguf'], undefined],
+    ['llava-7b-Q8_0.gguf', ['mmproj-llava-13b-f16.gguf'], undefined],
+    ['llava-1.6-mistral-7b.Q8_0.gguf', ['mmproj-mistral7b-f16.gguf'], 'mmproj-mistral7b-f16.gguf'],
     ['m-Q8_0.gguf', [], undefined]
   ]
   for (const [model, others, projector] of table) {

@@ -8,7 +8,10 @@ import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
 const MODEL = 'me/far'
 
 /** A server that has `me/far` once it was pulled. */
-async function pullingServer(t: Test, plan: { disk?: boolean; memory?: boolean; here?: string[] } = {}) {
+async function pullingServer(
+  t: Test,
+  plan: { disk?: boolean; memory?: boolean; here?: string[]; several?: boolean } = {}
+) {
   let here = false
   const room = (fits = true) => ({ required: 6e8, available: fits ? 9e9 : 1e8, fits })
   const server = await scriptedServer(t, {
@@ -22,7 +25,11 @@ async function pullingServer(t: Test, plan: { disk?: boolean; memory?: boolean; 
       if (here || plan.here) reply.end(event({ status: 'ready' }))
       else refuse(reply, 404, 'model_not_found', `There is no model "${model}" here.`)
     },
-    'POST /api/pull'(reply, { dry_run }) {
+    'POST /api/pull'(reply, { model, dry_run }) {
+      if (plan.several && model === MODEL) {
+        const choices = ['small', 'large'].map(label => ({ label, size: 6e8, model: `hf:${MODEL}:${label}` }))
+        return refuse(reply, 400, 'invalid_request', `${MODEL} has 2 models: small, large.`, { choices })
+      }
       if (!dry_run) {
         here = true
         return reply.end(event({ status: `pulling ${MODEL}`, model: MODEL, size: 6e8 }) + event({ status: 'success' }))
@@ -121,4 +128,34 @@ t.test('run: without a model, one is picked among those here', async t => {
   await none.sees(/no model here that can chat.*corral pull/s)
   t.equal(await none.ended(), 4)
   t.match(await corral(['run', ...server.flags], { home, input: 'Hi' }), { code: 2, stderr: /Name a model/ })
+})
+
+t.test('run and pull: at a terminal one of several models is picked, elsewhere the command fails', async t => {
+  for (const args of [
+    ['run', MODEL],
+    ['pull', MODEL]
+  ]) {
+    const server = await pullingServer(t, { several: true })
+    const home = newHome(t)
+    const terminal = onTerminal(t, [...args, ...server.flags], home, { columns: 80 })
+    await terminal.sees(/me\/far has several models\. Which one\?.*small.*large/s)
+    terminal.press('\x1b[B')
+    terminal.press(ENTER)
+    if (args[0] === 'run') {
+      await terminal.sees('Pull it now?')
+      terminal.press(ENTER)
+      await terminal.sees('>>> ')
+      terminal.press(CTRL_D)
+    }
+    t.equal(await terminal.ended(), 0)
+    t.equal(server.bodies('POST /api/pull').at(-1)!.model, 'hf:me/far:large')
+    if (args[0] === 'pull') {
+      const left = onTerminal(t, [...args, ...server.flags], home)
+      await left.sees('Which one?')
+      left.press(CTRL_C)
+      t.equal(await left.ended(), 130)
+      const script = await corral([...args, ...server.flags], { home })
+      t.match(script, { code: 2, stderr: /has 2 models: small, large/ })
+    }
+  }
 })

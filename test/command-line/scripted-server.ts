@@ -53,8 +53,8 @@ export function event(value: object): string {
   return `data: ${JSON.stringify(value)}\n\n`
 }
 
-export function refuse(reply: ServerResponse, status: number, code: string, error: string): void {
+export function refuse(reply: ServerResponse, status: number, code: string, error: string, more: object = {}): void {
   reply
     .writeHead(status, { 'content-type': 'application/json' })
-    .end(JSON.stringify({ error, errorCode: status, code }))
+    .end(JSON.stringify({ ...more, error, errorCode: status, code }))
 }

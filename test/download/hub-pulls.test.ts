@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER } from '../support/corral.ts'
+import { ggufBytes } from '../support/gguf-writer.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import type { HuggingFaceManners } from '../support/hub-emulator/hugging-face.ts'
 import {
@@ -225,4 +226,51 @@ t.test('tokens are sent to the hub and nowhere else', async t => {
     if (!entry.isFile() || entry.name.endsWith('.gguf')) continue
     t.notMatch(readFileSync(join(entry.parentPath, entry.name), 'latin1'), /hf_abcdef|Signature=/, entry.name)
   }
+})
+
+t.test('a repository with several models: the headers tell them apart, or the client is asked', async t => {
+  const gguf = (metadata: Record<string, string | number>, seed = 1) =>
+    ggufBytes({
+      metadata: { 'llama.context_length': 64, ...metadata },
+      tensors: [{ name: 'a', shape: [200_000] }],
+      seed
+    })
+  const m = { 'general.architecture': 'llama', 'general.name': 'M', 'llama.block_count': 2 }
+  const image = gguf({ 'general.architecture': 'flux' })
+  const hub = await startHubEmulator(t, {
+    repositories: {
+      'o/same': { files: { 'm-Q8_0.gguf': gguf(m), 'm-smol-Q4_K_M.gguf': gguf(m, 2) } },
+      'o/two': { files: { 'm-0.5b-Q8_0.gguf': gguf(m), 'm-8b-Q4_K_M.gguf': gguf({ ...m, 'llama.block_count': 4 }) } },
+      'o/image': { files: { 'x-Q4_0.gguf': image, 'ae.safetensors': Buffer.alloc(100) } },
+      'o/hidden': { files: { 'x-Q4_0.gguf': image } }
+    }
+  })
+  const corral = await corralWithHub(t, hub)
+  const plan = (model: string) => corral.json('/api/pull', { model, dry_run: true })
+  t.match((await plan('o/same')).body, { label: 'Q8_0' }, 'one model in two quantizations')
+  const read = hub.traffic.bytes('m-Q8_0.gguf')
+  t.ok(read > 0 && read <= 256 * 1024, `${read} bytes of its header are read`)
+  const { status, body } = await plan('o/two')
+  t.match([status, body.code], [400, 'invalid_request'])
+  t.same(body.choices, [
+    { label: 'm-0.5b-Q8_0', size: gguf(m).length, model: 'hf:o/two:m-0.5b-Q8_0' },
+    { label: 'm-8b-Q4_K_M', size: gguf({ ...m, 'llama.block_count': 4 }).length, model: 'hf:o/two:m-8b-Q4_K_M' }
+  ])
+  const failed = await corral.json('/api/pull', { model: 'o/two@main' })
+  t.match(
+    failed.body,
+    { code: 'invalid_request', choices: [{ model: 'hf:o/two:m-0.5b-Q8_0@main' }] },
+    'of a stream too'
+  )
+  t.match(
+    (await plan(body.choices[1].model)).body,
+    { label: 'm-8b-Q4_K_M' },
+    'each choice can be pulled as it is named'
+  )
+  t.match((await plan('o/image')).body, { code: 'unsupported_capability', error: /makes images or videos/ })
+  t.match((await corral.events('/api/pull', { model: 'o/hidden' })).at(-1), {
+    code: 'unsupported_capability',
+    error: /makes images or videos/
+  })
+  t.same(await listed(corral), [])
 })

@@ -2,11 +2,12 @@ import t from 'tap'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { tensorSize } from '../../core/models/gguf-file.ts'
 import { baseOfFileName, labelFromFileName } from '../../core/models/gguf-file-name.ts'
+import { ggufPurpose } from '../../core/models/gguf-purpose.ts'
 import { ggufModel } from '../../core/models/model-folder.ts'
 import { dtypeLabel } from '../../core/models/safetensors-layout.ts'
 import { conflictingVariant, haveSameContent } from '../../core/models/stored-variant.ts'
 import { type CapabilityFacts, capabilitiesOf } from '../../plugins/storage/capabilities.ts'
-import { ggufLabel, ggufMetadata, ggufPurpose, labelFromFileType } from '../../plugins/storage/gguf-metadata.ts'
+import { ggufLabel, ggufMetadata, labelFromFileType } from '../../plugins/storage/gguf-metadata.ts'
 import { chooseModel, filesOf } from '../../plugins/storage/import-source.ts'
 import { parseManifest, withoutRevisions, withVariant } from '../../plugins/storage/manifest.ts'
 import { shortManifest } from '../../plugins/storage/model-details.ts'
@@ -158,10 +159,10 @@ t.test('metadata of GGUF files', t => {
   for (const hostile of ['{%'.repeat(400_000), `{% '${"\\'".repeat(400_000)}\\%}`, `{% "${'\\"'.repeat(400_000)}%}`]) {
     t.same(ggufMetadata([file({ 'tokenizer.chat_template': hostile })], 'F16').capabilities, ['completion'])
   }
-  t.equal(ggufPurpose(file({ 'general.type': 'adapter' })), 'adapter')
-  t.equal(ggufPurpose(file({ 'general.type': 'imatrix' })), 'imatrix')
-  t.equal(ggufPurpose(file({ 'general.architecture': 'clip' })), 'projector')
-  t.equal(ggufPurpose(file({ 'general.architecture': 'llama' })), 'model')
+  t.equal(ggufPurpose({ 'general.type': 'adapter' }), 'adapter')
+  t.equal(ggufPurpose({ 'general.type': 'imatrix' }), 'imatrix')
+  t.equal(ggufPurpose({ 'general.architecture': 'clip' }), 'projector')
+  t.equal(ggufPurpose({ 'general.architecture': 'llama' }), 'model')
   t.end()
 })
 

@@ -18,6 +18,9 @@ export interface MemoryFacts {
   gpu: number
 }
 
+/** The keys at the beginning of GGUF files that were read, by path. */
+export type Headers = ReadonlyMap<string, Record<string, unknown>>
+
 export interface ChoiceRequest extends Wanted {
   /** As the hub spells it: for messages, and for the label where no file name has one. */
   id: string
@@ -26,6 +29,8 @@ export interface ChoiceRequest extends Wanted {
   weightsInIndex?: string[]
   /** Parsed config.json of SafeTensors weights, where it was read already: it names their type. */
   config?: unknown
+  /** What was read of the files that `doubtfulFiles` named. */
+  headers?: Headers
   memory: MemoryFacts
 }
 

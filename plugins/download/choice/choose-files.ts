@@ -19,7 +19,15 @@ import {
 } from './choice.ts'
 import { ambiguous, choicesOf, incompleteText, notAModel, nothingToRun, unknownVariant } from './choice-errors.ts'
 import { defaultQuantization, isUnsupported, requiredFor } from './default-quantization.ts'
-import { findGgufModels, type GgufCandidate, type GgufModels, matchingGguf } from './gguf-models.ts'
+import {
+  doubtfulFiles,
+  findGgufModels,
+  type GgufCandidate,
+  type GgufModels,
+  hasTwins,
+  isOneFamily,
+  matchingGguf
+} from './gguf-models.ts'
 import { chooseSafetensors, INDEX, safetensorsFolders } from './safetensors-choice.ts'
 
 /** Small text files that are downloaded with GGUF models: descriptions, licences, chat templates. */
@@ -32,17 +40,17 @@ const MAX_COMPANION = 2 ** 20
  * does not matter.
  *
  * 1. What the request names: a GGUF file or label, then a SafeTensors file, folder or type.
- * 2. The only GGUF model of the repository.
- * 3. The best quantization for the memory (`defaultQuantization`).
- * 4. The only GGUF model without a known quantization.
- * 5. SafeTensors weights, which must be converted first.
+ * 2. The only GGUF file of the repository that is a model.
+ * 3. If all GGUF files are one model, by name and header: the best quantization for the memory (`defaultQuantization`), or
+ *    the only file without a known quantization.
+ * 4. SafeTensors weights, which must be converted first.
  *
  * @throws CorralError `unsupported_capability` where nothing can be run, saying what there is instead; `repo_not_found`
  * where the requested variant is missing, listing what there is; `invalid_request` where several models match
  */
 export function chooseFiles(request: ChoiceRequest): Choice {
   const { id, files } = request
-  const models = findGgufModels(id, files)
+  const models = findGgufModels(id, files, request.headers)
   const route = routeOf(request, models)
   if (route.folder !== undefined) return chooseSafetensors(request, route.folder)
   if (route.candidate) return ggufChoice(request, models, route.candidate, route.reason)
@@ -50,16 +58,19 @@ export function chooseFiles(request: ChoiceRequest): Choice {
 }
 
 /**
- * The files that must be read before SafeTensors weights are chosen: the index that lists which weights belong together,
- * for `weightsOfIndex`, and config.json. Undefined where there are none, and for GGUF.
+ * The files that must be read before files are chosen. For SafeTensors weights: the index that lists which of them belong
+ * together, for `weightsOfIndex`, and config.json. For GGUF: those whose names leave a doubt.
  */
 export function filesToRead(
   files: readonly HubFile[],
   wanted: Wanted = {}
-): { index?: string | undefined; config?: string | undefined } {
+): { index?: string | undefined; config?: string | undefined; headers?: string[] } {
+  const models = findGgufModels('', files)
+  const headers = doubtfulFiles(models, wanted.file ?? wanted.variant)
+  if (headers.length > 0) return { headers }
   let folder: string | undefined
   try {
-    folder = routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, ...wanted }, findGgufModels('', files)).folder
+    folder = routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, ...wanted }, models).folder
   } catch (error) {
     // `chooseFiles` will refuse this, with the repository's name in its message.
     if (!(error instanceof CorralError)) throw error
@@ -82,9 +93,8 @@ function routeOf(request: ChoiceRequest, models: GgufModels): Route {
     const [candidate] = candidates
     return { candidate, reason: `${fileNameOf(candidate!.path)} is the only model in the repository.` }
   }
-  const quantized = candidates.filter(({ quantization }) => quantization)
-  const hasTwins = new Set(quantized.map(({ quantization }) => quantization)).size < quantized.length
-  if (hasTwins) throw ambiguous(id, candidates, undefined)
+  const loadable = candidates.filter(({ quantization }) => !isUnsupported(quantization ?? ''))
+  if (hasTwins(candidates) || !isOneFamily(loadable)) throw ambiguous(id, models, candidates)
   const best = defaultQuantization(candidates, budgetOf(memory))
   if (best) return best
   const unlabelled = candidates.filter(({ quantization }) => !quantization)
@@ -94,7 +104,7 @@ function routeOf(request: ChoiceRequest, models: GgufModels): Route {
       reason: `${fileNameOf(unlabelled[0]!.path)} is the only model that llama.cpp loads.`
     }
   }
-  if (unlabelled.length > 1) throw ambiguous(id, candidates, undefined)
+  if (unlabelled.length > 1) throw ambiguous(id, models, candidates)
   return { reason: '', folder: oneFolder(id, folders) }
 }
 
@@ -111,7 +121,7 @@ function oneFolder(id: string, folders: string[]): string | undefined {
 function wantedRoute(request: ChoiceRequest, models: GgufModels, folders: string[], wanted: string): Route {
   const { id, files } = request
   const found = matchingGguf(models, wanted)
-  if (found.length > 1) throw ambiguous(id, found, wanted)
+  if (found.length > 1) throw ambiguous(id, models, found, wanted)
   const [candidate] = found
   if (candidate) return { candidate, reason: requestedReason(candidate, wanted) }
 

@@ -10,6 +10,7 @@ import type { Catalog, Model } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { requireFiles, type Storage, type StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../../core/errors.ts'
+import { ggufStart } from '../../../core/models/gguf-file.ts'
 import {
   bareName,
   type ModelName,
@@ -29,6 +30,7 @@ import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
 import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
 import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
+import { readFileStart } from '../transfer/file-start.ts'
 import { diskSpace } from '../transfer/transfer-errors.ts'
 import type { Transfers } from '../transfer/transfers.ts'
 import { missingBytes, originOf, variantWithFiles } from './pull-files.ts'
@@ -103,7 +105,9 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const { owner, name } = isSpelling ? parseModelName(repository.id) : wanted
   const signal = waiting.signal ?? new AbortController().signal
   const locate: Locate = file => hub.locate(repository, file, signal, privateAddresses)
-  const choice = await choose(context, repository, reference, locate, signal)
+  const choice = await choose(context, repository, reference, locate, signal).catch(error => {
+    throw withReferences(error, hub, repository.id, reference.revision)
+  })
   const files = await withSizes(choice.files, locate)
   const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
   const { files: _, ...place } = repository
@@ -270,6 +274,18 @@ async function findRepository(
   )
 }
 
+/** The error for a name that may mean several models, with the whole name of each. */
+function withReferences(error: unknown, { prefixes }: Hub, id: string, revision?: string): unknown {
+  const isQuestion = error instanceof CorralError && error.code === 'invalid_request'
+  if (!isQuestion || !Array.isArray(error.details?.choices)) return error
+  const at = revision === undefined ? '' : `@${revision}`
+  const choices = error.details.choices.map(choice => ({
+    ...choice,
+    model: `${prefixes[0]}${id}:${choice.label}${at}`
+  }))
+  return new CorralError(error.code, error.message, { ...error, details: { ...error.details, choices } })
+}
+
 /** Chooses the files, by what those say that describe the others. */
 async function choose(
   context: PlannerContext,
@@ -279,7 +295,8 @@ async function choose(
   signal: AbortSignal
 ) {
   const { id, files } = repository
-  const { index, config: configPath } = filesToRead(files, { variant: wanted.variant, file: wanted.file })
+  const toRead = filesToRead(files, { variant: wanted.variant, file: wanted.file })
+  const { index, config: configPath, headers = [] } = toRead
   const weights = index === undefined ? undefined : await readText(context, repository, index, locate, signal)
   let config: unknown
   if (configPath !== undefined) {
@@ -297,9 +314,18 @@ async function choose(
     files,
     memory: await context.memory(),
     weightsInIndex: weights === undefined ? undefined : weightsOfIndex(weights, index),
-    config
+    config,
+    headers: await readHeaders(files, headers, locate, signal)
   })
   return { ...choice, label: choice.label ?? safetensorsLabel(config) }
+}
+
+/** What GGUF files say at their beginning. One that cannot be read says nothing: then its name decides. */
+async function readHeaders(files: readonly HubFile[], paths: string[], locate: Locate, signal: AbortSignal) {
+  const wanted = files.filter(({ path }) => paths.includes(path))
+  const read = async (file: HubFile) =>
+    [file.path, await ggufStart(await readFileStart(() => locate(file), file.size, signal))] as const
+  return new Map(await Promise.all(wanted.map(read)))
 }
 
 /** The text of a repository's file, which is downloaded and verified like any other. */

@@ -135,18 +135,37 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
   const [plan, setPlan] = useState<PlanReply | undefined>(undefined)
   const [fault, setFault] = useState('')
   const [variant, setVariant] = useState('')
+  /** The models of the repository, if the name may mean several. */
+  const [several, setSeveral] = useState<PlanReply['choices']>([])
   const source = variant ? `${withoutVariant(reference)}:${variant}` : reference
   useEffect(() => {
     setFault('')
     const controller = new AbortController()
     ask<PlanReply>('POST', 'api/pull', { body: { model: source, dry_run: true }, signal: controller.signal }).then(
       setPlan,
-      error => {
-        if (!controller.signal.aborted) setFault((error as ApiError).message)
+      (error: ApiError) => {
+        if (controller.signal.aborted) return
+        setFault(error.message)
+        const { choices } = error.body
+        if (Array.isArray(choices)) setSeveral(choices as PlanReply['choices'])
       }
     )
     return () => controller.abort()
   }, [source])
+  const variants = (choices: PlanReply['choices'], isSeveral: boolean) => (
+    <fieldset class="choices">
+      <legend>{isSeveral ? t.severalModels : t.variants}</legend>
+      {choices.map(({ label, size }) => (
+        <label key={label} class="choice">
+          <input type="radio" name="variant" checked={label === plan?.label} onChange={() => setVariant(label)} />
+          <span class="grow">{label}</span>
+          <small>{formatSize(size)}</small>
+          {plan && <Fit required={estimate(size, plan)} available={plan.memory.available} />}
+        </label>
+      ))}
+    </fieldset>
+  )
+  if (!plan && several.length > 0) return variants(several, true)
   if (fault && !plan) return <p class="is-error">{fault}</p>
   if (!plan) return <p class="quiet">{t.loading}</p>
   const choices = [{ label: plan.label, size: plan.size }, ...plan.choices.filter(({ label }) => label !== plan.label)]
@@ -158,17 +177,7 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
           {plan.repository.address}
         </a>
       </p>
-      <fieldset class="choices">
-        <legend>{t.variants}</legend>
-        {choices.map(({ label, size }) => (
-          <label key={label} class="choice">
-            <input type="radio" name="variant" checked={label === plan.label} onChange={() => setVariant(label)} />
-            <span class="grow">{label}</span>
-            <small>{formatSize(size)}</small>
-            <Fit required={estimate(size, plan)} available={plan.memory.available} />
-          </label>
-        ))}
-      </fieldset>
+      {variants(choices, false)}
       <p>{plan.reason}</p>
       {plan.warnings.map(warning => (
         <p key={warning} class="is-error">

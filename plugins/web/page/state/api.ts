@@ -8,11 +8,14 @@ export class ApiError extends Error {
   readonly status: number
   /** Stable id, such as `model_not_found`. */
   readonly code: string
+  /** The server's whole reply, such as its `choices`. */
+  readonly body: Record<string, unknown>
 
-  constructor(message: string, status: number, code: string) {
+  constructor(message: string, status: number, code: string, body: Record<string, unknown> = {}) {
     super(message)
     this.status = status
     this.code = code
+    this.body = body
   }
 }
 
@@ -86,9 +89,10 @@ export async function ask<Reply>(method: string, path: string, options?: Request
 async function errorOf(response: Response): Promise<ApiError> {
   const text = await response.text().catch(() => '')
   try {
-    const { error, code } = JSON.parse(text)
+    const body = JSON.parse(text)
+    const { error, code } = body
     const { message = error, code: inner = code } = typeof error === 'object' ? error : {}
-    return new ApiError(String(message), response.status, String(inner))
+    return new ApiError(String(message), response.status, String(inner), body)
   } catch {
     return new ApiError(text.slice(0, 500) || response.statusText, response.status, 'unknown')
   }

@@ -220,6 +220,7 @@ export const en = {
   fits: 'fits',
   fitsAlone: 'fits when others are unloaded',
   tooLarge: (required: string, available: string) => `too large: ${required} of ${available}`,
+  severalModels: 'Which model?',
   variants: 'Size',
   diskFull: (required: string, available: string) => `The disk has ${available} left; this takes ${required}.`,
   isHere: 'is here',

@@ -214,6 +214,7 @@ export const zh: Texts = {
   fits: '适合本机',
   fitsAlone: '卸载其他模型后适合',
   tooLarge: (required, available) => `过大：${required} / ${available}`,
+  severalModels: '哪个模型？',
   variants: '大小',
   diskFull: (required, available) => `磁盘剩余 ${available}，需要 ${required}。`,
   isHere: '已在本机',
