@@ -74,7 +74,8 @@ export const ERROR_STATUS = {
   shutting_down: 503,
   draining: 503,
   load_timeout: 504,
-  insufficient_storage: 507
+  insufficient_storage: 507,
+  storage_not_writable: 507
 } as const
 
 export type ErrorCode = keyof typeof ERROR_STATUS

@@ -94,6 +94,8 @@ const ADVICE: Record<ErrorCode, string> = {
   shutting_down: 'The server ends. Send the request again once it is back.',
   draining: 'The server is about to be stopped: try again in a moment. `corral drain --undo` ends it.',
   load_timeout: 'Loading made no progress for `runtimes.load_timeout`. `corral logs <model>` shows how far it got.',
+  storage_not_writable:
+    'The models folder or the data directory is on a read-only file system, or belongs to another user. Make it writable for the user that runs corral, or choose another folder with CORRAL_MODELS or CORRAL_HOME.',
   insufficient_storage: 'Both numbers are in the message. What was fetched is kept: free some space and pull again.'
 }
 

@@ -2,7 +2,8 @@ import { randomUUID } from 'node:crypto'
 import type { FastifyBaseLogger, FastifyError, FastifyRequest } from 'fastify'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import type { TSchema } from 'typebox'
-import { CorralError, type ErrorCode, messageOf } from '../errors.ts'
+import { CorralError, type ErrorCode, isSystemError, messageOf } from '../errors.ts'
+import { diskRefusal } from '../system/disk-space.ts'
 import { faultPlace, faultSentence, findFault, type SchemaFault } from '../system/schema-check.ts'
 
 /** Fastify's own failures before a handler runs, by its code. */
@@ -68,6 +69,9 @@ export function toCorralError(error: unknown): CorralError {
   if (error instanceof RangeError && /call stack/i.test(error.message)) {
     return new CorralError('invalid_request', 'The request is nested too deeply.')
   }
+  // A file that may not be read has these codes too.
+  const refusal = isSystemError(error, 'EACCES', 'EPERM') ? undefined : diskRefusal(error, 'The request failed')
+  if (refusal) return refusal
   return new CorralError('internal', 'Something went wrong inside corral. Its log says more under this request id.', {
     cause: error
   })

@@ -41,13 +41,10 @@ export const WITH_BODY: ErrorCode[] = [
 ]
 /** What finding a model that must have files may end with. */
 export const FILE_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
+/** What a write may end with. */
+export const DISK_ERRORS: ErrorCode[] = ['insufficient_storage', 'storage_not_writable']
 /** What downloading may end with. */
-export const DOWNLOAD_ERRORS: ErrorCode[] = [
-  'hub_unreachable',
-  'checksum_mismatch',
-  'hub_rate_limited',
-  'insufficient_storage'
-]
+export const DOWNLOAD_ERRORS: ErrorCode[] = ['hub_unreachable', 'checksum_mismatch', 'hub_rate_limited', ...DISK_ERRORS]
 /** What finding and loading a model may end with. */
 export const MODEL_ERRORS: ErrorCode[] = [
   'invalid_model_name',
@@ -61,7 +58,7 @@ export const MODEL_ERRORS: ErrorCode[] = [
   'model_stopped',
   'model_deleted',
   'load_timeout',
-  'insufficient_storage'
+  ...DISK_ERRORS
 ]
 /** What asking a model may end with. */
 export const ANSWER_ERRORS: ErrorCode[] = [

@@ -3,6 +3,7 @@ import { hostname } from 'node:os'
 import { dirname, join, sep } from 'node:path'
 import { isSystemError, messageOf } from '../errors.ts'
 import type { DataPaths } from './data-paths.ts'
+import { isReadOnly } from './disk-space.ts'
 import { isSameProcess, processStartTime } from './processes.ts'
 
 /** The server that holds a data directory. */
@@ -203,13 +204,13 @@ function heldError(directory: string, owner: Owner, self: Owner): DataDirectoryE
 }
 
 function unusable(path: string, cause: unknown): DataDirectoryError {
-  const other = (before: string) => `${before} choose another directory with CORRAL_HOME.`
+  const other = (before: string) => `${before} choose another directory with CORRAL_HOME or CORRAL_MODELS.`
   let advice = 'Choose another directory with CORRAL_HOME.'
-  if (isSystemError(cause, 'EACCES', 'EPERM', 'EROFS')) advice = other('Make it writable for this user, or')
+  if (isReadOnly(cause) || isSystemError(cause, 'EACCES', 'EPERM')) advice = other('Make it writable for this user, or')
   if (isSystemError(cause, 'ENOTDIR', 'EEXIST')) advice = other('A file is in the way: move it, or')
   if (isSystemError(cause, 'ENOSPC', 'EDQUOT')) {
     advice = 'The disk is full: free some space, or choose a directory on another disk with CORRAL_HOME.'
   }
-  const message = `The data directory ${path} cannot be used: ${messageOf(cause)}. ${advice}`
+  const message = `The data directory ${path} cannot be used: ${isReadOnly(cause) ? 'it is read-only' : messageOf(cause)}. ${advice}`
   return new DataDirectoryError('unusable', message, { cause })
 }

@@ -10,7 +10,7 @@ import { clientSignal } from '../../core/http/client-gone.ts'
 import { takeAnyTime } from '../../core/http/long-upload.ts'
 import { openaiErrorBody, openaiRoute } from '../../core/http/openai-error.ts'
 import { Given, Loose, OrNull, Titled } from '../../core/http/request-fields.ts'
-import { json } from '../../core/http/response-schemas.ts'
+import { DISK_ERRORS, json } from '../../core/http/response-schemas.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { batchObject, FaultSchema, STATUSES } from './batch-record.ts'
 import type { Batches } from './batches.ts'
@@ -179,7 +179,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
           'They are answered while nobody else wants the models: a client never waits for a batch. A batch goes on after a restart.',
         body: BatchRequest,
         response: { 200: json('The batch', BatchObject) },
-        errors: ['file_not_found', 'over_limit', 'insufficient_storage']
+        errors: ['file_not_found', 'over_limit', ...DISK_ERRORS]
       }),
       async ({ caller, body }) => {
         const { input_file_id: inputFile, endpoint, completion_window: window, metadata = null } = body
@@ -233,7 +233,7 @@ function uploadRoute({ files, stall }: BatchRouteDependencies): FastifyPluginAsy
         consumes: [FORM],
         body: Type.Optional(Type.Unknown({ documented: FileForm })),
         response: { 200: json('The file', FileObject) },
-        errors: ['body_too_large', 'over_limit', 'rate_limited', 'insufficient_storage']
+        errors: ['body_too_large', 'over_limit', 'rate_limited', ...DISK_ERRORS]
       }),
       async (request, reply) => {
         takeAnyTime(request.raw)

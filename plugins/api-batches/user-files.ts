@@ -7,7 +7,7 @@ import { type Static, Type } from 'typebox'
 import type { Caller } from '../../core/contracts/callers.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { requireSpace } from '../../core/system/disk-space.ts'
+import { diskRefusal, requireSpace } from '../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 
@@ -149,7 +149,7 @@ export class UserFiles {
     try {
       await mkdir(this.#folder, { recursive: true, mode: 0o700 })
       this.#requireRoom(owner, 0)
-      await requireSpace(this.#folder, length, 'The file needs', 'choose another disk with CORRAL_HOME')
+      await requireSpace(this.#folder, length, 'The file needs', 'home')
       const handle = await open(part, 'wx', 0o600)
       try {
         for await (const piece of content) {
@@ -175,7 +175,7 @@ export class UserFiles {
     } catch (error) {
       await rm(part, { force: true })
       await rm(this.pathOf(id), { force: true })
-      throw diskFull(error) ?? error
+      throw diskRefusal(error, 'The file was not kept', 'home') ?? error
     } finally {
       this.#arriving.delete(part)
     }
@@ -241,16 +241,6 @@ function tooMuch(limit: string, value: number, maximum: number, text: string): C
     'over_limit',
     `You may have ${text} here (api-batches.${limit}), and it would be more with this one. Delete some with DELETE /v1/files/<id>.`,
     { details: { limit: `api-batches.${limit}`, value, maximum } }
-  )
-}
-
-/** The error for a disk that has become full; undefined for other errors. */
-export function diskFull(error: unknown): CorralError | undefined {
-  if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) return undefined
-  return new CorralError(
-    'insufficient_storage',
-    'The disk of the data directory is full; nothing of the file was kept. Delete files or models that are not needed.',
-    { cause: error }
   )
 }
 

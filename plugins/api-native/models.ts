@@ -28,6 +28,7 @@ import { CorralError } from '../../core/errors.ts'
 import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../core/http/list-body.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../core/http/request-fields.ts'
 import {
+  DISK_ERRORS,
   FILE_ERRORS,
   json,
   MODEL_ERRORS,
@@ -270,7 +271,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         '`storage.import_roots` are imported; the private socket imports what the user who runs the server may read.',
       body: ImportRequestSchema,
       response: { 200: streams.workReply('The stored variant', ImportedSchema) },
-      errors: ['invalid_model_name', 'model_not_found', 'model_exists', 'insufficient_storage', 'path_not_allowed']
+      errors: ['invalid_model_name', 'model_not_found', 'model_exists', ...DISK_ERRORS, 'path_not_allowed']
     })
     app.post('/import', importModel, async (request, reply) => {
       const { body } = request
@@ -286,7 +287,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       role: 'operator',
       body: ConvertRequestSchema,
       response: { 200: streams.workReply('The converted model', ConvertedSchema) },
-      errors: [...FILE_ERRORS, 'invalid_option', 'conversion_failed', 'insufficient_storage', 'runtime_missing']
+      errors: [...FILE_ERRORS, 'invalid_option', 'conversion_failed', ...DISK_ERRORS, 'runtime_missing']
     })
     app.post('/convert', convert, async (request, reply) => {
       const { body } = request
@@ -304,7 +305,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       description: 'The original model stays.',
       body: ConvertRequestSchema,
       response: { 200: json('Deleted', Done('deleted')) },
-      errors: [...FILE_ERRORS, 'invalid_option']
+      errors: [...FILE_ERRORS, 'invalid_option', ...DISK_ERRORS]
     })
     app.delete('/convert', removeConversion, async ({ body, caller }) => {
       const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(nameOf(body))))

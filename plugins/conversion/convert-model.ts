@@ -7,6 +7,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { readGguf } from '../../core/models/gguf-file.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
+import { diskRefusal } from '../../core/system/disk-space.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { distrust, PYTHON_VARIABLES } from '../../core/system/python/python-packages.ts'
 import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
@@ -215,10 +216,8 @@ const causeIn = (error: unknown) => (error instanceof CorralError ? error.detail
 /** The error with the model, the type and the log in its sentence. */
 function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unknown {
   const what = `Model "${variant.publicName}" could not be converted to ${plan.dtype}`
-  if (isSystemError(cause, 'ENOSPC', 'EDQUOT')) {
-    const message = `${what}: the disk of ${variant.directory} is full. Make room, then try again.`
-    return new CorralError('insufficient_storage', message, { cause })
-  }
+  const refusal = diskRefusal(cause, what, 'models')
+  if (refusal) return refusal
   if (!(cause instanceof CorralError)) {
     return new CorralError('conversion_failed', `${what}: ${messageOf(cause)} (log: ${log.path})`, { cause })
   }

@@ -91,7 +91,7 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
     }
     if (tools.mismatch) log.warn(tools.mismatch)
     const need = diskNeed(plan, variant.metadata.parameters ?? 0)
-    await requireSpace(directory, need, `Converting "${publicName}" to ${dtype} needs about`)
+    await requireSpace(directory, need, `Converting "${publicName}" to ${dtype} needs about`, 'models')
     const environment = {
       settings,
       directory: join(paths.home, 'python'),

@@ -44,7 +44,7 @@ export async function quantizeGguf(
   }
   let size = 0
   for (const { source } of shards) size += (await stat(source)).size
-  await requireSpace(dirname(target), size, `Quantizing to ${plan.dtype} needs up to`)
+  await requireSpace(dirname(target), size, `Quantizing to ${plan.dtype} needs up to`, 'models')
   const progress = quantizeProgress(size)
   const report = (completed: number) =>
     onProgress?.({ phase: 'quantizing', subject: '', fraction: completed / size, completed, total: size })

@@ -8,6 +8,7 @@ import { MODEL_PATTERN } from '../../core/models/allowed-models.ts'
 import { parseKeepAlive } from '../../core/models/options.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { DataPaths } from '../../core/system/data-paths.ts'
+import { diskRefusal } from '../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { faultSentence, findFault } from '../../core/system/schema-check.ts'
 import { withShortLock } from '../../core/system/short-lock.ts'
@@ -103,12 +104,16 @@ async function changeKeys<Result>(
   path: string,
   change: (keys: KeyEntry[]) => { keys: KeyEntry[]; result: Result }
 ): Promise<Result> {
-  await mkdir(dirname(path), { recursive: true, mode: 0o700 })
-  return await withShortLock(path, async () => {
-    const { keys, result } = change((await readKeys(path)) ?? [])
-    await writeJsonFile(path, { version: 1, keys }, { mode: 0o600, pretty: true })
-    return result
-  })
+  try {
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 })
+    return await withShortLock(path, async () => {
+      const { keys, result } = change((await readKeys(path)) ?? [])
+      await writeJsonFile(path, { version: 1, keys }, { mode: 0o600, pretty: true })
+      return result
+    })
+  } catch (error) {
+    throw diskRefusal(error, 'The keys were not changed', 'home') ?? error
+  }
 }
 
 /** What a key is made of; all but the name may be left out. */

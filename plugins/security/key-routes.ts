@@ -2,7 +2,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { loose } from '../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { DISK_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
 import {
   createKey,
   KeyRecordSchema,
@@ -58,7 +58,7 @@ export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
       // Checked when the key is made, as keys of the command line are.
       body: Type.Object({}, { ...loose, documented: NewKeySchema }),
       response: { 200: json('The key', MadeKeySchema) },
-      errors: ['key_exists', 'invalid_option']
+      errors: ['key_exists', 'invalid_option', ...DISK_ERRORS]
     })
     app.post('/api/keys', create, async ({ body }, reply) => {
       const wanted = Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null))
@@ -70,7 +70,7 @@ export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
       description: 'Its answers end. Revoking the last key does not let anybody in without one.',
       params,
       response: { 200: json('Revoked', Type.Object({ status: Type.Literal('revoked'), record: KeyRecordSchema })) },
-      errors: ['key_not_found']
+      errors: ['key_not_found', ...DISK_ERRORS]
     })
     app.delete('/api/keys/:name', revoke, async request => {
       const record = await revokeKey(path, request.params.name)
@@ -83,7 +83,7 @@ export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
       description: 'The old one is revoked. Role, models, limits and what belongs to the key stay.',
       params,
       response: { 200: json('The new key', MadeKeySchema) },
-      errors: ['key_not_found']
+      errors: ['key_not_found', ...DISK_ERRORS]
     })
     app.post('/api/keys/:name/rotate', rotate, async (request, reply) =>
       made(reply, await rotateKey(path, request.params.name))

@@ -3,6 +3,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { bareName, nameText, type RequestedName } from '../../core/models/model-name.ts'
 import { originInWords } from '../../core/models/stored-variant.ts'
+import { diskRefusal } from '../../core/system/disk-space.ts'
 
 const modelError = (code: 'model_exists' | 'model_not_found', message: string) =>
   new CorralError(code, message, { param: 'model' })
@@ -91,19 +92,12 @@ export function ambiguousName(name: RequestedName, models: readonly Model[]): Co
 
 /** Explains a failed write into the models folder; returns anything else as it is. */
 export function writeFailure(models: string, error: unknown): unknown {
-  const cause = { cause: error }
-  if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
-    const advice = 'Remove models that are not needed, or choose another disk with CORRAL_MODELS.'
-    return new CorralError('insufficient_storage', `The disk of ${models} is full. ${advice}`, cause)
-  }
-  if (isSystemError(error, 'EACCES', 'EPERM', 'EROFS')) {
-    const what = `corral may not use ${error.path ?? models}: ${messageOf(error)}.`
-    return new CorralError('internal', `${what} Give its user the right to read and write there.`, cause)
-  }
   if (isSystemError(error, 'ELOCKED', 'ECOMPROMISED')) {
-    const what = `Another process writes into ${models} at the same time: ${messageOf(error)}.`
+    const what = `Another process writes into the models folder at the same time: ${messageOf(error)}.`
     const advice = 'Only one server may use a models folder; stop the other one, then try again.'
-    return new CorralError('internal', `${what} ${advice}`, cause)
+    return new CorralError('internal', `${what} ${advice}`, { cause: error })
   }
-  return error
+  // The files that are imported may be unreadable too.
+  if (isSystemError(error, 'EACCES', 'EPERM') && !error.path?.startsWith(models)) return error
+  return diskRefusal(error, 'The models were not changed', 'models') ?? error
 }

@@ -138,7 +138,7 @@ export async function transferFile(source: string, target: string, options: Tran
       return await readDigest(createReadStream(target, { highWaterMark: PIECE }), undefined, options)
     }
     options.onCopy?.()
-    await requireSpace(options.space.folder, options.space.bytes, 'The model needs')
+    await requireSpace(options.space.folder, options.space.bytes, 'The model needs', 'models')
     const copy = await open(target, 'wx', 0o644)
     try {
       const pieces = file.createReadStream({ autoClose: false, highWaterMark: PIECE })

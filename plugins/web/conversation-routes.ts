@@ -6,7 +6,7 @@ import { Time } from '../../core/contracts/native-records.ts'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-gone.ts'
 import { Given, loose } from '../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { DISK_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
 import { ID_PATTERN } from './conversation-file.ts'
 import type { ConversationStore } from './conversation-store.ts'
 
@@ -113,7 +113,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
         loose
       ),
       response: { 200: json('What is known of it now', ConversationSchema) },
-      errors: ['conversations_off', 'conversation_not_found', 'conversation_changed', 'over_limit']
+      errors: ['conversations_off', 'conversation_not_found', 'conversation_changed', 'over_limit', ...DISK_ERRORS]
     })
     app.put('/api/conversations/:id', put, async request => {
       const { title, pinned, updated_at, text, version, document } = request.body

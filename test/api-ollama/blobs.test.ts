@@ -46,7 +46,7 @@ t.test('what arrives is stored under its digest, or not at all', async t => {
     yield content
     throw Object.assign(new Error('no space left'), { code: 'ENOSPC' })
   }
-  await t.rejects(blobs.write('3'.repeat(64), full(), 5), { code: 'insufficient_storage', message: /became full/ })
+  await t.rejects(blobs.write('3'.repeat(64), full(), 5), { code: 'insufficient_storage', message: /is full/ })
   t.strictSame(readdirSync(folder), [`sha256-${sha256(content)}`])
 })
 

@@ -34,12 +34,13 @@ export function noSmallDisk(): string | false {
   }
 }
 
-/** A folder with room for so much, such as `96m`, until the test ends; `resize` gives it another size. */
+/** A folder with room for so much, such as `96m`, until the test ends; `resize` gives it another size, `remount` other options. */
 export function smallDisk(t: Pick<Test, 'teardown'>, size: string) {
   const folder = mount(size)
   t.teardown(() => {
     unmount(folder)
     rmSync(folder, { recursive: true, force: true })
   })
-  return { folder, resize: (size: string) => void run('mount', '-o', `remount,size=${size}`, folder) }
+  const remount = (options: string) => void run('mount', '-o', `remount,${options}`, folder)
+  return { folder, remount, resize: (size: string) => remount(`size=${size}`) }
 }

@@ -86,7 +86,7 @@ export async function makePythonEnvironment(
   const { text, size, moreIndexes = [] } = await wanted.packages(python?.version[1] ?? UV_PYTHON_MINOR)
   await mkdir(directory, { recursive: true })
   await rm(environment, { recursive: true, force: true })
-  await requireSpace(directory, size, `The Python environment for ${use.name} needs about`, 'make room otherwise')
+  await requireSpace(directory, size, `The Python environment for ${use.name} needs about`, 'home')
   log.info({ environment, python: python?.executable, uv }, `making the Python environment for ${use.name}`)
 
   const temporary = join(environment, 'tmp')

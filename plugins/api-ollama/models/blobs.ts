@@ -8,8 +8,8 @@ import { CorralError, isSystemError } from '../../../core/errors.ts'
 import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../core/http/client-gone.ts'
 import { takeAnyTime } from '../../../core/http/long-upload.ts'
-import { nativeRoute } from '../../../core/http/response-schemas.ts'
-import { requireSpace } from '../../../core/system/disk-space.ts'
+import { DISK_ERRORS, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { diskRefusal, requireSpace } from '../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
 import { UploadSpace, type UploadTurns } from './uploads.ts'
 
@@ -72,7 +72,7 @@ export class BlobStore {
     try {
       await mkdir(folder, { recursive: true })
       await this.#countBlobs()
-      if (size !== undefined) await requireSpace(folder, size, 'The file needs')
+      if (size !== undefined) await requireSpace(folder, size, 'The file needs', 'models')
       this.#space.take(name, size ?? 0, turn)
       const digest = await receive(part, body, bytes => {
         if (bytes > (size ?? 0)) this.#space.take(name, bytes, turn)
@@ -88,13 +88,7 @@ export class BlobStore {
     } catch (error) {
       this.#space.free(name)
       await rm(part, { force: true })
-      if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) throw error
-      throw new CorralError(
-        'insufficient_storage',
-        `The disk of ${folder} became full while the file arrived; nothing of it was kept. ` +
-          'Remove models that are not needed, or choose another disk with CORRAL_MODELS.',
-        { cause: error }
-      )
+      throw diskRefusal(error, 'The file was not kept', 'models') ?? error
     } finally {
       this.#parts.delete(name)
     }
@@ -253,7 +247,7 @@ const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file for a model th
   consumes: ['application/octet-stream'],
   params,
   response: { 200: empty('It was here already'), 201: empty('Stored') },
-  errors: ['invalid_request', 'insufficient_storage', 'over_limit', 'rate_limited']
+  errors: ['invalid_request', ...DISK_ERRORS, 'over_limit', 'rate_limited']
 })
 
 /**

@@ -16,7 +16,7 @@ import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-gone.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
-import { FILE_ERRORS, json, jsonOrStream, nativeRoute, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
+import { DISK_ERRORS, FILE_ERRORS, json, jsonOrStream, nativeRoute, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { type ModelName, parseRequestedName } from '../../../core/models/model-name.ts'
 import { refuseWhilePulled } from '../../../core/models/stored-variant.ts'
@@ -29,7 +29,7 @@ const CopyRequestSchema = Titled('CopyRequest', {
   source: Type.String({ description: 'Model to copy' }),
   destination: Type.String({ description: 'Its new name' })
 })
-const MAKING_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', 'insufficient_storage']
+const MAKING_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', ...DISK_ERRORS]
 
 const copy = nativeRoute('Models', 'copyModel', 'Copy a model', {
   role: 'operator',

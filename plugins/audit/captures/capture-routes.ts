@@ -8,7 +8,7 @@ import type { Catalog } from '../../../core/contracts/models.ts'
 import type { EventStreams } from '../../../core/contracts/native-api.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { Given, Loose } from '../../../core/http/request-fields.ts'
-import { json, jsonOrStream, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { DISK_ERRORS, json, jsonOrStream, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { bareName, parseRequestedName } from '../../../core/models/model-name.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
@@ -48,7 +48,7 @@ export function captureRoutes({ captures, access, catalog, streams }: CaptureDep
         )
       }),
       response: { 200: json('The capture', CaptureSchema) },
-      errors: ['invalid_option', 'key_not_found', 'invalid_model_name', 'model_not_found']
+      errors: ['invalid_option', 'key_not_found', 'invalid_model_name', 'model_not_found', ...DISK_ERRORS]
     })
     app.post('/api/captures', start, async ({ body, caller }) => {
       const key = body.key ?? undefined

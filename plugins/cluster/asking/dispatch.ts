@@ -48,6 +48,7 @@ const ANOTHER_MAY = new Set<ErrorCode>([
   'shutting_down',
   'insufficient_memory',
   'insufficient_storage',
+  'storage_not_writable',
   'load_failed',
   'load_timeout',
   'runtime_missing',

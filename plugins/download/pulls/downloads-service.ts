@@ -154,7 +154,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     if (fits) return
     throw new CorralError(
       'insufficient_storage',
-      `"${bareName(plan.name)}" (${plan.label}) needs ${formatBytes(required)} more on the disk of ${paths.downloads}, ` +
+      `"${bareName(plan.name)}" (${plan.label}) needs ${formatBytes(required)} more on the disk of the models folder, ` +
         `which has ${formatBytes(available)} free. Remove models that are not needed, choose a smaller variant, or choose ` +
         'another disk with CORRAL_MODELS.',
       { details: { required, available } }

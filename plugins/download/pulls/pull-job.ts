@@ -15,9 +15,10 @@ import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
 import { untilAborted } from '../../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
-import { CorralError, isSystemError } from '../../../core/errors.ts'
+import { CorralError } from '../../../core/errors.ts'
 import { toCorralError } from '../../../core/http/native-error.ts'
 import { bareName } from '../../../core/models/model-name.ts'
+import { diskRefusal } from '../../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import type { TransferredFile, Transfers } from '../transfer/transfers.ts'
 import {
@@ -555,11 +556,7 @@ type Outcome = { stored: StoredVariant } | { error: unknown }
 
 /** The error that ended a pull, in terms of the pull. */
 function pullFailure(error: unknown, { name }: PullPlan): CorralError {
-  if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) return toCorralError(error)
-  return new CorralError(
-    'insufficient_storage',
-    `The disk is full: "${bareName(name)}" cannot be pulled. Remove models that are not needed, or choose another ` +
-      'disk with CORRAL_MODELS; what was fetched is kept.',
-    { cause: error }
+  return (
+    diskRefusal(error, `The pull of "${bareName(name)}" stopped and can be resumed`, 'models') ?? toCorralError(error)
   )
 }

@@ -131,7 +131,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const warnings = [...choice.warnings]
   if (!disk.fits) {
     warnings.push(
-      `It needs ${formatBytes(disk.required)} more on the disk of ${paths.downloads}, which has ${formatBytes(disk.available)} free.`
+      `It needs ${formatBytes(disk.required)} more on the disk of the models folder, which has ${formatBytes(disk.available)} free.`
     )
   }
   return { ...planned, disk, warnings, present }

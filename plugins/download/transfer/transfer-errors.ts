@@ -1,7 +1,8 @@
 import { statfs } from 'node:fs/promises'
-import { dirname } from 'node:path'
+import { basename, dirname } from 'node:path'
 import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
+import { diskRefusal } from '../../../core/system/disk-space.ts'
 
 /** Why a request for a file failed. */
 export interface FetchProblem {
@@ -49,7 +50,9 @@ export async function storageError(error: unknown, target: string, size: number,
       { details: { required: size } }
     )
   }
-  if (isSystemError(error, 'EACCES', 'EPERM', 'EROFS', 'ENOENT', 'ENOTDIR', 'EIO', 'EMFILE', 'ENFILE', 'EISDIR')) {
+  const refusal = diskRefusal(error, `${basename(target)} was not written`, 'models')
+  if (refusal) return refusal
+  if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'EIO', 'EMFILE', 'ENFILE', 'EISDIR')) {
     return new CorralError('internal', `${target} could not be written: ${messageOf(error)}.`, { cause: error })
   }
   return error

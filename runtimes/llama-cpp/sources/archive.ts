@@ -6,6 +6,7 @@ import type { Build, RuntimeDescriptor } from '../../../core/contracts/builds.ts
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { diskRefusal } from '../../../core/system/disk-space.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { programFolder, programsIn } from '../programs.ts'
 import { fileDigest } from '../prove.ts'
@@ -91,11 +92,10 @@ async function unpack(archive: string, work: string, { signal, onProgress }: Wai
   try {
     await unpackArchive(archive, folder)
   } catch (error) {
-    if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) {
-      throw unusable(archive, `it is damaged or refused (${messageOf(error)}).`, error)
-    }
-    const text = `The disk is full: ${basename(archive)} does not fit unpacked.`
-    throw new CorralError('insufficient_storage', text, { cause: error })
+    throw (
+      diskRefusal(error, `${basename(archive)} was not unpacked`, 'home') ??
+      unusable(archive, `it is damaged or refused (${messageOf(error)}).`, error)
+    )
   }
   signal?.throwIfAborted()
   // An archive holds either the files themselves or one folder with them.

@@ -6,6 +6,7 @@ import type { Dispatcher } from 'undici'
 import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
+import { diskRefusal } from '../../../core/system/disk-space.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { fits } from '../../../core/system/schema-check.ts'
 import type { RuntimesOptions } from '../options.ts'
@@ -256,7 +257,7 @@ export class ReleaseServer {
         }
       } catch (error) {
         signal.throwIfAborted()
-        if (error instanceof CorralError || isSystemError(error, 'ENOSPC', 'EDQUOT', 'EIO')) throw error
+        if (error instanceof CorralError || isSystemError(error, 'ENOSPC', 'EDQUOT', 'EIO', 'EROFS')) throw error
         throw new CorralError(
           'hub_unreachable',
           `${asset.name}: the download broke off after ${bytes} of ${asset.size} bytes (${messageOf(error)}). Try again.`,
@@ -288,12 +289,8 @@ export class ReleaseServer {
           'Try again, or through another mirror.'
       )
     } catch (error) {
-      if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) throw error
-      throw new CorralError(
-        'insufficient_storage',
-        `The disk is full: ${asset.name} has ${formatBytes(asset.size)}, and does not fit beside ${path}. Free some space.`,
-        { cause: error }
-      )
+      const what = `${asset.name} (${formatBytes(asset.size)}) was not installed`
+      throw diskRefusal(error, what, 'home') ?? error
     } finally {
       await file.close()
     }
