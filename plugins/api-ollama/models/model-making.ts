@@ -16,7 +16,14 @@ import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-gone.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
-import { DISK_ERRORS, FILE_ERRORS, json, jsonOrStream, nativeRoute, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
+import {
+  DISK_ERRORS,
+  FILE_ERRORS,
+  json,
+  jsonOrStream,
+  nativeRoute,
+  WorkFailureSchema
+} from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { type ModelName, parseRequestedName } from '../../../core/models/model-name.ts'
 import { refuseWhilePulled } from '../../../core/models/stored-variant.ts'
