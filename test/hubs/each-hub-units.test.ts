@@ -1,5 +1,6 @@
 import t from 'tap'
 import { parseCorralReference, readCorralListing } from '../../plugins/hubs/corral/hub.ts'
+import { factsOf } from '../../plugins/hubs/files/listed-files.ts'
 import { sameButForCase } from '../../plugins/hubs/hf-like/hub.ts'
 import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from '../../plugins/hubs/hf-like/listing.ts'
 import { endpointOf, findToken } from '../../plugins/hubs/hub-options.ts'
@@ -9,7 +10,7 @@ import { nameOfAddress, nameOfDisposition, parseAddress } from '../../plugins/hu
 import { SHA1, SHA256 } from './support.ts'
 
 t.test('parses listings like those of Hugging Face', async t => {
-  const files = filesOfInfo({
+  const files = await filesOfInfo({
     siblings: [
       { rfilename: 'README.md', size: 52, blobId: SHA1 },
       {
@@ -33,9 +34,9 @@ t.test('parses listings like those of Hugging Face', async t => {
     { path: 'b.gguf', size: 7 },
     { path: 'c.json', size: undefined }
   ])
-  t.equal(filesOfInfo({}), undefined)
-  t.strictSame(filesOfInfo({ siblings: [] }), [])
-  const tree = filesOfTree(
+  t.equal(await filesOfInfo({}), undefined)
+  t.strictSame(await filesOfInfo({ siblings: [] }), [])
+  const tree = await filesOfTree(
     [
       { type: 'directory', path: 'Q4', oid: SHA1, size: 0 },
       { type: 'file', path: 'b.gguf', size: 7, oid: SHA1, lfs: { oid: SHA256, size: 700 } },
@@ -50,7 +51,7 @@ t.test('parses listings like those of Hugging Face', async t => {
     { path: 'b.gguf', size: 700, sha256: SHA256 },
     { path: 'c.json', size: 3, gitSha1: SHA1 }
   ])
-  t.strictSame(filesOfTree([{ type: 'file', path: 'c.json', size: 3, oid: SHA1 }], false), [
+  t.strictSame(await filesOfTree([{ type: 'file', path: 'c.json', size: 3, oid: SHA1 }], false), [
     { path: 'c.json', size: 3 }
   ])
   t.strictSame(completed(files!, tree).slice(2), [
@@ -74,19 +75,57 @@ t.test('parses listings like those of Hugging Face', async t => {
   for (const link of [undefined, '', '<https://a/x>; rel="prev"']) t.equal(next(link), undefined)
 })
 
+t.test('a size or digest of a listing that cannot be right is an error', async t => {
+  const info = (fields: object) => filesOfInfo({ siblings: [{ rfilename: 'a.gguf', ...fields }] })
+  const tree = (fields: object) => filesOfTree([{ path: 'a.gguf', ...fields }], true)
+  const listing = (fields: object) => readListing({ Data: { Files: [{ Path: 'a.gguf', ...fields }] } }, 'M', 'a/b')
+  const corral = async ({ size, sha256 }: { size?: unknown; sha256?: unknown }) =>
+    readCorralListing({
+      name: 'a/b',
+      variants: [{ label: 'Q8_0', revision: 'r', files: [{ path: 'a.gguf', size, sha256: sha256 ?? SHA256 }] }]
+    })
+  const sizes: ((size: unknown) => Promise<unknown>)[] = [
+    size => info({ size }),
+    size => info({ lfs: { size } }),
+    size => tree({ size }),
+    size => listing({ Size: size }),
+    size => corral({ size })
+  ]
+  const digests: typeof sizes = [
+    sha256 => info({ lfs: { sha256 } }),
+    oid => info({ lfs: { oid } }),
+    oid => tree({ lfs: { oid } }),
+    sha256 => listing({ Sha256: sha256 }),
+    sha256 => corral({ sha256 })
+  ]
+  for (const size of [-1, 0.5, '5', 2 ** 53, true, [5], {}, Number.POSITIVE_INFINITY]) {
+    for (const read of sizes) await t.rejects(read(size), { message: /the size of "a\.gguf" is/ }, JSON.stringify(size))
+  }
+  for (const sha256 of ['', 'no', SHA1, SHA256.slice(1), `${SHA256}0`, `md5:${SHA256}`, 5, {}, [SHA256]]) {
+    const message = /the SHA-256 of "a\.gguf" is/
+    for (const read of digests) await t.rejects(read(sha256), { message }, JSON.stringify(sha256))
+  }
+  const error = await factsOf('Hub', () => info({ size: 'x\n'.repeat(1000) })).catch(error => error)
+  t.match(error, { code: 'hub_unreachable', message: /^Hub says that the size of "a\.gguf" is "x\\nx.{60,80}…, which/ })
+})
+
 t.test('parses listings of ModelScope and of other corrals', async t => {
   const entry = { Type: 'blob', Mode: '33188', Size: 5, Sha256: SHA256.toUpperCase() }
-  const listing = readListing({
-    Data: {
-      Files: [
-        { Path: 'Q8_0', Type: 'tree', Size: 0, Sha256: '' },
-        { ...entry, Path: 'a.gguf' },
-        { ...entry, Path: 'b.gguf', InCheck: true, Sha256: '' },
-        { ...entry, Path: '../c' },
-        { ...entry, Path: 'link', Mode: '40960' }
-      ]
-    }
-  })
+  const listing = await readListing(
+    {
+      Data: {
+        Files: [
+          { Path: 'Q8_0', Type: 'tree', Size: 0, Sha256: '' },
+          { ...entry, Path: 'a.gguf' },
+          { ...entry, Path: 'b.gguf', InCheck: true, Sha256: '' },
+          { ...entry, Path: '../c' },
+          { ...entry, Path: 'link', Mode: '40960' }
+        ]
+      }
+    },
+    'ModelScope',
+    'a/b'
+  )
   t.strictSame(listing, {
     files: [
       { path: 'a.gguf', size: 5, sha256: SHA256 },
@@ -94,14 +133,16 @@ t.test('parses listings of ModelScope and of other corrals', async t => {
     ],
     inCheck: ['b.gguf']
   })
-  for (const body of [null, {}, { Data: null }, { Data: { Files: 'x' } }]) t.equal(readListing(body), undefined)
+  for (const body of [{}, { Data: null }, { Data: { Files: 'x' } }]) {
+    t.equal(await readListing(body, 'ModelScope', 'a/b'), undefined)
+  }
 
   const file = { path: 'model.gguf', size: 5, sha256: SHA256, role: 'model' }
   t.strictSame(
     readCorralListing({
       name: 'acme/Tiny',
       variants: [
-        { label: 'Q8_0', revision: 'r1', files: [file, { ...file, path: '../x' }, { ...file, sha256: 'no' }] },
+        { label: 'Q8_0', revision: 'r1', files: [file, { ...file, path: '../x' }] },
         { label: '../..', revision: 'r2', files: [file] },
         { label: 'F16', revision: '..', files: [file] }
       ]

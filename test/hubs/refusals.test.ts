@@ -2,7 +2,7 @@ import t from 'tap'
 import { isFinalRefusal, refusalKind } from '../../plugins/hubs/hf-like/refusal.ts'
 import type { HubResponse } from '../../plugins/hubs/http/hub-fetch.ts'
 import { hubRefusal, type RefusalKind } from '../../plugins/hubs/http/refusal.ts'
-import { isSuccess, modelScopeRefusal } from '../../plugins/hubs/modelscope/refusal.ts'
+import { envelopeOf, isSuccess, modelScopeRefusal } from '../../plugins/hubs/modelscope/refusal.ts'
 import { answer, NOW, WITH_TOKEN } from './support.ts'
 
 t.test('refusals of Hugging Face and CSGHub', async t => {
@@ -277,12 +277,17 @@ t.test('refusals of ModelScope', async t => {
     ['strange', answer(200, { said: { Success: false, Code: 77, Message: 'odd' } }), 'hub_unreachable', /code 77.*odd/]
   ]
   for (const [name, given, code, message] of table) {
-    t.equal(isSuccess(given), false, name)
+    const body = await envelopeOf(given)
+    t.equal(isSuccess(given, body), false, name)
     const subject = { title: 'ModelScope', id: 'acme/Tiny', page: 'https://m/models/acme/Tiny', revision: 'main' }
-    const error = modelScopeRefusal(given, subject, NOW)
+    const error = modelScopeRefusal(given, body, subject, NOW)
     t.equal(error.code, code, name)
     t.match(error.message, message, name)
   }
-  t.equal(isSuccess(answer(200, { said: { Code: 200, Success: true, Data: {} } })), true)
-  t.equal(isSuccess(answer(200, { text: '<html>' })), true, 'what is no envelope says nothing of failure')
+  t.equal(isSuccess(answer(200), { Code: 200, Success: true, Data: {} }), true)
+  t.equal(
+    isSuccess(answer(200), await envelopeOf({ text: '<html>' })),
+    true,
+    'what is no envelope says nothing of failure'
+  )
 })

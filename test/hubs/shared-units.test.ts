@@ -177,28 +177,40 @@ t.test('locations of files from responses', async t => {
     foreignLocation: `https://cdn.example.org/x?Expires=${NOW / 1000 + 60}`,
     ...WITH_TOKEN
   })
-  t.match(locationOf(foreign, ''), {
+  t.match(locationOf(foreign, '', 'a.gguf'), {
     url: foreign.foreignLocation,
     size: 1048576,
     sha256: SHA256
   })
-  t.equal(locationOf(foreign, '').headers.authorization, undefined)
-  t.equal(locationOf(foreign, '').identity, undefined)
+  t.equal(locationOf(foreign, '', 'a.gguf').headers.authorization, undefined)
+  t.equal(locationOf(foreign, '', 'a.gguf').identity, undefined)
   const bare = answer(302, { headers: { 'content-length': '913' }, foreignLocation: 'https://cdn.example.org/x' })
-  t.equal(locationOf(bare, '').size, undefined, 'a redirect has a length of its own')
+  t.equal(locationOf(bare, '', 'a.gguf').size, undefined, 'a redirect has a length of its own')
   const own = answer(206, {
     headers: { 'content-range': 'bytes 0-0/77', 'content-length': '1', etag: `"${SHA256}"` },
     ...WITH_TOKEN
   })
-  const location = locationOf(own, 'http://proxy:1')
+  const location = locationOf(own, 'http://proxy:1', 'a.gguf')
   t.match(location, { size: 77, identity: `"${SHA256}"`, proxy: 'http://proxy:1' })
   t.equal(location.headers.authorization, 'Bearer hf_secret')
   t.equal(location.headers['accept-encoding'], 'identity')
   t.equal(location.sha256, undefined, 'an ETag is no digest')
-  t.equal(locationOf(answer(200, { headers: { 'content-length': '5' } }), '').size, 5)
+  t.equal(locationOf(answer(200, { headers: { 'content-length': '5' } }), '', 'a.gguf').size, 5)
   t.equal(
-    locationOf(answer(200, { headers: { 'content-length': '5', 'content-encoding': 'gzip' } }), '').size,
+    locationOf(answer(200, { headers: { 'content-length': '5', 'content-encoding': 'gzip' } }), '', 'a.gguf').size,
     undefined
   )
-  t.equal(locationOf(answer(416, { headers: { 'content-range': 'bytes */0' } }), '').size, 0)
+  for (const [headers, why] of [
+    [{ 'x-linked-size': '-1' }, /size/],
+    [{ 'x-linked-size': '1e9' }, /size/],
+    [{ 'x-linked-size': '9007199254740993' }, /size/],
+    [{ 'content-range': 'bytes 0-0/99999999999999999999' }, /size/],
+    [{ 'x-linked-etag': '"abc"' }, /SHA-256/],
+    [{ 'x-linked-etag': `"${SHA256}0"` }, /SHA-256/]
+  ] as const) {
+    t.throws(() => locationOf(answer(206, { headers }), '', 'a.gguf'), { message: why }, JSON.stringify(headers))
+  }
+  const ofGit = answer(206, { headers: { 'x-linked-etag': `"${SHA1}"` } })
+  t.equal(locationOf(ofGit, '', 'a.json').sha256, undefined)
+  t.equal(locationOf(answer(416, { headers: { 'content-range': 'bytes */0' } }), '', 'a.gguf').size, 0)
 })

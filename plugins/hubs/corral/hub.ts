@@ -5,7 +5,7 @@ import { isObject } from '../../../core/system/json-object.ts'
 import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
 import { locationHeaders, proxyOf } from '../files/file-location.ts'
-import { encodePath, fingerprint, hubFile, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { encodePath, factsOf, fingerprint, hubFile, requireFewFiles, sha256Of, sizeOf } from '../files/listed-files.ts'
 import { momentOf } from '../files/search-matches.ts'
 import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
 import { jsonOf, wordless } from '../http/hub-response.ts'
@@ -53,7 +53,9 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
         ...heldTo(server, request.privateAddresses)
       })
       if (response.status !== 200) throw refusal(response, server, id, server === endpoint)
-      const listing = readCorralListing(jsonOf(response, 'a corral'))
+      const listing = await factsOf(`The corral at ${server}`, async () =>
+        readCorralListing(await jsonOf(response, 'a corral'))
+      )
       if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)
       const { name, revisions } = listing
       const wanted = request.revision
@@ -81,7 +83,7 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
         const request = { url: `${endpoint}/api/tags`, signal, credentials: credentialsFor(endpoint) }
         const response = await fetch({ ...request, ...heldTo(endpoint) })
         if (response.status !== 200) throw refusal(response, endpoint, words, true)
-        const body = jsonOf(response, 'a corral')
+        const body = await jsonOf(response, 'a corral')
         if (!isObject(body) || !Array.isArray(body.models)) {
           throw new CorralError('hub_unreachable', `${endpoint} does not list models like a corral.`)
         }
@@ -146,7 +148,8 @@ function refusal(response: HubResponse, server: string, id: string, isQuoted: bo
 
 /**
  * Parses the listing of another corral: its spelling of the name, files in folders named for the labels of variants, and
- * revisions by label. Invalid variants and files are left out; undefined when the body is not a listing.
+ * revisions by label. Invalid variants and unsafe paths are left out; undefined when the body is not a listing.
+ * @throws InvalidFact
  */
 export function readCorralListing(body: unknown) {
   if (!isObject(body) || typeof body.name !== 'string' || !Array.isArray(body.variants)) return undefined
@@ -155,9 +158,10 @@ export function readCorralListing(body: unknown) {
   for (const { label, revision, files: listed } of body.variants.filter(isObject)) {
     if (!isUsablePath(label) || label.includes('/') || !isUsablePath(revision) || !Array.isArray(listed)) continue
     revisions[label] = revision
+    requireFewFiles(files.length + listed.length, 'this corral', body.name)
     for (const { path, size, sha256 } of listed.filter(isObject)) {
-      const digest = sha256Hex(sha256)
-      if (digest && isUsablePath(path)) files.push(hubFile(`${label}/${path}`, sizeOf(size), digest))
+      if (!isUsablePath(path)) continue
+      files.push(hubFile(`${label}/${path}`, sizeOf(size, path), sha256Of(sha256 ?? '', path)))
     }
   }
   return { name: body.name, files, revisions }

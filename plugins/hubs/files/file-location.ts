@@ -1,16 +1,18 @@
 import type { FileLocation } from '../../../core/contracts/hubs.ts'
 import { isLoopback } from '../../../core/system/private-address.ts'
 import { type HubResponse, LOCATE_RETRY_TIME, type OutgoingRequest, USER_AGENT } from '../http/hub-fetch.ts'
-import { sha256Hex, strongEtag } from './listed-files.ts'
+import { invalidFact, parseEtag, sha1Hex, sha256Of, sizeOf, strongEtag } from './listed-files.ts'
 
 type Headers = Record<string, string>
 
 /** Size of the file by the response to a request for it or its first byte; undefined where it is not known. */
-function sizeOfResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>): number | undefined {
+function sizeOfResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>, file: string) {
   const total = /^bytes\s+[\d*-]+\/(\d+)$/i.exec(headers['content-range'] ?? '')?.[1]
-  if (total !== undefined) return Number(total)
+  if (total !== undefined) return sizeOf(Number(total), file)
   const length = headers['content-length'] ?? ''
-  return status === 200 && !headers['content-encoding'] && /^\d+$/.test(length) ? Number(length) : undefined
+  return status === 200 && !headers['content-encoding'] && /^\d+$/.test(length)
+    ? sizeOf(Number(length), file)
+    : undefined
 }
 
 /** Whether a response locates a file; an empty file has no first byte (416). */
@@ -24,21 +26,29 @@ export function isLocation(response: HubResponse): boolean {
  * The location of a file, from the response to a request for it. Size and digest of a redirect's target are in headers of
  * their own (`X-Linked-…`): Content-Length is that of the redirect, and the ETag of the target is not a SHA-256 although
  * it may look like one.
+ * @param file its path, for errors
+ * @throws InvalidFact
  */
-export function locationOf(response: HubResponse, proxy: string): FileLocation {
+export function locationOf(response: HubResponse, proxy: string, file: string): FileLocation {
   const { foreignLocation, headers, credentials } = response
   const url = foreignLocation ?? response.url
   const linked = (name: string) => response.hops.find(hop => hop[name])?.[name]
-  const linkedSize = linked('x-linked-size') ?? ''
-  const ownSize = foreignLocation ? undefined : sizeOfResponse(response)
+  const linkedSize = linked('x-linked-size')
+  if (linkedSize && !/^\d{1,15}$/.test(linkedSize)) throw invalidFact('size', linkedSize, file)
+  const ownSize = foreignLocation ? undefined : sizeOfResponse(response, file)
   return {
     url,
     headers: locationHeaders(foreignLocation ? undefined : credentials),
     ...proxyOf(url, proxy),
-    size: /^\d+$/.test(linkedSize) ? Number(linkedSize) : ownSize,
-    sha256: sha256Hex(linked('x-linked-etag')),
+    size: linkedSize === undefined ? ownSize : Number(linkedSize),
+    sha256: linkedSha256(linked('x-linked-etag'), file),
     identity: foreignLocation ? undefined : strongEtag(headers.etag)
   }
+}
+
+/** Of files that git itself keeps, hubs send git's SHA-1. */
+function linkedSha256(etag: string | undefined, file: string): string | undefined {
+  return sha1Hex(parseEtag(etag)?.value) ? undefined : sha256Of(etag, file)
 }
 
 /** The proxy for an address: the hub's; none for this machine, which a proxy of the network cannot reach. */

@@ -1,14 +1,53 @@
 import { createHash } from 'node:crypto'
 import type { HubFile } from '../../../core/contracts/hubs.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { printable } from '../../../core/system/printable.ts'
 
 /** Percent-encodes each part of a path. */
 export function encodePath(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/')
 }
 
-/** The size of a file in a listing. */
-export function sizeOf(value: unknown): number | undefined {
-  return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0 ? value : undefined
+/** Files of a repository that are looked through. */
+const MAX_FILES = 100_000
+
+/** @throws CorralError `unsupported_capability` for a listing of very many files */
+export function requireFewFiles(count: number, title: string, id: string): void {
+  if (count <= MAX_FILES) return
+  throw new CorralError(
+    'unsupported_capability',
+    `"${id}" has more than ${MAX_FILES.toLocaleString('en')} files at ${title}, too many to look for a model among them. Choose another repository.`,
+    { param: 'model' }
+  )
+}
+
+/** Why a hub's reply about a file cannot be used: it says something that is not what it should be. */
+export function invalidFact(what: string, value: unknown, file: string): InvalidFact {
+  const shown = printable(JSON.stringify(value) ?? String(value), 80)
+  return new InvalidFact(`says that the ${what} of ${JSON.stringify(printable(file, 200))} is ${shown}`)
+}
+
+/** Its message is a clause about the hub. */
+export class InvalidFact extends Error {}
+
+/** Reads what a hub says. @throws CorralError `hub_unreachable` naming the hub where it says what cannot be right */
+export async function factsOf<Facts>(title: string, read: () => Facts | Promise<Facts>): Promise<Facts> {
+  try {
+    return await read()
+  } catch (error) {
+    if (!(error instanceof InvalidFact)) throw error
+    throw new CorralError(
+      'hub_unreachable',
+      `${title} ${error.message}, which cannot be right. Nothing is downloaded that could not be checked: try again later, or another hub.`
+    )
+  }
+}
+
+/** The size of a file in a listing; undefined where there is none. @throws InvalidFact */
+export function sizeOf(value: unknown, file: string): number | undefined {
+  if (value === undefined || value === null) return undefined
+  if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number
+  throw invalidFact('size', value, file)
 }
 
 /** A file of a listing, with the digests that are known. */
@@ -45,6 +84,14 @@ export function sha256Hex(value: unknown): string | undefined {
   if (typeof value !== 'string') return undefined
   const hex = (parseEtag(value)?.value ?? '').replace(/^sha-?256[:-]/i, '')
   return /^[0-9a-f]{64}$/i.test(hex) ? hex.toLowerCase() : undefined
+}
+
+/** The SHA-256 of a file in a listing; undefined where there is none. @throws InvalidFact */
+export function sha256Of(value: unknown, file: string): string | undefined {
+  if (value === undefined || value === null) return undefined
+  const hex = sha256Hex(value)
+  if (hex === undefined) throw invalidFact('SHA-256', value, file)
+  return hex
 }
 
 /** 40 hex digits in lower case. */

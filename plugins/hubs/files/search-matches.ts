@@ -1,11 +1,13 @@
 import type { HubMatch } from '../../../core/contracts/hubs.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { sizeOf } from './listed-files.ts'
 
 /** A word of a hub's, such as a licence or a task: other texts are left out. */
 export function wordOf(value: unknown): string | undefined {
   return typeof value === 'string' && /^[\w.+:/-]{1,80}$/.test(value) ? value : undefined
 }
+
+const countOf = (value: unknown) =>
+  Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined
 
 /** A moment in ISO 8601; undefined for anything else. */
 export function momentOf(value: unknown): string | undefined {
@@ -37,8 +39,8 @@ export function matchOf(record: unknown, id: string): HubMatch | undefined {
     (format === 'gguf' && /gguf/i.test(name))
   return {
     id: name,
-    downloads: sizeOf(record.downloads),
-    likes: sizeOf(record.likes),
+    downloads: countOf(record.downloads),
+    likes: countOf(record.likes),
     updatedAt: momentOf(record.lastModified ?? record.last_modified ?? record.updated_at),
     license: wordOf(record.license) ?? tagged('license'),
     tasks: given.flatMap(task => wordOf(task) ?? []).slice(0, 10),

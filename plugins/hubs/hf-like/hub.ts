@@ -4,7 +4,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-after.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
-import { encodePath, fingerprint, isFingerprint } from '../files/listed-files.ts'
+import { encodePath, factsOf, fingerprint, isFingerprint, requireFewFiles } from '../files/listed-files.ts'
 import { matchOf } from '../files/search-matches.ts'
 import type { EndpointResponse, SendToHub } from '../http/endpoints.ts'
 import { type HubResponse, isTemporary } from '../http/hub-fetch.ts'
@@ -69,7 +69,8 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     const read = async (path: string) => {
       const response = await send({ path: `${path}?blobs=true`, signal })
       if (!good(response)) return { response, elsewhere: false }
-      const info = jsonOf(response, title)
+      const info = await jsonOf(response, title)
+      if (isObject(info) && Array.isArray(info.siblings)) requireFewFiles(info.siblings.length, title, id)
       if (isObject(info)) return { info, response, elsewhere: false }
       throw new CorralError('hub_unreachable', `${title} returns an invalid description of "${id}".`)
     }
@@ -94,14 +95,16 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       const response: EndpointResponse = await send({ path, signal })
       first ??= response
       if (!good(response)) return { response, files: undefined }
-      const list = jsonOf(response, title)
+      const list = await jsonOf(response, title)
       if (!Array.isArray(list) || page === PAGES) {
         throw new CorralError('hub_unreachable', `${title} returns an invalid list of the files of "${id}".`)
       }
-      entries.push(...list)
+      requireFewFiles(entries.length + list.length, title, id)
+      for (const entry of list) entries.push(entry)
       path = nextPage(response.headers.link, response.endpoint)
     }
-    return { response: first!, files: filesOfTree(entries, options.treeHasDigests) }
+    const files = await factsOf(title, () => filesOfTree(entries, options.treeHasDigests))
+    return { response: first!, files }
   }
 
   /** The tree of a commit; simple servers only have that of a branch. */
@@ -152,7 +155,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
         const isOfRepository = kind.startsWith('unknown-') || kind === 'gated' || kind === 'private'
         throw hubRefusal(isOfRepository ? 'server-error' : kind, response, subject(words, undefined), Date.now())
       }
-      const found = records(jsonOf(response, title))
+      const found = records(await jsonOf(response, title))
       if (Array.isArray(found)) return found.flatMap(record => matchOf(record, id) ?? []).slice(0, limit)
       throw new CorralError('hub_unreachable', `${title} returns an invalid answer to a search.`)
     }
@@ -178,7 +181,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
 
       const id = info ? spelling(requested, info, response) : requested
       let sha = typeof info?.sha === 'string' && /^[\w.-]+$/.test(info.sha) ? info.sha : undefined
-      let files = info && filesOfInfo(info)
+      let files = info && (await factsOf(title, () => filesOfInfo(info)))
       if (files === undefined || isIncomplete(files, options.treeHasDigests)) {
         const listed = await treeOf(id, sha, ref, signal)
         if (listed.files) {
@@ -204,7 +207,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
 
     async locate(repository, file, signal): Promise<FileLocation> {
       const response = await locate(repository, file, signal)
-      if (isLocation(response)) return locationOf(response, options.proxy)
+      if (isLocation(response)) return await factsOf(title, () => locationOf(response, options.proxy, file.path))
       const about = subject(repository.id, repository.more?.ref, file.path)
       const kind = refusalKind(response, true)
       // In a gated repository the refusal of a file is about the terms.
@@ -252,12 +255,12 @@ async function similarName(send: SendToHub, pathPrefix: string, id: string, sign
         signal: signal ? AbortSignal.any([signal, limit]) : limit,
         retryTime: 0
       })
-      const found = response.status === 200 ? sameButForCase(JSON.parse(response.text), id) : undefined
+      const found = response.status === 200 ? sameButForCase(await jsonOf(response, 'the hub'), id) : undefined
       if (found !== undefined) return found
     }
   } catch (error) {
     signal?.throwIfAborted()
-    const harmless = error === limit.reason || error instanceof SyntaxError || error instanceof CorralError
+    const harmless = error === limit.reason || error instanceof CorralError
     if (!harmless) throw error
   }
   return undefined

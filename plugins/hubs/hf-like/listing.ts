@@ -1,7 +1,8 @@
 import type { HubFile } from '../../../core/contracts/hubs.ts'
+import { mapInSlices } from '../../../core/system/in-slices.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
-import { hubFile, sha1Hex, sha256Hex, sizeOf } from '../files/listed-files.ts'
+import { hubFile, sha1Hex, sha256Of, sizeOf } from '../files/listed-files.ts'
 
 /**
  * Files that are always in LFS: where a listing shows no LFS object, its blob id is that of the pointer, not of the file.
@@ -10,23 +11,26 @@ const ALWAYS_LFS = /\.(gguf|safetensors)$/i
 
 function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile {
   const linked = isObject(lfs) ? lfs : undefined
-  const sha256 = linked && (sha256Hex(linked.sha256) ?? sha256Hex(linked.oid))
+  const sha256 = linked && sha256Of(linked.sha256 ?? linked.oid, path)
   const gitSha1 = linked || ALWAYS_LFS.test(path) ? undefined : sha1Hex(oid)
-  return hubFile(path, sizeOf(linked?.size) ?? sizeOf(size), sha256, gitSha1)
+  return hubFile(path, sizeOf(linked?.size, path) ?? sizeOf(size, path), sha256, gitSha1)
 }
 
-function withoutDuplicates(files: HubFile[]): HubFile[] {
-  return [...new Map(files.map(file => [file.path, file])).values()]
+async function filesOf(
+  entries: readonly unknown[],
+  read: (entry: Record<string, unknown>) => HubFile | undefined
+): Promise<HubFile[]> {
+  const files = await mapInSlices(entries, entry => (isObject(entry) ? read(entry) : undefined))
+  const distinct = new Map<string, HubFile>()
+  await mapInSlices(files, listed => void distinct.set(listed.path, listed))
+  return [...distinct.values()]
 }
 
 /** The files of a repository's description (`siblings`) without unsafe paths; undefined where it has no list. */
-export function filesOfInfo(info: Record<string, unknown>): HubFile[] | undefined {
-  if (!Array.isArray(info.siblings)) return undefined
-  return withoutDuplicates(
-    info.siblings.filter(isObject).flatMap(entry => {
-      const { rfilename } = entry
-      return isUsablePath(rfilename) ? [file(rfilename, entry.size, entry.blobId, entry.lfs)] : []
-    })
+export async function filesOfInfo({ siblings }: Record<string, unknown>): Promise<HubFile[] | undefined> {
+  if (!Array.isArray(siblings)) return undefined
+  return await filesOf(siblings, ({ rfilename, size, blobId, lfs }) =>
+    isUsablePath(rfilename) ? file(rfilename, size, blobId, lfs) : undefined
   )
 }
 
@@ -34,13 +38,11 @@ export function filesOfInfo(info: Record<string, unknown>): HubFile[] | undefine
  * The files of a tree, without folders, links and unsafe paths.
  * @param withDigests whether `oid` is the digest of the file even where it names no LFS object
  */
-export function filesOfTree(entries: readonly unknown[], withDigests: boolean): HubFile[] {
-  return withoutDuplicates(
-    entries.filter(isObject).flatMap(({ path, type, mode, size, oid, lfs }) => {
-      const isFile = (type === undefined || type === 'file' || type === 'blob') && mode !== '120000'
-      return isFile && isUsablePath(path) ? [file(path, size, withDigests ? oid : undefined, lfs)] : []
-    })
-  )
+export async function filesOfTree(entries: readonly unknown[], withDigests: boolean): Promise<HubFile[]> {
+  return await filesOf(entries, ({ path, type, mode, size, oid, lfs }) => {
+    const isFile = (type === undefined || type === 'file' || type === 'blob') && mode !== '120000'
+    return isFile && isUsablePath(path) ? file(path, size, withDigests ? oid : undefined, lfs) : undefined
+  })
 }
 
 /** Whether the tree may add something. */

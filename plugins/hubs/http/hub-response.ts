@@ -1,5 +1,6 @@
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import { type HubResponse, shownAddress } from './hub-fetch.ts'
 
 /** Whether a response is a web page. */
@@ -9,33 +10,38 @@ export function isHtml(response: Pick<HubResponse, 'headers' | 'text'>): boolean
   )
 }
 
-/** The JSON of a response. @throws CorralError `hub_unreachable` when it is something else */
-export function jsonOf(response: HubResponse, title: string): unknown {
-  try {
-    return JSON.parse(response.text)
-  } catch (cause) {
-    const what = isHtml(response) ? 'HTML' : response.text.trim() === '' ? 'nothing' : 'something other than JSON'
-    throw new CorralError(
-      'hub_unreachable',
-      `${shownAddress(response.url)} answers with ${what}, unlike ${title}. Is the endpoint right, or is there a proxy or a login page in between?`,
-      { cause }
-    )
+/** The JSON of a response. @throws CorralError `hub_unreachable` when it is something else, or too much */
+export async function jsonOf(response: Pick<HubResponse, 'url' | 'headers' | 'text'>, title: string): Promise<unknown> {
+  const { value, fault } = await parseUntrustedJson(response.text)
+  if (fault === undefined) return value
+  const address = shownAddress(response.url)
+  if (!fault.startsWith('it is not JSON')) {
+    throw new CorralError('hub_unreachable', `The reply of ${title} at ${address} cannot be used: ${fault}.`)
   }
+  const what = isHtml(response) ? 'HTML' : response.text.trim() === '' ? 'nothing' : 'something other than JSON'
+  throw new CorralError(
+    'hub_unreachable',
+    `${address} answers with ${what}, unlike ${title}. Is the endpoint right, or is there a proxy or a login page in between?`
+  )
 }
+
+/** Characters of a reply in which a message is looked for. */
+const MAX_MESSAGE_REPLY = 64 * 1024
 
 /** The error message of a server, short and on one line: from its JSON, or else its text. */
 export function serverMessage(response: Pick<HubResponse, 'headers' | 'text'>): string {
   let message: unknown = response.headers['x-error-message']
   if (!message && !isHtml(response)) {
+    const text = response.text.slice(0, MAX_MESSAGE_REPLY)
     try {
-      const body: unknown = JSON.parse(response.text)
+      const body: unknown = JSON.parse(text)
       message = isObject(body)
         ? (body.error ?? body.msg ?? body.Message ?? body.message ?? body.detail ?? '')
         : String(body ?? '')
       if (isObject(message)) message = message.message
     } catch {
       // Not JSON: the text itself is the message.
-      message = response.text
+      message = text
     }
   }
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they have no place in a message

@@ -1,25 +1,21 @@
 import type { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { HubResponse } from '../http/hub-fetch.ts'
 import { serverMessage } from '../http/hub-response.ts'
 import { hubRefusal, type RefusalKind, type Subject } from '../http/refusal.ts'
 
 const NOT_FOUND_CODES = new Set(['404', 'E3020', '10010205001'])
 
-function envelope(text: string): Record<string, unknown> {
-  try {
-    const body: unknown = JSON.parse(text)
-    return isObject(body) ? body : {}
-  } catch {
-    // A web page or bytes: only the status counts.
-    return {}
-  }
+/** The object of a reply. It is empty for a web page or bytes: then only the status counts. */
+export async function envelopeOf({ text }: Pick<HubResponse, 'text'>): Promise<Record<string, unknown>> {
+  const { value } = await parseUntrustedJson(text)
+  return isObject(value) ? value : {}
 }
 
 /** Whether a response is a success: by its status, and by its JSON, which may contradict the status. */
-export function isSuccess({ status, text }: Pick<HubResponse, 'status' | 'text'>): boolean {
+export function isSuccess({ status }: Pick<HubResponse, 'status'>, body: Record<string, unknown>): boolean {
   if (status < 200 || status >= 300) return false
-  const body = envelope(text)
   const code = body.Code ?? body.code
   return (
     (body.Success ?? body.success) !== false && (code === undefined || code === 0 || code === 200 || code === '200')
@@ -32,11 +28,11 @@ export function isSuccess({ status, text }: Pick<HubResponse, 'status' | 'text'>
  */
 export function modelScopeRefusal(
   response: HubResponse,
+  body: Record<string, unknown>,
   subject: Pick<Subject, 'title' | 'id' | 'page' | 'revision' | 'file'>,
   now: number,
   inCheck = false
 ): CorralError {
-  const body = envelope(response.text)
   const code = String(body.Code ?? body.code ?? '')
   const advised = {
     ...subject,

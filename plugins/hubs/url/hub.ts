@@ -3,7 +3,7 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { shardNames } from '../../../core/models/gguf-file-name.ts'
 import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
-import { hubFile, sha256OfHeaders } from '../files/listed-files.ts'
+import { factsOf, hubFile, sha256OfHeaders } from '../files/listed-files.ts'
 import { type HubFetch, type HubResponse, shownAddress } from '../http/hub-fetch.ts'
 import { wordless } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
@@ -62,7 +62,8 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       )
     }
     const { headers } = response
-    const located = locationOf(response, proxy)
+    const shown = shownAddress(address)
+    const located = await factsOf(`The server of ${shown}`, () => locationOf(response, proxy, shown))
     // Plain web servers have digest and identity in headers.
     const sha256 = located.sha256 ?? sha256OfHeaders(headers)
     const identity = located.identity ?? headers['last-modified']
