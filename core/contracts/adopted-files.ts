@@ -41,11 +41,15 @@ declare module './storage.ts' {
     /**
      * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
      * damaged never becomes a model. `onCopied` is called for each file that was copied. What is `made` takes the place
-     * of what was made under its name, and that of a model with the same files, which keeps its origin.
+     * of what was made under its name, and that of a model with the same files, which keeps its origin. `onRead` is called
+     * and awaited when the headers have been read.
      * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`,
      * `path_not_allowed`
      */
-    adopt(request: AdoptRequest, waiting?: Waiting & { onCopied?: OnCopied }): Promise<StoredVariant>
+    adopt(
+      request: AdoptRequest,
+      waiting?: Waiting & { onCopied?: OnCopied; onRead?: () => Promise<void> }
+    ): Promise<StoredVariant>
     /**
      * The path without symbolic links, if this caller may import from there.
      * @throws CorralError `path_not_allowed`, without having looked whether it is there; what the system says

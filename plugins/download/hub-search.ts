@@ -4,7 +4,7 @@ import type { FoundRepository, SearchReply } from '../../core/contracts/native-r
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
-import type { MemoryFacts } from './choice/choice.ts'
+import { type MemoryFacts, requireFewModelFiles } from './choice/choice.ts'
 import { chooseFiles } from './choice/choose-files.ts'
 
 interface SearchContext {
@@ -112,7 +112,14 @@ async function filesOf(
 ): Promise<Partial<FoundRepository>> {
   try {
     const { files, gated } = await hub.repository({ id }, waiting)
-    const { format, label, files: chosen, size, memory: needed, choices } = chooseFiles({ id, files, memory })
+    const {
+      format,
+      label,
+      files: chosen,
+      size,
+      memory: needed,
+      choices
+    } = chooseFiles({ id, files: requireFewModelFiles(id, files), memory })
     const isKnown = chosen.every(file => file.size !== undefined)
     return {
       formats: [...new Set([...formats, format])],

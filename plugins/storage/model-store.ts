@@ -147,12 +147,16 @@ export class ModelStore implements Storage {
     return await accessOf(caller, this.importRoots).locate(path)
   }
 
-  async adopt(request: AdoptRequest, waiting: Waiting & { onCopied?: OnCopied } = {}): Promise<StoredVariant> {
+  async adopt(
+    request: AdoptRequest,
+    { onRead, ...waiting }: Waiting & { onCopied?: OnCopied; onRead?: () => Promise<void> } = {}
+  ): Promise<StoredVariant> {
     const { name, origin, defaults, becomesDefault } = request
     const label = request.label ?? name.variant
     // The name becomes a label, and so a part of paths.
     if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
     const source = await inspectFiles({ ...request, label }, accessOf(request.caller, this.importRoots))
+    await onRead?.()
     return this.#take(name, source, { ...waiting, origin, defaults, becomesDefault, allowHardLink: true })
   }
 

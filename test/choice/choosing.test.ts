@@ -4,6 +4,7 @@ import type { HubFile } from '../../core/contracts/hubs.ts'
 import { CorralError } from '../../core/errors.ts'
 import { parseGgufFileName } from '../../core/models/gguf-file-name.ts'
 import type { Choice, ChoiceRequest } from '../../plugins/download/choice/choice.ts'
+import { requireFewModelFiles } from '../../plugins/download/choice/choice.ts'
 import { chooseFiles, filesToRead } from '../../plugins/download/choice/choose-files.ts'
 import { safetensorsLabel, weightsOfIndex } from '../../plugins/download/choice/safetensors-choice.ts'
 import { listing } from './listing.ts'
@@ -19,6 +20,27 @@ function shuffled<Item>(items: readonly Item[], seed: number): Item[] {
   const order = items.map((item, index) => ({ item, key: Math.sin(seed * 1000 + index * 7919) }))
   return order.sort((a, b) => a.key - b.key).map(({ item }) => item)
 }
+
+t.test('a model is looked for among the files of a long listing that may belong to one', t => {
+  const one = listing('m-Q8_0.gguf 5\nmmproj-F16.gguf 1\nREADME.md\nsub/config.json\n1_Pooling/config.json')
+  const others = (count: number, name: (index: number) => string) =>
+    Array.from({ length: count }, (_, index) => ({ path: name(index), size: 1 }))
+  const long = [...others(50_000, index => `data/${index}.txt`), ...one, ...others(50_000, index => `x/${index}.bin`)]
+  t.same(requireFewModelFiles('a/b', long), one)
+  t.same(requireFewModelFiles('a/b', others(2000, String)), others(2000, String), 'a short one is used as it is')
+  t.throws(
+    () =>
+      requireFewModelFiles(
+        'a/b',
+        others(2001, index => `${index}.gguf`)
+      ),
+    {
+      code: 'unsupported_capability',
+      message: /a\/b has 2001 files that could belong to a model/
+    }
+  )
+  t.end()
+})
 
 t.test('choices for listings of real repositories', t => {
   t.ok(LISTINGS.length >= 40)
@@ -296,25 +318,15 @@ t.test('choices of SafeTensors weights', t => {
   t.throws(() => choose({ files: two }), { code: 'invalid_request', message: /BF16, F32/ })
   t.equal(choose({ files: two, variant: 'f32' }).label, 'F32')
 
-  t.same(weightsOfIndex('{"weight_map":{"b":"m-2.safetensors","a":"m-1.safetensors","c":"m-2.safetensors"}}'), [
+  t.same(weightsOfIndex({ weight_map: { b: 'm-2.safetensors', a: 'm-1.safetensors', c: 'm-2.safetensors' } }), [
     'm-1.safetensors',
     'm-2.safetensors'
   ])
-  for (const text of [
-    '{',
-    '[]',
-    'null',
-    '{"weight_map":{}}',
-    '{"weight_map":{"a":"../x.safetensors"}}',
-    '{"weight_map":{"a":1}}',
-    '{"weight_map":{"a":"pytorch_model.bin"}}'
-  ]) {
-    t.throws(
-      () => weightsOfIndex(text),
-      { code: 'unsupported_capability', message: /index\.json cannot be used/ },
-      text
-    )
+  for (const weight_map of [undefined, {}, { a: '../x.safetensors' }, { a: 1 }, { a: 'pytorch_model.bin' }]) {
+    const refused = { code: 'unsupported_capability', message: /index\.json cannot be used/ }
+    t.throws(() => weightsOfIndex({ weight_map }), refused, JSON.stringify(weight_map))
   }
+  for (const index of [[], null]) t.throws(() => weightsOfIndex(index), { code: 'unsupported_capability' })
   t.throws(() => choose({ files, weightsInIndex: ['model-00001-of-00002.safetensors', 'gone.safetensors'] }), {
     code: 'unsupported_capability',
     message: /lacks gone\.safetensors/

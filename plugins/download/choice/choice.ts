@@ -1,6 +1,7 @@
 import type { PlannedDownload, PullPlan } from '../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { describesSafetensors } from '../../../core/models/safetensors-layout.ts'
 
 /** What was requested of a repository; nothing means the default. */
 export interface Wanted {
@@ -106,4 +107,27 @@ export function requiredMemory(weights: number, projector: number): number {
 export function memoryCheck(required: number, budget: Budget): PullPlan['memory'] {
   const available = Math.round(required <= budget.best ? budget.best : budget.all)
   return { required, available, fits: required <= available }
+}
+
+/** Files of a listing that may belong to a model. Repositories with all quantizations of huge models have some hundreds. */
+const MAX_MODEL_FILES = 2_000
+const MODEL_FILE =
+  /\.(?:gguf(?:[.-].*)?|gguf_file|safetensors|dat|imatrix)$|^(?:model_index\.json|(?:readme|licen[cs]e|notice)(?:\..*)?|template|system|params)$/i
+
+/**
+ * The files among which a model is chosen. In a long listing these are the files whose names may belong to a model.
+ * @throws CorralError `unsupported_capability` if there are thousands of them
+ */
+export function requireFewModelFiles(id: string, files: readonly HubFile[]): readonly HubFile[] {
+  if (files.length <= MAX_MODEL_FILES) return files
+  const relevant = files.filter(({ path }) => {
+    const name = fileNameOf(path)
+    return MODEL_FILE.test(name) || describesSafetensors(name)
+  })
+  if (relevant.length <= MAX_MODEL_FILES) return relevant
+  throw refusal(
+    'unsupported_capability',
+    `${id} has ${relevant.length} files that could belong to a model, more than ${MAX_MODEL_FILES}. ` +
+      'Pull a model by the address of its file, or look for another repository.'
+  )
 }

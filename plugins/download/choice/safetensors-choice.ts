@@ -1,6 +1,6 @@
 import type { PlannedDownload } from '../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../core/contracts/hubs.ts'
-import { type CorralError, messageOf } from '../../../core/errors.ts'
+import type { CorralError } from '../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../core/models/safetensors-layout.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
@@ -135,17 +135,12 @@ function isWeights(path: string): boolean {
 
 /**
  * The weights that a `model.safetensors.index.json` names, in order.
- * @param text its content
+ * @param index its parsed content
  * @param path for the message
  * @throws CorralError `unsupported_capability` when it is invalid
  */
-export function weightsOfIndex(text: string, path = INDEX): string[] {
-  let map: unknown
-  try {
-    map = JSON.parse(text)?.weight_map
-  } catch (error) {
-    throw damaged(path, `it is not JSON (${messageOf(error)})`)
-  }
+export function weightsOfIndex(index: unknown, path = INDEX): string[] {
+  const map = fields(index).weight_map
   const names = map && typeof map === 'object' ? [...new Set(Object.values(map))] : []
   if (names.length === 0) throw damaged(path, 'it has no "weight_map" with names of files')
   const strange = names.find(name => typeof name !== 'string' || !/^[^/\\]+\.safetensors$/.test(name))

@@ -140,6 +140,11 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     if (jobs.has(keyOf(record.plan))) throw new Error('there is another one of the same model')
     const job = addJob(record, await fetchedBytes(folder, record.plan))
     if (!job.unfinished) return
+    if (await job.setAside()) {
+      const { model, reason } = job.record()
+      log.error(`The pull of ${model} (${id}): ${reason}`)
+      return
+    }
     log.info(`The pull of ${job.record().model} continues where it was interrupted`)
     await job.resume(undefined)
   }

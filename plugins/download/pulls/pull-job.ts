@@ -1,5 +1,6 @@
 import { EventEmitter, once } from 'node:events'
-import { mkdir, rm } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { mkdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
@@ -37,6 +38,8 @@ import type { Place, Turns } from './pull-turns.ts'
 /** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'
 const JOB_VERSION = 1
+/** Is in the folder while the headers of the files are read. Where it is found at a start, reading them ended the process. */
+const READING_FILE = 'reading'
 
 const JobSchema = Type.Object({
   version: Type.Literal(JOB_VERSION),
@@ -273,6 +276,19 @@ export class PullJob implements Pull {
     })
   }
 
+  /** Fails it if the last process ended while it read the files' headers. @returns whether that is so */
+  async setAside(): Promise<boolean> {
+    const marker = join(this.folder, READING_FILE)
+    if (!existsSync(marker)) return false
+    const reason =
+      'corral ended while it read the files of this pull, so the pull was not continued: a file may be damaged or ' +
+      'malicious. Resume it to try again, or cancel it to remove its files.'
+    this.#stopped = new CorralError('unsupported_capability', `The pull of "${this.record().model}": ${reason}`)
+    await this.#save({ state: 'failed', reason })
+    await rm(marker, { force: true })
+    return true
+  }
+
   /** @param options.unlessShared see `Downloads.pause` */
   pause({ unlessShared = false }: { unlessShared?: boolean } = {}): Promise<void> {
     return this.#serial(async () => {
@@ -433,7 +449,11 @@ export class PullJob implements Pull {
       files: sources,
       ...(defaults && { defaults })
     }
-    const stored = await this.#context.storage.adopt(variant, { signal }).catch(error => {
+    const marker = join(this.folder, READING_FILE)
+    const removeMarker = () => rm(marker, { force: true })
+    await writeFile(marker, '', { flush: true })
+    const stored = await this.#context.storage.adopt(variant, { signal, onRead: removeMarker }).catch(async error => {
+      await removeMarker()
       throw error instanceof CorralError && error.code === 'invalid_request' ? this.#unusable(error) : error
     })
     const { model, origin } = this.record()
@@ -446,7 +466,7 @@ export class PullJob implements Pull {
     const { id, address } = this.plan.repository
     const [reason] = error.message
       .replaceAll(join(this.folder, 'files', '/'), '')
-      .split(/(?<=[^.])\.(?:\s+(?=[A-Z])|$)/)
+      .split(/(?<=[^.])\.(?:\s+(?=[A-Z])|$)|: (?=run "git lfs|its server may)/)
     return new CorralError(
       'unsupported_capability',
       `What "${id}" has at ${address} cannot be run: ${reason}. Cancel the pull and choose another variant or repository.`,

@@ -9,7 +9,7 @@ import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../.
 import type { Catalog, Model } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { requireFiles, type Storage, type StoredVariant } from '../../../core/contracts/storage.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError } from '../../../core/errors.ts'
 import { ggufStart } from '../../../core/models/gguf-file.ts'
 import {
   bareName,
@@ -25,7 +25,9 @@ import { conflictingVariant, originInWords } from '../../../core/models/stored-v
 import { EVERY_ADDRESS } from '../../../core/system/allowed-address.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { MemoryFacts } from '../choice/choice.ts'
+import { requireFewModelFiles } from '../choice/choice.ts'
 import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
 import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
@@ -294,19 +296,14 @@ async function choose(
   locate: Locate,
   signal: AbortSignal
 ) {
-  const { id, files } = repository
+  const { id } = repository
+  const files = requireFewModelFiles(id, repository.files)
   const toRead = filesToRead(files, { variant: wanted.variant, file: wanted.file })
   const { index, config: configPath, headers = [] } = toRead
-  const weights = index === undefined ? undefined : await readText(context, repository, index, locate, signal)
-  let config: unknown
-  if (configPath !== undefined) {
-    const text = await readText(context, repository, configPath, locate, signal)
-    try {
-      config = JSON.parse(text)
-    } catch (error) {
-      throw unusable(repository, configPath, `it is not JSON (${messageOf(error)})`)
-    }
-  }
+  const read = async (path: string | undefined) =>
+    path === undefined ? undefined : await readJson(context, repository, path, locate, signal)
+  const weights = await read(index)
+  const config = await read(configPath)
   const choice = chooseFiles({
     variant: wanted.variant,
     file: wanted.file,
@@ -328,14 +325,14 @@ async function readHeaders(files: readonly HubFile[], paths: string[], locate: L
   return new Map(await Promise.all(wanted.map(read)))
 }
 
-/** The text of a repository's file, which is downloaded and verified like any other. */
-async function readText(
+/** The JSON of a repository's file, which is downloaded and verified like any other. */
+async function readJson(
   { paths, transfers }: PlannerContext,
   repository: HubRepository,
   path: string,
   locate: Locate,
   signal: AbortSignal
-): Promise<string> {
+): Promise<unknown> {
   const file = repository.files.find(listed => listed.path === path)!
   // A folder without a record: after a crash it is removed at the next start.
   const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
@@ -354,7 +351,10 @@ async function readText(
       signal,
       onProgress: () => undefined
     })
-    return await readFile(target, 'utf8')
+    const text = await readFile(target, 'utf8')
+    const { value, fault } = await parseUntrustedJson(text, { python: true })
+    if (fault !== undefined) throw unusable(repository, path, fault)
+    return value
   } finally {
     await rm(folder, { recursive: true, force: true, maxRetries: 3 })
   }
