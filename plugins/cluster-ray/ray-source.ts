@@ -50,6 +50,8 @@ export class RaySource implements MemberSource {
   /** Ends what is followed now. */
   #ending = new AbortController()
   #following: Promise<void> = Promise.resolve()
+  /** The last of the calls of `look`, which run one after the other. */
+  #looking: Promise<void> = Promise.resolve()
   #child: ChildProcess | undefined
   #record: RayRecord | undefined
 
@@ -63,6 +65,7 @@ export class RaySource implements MemberSource {
     return async () => {
       this.#told = undefined
       this.#ending.abort()
+      await this.#looking
       await this.#following
     }
   }
@@ -77,8 +80,13 @@ export class RaySource implements MemberSource {
     }
   }
 
-  /** Follows the cluster that the settings or the commands name now; the one before is followed no longer. */
-  async look(): Promise<void> {
+  /** Follows the cluster that the settings or the commands name now, instead of the one before. */
+  look(): Promise<void> {
+    this.#looking = this.#looking.then(() => this.#look())
+    return this.#looking
+  }
+
+  async #look(): Promise<void> {
     const { settings, home } = this.#options
     let record: RayRecord | undefined
     try {
