@@ -177,6 +177,8 @@ async function startEngine(
     throw error
   }
   const running = child
+  // Its output may have been read while the launch was being recorded.
+  if (killedFor) running.kill()
   const guard = createInputGuard(deps.inputs ?? createInputBook(), spec.alias, templateOf(spec))
   const reserved = () => engine?.reserved?.host ?? deps.reserved
   const watch = watchEngine({

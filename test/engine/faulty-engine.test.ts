@@ -36,7 +36,8 @@ function play(t: { teardown(end: () => Promise<void>): void }, script: string, g
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   const server = join(folder, 'llama-server.mjs')
   const quietHelp = `if (process.argv.includes('--help')) process.exit(0)\n`
-  writeFileSync(server, `#!${process.execPath}\nimport { writeSync } from 'node:fs'\n${quietHelp}${script}`)
+  const program = `#!${process.execPath}\nimport { writeSync } from 'node:fs'\n${quietHelp}${script}`
+  writeFileSync(server, script.startsWith('#!') ? script : program)
   chmodSync(server, 0o755)
   const run = join(folder, 'run')
   const progress: Progress[] = []
@@ -107,6 +108,21 @@ ${SERVER}`
   const error = await failure(engine)
   t.same([error.code, error.details?.cause], ['insufficient_memory', 'out_of_gpu_memory'])
   t.same(readdirSync(run), [])
+})
+
+t.test('a GPU that fails before the launch has been recorded ends the engine', async t => {
+  // A shell prints before a process's record is on the disk.
+  const script = `#!/bin/sh
+[ "$1" = --help ] && exit
+echo 'error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)' >&2
+exec sleep 1000
+`
+  for (let trial = 0; trial < 10; trial++) {
+    const { engine, run } = play(t, script, { loadTimeout: 20_000 })
+    const error = await failure(engine)
+    t.same([error.code, error.details?.cause], ['insufficient_memory', 'out_of_gpu_memory'])
+    t.same(readdirSync(run), [])
+  }
 })
 
 t.test('the same while serving: waiting requests get the error', async t => {
