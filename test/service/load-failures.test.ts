@@ -197,8 +197,9 @@ t.test('load failures: engine killed or terminated, out of memory, missing libra
   t.match(log.engines[1], { exit: { code: null, signal: 'SIGKILL' }, failure: { cause: 'killed' } })
   await corral.json('/api/stop', { model: DEMO })
 
-  // The real process, again and again. It listens where nobody looks, so that it cannot be ready before it is killed.
-  build.before(`for word do shift; case "$word" in *.sock) word="\${word%sock}x";; esac; set -- "$@" "$word"; done
+  // The real process, again and again. It listens at another socket, so that it cannot answer before it is killed, nor
+  // fail to listen, after which it would be started with a port.
+  build.before(`for word do shift; case "$word" in *.sock) word="\${word%.sock}-2.sock";; esac; set -- "$@" "$word"; done
 (sleep 0.05; kill -9 $$) >/dev/null 2>&1 </dev/null &`)
   const killed = {
     status: 500,
