@@ -18,7 +18,7 @@ const HEADS = /error (?:parsing|printing) grammar: |^AST for |^WARNING: JSON sch
  * newlines are escaped; on stderr is what it prints past its log. Lines come out bounded and without control
  * characters; those of clients are marked (`isQuoted`).
  */
-export function createOutputReader(now: () => number = Date.now) {
+export function createOutputReader(now = () => performance.now()) {
   let logsJson = false
   let quotesUntil = 0
 

@@ -56,7 +56,7 @@ export function constraintsOf({ grammar, json_schema, response_format, tools }: 
 /** What is known of inputs, for all engines. */
 export type InputBook = ReturnType<typeof createInputBook>
 
-export function createInputBook(now: () => number = Date.now) {
+export function createInputBook(now = () => performance.now()) {
   /** Oldest first. `until` is when what it did is forgotten. */
   const strikes = new Map<string, { count: number; until: number; cause: string }>()
   const suspects = new Map<string, number>()
