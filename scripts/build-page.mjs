@@ -1,4 +1,4 @@
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
@@ -14,8 +14,9 @@ export async function buildPage() {
   const { build } = await import('esbuild')
   const from = join(root, 'plugins', 'web', 'page')
   const to = FOLDER
-  rmSync(to, { recursive: true, force: true })
   mkdirSync(to, { recursive: true })
+  // Folders in it are modules of the page that tests import: tsc makes them.
+  for (const entry of readdirSync(to, { withFileTypes: true })) if (entry.isFile()) rmSync(join(to, entry.name))
   const { metafile, outputFiles } = await build({
     absWorkingDir: root,
     entryPoints: { main: join(from, 'main.tsx'), theme: join(from, 'theme.ts'), style: join(from, 'style.css') },

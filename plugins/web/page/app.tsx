@@ -7,7 +7,7 @@ import { KeyDialog } from './parts/key-dialog.tsx'
 import { listenToKeys } from './parts/page-keys.ts'
 import { Sidebar } from './parts/sidebar.tsx'
 import { isKeyWanted } from './state/api.ts'
-import { storageFault } from './state/chats.ts'
+import { storageFault } from './state/browser-storage.ts'
 import { keepFault } from './state/kept-chats.ts'
 import { route } from './state/route.ts'
 import { connection, server } from './state/server-state.ts'
@@ -119,7 +119,9 @@ function Banner() {
         : storageFault.value
           ? t.storageFault(storageFault.value)
           : keepFault.value
-            ? t.keepFault(keepFault.value)
+            ? keepFault.value.code === 'insufficient_storage'
+              ? t.serverFull
+              : t.keepFault(keepFault.value.message)
             : ''
   return text === '' ? null : (
     <p class="banner" role="status">

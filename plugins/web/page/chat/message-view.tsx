@@ -6,9 +6,9 @@ import { answer, continueAnswer } from '../state/answering.ts'
 import {
   addMessage,
   changeChat,
-  changeMessage,
   chats,
   deleteMessage,
+  editMessage,
   forkChat,
   messagesOf,
   type OpenChat,
@@ -329,7 +329,7 @@ function Editor({ message, onClose }: { message: Message; onClose: () => void })
   const save = async (send: boolean) => {
     onClose()
     if (!send) {
-      changeMessage(message, { content: text })
+      await editMessage(message, text)
       return
     }
     const { id: _id, at: _at, ...rest } = message

@@ -3,8 +3,9 @@ import type { ComponentChild } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { key } from '../state/api.ts'
 import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
-import { changeChat, chats, deleteChat } from '../state/chats.ts'
+import { changeChat, chats } from '../state/chats.ts'
 import type { Chat } from '../state/conversation-tree.ts'
+import { deleteEverywhere } from '../state/kept-chats.ts'
 import { language, sidebarHidden, theme } from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
 import { signOut } from '../state/session.ts'
@@ -292,7 +293,7 @@ function ChatLine({ chat }: { chat: Chat }) {
           onClose={() => setState('')}
           onConfirm={() => {
             if (isCurrent) go(['chat'], true)
-            void deleteChat(chat.id)
+            void deleteEverywhere(chat.id)
           }}
         />
       )}

@@ -1,4 +1,5 @@
 import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
+import { openChannel } from './browser-storage.ts'
 import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
 import {
   type Attachment,
@@ -30,15 +31,13 @@ const FRESH = 120_000
 
 /** The server gives a stream to one connection, so that of all tabs one takes an answer, and tells the others. */
 type Sign = { asking: true } | { taken: string[] } | { stop: string } | { left: string[] }
-const channel = new BroadcastChannel('corral-answers')
-const post = (sign: Sign) => channel.postMessage(sign)
-channel.onmessage = ({ data: sign }: MessageEvent<Sign>) => {
+const { post } = openChannel<Sign>('corral-answers', sign => {
   if ('asking' in sign) post({ taken: [...running.keys()] })
   else if ('taken' in sign) for (const id of sign.taken) elsewhere.add(id)
   else if ('stop' in sign) running.get(sign.stop)?.controller.abort()
   // Only chats that are open here have messages to go on with.
   else for (const chat of sign.left) void resumeAnswers(chat)
-}
+})
 addEventListener('pagehide', () => post({ left: [...new Set([...running.values()].map(({ chat }) => chat))] }))
 
 /** Says something in a chat and has it answered. */

@@ -1,5 +1,6 @@
 import { signal } from '@preact/signals'
 import { createParser } from 'eventsource-parser'
+import { tabTexts } from './browser-storage.ts'
 
 /** What the server refused, or why it was not reached. */
 export class ApiError extends Error {
@@ -28,7 +29,7 @@ export const base = new URL(
 const STORED_KEY = 'corral-key'
 
 /** The key that requests are sent with; empty where there is none. Kept until the tab is closed. */
-export const key = signal(sessionStorage.getItem(STORED_KEY) ?? '')
+export const key = signal(tabTexts.get(STORED_KEY) ?? '')
 /** The server has asked for a key, or for another one. */
 export const isKeyWanted = signal(false)
 
@@ -36,8 +37,7 @@ export const isKeyWanted = signal(false)
 export function useKey(value: string): void {
   key.value = value
   isKeyWanted.value = false
-  if (value === '') sessionStorage.removeItem(STORED_KEY)
-  else sessionStorage.setItem(STORED_KEY, value)
+  tabTexts.set(STORED_KEY, value)
 }
 
 export interface RequestOptions {

@@ -55,41 +55,50 @@ const fileName = (title: string) =>
     .replace(/^-|-$/g, '')
     .slice(0, 60) || 'chat'
 
+/** Bytes of a file, and of what is unpacked from it. */
+const MAX_FILE_BYTES = 512 * 2 ** 20
+
 /**
- * Takes the chats of a file: those of an export of this page, or of another program. Those that are here already are
- * replaced.
+ * Takes the chats of a file: an export of this page or of another program. Chats that are here already are replaced.
  * @returns how many there were
- * @throws Error for a file that has none, or is broken
+ * @throws Error for a file that has none, or one that cannot be used: then nothing of the file is taken
  */
 export async function importChats(file: File): Promise<number> {
+  const t = texts.peek()
+  if (file.size > MAX_FILE_BYTES) throw new Error(t.importTooLarge(file.name))
+  const [{ checkedChats, ChatFault, arePresets }, { foreignChatsOf }] = await Promise.all([
+    import('./chat-check.ts'),
+    import('./foreign-chats.ts')
+  ])
   const bytes = new Uint8Array(await file.arrayBuffer())
-  const own = ownChatsOf(new TextDecoder().decode(bytes))
-  if (own) {
-    await storeAll(own)
-    takePresets(own.presets ?? [])
-    return own.chats.length
-  }
-  const { foreignChatsOf } = await import('./foreign-chats.ts')
-  let found: ReturnType<typeof foreignChatsOf>
+  let own: ChatFile | undefined
+  let found: { chats: Chat[]; messages: Message[] } | undefined
   try {
-    found = foreignChatsOf(bytes, file.name)
+    own = ownChatsOf(new TextDecoder().decode(bytes))
+    const given = own ?? foreignChatsOf(bytes, file.name, MAX_FILE_BYTES)
+    found = given && checkedChats(given.chats, given.messages, own !== undefined)
+    if (!arePresets(own?.presets ?? [])) throw new ChatFault('', t.chatFaults.field('presets'))
   } catch (error) {
-    throw new Error(`${texts.peek().noKnownChats(file.name)} (${(error as Error).message})`)
+    const { message } = error as Error
+    throw new Error(
+      error instanceof ChatFault ? `${file.name}: ${message}` : `${t.noKnownChats(file.name)} (${message})`
+    )
   }
-  if (!found) throw new Error(texts.peek().noKnownChats(file.name))
+  if (!found) throw new Error(t.noKnownChats(file.name))
   const here = new Set(chatModels.peek().map(({ name }) => name))
-  // Who goes on with a chat has one of the models that are here answer.
-  const taken = found.chats.map(({ model, ...chat }) => ({
-    ...chat,
-    model: model !== undefined && here.has(model) ? model : defaultModel.peek()
-  }))
-  await storeAll({ chats: taken, messages: found.messages })
-  return taken.length
+  // Whoever continues a chat of another program has a model that is here answer.
+  const modelOf = ({ model = '' }: Chat) => (here.has(model) ? model : defaultModel.peek())
+  await storeAll({
+    chats: own ? found.chats : found.chats.map(chat => ({ ...chat, model: modelOf(chat) })),
+    messages: found.messages
+  })
+  takePresets(own?.presets ?? [])
+  return found.chats.length
 }
 
-/** What an export of this page has; undefined for another file. @throws SyntaxError for one that was changed by hand */
+/** What an export of this page has; undefined for another file. @throws SyntaxError if it has no lists */
 function ownChatsOf(text: string): ChatFile | undefined {
-  let file: Partial<ChatFile>
+  let file: Partial<ChatFile> | undefined
   try {
     file = JSON.parse(text)
   } catch {
@@ -97,10 +106,5 @@ function ownChatsOf(text: string): ChatFile | undefined {
   }
   if (file?.corral !== 'chats') return undefined
   if (!Array.isArray(file.chats) || !Array.isArray(file.messages)) throw new SyntaxError('chats, messages')
-  const isChat = ({ id, title, createdAt }: Chat) =>
-    typeof id === 'string' && typeof title === 'string' && Number.isFinite(createdAt)
-  const isMessage = ({ id, chat, role, content, at }: Message) =>
-    [id, chat, role, content].every(field => typeof field === 'string') && Number.isFinite(at)
-  if (!file.chats.every(isChat) || !file.messages.every(isMessage)) throw new SyntaxError('chats, messages')
   return file as ChatFile
 }

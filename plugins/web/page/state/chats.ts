@@ -1,5 +1,6 @@
 import { batch, computed, type Signal, signal } from '@preact/signals'
-import { type DBSchema, type IDBPDatabase, openDB } from 'idb'
+import { openChannel } from './browser-storage.ts'
+import { openDatabase, storedChat, storedChats, storedMessage, storedMessages, writeChanges } from './chat-database.ts'
 import {
   branchTo,
   type Chat,
@@ -11,20 +12,12 @@ import {
 } from './conversation-tree.ts'
 import { keepDraft } from './drafts.ts'
 import { newId } from './identifier.ts'
+import { type ChatDocument, isSameChat, mergeChats, withChange } from './merge-chats.ts'
 
 /*
  * The chats of this browser: the one place that changes them, in memory and in its database. Messages are signals of their
  * own, so that a token changes one message on the page and nothing else.
  */
-
-interface Schema extends DBSchema {
-  chats: { key: string; value: Chat }
-  messages: { key: string; value: Message; indexes: { chat: string } }
-}
-
-let database: IDBPDatabase<Schema> | undefined
-/** Why nothing is kept, where the browser refuses to. */
-export const storageFault = signal('')
 
 /** All chats by their ids. */
 export const chats = signal<ReadonlyMap<string, Chat>>(new Map())
@@ -45,58 +38,61 @@ export interface OpenChat {
 const open = new Map<string, Signal<OpenChat>>()
 
 /** Tells the other tabs what has changed. */
-const channel = new BroadcastChannel('corral-chats')
 type Notice = { chat: string; changed?: string[]; gone?: string[] } | { all: true }
-channel.onmessage = ({ data }: MessageEvent<Notice>) => {
-  if ('all' in data) void readChats()
-  else void readAgain(data.chat, data.changed ?? [], data.gone ?? [])
-}
+const { post } = openChannel<Notice>('corral-chats', notice => {
+  if ('all' in notice) void readAllAgain()
+  else void readAgain(notice.chat, notice.changed ?? [], notice.gone ?? [])
+})
 
 /** Opens the database and reads the list. @param owner the name of the key whose chats they are; empty without one */
 export async function openChats(owner: string): Promise<void> {
-  try {
-    database = await openDB<Schema>(owner ? `corral ${owner}` : 'corral', 1, {
-      upgrade(db) {
-        db.createObjectStore('chats', { keyPath: 'id' })
-        db.createObjectStore('messages', { keyPath: 'id' }).createIndex('chat', 'chat')
-      }
-    })
-    await readChats()
-  } catch (error) {
-    storageFault.value = String((error as Error).message)
-  }
+  await openDatabase(owner)
+  await readChats()
   isReady.value = true
 }
 
 async function readChats(): Promise<void> {
-  const all = (await database?.getAll('chats')) ?? []
-  chats.value = new Map(all.map(chat => [chat.id, chat]))
+  chats.value = new Map((await storedChats()).map(chat => [chat.id, chat]))
+}
+
+/** Takes what another tab has imported. */
+async function readAllAgain(): Promise<void> {
+  await readChats()
+  for (const id of open.keys()) show(id, await storedMessages(id), [])
 }
 
 /** Takes what another tab has changed: the chat, and those of its messages. */
 async function readAgain(id: string, changed: string[], gone: string[]): Promise<void> {
-  const chat = await database?.get('chats', id)
+  const chat = await storedChat(id)
   const next = new Map(chats.value)
   if (chat) next.set(id, chat)
   else next.delete(id)
   const opened = open.get(id)
   if (!chat) open.delete(id)
-  const messages = opened ? await Promise.all(changed.map(message => database?.get('messages', message))) : []
+  const messages = opened ? await Promise.all(changed.map(storedMessage)) : []
   batch(() => {
     // The branch that is shown may end with one of the messages.
-    for (const message of messages) {
-      if (!message) continue
-      const seen = opened!.value.messages.get(message.id)
-      if (seen) seen.value = message
-      else opened!.value = { messages: new Map(opened!.value.messages).set(message.id, signal(message)) }
-    }
-    if (opened && gone.length > 0) {
-      const rest = new Map(opened.value.messages)
-      for (const message of gone) rest.delete(message)
-      opened.value = { messages: rest }
-    }
+    show(
+      id,
+      messages.filter(message => message !== undefined),
+      gone
+    )
     chats.value = next
   })
+}
+
+/** Changes the messages of a chat that is open. */
+function show(id: string, changed: readonly Message[], gone: readonly string[]): void {
+  const opened = open.get(id)
+  if (!opened) return
+  const messages = new Map(opened.peek().messages)
+  for (const message of changed) {
+    const seen = messages.get(message.id)
+    if (seen) seen.value = message
+    else messages.set(message.id, signal(message))
+  }
+  for (const message of gone) messages.delete(message)
+  if (gone.length > 0 || messages.size !== opened.peek().messages.size) opened.value = { messages }
 }
 
 /** What is to be written, by id, until the next time. */
@@ -116,16 +112,10 @@ async function writeDirty(): Promise<void> {
   timer = undefined
   const messages = [...dirty.values()]
   dirty.clear()
-  if (!database || messages.length === 0) return
-  try {
-    const write = database.transaction('messages', 'readwrite')
-    await Promise.all([...messages.map(message => write.store.put(message)), write.done])
-    for (const chat of new Set(messages.map(({ chat }) => chat))) {
-      const changed = messages.filter(message => message.chat === chat).map(({ id }) => id)
-      channel.postMessage({ chat, changed } satisfies Notice)
-    }
-  } catch (error) {
-    storageFault.value = String((error as Error).message)
+  if (messages.length === 0) return
+  await writeChanges({ messages })
+  for (const chat of new Set(messages.map(({ chat }) => chat))) {
+    post({ chat, changed: messages.filter(message => message.chat === chat).map(({ id }) => id) })
   }
 }
 // What was said last is there when the page is opened again.
@@ -135,7 +125,7 @@ addEventListener('pagehide', () => void writeDirty())
 export async function openChat(id: string): Promise<Signal<OpenChat>> {
   const known = open.get(id)
   if (known) return known
-  const messages = (await database?.getAllFromIndex('messages', 'chat', id)) ?? []
+  const messages = await storedMessages(id)
   const opened = open.get(id) ?? signal<OpenChat>({ messages: new Map(messages.map(each => [each.id, signal(each)])) })
   open.set(id, opened)
   return opened
@@ -156,19 +146,15 @@ export async function createChat(from: Partial<Chat>): Promise<Chat> {
   return chat
 }
 
-/** Changes some of a chat's fields. */
-export async function changeChat(id: string, change: Partial<Chat>): Promise<void> {
+/** Changes some of a chat's fields; without any, notes that something of it has changed. */
+export async function changeChat(id: string, change: Partial<Chat> = {}): Promise<void> {
   const known = chats.peek().get(id)
-  // One that was deleted meanwhile stays away.
+  // A chat that was deleted elsewhere stays away.
   if (!known && change.id === undefined) return
-  const chat = { ...known, ...change } as Chat
+  const chat = known ? withChange(known, change, Date.now()) : (change as Chat)
   chats.value = new Map(chats.peek()).set(id, chat)
-  try {
-    await database?.put('chats', chat)
-  } catch (error) {
-    storageFault.value = String((error as Error).message)
-  }
-  channel.postMessage({ chat: id } satisfies Notice)
+  await writeChanges({ chats: [chat] })
+  post({ chat: id })
 }
 
 /** Adds a message to an open chat and shows the branch that ends with it. */
@@ -199,6 +185,13 @@ export function changeMessage(message: Pick<Message, 'id' | 'chat'>, change: Par
   return true
 }
 
+/** Replaces the text of a message. */
+export async function editMessage(message: Message, content: string): Promise<void> {
+  const known = open.get(message.chat)?.peek().messages.get(message.id)?.peek()
+  changeMessage(message, { content, rev: Math.max(Date.now(), (known?.rev ?? 0) + 1) })
+  await changeChat(message.chat)
+}
+
 /** Shows the branch that goes through a message. */
 export async function showBranch(message: Message): Promise<void> {
   await changeChat(message.chat, { leaf: newestLeafBelow(messagesOf(message.chat), message.id) })
@@ -218,9 +211,13 @@ export async function deleteMessage(message: Message): Promise<void> {
   opened.value = { messages: rest }
   const sibling = siblingsOf(messages, message).at(-1)
   const leaf = sibling ? newestLeafBelow(messages, sibling.id) : message.parent
-  await changeChat(message.chat, { leaf: leaf! })
-  await Promise.all(gone.map(({ id }) => database?.delete('messages', id)))
-  channel.postMessage({ chat: message.chat, gone: gone.map(({ id }) => id) } satisfies Notice)
+  const now = Date.now()
+  const times = gone.map(({ id, rev = 0 }) => [id, Math.max(now, rev + 1)] as const)
+  const all = { ...chats.peek().get(message.chat)?.gone, ...Object.fromEntries(times) }
+  await changeChat(message.chat, { leaf: leaf!, gone: all })
+  const goneMessages = gone.map(({ id }) => id)
+  await writeChanges({ goneMessages })
+  post({ chat: message.chat, gone: goneMessages })
 }
 
 /** Deletes a chat with its messages. */
@@ -231,32 +228,46 @@ export async function deleteChat(id: string): Promise<void> {
   for (const [message, { chat }] of dirty) if (chat === id) dirty.delete(message)
   open.delete(id)
   keepDraft(id, '')
-  if (database) {
-    const write = database.transaction(['chats', 'messages'], 'readwrite')
-    const keys = await write.objectStore('messages').index('chat').getAllKeys(id)
-    await Promise.all([
-      write.objectStore('chats').delete(id),
-      ...keys.map(key => write.objectStore('messages').delete(key)),
-      write.done
-    ])
-  }
-  channel.postMessage({ chat: id } satisfies Notice)
+  await writeChanges({ goneChat: id })
+  post({ chat: id })
 }
 
-/** A chat with its messages; undefined where it is not here. */
-export async function readChat(id: string): Promise<{ chat: Chat; messages: Message[] } | undefined> {
+/** A chat with its messages; undefined if it is not here. */
+export async function readChat(id: string): Promise<ChatDocument | undefined> {
   await writeDirty()
+  const messages = await storedMessages(id)
   const chat = chats.peek().get(id)
-  return chat && { chat, messages: (await database?.getAllFromIndex('messages', 'chat', id)) ?? [] }
+  // What was said while they were read is newer in memory.
+  return (
+    chat && {
+      chat,
+      messages: [...new Map([...messages.map(each => [each.id, each] as const), ...messagesOf(id)]).values()]
+    }
+  )
+}
+
+/**
+ * Merges what another browser has of a chat with what is here.
+ * @returns the chat, and whether the other browser has all of it
+ */
+export async function mergeIn(other: ChatDocument): Promise<{ chat: Chat; isSame: boolean }> {
+  const { id } = other.chat
+  const here = await readChat(id)
+  const merged = here ? mergeChats(here, other) : other
+  const before = new Map(here?.messages.map(message => [message.id, message]))
+  const messages = merged.messages.filter(message => before.get(message.id) !== message)
+  for (const message of merged.messages) before.delete(message.id)
+  await store({ chats: [merged.chat], messages, goneMessages: [...before.keys()] })
+  return { chat: merged.chat, isSame: isSameChat(merged, other) }
 }
 
 /** A chat with the same messages on one branch. @param end the message that it ends with; by default of the branch shown */
 export async function forkChat(id: string, change: Partial<Chat>, end?: string): Promise<Chat> {
-  const { leaf, ...from } = chats.peek().get(id)!
+  const { leaf, stamps: _stamps, gone: _gone, changedAt: _changedAt, ...from } = chats.peek().get(id)!
   const fork = await createChat({ ...from, ...change })
   let parent: string | undefined
   for (const message of branchTo(messagesOf(id), end ?? leaf)) {
-    const { id: _id, at: _at, parent: _parent, stream: _stream, ...rest } = message
+    const { id: _id, at: _at, parent: _parent, stream: _stream, rev: _rev, ...rest } = message
     const copy = await addMessage({ ...rest, chat: fork.id, ...(parent !== undefined && { parent }) })
     parent = copy.id
   }
@@ -266,30 +277,40 @@ export async function forkChat(id: string, change: Partial<Chat>, end?: string):
 /** All chats with their messages, for export and search. */
 export async function readAll(): Promise<{ chats: Chat[]; messages: Message[] }> {
   await writeDirty()
-  return { chats: [...chats.peek().values()], messages: (await database?.getAll('messages')) ?? [] }
+  return { chats: [...chats.peek().values()], messages: await storedMessages() }
 }
 
-/** Stores chats with their messages, such as those of an export. Those that are here under the same ids are replaced. */
-export async function storeAll(imported: { chats: Chat[]; messages: Message[] }): Promise<void> {
-  if (!database) throw new Error(storageFault.peek())
-  const write = database.transaction(['chats', 'messages'], 'readwrite')
-  await Promise.all([
-    ...imported.chats.map(chat => write.objectStore('chats').put(chat)),
-    ...imported.messages.map(message => write.objectStore('messages').put(message)),
-    write.done
-  ])
-  // What is shown gets what is new; the rest is read when it is opened.
-  for (const { id } of imported.chats) {
-    const own = imported.messages.filter(({ chat }) => chat === id)
-    if (open.has(id))
-      await readAgain(
-        id,
-        own.map(message => message.id),
-        []
-      )
-  }
-  await readChats()
-  channel.postMessage({ all: true } satisfies Notice)
+/** Stores chats of a file with their messages. Those that are here under the same ids are replaced. */
+export async function storeAll({ chats: all, messages }: { chats: Chat[]; messages: Message[] }): Promise<void> {
+  const now = Date.now()
+  // What is replaced counts more than what other browsers have of it.
+  const replaced = new Set(all.filter(({ id }) => chats.peek().has(id)).map(({ id }) => id))
+  const stampsOf = (chat: Chat) => Object.fromEntries(Object.keys(chat).map(field => [field, now]))
+  await store({
+    chats: all.map(chat => ({ ...chat, changedAt: now, ...(replaced.has(chat.id) && { stamps: stampsOf(chat) }) })),
+    messages: messages.map(message => (replaced.has(message.chat) ? { ...message, rev: now } : message))
+  })
+}
+
+/** Shows and stores chats and messages that came from elsewhere. */
+async function store(changes: { chats: Chat[]; messages: Message[]; goneMessages?: string[] }): Promise<void> {
+  const next = new Map(chats.peek())
+  for (const chat of changes.chats) next.set(chat.id, chat)
+  const { messages, goneMessages: gone = [] } = changes
+  batch(() => {
+    for (const { id } of changes.chats) {
+      if (open.has(id))
+        show(
+          id,
+          messages.filter(({ chat }) => chat === id),
+          gone
+        )
+    }
+    chats.value = next
+  })
+  await writeChanges(changes)
+  if (changes.chats.length > 1) post({ all: true })
+  else for (const { id: chat } of changes.chats) post({ chat, changed: messages.map(({ id }) => id), gone: [...gone] })
 }
 
 /** The chats in whose messages a text stands. @param words in lower case */

@@ -11,7 +11,13 @@ export interface Chat {
   pinned?: boolean
   /** Epoch milliseconds, as all times here. */
   createdAt: number
+  /** When something was said last. */
   updatedAt: number
+  /** When anything was changed last, and when each field was. */
+  changedAt?: number
+  stamps?: Record<string, number>
+  /** When messages were deleted, by their ids. */
+  gone?: Record<string, number>
   model?: string
   system?: string
   /** Options of its requests that differ from the server's. */
@@ -60,6 +66,8 @@ export interface Message {
   role: 'user' | 'assistant' | 'tool'
   content: string
   at: number
+  /** When it was edited. */
+  rev?: number
   attachments?: Attachment[]
   /** Of a tool's answer: the call that it answers. */
   callId?: string
@@ -85,14 +93,14 @@ export interface Message {
 /** Whether a message is an answer that has not ended. */
 export const isUnderWay = ({ state }: Message) => state === 'waiting' || state === 'answering'
 
-/** The messages from the first one to this one; of a leaf that is not there, none. */
+/** The messages from the first one to this one. If it was deleted, another browser has said what is newest. */
 export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | undefined): Message[] {
-  const branch: Message[] = []
-  for (let at = leaf === undefined ? undefined : messages.get(leaf); at; ) {
-    branch.push(at)
-    at = at.parent === undefined ? undefined : messages.get(at.parent)
-  }
-  return branch.reverse()
+  if (leaf === undefined) return []
+  const branch = new Set<Message>()
+  const newest = () => [...messages.values()].reduce((last, each) => (each.at > last.at ? each : last))
+  let at = messages.get(leaf) ?? (messages.size > 0 ? newest() : undefined)
+  for (; at && !branch.has(at); at = messages.get(at.parent ?? '')) branch.add(at)
+  return [...branch].reverse()
 }
 
 /** The messages that have the same parent, this one included, the oldest first. */
@@ -111,18 +119,25 @@ export function newestLeafBelow(messages: ReadonlyMap<string, Message>, id: stri
     if (!known || known.at <= message.at) newestChild.set(message.parent, message)
   }
   let leaf = id
-  for (let child = newestChild.get(leaf); child; child = newestChild.get(leaf)) leaf = child.id
+  for (let child = newestChild.get(leaf); child; child = newestChild.get(leaf)) {
+    newestChild.delete(leaf)
+    leaf = child.id
+  }
   return leaf
 }
 
 /** A message and everything that follows it on any branch. */
 export function withDescendants(messages: ReadonlyMap<string, Message>, id: string): Message[] {
-  const found = new Set([id])
-  // Children are newer than their parents.
-  for (const { id, parent } of [...messages.values()].sort((a, b) => a.at - b.at)) {
-    if (parent !== undefined && found.has(parent)) found.add(id)
+  const children = new Map<string, Message[]>()
+  for (const message of messages.values()) {
+    const siblings = children.get(message.parent ?? '')
+    if (siblings) siblings.push(message)
+    else children.set(message.parent ?? '', [message])
   }
-  return [...messages.values()].filter(message => found.has(message.id))
+  // It grows while it is gone through.
+  const found = new Set([messages.get(id)!])
+  for (const { id } of found) for (const child of children.get(id) ?? []) found.add(child)
+  return [...found]
 }
 
 /** A title made of what was asked first. */

@@ -1,3 +1,4 @@
+import { localTexts } from './browser-storage.ts'
 import type { Attachment } from './conversation-tree.ts'
 import { chatsOwner } from './preferences.ts'
 
@@ -10,15 +11,10 @@ const files = new Map<string, readonly Attachment[]>()
 
 /** What is in the field of a chat. @param chat its id; empty for a new one */
 export function draftOf(chat: string): { text: string; attachments: readonly Attachment[] } {
-  return { text: localStorage.getItem(storedAs(chat)) ?? '', attachments: files.get(storedAs(chat)) ?? [] }
+  return { text: localTexts.get(storedAs(chat)) ?? '', attachments: files.get(storedAs(chat)) ?? [] }
 }
 
 export function keepDraft(chat: string, text: string, attachments: readonly Attachment[] = []): void {
   files.set(storedAs(chat), attachments)
-  try {
-    if (text === '') localStorage.removeItem(storedAs(chat))
-    else localStorage.setItem(storedAs(chat), text)
-  } catch {
-    // The browser has no more room: it is in the field until the page is left.
-  }
+  localTexts.set(storedAs(chat), text)
 }

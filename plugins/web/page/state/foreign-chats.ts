@@ -1,4 +1,6 @@
 import { strFromU8, unzipSync } from 'fflate'
+import { texts } from '../texts/texts.ts'
+import { ChatFault, checkTree } from './chat-check.ts'
 import { type Attachment, type Chat, type Message, type ToolCall, titleOf } from './conversation-tree.ts'
 
 /*
@@ -42,12 +44,21 @@ interface Conversation {
   nodes: Node[]
 }
 
-/** The chats of a file; undefined where it has none that are known. @throws Error for a file that is broken */
-export function foreignChatsOf(bytes: Uint8Array, name: string): ForeignChats | undefined {
+/**
+ * The chats of a file; undefined if it has none that are known.
+ * @param maxBytes of all files that are unpacked
+ * @throws Error for a file that is broken
+ */
+export function foreignChatsOf(bytes: Uint8Array, name: string, maxBytes: number): ForeignChats | undefined {
   const isArchive = bytes[0] === 0x50 && bytes[1] === 0x4b
-  const files = isArchive
-    ? Object.entries(unzipSync(bytes, { filter: ({ name }) => /\.jsonl?$/i.test(name) }))
-    : [[name, bytes] as const]
+  let left = maxBytes
+  const isWanted = ({ name, originalSize }: { name: string; originalSize: number }) => {
+    if (!/\.jsonl?$/i.test(name)) return false
+    left -= originalSize
+    if (left < 0) throw new Error(texts.peek().importTooLarge(name))
+    return true
+  }
+  const files = isArchive ? Object.entries(unzipSync(bytes, { filter: isWanted })) : [[name, bytes] as const]
   const conversations = files.flatMap(([name, bytes]) => conversationsOf(strFromU8(bytes), name))
   if (conversations.length === 0) return undefined
   const all = conversations.map(treeOf)
@@ -257,6 +268,8 @@ function lmStudioChat({ name: title, createdAt, pinned, systemPrompt, messages }
 }
 
 const ROLES = ['user', 'assistant', 'tool']
+/** Roles of messages that are not taken; a system message is a setting of its chat. */
+const OTHER_ROLES = ['', 'system', 'developer', 'function', 'root']
 /** Characters of a title that a server keeps. */
 const LONGEST_TITLE = 500
 
@@ -264,7 +277,12 @@ const LONGEST_TITLE = 500
 function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] } {
   const { nodes, title, pinned, system, current } = conversation
   const chatId = idOf(conversation.id)
+  checkTree(title, nodes, new Set())
   const byId = new Map(nodes.map(node => [node.id, node]))
+  for (const { id, role } of nodes) {
+    if (ROLES.includes(role) || OTHER_ROLES.includes(role)) continue
+    throw new ChatFault(title, texts.peek().chatFaults.messageField(id, 'role'))
+  }
   const isSaid = ({ role, content, thinking, attachments, toolCalls }: Node) =>
     ROLES.includes(role) && Boolean(content || thinking || attachments?.length || toolCalls?.length)
   /** The nearest message that was said, from a node upwards. */
@@ -279,15 +297,16 @@ function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] }
   const children = new Map<string | undefined, Node[]>()
   for (const node of nodes.filter(isSaid)) {
     const parent = saidFrom(node.parent)?.id
-    children.set(parent, [...(children.get(parent) ?? []), node])
+    const siblings = children.get(parent)
+    if (siblings) siblings.push(node)
+    else children.set(parent, [node])
   }
   const createdAt =
     conversation.createdAt && Number.isFinite(conversation.createdAt) ? conversation.createdAt : Date.now()
   const messages: Message[] = []
   const waiting = (children.get(undefined) ?? []).map(node => ({ node, after: undefined as Message | undefined }))
   // In the order of the file, so that of two that are as old the later one counts as newer.
-  for (let next = waiting.shift(); next; next = waiting.shift()) {
-    const { node, after } = next
+  for (const { node, after } of waiting) {
     const newest = messages.at(-1)?.at ?? 0
     const { role, content, model, thinking, attachments, toolCalls, callId } = node
     const message: Message = {

@@ -1,44 +1,45 @@
 import { effect, signal } from '@preact/signals'
 import { type ApiError, ask } from './api.ts'
-import { chats, deleteChat, readChat, storeAll } from './chats.ts'
-import { type Chat, isUnderWay, type Message } from './conversation-tree.ts'
+import { localTexts } from './browser-storage.ts'
+import { chats, deleteChat, mergeIn, readChat } from './chats.ts'
+import { isUnderWay } from './conversation-tree.ts'
+import { type ChatDocument, lastChange } from './merge-chats.ts'
 import { chatsOwner } from './preferences.ts'
 
 /*
- * Chats that the server keeps, where its configuration says so: they follow a person from browser to browser. What is here
- * and what is there are merged by the ids of messages, of which none is ever overwritten.
+ * Chats that the server keeps, if its configuration says so: they follow a person from browser to browser. What is here and
+ * what is there are merged (`merge-chats.ts`).
  */
 
-/** Why what was said last is not kept by the server yet; empty where it is, or where the server keeps none. */
-export const keepFault = signal('')
+/** Why the server does not keep the last changes yet. */
+export const keepFault = signal<{ message: string; code?: string } | undefined>(undefined)
 
 interface Kept {
   id: string
   updated_at: string
   version: number
 }
-interface Document {
-  chat: Chat
-  messages: Message[]
-}
 
 /** What this browser and the server have both seen of a chat. */
 interface SeenChat {
   version: number
-  /** When it was changed here, as it was then. */
+  /** When something was said in it last, and when it was changed last, as it was then. Both by the clock of a browser. */
   updatedAt: number
-  /** It was deleted here, and the server does not know yet. One that is merely missing here was lost, and is brought again. */
+  changedAt?: number
+  /** It was deleted here, and the server does not know yet. A chat that is merely missing here was lost, and comes back. */
   isDeleted?: true
 }
 let seen: Record<string, SeenChat> = {}
 
 const storedAs = () => `corral-kept ${chatsOwner.peek()}`
-const readSeen = (): typeof seen => JSON.parse(localStorage.getItem(storedAs()) ?? '{}')
+const readSeen = () => localTexts.getJson<typeof seen>(storedAs(), {})
 
 function note(id: string, entry: SeenChat | undefined): void {
+  // Another tab may have noted something.
+  seen = readSeen()
   if (entry) seen[id] = entry
   else delete seen[id]
-  localStorage.setItem(storedAs(), JSON.stringify(seen))
+  localTexts.set(storedAs(), JSON.stringify(seen))
 }
 
 /** Milliseconds between a change and its way to the server, and until that is tried again. */
@@ -53,39 +54,47 @@ function exchange(delay: number): void {
   clearTimeout(timer)
   timer = setTimeout(() => {
     working = working.then(async () => {
-      try {
-        // Another tab may have exchanged something since.
-        seen = readSeen()
-        await takeFromServer()
-        await takeToServer()
-        keepFault.value = ''
-      } catch (error) {
-        keepFault.value = (error as Error).message
-        exchange(RETRY)
+      let fault: ApiError | undefined
+      // One chat that cannot be exchanged keeps no other one from it.
+      const attempt = async (work: Promise<unknown>) => {
+        await work.catch(error => {
+          fault ??= error
+        })
       }
+      seen = readSeen()
+      await attempt(takeFromServer(attempt))
+      await takeToServer(attempt)
+      keepFault.value = fault
+      if (fault) exchange(RETRY)
     })
   }, delay)
 }
 
-/** Brings what the server has, and from then on takes to it what changes here. Does nothing where the server keeps none. */
+const isOn = document.querySelector<HTMLMetaElement>('meta[name=corral-conversations]')?.content === 'server'
+
+/** Brings what the server has, and from then on takes changes to it. Does nothing if the server keeps none. */
 export function keepChats(): void {
-  if (document.querySelector<HTMLMetaElement>('meta[name=corral-conversations]')?.content !== 'server') return
-  seen = readSeen()
+  if (!isOn) return
   exchange(0)
-  let before: ReadonlyMap<string, Chat> | undefined
+  let isFirst = true
   effect(() => {
-    const now = chats.value
-    for (const id of before?.keys() ?? []) {
-      const entry = seen[id]
-      if (entry && !now.has(id)) note(id, { ...entry, isDeleted: true })
-    }
-    if (before) exchange(DELAY)
-    before = now
+    chats.value
+    if (!isFirst) exchange(DELAY)
+    isFirst = false
   })
   addEventListener('focus', () => exchange(0))
 }
 
-async function takeFromServer(): Promise<void> {
+/** Deletes a chat here and on the server. */
+export async function deleteEverywhere(id: string): Promise<void> {
+  if (isOn) note(id, { version: 0, updatedAt: 0, ...seen[id], isDeleted: true })
+  await deleteChat(id)
+}
+
+type Attempt = (work: Promise<unknown>) => Promise<void>
+
+/** @throws ApiError if the server gives no list */
+async function takeFromServer(attempt: Attempt): Promise<void> {
   const kept: Kept[] = []
   for (let total = 1; kept.length < total; ) {
     const page = await ask<{ conversations: Kept[]; total: number }>(
@@ -96,52 +105,46 @@ async function takeFromServer(): Promise<void> {
     total = page.conversations.length === 0 ? 0 : page.total
   }
   const there = new Set(kept.map(({ id }) => id))
-  for (const [id, { updatedAt }] of Object.entries(seen)) {
-    if (there.has(id)) continue
-    // It was deleted by another browser; what was said here since then is not lost by that, and goes there anew.
-    const isUnchanged = chats.peek().get(id)?.updatedAt === updatedAt
-    note(id, undefined)
-    if (isUnchanged) await deleteChat(id)
+  for (const [id, entry] of Object.entries(seen)) {
+    if (there.has(id) || entry.isDeleted) continue
+    // It was deleted by another browser. If something was said here since, that one had not seen it: it comes back, as the
+    // version after its deletion, which most likely followed what was seen here.
+    const here = chats.peek().get(id)
+    if (here && here.updatedAt !== entry.updatedAt) note(id, { ...entry, version: entry.version + 1, changedAt: 0 })
+    else await deleteHere(id)
   }
   for (const { id, version } of kept) {
     const entry = seen[id]
-    const isMissing = !entry?.isDeleted && !chats.peek().has(id)
-    if (entry?.version !== version || isMissing) await fetchOne(id)
+    if (entry?.isDeleted) continue
+    if (entry?.version !== version || !chats.peek().has(id)) await attempt(fetchOne(id))
   }
+}
+
+async function deleteHere(id: string): Promise<void> {
+  await deleteChat(id)
+  note(id, undefined)
 }
 
 /** Merges what the server has of a chat with what is here. @returns the version that it has there */
 async function fetchOne(id: string): Promise<number> {
-  const { document, version } = await ask<{ document: Document; version: number }>('GET', `api/conversations/${id}`)
-  const here = await readChat(id)
-  const messages = new Map(document.messages.map(message => [message.id, message]))
-  for (const message of here?.messages ?? []) {
-    const there = messages.get(message.id)
-    // Of an answer that grew here or there, the longer one counts.
-    if (!there || message.content.length >= there.content.length) messages.set(message.id, message)
-  }
-  const isNewer = here !== undefined && here.chat.updatedAt > document.chat.updatedAt
-  const chat = isNewer ? here.chat : document.chat
-  await storeAll({ chats: [chat], messages: [...messages.values()] })
-  const isSame = messages.size === document.messages.length && !isNewer
+  const { document, version } = await ask<{ document: ChatDocument; version: number }>('GET', `api/conversations/${id}`)
+  const { checkedChats } = await import('./chat-check.ts')
+  checkedChats([document.chat], document.messages, false)
+  // It may have been deleted here while it was on its way.
+  if (readSeen()[id]?.isDeleted) return version
+  const { chat, isSame } = await mergeIn(document)
   // What is more here is still to be taken there.
-  note(id, { version, updatedAt: isSame ? chat.updatedAt : 0 })
+  note(id, { version, updatedAt: document.chat.updatedAt, changedAt: isSame ? lastChange(chat) : 0 })
   return version
 }
 
-async function takeToServer(): Promise<void> {
-  let fault: unknown
-  const attempt = async (work: Promise<unknown>) => {
-    // One chat that the server does not take keeps no other one from it.
-    await work.catch(error => {
-      fault ??= error
-    })
-  }
+async function takeToServer(attempt: Attempt): Promise<void> {
   for (const [id, { isDeleted }] of Object.entries(seen)) if (isDeleted) await attempt(deleteThere(id))
-  for (const { id, updatedAt } of chats.peek().values()) {
-    if (seen[id]?.updatedAt !== updatedAt) await attempt(putOne(id, seen[id]?.version ?? 0))
+  for (const chat of chats.peek().values()) {
+    const entry = seen[chat.id]
+    if ((entry?.changedAt ?? entry?.updatedAt) === lastChange(chat)) continue
+    await attempt(putOne(chat.id, entry?.version ?? 0))
   }
-  if (fault !== undefined) throw fault
 }
 
 async function deleteThere(id: string): Promise<void> {
@@ -166,12 +169,18 @@ async function putOne(id: string, version: number): Promise<void> {
   }
   try {
     const kept = await ask<Kept>('PUT', `api/conversations/${id}`, { body })
-    note(id, { version: kept.version, updatedAt: chat.updatedAt })
+    const entry = { version: kept.version, updatedAt: chat.updatedAt, changedAt: lastChange(chat) }
+    note(id, chats.peek().has(id) ? entry : { ...entry, isDeleted: true })
   } catch (error) {
+    const { code, body: reply } = error as ApiError
+    if (code === 'conversation_not_found' && version > 0) return await putOne(id, 0)
+    if (code !== 'conversation_changed') throw error
+    const { version: there, deleted_at } = reply as { version: number; deleted_at?: string }
     // Another tab or browser was quicker: what both have is put together.
-    if ((error as ApiError).code === 'conversation_changed') return await putOne(id, await fetchOne(id))
-    // It was deleted by another browser while something was said here.
-    if ((error as ApiError).code === 'conversation_not_found' && version > 0) return await putOne(id, 0)
-    throw error
+    if (deleted_at === undefined) return await putOne(id, await fetchOne(id))
+    const entry = seen[id]
+    const isNew = entry ? entry.updatedAt !== chat.updatedAt : lastChange(chat) > Date.parse(deleted_at)
+    if (isNew) await putOne(id, there)
+    else await deleteHere(id)
   }
 }

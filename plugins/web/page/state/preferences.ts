@@ -1,13 +1,11 @@
 import { effect, signal } from '@preact/signals'
+import { localTexts } from './browser-storage.ts'
 
 /** What this browser remembers of how its user wants the page. */
 function remembered(name: string, initial: string) {
   const stored = `corral-${name}`
-  const value = signal(localStorage.getItem(stored) ?? initial)
-  effect(() => {
-    if (value.value === initial) localStorage.removeItem(stored)
-    else localStorage.setItem(stored, value.value)
-  })
+  const value = signal(localTexts.get(stored) ?? initial)
+  effect(() => localTexts.set(stored, value.value === initial ? '' : value.value))
   return value
 }
 

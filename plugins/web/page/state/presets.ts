@@ -1,4 +1,5 @@
 import { effect, signal } from '@preact/signals'
+import { localTexts } from './browser-storage.ts'
 import type { Chat } from './conversation-tree.ts'
 import { chatsOwner } from './preferences.ts'
 
@@ -15,10 +16,10 @@ const storedAs = () => `corral-presets ${chatsOwner.value}`
 /** The presets of this browser, apart for each key as chats are; by their names. */
 export const presets = signal<readonly Preset[]>([])
 effect(() => {
-  presets.value = JSON.parse(localStorage.getItem(storedAs()) ?? '[]') as Preset[]
+  presets.value = localTexts.getJson<Preset[]>(storedAs(), [])
 })
-addEventListener('storage', ({ key, newValue }) => {
-  if (key === storedAs()) presets.value = JSON.parse(newValue ?? '[]') as Preset[]
+addEventListener('storage', ({ key }) => {
+  if (key === storedAs()) presets.value = localTexts.getJson<Preset[]>(key, [])
 })
 
 /** Adds presets; those of the same names are replaced. */
@@ -33,5 +34,5 @@ export function deletePreset(name: string): void {
 
 function keep(all: Preset[]): void {
   presets.value = all.sort((a, b) => a.name.localeCompare(b.name))
-  localStorage.setItem(storedAs(), JSON.stringify(presets.peek()))
+  localTexts.set(storedAs(), JSON.stringify(presets.peek()))
 }

@@ -1,4 +1,5 @@
 import { signal } from '@preact/signals'
+import { tabTexts } from './browser-storage.ts'
 
 /** A request of this browser, with where its time went. All times in ms. */
 export interface RecentRequest {
@@ -25,10 +26,10 @@ const MOST = 50
 const STORED = 'corral-requests'
 
 /** The last requests for models, the newest first; kept until the tab is closed. */
-export const recentRequests = signal<readonly RecentRequest[]>(JSON.parse(sessionStorage.getItem(STORED) ?? '[]'))
+export const recentRequests = signal(tabTexts.getJson<readonly RecentRequest[]>(STORED, []))
 
 /** Notes a request that has ended. */
 export function noteRequest(request: RecentRequest): void {
   recentRequests.value = [request, ...recentRequests.peek()].slice(0, MOST)
-  sessionStorage.setItem(STORED, JSON.stringify(recentRequests.peek()))
+  tabTexts.set(STORED, JSON.stringify(recentRequests.peek()))
 }

@@ -1,6 +1,7 @@
 import { batch, computed, effect, signal } from '@preact/signals'
 import type { StateChange, StateSnapshot, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
 import { ApiError, base, isKeyWanted, key, send, streamOf } from './api.ts'
+import { openChannel } from './browser-storage.ts'
 import { newId } from './identifier.ts'
 import { lastModel } from './preferences.ts'
 
@@ -103,13 +104,12 @@ function follow(usedKey: string): () => void {
   const ended = new AbortController()
   const from = newId()
   // Tabs with other keys may see other things.
-  const channel = new BroadcastChannel(`corral-state ${base} ${digest(usedKey)}`)
+  const { post, close } = openChannel<Sign>(`corral-state ${base} ${digest(usedKey)}`, take)
   /** How often a sign was missed. */
   let missed = READ_AFTER
   let reading: AbortController | undefined
-  const post = (sign: Sign) => channel.postMessage(sign)
   const ask = () => post({ from, kind: 'asking', hasNothing: connection.peek() !== 'online' })
-  channel.onmessage = ({ data: sign }: MessageEvent<Sign>) => {
+  function take(sign: Sign): void {
     if (sign.kind === 'asking') {
       if (reading && sign.hasNothing && connection.peek() === 'online')
         post({ from, kind: 'snapshot', data: snapshot() })
@@ -164,7 +164,7 @@ function follow(usedKey: string): () => void {
     ended.abort()
     clearTimeout(first)
     clearInterval(timer)
-    channel.close()
+    close()
   }
 }
 

@@ -36,7 +36,10 @@ export const en = {
   keyField: 'Key',
   keyWrong: 'The server does not know this key.',
   keyUse: 'Continue',
-  storageFault: (reason: string) => `Chats are not kept in this browser: ${reason}`,
+  storageFault: (reason: string) =>
+    `This browser stores nothing more for this page (${reason}). New chats and settings are lost when this tab is closed. Allow the page to store data, or free space, and load it again.`,
+  serverFull:
+    "The server's disk is full, so that it does not store your last changes. They are in this browser. Ask the admin of the server to free disk space.",
   keepFault: (reason: string) => `The server does not keep what was said last: ${reason}`,
 
   // Chats
@@ -56,6 +59,19 @@ export const en = {
   importChats: 'Take chats from a file',
   noKnownChats: (name: string) =>
     `${name} has no chats that are known here: those of this page, llama.cpp, Open WebUI, ChatGPT and LM Studio are.`,
+  importTooLarge: (name: string) => `${name} is too large: 512 MiB can be imported at once.`,
+  brokenChat: (title: string, fault: string) =>
+    `${title ? `The chat "${title}" cannot be used` : 'The chats cannot be used'}: ${fault}. Nothing was imported.`,
+  chatFaults: {
+    field: (field: string) => `"${field}" is missing or is not what it should be`,
+    messageField: (id: string, field: string) =>
+      `"${field}" of the message ${id} is missing or is not what it should be`,
+    twice: (id: string) => `the id ${id} is there twice`,
+    noChat: (id: string) => `the message ${id} belongs to no chat of the file`,
+    noParent: (id: string, parent: string) => `the message ${id} follows the message ${parent}, which is missing`,
+    cycle: (id: string) => `the message ${id} follows itself`,
+    tooMany: (count: number) => `it has more than ${count} messages`
+  },
   imported: (count: number) => (count === 1 ? '1 chat was taken.' : `${count} chats were taken.`),
   pageSettings: 'Settings',
   themes: { system: "The system's colours", light: 'Light', dark: 'Dark' },

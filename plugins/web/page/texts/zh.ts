@@ -35,7 +35,9 @@ export const zh: Texts = {
   keyField: '密钥',
   keyWrong: '服务器不认识此密钥。',
   keyUse: '继续',
-  storageFault: reason => `对话无法保存在此浏览器中：${reason}`,
+  storageFault: reason =>
+    `此浏览器不再为本页面保存数据（${reason}）。关闭此标签页后，新的对话和设置会丢失。请允许本页面保存数据或释放空间，然后重新加载。`,
+  serverFull: '服务器磁盘已满，未能保存最近的更改。这些更改仍在此浏览器中。请联系服务器管理员释放磁盘空间。',
   keepFault: reason => `服务器尚未保存最新内容：${reason}`,
 
   // Chats
@@ -55,6 +57,17 @@ export const zh: Texts = {
   importChats: '从文件导入对话',
   noKnownChats: name =>
     `${name} 中没有可识别的对话。可识别的来源：本页面、llama.cpp、Open WebUI、ChatGPT 和 LM Studio。`,
+  importTooLarge: name => `${name} 太大：一次最多可导入 512 MiB。`,
+  brokenChat: (title, fault) => `${title ? `对话“${title}”无法使用` : '这些对话无法使用'}：${fault}。未导入任何内容。`,
+  chatFaults: {
+    field: field => `缺少“${field}”，或其内容不正确`,
+    messageField: (id, field) => `消息 ${id} 缺少“${field}”，或其内容不正确`,
+    twice: id => `标识 ${id} 出现了两次`,
+    noChat: id => `消息 ${id} 不属于文件中的任何对话`,
+    noParent: (id, parent) => `消息 ${id} 跟在消息 ${parent} 之后，而后者不存在`,
+    cycle: id => `消息 ${id} 跟在自己之后`,
+    tooMany: count => `消息超过 ${count} 条`
+  },
   imported: count => `已导入 ${count} 个对话。`,
   pageSettings: '设置',
   themes: { system: '跟随系统', light: '浅色', dark: '深色' },
