@@ -1,10 +1,9 @@
-import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Page } from 'playwright-core'
 import t, { type Test } from 'tap'
 import { testBrowser } from '../support/browser.ts'
 import { startCorral, until } from '../support/corral.ts'
-import { ask, ended, startWriter } from './support.ts'
+import { ask, ended, recordTasks, startWriter } from './support.ts'
 
 const browser = testBrowser(t)
 
@@ -121,67 +120,6 @@ const showsEnd = (page: Page) =>
       "(({ scrollTop, clientHeight, scrollHeight }) => scrollTop + clientHeight > scrollHeight - 40)(document.querySelector('.messages'))"
     )
   )
-
-/** An event of a browser's trace. Times in microseconds: by the clock, and of the processor's. */
-interface TraceEvent {
-  name: string
-  ph: string
-  pid: number
-  tid: number
-  ts: number
-  dur?: number
-  tdur?: number
-}
-
-/** Records what the main thread of a page does from now on. @returns ends it, and says what that was */
-async function recordTasks(page: Page) {
-  const session = await page.context().browser()!.newBrowserCDPSession()
-  const events: TraceEvent[] = []
-  session.on('Tracing.dataCollected', ({ value }) => void events.push(...(value as unknown as TraceEvent[])))
-  const includedCategories = ['disabled-by-default-devtools.timeline', 'devtools.timeline', 'blink.user_timing']
-  await session.send('Tracing.start', { traceConfig: { excludedCategories: ['*'], includedCategories } })
-  await page.evaluate("performance.mark('corral-recorded')")
-  return async () => {
-    const ended = once(session as unknown as EventTarget, 'Tracing.tracingComplete')
-    await session.send('Tracing.end')
-    await ended
-    const main = events.find(({ name }) => name === 'corral-recorded')!
-    const all = events
-      .filter(({ ph, pid, tid }) => ph === 'X' && pid === main.pid && tid === main.tid)
-      .map(({ name, ts, dur = 0, tdur = dur }) => ({
-        name,
-        began: ts,
-        ended: ts + dur,
-        took: dur / 1000,
-        work: tdur / 1000
-      }))
-      .sort((a, b) => a.began - b.began)
-    const tasks = all.filter(({ name }) => name === 'RunTask')
-    const commits = all.filter(({ name }) => name === 'Commit')
-    const frames = tasks.filter(task => commits.some(({ began }) => began > task.began && began < task.ended))
-    let end = 0
-    const calls = all.filter(({ name, began, ended }) => {
-      // Calls in calls are parts of them.
-      if (name !== 'FunctionCall' || began < end) return false
-      end = ended
-      return frames.some(frame => began > frame.began && began < frame.ended)
-    })
-    const sum = (of: typeof all) => of.reduce((sum, { work }) => sum + work, 0)
-    const longest = Math.max(...tasks.map(({ work }) => work))
-    const long = tasks.filter(({ work }) => work > 50).length
-    const longestByClock = Math.round(Math.max(...tasks.map(({ took }) => took)))
-    const duration = Math.round((tasks.at(-1)!.ended - tasks[0]!.began) / 1000)
-    const computed = sum(calls) / sum(frames)
-    return {
-      /** Of the longest task, and of all of them: the processor's time in ms, which other programs make no longer. */
-      longest,
-      work: sum(tasks),
-      /** Of the frames, the part in which the page computed something. */
-      computed,
-      text: `tasks that worked over 50 ms: ${long}, the longest ${Math.round(longest)} ms (${longestByClock} ms by the clock); ${Math.round(sum(tasks))} ms of work within ${duration} ms; of its ${frames.length} frames, ${Math.round(100 * computed)} % computed`
-    }
-  }
-}
 
 /** Milliseconds for what a quarter of a machine does that does other things too. */
 const PATIENCE = 240_000

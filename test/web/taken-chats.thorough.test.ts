@@ -192,3 +192,96 @@ t.test('chats of other programs are taken and gone on with', { skip: browser.ski
   t.strictSame(complaints, [])
   t.strictSame(refusals, [])
 })
+
+/** A chat of this page's own export, with changes. */
+const ownFile = (chat: object, ...messages: object[]) => ({
+  corral: 'chats',
+  version: 1,
+  chats: [
+    { id: 'good', title: 'Good', createdAt: 1, updatedAt: 1, leaf: 'g' },
+    { id: 'bad', title: 'Bad', createdAt: 1, updatedAt: 1, ...chat }
+  ],
+  messages: [{ id: 'g', chat: 'good', role: 'user', content: 'Fine', at: 1 }, ...messages]
+})
+const own = (id: string, more: object = {}) => ({ id, chat: 'bad', role: 'user', content: id, at: 1, ...more })
+const nested = (depth: number) => JSON.parse(`${'{"a":'.repeat(depth)}1${'}'.repeat(depth)}`)
+
+const BROKEN: Record<string, [file: unknown, fault: RegExp]> = {
+  'a title that is a number': [ownFile({ title: 5 }), /"title"/],
+  'a leaf that is a list': [ownFile({ leaf: [] }), /"Bad".*"leaf"/],
+  'options that are text': [ownFile({ options: 'zzz' }), /"Bad".*"options"/],
+  'options in options in options': [ownFile({ options: nested(1000) }), /"Bad".*"options"/],
+  'attachments that are text': [ownFile({}, own('a', { attachments: 'zzz' })), /"Bad".*"attachments" of the message a/],
+  'an attachment that is text': [ownFile({}, own('a', { attachments: ['zzz'] })), /"attachments"/],
+  'an image that is elsewhere': [
+    ownFile(
+      {},
+      own('a', { attachments: [{ name: 'a', kind: 'image', type: 'image/png', data: 'https://example.org/' }] })
+    ),
+    /"attachments"/
+  ],
+  'tool calls that are none': [ownFile({}, own('a', { toolCalls: [{ id: 1 }] })), /"toolCalls"/],
+  'figures that are none': [ownFile({}, own('a', { timing: 'fast' })), /"timing"/],
+  'an error that is none': [ownFile({}, own('a', { error: 'oops' })), /"error"/],
+  'a wrong role': [ownFile({}, own('a', { role: 'wizard' })), /"role" of the message a/],
+  'content that is a list': [ownFile({}, own('a', { content: [] })), /"content"/],
+  'no message at all': [ownFile({}, null as never), /belongs to no chat/],
+  'a message of another chat': [ownFile({}, own('a', { chat: 'none' })), /belongs to no chat/],
+  'a message that follows itself': [ownFile({}, own('a', { parent: 'a' })), /"Bad".*follows itself/],
+  'messages that follow each other': [
+    ownFile({ leaf: 'c' }, own('a', { parent: 'c' }), own('b', { parent: 'a' }), own('c', { parent: 'b' })),
+    /"Bad".*follows itself/
+  ],
+  'a message whose parent is missing': [
+    ownFile({}, own('a', { parent: 'z' })),
+    /follows the message z, which is missing/
+  ],
+  'a message that is there twice': [ownFile({}, own('a'), own('a')), /the id a is there twice/],
+  'more messages than can be shown': [
+    ownFile({}, ...Array.from({ length: 20_001 }, (_, at) => own(`m${at}`))),
+    /more than 20000 messages/
+  ],
+  'lists that are none': [{ corral: 'chats', chats: {}, messages: [] }, /no chats that are known/],
+  'presets that are none': [{ ...ownFile({}, own('a')), presets: [{ name: 1 }] }, /"presets"/],
+  'a circle in llama.cpp': [
+    lines(
+      { harness: 'llama.app', type: 'session', id: 'A2', name: 'Round', currNode: 'u' },
+      message('u', 'a', 'user', 'One'),
+      message('a', 'u', 'assistant', 'Two')
+    ),
+    /"Round".*follows itself/
+  ],
+  'a circle in ChatGPT': [
+    [{ ...CHATGPT[0], mapping: { n1: node('n1', 'n2', 'user', ['One']), n2: node('n2', 'n1', 'assistant', ['Two']) } }],
+    /"Planets".*follows itself/
+  ],
+  'a missing message in Open WebUI': [
+    [{ id: 'x', title: 'Torn', chat: { history: { messages: { b: { parentId: 'a', role: 'user', content: 'B' } } } } }],
+    /"Torn".*the message a, which is missing/
+  ],
+  'a wrong role in llama.cpp': [
+    lines({ type: 'session', id: 'A3', name: 'Roles' }, message('u', null, 'wizard', 'One')),
+    /"Roles".*"role"/
+  ]
+}
+
+t.test(
+  'files with broken chats are refused with the reason, and nothing of them is taken',
+  { skip: browser.skip },
+  async t => {
+    const { page, complaints } = await browser.open(t, corral.url)
+    const picker = page.getByLabel('Take chats from a file')
+    for (const [name, [file, fault]] of Object.entries(BROKEN)) {
+      await picker.setInputFiles(json('broken.json', file))
+      const alert = page.getByRole('alert')
+      await alert.getByText(/broken\.json/).waitFor()
+      t.match(await alert.innerText(), fault, name)
+      await alert.getByRole('button', { name: 'Close' }).click()
+      t.equal(await page.locator('.chat-line').count(), 0, `${name}: nothing is taken`)
+    }
+    await page.reload()
+    await page.getByLabel('Message', { exact: true }).waitFor()
+    t.equal(await page.locator('.chat-line').count(), 0)
+    t.strictSame(complaints, [])
+  }
+)

@@ -1,4 +1,4 @@
-import { Marked, type Token, type Tokens } from 'marked'
+import { Lexer, Marked, type Token, type Tokens, type TokensList } from 'marked'
 
 /** A formula between `$` or `$$`, or between `\\(` and `\\)` or `\\[` and `\\]`. */
 export interface FormulaToken extends Tokens.Generic {
@@ -8,17 +8,25 @@ export interface FormulaToken extends Tokens.Generic {
   isDisplayed: boolean
 }
 
-const BLOCK = /^(?:\$\$([^$]+?)\$\$|\\\[([\s\S]+?)\\\]) *(?:\n+|$)/
+const BLOCK = /^(?:\$\$([^$]{1,4000}?)\$\$|\\\[([\s\S]{1,4000}?)\\\]) *(?:\n+|$)/
 // What stands between two amounts of money is no formula: no space inside of the signs, no digit behind.
 const INLINE = /^(?:\$\$([^$\n]+?)\$\$|\\\[([^\n]+?)\\\]|\\\(([^\n]+?)\\\)|\$(?!\s)([^$\n]+?)(?<!\s)\$(?!\d))/
+
+/** Characters of a paragraph within which a formula on lines of its own is looked for. */
+const MAX_FORMULA_DISTANCE = 4000
 
 const markdown = new Marked({
   extensions: [
     {
       name: 'formula',
       level: 'block',
-      start: source => /\$\$|\\\[/.exec(source)?.index,
-      tokenizer(source): FormulaToken | undefined {
+      start(source) {
+        const found = /\n {0,3}(?=\$\$|\\\[)/.exec(source.slice(0, MAX_FORMULA_DISTANCE))
+        const index = found ? found.index + found[0].length : -1
+        return index >= 0 && BLOCK.test(source.slice(index)) ? index : undefined
+      },
+      tokenizer(source): FormulaToken | Token | undefined {
+        if ((this.lexer as unknown as LimitedLexer).isTooMuch(source)) return plain(source)
         const found = BLOCK.exec(source)
         return found
           ? { type: 'formula', raw: found[0], text: (found[1] ?? found[2])!.trim(), isDisplayed: true }
@@ -32,20 +40,89 @@ const markdown = new Marked({
       tokenizer(source): FormulaToken | undefined {
         const found = INLINE.exec(source)
         if (!found) return undefined
-        const [raw, dollars, brackets, parentheses, dollar] = found
-        const text = (dollars ?? brackets ?? parentheses ?? dollar)!.trim()
-        return { type: 'formula', raw, text, isDisplayed: (dollars ?? brackets) !== undefined }
+        const text = found.slice(1).find(part => part !== undefined)!
+        return { type: 'formula', raw: found[0], text: text.trim(), isDisplayed: false }
       }
     }
   ]
 })
 
+/** Text that is shown as it was written. */
+const plain = (text: string): Token => ({ type: 'plain', raw: text, text })
+
+/** Signs that a reader looks at in paragraphs, times characters: reading takes time in proportion to it. */
+const MAX_INLINE_WORK = 1e7
+const SIGN = /[\\[\]*_`~<$!&@]| {2,}\n/g
+/** Characters before an `@` that are looked at for an address. */
+const MAX_ADDRESS = 100
+const LONG_ADDRESS = new RegExp(`[^\\s@]{${MAX_ADDRESS}}$`)
+/** Blocks times the characters up to the next blank line, that may be read of any text and for each of its characters. */
+const MAX_BLOCK_WORK = 4e6
+const MAX_BLOCK_WORK_A_CHARACTER = 50
+/** Quotes and lists in each other: each is read once more with the one around it. */
+const MAX_DEPTH = 16
+
+/** A reader that shows text as it was written if it would take long to read it: many signs take time by their square. */
+class LimitedLexer extends Lexer {
+  #work = 0
+  #maxWork = 0
+  #depth = 0
+  /** Characters that are left after the next blank line. */
+  #leftAfterBlank = Infinity
+
+  override lex(source: string) {
+    this.#maxWork = MAX_BLOCK_WORK + MAX_BLOCK_WORK_A_CHARACTER * source.length
+    return super.lex(source)
+  }
+
+  override blockTokens(source: string, tokens: Token[] = [], isClipped?: boolean): TokensList {
+    const before = this.#leftAfterBlank
+    this.#leftAfterBlank = Infinity
+    this.#depth += 1
+    if (this.#depth > MAX_DEPTH) tokens.push(plain(source))
+    else super.blockTokens(source, tokens, isClipped)
+    this.#depth -= 1
+    this.#leftAfterBlank = before
+    return tokens as TokensList
+  }
+
+  override inlineTokens(source: string, tokens: Token[] = []) {
+    if (!isCostly(source)) return super.inlineTokens(source, tokens)
+    tokens.push(plain(source))
+    return tokens
+  }
+
+  /** Notes that a block is read. @param source from its beginning to the end @returns whether that is too much work */
+  isTooMuch(source: string): boolean {
+    if (source.length <= this.#leftAfterBlank) {
+      const blank = source.indexOf('\n\n')
+      this.#leftAfterBlank = blank < 0 ? -1 : source.length - blank - 2
+    }
+    this.#work += source.length - Math.max(0, this.#leftAfterBlank)
+    return this.#work > this.#maxWork
+  }
+}
+
+function isCostly(text: string): boolean {
+  const maxSigns = MAX_INLINE_WORK / text.length
+  if (text.length <= maxSigns) return false
+  let signs = 0
+  SIGN.lastIndex = 0
+  for (let found = SIGN.exec(text); found; found = SIGN.exec(text)) {
+    signs += 1
+    if (signs > maxSigns) return true
+    if (found[0] === '@' && LONG_ADDRESS.test(text.slice(Math.max(0, found.index - MAX_ADDRESS), found.index)))
+      return true
+  }
+  return false
+}
+
 /** Text is shown as it was written where it cannot be read. */
 function lexer(text: string): Token[] {
   try {
-    return markdown.lexer(text)
+    return new LimitedLexer(markdown.defaults).lex(text)
   } catch {
-    return [{ type: 'paragraph', raw: text, text, tokens: [{ type: 'text', raw: text, text }] }]
+    return [{ type: 'paragraph', raw: text, text, tokens: [plain(text)] }]
   }
 }
 
@@ -69,6 +146,10 @@ const PART_SIZE = 1500
 /** A line that may say where `[links]` of other lines lead. */
 const LINK_DEFINITION = /^[ \t>]*\[[^\]\n]+\]:/m
 
+/** A list, table or paragraph of more characters is not read at each frame, but once it has grown by a part of itself. */
+const MAX_READ_OFTEN = 8000
+const GROWTH = 1.15
+
 /** Blocks that follow each other, about a screen of them. */
 export type Part = readonly Token[]
 
@@ -84,8 +165,9 @@ export class MarkdownBlocks {
   /** Blocks after them that cannot change any more, and those that may. */
   #settled: Token[] = []
   #tail: Token[] = []
-  /** Characters of the text before the tail. */
+  /** Characters of the text before the tail, and of the tail as it was read last. */
   #length = 0
+  #readLength = 0
   /** All parts. */
   #parts: Part[] = []
 
@@ -99,12 +181,19 @@ export class MarkdownBlocks {
       this.#settled = []
       this.#tail = []
       this.#length = 0
+      this.#readLength = 0
     }
     this.#text = text
     this.#isComplete = isComplete
-    this.#tail = withKnown(this.#tail, lexer(tame(text.slice(this.#length))))
-    this.#settle()
-    const open = cut([...this.#settled, ...this.#tail])
+    const tail = text.slice(this.#length)
+    const isLate = !isComplete && this.#isLong() && tail.length < GROWTH * this.#readLength
+    if (!isLate) {
+      this.#tail = withKnown(this.#tail, lexer(tame(tail)))
+      this.#readLength = tail.length
+      this.#settle()
+    }
+    const unread = isLate ? [plain(tail.slice(this.#readLength))] : []
+    const open = cut([...this.#settled, ...this.#tail, ...unread])
     while (open.length > 1 && open[0]!.length <= this.#settled.length) {
       const part = open.shift()!
       this.#done.push(part)
@@ -112,6 +201,12 @@ export class MarkdownBlocks {
     }
     this.#parts = [...this.#done, ...open]
     return this.#parts
+  }
+
+  /** Whether the tail takes long to read. Code does not. */
+  #isLong(): boolean {
+    const last = this.#tail.at(-1)
+    return this.#readLength - (last?.type === 'code' ? last.raw.length : 0) > MAX_READ_OFTEN
   }
 
   #settle(): void {
@@ -127,6 +222,7 @@ export class MarkdownBlocks {
       count += 1
     }
     this.#settled.push(...this.#tail.splice(0, count))
+    this.#readLength -= at - this.#length
     this.#length = at
   }
 }

@@ -134,8 +134,8 @@ function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChi
     case 'text':
       return token.tokens ? inline(token.tokens) : withEntities((token as Tokens.Text).text)
     default:
-      // Raw HTML is shown as it was written.
-      return <p>{token.raw}</p>
+      // Raw HTML, and what takes too long to read, is shown as it was written.
+      return <p class="is-plain">{token.raw}</p>
   }
 }
 
