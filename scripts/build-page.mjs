@@ -19,7 +19,12 @@ export async function buildPage() {
   for (const entry of readdirSync(to, { withFileTypes: true })) if (entry.isFile()) rmSync(join(to, entry.name))
   const { metafile, outputFiles } = await build({
     absWorkingDir: root,
-    entryPoints: { main: join(from, 'main.tsx'), theme: join(from, 'theme.ts'), style: join(from, 'style.css') },
+    entryPoints: {
+      main: join(from, 'main.tsx'),
+      theme: join(from, 'theme.ts'),
+      'pdf-worker': 'pdfjs-dist/build/pdf.worker.mjs',
+      style: join(from, 'style.css')
+    },
     outdir: to,
     bundle: true,
     splitting: true,
@@ -40,7 +45,7 @@ export async function buildPage() {
     writeFileSync(`${path}.br`, brotliCompressSync(contents, { params: quality }))
   }
   const html = readFileSync(join(from, 'index.html'), 'utf8')
-  const named = html.replace(/\{files\}(main|theme|style)\.(js|css)/g, (_, entry, end) => {
+  const named = html.replace(/\{files\}(main|theme|style|pdf-worker)\.(js|css)/g, (_, entry, end) => {
     const name = names.find(name => name.startsWith(`${entry}-`) && name.endsWith(`.${end}`))
     return `{files}${name}`
   })

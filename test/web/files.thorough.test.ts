@@ -42,15 +42,19 @@ async function give(page: Page, how: 'drop' | 'paste', ...files: GivenFile[]): P
   }`)
 }
 
-/** A PDF of one page that says something. */
-function pdfOf(text: string): Buffer {
-  const stream = `BT /F1 24 Tf 72 700 Td (${text}) Tj ET`
+/** A PDF whose pages all say the same. */
+function pdfOf(text: string, pages = 1): Buffer {
+  const stream = `BT /F1 24 Tf 72 700 Td ${`(${text}) Tj `.repeat(pages)} ET`
+  const kids = Array.from({ length: pages }, (_, page) => `${5 + page} 0 R`)
   const objects = [
     '<< /Type /Catalog /Pages 2 0 R >>',
-    '<< /Type /Pages /Kids [3 0 R] /Count 1 >>',
-    '<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>',
+    `<< /Type /Pages /Kids [${kids.join(' ')}] /Count ${pages} >>`,
+    '<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>',
     `<< /Length ${stream.length} >>\nstream\n${stream}\nendstream`,
-    '<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>'
+    ...kids.map(
+      () =>
+        '<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 3 0 R >> >> >>'
+    )
   ]
   let file = '%PDF-1.4\n'
   const places = objects.map((object, index) => {
@@ -132,3 +136,39 @@ t.test('files that are dropped and pasted, and what a model without eyes gets', 
   t.strictSame(complaints, [])
   t.strictSame(refusals, [])
 })
+
+t.test(
+  'PDFs are read by a worker, which ends when it is stopped or has read enough',
+  { skip: browser.skip },
+  async t => {
+    const { page, complaints } = await browser.open(t, corral.url)
+    const field = page.getByLabel('Message', { exact: true })
+    const send = page.getByRole('button', { name: 'Send', exact: true })
+    const long = { name: 'long.pdf', type: 'application/pdf', bytes: pdfOf('many words '.repeat(20), 1200) }
+    await field.fill('What is this?')
+    const [worker] = await Promise.all([page.waitForEvent('worker'), give(page, 'drop', long)])
+    t.match(worker.url(), `${corral.url}/page/pdf-worker-`)
+    const stop = page.getByRole('button', { name: 'Stop reading long.pdf' })
+    await stop.waitFor()
+    t.ok(await send.isDisabled(), 'a message waits for its files')
+    t.strictSame(await accessibilityFaults(page), [])
+    const [closed] = await Promise.all([worker.waitForEvent('close'), stop.click()])
+    t.ok(closed)
+    await stop.waitFor({ state: 'hidden' })
+    t.equal(await page.getByRole('button', { name: 'Remove long.pdf' }).count(), 0)
+    t.ok(await send.isEnabled())
+
+    t.comment('more text than a model reads')
+    await give(page, 'drop', long)
+    await page
+      .getByRole('alert')
+      .getByText(/Only the first \d+ pages of long\.pdf were read/)
+      .waitFor()
+    await page.getByRole('button', { name: 'Remove long.pdf' }).waitFor()
+    t.equal(page.workers().length, 0)
+    const box = (await page.getByRole('alert').boundingBox())!
+    const input = (await field.boundingBox())!
+    t.ok(box.y + box.height <= input.y || input.y + input.height <= box.y, 'what is said does not cover the field')
+    t.strictSame(complaints, [])
+  }
+)

@@ -13,7 +13,7 @@ t.test('the page is for browsers, the line for programs', async t => {
   t.equal(page.headers.get('content-encoding'), 'gzip')
   t.equal(page.headers.get('cache-control'), 'no-cache')
   const policy = page.headers.get('content-security-policy')!
-  t.match(policy, /require-trusted-types-for 'script'; trusted-types 'none'/)
+  t.match(policy, /require-trusted-types-for 'script'; trusted-types corral-worker$/)
   t.notMatch(policy, /unsafe|https?:/)
   const html = await page.text()
   t.notMatch(html, /https?:\/\/(?!www\.w3\.org)/, 'nothing is asked of other hosts')

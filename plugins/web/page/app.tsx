@@ -1,4 +1,4 @@
-import { signal } from '@preact/signals'
+import { effect, signal } from '@preact/signals'
 import { Component, type ComponentChildren, type ComponentType, render } from 'preact'
 import { useEffect } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
@@ -8,6 +8,7 @@ import { listenToKeys } from './parts/page-keys.ts'
 import { Sidebar } from './parts/sidebar.tsx'
 import { isKeyWanted } from './state/api.ts'
 import { storageFault } from './state/browser-storage.ts'
+import { chats } from './state/chats.ts'
 import { keepFault } from './state/kept-chats.ts'
 import { route } from './state/route.ts'
 import { connection, server } from './state/server-state.ts'
@@ -75,9 +76,9 @@ function App() {
         <Sidebar />
         <div class="stage" id="content" tabIndex={-1}>
           <Banner />
+          {openDialogs.value === 0 && <Toast />}
           <Guard key={name}>{View ? <View path={path} /> : <Note text={t.noSuchView} />}</Guard>
         </div>
-        {openDialogs.value === 0 && <Toast />}
         <div class="visually-hidden" role="status">
           {announcement.value}
         </div>
@@ -130,7 +131,17 @@ function Banner() {
   )
 }
 
+/** Names the tab after the view, or the chats that are shown. */
+function nameTab(): void {
+  const [name = 'chat', ...ids] = route.value
+  const t = texts.value
+  const titles = { models: t.models, server: t.server, playground: t.playground } as Record<string, string>
+  const shown = name === 'chat' ? ids.flatMap(id => chats.value.get(id)?.title || []) : [titles[name] ?? '']
+  document.title = [shown.join(' · '), 'corral'].filter(part => part !== '').join(' – ')
+}
+
 /** Shows the page. */
 export function showApp(): void {
+  effect(nameTab)
   render(<App />, document.getElementById('page')!)
 }

@@ -9,8 +9,3 @@ declare module 'temml' {
   }
   export default temml
 }
-
-declare module 'pdfjs-dist/build/pdf.worker.mjs' {
-  /** What would run in a worker of its own. */
-  export const WorkerMessageHandler: unknown
-}

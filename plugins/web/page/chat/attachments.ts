@@ -4,16 +4,18 @@ import { texts } from '../texts/texts.ts'
 /** Bytes of a file that is taken: what is larger does not fit a request. */
 const LARGEST = 20_000_000
 /** Characters of a text that is taken; models would not read more. */
-const LONGEST_TEXT = 400_000
+const MAX_TEXT_LENGTH = 400_000
 
 /**
  * Reads files that were dropped, pasted or chosen.
  * @param capabilities of the model that will be asked
+ * @param signal ends the reading; files that were read until then count
  * @returns what goes with the message, and why others do not
  */
 export async function readFiles(
   files: readonly File[],
-  capabilities: readonly string[]
+  capabilities: readonly string[],
+  signal: AbortSignal
 ): Promise<{ attachments: Attachment[]; refused: string[] }> {
   const t = texts.peek()
   const attachments: Attachment[] = []
@@ -29,10 +31,13 @@ export async function readFiles(
       else attachments.push({ name, type, kind: 'audio', data: await dataAddress(file) })
     } else {
       try {
-        const text = type === 'application/pdf' || /\.pdf$/i.test(name) ? await readPdf(file) : await readText(file)
+        const isPdf = type === 'application/pdf' || /\.pdf$/i.test(name)
+        const { text, cutAfter } = isPdf ? await readPdf(file, signal) : { text: await readText(file) }
         if (text.trim() === '') refused.push(t.fileEmpty(name))
-        else attachments.push({ name, type: 'text/plain', kind: 'text', data: text.slice(0, LONGEST_TEXT) })
+        else attachments.push({ name, type: 'text/plain', kind: 'text', data: text.slice(0, MAX_TEXT_LENGTH) })
+        if (cutAfter !== undefined) refused.push(t.pdfCut(name, cutAfter))
       } catch {
+        if (signal.aborted) break
         refused.push(t.fileUnknown(name))
       }
     }
@@ -47,10 +52,9 @@ async function readText(file: File): Promise<string> {
   return text
 }
 
-/** The text of a PDF's pages. */
-async function readPdf(file: File): Promise<string> {
+async function readPdf(file: File, signal: AbortSignal): Promise<{ text: string; cutAfter?: number }> {
   const { textOfPdf } = await import('./pdf-text.ts')
-  return await textOfPdf(await file.arrayBuffer())
+  return await textOfPdf(await file.arrayBuffer(), MAX_TEXT_LENGTH, signal)
 }
 
 function dataAddress(file: File): Promise<string> {

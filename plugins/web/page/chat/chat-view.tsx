@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/ho
 import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { useGradually } from '../parts/use-gradually.ts'
-import { resumeAnswers, say } from '../state/answering.ts'
+import { resumeAnswers, say, stop } from '../state/answering.ts'
 import {
   changeChat,
   chats,
@@ -200,10 +200,23 @@ function OldChat(props: {
     const timer = setInterval(() => void resumeAnswers(id), 3000)
     return () => clearInterval(timer)
   }, [id, isBusy])
+  const section = useRef<HTMLElement>(null)
+  useEffect(() => {
+    if (!busyWith.value) return
+    const answer = busyWith.value
+    const onKey = (event: KeyboardEvent) => {
+      // What is open is closed first, and of chats side by side the one that has the focus is meant.
+      if (event.key !== 'Escape' || event.isComposing || document.querySelector('dialog[open]')) return
+      const focused = (event.target as Element).closest?.('section.chat') ?? section.current
+      if (focused === section.current) stop(answer)
+    }
+    addEventListener('keydown', onKey)
+    return () => removeEventListener('keydown', onKey)
+  }, [busyWith.value])
   const chat = chats.value.get(id)!
   const [isOpen, setOpen] = useState(false)
   return (
-    <section class="view chat" aria-label={`${props.place}. ${chat.title || t.untitled}`}>
+    <section ref={section} class="view chat" aria-label={`${props.place}. ${chat.title || t.untitled}`}>
       <header class="view-head">
         <ModelPicker model={chat.model ?? ''} onChoose={model => void changeChat(id, { model })} />
         <h1 class="chat-title">{chat.title || t.untitled}</h1>

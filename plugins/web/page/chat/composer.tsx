@@ -29,6 +29,14 @@ export function Composer(props: {
   const text = useSignal(draft.text)
   const attachments = useSignal<readonly Attachment[]>(draft.attachments)
   useSignalEffect(() => keepDraft(props.id ?? '', text.value, attachments.value))
+  /** Files that are being read. */
+  const reading = useSignal<readonly { names: string; cancel: () => void }[]>([])
+  useEffect(
+    () => () => {
+      for (const { cancel } of reading.peek()) cancel()
+    },
+    []
+  )
   const isDropTarget = useSignal(false)
   const picker = useRef<HTMLInputElement>(null)
   const field = useRef<HTMLTextAreaElement>(null)
@@ -38,10 +46,16 @@ export function Composer(props: {
   }, [props.id])
   const { busyWith } = props
   const isBusy = busyWith !== undefined
-  const isReady = (text.value.trim() !== '' || attachments.value.length > 0) && props.model !== ''
+  const hasContent = text.value.trim() !== '' || attachments.value.length > 0
+  const isReady = hasContent && props.model !== '' && reading.value.length === 0
   const take = async (files: readonly File[]) => {
     const capabilities = models.peek().find(({ name }) => name === props.model)?.capabilities ?? []
-    const read = await readFiles(files, capabilities)
+    const names = files.map(({ name }) => name).join(', ')
+    const controller = new AbortController()
+    const entry = { names, cancel: () => controller.abort() }
+    reading.value = [...reading.peek(), entry]
+    const read = await readFiles(files, capabilities, controller.signal)
+    reading.value = reading.peek().filter(other => other !== entry)
     attachments.value = [...attachments.peek(), ...read.attachments]
     if (read.refused.length > 0) notify(read.refused.join(' '), true)
   }
@@ -109,8 +123,15 @@ export function Composer(props: {
       }}
     >
       <div class="composer-box">
-        {attachments.value.length > 0 && (
+        {attachments.value.length + reading.value.length > 0 && (
           <ul class="attachments">
+            {reading.value.map(({ names, cancel }, index) => (
+              <li key={index} class="chip" aria-busy="true">
+                <span class="pulse" aria-hidden="true" />
+                {t.readingFile(names)}
+                <IconButton icon="close" label={t.cancelReading(names)} onClick={cancel} />
+              </li>
+            ))}
             {attachments.value.map((attachment, index) => (
               <li key={`${index} ${attachment.name}`} class="chip">
                 {attachment.kind === 'image' && <img src={attachment.data} alt="" />}
@@ -168,7 +189,6 @@ export function Composer(props: {
               event.preventDefault()
               send()
             }
-            if (event.key === 'Escape' && isBusy) stop(busyWith)
             if (event.key === 'ArrowUp' && text.peek() === '' && props.onEditLast) {
               event.preventDefault()
               props.onEditLast()

@@ -164,7 +164,7 @@ function Failure({
   const again = () => void answer(message.chat, message.parent!, message.model)
   return (
     <div class="failure" role="alert">
-      <p>{text}</p>
+      <p>{t.failures[code] ?? text}</p>
       <p class="failure-code">{code}</p>
       <button type="button" class="button" onClick={again}>
         {t.retry}
@@ -352,7 +352,10 @@ function Editor({ message, onClose }: { message: Message; onClose: () => void })
         ref={field => field?.focus()}
         onInput={event => setText(event.currentTarget.value)}
         onKeyDown={event => {
-          if (event.key === 'Escape') onClose()
+          if (event.key === 'Escape') {
+            event.stopPropagation()
+            onClose()
+          }
           if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void save(isQuestion)
         }}
       />

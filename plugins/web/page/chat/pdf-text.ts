@@ -1,28 +1,68 @@
-import { getDocument } from 'pdfjs-dist'
-import { WorkerMessageHandler } from 'pdfjs-dist/build/pdf.worker.mjs'
+import { getDocument, PDFWorker } from 'pdfjs-dist'
 
-// Where this is set, the library starts no worker, which the page's policy would not let it.
-Object.assign(globalThis, { pdfjsWorker: { WorkerMessageHandler } })
+/** Limits of what is read: models would not read more. */
+const MAX_PAGES = 1000
+const MAX_TIME_MS = 60_000
 
-/** The text of a PDF, page by page. @throws Error for what is no PDF, or needs a password */
-export async function textOfPdf(data: ArrayBuffer): Promise<string> {
-  const loading = getDocument({
-    data,
-    isEvalSupported: false,
-    useWorkerFetch: false,
-    useSystemFonts: false,
-    disableFontFace: true,
-    stopAtErrors: false
+const address = new URL(
+  document.querySelector<HTMLMetaElement>('meta[name=corral-pdf-worker]')!.content,
+  document.baseURI
+).href
+
+interface TrustedTypes {
+  createPolicy(name: string, rules: { createScriptURL(): string }): { createScriptURL(input: string): string }
+}
+
+/** Browsers with trusted types start a worker by such an address only. */
+const policy = (globalThis as { trustedTypes?: TrustedTypes }).trustedTypes?.createPolicy('corral-worker', {
+  createScriptURL: () => address
+})
+
+/**
+ * Reads the text of a PDF, page by page, in a worker.
+ * @param maxLength characters after which reading ends; it also ends after many pages, and after a minute
+ * @param stopped ends the reading
+ * @returns the text, and how many pages were read if there are more
+ * @throws Error if it is not a PDF, or needs a password; the reason of `stopped`
+ */
+export async function textOfPdf(
+  data: ArrayBuffer,
+  maxLength: number,
+  stopped: AbortSignal
+): Promise<{ text: string; cutAfter?: number }> {
+  const slow = AbortSignal.timeout(MAX_TIME_MS)
+  const ended = AbortSignal.any([stopped, slow])
+  ended.throwIfAborted()
+  const port = new Worker(policy?.createScriptURL(address) ?? address, { type: 'module' })
+  // Whatever the worker does, it is not waited for any longer.
+  const end = new Promise<never>((_, reject) => {
+    ended.addEventListener('abort', () => reject(ended.reason))
+    port.onerror = ({ message }) => reject(new Error(message))
   })
-  try {
-    const document = await loading.promise
-    const pages: string[] = []
-    for (let number = 1; number <= document.numPages; number++) {
-      const { items } = await (await document.getPage(number)).getTextContent()
+  const pages: string[] = []
+  const read = async () => {
+    const worker = PDFWorker.create({ port } as never)
+    const loading = getDocument({ data, worker, isEvalSupported: false, disableFontFace: true, stopAtErrors: false })
+    const document = await Promise.race([loading.promise, end])
+    let length = 0
+    while (pages.length < document.numPages) {
+      if (length > maxLength || pages.length === MAX_PAGES) return false
+      const page = await Promise.race([document.getPage(pages.length + 1), end])
+      const { items } = await Promise.race([page.getTextContent(), end])
+      page.cleanup()
       pages.push(items.map(item => ('str' in item ? item.str + (item.hasEOL ? '\n' : '') : '')).join(''))
+      length += pages.at(-1)!.length
     }
-    return pages.join('\n\n')
+    return true
+  }
+  try {
+    const isWhole = await read().catch(error => {
+      if (slow.aborted && pages.length > 0) return false
+      throw error
+    })
+    const text = pages.join('\n\n')
+    return isWhole ? { text } : { text, cutAfter: pages.length }
   } finally {
-    await loading.destroy()
+    port.terminate()
   }
 }

@@ -3,7 +3,7 @@ import type { RuntimesReport } from '../../../../core/contracts/builds.ts'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { may, me } from '../state/me.ts'
 import { collectSamples, type LoadSample, samples } from '../state/recent-load.ts'
-import { build, engines, gpus, pools, server } from '../state/server-state.ts'
+import { build, engines, gpus, memoryOf, pools, server } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { LiveChart } from './live-chart.tsx'
 import { useReply } from './use-reply.ts'
@@ -20,9 +20,7 @@ export function OverviewTab() {
         <Chart title={t.tokensPerSecond} value={formatNumber(now?.tokens ?? 0, 1)} field="tokens" />
         <Chart title={t.requestsRunning} value={formatNumber(now?.running ?? 0)} field="running" />
         <Chart title={t.requestsWaiting} value={formatNumber(now?.waiting ?? 0)} field="waiting" />
-        {pools.value.length > 0 && (
-          <Chart title={t.memoryOfModels} value={formatSize(now?.memory ?? 0)} field="memory" />
-        )}
+        {pools.value.length > 0 && <Chart title={t.memory} value={formatSize(now?.memory ?? 0)} field="memory" />}
         {gpus.value.some(({ temperature }) => temperature !== undefined) && (
           <Chart
             title={t.gpuTemperature}
@@ -63,7 +61,7 @@ export function OverviewTab() {
                         {engine.running} / {engine.slots}
                       </td>
                       <td>{engine.queued}</td>
-                      <td>{formatSize(engine.size)}</td>
+                      <td>{formatSize(memoryOf(engine))}</td>
                     </tr>
                   )
               )}

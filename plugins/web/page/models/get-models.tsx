@@ -135,26 +135,31 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
   const [plan, setPlan] = useState<PlanReply | undefined>(undefined)
   const [fault, setFault] = useState('')
   const [variant, setVariant] = useState('')
-  /** The models of the repository, if the name may mean several. */
-  const [several, setSeveral] = useState<PlanReply['choices']>([])
+  /** In the order in which the server named them first: they do not change places when one is chosen. */
+  const [choices, setChoices] = useState<PlanReply['choices']>([])
+  const addChoices = (more: PlanReply['choices']) =>
+    setChoices(known => [...known, ...more.filter(({ label }) => !known.some(other => other.label === label))])
   const source = variant ? `${withoutVariant(reference)}:${variant}` : reference
   useEffect(() => {
     setFault('')
     const controller = new AbortController()
     ask<PlanReply>('POST', 'api/pull', { body: { model: source, dry_run: true }, signal: controller.signal }).then(
-      setPlan,
+      plan => {
+        setPlan(plan)
+        addChoices([{ label: plan.label, size: plan.size }, ...plan.choices])
+      },
       (error: ApiError) => {
         if (controller.signal.aborted) return
         setFault(error.message)
-        const { choices } = error.body
-        if (Array.isArray(choices)) setSeveral(choices as PlanReply['choices'])
+        // The name may mean several models of the repository.
+        if (Array.isArray(error.body.choices)) addChoices(error.body.choices as PlanReply['choices'])
       }
     )
     return () => controller.abort()
   }, [source])
-  const variants = (choices: PlanReply['choices'], isSeveral: boolean) => (
+  const variants = (
     <fieldset class="choices">
-      <legend>{isSeveral ? t.severalModels : t.variants}</legend>
+      <legend>{plan ? t.variants : t.severalModels}</legend>
       {choices.map(({ label, size }) => (
         <label key={label} class="choice">
           <input type="radio" name="variant" checked={label === plan?.label} onChange={() => setVariant(label)} />
@@ -165,10 +170,9 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
       ))}
     </fieldset>
   )
-  if (!plan && several.length > 0) return variants(several, true)
+  if (!plan && choices.length > 0) return variants
   if (fault && !plan) return <p class="is-error">{fault}</p>
   if (!plan) return <p class="quiet">{t.loading}</p>
-  const choices = [{ label: plan.label, size: plan.size }, ...plan.choices.filter(({ label }) => label !== plan.label)]
   const isHere = plan.present || models.value.some(({ name }) => name.toLowerCase() === plan.model.toLowerCase())
   return (
     <>
@@ -177,7 +181,7 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
           {plan.repository.address}
         </a>
       </p>
-      {variants(choices, false)}
+      {variants}
       <p>{plan.reason}</p>
       {plan.warnings.map(warning => (
         <p key={warning} class="is-error">

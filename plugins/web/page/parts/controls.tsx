@@ -67,6 +67,7 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
         if (event.target === element.current) element.current?.close()
       }}
     >
+      <Toast />
       <div class="dialog-body">
         <header class="dialog-head">
           <h2>{props.title}</h2>
@@ -74,7 +75,6 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
         </header>
         {props.children}
       </div>
-      <Toast />
     </dialog>
   )
 }
@@ -210,7 +210,7 @@ export function announce(text: string): void {
   announcement.value = announcement.value === text ? `${text} ` : text
 }
 
-/** What went wrong or was done a moment ago, at the edge of the page. */
+/** What went wrong or was done a moment ago, at the top of the page. */
 export const toast = signal<{ text: string; isError: boolean } | undefined>(undefined)
 let toastTimer: ReturnType<typeof setTimeout> | undefined
 
@@ -219,7 +219,11 @@ export function Toast() {
   if (!toast.value) return null
   const { text, isError } = toast.value
   return (
-    <div class={`toast ${isError ? 'is-error' : ''}`} role={isError ? 'alert' : 'status'}>
+    <div
+      ref={element => element?.scrollIntoView({ block: 'nearest' })}
+      class={`toast ${isError ? 'is-error' : ''}`}
+      role={isError ? 'alert' : 'status'}
+    >
       <p>{text}</p>
       <IconButton
         icon="close"

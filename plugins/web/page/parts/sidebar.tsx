@@ -233,7 +233,11 @@ function ChatLine({ chat }: { chat: Chat }) {
             aria-label={t.rename}
             defaultValue={chat.title}
             ref={field => field?.focus()}
-            onKeyDown={event => event.key === 'Escape' && setState('')}
+            onKeyDown={event => {
+              if (event.key !== 'Escape') return
+              event.stopPropagation()
+              setState('')
+            }}
             onBlur={() => setState('')}
           />
         </form>

@@ -125,6 +125,15 @@ export const en = {
   answered: (text: string) => `Answer complete. ${text}`,
   stoppedNote: 'Stopped.',
   cutNote: 'The answer reached its longest length.',
+  // What went wrong, by codes, in other words than the server has for programs.
+  failures: {
+    stream_not_found:
+      'The server was restarted while it answered, or the connection was lost for too long. What had arrived is shown. Try again, or continue from here.',
+    connection_lost: 'The connection ended before the answer was complete. What had arrived is shown.',
+    shutting_down:
+      'The server was stopped or restarted while it answered. What had arrived is shown. Try again, or continue from here.',
+    unreachable: 'The server cannot be reached. Try again once it is back.'
+  } as Record<string, string | undefined>,
   droppedNote: (count: number) =>
     count === 1
       ? 'The oldest message was left out, since the context is full.'
@@ -146,6 +155,9 @@ export const en = {
   removeFile: (name: string) => `Remove ${name}`,
   asMessage: (name: string) => `Put the text of ${name} into the message`,
   pastedText: (number: number) => `Pasted text ${number}`,
+  readingFile: (name: string) => `Reading ${name} …`,
+  cancelReading: (name: string) => `Stop reading ${name}`,
+  pdfCut: (name: string, pages: number) => `Only the first ${pages} pages of ${name} were read.`,
   fileTooLarge: (name: string) => `${name} is larger than 20 MB.`,
   fileEmpty: (name: string) => `${name} has no text.`,
   fileUnknown: (name: string) => `${name} is neither an image, a sound, a PDF nor text.`,
@@ -168,6 +180,7 @@ export const en = {
   modelsHere: 'Here',
   getModels: 'Get more',
   memory: 'Memory',
+  memoryUsed: 'Used now',
   hostMemory: 'Memory',
   memoryOf: (used: string, whole: string) => `${used} of ${whole}`,
   pinned: 'pinned',
@@ -265,7 +278,6 @@ export const en = {
   tokensPerSecond: 'Tokens per second',
   requestsRunning: 'Answers under way',
   requestsWaiting: 'Requests that wait',
-  memoryOfModels: 'Memory of models',
   loadedModels: 'In memory',
   gpuTemperature: 'Temperature of GPUs',
   gpuUtilization: 'Load of GPUs',
