@@ -111,6 +111,7 @@ t.test('a server that is killed in mid-answer', { skip: browser.skip }, async t 
   const second = await startCorral(t)
   url = second.url
   await page.getByText('stream_not_found').waitFor()
+  await page.getByText('The server was restarted while it answered').waitFor()
   await page.getByText('The server cannot be reached.').waitFor({ state: 'hidden' })
   t.ok((await answersOf(page).innerText()).length > 60, 'what had come stays')
   await setOptions(page, { max_tokens: '30' })

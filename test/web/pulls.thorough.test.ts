@@ -62,7 +62,13 @@ t.test(
       .waitFor()
     t.match(await dialog.getByRole('link').getAttribute('href'), BIRD)
     t.strictSame(await accessibilityFaults(page), [])
+    const order = () => dialog.locator('.choice > .grow').allInnerTexts()
+    const before = await order()
     await choice('Q8_0').click()
+    await dialog.getByRole('button', { name: /^Download/ }).and(page.locator(':enabled')).waitFor()
+    await until('it is chosen', () => choice('Q8_0').getByRole('radio').isChecked())
+    t.ok(before.length > 2)
+    t.same(await order(), before, 'the choices keep their places')
     hub.bandwidth = SLOW
     await dialog.getByRole('button', { name: /^Download/ }).click()
     await dialog.waitFor({ state: 'hidden' })
