@@ -65,7 +65,10 @@ t.test(
     const order = () => dialog.locator('.choice > .grow').allInnerTexts()
     const before = await order()
     await choice('Q8_0').click()
-    await dialog.getByRole('button', { name: /^Download/ }).and(page.locator(':enabled')).waitFor()
+    await dialog
+      .getByRole('button', { name: /^Download/ })
+      .and(page.locator(':enabled'))
+      .waitFor()
     await until('it is chosen', () => choice('Q8_0').getByRole('radio').isChecked())
     t.ok(before.length > 2)
     t.same(await order(), before, 'the choices keep their places')
