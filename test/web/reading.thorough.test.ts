@@ -50,8 +50,9 @@ t.test('a wide table scrolls in its own frame, and no word of it is broken', { s
   await ended(page, 'far/writer')
   for (const width of [1280, 375]) {
     await page.setViewportSize({ width, height: 720 })
-    const frame = page.locator('.table-frame')
-    const [seen, whole] = (await frame.evaluate('element => [element.clientWidth, element.scrollWidth]')) as number[]
+    const [seen, whole] = (await page.evaluate(
+      "(({ clientWidth, scrollWidth }) => [clientWidth, scrollWidth])(document.querySelector('.table-frame'))"
+    )) as number[]
     t.ok(whole! > seen!, `${width}: it scrolls, ${whole} of ${seen}`)
     t.same(await brokenWords(page), [], `${width}: no word is broken`)
     t.equal(await widthOf(page), width, `${width}: the page does not scroll`)
@@ -82,7 +83,9 @@ t.test('Escape stops an answer from everywhere, and closes what is open first', 
     nothing: () => page.evaluate('document.activeElement.blur()')
   })) {
     await ask(page, `From ${place}`)
-    await answersOf(page, 'far/writer').last().getByText('It has begun').waitFor()
+    await stop.waitFor()
+    const answer = answersOf(page, 'far/writer').last()
+    await answer.getByText('It has begun').waitFor()
     if (place === 'the messages') {
       await page.getByRole('button', { name: 'Settings of this chat' }).click()
       await page.keyboard.press('Escape')
@@ -95,7 +98,7 @@ t.test('Escape stops an answer from everywhere, and closes what is open first', 
     await page.keyboard.press('Escape')
     await stop.waitFor({ state: 'hidden' })
     released()
-    await answersOf(page, 'far/writer').last().getByText('Stopped.').waitFor()
+    await answer.getByText('Stopped.').waitFor()
   }
 })
 
