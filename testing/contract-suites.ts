@@ -1,12 +1,25 @@
 import assert from 'node:assert/strict'
-import type { EngineProvider } from '../core/contracts/engines.ts'
-import type { Hub, HubRepository } from '../core/contracts/hubs.ts'
+import type { EngineMode, EngineProvider } from '../core/contracts/engines.ts'
+import type { Catalog } from '../core/contracts/models.ts'
 import { definitionFault } from '../core/plugins/outside-plugins.ts'
-import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import { definePlugin, type PluginDefinition } from '../core/plugins/plugin.ts'
+import { checkAnswers, checkEnd, checkFacts, checkLists } from './engine-contract.ts'
+import { checkHub } from './hub-contract.ts'
+import { Steps } from './steps.ts'
+import { checkRules } from './surface-contract.ts'
 import { startTestCorral, type TestCorral } from './test-corral.ts'
 import { type Added, watchedPlugin } from './watched-plugin.ts'
 
 const DEMO = 'corral/tiny-chat'
+const MODES: readonly EngineMode[] = ['chat', 'embedding', 'rerank']
+
+/** What all contracts take. */
+interface ContractOptions {
+  /** Further text for the config.yaml of the test. */
+  config?: string | undefined
+  /** Milliseconds that each step may take; 30 s by default. */
+  timeout?: number
+}
 
 /** Checks what every plugin must have, whatever it does. */
 export function pluginContract(plugin: unknown): void {
@@ -20,182 +33,187 @@ export function pluginContract(plugin: unknown): void {
 }
 
 /**
- * Checks the hub that a plugin adds in its setup: what it lists, where it has files, how it refuses what is not there.
- * @param options `id` of a repository that it has, and one that is `absent`
+ * Checks the hubs that a plugin adds in its setup: what they list, where their files are, and how they report that a model
+ * is absent or forbidden, or that they cannot be reached. Connections that the hub opens are made to fail for that.
+ * @param options `id` of a repository that it has, one that is `absent`, and one that is `gated` if it has any
  */
 export async function hubContract(
   plugin: PluginDefinition,
-  options: { id: string; absent: string; config?: string }
+  options: { id: string; absent: string; gated?: string } & ContractOptions
 ): Promise<void> {
-  pluginContract(plugin)
-  await withCorral({ plugin, config: options.config }, async (_, { hubs }) => {
+  await withCorral({ plugin, ...options }, async (_, { hubs }, steps) => {
     assert.ok(hubs.length > 0, 'it adds a hub in its setup: context.service("downloads").addHub(…)')
-    for (const hub of hubs) await checkHub(hub, options)
+    for (const hub of hubs) await checkHub(steps, hub, options)
   })
 }
 
-async function checkHub(hub: Hub, known: { id: string; absent: string }): Promise<void> {
-  assert.match(
-    hub.name,
-    /^[a-z][a-z0-9_-]*$/,
-    'the name of a hub is recorded with each model: letters, digits, "-", "_"'
-  )
-  assert.ok(hub.title.length > 0, 'a hub has a title for people')
-  assert.ok(hub.prefixes.length > 0, 'a hub has a prefix to ask for it, such as "folder:"')
-  for (const prefix of hub.prefixes) assert.match(prefix, /[:/]$/, `the prefix "${prefix}" ends in its separator`)
-
-  const repository: HubRepository = await hub.repository({ id: known.id }, {})
-  assert.equal(repository.hub, hub.name, 'a repository names its hub')
-  assert.ok(repository.revision.length > 0, 'a repository has a revision that names its content')
-  assert.ok(repository.files.length > 0, 'a repository lists its files')
-  assert.deepEqual(JSON.parse(JSON.stringify(repository)), repository, 'a repository is plain data')
-  for (const { path, size, sha256 } of repository.files) {
-    assert.ok(!path.startsWith('/') && !path.split('/').includes('..'), `the path "${path}" is relative`)
-    assert.ok(
-      size === undefined || (Number.isSafeInteger(size) && size >= 0),
-      `the size of "${path}" is a count of bytes`
-    )
-    if (sha256 !== undefined) assert.match(sha256, /^[0-9a-f]{64}$/, `the digest of "${path}" has 64 hex digits`)
-  }
-  const again = await hub.repository({ id: known.id }, {})
-  assert.equal(again.revision, repository.revision, 'the same content has the same revision')
-
-  const file = repository.files[0]!
-  const { url, headers } = await hub.locate(repository, file, new AbortController().signal)
-  assert.match(new URL(url).protocol, /^https?:$/, 'files are located at addresses of http or https')
-  const reply = await fetch(url, { headers: { ...headers, range: 'bytes=0-0' } })
-  assert.ok(reply.ok, `the address of "${file.path}" answers (${reply.status})`)
-  await reply.body?.cancel()
-
-  await assert.rejects(hub.repository({ id: known.absent }, {}), { name: 'CorralError', code: 'repo_not_found' })
-}
-
 /**
- * Checks an engine on all surfaces: whole and streamed answers, `max_tokens` and `stop`, and that it ends when its model
- * is stopped.
+ * Checks an engine: what it says of itself, its answers, that it ends when it is aborted or stopped, and its answers on
+ * all APIs, with `max_tokens` and `stop`.
  * @param model that it serves; the demo model by default
  */
 export async function engineContract(
   plugin: PluginDefinition,
-  options: { model?: string; config?: string } = {}
+  options: { model?: string } & ContractOptions = {}
 ): Promise<void> {
-  pluginContract(plugin)
-  const { model = DEMO, config } = options
-  await withCorral({ plugin, config, echo: false }, async (corral, { providers }) => {
+  const { model = DEMO } = options
+  await withCorral({ plugin, ...options, echo: false }, async (corral, { providers, engines }, steps, catalog) => {
     assert.ok(providers.length > 0, 'it adds a provider in its setup: context.service("engines").add(…)')
-    for (const provider of providers) checkProvider(provider)
-    const messages = [{ role: 'user', content: 'Hello there' }]
-    const native = await answered(corral, '/api/chat', { model, messages, stream: false })
-    assert.equal(typeof native.message.content, 'string', '/api/chat gives a text')
-    const hosted = await answered(corral, '/v1/chat/completions', { model, messages })
-    assert.equal(typeof hosted.choices[0].message.content, 'string', '/v1/chat/completions gives a text')
-    const other = await answered(corral, '/v1/messages', { model, messages, max_tokens: 100 })
-    assert.equal(other.content[0]?.type, 'text', '/v1/messages gives a text')
-    const events = await corral.events('/v1/chat/completions', { model, messages, stream: true })
-    assert.ok(
-      events.some(event => event.choices?.[0]?.finish_reason),
-      'a streamed answer says why it ended'
-    )
-    await checkLimits(corral, { model, messages, temperature: 0 })
-    const { models } = await answered(corral, '/api/ps')
+    for (const provider of providers) checkProvider(provider, catalog)
+    await steps.answered(corral, '/api/load', { model, stream: false })
+    const [engine] = engines
+    assert.ok(engine, `it starts an engine for ${model}`)
+    const provider = providers.find(({ name }) => name === engine.provider)
+    assert.ok(provider, `an engine names its provider, and "${engine.provider}" is none of this plugin`)
+    checkFacts(engine, provider)
+    await checkAnswers(steps, engine)
+    await checkSurfaces(steps, corral, model)
+    for (const mode of MODES.slice(1)) {
+      if (provider.serves(engine.spec.variant, mode) <= 0) continue
+      const [path, body] =
+        mode === 'embedding' ? ['/v1/embeddings', { input: 'one' }] : ['/v1/rerank', { query: 'a', documents: ['b'] }]
+      await steps.answered(corral, path as string, { model, ...(body as object) })
+      await checkLists(steps, engines.findLast(({ spec }) => spec.mode === mode) ?? engine)
+    }
+    await checkEnd(steps, provider, engines)
+    const { models } = await steps.answered(corral, '/api/ps')
     assert.ok(models.length > 0, 'the model is listed as loaded')
-    await answered(corral, '/api/stop', { model })
-    assert.deepEqual((await answered(corral, '/api/ps')).models, [], 'a stopped engine has gone')
+    await steps.answered(corral, '/api/stop', { model })
+    assert.deepEqual((await steps.answered(corral, '/api/ps')).models, [], 'a stopped engine has gone')
+    for (const engine of engines) await steps.run('"exited" after /api/stop', () => engine.exited)
   })
 }
 
+/** Checks whole and streamed answers on the APIs that clients use. */
+async function checkSurfaces(steps: Steps, corral: TestCorral, model: string): Promise<void> {
+  const messages = [{ role: 'user', content: 'Hello there' }]
+  const native = await steps.answered(corral, '/api/chat', { model, messages, stream: false })
+  assert.equal(typeof native.message.content, 'string', '/api/chat gives a text')
+  const hosted = await steps.answered(corral, '/v1/chat/completions', { model, messages })
+  assert.equal(typeof hosted.choices[0].message.content, 'string', '/v1/chat/completions gives a text')
+  const other = await steps.answered(corral, '/v1/messages', { model, messages, max_tokens: 100 })
+  assert.equal(other.content[0]?.type, 'text', '/v1/messages gives a text')
+  await requireFinish(steps, corral, { model, messages })
+  await checkLimits(steps, corral, { model, messages, temperature: 0 })
+}
+
+async function requireFinish(steps: Steps, corral: TestCorral, request: object): Promise<void> {
+  const events = await steps.events(corral, '/v1/chat/completions', { ...request, stream: true })
+  assert.ok(
+    events.some(event => event.choices?.[0]?.finish_reason),
+    'a streamed answer says why it ended'
+  )
+}
+
 /** Checks the request fields that corral leaves to engines and that every client relies on. */
-async function checkLimits(corral: TestCorral, request: Record<string, unknown>): Promise<void> {
+async function checkLimits(steps: Steps, corral: TestCorral, request: Record<string, unknown>): Promise<void> {
   const path = '/v1/chat/completions'
-  const whole: string = (await answered(corral, path, request)).choices[0].message.content ?? ''
+  const answered = (body: object) => steps.answered(corral, path, body)
+  const whole: string = (await answered(request)).choices[0].message.content ?? ''
   const words = whole.split(/\s+/).filter(word => word !== '')
   const last = words.at(-1)
   if (last === undefined) return
-  const short = await answered(corral, path, { ...request, max_tokens: 1 })
+  const short = await answered({ ...request, max_tokens: 1 })
   assert.ok((short.usage?.completion_tokens ?? 0) <= 1, 'max_tokens: 1 gives one token at most')
   if (words.length > 1) {
     assert.ok((short.choices[0].message.content ?? '').length < whole.length, 'max_tokens: 1 makes the answer shorter')
     assert.equal(short.choices[0].finish_reason, 'length', 'an answer that max_tokens ends has the reason "length"')
   }
-  const stopped = (await answered(corral, path, { ...request, stop: [last] })).choices[0]
+  const stopped = (await answered({ ...request, stop: [last] })).choices[0]
   assert.ok(!stopped.message.content?.includes(last), `the answer ends before the text of "stop" (${last})`)
   assert.equal(stopped.finish_reason, 'stop', 'an answer that a text of "stop" ends has the reason "stop"')
-  const events = await corral.events(path, { ...request, stop: [last], stream: true })
+  const events = await steps.events(corral, path, { ...request, stop: [last], stream: true })
   const streamed = events.map(event => event.choices?.[0]?.delta?.content ?? '').join('')
   assert.ok(!streamed.includes(last), `a streamed answer ends before the text of "stop" (${last})`)
 }
 
-function checkProvider(provider: EngineProvider): void {
+function checkProvider(provider: EngineProvider, catalog: Catalog): void {
   assert.match(provider.name, /^[a-z][a-z0-9_-]*$/, 'the name of a provider holds letters, digits, "-" and "_"')
   for (const call of ['serves', 'start'] as const) assert.equal(typeof provider[call], 'function', `it has "${call}"`)
+  for (const model of catalog.list()) {
+    for (const mode of MODES) {
+      let score: unknown
+      assert.doesNotThrow(() => {
+        score = provider.serves(model, mode)
+      }, `"serves" does not throw for ${model.publicName} in the mode "${mode}"`)
+      assert.ok(Number.isFinite(score), `"serves" returns a number for ${model.publicName} in the mode "${mode}"`)
+    }
+  }
 }
 
 /**
- * Checks a surface: its routes answer, appear in the API document, and refuse an unknown model.
+ * Checks an API: its routes answer, appear in the API document, and refuse an unknown model. If it asks engines, filters,
+ * aliases, keys, limits, budgets and usage must hold for it as for every API; `context.answer` sees to them.
  * @param request the path and body of a request for the demo model
  */
 export async function surfaceContract(
   plugin: PluginDefinition,
-  request: { path: string; body: Record<string, unknown>; config?: string }
+  request: { path: string; body: Record<string, unknown> } & ContractOptions
 ): Promise<void> {
-  pluginContract(plugin)
-  await withCorral({ plugin, config: request.config }, async corral => {
-    await answered(corral, request.path, request.body)
-    const refused = await corral.json(request.path, { ...request.body, model: 'nobody/nothing' })
+  await withCorral({ plugin, ...request }, async (corral, _, steps) => {
+    await steps.answered(corral, request.path, request.body)
+    const unknown = { ...request.body, model: 'nobody/nothing' }
+    const refused = await steps.run('an unknown model', () => corral.json(request.path, unknown))
     assert.equal(refused.status, 404, 'an unknown model gets 404')
-    const document = await answered(corral, '/openapi.json')
+    const document = await steps.answered(corral, '/openapi.json')
     assert.ok(document.paths[request.path], `${request.path} appears in /openapi.json`)
   })
+  await checkRules(new Steps(request.timeout), plugin, request)
 }
 
 /**
- * Checks a filter: requests pass through it on all surfaces, whole and streamed, and no hook fails.
+ * Checks a filter: requests pass through it on all APIs, whole and streamed, and no hook fails.
  * @param refused a text that it refuses, where it refuses any
  */
 export async function filterContract(
   plugin: PluginDefinition,
-  options: { refused?: string; config?: string } = {}
+  options: { refused?: string } & ContractOptions = {}
 ): Promise<void> {
-  pluginContract(plugin)
-  await withCorral({ plugin, config: options.config }, async corral => {
+  await withCorral({ plugin, ...options }, async (corral, _, steps) => {
     const report = await corral.plugin(plugin.name)
-    assert.equal(report?.state, 'active', report?.reason)
     assert.ok(
       report?.hooks.some(hook => hook === 'request' || hook === 'event'),
       'a filter offers the hook "request" or "event"'
     )
     const ask = (content: string) => ({ model: DEMO, messages: [{ role: 'user', content }] })
-    await answered(corral, '/api/chat', { ...ask('Hello there'), stream: false })
-    await answered(corral, '/v1/chat/completions', ask('Hello there'))
-    await answered(corral, '/v1/messages', { ...ask('Hello there'), max_tokens: 100 })
-    const events = await corral.events('/v1/chat/completions', { ...ask('Hello there'), stream: true })
-    assert.ok(
-      events.some(event => event.choices?.[0]?.finish_reason),
-      'a streamed answer says why it ended'
-    )
+    const hello = ask('Hello there')
+    await steps.answered(corral, '/api/chat', { ...hello, stream: false })
+    await steps.answered(corral, '/v1/chat/completions', hello)
+    await steps.answered(corral, '/v1/messages', { ...hello, max_tokens: 100 })
+    await requireFinish(steps, corral, hello)
     if (options.refused === undefined) return
     for (const path of ['/api/chat', '/v1/chat/completions', '/v1/messages']) {
-      const { status } = await corral.json(path, { ...ask(options.refused), max_tokens: 100 })
+      const request = { ...ask(options.refused), max_tokens: 100 }
+      const { status } = await steps.run(path, () => corral.json(path, request))
       assert.ok(status >= 400 && status < 500, `${path} refuses "${options.refused}" (${status})`)
     }
   })
 }
 
 async function withCorral(
-  { plugin, config = '', echo }: { plugin: PluginDefinition; config?: string | undefined; echo?: boolean },
-  use: (corral: TestCorral, added: Added) => Promise<void>
+  { plugin, config = '', timeout, echo }: { plugin: PluginDefinition; echo?: boolean } & ContractOptions,
+  use: (corral: TestCorral, added: Added, steps: Steps, catalog: Catalog) => Promise<void>
 ): Promise<void> {
-  const watched = watchedPlugin(plugin)
-  const corral = await startTestCorral({ plugins: [watched.plugin], config, ...(echo !== undefined && { echo }) })
+  pluginContract(plugin)
+  const ended = new AbortController()
+  const { plugin: watched, added } = watchedPlugin(plugin, ended.signal)
+  let catalog: Catalog | undefined
+  const reader = definePlugin({
+    name: 'contract-reader',
+    api: 1,
+    needs: ['catalog'],
+    setup(context) {
+      catalog = context.service('catalog')
+      return {}
+    }
+  })
+  const corral = await startTestCorral({ plugins: [watched, reader], config, ...(echo !== undefined && { echo }) })
   try {
-    await use(corral, watched.added)
+    const report = await corral.plugin(plugin.name)
+    assert.equal(report?.state, 'active', report?.reason)
+    await use(corral, added, new Steps(timeout), catalog!)
   } finally {
+    ended.abort(new Error('the contract has been checked'))
     await corral.close()
   }
-}
-
-async function answered(corral: TestCorral, path: string, body?: unknown): Promise<any> {
-  const reply = await corral.json(path, body)
-  assert.equal(reply.status, 200, `${path} answers 200: ${JSON.stringify(reply.body)}`)
-  return reply.body
 }

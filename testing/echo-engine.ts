@@ -8,9 +8,9 @@ const textOf = (content: Content) =>
   typeof content === 'string' ? content : (content ?? []).map(part => part.text ?? '').join('')
 
 /** Repeats the last message word by word. Every model has it, so that tests need no llama.cpp. */
-class EchoEngine implements Engine {
+export class EchoEngine implements Engine {
   readonly id = `echo-${randomUUID()}`
-  readonly provider = 'test-echo'
+  readonly provider: string
   readonly contextSize: number
   readonly slots = 4
   readonly memory: undefined
@@ -18,7 +18,8 @@ class EchoEngine implements Engine {
   readonly spec: EngineSpec
   #exit!: (how: { code: number | null; signal: string | null; expected: boolean }) => void
 
-  constructor(spec: EngineSpec) {
+  constructor(spec: EngineSpec, provider = 'test-echo') {
+    this.provider = provider
     this.spec = spec
     this.contextSize = spec.options.num_ctx
     this.exited = new Promise(resolve => {

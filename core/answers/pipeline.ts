@@ -171,6 +171,32 @@ export async function streamedAnswer(
   )
 }
 
+/**
+ * Passes an answer's deltas on as they come, for plugins that write their own reply. While nothing has come, an engine that
+ * dies is replaced once.
+ * @throws CorralError why there is no answer, or no end of it
+ */
+export async function passedAnswer(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  asked: Question,
+  take: AnswerSink['take']
+): Promise<void> {
+  const signal = clientSignal(reply)
+  const question = await bounded(deps, reply, asked, asked.variant)
+  const hooked = await beforeLease(deps, reply, question, signal)
+  reply.request.record.waitBegan = performance.now()
+  let begun = false
+  const lease = merged(merged(question.lease, callerLease(reply)), { signal, mayRetry: () => !begun })
+  await deps.scheduler.withLease(lease, async leased => {
+    await granted(deps, reply, leased, hooked)
+    await generate(deps, leased, question, hooked, reply, deltas => {
+      begun = true
+      return take(deltas)
+    })
+  })
+}
+
 /** Asks a leased engine for something that comes in one piece: vectors, scores, counts. */
 export async function askOnce<Reply, Body extends EngineFields>(
   deps: AnswerDependencies,

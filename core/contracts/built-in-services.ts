@@ -101,8 +101,11 @@ declare module './callers.ts' {
 
 declare module './hooks.ts' {
   interface HookedRequest {
-    /** For headers, while they can be set; its `request.record` has how the request went so far. */
-    readonly reply: FastifyReply
+    /**
+     * For headers, while they can be set; its `request.record` has how the request went so far. Absent if a plugin of
+     * somebody else calls the hooks itself.
+     */
+    readonly reply?: FastifyReply
   }
 
   interface PluginHooks {

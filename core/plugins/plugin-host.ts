@@ -255,6 +255,12 @@ export class PluginHost {
       paths: config.paths,
       signal: AbortSignal.any([signal, controller.signal]),
       hooks: this.#hooks,
+      answer: async (reply, question, take) => {
+        const services = { catalog: this.service('catalog'), scheduler: this.service('scheduler') }
+        const deps = { ...services, engines: this.service('engines'), hooks: this.#hooks, config: config.core }
+        const { answerForPlugin } = await import('../answers/plugin-answer.ts')
+        await answerForPlugin({ ...deps, surface: name }, reply, question, take)
+      },
       plugins: () => this.report(),
       service: wanted => {
         if (needs?.includes(wanted)) return optional ? added.view(this.service(wanted)) : this.service(wanted)

@@ -1,5 +1,6 @@
-import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
+import type { FastifyBaseLogger, FastifyPluginAsync, FastifyReply } from 'fastify'
 import type { Static, TObject } from 'typebox'
+import type { AnswerSink } from '../contracts/engines.ts'
 import type { Hooks, PluginHooks } from '../contracts/hooks.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
 import type { CorralError, ErrorCode, ErrorOptions } from '../errors.ts'
@@ -34,6 +35,13 @@ export interface CoreSettings {
   port: number
 }
 
+/** What a plugin asks a model for a client. */
+export interface PassedQuestion {
+  operation: 'chat' | 'completion'
+  /** In the OpenAI chat format: `model` as the client named it, `messages` or `prompt`, `max_tokens`, `temperature` … */
+  body: Record<string, unknown>
+}
+
 /** What a plugin gets when it is set up. */
 export interface PluginContext {
   readonly log: FastifyBaseLogger
@@ -46,6 +54,14 @@ export interface PluginContext {
   service<Name extends ServiceName>(name: Name): Services[Name]
   /** Calls what plugins offer as `on`; for plugins that answer requests, load models or pull them. */
   readonly hooks: Hooks
+  /**
+   * Has a model answer a request to one of the plugin's own routes, by the rules of every API: aliases, the models and
+   * limits of the caller's key, budgets, usage, filters, queues. The answer ends when the client leaves.
+   * @param take gets what the engine adds, as filters left it; the engine waits for the promise that it returns
+   * @returns once the answer is complete
+   * @throws CorralError why there is no answer, or no end of it
+   */
+  answer(reply: FastifyReply, question: PassedQuestion, take: AnswerSink['take']): Promise<void>
   /** What has become of all plugins so far. */
   plugins(): PluginReport[]
   /** A failure that each surface renders in its own shape, for plugins that cannot import `CorralError`. */

@@ -18,6 +18,7 @@ export { openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../h
 export { type ModelName, parseModelName, parseRequestedName, type RequestedName } from '../models/model-name.ts'
 export {
   definePlugin,
+  type PassedQuestion,
   PLUGIN_API,
   type PluginContext,
   type PluginDefinition,

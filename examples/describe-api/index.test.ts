@@ -2,6 +2,9 @@ import test from 'node:test'
 import { surfaceContract } from 'corral/testing'
 import plugin from './index.js'
 
-test('it fulfils the contract of surfaces', async () => {
-  await surfaceContract(plugin, { path: '/describe-api/describe', body: { model: 'corral/tiny-chat' } })
+const model = 'corral/tiny-chat'
+
+test('it fulfils the contract of APIs', async () => {
+  await surfaceContract(plugin, { path: '/describe-api/describe', body: { model } })
+  await surfaceContract(plugin, { path: '/describe-api/ask', body: { model, question: 'Who are you?' } })
 })

@@ -6,7 +6,7 @@ const PAGE = `<!doctype html><html lang="en"><meta charset="utf-8"><title>What c
 export default definePlugin({
   name: 'describe-api',
   api: 1,
-  description: 'An API of our own, under /describe-api',
+  description: 'An API of our own, under /describe-api: what models can do, and their answers',
   optional: true,
   needs: ['catalog'],
   setup(context) {
@@ -26,6 +26,17 @@ export default definePlugin({
           const { model } = request.body as { model?: unknown }
           const { publicName, size, metadata } = catalog.get(parseRequestedName(model))
           return { model: publicName, size, capabilities: metadata.capabilities }
+        })
+        app.post('/describe-api/ask', { schema: { summary: 'Ask a model a question' } }, async (request, reply) => {
+          const { model, question } = request.body as { model?: unknown; question?: unknown }
+          const messages = [{ role: 'user', content: String(question) }]
+          let answer = ''
+          // By this, everything that holds for other APIs holds here too: keys, limits, budgets, filters.
+          await context.answer(reply, { operation: 'chat', body: { model, messages } }, deltas => {
+            for (const { content = '' } of deltas) answer += content
+            return undefined
+          })
+          return { answer }
         })
       }
     }

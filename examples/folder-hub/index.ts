@@ -40,7 +40,8 @@ export default definePlugin<{ folder: string }>({
       name: 'folder',
       title: 'The shared folder',
       prefixes: ['folder:'],
-      async repository({ id }): Promise<HubRepository> {
+      async repository({ id }, { signal }): Promise<HubRepository> {
+        signal?.throwIfAborted()
         const files = await filesOf(id)
         if (files.length === 0) {
           throw context.error('repo_not_found', `There is no model ${id} in the shared folder. Look at its name there.`)

@@ -10,8 +10,13 @@ function createHub(context: Pick<PluginContext, 'error'>, address: string): Hub 
     async repository({ id }, { signal }) {
       const url = `${address}/${id}/model.gguf`
       const reply = await fetch(url, { method: 'HEAD', ...(signal && { signal }) }).catch(() => undefined)
+      signal?.throwIfAborted()
       if (!reply) throw context.error('hub_unreachable', `${address} cannot be reached. Try again later.`)
-      if (!reply.ok) throw context.error('repo_not_found', `There is no model ${id} at ${address}.`)
+      if (reply.status === 401 || reply.status === 403) {
+        throw context.error('hub_forbidden', `${address} does not let us have ${id}. Ask its owner for access.`)
+      }
+      if (reply.status === 404) throw context.error('repo_not_found', `There is no model ${id} at ${address}.`)
+      if (!reply.ok) throw context.error('hub_unreachable', `${address} answers ${reply.status}. Try again later.`)
       const size = Number(reply.headers.get('content-length'))
       const revision = createHash('sha256')
         .update(`${size} ${reply.headers.get('etag') ?? ''}`)

@@ -28,7 +28,7 @@ export class AnswerFacts {
   }
 
   wantedFor({ reply }: HookedRequest): boolean {
-    return this.isMarked(reply.request.raw)
+    return reply !== undefined && this.isMarked(reply.request.raw)
   }
 
   note(delta: Delta, request: HookedRequest): void {
@@ -43,7 +43,7 @@ export class AnswerFacts {
   }
 
   #facts(delta: Delta, request: HookedRequest) {
-    const { record } = request.reply.request
+    const { record } = request.reply!.request
     const { variant } = record.use!
     const running = this.#deps.scheduler.running().find(model => model.variant.key === variant.key)
     const build = running?.engine.provider === 'llama-server' ? this.#deps.runtimes.current() : undefined

@@ -62,16 +62,18 @@ export class UsageGate implements Usage {
 
   readonly hooks: PluginHooks = {
     request: hooked => {
-      const { record, caller } = hooked.reply.request
-      const { model, variant } = record.use!
+      const { caller, reply } = hooked
+      const { model, variant } = reply?.request.record.use ?? { model: hooked.model, variant: undefined }
       const config = this.#config()
       this.#books.add(accountOf(caller), model, ONE_REQUEST)
-      const budgets = this.#budgetsFor(caller, model, config.limits, settingsFor(config, variant).budgets)
+      const ofModel = variant ? settingsFor(config, variant).budgets : {}
+      const budgets = this.#budgetsFor(caller, model, config.limits, ofModel)
       return budgets.length === 0 ? undefined : this.#admit(hooked, budgets)
     },
     leased: hooked => {
-      const { admission } = hooked.reply.request
-      return admission?.budgets.some(ofTokens) ? this.#recheck(hooked, admission) : undefined
+      const request = hooked.reply?.request
+      const { admission } = request ?? {}
+      return request && admission?.budgets.some(ofTokens) ? this.#recheck(hooked, request, admission) : undefined
     }
   }
 
@@ -135,16 +137,17 @@ export class UsageGate implements Usage {
       const ends = states.map(({ reset }) => moment + reset)
       const admission: Admission = { budgets, ends, tomorrow, charged: NOTHING }
       this.#refuseExhausted(hooked, admission, { now, states, deciding: states })
-      hooked.reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
-      hooked.reply.request.admission = admission
+      const { reply } = hooked
+      if (!reply) return
+      reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
+      reply.request.admission = admission
     })
   }
 
-  #recheck(hooked: HookedRequest, admission: Admission): Promise<void> | undefined {
+  #recheck(hooked: HookedRequest, asking: FastifyRequest, admission: Admission): Promise<void> | undefined {
     // Whose slot this one has may not have reached its client's end yet.
     for (const request of this.#answering) if (request.record.answered !== undefined) this.charge(request)
-    const { request } = hooked.reply
-    this.#answering.add(request)
+    this.#answering.add(asking)
     const now = Date.now()
     return soon(this.#look(admission.budgets, 0), states =>
       this.#refuseExhausted(hooked, admission, { now, states, deciding: states.filter(ofTokens) })
@@ -170,16 +173,18 @@ export class UsageGate implements Usage {
   ): void {
     const empty = exhausted(deciding, hooked.operation !== 'tokens')
     if (!empty) return
-    const { reply } = hooked
-    const { caller, record } = reply.request
-    reply.request.admission = undefined
-    this.#answering.delete(reply.request)
-    if (Date.now() < tomorrow) this.#books.add(accountOf(caller), record.use!.model, REQUEST_BACK)
+    const { reply, caller } = hooked
+    const model = reply?.request.record.use?.model ?? hooked.model
+    if (reply) {
+      reply.request.admission = undefined
+      this.#answering.delete(reply.request)
+    }
+    if (Date.now() < tomorrow) this.#books.add(accountOf(caller), model, REQUEST_BACK)
     for (const [at, budget] of budgets.entries()) {
       if (budget.kind === 'requests' && performance.now() < ends[at]!) void this.#counters.add(budget, -1)
     }
     const left = states.map(state => (ofTokens(state) ? state : { ...state, used: state.used - 1 }))
-    if (!reply.raw.headersSent) reply.headers(rateLimitHeaders(left, dialectOf(hooked), now))
+    if (reply && !reply.raw.headersSent) reply.headers(rateLimitHeaders(left, dialectOf(hooked), now))
     throw rateLimited(empty, caller.name, now)
   }
 }

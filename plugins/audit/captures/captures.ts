@@ -197,12 +197,13 @@ export class Captures {
       get event() {
         return captures.#goingCount > 0 ? captures.#event : undefined
       },
-      eventsOf: ({ reply }: HookedRequest) => captures.#going.has(reply.request)
+      eventsOf: ({ reply }: HookedRequest) => reply !== undefined && captures.#going.has(reply.request)
     }
   }
 
   readonly #request = (hooked: HookedRequest): void => {
     const { caller, reply, body } = hooked
+    if (!reply) return
     const { request } = reply
     const model = request.record.use?.model ?? hooked.model
     const by = this.#active().filter(
@@ -223,10 +224,10 @@ export class Captures {
     this.#going.set(request, { by, hooked, body: copy, answer: new AnswerText(budget), budget, held })
   }
 
-  readonly #leased = ({ reply }: HookedRequest): void => this.#going.get(reply.request)?.answer.reset()
+  readonly #leased = ({ reply }: HookedRequest): void => reply && this.#going.get(reply.request)?.answer.reset()
 
   readonly #event: NonNullable<PluginHooks['event']> = (event, { reply }) => {
-    this.#going.get(reply.request)?.answer.add(event)
+    if (reply) this.#going.get(reply.request)?.answer.add(event)
   }
 
   /** Takes a request that is over. */

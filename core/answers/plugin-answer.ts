@@ -1,0 +1,30 @@
+import type { FastifyReply } from 'fastify'
+import type { AnswerSink, EngineFields } from '../contracts/engines.ts'
+import { CorralError } from '../errors.ts'
+import type { PassedQuestion } from '../plugins/plugin.ts'
+import { isObject } from '../system/json-object.ts'
+import { withModelDefaults } from './model-defaults.ts'
+import { passedFields, readModelRequest } from './model-request.ts'
+import { type AnswerDependencies, passedAnswer } from './pipeline.ts'
+
+/** Fields that say which model answers, and how the reply is sent; none of them is for the engine. */
+const NOT_FOR_ENGINES = ['model', 'name', 'stream', 'stream_options', 'keep_alive', 'options']
+
+/** What `PluginContext.answer` does. */
+export async function answerForPlugin(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  { operation, body }: PassedQuestion,
+  take: AnswerSink['take']
+): Promise<void> {
+  const { variant, overflow, lease, sampling, options } = readModelRequest(deps, body, reply.request.caller)
+  const fields: EngineFields = { ...sampling, ...passedFields(body, options, NOT_FOR_ENGINES) }
+  if (operation === 'chat') {
+    const { messages } = fields
+    if (!Array.isArray(messages) || !messages.every(isObject)) {
+      throw new CorralError('invalid_request', '"messages" must be a list of messages.', { param: 'messages' })
+    }
+    fields.messages = withModelDefaults(messages, variant.defaults)
+  }
+  await passedAnswer(deps, reply, { operation, body: fields, lease, variant, overflow }, take)
+}
