@@ -119,6 +119,7 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
   let progress: Progress | undefined
   let name = reference
   let succeeded = false
+  let warnings: string[] = []
   interrupted.addEventListener('abort', onInterrupt)
   try {
     interrupted.throwIfAborted()
@@ -126,8 +127,10 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
     const events = calm.stream<PullEvent>(path, { ...request, stream: true }, { signal: end.signal })
     for await (const event of events) {
       if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
-      if (event.status === 'success') succeeded = true
-      else if (event.present) continue
+      if (event.status === 'success') {
+        succeeded = true
+        warnings = event.warnings ?? []
+      } else if (event.present) continue
       else if (!progress) {
         waiting.clear()
         printNote(printable(introduction(name, event)))
@@ -157,6 +160,7 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
   const done = amount
     ? `pulled ${name} (${amount}) in ${formatDuration(performance.now() - began)}`
     : `${name} is here already`
+  for (const warning of warnings) printNote(printable(`warning: ${warning}`))
   printNote(printable(`${done}. Try it with: corral run ${name}`))
 }
 

@@ -69,6 +69,8 @@ export type OnPullEvent = (files: FileProgress[]) => void
 /** One pull, shared by all clients that requested it. */
 export interface Pull {
   readonly plan: PullPlan
+  /** What the stored model lacks, such as a README that could not be fetched. Known when it is stored. */
+  readonly warnings: readonly string[]
   record(): PullRecord
   /**
    * Resolves when the model is stored. `onEvent` gets the progress of all files at once, then what changes, at most ten

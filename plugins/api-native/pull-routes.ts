@@ -1,7 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { FileProgress, PullPlan } from '../../core/contracts/downloads.ts'
+import type { FileProgress, Pull, PullPlan } from '../../core/contracts/downloads.ts'
 import type { EventStream } from '../../core/contracts/native-api.ts'
 import {
   Done,
@@ -55,6 +55,12 @@ const HUB_ERRORS: ErrorCode[] = [
 ]
 const PULL_ERRORS = [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
 
+/** The reply for a stored model. */
+const withWarnings = (pull: Pull | undefined) => ({
+  status: 'success' as const,
+  ...(pull && pull.warnings.length > 0 && { warnings: [...pull.warnings] })
+})
+
 /** Pulls of models from hubs. */
 export function pullRoutes({ downloads, streams, naming }: NativeDependencies): FastifyPluginAsync {
   return async instance => {
@@ -99,7 +105,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       if (body.stream === false) {
         const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false, caller })
         await pull?.watch(() => undefined, signal)
-        return success
+        return withWarnings(pull)
       }
       return await streams.reply(request, reply, async stream => {
         const onProgress = (progress: Progress) => {
@@ -120,7 +126,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
         }
         await pull?.watch(onEvent, signal, onWaiting)
         events.flush()
-        return success
+        return withWarnings(pull)
       })
     })
 

@@ -1,7 +1,17 @@
+import { join } from 'node:path'
 import t from 'tap'
 import type { FaultKind } from '../support/hub-emulator/faults.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
-import { corralWithHub, listed, partialBytes, pulls, quantizedModels, refusal } from './support.ts'
+import {
+  corralWithHub,
+  listed,
+  partialBytes,
+  pulls,
+  quantizedModels,
+  refusal,
+  sha256,
+  storedDigests
+} from './support.ts'
 
 const { Q8_0, Q4_K_M } = quantizedModels()
 const TWO = { 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M }
@@ -183,4 +193,30 @@ t.test('pulls are refused when offline', async t => {
   const offline = await refusal(corral, { model: 'test/tiny-GGUF' })
   t.match(offline, { status: 502, code: 'hub_unreachable', error: /HF_HUB_OFFLINE|offline/i })
   t.equal(hub.traffic.requests.length, 0, 'no request was sent')
+})
+
+t.test('a model is stored without a text that cannot be fetched, and the reply says so', async t => {
+  const files = { ...TWO, 'README.md': '# Tiny', LICENSE: 'free' }
+  const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files } } })
+  const corral = await corralWithHub(t, hub)
+  const gzip = { 'content-encoding': 'gzip' }
+  hub.fault({ kind: 'status', status: 200, body: 'packed', headers: gzip, path: 'README.md' })
+  hub.fault({ kind: 'forbidden', path: 'LICENSE' })
+  const events = await corral.events('/api/pull', { model: 'test/tiny-GGUF:Q8_0' })
+  t.match(events.at(-1), {
+    status: 'success',
+    warnings: [/^Stored without LICENSE\. .*403/, /^Stored without README\.md\. .*compressed \(gzip\)/]
+  })
+  hub.clearFaults()
+  t.match((await corral.events('/api/pull', { model: 'test/tiny-GGUF:Q8_0' })).at(-1), { status: 'success' })
+  const texts = await storedDigests(join(corral.home, 'models'), 'README.md')
+  t.same(texts, [sha256(Buffer.from('# Tiny'))], 'the next pull brings it')
+
+  hub.fault({ kind: 'status', status: 200, body: 'packed', headers: gzip, path: /Q4_K_M/ })
+  const { body } = await corral.json('/api/pull', { model: 'test/tiny-GGUF:Q4_K_M', stream: false })
+  t.match(body, { code: 'hub_unreachable', error: /tiny-Q4_K_M\.gguf could not be fetched: .*compressed \(gzip\)/ })
+  hub.clearFaults()
+  hub.fault({ kind: 'html', path: /Q4_K_M/ })
+  const page = await corral.json('/api/pull', { model: 'test/tiny-GGUF:Q4_K_M', stream: false })
+  t.match(page.body, { code: 'hub_unreachable', error: /sends a web page instead of the file.*\(title ".*log in/ })
 })

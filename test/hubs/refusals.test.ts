@@ -147,7 +147,25 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
       /has disabled/
     ],
     ['forbidden', answer(403, { text: 'no' }), false, 'forbidden', 'hub_forbidden', /status 403.*says: no/],
-    ['legal', answer(451), false, 'forbidden', 'hub_forbidden', /451/],
+    ['legal', answer(451), false, 'forbidden', 'hub_forbidden', /^(?!.*token).*for legal reasons \(status 451\)/],
+    ['proxy', answer(407), false, 'server-error', 'hub_unreachable', /proxy .* requires a user name and a password/],
+    [
+      'portal',
+      answer(511),
+      true,
+      'server-error',
+      'hub_unreachable',
+      /login page answered instead of .* \(status 511\)/
+    ],
+    ...[401, 403].map((status): [string, HubResponse, boolean, RefusalKind, string, RegExp] => [
+      `login page with ${status}`,
+      answer(status, { text: '<html><title>Sign\u001b[2J\n in</title>', headers: { 'content-type': 'text/html' } }),
+      true,
+      status === 401 ? 'private' : 'forbidden',
+      'hub_unreachable',
+      /^(?!.*token).*login page answered instead of .* \(title "Sign\\\\u001b\[2J in"\)/
+    ]),
+    ['teapot', answer(418), false, 'server-error', 'hub_unreachable', /status 418\)\. Is its address right/],
     [
       'limited',
       answer(429, { headers: { ratelimit: '"api";r=0;t=55' } }),

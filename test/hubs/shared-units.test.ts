@@ -160,7 +160,7 @@ t.test('explains connection errors', async t => {
   t.match(connectionErrorText(error('DEPTH_ZERO_SELF_SIGNED_CERT'), 'h'), /NODE_EXTRA_CA_CERTS/)
   t.match(
     connectionErrorText(error('UND_ERR_ABORTED', 'Proxy response (407) !== 200 when HTTP Tunneling'), 'h'),
-    /proxy refuses/
+    /proxy refuses to connect to h: it requires a user name and a password \(407\)/
   )
   t.equal(connectionErrorText(new Error('Strange.'), 'h'), 'h: Strange')
 })

@@ -11,7 +11,12 @@ import {
 import { FileSource, followRedirect } from '../../plugins/download/transfer/file-source.ts'
 import { withoutQueries } from '../../plugins/download/transfer/http/http-client.ts'
 import { ChunkedBody } from '../../plugins/download/transfer/http/http-connection.ts'
-import { parseContentRange, parseHead, readResponse } from '../../plugins/download/transfer/http/http-response.ts'
+import {
+  parseContentRange,
+  parseHead,
+  readResponse,
+  WEB_PAGE
+} from '../../plugins/download/transfer/http/http-response.ts'
 import { proxyFor } from '../../plugins/download/transfer/http/http-socket.ts'
 import { Bandwidth, ConnectionLimit, Line } from '../../plugins/download/transfer/limits.ts'
 import { continues, journalText, parseJournal } from '../../plugins/download/transfer/part-file.ts'
@@ -102,7 +107,18 @@ t.test('interprets responses to range requests', async t => {
       { kind: 'rangeless' }
     ],
     ['a whole of another size', answer(200, { 'content-length': '7' }, 0, 20, 100), { kind: 'size', size: 7 }],
-    ['packed', answer(200, { 'content-encoding': 'gzip' }, 0, 20, 100), { kind: 'unusable' }],
+    ['packed', answer(200, { 'content-encoding': 'gzip' }, 0, 20, 100), { kind: 'unusable', isLasting: true }],
+    [
+      'a web page',
+      answer(200, { 'content-type': 'text/html', 'content-length': '7' }, 0, 20, 100),
+      { kind: 'unusable', why: WEB_PAGE, isLasting: true }
+    ],
+    [
+      'a file that is a web page',
+      answer(200, { 'content-type': 'text/html', 'content-length': '100' }, 0, 20, 100),
+      { kind: 'whole', size: 100 }
+    ],
+    ['451', answer(451, {}, 0), { kind: 'refused' }],
     ['no bytes', answer(416, { 'content-range': 'bytes */0' }, 0), { kind: 'empty' }],
     ['beyond the end', answer(416, { 'content-range': 'bytes */50' }, 60, 100, 100), { kind: 'size', size: 50 }],
     ['elsewhere', answer(302, { location: '/x' }, 0), { kind: 'redirect', to: '/x' }],

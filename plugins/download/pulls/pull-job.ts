@@ -105,6 +105,8 @@ const RETRIED = new Set(['hub_unreachable', 'hub_rate_limited'])
  */
 export class PullJob implements Pull {
   readonly folder: string
+  /** What is missing in the stored model. */
+  readonly warnings: string[] = []
   readonly #context: PullContext
   readonly #onEnd: () => void
   #job: JobRecord
@@ -422,7 +424,11 @@ export class PullJob implements Pull {
     }
     const fetched = await transfers.run({
       identity: [repository.hub, repository.id, ...revision].join(' '),
-      files: files.map(file => ({ ...file, target: fileTarget(this.folder, file) })),
+      files: files.map(file => ({
+        ...file,
+        target: fileTarget(this.folder, file),
+        isOptional: isOptional(file, this.plan)
+      })),
       locate: (index, aborted) => locate(files[index]!, aborted),
       signal,
       onProgress: (index, completed, total) => this.#context.onReceived(this.#progress.report(index, completed, total))
@@ -435,12 +441,15 @@ export class PullJob implements Pull {
   async #store(fetched: readonly TransferredFile[], signal: AbortSignal): Promise<StoredVariant> {
     await this.#save({ state: 'storing' })
     const { name, format, label, files, defaults } = this.plan
-    const sources = files.map((file, index) => ({
-      source: fileTarget(this.folder, file),
-      path: file.storedPath,
-      role: file.role,
-      sha256: fetched[index]!.sha256
-    }))
+    const sources = files.flatMap((file, index) => {
+      const { sha256, leftOut } = fetched[index]!
+      if (leftOut === undefined) {
+        return [{ source: fileTarget(this.folder, file), path: file.storedPath, role: file.role, sha256 }]
+      }
+      this.warnings.push(`Stored without ${file.path}. ${leftOut}`)
+      return []
+    })
+    for (const warning of this.warnings) this.#context.log.warn(`The pull of ${this.record().model}: ${warning}`)
     const variant = {
       name,
       format,
@@ -570,6 +579,10 @@ export class PullJob implements Pull {
     await writeJsonFile(join(this.folder, JOB_FILE), { version: JOB_VERSION, ...this.#job }, { mode: 0o600 })
   }
 }
+
+/** Whether a model can be used without a file: texts for people, and whatever is in the header of a GGUF file too. */
+const isOptional = ({ role, storedPath }: PlannedDownload, { format }: PullPlan) =>
+  role === 'other' && (format === 'gguf' || /^(?:readme|licen[cs]e|notice)(?:\.|$)/i.test(storedPath))
 
 /** How a pull, or the watch of one, ended. */
 type Outcome = { stored: StoredVariant } | { error: unknown }

@@ -447,13 +447,13 @@ export class FileTransfer {
     }
   }
 
-  #onResult(fetch: Fetch, location: ActiveLocation, { answer, head, text }: FetchResult): void {
+  #onResult(fetch: Fetch, location: ActiveLocation, { answer, head, text, isPage }: FetchResult): void {
     const reason = text === '' ? '' : `: ${text}`
     const what = `answers ${head.status}${reason}`
     const size = this.#part!.map?.size
     switch (answer.kind) {
       case 'refused':
-        this.#refused(location, { what, status: head.status })
+        this.#refused(location, { what, status: head.status, isPage })
         break
       case 'busy': {
         this.#shared.overloaded(location.url.host)
@@ -461,9 +461,12 @@ export class FileTransfer {
         this.#failed(fetch, location, { what, status: head.status, retryAfter })
         break
       }
-      case 'unusable':
-        this.#failed(fetch, location, { what: `${answer.why}${reason}` })
+      case 'unusable': {
+        const problem = { what: `${answer.why}${reason}`, isPage: isPage || [407, 511].includes(head.status) }
+        if (answer.isLasting) this.#refused(location, problem)
+        else this.#failed(fetch, location, problem)
         break
+      }
       case 'size':
         this.#changed(sizeMismatch(size, answer.size))
         break

@@ -1,5 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { CorralError, messageOf } from '../../../core/errors.ts'
 import { Digests } from './digests.ts'
 import { FileTransfer, type SharedResources } from './file-transfer.ts'
 import { ConnectionPool } from './http/http-client.ts'
@@ -101,6 +102,11 @@ export class TransferEngine {
           run.request.onProgress(index, result.size, result.size)
           run.reported[index] = result.size
         } catch (error) {
+          const isDisk = error instanceof CorralError && error.code === 'insufficient_storage'
+          if (run.request.files[index]!.isOptional && !isDisk && !run.request.signal.aborted && !failure) {
+            results[index] = { size: 0, sha256: '', leftOut: messageOf(error) }
+            continue
+          }
           failure ??= { error }
           run.controller.abort(error)
         }

@@ -12,11 +12,26 @@ export interface FetchProblem {
   status?: number
   /** Seconds that the server asks clients to wait. */
   retryAfter?: number | undefined
+  /** A proxy or a login page answered. */
+  isPage?: boolean
 }
 
 /** The error after the last retry. */
 export function fetchError(path: string, host: string, problem: FetchProblem): CorralError {
   const what = `${host} ${problem.what}`
+  if (problem.status === 451) {
+    return new CorralError(
+      'hub_forbidden',
+      `${path} is not delivered for legal reasons: ${what}. Choose another repository of the model.`
+    )
+  }
+  if (problem.isPage) {
+    return new CorralError(
+      'hub_unreachable',
+      `${path} could not be fetched: ${what}. A proxy or a login page seems to answer instead of the hub: log in to this ` +
+        'network, or check the proxy settings. Pull again to continue; what was fetched is kept.'
+    )
+  }
   if (problem.status === 401 || problem.status === 403) {
     return new CorralError(
       'hub_forbidden',

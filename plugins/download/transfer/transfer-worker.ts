@@ -19,9 +19,9 @@ async function run({ identity, files, port }: RunMessage): Promise<void> {
       return
     }
     const waiting = locating.get(message.index)
-    if (message.location) waiting?.resolve(message.location)
-    // The main thread knows why, and ends the run with that.
-    else waiting?.reject(new Error('no location'))
+    if (typeof message.location === 'object') waiting?.resolve(message.location)
+    // The main thread knows why, and ends the run with that unless the file is optional.
+    else waiting?.reject(new Error(message.location ?? 'no location'))
   })
   try {
     const done = await engine.run({

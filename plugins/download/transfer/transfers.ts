@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import type { FileLocation } from '../../../core/contracts/hubs.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
 import { FIRST_DELAY } from './retries.ts'
 
 /** One file to be fetched. */
@@ -15,6 +15,8 @@ export interface TransferFile {
   /** What the file is verified by; without both, by its size. */
   sha256?: string | undefined
   gitSha1?: string | undefined
+  /** The others are of use without it. */
+  isOptional?: boolean | undefined
 }
 
 export interface TransferRequest {
@@ -34,6 +36,8 @@ export interface TransferredFile {
   size: number
   /** 64 hex digits, computed from the bytes. */
   sha256: string
+  /** Why an optional file could not be had; it has no bytes then. */
+  leftOut?: string
 }
 
 export interface Transfers {
@@ -41,7 +45,7 @@ export interface Transfers {
   prepare(): void
   /**
    * Fetches and verifies files, and returns them in order. Files that exist already are verified and kept. After a
-   * failure or an abort partial data stay, and the next run continues them.
+   * failure or an abort partial data stay, and the next run continues them. An optional file that fails is left out.
    * @throws CorralError `hub_unreachable`, `hub_forbidden`, `hub_rate_limited`, `checksum_mismatch`,
    * `insufficient_storage`; the signal's reason
    */
@@ -74,8 +78,11 @@ export interface RunMessage {
   port: MessagePort
 }
 
-/** Messages about a run to the worker thread. A location that is missing could not be found out. */
-export type ToRun = { type: 'located'; index: number; location: FileLocation | undefined } | { type: 'abort' }
+/**
+ * Messages about a run to the worker thread. A location that is missing could not be found out; that of an optional file is
+ * a text that says why.
+ */
+export type ToRun = { type: 'located'; index: number; location: FileLocation | string | undefined } | { type: 'abort' }
 
 /** Messages about a run from the worker thread. The last one is `done` or `failed`. */
 export type FromRun =
@@ -123,6 +130,7 @@ export class TransferThread implements Transfers {
         let failure: { error: unknown } | undefined
         const locate = async (index: number) => {
           const location = await request.locate(index, signal).catch(error => {
+            if (request.files[index]!.isOptional) return messageOf(error)
             failure ??= { error }
             return undefined
           })
@@ -137,8 +145,8 @@ export class TransferThread implements Transfers {
         })
         port.on('close', () => reject(this.#failure ?? new Error('the worker thread of the transfers ended')))
         // Callers pass files with other fields, which need not be cloneable.
-        const files = request.files.map(({ path, target, size, sha256, gitSha1 }) => {
-          return { path, target, size, sha256, gitSha1 }
+        const files = request.files.map(({ path, target, size, sha256, gitSha1, isOptional }) => {
+          return { path, target, size, sha256, gitSha1, isOptional }
         })
         this.#post({ identity: request.identity, files, port: port2 })
       })

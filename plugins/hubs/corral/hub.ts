@@ -54,7 +54,7 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
       })
       if (response.status !== 200) throw refusal(response, server, id, server === endpoint)
       const listing = await factsOf(`The corral at ${server}`, async () =>
-        readCorralListing(await jsonOf(response, 'a corral'))
+        readCorralListing(await jsonOf(response, 'a corral', server === endpoint))
       )
       if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)
       const { name, revisions } = listing

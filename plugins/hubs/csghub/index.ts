@@ -34,6 +34,7 @@ export default definePlugin({
         pathPrefix: '/csg',
         pageOf: id => `${endpoint}/models/${id}`,
         tokenAdvice: 'set CSGHUB_TOKEN or csghub.token in config.yaml',
+        endpointAdvice: 'CSGHUB_DOMAIN or csghub.endpoint in config.yaml',
         treeHasDigests: false,
         headRedirects: false,
         hasSearch: false,

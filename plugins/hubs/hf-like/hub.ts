@@ -26,6 +26,8 @@ export interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   /** Where people see a repository. */
   pageOf(id: string): string
   tokenAdvice: string
+  /** The settings with its address. */
+  endpointAdvice: string
   /** Its tree lists the digest of each file. */
   treeHasDigests: boolean
   /** A HEAD for a file redirects like a GET. */
@@ -120,7 +122,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     kind = refusalKind(response, false)
   ): Promise<never> {
     const error = hubRefusal(kind, response, about, Date.now())
-    if (kind !== 'unknown-repository' || !options.hasSearch) throw error
+    if (kind !== 'unknown-repository' || error.code !== 'repo_not_found' || !options.hasSearch) throw error
     const similar = await similarName(send, pathPrefix, about.id, signal)
     if (similar === undefined) throw error
     throw new CorralError(
@@ -151,9 +153,11 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       const response = await send({ path: path(words, limit, format), signal })
       if (!good(response)) {
         const kind = refusalKind(response, false)
-        // A search names no repository that could be unknown.
-        const isOfRepository = kind.startsWith('unknown-') || kind === 'gated' || kind === 'private'
-        throw hubRefusal(isOfRepository ? 'server-error' : kind, response, subject(words, undefined), Date.now())
+        // A search names no repository that could be unknown or closed.
+        const isClosed = kind === 'gated' || kind === 'private' || response.status === 401
+        const ofSearch = isClosed ? 'forbidden' : kind.startsWith('unknown-') ? 'no-search' : kind
+        const about = { ...subject(words, undefined), endpointAdvice: options.endpointAdvice }
+        throw hubRefusal(ofSearch, response, about, Date.now())
       }
       const found = records(await jsonOf(response, title))
       if (Array.isArray(found)) return found.flatMap(record => matchOf(record, id) ?? []).slice(0, limit)

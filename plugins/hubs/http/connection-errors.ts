@@ -50,6 +50,9 @@ export function connectionErrorText(error: unknown, host: string): string {
   const explain = code === undefined ? undefined : EXPLANATIONS[code]
   if (explain) return explain(host)
   const message = messageOf(error) || code || 'the connection failed'
-  if (/proxy response/i.test(message)) return `the proxy refuses to connect to ${host} (${message})`
+  if (/proxy response/i.test(message)) {
+    const login = "requires a user name and a password (407), which HTTPS_PROXY or the hub's proxy setting can hold"
+    return `the proxy refuses to connect to ${host}${message.includes('407') ? `: it ${login}` : ` (${message})`}`
+  }
   return `${host}: ${message.replace(/\.$/, '')}`
 }

@@ -1,27 +1,37 @@
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import { printable } from '../../../core/system/printable.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
+import { isWebPage, pageTitle } from '../../../core/system/web-page.ts'
 import { type HubResponse, shownAddress } from './hub-fetch.ts'
 
 /** Whether a response is a web page. */
 export function isHtml(response: Pick<HubResponse, 'headers' | 'text'>): boolean {
-  return (
-    /^\s*(<!doctype html|<html)/i.test(response.text) || /\btext\/html\b/.test(response.headers['content-type'] ?? '')
-  )
+  return isWebPage(response.text) || /\btext\/html\b/.test(response.headers['content-type'] ?? '')
 }
 
-/** The JSON of a response. @throws CorralError `hub_unreachable` when it is something else, or too much */
-export async function jsonOf(response: Pick<HubResponse, 'url' | 'headers' | 'text'>, title: string): Promise<unknown> {
+/**
+ * The JSON of a response.
+ * @param isQuoted whether the title of a web page is shown: not that of a server that the client chose
+ * @throws CorralError `hub_unreachable` when it is something else, or too much
+ */
+export async function jsonOf(
+  response: Pick<HubResponse, 'url' | 'headers' | 'text'>,
+  title: string,
+  isQuoted = true
+): Promise<unknown> {
   const { value, fault } = await parseUntrustedJson(response.text)
   if (fault === undefined) return value
   const address = shownAddress(response.url)
   if (!fault.startsWith('it is not JSON')) {
     throw new CorralError('hub_unreachable', `The reply of ${title} at ${address} cannot be used: ${fault}.`)
   }
+  const page = isQuoted ? pageTitle(response.text) : ''
+  const instead = isHtml(response) ? `: a proxy's or login page answered instead of the hub${page}` : ''
   const what = isHtml(response) ? 'HTML' : response.text.trim() === '' ? 'nothing' : 'something other than JSON'
   throw new CorralError(
     'hub_unreachable',
-    `${address} answers with ${what}, unlike ${title}. Is the endpoint right, or is there a proxy or a login page in between?`
+    `${address} answers with ${what}, unlike ${title}${instead}. Is the endpoint right, or is there a proxy or a login page in between?`
   )
 }
 
@@ -44,10 +54,10 @@ export function serverMessage(response: Pick<HubResponse, 'headers' | 'text'>): 
       message = text
     }
   }
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they have no place in a message
-  const line = typeof message === 'string' ? message.replace(/[\u0000-\u001f\u007f\s]+/g, ' ').trim() : ''
-  return line.length > 300 ? `${line.slice(0, 300)}…` : line
+  return typeof message === 'string' ? printable(message.replace(/\s+/g, ' ').trim(), MAX_MESSAGE_LENGTH) : ''
 }
+
+const MAX_MESSAGE_LENGTH = 300
 
 /** A response without its server's own words, for servers that the settings do not name. */
 export function wordless(response: HubResponse): HubResponse {

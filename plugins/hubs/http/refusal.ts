@@ -1,5 +1,6 @@
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
+import { pageTitle } from '../../../core/system/web-page.ts'
 import type { HubResponse } from './hub-fetch.ts'
 import { isHtml, quoteServer } from './hub-response.ts'
 
@@ -16,6 +17,8 @@ export interface Subject {
   file?: string | undefined
   /** How to set a token: `set HF_TOKEN or …`. Undefined where a hub has none. */
   tokenAdvice?: string
+  /** The settings with the hub's address: `HF_ENDPOINT or …`. */
+  endpointAdvice?: string
 }
 
 /** Why a hub refuses a request. Each hub tells them apart in its own way. */
@@ -31,6 +34,10 @@ export type RefusalKind =
   | 'forbidden'
   | 'rate-limited'
   | 'server-error'
+  | 'no-search'
+  | 'legal'
+  | 'proxy-login'
+  | 'page'
 
 interface Facts extends Subject {
   /** The file or repository, for a sentence. */
@@ -44,6 +51,8 @@ interface Facts extends Subject {
   /** When to try again. */
   when: string
   html: boolean
+  /** The title of a web page, in brackets. */
+  pageTitle: string
 }
 
 const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) => string]> = {
@@ -118,9 +127,43 @@ const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) =>
   ],
   'server-error': [
     'hub_unreachable',
+    ({ title, what, status, quoted }) => {
+      const isLasting = /^4(?!08|25|29)/.test(status)
+      const advice = isLasting ? 'Is its address right, and is there a proxy in between?' : 'Try again later.'
+      return `${title} could not answer for ${what} (status ${status}).${quoted} ${advice}`
+    }
+  ],
+  'no-search': [
+    'hub_unreachable',
+    ({ title, status, endpointAdvice = 'the address of the hub' }) =>
+      `${title} has no search at this address (status ${status}). Check ${endpointAdvice}.`
+  ],
+  legal: [
+    'hub_forbidden',
     ({ title, what, status, quoted }) =>
-      `${title} could not answer for ${what} (status ${status}).${quoted} Try again later.`
+      `${title} does not deliver ${what} for legal reasons (status ${status}).${quoted} Choose another repository.`
+  ],
+  'proxy-login': [
+    'hub_unreachable',
+    ({ title, what, status }) =>
+      `A proxy in front of ${title} requires a user name and a password (status ${status}), so ${what} could not be asked for. ` +
+      "Put them into HTTPS_PROXY or the hub's proxy setting: http://name:password@host:port."
+  ],
+  page: [
+    'hub_unreachable',
+    ({ title, what, status, pageTitle }) =>
+      `A proxy's or login page answered instead of ${title}${pageTitle} when ${what} was asked for (status ${status}). ` +
+      'Log in to this network in a browser, or check the proxy settings and the address of the hub.'
   ]
+}
+
+/** What a refusal means whichever hub it should be of. A web page with a 404 may be the hub's own. */
+function generalKind(response: HubResponse): RefusalKind | undefined {
+  const { status } = response
+  if (status === 407) return 'proxy-login'
+  if (status === 451) return 'legal'
+  if (status === 511) return 'page'
+  return isHtml(response) && (status < 400 || status === 401 || status === 403) ? 'page' : undefined
 }
 
 /**
@@ -137,7 +180,7 @@ export function hubRefusal(
   const { title, id, file } = subject
   const hubStatus = response.status
   const retryAfter = retryAfterSeconds(response.headers, now)
-  const [code, message] = REFUSALS[kind]
+  const [code, message] = REFUSALS[generalKind(response) ?? kind]
   const facts: Facts = {
     ...subject,
     what: file ? `the file "${file}" of "${id}"` : `"${id}"`,
@@ -145,7 +188,8 @@ export function hubRefusal(
     authorised: response.credentials !== undefined,
     quoted: quoteServer(title, response),
     when: retryAfter === undefined ? 'in some minutes' : `in ${retryAfter} s`,
-    html: isHtml(response)
+    html: isHtml(response),
+    pageTitle: pageTitle(response.text)
   }
   return new CorralError(code, message(facts), {
     ...(code === 'repo_not_found' ? { param: 'model' } : {}),

@@ -43,6 +43,7 @@ export default definePlugin({
         defaultBranch: 'main',
         pageOf: id => `${endpoint}/${id}`,
         tokenAdvice: 'set HF_TOKEN or huggingface.token in config.yaml',
+        endpointAdvice: 'HF_ENDPOINT or huggingface.endpoint in config.yaml',
         treeHasDigests: true,
         headRedirects: true,
         hasSearch: true,

@@ -9,6 +9,7 @@ import { encodePath, factsOf, fingerprint, hubFile, requireFewFiles, sha256Of, s
 import { matchOf } from '../files/search-matches.ts'
 import type { HubResponse } from '../http/hub-fetch.ts'
 import { jsonOf } from '../http/hub-response.ts'
+import { hubRefusal } from '../http/refusal.ts'
 import type { HubAccess } from '../hub-options.ts'
 import { envelopeOf, isSuccess, modelScopeRefusal } from './refusal.ts'
 
@@ -66,6 +67,7 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
         const path = `/openapi/v1/models?${new URLSearchParams({ ...query, 'filter.library': format })}`
         const response = await send({ path, signal })
         const body = await bodyOf(response)
+        if (response.status === 404) throw hubRefusal('no-search', response, { title, id: words }, Date.now())
         if (!isSuccess(response, body)) throw modelScopeRefusal(response, body, { title, id: words }, Date.now())
         const { data } = body
         const models = isObject(data) ? data.models : undefined

@@ -111,14 +111,14 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
 function addressRefusal(response: HubResponse, shown: string): CorralError {
   const { status } = response
   const details = { address: shown, hubStatus: status }
-  if (status === 401 || status === 403 || status === 407) {
+  if (status === 401 || status === 403) {
     return new CorralError(
       'hub_forbidden',
       `${shown} is not public (status ${status}). If you have access, pull it again with a name and password in the address (https://name:password@…), or with a signed address that is still valid.`,
       { details }
     )
   }
-  if (status < 500 && status !== 429) {
+  if (status < 500 && ![407, 429, 451].includes(status)) {
     return new CorralError('repo_not_found', `There is no file at ${shown} (status ${status}). Check the address.`, {
       param: 'model',
       details

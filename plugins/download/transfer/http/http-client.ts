@@ -1,6 +1,8 @@
 import { requireAllowedHost } from '../../../../core/system/allowed-address.ts'
+import { printable } from '../../../../core/system/printable.ts'
+import { isWebPage, pageTitle } from '../../../../core/system/web-page.ts'
 import { Connection, type Exchange, type Receiver } from './http-connection.ts'
-import { type Answer, type ResponseHead, readResponse } from './http-response.ts'
+import { type Answer, type ResponseHead, readResponse, WEB_PAGE } from './http-response.ts'
 import { basicCredentials, proxyFor, type SocketTarget } from './http-socket.ts'
 
 /** Most characters of an error response that are shown. */
@@ -27,6 +29,8 @@ export interface FetchResult {
   head: ResponseHead
   /** The beginning of the body of an error response; empty for a server that a client chose. */
   text: string
+  /** A web page came instead. */
+  isPage: boolean
 }
 
 /**
@@ -41,7 +45,7 @@ export async function fetchBytes(
 ): Promise<FetchResult> {
   const { start, end, size, onAnswer } = request
   const range = `bytes=${start}-${end === undefined ? '' : end - 1}`
-  let result: Omit<FetchResult, 'text'> | undefined
+  let result: Pick<FetchResult, 'answer' | 'head'> | undefined
   let sink: Sink | undefined
   /** The beginning of an error response. */
   const note = Buffer.alloc(SHOWN * 8)
@@ -53,7 +57,8 @@ export async function fetchBytes(
       // An ETag that is not weak stands for exactly these bytes.
       const { etag } = head.headers
       sink = onAnswer(answer, etag && !etag.startsWith('W/') ? etag : undefined, wait)
-      return sink !== undefined || (['refused', 'busy', 'unusable'].includes(answer.kind) && head.status >= 400)
+      const isFailure = ['refused', 'busy', 'unusable'].includes(answer.kind) && head.status >= 400
+      return sink !== undefined || isFailure || isPageOf(answer)
     },
     room: () => sink?.room() ?? note.subarray(noted),
     onBytes(length) {
@@ -64,10 +69,14 @@ export async function fetchBytes(
   }
   const headers = { ...target.headers, Range: range, 'Accept-Encoding': 'identity' }
   await connections.get({ ...target, headers }, { ...options, receiver })
-  if (target.privateAddresses) return { ...result!, text: '' }
-  const text = withoutQueries(note.toString('utf8', 0, noted).replace(/\s+/g, ' ').trim()).slice(0, SHOWN)
-  return { ...result!, text }
+  const said = note.toString('utf8', 0, noted)
+  const isPage = isPageOf(result!.answer) || isWebPage(said)
+  if (target.privateAddresses) return { ...result!, isPage, text: '' }
+  const text = isPage ? `a web page${pageTitle(said)}` : withoutQueries(said.replace(/\s+/g, ' ').trim())
+  return { ...result!, isPage, text: printable(text, SHOWN) }
 }
+
+const isPageOf = (answer: Answer) => answer.kind === 'unusable' && answer.why === WEB_PAGE
 
 /** Removes the queries of addresses in a text: they may hold signatures. */
 export function withoutQueries(text: string): string {

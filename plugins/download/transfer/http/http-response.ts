@@ -1,3 +1,4 @@
+import { printable } from '../../../../core/system/printable.ts'
 import { isRedirect } from '../../../../core/system/redirects.ts'
 
 /** The first part of an HTTP/1.x response. */
@@ -90,8 +91,8 @@ export type Answer =
   | { kind: 'refused' }
   /** Too many requests for now. */
   | { kind: 'busy' }
-  /** Anything else; another attempt may help. */
-  | { kind: 'unusable'; why: string }
+  /** Anything else; another attempt may help unless it is lasting. */
+  | { kind: 'unusable'; why: string; isLasting?: boolean }
 
 /**
  * Interprets the head of a response.
@@ -106,7 +107,7 @@ export function readResponse(
 ): Answer {
   if (isRedirect(status)) return { kind: 'redirect', to: headers.location }
   if (status === 429 || status === 503) return { kind: 'busy' }
-  if ([400, 401, 403, 404, 410].includes(status)) return { kind: 'refused' }
+  if ([400, 401, 403, 404, 410, 451].includes(status)) return { kind: 'refused' }
   if (status === 416) {
     const total = /^bytes\s+\*\/(\d{1,15})$/i.exec(headers['content-range'] ?? '')?.[1]
     if (total === '0' && size === undefined) return { kind: 'empty' }
@@ -115,8 +116,14 @@ export function readResponse(
   if (status !== 200 && status !== 206) return { kind: 'unusable', why: `answers ${status}` }
 
   const encoding = headers['content-encoding']?.toLowerCase() ?? 'identity'
-  if (encoding !== 'identity') return { kind: 'unusable', why: `sends it encoded as ${encoding}` }
+  if (encoding !== 'identity') {
+    const why = `sends it compressed (${printable(encoding, 20)}), and its bytes as they are were asked for`
+    return { kind: 'unusable', why, isLasting: true }
+  }
   const length = body.kind === 'length' ? body.length : undefined
+  // A file may have this type too, if it has the right size.
+  const isPage = /\btext\/html\b/i.test(headers['content-type'] ?? '') && status === 200
+  if (isPage && length !== size) return { kind: 'unusable', why: WEB_PAGE, isLasting: true }
   const range = parseContentRange(headers['content-range'])
   const total = range && range.last - range.first + 1
   // Some servers answer a range with 200: accept it only when all its headers agree.
@@ -133,4 +140,5 @@ export function readResponse(
   return start === 0 ? { kind: 'whole', size: length } : { kind: 'rangeless' }
 }
 
+export const WEB_PAGE = 'sends a web page instead of the file'
 const SIZELESS = 'does not say how large the file is'

@@ -121,7 +121,9 @@ async function tunnel(socket: Socket, target: URL, proxy: URL, timeout: number, 
   const status = response.statusCode!
   if (status >= 200 && status < 300) return socket
   socket.destroy()
-  const why = status === 407 ? 'does not accept the user name and password (407)' : `refuses to connect (${status})`
+  const login =
+    proxy.username === '' ? 'requires a user name and password' : 'does not accept the user name and password'
+  const why = status === 407 ? `${login} (407)` : `refuses to connect (${status})`
   throw new ConnectionFailure('connect', `the proxy ${why}`)
 }
 
