@@ -83,7 +83,7 @@ export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | 
 /** What a lease says of its caller. */
 type CallerLease = Pick<
   LeaseRequest,
-  'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onUnheededSchema'
+  'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onUnenforcedSchema'
 >
 
 /** How a surface writes one answer; made anew for each attempt. */
@@ -284,7 +284,7 @@ export function callerLease(reply: FastifyReply): CallerLease {
       const clamped = Object.entries(options).map(([name, value]) => `${name}=${value}`)
       reply.header('x-corral-clamped', clamped.join(', '))
     },
-    onUnheededSchema: pointers => void reply.header(UNHEEDED_SCHEMA, pointers),
+    onUnenforcedSchema: pointers => void reply.headers(unenforcedHeaders(pointers)),
     ...(session && { session })
   }
 }
@@ -355,12 +355,17 @@ async function beforeLease(
   const hooked = hookedRequest(deps, operation, body, lease, reply, signal)
   if (deps.hooks.hasRequestFilters()) await deps.hooks.request(hooked)
   const unenforced = deps.engines.providerOf(variant, 'chat')?.unenforced?.(body) ?? []
-  if (unenforced.length > 0) reply.header(UNHEEDED_SCHEMA, pointerList(unenforced))
+  if (unenforced.length > 0) reply.headers(unenforcedHeaders(pointerList(unenforced)))
   return hooked
 }
 
-/** The header that says what of a schema is not enforced. */
-export const UNHEEDED_SCHEMA = 'x-corral-unheeded-schema'
+/** The header that names the constraints of a schema that are not enforced. */
+export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'
+/** Its earlier name is sent too, until 0.3.0. */
+const unenforcedHeaders = (pointers: string) => ({
+  [UNENFORCED_SCHEMA]: pointers,
+  'x-corral-unheeded-schema': pointers
+})
 /** How many JSON pointers it names, and how long one may be there: clients take headers of some 8 KiB. */
 const MOST_POINTERS = 10
 const LONGEST_POINTER = 200

@@ -19,7 +19,7 @@ export interface LeaseRequest extends Waiting {
    * Called before the answer begins where a server elsewhere answers: what of the request's schema is not enforced there,
    * as the reply's header lists it.
    */
-  onUnheededSchema?: (pointers: string) => void
+  onUnenforcedSchema?: (pointers: string) => void
   mode?: EngineMode
   /** The model is to be loaded and nothing more: no slot is taken. */
   loadOnly?: boolean

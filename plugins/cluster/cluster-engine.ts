@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { promptTokens } from '../../core/answers/cut-answers.ts'
-import { UNHEEDED_SCHEMA } from '../../core/answers/pipeline.ts'
+import { UNENFORCED_SCHEMA } from '../../core/answers/pipeline.ts'
 import type {
   AnswerControls,
   AnswerSink,
@@ -51,7 +51,7 @@ type AskedBy = Pick<
   | 'idle'
   | 'resumable'
   | 'onClamped'
-  | 'onUnheededSchema'
+  | 'onUnenforcedSchema'
   | 'onProgress'
 >
 
@@ -123,8 +123,8 @@ export function createClusterEngine(
     const sayHeaders = ({ headers }: MemberReply) => {
       const clamped = headers['x-corral-clamped']
       if (typeof clamped === 'string') by.onClamped?.(clampedOptions(clamped))
-      const unheeded = headers[UNHEEDED_SCHEMA]
-      if (typeof unheeded === 'string') by.onUnheededSchema?.(unheeded)
+      const unenforced = headers[UNENFORCED_SCHEMA]
+      if (typeof unenforced === 'string') by.onUnenforcedSchema?.(unenforced)
     }
 
     /**

@@ -20,7 +20,7 @@ const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
 /** What a page's script may read of a reply besides the usual headers. */
 const EXPOSED_HEADERS = [
   'x-request-id, request-id, retry-after, x-should-retry',
-  'x-corral-dropped-messages, x-corral-unheeded-schema, x-corral-clamped, x-corral-captured',
+  'x-corral-dropped-messages, x-corral-unenforced-schema, x-corral-unheeded-schema, x-corral-clamped, x-corral-captured',
   'x-corral-unknown-options, x-corral-stream-id',
   RATE_LIMIT_HEADERS.join(', ')
 ].join(', ')

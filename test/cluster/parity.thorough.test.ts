@@ -53,7 +53,7 @@ function parsed(text: string, type: string): unknown {
   return type.includes('json') ? plain(JSON.parse(text)) : text
 }
 
-const HEADERS = ['content-type', 'x-corral-clamped', 'x-corral-unheeded-schema', 'x-should-retry', 'retry-after']
+const HEADERS = ['content-type', 'x-corral-clamped', 'x-corral-unenforced-schema', 'x-should-retry', 'retry-after']
 
 async function ask(server: typeof node, path: string, body: object | string | FormData | undefined) {
   const reply =
