@@ -3,8 +3,8 @@ import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { setNewest } from '../../core/system/newest-entries.ts'
+import { engineSchema } from './engine-schema.ts'
 import { TooCostly, waysOf } from './grammar-cost.ts'
-import { engineSchema } from './grammar-schemas.ts'
 import { NotReadable, readGrammar } from './grammar-text.ts'
 import { isBranching, MOST_COPIES, schemaGrammar } from './schema-grammar.ts'
 
@@ -17,6 +17,12 @@ export interface GrammarLimits {
 
 /** The schemas of all tools together may be so many times as large as one. */
 const TOOLS = 16
+/** Elements of the grammars of all tools together. */
+const MAX_ELEMENTS_OF_TOOLS = 1_200_000
+/** Elements of a character or item that may be absent. */
+const ELEMENTS_WRITTEN_OUT = 4
+/** Ways that are known to be harmless: llama.cpp takes some ten milliseconds for a token. The default of the limit. */
+const HARMLESS_WAYS = 20_000
 /** Costs that are kept: programs send the same schemas with every request. */
 const MOST_KNOWN = 256
 
@@ -25,13 +31,16 @@ interface Cost {
   ways: number
   /** See `SchemaGrammar`; 0 for a grammar. */
   copies: number
+  /** Characters and references with repetitions written out: llama.cpp takes up to 100 bytes for each. */
+  elements: number
 }
 
 /**
  * Refuses grammars and JSON schemas that would keep llama.cpp busy for minutes with a single token, or that are too large.
- * @returns checks a request, in the words of the hosted-chat API. @throws CorralError `over_limit`, `invalid_request`
+ * @returns checks a request in the OpenAI chat format, and resolves with whether its grammar may harm an engine, since the limit
+ * was raised; throws CorralError `over_limit`, `invalid_request`
  */
-export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request: EngineFields) => Promise<void> {
+export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request: EngineFields) => Promise<boolean> {
   /** By the text, the one used last at the end. */
   const known = new Map<string, Cost>()
   let counted = 0
@@ -55,64 +64,82 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
     )
   }
 
-  /** @param fault what is said where the text cannot be read @returns its bytes, and what llama.cpp copies for it */
-  function check(param: string, what: string, text: string, fault: string, count: () => Cost) {
+  /** @param key the text, unless other texts of the kind can be equal @returns what it costs, and its bytes */
+  function check(param: string, what: string, text: string, count: () => Cost, key = text) {
     const bytes = Buffer.byteLength(text)
     requireSize(param, what, bytes, size)
-    const { ways, copies } = costOf(text, count)
-    if (Number.isNaN(ways)) throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
-    if (ways <= mostWays) return { bytes, copies }
+    const { ways, copies, elements } = costOf(key, count)
+    if (Number.isNaN(ways)) {
+      throw new CorralError('invalid_request', `"${param}" is not a grammar in GBNF. Correct its syntax.`, { param })
+    }
+    if (ways <= mostWays) return { bytes, ways, copies, elements }
     const many = Number.isFinite(ways) ? `in at least ${ways} ways` : 'in too many ways to be counted'
     throw new CorralError(
       'over_limit',
-      `${what} in "${param}" lets the same text be read ${many}, and "limits.grammar_repetition" allows ${mostWays} at most: repetitions that are nested, or that follow each other and take the same characters, multiply them, and so do hundreds of properties that are not required, or thousands of values of an enum. Put fixed characters between repetitions, or have the admin raise the limit.`,
+      `${what} in "${param}" lets the same text be read ${many}, and "limits.grammar_repetition" allows ${mostWays} at most: repetitions that are nested, or that follow each other and take the same characters, multiply them, and so do hundreds of properties that are not required, thousands of values of an enum, or references and alternatives within each other. Put fixed characters between repetitions, or have the admin raise the limit.`,
       { param, details: { limit: 'limits.grammar_repetition', value: mostWays } }
     )
   }
 
-  function checkSchema(param: string, schema: unknown): { bytes: number; copies: number } {
-    if (!isObject(schema)) return { bytes: 0, copies: 0 }
-    // What cannot be read here, such as a repetition of nothing, some llama.cpp may read, and take for ever over.
-    const fault = 'is no JSON schema that can be read, or has a pattern that cannot. Correct it.'
-    return check(param, 'The JSON schema', JSON.stringify(schema), fault, () => {
-      const { text, copies } = schemaGrammar(engineSchema(schema))
-      return { ways: waysOf(readGrammar(text, isBranching), mostWays), copies }
-    })
+  /** @param tool the name of the tool whose parameters it describes */
+  function checkSchema(param: string, schema: unknown, tool?: unknown): Cost & { bytes: number } {
+    if (!isObject(schema)) return { bytes: 0, ways: 0, copies: 0, elements: 0 }
+    const text = JSON.stringify(schema)
+    const isFormat = tool === undefined
+    const count = () => {
+      const { schema: made, writtenOut } = engineSchema(schema, isFormat)
+      const { text, copies } = schemaGrammar(made)
+      const cost = grammarCost(text, isBranching)
+      return { ...cost, copies, elements: cost.elements + ELEMENTS_WRITTEN_OUT * writtenOut }
+    }
+    try {
+      return check(param, 'The JSON schema', text, count, `${isFormat} ${text}`)
+    } catch (error) {
+      if (!(error instanceof CorralError) || error.code !== 'invalid_request') throw error
+      const place = typeof tool === 'string' ? `"${param}" (${JSON.stringify(tool.slice(0, 60))})` : `"${param}"`
+      throw new CorralError(error.code, `${place}: ${error.message}`, { param, details: { ...error.details } })
+    }
+  }
+
+  function grammarCost(text: string, isStart?: (name: string) => boolean): Cost {
+    const grammar = readGrammar(text, isStart)
+    return { ways: waysOf(grammar, mostWays), copies: 0, elements: grammar.rules.elements }
   }
 
   return async ({ grammar, json_schema, response_format: format, tools }) => {
+    const ways: number[] = []
     if (typeof grammar === 'string' && grammar !== '') {
-      const fault = 'is no grammar in GBNF that can be read. Correct its syntax.'
-      check('grammar', 'The grammar', grammar, fault, () => ({
-        ways: waysOf(readGrammar(grammar), mostWays),
-        copies: 0
-      }))
+      ways.push(check('grammar', 'The grammar', grammar, () => grammarCost(grammar)).ways)
     }
-    checkSchema('json_schema', json_schema)
+    ways.push(checkSchema('json_schema', json_schema).ways)
     if (isObject(format)) {
-      checkSchema('response_format', format.schema)
-      if (isObject(format.json_schema)) checkSchema('response_format', format.json_schema.schema)
+      ways.push(checkSchema('response_format', format.schema).ways)
+      if (isObject(format.json_schema)) ways.push(checkSchema('response_format', format.json_schema.schema).ways)
     }
-    if (!Array.isArray(tools)) return
     let bytes = 0
     let copies = 0
-    for (const [index, tool] of tools.entries()) {
+    let elements = 0
+    for (const [index, tool] of Array.isArray(tools) ? tools.entries() : []) {
       if (!isObject(tool) || !isObject(tool.function)) continue
       const before = counted
-      const checked = checkSchema(`tools[${index}]`, tool.function.parameters)
+      const checked = checkSchema(`tools[${index}]`, tool.function.parameters, tool.function.name ?? '')
       bytes += checked.bytes
       copies += checked.copies
+      elements += checked.elements
+      ways.push(checked.ways)
       requireSize('tools', 'All JSON schemas together', bytes, size * TOOLS)
-      if (copies > MOST_COPIES) {
-        throw new CorralError(
-          'over_limit',
-          'The objects in the JSON schemas of "tools" have too many properties that are not required. Send fewer tools, or list more properties under "required".',
-          { param: 'tools' }
-        )
+      if (copies > MOST_COPIES || elements > MAX_ELEMENTS_OF_TOOLS) {
+        const [what, advice] =
+          copies > MOST_COPIES
+            ? ['objects with too many properties that are not required', 'list more properties under "required"']
+            : ['too many repetitions that are written out', 'use smaller bounds for lengths']
+        const message = `The JSON schemas of "tools" have ${what}. Send fewer tools, or ${advice}.`
+        throw new CorralError('over_limit', message, { param: 'tools' })
       }
       // To count takes milliseconds for each, and a request may have hundreds of them.
       if (counted > before) await nextTurn()
     }
+    return ways.some(each => each > HARMLESS_WAYS)
   }
 }
 
@@ -120,8 +147,8 @@ function counting(count: () => Cost): Cost {
   try {
     return count()
   } catch (error) {
-    if (error instanceof TooCostly) return { ways: Number.POSITIVE_INFINITY, copies: 0 }
-    if (error instanceof NotReadable) return { ways: Number.NaN, copies: 0 }
+    if (error instanceof TooCostly) return { ways: Number.POSITIVE_INFINITY, copies: 0, elements: 0 }
+    if (error instanceof NotReadable) return { ways: Number.NaN, copies: 0, elements: 0 }
     throw error
   }
 }

@@ -29,7 +29,7 @@ const MOST_ELEMENTS = 200_000
 /** The rules of a grammar, with repetitions written as llama.cpp writes them. */
 export class GrammarRules {
   readonly rules: Alternatives[] = []
-  #elements = 0
+  elements = 0
 
   /** Adds a rule; its alternatives may be set later, since it may contain itself. */
   add(alternatives: Alternatives = []): number {
@@ -39,8 +39,8 @@ export class GrammarRules {
   }
 
   set(index: number, alternatives: Alternatives): void {
-    for (const { length } of alternatives) this.#elements += length + 1
-    if (this.#elements > MOST_ELEMENTS) throw new TooCostly()
+    for (const { length } of alternatives) this.elements += length + 1
+    if (this.elements > MOST_ELEMENTS) throw new TooCostly()
     this.rules[index] = alternatives
   }
 
@@ -50,10 +50,10 @@ export class GrammarRules {
    */
   repeat(piece: readonly Element[], least: number, most: number): Element[] {
     if (least > LLAMA_MOST_REPETITIONS) throw new TooCostly()
-    this.#elements += piece.length * least
-    if (this.#elements > MOST_ELEMENTS) throw new TooCostly()
+    this.elements += piece.length * least
+    if (this.elements > MOST_ELEMENTS) throw new TooCostly()
     const made: Element[] = []
-    for (let count = 0; count < least; count++) made.push(...piece)
+    for (let count = 0; count < least; count++) for (const each of piece) made.push(each)
     // llama.cpp takes large bounds for none.
     if (most > LLAMA_MOST_REPETITIONS) {
       const rule = this.add()

@@ -90,9 +90,12 @@ export function readGrammar(text: string, isStart: (name: string) => boolean = (
       if (quantifier) {
         if (piece.length === 0) throw new NotReadable()
         const [least, most] = boundsOf(quantifier)
+        // llama.cpp would write rules until the memory is full.
+        if (least > most) throw new NotReadable()
         piece = rules.repeat(piece, least, most)
       } else {
-        made.push(...piece)
+        // There may be too many for the arguments of one call.
+        for (const each of piece) made.push(each)
         const name = take(/[a-zA-Z0-9-]+/y)
         if (name) piece = [{ rule: ruleOf(name) }]
         else if (next === '"') piece = literal()

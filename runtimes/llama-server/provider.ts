@@ -8,7 +8,7 @@ import { CorralError } from '../../core/errors.ts'
 import { createLlamaServerEngine, type LlamaServerEngine, templateOf } from './engine.ts'
 import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
 import { unenforced } from './grammar-schemas.ts'
-import { createInputBook } from './input-guard.ts'
+import { constraintsOf, createInputBook } from './input-guard.ts'
 import { KNOWN_OPTIONS } from './known-options.ts'
 import type { EngineLog } from './launch.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
@@ -60,6 +60,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   const startEngine = deps.startEngine ?? createLlamaServerEngine
   const owners = ownersSeen(deps.severalOwners)
   const inputs = createInputBook()
+  const checkGrammars = grammarCheck(deps.grammarLimits)
   /** Engines that run, and what they save. */
   const running = new Map<LlamaServerEngine, Promise<void> | undefined>()
 
@@ -138,7 +139,11 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     name: 'llama-server',
     knownOptions: new Set(KNOWN_OPTIONS),
     serves: (model, mode) => (hasFiles(model) ? servesMode(model, mode) : 0),
-    check: grammarCheck(deps.grammarLimits),
+    async check(request) {
+      const isRisky = await checkGrammars(request)
+      // It runs alone until it has generated something, so that it cannot end the answers of others.
+      if (isRisky) for (const input of constraintsOf(request)) if (!inputs.isProven(input)) inputs.suspect(input)
+    },
     unenforced,
 
     // `dtype` chooses what a SafeTensors model is converted to; it makes no difference to others.

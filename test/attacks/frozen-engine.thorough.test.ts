@@ -79,9 +79,9 @@ t.test('the asker leaves: the engine does not go on for nobody', async t => {
   t.equal(await honest(corral), CAPITAL_ANSWER)
 })
 
-t.test('a JSON schema, by each surface; answers that have begun end with the cause', async t => {
+t.test('a harmful JSON schema waits until no other answer runs, and ends none', async t => {
   const corral = await startCorral(t, { config: CONFIG })
-  const running = corral.events('/api/chat', endless(DEMO))
+  const running = corral.events('/api/chat', endless(DEMO, { max_tokens: 3000 }))
   const attacks = [
     ['/api/chat', chat({ format: SCHEMA })],
     [
@@ -89,11 +89,11 @@ t.test('a JSON schema, by each surface; answers that have begun end with the cau
       { ...chat(), response_format: { type: 'json_schema', json_schema: { name: 'x', schema: SCHEMA } } }
     ]
   ] as const
-  await until('an answer runs', async () => (await corral.json('/api/ps')).body.models.length > 0)
+  await until('an answer runs', async () => (await corral.json('/api/ps')).body.models[0]?.running > 0)
   const { status, body } = await corral.json(...attacks[0])
   t.same([status, body.cause], [500, 'stuck'])
   t.match(body.error, /JSON schema/)
-  t.match((await running).at(-1), { code: 'engine_crashed', cause: 'stuck' })
+  t.match((await running).at(-1), { done_reason: 'length', eval_count: 3000 })
   const hosted = await corral.json(...attacks[1])
   t.equal(hosted.status, 500)
   t.equal(hosted.body.error.code, 'engine_crashed')

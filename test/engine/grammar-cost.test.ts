@@ -119,9 +119,12 @@ const HONEST_SCHEMAS: Record<string, object> = {
     $ref: '#/$defs/node',
     $defs: {
       node: {
-        anyOf: ['add', 'sub', 'mul'].map(op =>
-          object({ op: { const: op }, left: { $ref: '#/$defs/node' }, right: { $ref: '#/$defs/node' } })
-        )
+        anyOf: [
+          { type: 'number' },
+          ...['add', 'sub', 'mul'].map(op =>
+            object({ op: { const: op }, left: { $ref: '#/$defs/node' }, right: { $ref: '#/$defs/node' } })
+          )
+        ]
       }
     }
   },
@@ -132,7 +135,8 @@ const HONEST_SCHEMAS: Record<string, object> = {
   slug: pattern('^[a-z0-9]+(?:-[a-z0-9]+)*$'),
   date: pattern('^\\d{4}-\\d{2}-\\d{2}$'),
   telephone: pattern('^\\+?[0-9]{1,3}[ -]?\\(?[0-9]{1,4}\\)?[ -]?[0-9]{1,4}[ -]?[0-9]{1,9}$'),
-  'what llama.cpp takes for any text': pattern('(?=.*[a-z])(([a-z]*)*)*'),
+  'what no grammar enforces': pattern('(?=.*[a-z])(([a-z]*)*)*'),
+  'a thousand values': { enum: Array.from({ length: 1000 }, (_, i) => `item-${i}`) },
   anything: {}
 }
 
@@ -168,13 +172,15 @@ const HOSTILE_SCHEMAS: Record<string, object> = {
   'a part of an object that may hold': { allOf: [{ anyOf: [{ properties: { a: BRANCHING } }] }] },
   'a name like an escape': {
     ...object({ a: { $ref: '#/$defs/a~1b' } }),
-    $defs: { 'a/b': {}, 'a~1b': BRANCHING }
+    $defs: { 'a/b': BRANCHING, 'a~1b': {} }
   },
   'what fills a list': { type: 'array', prefixItems: [{}], items: BRANCHING, minItems: 3 },
-  'numbers with blanks': pattern('^(([a-z]?[0-9]?){ 0,20}){0,20x}$'),
   'very many properties': object(Object.fromEntries(Array.from({ length: 1500 }, (_, i) => [`p${i}`, {}])), []),
-  'thousands of values': { enum: Array.from({ length: 3000 }, (_, i) => `country ${i}`) },
-  'many lists of values': { enum: Array.from({ length: 8000 }, (_, i) => `v${i}`) }
+  'thousands of values that are not text': { enum: Array.from({ length: 8000 }, (_, i) => [i]) },
+  'many long texts': union({
+    type: 'array',
+    items: { anyOf: Array.from({ length: 200 }, () => ({ type: 'string', maxLength: 2000 })) }
+  })
 }
 
 t.test('the same for JSON schemas, wherever a request has them', async t => {
@@ -192,8 +198,8 @@ t.test('the same for JSON schemas, wherever a request has them', async t => {
       t.equal(await refusal(request(schema)), 'over_limit', `${place}: ${name}`)
     }
     t.equal(await refusal(request({ const: 'x'.repeat(66_000) })), 'over_limit', `${place}: size`)
-    const unreadable = object({ a: BRANCHING, b: pattern('^a{0}*$') })
-    t.equal(await refusal(request(unreadable)), 'invalid_request', `${place}: beside what cannot be read`)
+    const unreadable = object({ a: BRANCHING, b: pattern('^a{2,1}$') })
+    t.equal(await refusal(request(unreadable)), 'invalid_request', `${place}: beside a malformed pattern`)
   }
   const tool = { type: 'function', function: { name: 'f', parameters: { const: 'x'.repeat(60_000) } } }
   t.equal(await refusal({ tools: Array(10).fill(tool) }), undefined)

@@ -9,7 +9,6 @@ const word = { type: 'string', maxLength: 12 }
 const object = (properties: Record<string, object>, more: object = {}) => {
   return { type: 'object', properties, required: Object.keys(properties), additionalProperties: false, ...more }
 }
-const open = { additionalProperties: true }
 const digit = { type: 'integer', minimum: 0, maximum: 9 }
 
 /** Strings and arrays are bounded: a model of this size would go on for ever otherwise. */
@@ -35,9 +34,39 @@ const schemas: Record<string, object> = {
     ...object({ person: { $ref: '#/$defs/person' } })
   },
   pattern: object({ code: { type: 'string', pattern: '^[A-Z]{2}-[0-9]{3}$' } }),
+  'patterns of all kinds': object({
+    digits: { type: 'string', pattern: '^\\d{2}$' },
+    words: { type: 'string', pattern: '^[\\w.-]{1,9}$' },
+    any: { type: 'string', pattern: '^.{3,40}$' },
+    other: { type: 'string', pattern: '^[^"\\\\]+$', maxLength: 20 },
+    space: { type: 'string', pattern: '^a\\s(b|cd){0,3}$' },
+    quotes: { type: 'string', pattern: '^"[\\s\\S]{2,9}"$' }
+  }),
+  'whole numbers with one bound': object({
+    above: { type: 'integer', minimum: 105 },
+    below: { type: 'integer', maximum: -3 },
+    between: { type: 'integer', exclusiveMinimum: 95.5, exclusiveMaximum: 1203 }
+  }),
+  'keywords beside alternatives': {
+    type: 'object',
+    properties: { a: word, b: digit },
+    additionalProperties: false,
+    anyOf: [{ required: ['a'] }, { required: ['b'], properties: { b: { maximum: 3 } } }]
+  },
+  'all at once': {
+    $defs: { 'acme/Base': { type: 'object', properties: { a: { type: 'string' } }, required: ['a'] } },
+    allOf: [{ $ref: '#/$defs/acme~1Base' }, { properties: { a: { maxLength: 9 }, b: digit }, required: ['b'] }]
+  },
+  'required without a schema': { type: 'object', required: ['a'], additionalProperties: digit, maxProperties: 1 },
+  'a thousand names': object({ name: { enum: Array.from({ length: 1000 }, (_, index) => `name${index}`) } }),
   date: object({ day: { type: 'string', format: 'date' } }),
   'nothing is required': { type: 'object', properties: { a: word, b: digit }, additionalProperties: false },
-  'two at once': { allOf: [object({ a: word }, open), object({ b: word }, open)] },
+  'two at once': {
+    allOf: [
+      { properties: { a: word }, required: ['a'] },
+      { properties: { b: word }, required: ['b'] }
+    ]
+  },
   pair: { type: 'array', prefixItems: [digit, word], minItems: 2, maxItems: 2 },
   'only places': { type: 'array', prefixItems: [digit, word], items: false, minItems: 1 },
   'places and others': object({ a: { type: 'array', prefixItems: [digit, word], items: digit, minItems: 4 } }),
@@ -171,7 +200,65 @@ t.test('unenforced parts of a JSON schema are reported on every surface', async 
     for (const stream of [false, true]) {
       const reply = await corral.send(path, { model: DEMO, ...body, stream, options: { max_tokens: 5 } })
       t.equal(reply.status, 200, await reply.text())
-      t.equal(reply.headers.get('x-corral-unheeded-schema'), '#/properties/price/minimum', `${path}, stream ${stream}`)
+      for (const name of ['x-corral-unenforced-schema', 'x-corral-unheeded-schema']) {
+        t.equal(reply.headers.get(name), '#/properties/price/minimum', `${path}, stream ${stream}`)
+      }
     }
   }
+})
+
+t.test('contradictions are refused by every API, and nobody else notices', async t => {
+  const never = object({ code: { type: 'string', minLength: 8, maxLength: 4 } })
+  const parameters = {
+    type: 'object',
+    properties: { n: { type: 'integer', minimum: 3.2, maximum: 3.8 } },
+    required: ['n']
+  }
+  const messages = [{ role: 'user', content: 'hi' }]
+  const named = { type: 'json_schema', name: 'a', schema: never }
+  const tool = { name: 'save', description: '', parameters }
+  const tools = [{ type: 'function', function: tool }]
+  const asks: [path: string, body: object, place?: RegExp][] = [
+    ['/api/chat', { messages, format: never }],
+    ['/api/generate', { prompt: 'x', raw: true, options: { json_schema: never } }],
+    ['/ollama/api/chat', { messages, format: never }],
+    ['/v1/chat/completions', { messages, response_format: { type: 'json_schema', json_schema: named } }],
+    ['/v1/chat/completions', { messages, response_format: { type: 'json_object', schema: never } }],
+    ['/v1/completions', { prompt: 'x', json_schema: never }],
+    ['/v1/responses', { input: 'x', text: { format: named } }],
+    ['/v1/messages', { messages, max_tokens: 5, output_config: { format: named } }],
+    ['/completion', { prompt: 'x', json_schema: never }],
+    ['/chat/completions', { messages, json_schema: never }],
+    ['/api/chat', { messages, tools }, /"tools\[0\]" \("save"\).* #\/properties\/n /],
+    ['/v1/chat/completions', { messages, tools }, /#\/properties\/n /],
+    ['/v1/responses', { input: 'x', tools: [{ type: 'function', ...tool }] }, /#\/properties\/n /],
+    [
+      '/v1/messages',
+      { messages, max_tokens: 5, tools: [{ name: 'save', input_schema: parameters }] },
+      /#\/properties\/n /
+    ],
+    ['/apply-template', { messages, tools }, /#\/properties\/n /],
+    ['/completion', { prompt: 'x', grammar: 'root ::= "a"{8,4}' }, /grammar/],
+    ['/v1/chat/completions', { messages, grammar: 'root ::= ("a" "b"){5,3}' }, /grammar/]
+  ]
+  const ended = new AbortController()
+  const story = {
+    model: DEMO,
+    messages: [{ role: 'user', content: 'Tell me a story.' }],
+    options: { num_predict: -1, ignore_eos: true }
+  }
+  const reply = await corral.send('/api/chat', story, { signal: ended.signal })
+  const reader = reply.body!.getReader()
+  await reader.read()
+  const engines = corral.enginePids()
+  for (const [path, body, place = /#\/properties\/code\/minLength /] of asks) {
+    const { status, body: answer } = await corral.json(path, { model: DEMO, ...body })
+    const text = JSON.stringify(answer).replaceAll('\\"', '"')
+    t.equal(status, 400, `${path} ${Object.keys(body)}: ${text}`)
+    t.match(text, /invalid_request/, path)
+    t.match(text, place, path)
+  }
+  t.same(corral.enginePids(), engines)
+  t.notOk((await reader.read()).done, 'the other answer goes on')
+  ended.abort()
 })

@@ -1,0 +1,911 @@
+import { CorralError } from '../../core/errors.ts'
+import { isObject } from '../../core/system/json-object.ts'
+import { setNewest } from '../../core/system/newest-entries.ts'
+import { TooCostly } from './grammar-cost.ts'
+import { compilePattern, MAX_REPETITIONS, textsPattern } from './schema-pattern.ts'
+
+/*
+ * llama.cpp translates a subset of JSON Schema into grammars, ignores the rest without a word, and never ends on some
+ * contradictions, such as `minLength` above `maxLength`. So its schemas are made here, in three steps:
+ *
+ * 1. A schema is taken as a list of schemas that all apply: `$ref` beside other keywords and `allOf` add to that list.
+ * 2. `anyOf`, `oneOf` and lists of types become one schema for each alternative, together with everything beside them.
+ * 3. Each remaining list has one type. Its keywords are joined and written in the form that llama.cpp enforces.
+ *
+ * What no value can fit is left out if it is optional or an alternative. Every value that fits the result fits the given
+ * schema, except for the constraints that are reported as unenforced.
+ */
+
+export type Fields = Record<string, unknown>
+
+/** A schema and its JSON pointer. */
+interface Part {
+  schema: Fields
+  at: string
+}
+
+/** No value fits. */
+class Never {
+  readonly at: string
+  readonly why: string
+
+  constructor(at: string, why: string) {
+    this.at = at
+    this.why = why
+  }
+}
+
+type Made = Fields | Never
+
+export interface EngineSchema {
+  schema: Fields
+  /** JSON pointers, as fragments of addresses, to the constraints that its grammar does not enforce. */
+  unenforced: readonly string[]
+  /** Characters and items that llama.cpp writes out one by one for the bounds of lengths. */
+  writtenOut: number
+}
+
+/** Schemas that one schema may become: alternatives multiply what stands beside them. */
+const MAX_NODES = 20_000
+/** Values of an enum that cost as much as one schema. */
+const VALUES_PER_NODE = 2
+/** Characters of the result. */
+const MAX_LENGTH = 4 * 2 ** 20
+/** See `EngineSchema.writtenOut`. */
+const MAX_WRITTEN_OUT = 200_000
+/** llama.cpp counts some more rules for a list than the list has items. */
+const MAX_ITEMS = MAX_REPETITIONS - 20
+/** Items of an array that are written out because it must have more than it has places. */
+const MAX_FILLED = 16
+/** Texts of an enum above which a format has them as one pattern: each is looked at for every token. */
+const MANY_TEXTS = 100
+/** llama.cpp writes wrong grammars for whole numbers of two or more digits with one bound: it needs both. */
+const FAR = 999_999_999_999_999
+/** Whole numbers that fit into its 64 bits. */
+const MAX_INTEGER = 9e18
+
+const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
+const NUMBERS = ['number', 'integer']
+const BOUNDS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
+const DEPENDENCIES = ['dependentRequired', 'dependentSchemas', 'dependencies']
+const DEFINITIONS = ['$defs', 'definitions']
+/** Keywords by the type of the values that they are about. */
+const ABOUT = new Map(
+  Object.entries({
+    object: [
+      ...['properties', 'required', 'additionalProperties', 'patternProperties', 'propertyNames'],
+      ...['minProperties', 'maxProperties', ...DEPENDENCIES]
+    ],
+    array: [
+      ...['items', 'prefixItems', 'additionalItems', 'contains', 'minContains', 'maxContains'],
+      ...['uniqueItems', 'minItems', 'maxItems']
+    ],
+    string: ['pattern', 'minLength', 'maxLength', 'format'],
+    number: [...BOUNDS, 'multipleOf']
+  }).flatMap(([type, words]) => words.map(word => [word, type] as const))
+)
+/** Keywords about values of any type that grammars do not enforce. */
+const UNENFORCED = ['not', 'if', 'unevaluatedProperties', 'unevaluatedItems', '$dynamicRef', '$recursiveRef']
+/** Keywords that listed values are not checked against. */
+const UNCHECKED: Record<string, string[]> = {
+  object: ['properties', 'additionalProperties', 'patternProperties', 'propertyNames', ...DEPENDENCIES],
+  array: ['items', 'prefixItems', 'contains', 'uniqueItems'],
+  string: ['format'],
+  number: ['multipleOf']
+}
+const CONSTRAINTS = new Set([
+  ...ABOUT.keys(),
+  ...UNENFORCED,
+  'then',
+  'else',
+  'type',
+  'enum',
+  'const',
+  'allOf',
+  'anyOf',
+  'oneOf',
+  '$ref'
+])
+const KNOWN_FORMAT = /^(date|time|date-time|uuid[1-5]?)$/
+/** Alternatives of a oneOf that are compared with each other. */
+const MAX_COMPARED = 50
+
+const ENDLESS = 'refers to a schema whose values would never end'
+
+/** Results by the text of the schema: programs send the same schemas with every request. */
+const known = new Map<string, EngineSchema | CorralError | TooCostly>()
+const MAX_KNOWN = 512
+
+/**
+ * A JSON schema in the form that llama.cpp enforces.
+ * @param forFormat whether the result is for a grammar only; otherwise the model reads it too, as the parameters of a tool
+ * @throws CorralError `invalid_request` for a schema that is malformed or that no value can fit; TooCostly
+ */
+export function engineSchema(schema: Fields, forFormat = true): EngineSchema {
+  const key = `${forFormat} ${JSON.stringify(schema)}`
+  const result = known.get(key) ?? compile(schema, forFormat)
+  setNewest(known, key, result, MAX_KNOWN)
+  if (result instanceof Error) throw result
+  return result
+}
+
+function compile(schema: Fields, forFormat: boolean): EngineSchema | CorralError | TooCostly {
+  try {
+    let compiler = new Compiler(schema, forFormat, new Map())
+    let made = compiler.run()
+    const endless = compiler.endless()
+    if (endless.size > 0) {
+      compiler = new Compiler(schema, forFormat, endless)
+      made = compiler.run()
+    }
+    if (made instanceof Never) return unfit(made.at, made.why)
+    requireLength(made, MAX_LENGTH)
+    return { schema: made, unenforced: [...compiler.unenforced], writtenOut: compiler.writtenOut }
+  } catch (error) {
+    if (error instanceof CorralError || error instanceof TooCostly) return error
+    throw error
+  }
+}
+
+function unfit(at: string, why: string): CorralError {
+  return new CorralError('invalid_request', `The JSON schema cannot be met: ${shown(at)} ${why}. Correct the schema.`, {
+    details: { path: shown(at) }
+  })
+}
+
+function malformed(at: string, must: string): CorralError {
+  return new CorralError('invalid_request', `The JSON schema is malformed: ${shown(at)} ${must}.`, {
+    details: { path: shown(at) }
+  })
+}
+
+/** Characters of a path in messages. */
+const MAX_PATH = 200
+const shown = (at: string) => (at.length > MAX_PATH ? `${at.slice(0, MAX_PATH)}…` : at)
+
+class Compiler {
+  readonly unenforced = new Set<string>()
+  writtenOut = 0
+  readonly #root: Fields
+  readonly #forFormat: boolean
+  /** Pointers to schemas that no finite value fits. */
+  readonly #endless: ReadonlyMap<string, Never | undefined>
+  readonly #names = new Set<string>()
+  /** Definitions by the pointer that refers to them. */
+  readonly #definitions = new Map<string, { name: string; made?: Made }>()
+  readonly #todo: string[] = []
+  readonly #unions: { at: string; alternatives: readonly Fields[] }[] = []
+  #nodes = 0
+
+  constructor(root: Fields, forFormat: boolean, endless: ReadonlyMap<string, Never | undefined>) {
+    this.#root = root
+    this.#forFormat = forFormat
+    this.#endless = endless
+  }
+
+  run(): Made {
+    const made = this.#visit([located(this.#root, '#')])
+    for (let pointer = this.#todo.pop(); pointer !== undefined; pointer = this.#todo.pop()) {
+      const target = this.#target(pointer, pointer)
+      this.#definitions.get(pointer)!.made =
+        target === false ? new Never(pointer, 'is false') : this.#visit([located(target, pointer)])
+    }
+    for (const { at, alternatives } of this.#unions) if (!this.#areApart(alternatives)) this.#name(at, 'oneOf')
+    if (made instanceof Never || this.#definitions.size === 0) return made
+    const definitions: Fields = {}
+    for (const { name, made } of this.#definitions.values()) if (!(made instanceof Never)) definitions[name] = made
+    return { ...made, $defs: definitions }
+  }
+
+  /** Pointers to the definitions that no finite value fits, such as an object that must hold another one of its kind. */
+  endless(): Map<string, Never | undefined> {
+    const finite = new Set<string>()
+    const ends = (made: unknown): boolean => {
+      if (made instanceof Never) return false
+      if (!isObject(made)) return true
+      if (typeof made.$ref === 'string') return finite.has(made.$ref)
+      const choices = made.anyOf ?? made.oneOf
+      if (Array.isArray(choices)) return choices.some(ends)
+      if (Array.isArray(made.prefixItems)) return made.prefixItems.every(ends)
+      const { properties, required } = made
+      if (isObject(properties)) return !Array.isArray(required) || required.every(name => ends(properties[name]))
+      return !(Number(made.minItems) > 0) || ends(made.items)
+    }
+    // In chains, the last definition is the one that ends.
+    const definitions = [...this.#definitions].reverse()
+    for (let size = -1; size < finite.size; ) {
+      size = finite.size
+      for (const [, { name, made }] of definitions) if (ends(made)) finite.add(`#/$defs/${name}`)
+    }
+    const endless = definitions.filter(([, { name }]) => !finite.has(`#/$defs/${name}`))
+    return new Map(endless.map(([pointer, { made }]) => [pointer, made instanceof Never ? made : undefined]))
+  }
+
+  #name(at: string, keyword: string): void {
+    this.unenforced.add(`${at}/${keyword}`)
+  }
+
+  /** Reports these keywords as unenforced in each part that has them. */
+  #report(parts: readonly Part[], ...keywords: string[]): void {
+    for (const { schema, at } of parts) for (const word of keywords) if (word in schema) this.#name(at, word)
+  }
+
+  // ---- references --------------------------------------------------------------------------------------------------
+
+  #target(reference: string, at: string): unknown {
+    if (!reference.startsWith('#')) {
+      throw malformed(at, 'refers to another document. Put the schema that it refers to into "$defs"')
+    }
+    let target: unknown = this.#root
+    for (const token of pointerTokens(reference)) {
+      const isThere = typeof target === 'object' && target !== null && Object.hasOwn(target, token)
+      if (!isThere) throw malformed(at, `refers to "${shown(reference)}", which is not in the schema`)
+      target = (target as Fields)[token]
+    }
+    return target === true ? {} : target
+  }
+
+  /** The reference to a definition, which is compiled later. */
+  #reference(reference: string, at: string): Made {
+    const target = this.#target(reference, `${at}/$ref`)
+    if (target === false) return new Never(reference, 'is false')
+    if (this.#endless.has(reference)) return this.#endless.get(reference) ?? new Never(at, ENDLESS)
+    let definition = this.#definitions.get(reference)
+    if (!definition) {
+      // llama.cpp knows no escapes in references, and confuses names that differ in other signs than letters and digits.
+      const [word, name = '', ...more] = pointerTokens(reference)
+      const isPlain = DEFINITIONS.includes(word!) && more.length === 0 && /^(?!d\d)[a-zA-Z0-9]+$/.test(name)
+      definition = { name: isPlain && !this.#names.has(name) ? name : `d${this.#definitions.size}` }
+      this.#names.add(definition.name)
+      this.#definitions.set(reference, definition)
+      this.#todo.push(reference)
+    }
+    return { $ref: `#/$defs/${definition.name}` }
+  }
+
+  /** The parts with the parts that `$ref` and `allOf` add, and without these keywords. */
+  #expand(given: readonly Part[]): Part[] | Never {
+    const parts: Part[] = []
+    const seen = new Set<string>()
+    const todo = given.toReversed()
+    for (let part = todo.pop(); part; part = todo.pop()) {
+      this.#step()
+      const { at } = part
+      const { $ref: reference, allOf, ...schema } = part.schema
+      parts.push({ schema, at })
+      const more = listOf(allOf, `${at}/allOf`).map((each, index): [unknown, string] => [each, `${at}/allOf/${index}`])
+      if (reference !== undefined) {
+        if (typeof reference !== 'string') throw malformed(`${at}/$ref`, 'must be text')
+        if (this.#endless.has(reference)) return this.#endless.get(reference) ?? new Never(at, ENDLESS)
+        if (!seen.has(reference)) more.push([this.#target(reference, `${at}/$ref`), reference])
+        seen.add(reference)
+      }
+      for (const [each, place] of more.toReversed()) {
+        if (each === false) return new Never(place, 'is false')
+        todo.push(located(each, place))
+      }
+    }
+    return parts
+  }
+
+  #step(nodes = 1): void {
+    this.#nodes += nodes
+    if (this.#nodes > MAX_NODES) throw new TooCostly()
+  }
+
+  // ---- schemas -----------------------------------------------------------------------------------------------------
+
+  /** The schema of the values that fit all parts. */
+  #visit(given: readonly Part[]): Made {
+    this.#step()
+    const single = given.length === 1 ? withoutWrapping(given[0]!) : undefined
+    if (single && typeof single.schema.$ref === 'string' && constraintsOf(single.schema).length === 1) {
+      const made = this.#reference(single.schema.$ref, single.at)
+      return made instanceof Never ? made : written([single], made)
+    }
+    const parts = this.#expand(single ? [single] : given)
+    if (parts instanceof Never) return parts
+    const excluding = parts.find(
+      ({ schema: { not } }) => not === true || (isObject(not) && constraintsOf(not).length === 0)
+    )
+    if (excluding) return new Never(`${excluding.at}/not`, 'excludes every value')
+    const choice = parts.findIndex(({ schema }) => 'anyOf' in schema || 'oneOf' in schema)
+    if (choice !== -1) return this.#choices(parts, choice)
+    const types = typesOf(parts)
+    if (types instanceof Never) return types
+    this.#report(parts, ...UNENFORCED)
+    const values = valuesOf(parts)
+    if (values) return this.#values(parts, values, types)
+    if (types.length === 0) return written(parts, {})
+    return this.#listed(
+      parts,
+      types,
+      types.map(type => this.#typed(parts, type))
+    )
+  }
+
+  #choices(parts: readonly Part[], index: number): Made {
+    const { schema, at } = parts[index]!
+    const word = 'anyOf' in schema ? 'anyOf' : 'oneOf'
+    const { [word]: list, ...rest } = schema
+    const alternatives = listOf(list, `${at}/${word}`)
+    if (alternatives.length === 0) throw malformed(`${at}/${word}`, 'must be a list of schemas that is not empty')
+    const beside = parts.toSpliced(index, 1, { schema: rest, at })
+    const constraints = beside.map(part => ({ schema: picked(part.schema, constraintsOf(part.schema)), at: part.at }))
+    const isAlone = constraints.every(part => Object.keys(part.schema).length === 0)
+    const made = alternatives.map((each, number): Made => {
+      const place = `${at}/${word}/${number}`
+      if (each === false) return new Never(place, 'is false')
+      return this.#visit([...(isAlone ? [] : constraints), located(each, place)])
+    })
+    const usable = made.filter((each): each is Fields => !(each instanceof Never))
+    if (usable.length === 0) return made[0]!
+    if (word === 'oneOf' && usable.length > 1) this.#unions.push({ at, alternatives: usable })
+    return written(parts, { [word]: usable })
+  }
+
+  /** The schema for a list of types: as it was given, unless a type takes another form. */
+  #listed(parts: readonly Part[], types: readonly string[], made: readonly Made[]): Made {
+    const usable = made.filter((each): each is Fields => !(each instanceof Never))
+    if (usable.length === 0) return made[0]!
+    if (usable.length === 1) return usable[0]!
+    const [{ schema }] = parts as [Part]
+    const isSame = (each: Made, index: number) =>
+      JSON.stringify(each) === JSON.stringify(written(parts, { ...schema, type: types[index] }))
+    return parts.length === 1 && made.every(isSame) ? written(parts, schema) : { anyOf: usable }
+  }
+
+  #values(parts: readonly Part[], values: readonly unknown[], types: readonly string[]): Made {
+    const typed = types.length > 0 && parts.some(({ schema }) => 'type' in schema)
+    this.#step(values.length / VALUES_PER_NODE)
+    const patterned = values.some(value => typeof value === 'string') ? parts.filter(hasPattern) : []
+    const patterns = patterned.map(part => ({ part, compiled: patternOf(part) }))
+    const fitting = values.filter(value => {
+      if (typed && !types.some(type => hasType(value, type))) return false
+      if (!parts.every(({ schema }) => fits(value, schema))) return false
+      return (
+        typeof value !== 'string' ||
+        patterns.every(({ part, compiled }) => {
+          const matches = compiled?.matches(value)
+          if (matches === undefined) this.#report([part], 'pattern')
+          return matches !== false
+        })
+      )
+    })
+    if (fitting.length === 0) {
+      const { at } = parts.find(({ schema }) => 'enum' in schema || 'const' in schema)!
+      return new Never(at, 'has no value that fits all of its keywords')
+    }
+    for (const [type, words] of Object.entries(UNCHECKED)) {
+      if (fitting.some(value => hasType(value, type))) this.#report(parts, ...words)
+    }
+    const texts = fitting.filter(value => typeof value === 'string')
+    const pattern =
+      this.#forFormat && texts.length > MANY_TEXTS && texts.length === fitting.length ? textsPattern(texts) : undefined
+    if (pattern !== undefined) return { type: 'string', pattern }
+    const [first] = parts
+    const word = fitting.length === 1 && 'const' in first!.schema ? { const: fitting[0] } : { enum: fitting }
+    return written(parts, {
+      ...(parts.length === 1 && 'type' in first!.schema && { type: first!.schema.type }),
+      ...word
+    })
+  }
+
+  #typed(parts: readonly Part[], type: string): Made {
+    if (type === 'object') return this.#object(parts)
+    if (type === 'array') return this.#array(parts)
+    if (type === 'string') return this.#string(parts)
+    return type === 'integer' || type === 'number' ? this.#number(parts, type) : written(parts, { type })
+  }
+
+  // ---- objects -----------------------------------------------------------------------------------------------------
+
+  #object(parts: readonly Part[]): Made {
+    this.#report(parts, 'propertyNames', 'patternProperties', ...DEPENDENCIES)
+    const names = new Set<string>()
+    const required = new Set<string>()
+    for (const { schema, at } of parts) {
+      for (const name of Object.keys(mapOf(schema.properties, `${at}/properties`))) names.add(name)
+      if (Array.isArray(schema.required))
+        for (const name of schema.required) if (typeof name === 'string') required.add(name)
+    }
+    const hasNames = names.size > 0 || parts.some(({ schema }) => 'properties' in schema)
+    for (const name of required) names.add(name)
+    const hasPatterns = parts.some(({ schema }) => 'patternProperties' in schema)
+    const others = this.#additional(parts)
+    let isOpen = others !== undefined || (!hasNames && !parts.some(({ schema }) => 'additionalProperties' in schema))
+    const closed = parts.find(({ schema }) => schema.additionalProperties === false)
+
+    const properties: Fields = {}
+    for (const name of names) {
+      const made = this.#property(parts, name)
+      if (!(made instanceof Never)) properties[name] = made
+      else if (required.has(name)) return made
+      else if (isOpen)
+        for (const { schema, at } of parts)
+          if (Object.hasOwn(mapOf(schema.properties, at), name)) this.#name(at, `properties/${pointerToken(name)}`)
+    }
+
+    const min = Math.max(...parts.map(part => countOf(part, 'minProperties') ?? 0))
+    const max = Math.min(...parts.map(part => countOf(part, 'maxProperties') ?? Number.POSITIVE_INFINITY))
+    const countable = closed && !hasPatterns ? Object.keys(properties).length : Number.POSITIVE_INFINITY
+    if (min > max) return contradiction(parts, 'minProperties', 'maxProperties')
+    if (required.size > max) return contradiction(parts, 'maxProperties', 'required')
+    if (countable < min) return contradiction(parts, 'minProperties', 'additionalProperties')
+    if (max === required.size) {
+      for (const name of Object.keys(properties)) if (!required.has(name)) delete properties[name]
+      isOpen = false
+    } else if (isOpen || Object.keys(properties).length > max) this.#report(parts, 'maxProperties')
+    if (required.size < min) {
+      if (!isOpen && Object.keys(properties).length === min)
+        for (const name of Object.keys(properties)) required.add(name)
+      else this.#report(parts, 'minProperties')
+    }
+    // llama.cpp writes these signs into its grammar as they are.
+    if (Object.keys(properties).some(name => name === '*' || /[\]\\^"\p{Cc}]/u.test(name))) isOpen = false
+
+    const isPlain = isOpen && others === undefined && Object.keys(properties).length === 0
+    const needed = [...required]
+    return written(parts, {
+      type: 'object',
+      ...(!isPlain && { properties }),
+      ...((needed.length > 0 || parts.some(({ schema }) => Array.isArray(schema.required))) && { required: needed }),
+      ...(isOpen && !isPlain && { additionalProperties: others ?? true }),
+      ...(!isOpen && closed && { additionalProperties: false })
+    })
+  }
+
+  /** The schema for properties that have no schema by their name; undefined if there may be none. */
+  #additional(parts: readonly Part[]): Made | true | undefined {
+    const given = parts.filter(({ schema }) => 'additionalProperties' in schema)
+    if (given.length === 0 || given.some(({ schema }) => schema.additionalProperties === false)) return undefined
+    const schemas = given.filter(({ schema }) => schema.additionalProperties !== true)
+    if (schemas.length === 0) return true
+    const made = this.#visit(
+      schemas.map(({ schema, at }) => located(schema.additionalProperties, `${at}/additionalProperties`))
+    )
+    return made instanceof Never ? undefined : made
+  }
+
+  #property(parts: readonly Part[], name: string): Made {
+    const own: Part[] = []
+    for (const { schema, at } of parts) {
+      const properties = mapOf(schema.properties, `${at}/properties`)
+      const isOwn = Object.hasOwn(properties, name)
+      // Whether a pattern of names covers it is not looked at.
+      const given = isOwn ? properties[name] : 'patternProperties' in schema ? undefined : schema.additionalProperties
+      const place = isOwn ? `${at}/properties/${pointerToken(name)}` : `${at}/additionalProperties`
+      if (given === false) return new Never(place, isOwn ? 'is false' : `forbids "${shown(name)}"`)
+      if (given !== undefined) own.push(located(given, place))
+    }
+    return own.length === 0 ? {} : this.#visit(own)
+  }
+
+  // ---- arrays ------------------------------------------------------------------------------------------------------
+
+  #array(parts: readonly Part[]): Made {
+    this.#report(parts, 'contains', 'minContains', 'maxContains')
+    const lists = parts.map(({ schema, at }) => {
+      const { prefixItems, items, additionalItems } = schema
+      const word = Array.isArray(prefixItems) ? 'prefixItems' : 'items'
+      const places = Array.isArray(prefixItems) ? prefixItems : Array.isArray(items) ? items : []
+      const rest = Array.isArray(items) ? additionalItems : items
+      return { at, word, places, rest, restAt: `${at}/${Array.isArray(items) ? 'additionalItems' : 'items'}` }
+    })
+    const itemAt = (place: number): Made => {
+      const own: Part[] = []
+      for (const { at, word, places, rest, restAt } of lists) {
+        const given = place < places.length ? places[place] : rest
+        const from = place < places.length ? `${at}/${word}/${place}` : restAt
+        if (given === false) return new Never(from, 'is false')
+        if (given !== undefined) own.push(located(given, from))
+      }
+      return own.length === 0 ? {} : this.#visit(own)
+    }
+    const min = Math.max(...parts.map(part => countOf(part, 'minItems') ?? 0))
+    let max = Math.min(...parts.map(part => countOf(part, 'maxItems') ?? Number.POSITIVE_INFINITY))
+    if (min > max) return contradiction(parts, 'minItems', 'maxItems')
+
+    const count = Math.max(...lists.map(({ places }) => places.length))
+    const places: Fields[] = []
+    for (let never: Never | undefined; places.length < Math.min(count, max) && !never; ) {
+      const made = itemAt(places.length)
+      if (!(made instanceof Never)) places.push(made)
+      else if (places.length < min) return made
+      else {
+        never = made
+        max = places.length
+      }
+    }
+    const rest = max > count ? itemAt(count) : new Never('', '')
+    if (rest instanceof Never) {
+      if (max > count && min > count) return rest
+      max = Math.min(max, count)
+    }
+    const isUnique = parts.some(({ schema }) => schema.uniqueItems === true)
+    if (isUnique && max > 1) {
+      if (count === 0 && Array.isArray((rest as Fields).enum) && min > ((rest as Fields).enum as unknown[]).length) {
+        return contradiction(parts, 'minItems', 'uniqueItems')
+      }
+      this.#report(parts, 'uniqueItems')
+    }
+    if (count === 0 || max === 0) {
+      const bounds = this.#bounds(parts, 'minItems', 'maxItems', min, max, MAX_ITEMS)
+      return bounds instanceof Never
+        ? bounds
+        : written(parts, { type: 'array', ...(max === 0 ? { items: {} } : this.#hasItems(parts, rest)), ...bounds })
+    }
+    // llama.cpp takes either the places or a schema for the rest, and no number of items beside the places.
+    const wanted = Math.max(min, Math.min(count, max))
+    if (wanted > count + MAX_FILLED) this.#report(parts, 'minItems')
+    const missing = Math.min(wanted, count + MAX_FILLED) - places.length
+    if (missing > 0) {
+      const filler = missing > 1 ? this.#define(rest as Fields) : (rest as Fields)
+      places.push(...Array.from({ length: missing }, () => filler))
+    }
+    return written(parts, { type: 'array', prefixItems: places })
+  }
+
+  #hasItems(parts: readonly Part[], items: Made): Fields {
+    return parts.some(({ schema }) => 'items' in schema) ? { items } : {}
+  }
+
+  /** A definition of this schema, so that several places do not multiply it. */
+  #define(made: Fields): Fields {
+    const name = `d${this.#definitions.size}`
+    this.#definitions.set(`${name} `, { name, made })
+    return { $ref: `#/$defs/${name}` }
+  }
+
+  /**
+   * Bounds of a number of characters or items that llama.cpp can write out.
+   * @param limit how many it can
+   */
+  #bounds(
+    parts: readonly Part[],
+    least: string,
+    most: string,
+    min: number,
+    max: number,
+    limit: number
+  ): Fields | Never {
+    if (min > limit) {
+      const { at, schema } = parts.find(({ schema }) => schema[least] === min)!
+      return new Never(`${at}/${least}`, `is ${schema[least]}, and grammars can require ${limit} at most`)
+    }
+    const isBound = max <= limit
+    if (!isBound) this.#report(parts, most)
+    this.writtenOut += isBound ? max : min
+    if (this.writtenOut > MAX_WRITTEN_OUT) throw new TooCostly()
+    return { ...(min > 0 && { [least]: min }), ...(isBound && { [most]: max }) }
+  }
+
+  // ---- texts and numbers -------------------------------------------------------------------------------------------
+
+  #string(parts: readonly Part[]): Made {
+    const min = Math.max(...parts.map(part => countOf(part, 'minLength') ?? 0))
+    const max = Math.min(...parts.map(part => countOf(part, 'maxLength') ?? Number.POSITIVE_INFINITY))
+    if (min > max) return contradiction(parts, 'minLength', 'maxLength')
+    const [first, ...others] = parts.filter(hasPattern)
+    if (first) {
+      const compiled = patternOf(first, { min, max })
+      this.#report(
+        others.filter(({ schema }) => schema.pattern !== first.schema.pattern),
+        'pattern'
+      )
+      if (!compiled || compiled.loose) this.#report([first], 'pattern')
+      if (compiled) {
+        if (compiled.max < min) return contradiction(parts, 'minLength', 'pattern')
+        if (compiled.min > max) return contradiction(parts, 'maxLength', 'pattern')
+        if (compiled.min < min) this.#report(parts, 'minLength')
+        if (compiled.max > max) this.#report(parts, 'maxLength')
+        this.#report(parts, 'format')
+        return written(parts, { type: 'string', pattern: compiled.pattern })
+      }
+    }
+    const formatted = parts.find(({ schema }) => KNOWN_FORMAT.test(String(schema.format)))
+    this.#report(
+      parts.filter(({ schema }) => schema.format !== formatted?.schema.format),
+      'format'
+    )
+    if (formatted) {
+      this.#report(parts, 'minLength', 'maxLength')
+      return written(parts, { type: 'string', format: formatted.schema.format })
+    }
+    const bounds = this.#bounds(parts, 'minLength', 'maxLength', min, max, MAX_REPETITIONS)
+    return bounds instanceof Never ? bounds : written(parts, { type: 'string', ...bounds })
+  }
+
+  #number(parts: readonly Part[], type: 'integer' | 'number'): Made {
+    const low = lowest(parts)
+    const high = highest(parts)
+    if (low.value > high.value || (low.value === high.value && (low.excluded || high.excluded))) {
+      return new Never(low.at, `contradicts ${shown(high.at)}`)
+    }
+    for (const part of parts) {
+      const { multipleOf: step } = part.schema
+      if (step === undefined) continue
+      if (typeof step !== 'number' || !(step > 0)) throw malformed(`${part.at}/multipleOf`, 'must be a number above 0')
+      if (!(type === 'integer' && Number.isInteger(1 / step))) this.#report([part], 'multipleOf')
+    }
+    if (type === 'number') {
+      this.#report(parts, ...BOUNDS)
+      return written(parts, { type })
+    }
+    let min = low.excluded && Number.isInteger(low.value) ? low.value + 1 : Math.ceil(low.value)
+    let max = high.excluded && Number.isInteger(high.value) ? high.value - 1 : Math.floor(high.value)
+    const steps = parts.flatMap(({ schema }) => (typeof schema.multipleOf === 'number' ? [schema.multipleOf] : []))
+    if (min > max || steps.some(step => Math.ceil(min / step) * step > max)) {
+      return new Never(placeOf(low, high), 'allows no whole number')
+    }
+    if (min > MAX_INTEGER || max < -MAX_INTEGER)
+      return new Never(placeOf(low, high), 'allows only numbers of more than 64 bits')
+    if (min >= 10 && max === Number.POSITIVE_INFINITY) max = min < FAR ? FAR : MAX_INTEGER
+    if (max < 0 && min === Number.NEGATIVE_INFINITY) min = max > -FAR ? -FAR : -MAX_INTEGER
+    return written(parts, {
+      type,
+      ...(min !== Number.NEGATIVE_INFINITY && { minimum: Math.max(min, -MAX_INTEGER) }),
+      ...(max !== Number.POSITIVE_INFINITY && { maximum: Math.min(max, MAX_INTEGER) })
+    })
+  }
+
+  // ---- alternatives ------------------------------------------------------------------------------------------------
+
+  /** Whether no value can fit two of these schemas. */
+  #areApart(alternatives: readonly Fields[]): boolean {
+    if (alternatives.length > MAX_COMPARED) return false
+    const facts = alternatives.map(each => this.#facts(each))
+    return facts.every((a, index) =>
+      facts.slice(index + 1).every(b => {
+        if (!a || !b) return false
+        if (
+          !a.types.some(
+            type => b.types.includes(type) || (NUMBERS.includes(type) && NUMBERS.some(other => b.types.includes(other)))
+          )
+        )
+          return true
+        if (a.values && b.values) return !a.values.some(value => b.values!.includes(value))
+        return [...a.tags].some(
+          ([name, values]) => b.tags.has(name) && !values.some(value => b.tags.get(name)!.includes(value))
+        )
+      })
+    )
+  }
+
+  /** Types of a schema's values, these values, and those of required properties, if they are known; values as JSON. */
+  #facts(schema: unknown, depth = 0): { types: string[]; values?: string[]; tags: Map<string, string[]> } | undefined {
+    if (!isObject(schema) || depth > 5) return undefined
+    if (typeof schema.$ref === 'string') {
+      const name = schema.$ref.slice('#/$defs/'.length)
+      return this.#facts([...this.#definitions.values()].find(each => each.name === name)?.made, depth + 1)
+    }
+    const listed = 'const' in schema ? [schema.const] : Array.isArray(schema.enum) ? schema.enum : undefined
+    const values = listed?.map(value => JSON.stringify(value))
+    const types = listed
+      ? TYPES.filter(type => listed.some(value => hasType(value, type)))
+      : [schema.type].flat().map(String)
+    const tags = new Map<string, string[]>()
+    const { properties, required } = schema
+    for (const name of isObject(properties) && Array.isArray(required) ? required : []) {
+      const { values } = this.#facts((properties as Fields)[name], depth + 1) ?? {}
+      if (values) tags.set(name, values)
+    }
+    return { types, ...(values && { values }), tags }
+  }
+}
+
+// ---- reading keywords ----------------------------------------------------------------------------------------------
+
+/** A schema at its place, with `true` as a schema of all values and without the nulls that programs write for nothing. */
+function located(schema: unknown, at: string): Part {
+  if (schema === true) return { schema: {}, at }
+  if (!isObject(schema)) throw malformed(at, 'must be a JSON schema')
+  const plain: Fields = {}
+  for (const [word, value] of Object.entries(schema)) {
+    if (value !== null || !CONSTRAINTS.has(word) || word === 'const') plain[word] = value
+    else if (word === 'properties') plain.properties = {}
+  }
+  return { schema: plain, at }
+}
+
+function listOf(value: unknown, at: string): readonly unknown[] {
+  if (value === undefined) return []
+  if (Array.isArray(value)) return value
+  throw malformed(at, 'must be a list of schemas')
+}
+
+function mapOf(value: unknown, at: string): Fields {
+  if (value === undefined) return {}
+  if (isObject(value)) return value
+  throw malformed(at, 'must be an object of schemas')
+}
+
+function countOf({ schema, at }: Part, word: string): number | undefined {
+  const value = schema[word]
+  if (value === undefined) return undefined
+  if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value
+  throw malformed(`${at}/${word}`, 'must be a whole number that is not negative')
+}
+
+interface Bound {
+  value: number
+  excluded: boolean
+  at: string
+}
+
+function lowest(parts: readonly Part[]): Bound {
+  return boundOf(parts, 'minimum', 'exclusiveMinimum', 1)
+}
+function highest(parts: readonly Part[]): Bound {
+  const { value, ...rest } = boundOf(parts, 'maximum', 'exclusiveMaximum', -1)
+  return { value: -value, ...rest }
+}
+
+/** The tightest lower bound of numbers that were multiplied by `sign`. */
+function boundOf(parts: readonly Part[], word: string, exclusive: string, sign: 1 | -1): Bound {
+  let found: Bound = { value: Number.NEGATIVE_INFINITY, excluded: false, at: '' }
+  const take = (value: unknown, excluded: boolean, at: string) => {
+    if (value === undefined) return
+    if (typeof value !== 'number') throw malformed(at, 'must be a number')
+    const bound = value * sign
+    if (bound > found.value || (bound === found.value && excluded)) found = { value: bound, excluded, at }
+  }
+  for (const { schema, at } of parts) {
+    // Before draft 6, the exclusive bounds were true or false.
+    const flag = schema[exclusive]
+    take(schema[word], flag === true, `${at}/${word}`)
+    if (typeof flag !== 'boolean') take(flag, true, `${at}/${exclusive}`)
+  }
+  return found
+}
+
+/** The schema that a bound belongs to. */
+const placeOf = (low: Bound, high: Bound) => (low.at || high.at).replace(/\/[^/]*$/, '')
+
+/** Types that all parts allow, or that their keywords are about; none if values of all types fit. */
+function typesOf(parts: readonly Part[]): string[] | Never {
+  let types: string[] | undefined
+  for (const { schema, at } of parts) {
+    if (schema.type === undefined || schema.type === '') continue
+    const given = [schema.type].flat()
+    if (given.length === 0 || !given.every(type => TYPES.includes(type as string))) {
+      throw malformed(`${at}/type`, `must be one of ${TYPES.join(', ')}, or a list of them`)
+    }
+    const allowed = given as string[]
+    const both = types?.flatMap(type => {
+      if (allowed.includes(type)) return [type]
+      if (type === 'number' && allowed.includes('integer')) return ['integer']
+      return type === 'integer' && allowed.includes('number') ? ['integer'] : []
+    })
+    if (both?.length === 0)
+      return new Never(`${at}/type`, `excludes the ${types!.join(' or ')} that is required beside it`)
+    types = [...new Set(both ?? allowed)]
+  }
+  if (types) return types
+  const about = parts.flatMap(({ schema }) => Object.keys(schema).flatMap(word => ABOUT.get(word) ?? []))
+  return TYPES.filter(type => about.includes(type)).slice(0, 1)
+}
+
+/** The values that all parts list; undefined if none does. */
+function valuesOf(parts: readonly Part[]): unknown[] | undefined {
+  let values: Map<string, unknown> | undefined
+  for (const { schema, at } of parts) {
+    for (const word of ['const', 'enum']) {
+      if (!(word in schema)) continue
+      const listed = word === 'const' ? [schema.const] : schema.enum
+      if (!Array.isArray(listed)) throw malformed(`${at}/enum`, 'must be a list of values')
+      const allowed = new Map(listed.map(value => [keyOf(value), value]))
+      const before: Map<string, unknown> = values ?? allowed
+      values = new Map([...before].filter(([key]) => allowed.has(key)))
+    }
+  }
+  return values && [...values.values()]
+}
+
+/** JSON text that is the same for equal values. */
+function keyOf(value: unknown): string {
+  if (typeof value !== 'object') return JSON.stringify(value)
+  return JSON.stringify(value, (_, each) => (isObject(each) ? Object.fromEntries(Object.entries(each).sort()) : each))
+}
+
+function hasType(value: unknown, type: string): boolean {
+  if (type === 'integer') return Number.isInteger(value)
+  if (type === 'array') return Array.isArray(value)
+  if (type === 'null') return value === null
+  return type === 'object' ? isObject(value) : typeof value === type
+}
+
+/** Whether a value is within a schema's bounds. What is inside of the value is not looked at. */
+function fits(value: unknown, schema: Fields): boolean {
+  const parts = [{ schema, at: '' }]
+  const within = (count: number, least: string, most: string) => {
+    return !(count < Number(schema[least] ?? 0) || count > Number(schema[most] ?? Number.POSITIVE_INFINITY))
+  }
+  if (typeof value === 'number') {
+    const [low, high] = [lowest(parts), highest(parts)]
+    return (
+      (low.excluded ? value > low.value : value >= low.value) &&
+      (high.excluded ? value < high.value : value <= high.value)
+    )
+  }
+  if (typeof value === 'string') {
+    return within([...value].length, 'minLength', 'maxLength')
+  }
+  if (Array.isArray(value)) return within(value.length, 'minItems', 'maxItems')
+  if (!isObject(value)) return true
+  const { required } = schema
+  if (Array.isArray(required) && !required.every(name => typeof name !== 'string' || Object.hasOwn(value, name)))
+    return false
+  return within(Object.keys(value).length, 'minProperties', 'maxProperties')
+}
+
+const hasPattern = ({ schema }: Part) => 'pattern' in schema && schema.pattern !== ''
+
+function patternOf({ schema, at }: Part, length?: { min: number; max: number }) {
+  const { pattern } = schema
+  try {
+    if (typeof pattern === 'string') return compilePattern(pattern, length)
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error
+  }
+  throw malformed(`${at}/pattern`, 'must be a regular expression')
+}
+
+/** @param word the keyword that contradicts another one, if it is there */
+function contradiction(parts: readonly Part[], word: string, other: string): Never {
+  const { at, schema } = parts.find(part => word in part.schema) ?? parts[0]!
+  return word in schema ? new Never(`${at}/${word}`, `contradicts "${other}"`) : new Never(at, `contradicts "${other}"`)
+}
+
+/** @throws TooCostly if the JSON text of a value is longer than some `left` characters */
+function requireLength(value: unknown, left: number): number {
+  let rest = left - (typeof value === 'string' ? value.length : 8)
+  if (rest < 0) throw new TooCostly()
+  if (typeof value !== 'object' || value === null) return rest
+  for (const [name, each] of Object.entries(value)) rest = requireLength(each, rest - name.length)
+  return rest
+}
+
+// ---- writing -------------------------------------------------------------------------------------------------------
+
+/** The keywords with the annotations of all parts, in the order of the parts, since models read the schemas of tools. */
+function written(parts: readonly Part[], keywords: Fields): Fields {
+  const made: Fields = {}
+  for (const { schema } of parts) {
+    for (const word of Object.keys(schema)) {
+      if (Object.hasOwn(made, word)) continue
+      if (Object.hasOwn(keywords, word)) made[word] = keywords[word]
+      else if (!CONSTRAINTS.has(word) && !DEFINITIONS.includes(word)) made[word] = schema[word]
+    }
+  }
+  return { ...made, ...keywords }
+}
+
+const constraintsOf = (schema: Fields) => Object.keys(schema).filter(word => CONSTRAINTS.has(word))
+const picked = (schema: Fields, words: readonly string[]) => Object.fromEntries(words.map(word => [word, schema[word]]))
+
+/** `allOf` with one schema and nothing beside it is that schema: so descriptions are added to references. */
+function withoutWrapping(part: Part): Part {
+  const { allOf, ...rest } = part.schema
+  if (!Array.isArray(allOf) || allOf.length !== 1 || !isObject(allOf[0]) || constraintsOf(rest).length > 0) return part
+  const inner = located(allOf[0], `${part.at}/allOf/0`)
+  return { schema: { ...inner.schema, ...rest }, at: inner.at }
+}
+
+/** The steps of a JSON pointer that is the fragment of an address (RFC 6901). */
+function pointerTokens(reference: string): string[] {
+  const decoded = (token: string) => {
+    try {
+      return decodeURIComponent(token)
+    } catch {
+      return token
+    }
+  }
+  const steps = reference.slice(1).split('/').slice(1)
+  return steps.map(token => decoded(token).replaceAll('~1', '/').replaceAll('~0', '~'))
+}
+
+function pointerToken(name: string): string {
+  // Half a character cannot be written in an address; it becomes a whole one.
+  return encodeURIComponent(Buffer.from(name).toString().replaceAll('~', '~0').replaceAll('/', '~1'))
+}
