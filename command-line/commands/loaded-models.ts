@@ -52,7 +52,7 @@ export function formatRunning({ models, loading }: PsReply, now: Date): string {
   const hasMembers = [...models, ...loading].some(({ member }) => member !== undefined)
   const memberOf = ({ member = 'here' }: { member?: string | undefined }) => (hasMembers ? [member] : [])
   return formatTable(
-    ['NAME', ...(hasMembers ? ['MEMBER'] : []), 'ID', '>SIZE', 'PROCESSOR', '>CONTEXT', 'UNTIL'],
+    ['NAME', ...(hasMembers ? ['MEMBER'] : []), 'ID', '>MEMORY', 'PROCESSOR', '>CONTEXT', 'UNTIL'],
     [
       ...models.map(({ name, member, digest, size, size_vram, context_length, expires_at }) => [
         name,

@@ -1,7 +1,7 @@
 import type { LoadOptions } from '../models/load-options.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { RequestBounds } from './callers.ts'
-import type { Engine, EngineMode } from './engines.ts'
+import type { Engine, EngineMode, MemoryUse } from './engines.ts'
 import type { Model } from './models.ts'
 import type { Progress, Waiting } from './progress.ts'
 
@@ -55,6 +55,8 @@ export interface RunningModel {
   variant: Model
   mode: EngineMode
   engine: Engine
+  /** Bytes that count as taken by it in each memory pool; none where it takes no memory of this machine. */
+  reserved: MemoryUse
   options: LoadOptions
   /** When it is unloaded if no request comes or runs any longer; undefined is never. */
   expiresAt: Date | undefined

@@ -141,7 +141,7 @@ const member = Type.Optional(
 export const RunningModelSchema = Type.Object(
   {
     ...names,
-    size: Bytes('Memory that the engine holds where that is known, else the size of the files'),
+    size: Bytes('Memory that is reserved for it, in all pools together; the size of its files if it takes none here'),
     format: ModelFormat,
     expires_at: Time('When it is unloaded if no request comes; 2999-12-31T23:59:59.000Z is never'),
     digest,
@@ -159,7 +159,9 @@ export const RunningModelSchema = Type.Object(
         'Tokens of its answers since it was loaded, those of running answers included: for a speed, ask twice'
     }),
     memory: Type.Optional(
-      Type.Record(Type.String(), Bytes(), { description: 'Bytes that it holds by memory pool, such as host or CUDA0' })
+      Type.Record(Type.String(), Bytes(), {
+        description: 'Bytes that are reserved for it by memory pool, such as host or CUDA0'
+      })
     ),
     member
   },
@@ -187,7 +189,7 @@ export type LoadingRecord = Static<typeof LoadingModelSchema>
 export const PoolSchema = Type.Object(
   {
     pool: Type.String({ description: 'host, or a GPU such as CUDA0' }),
-    reserved: Bytes('Kept for all loaded models'),
+    reserved: Bytes('For all loaded models together'),
     budget: Type.Optional(Bytes('That they may have together; absent where there is no limit'))
   },
   { ...loose, title: 'MemoryPool' }

@@ -120,10 +120,10 @@ export const isHere =
 
 /** The running model record of `/api/ps`. */
 export function runningRecord(
-  { variant, mode, engine, options, expiresAt, running, queued }: RunningModel,
+  { variant, mode, engine, reserved, options, expiresAt, running, queued }: RunningModel,
   naming: ModelNaming
 ): RunningRecord {
-  const pools = Object.entries(engine.memory ?? {})
+  const pools = Object.entries(reserved)
   const sum = (list: typeof pools) => list.reduce((total, [, bytes]) => total + bytes, 0)
   const size = sum(pools) || variant.size
   const name = naming.shown(variant)
@@ -144,7 +144,7 @@ export function runningRecord(
     queued,
     slots: engine.slots,
     generated_tokens: generatedBy(engine),
-    ...(engine.memory && { memory: { ...engine.memory } })
+    ...(pools.length > 0 && { memory: { ...reserved } })
   }
 }
 

@@ -69,6 +69,7 @@ export function runningModel(managed: EngineRecord, engine: EngineState | undefi
       variant: managed.variant,
       mode: managed.mode,
       engine: managed.engine,
+      reserved: engine.phase.reserved,
       options,
       expiresAt: Number.isFinite(expires) ? dateAt(expires) : undefined,
       running: running.size,

@@ -117,7 +117,7 @@ t.test('tables of models in list and ps', async t => {
   t.equal(
     formatRunning({ models: [running], loading: [loading] }, NOW),
     [
-      'NAME    ID                SIZE    PROCESSOR    CONTEXT    UNTIL',
+      'NAME    ID              MEMORY    PROCESSOR    CONTEXT    UNTIL',
       'a/b     da5b44900113    4.1 MB    100% CPU        4096    in 4 minutes',
       'c/d                                                       loading 42%'
     ].join('\n')

@@ -235,14 +235,14 @@ t.test('sources of a need', async t => {
 })
 
 t.test('sizes of running models in /api/ps', async t => {
-  const sizes = (memory: Record<string, number> | undefined) => {
-    const engine = { memory, contextSize: 4096 }
-    const running = { variant: { ...specOf('/m.gguf').variant, size: 70 }, engine, options: {}, mode: 'chat' }
+  const sizes = (reserved: Record<string, number>) => {
+    const engine = { contextSize: 4096 }
+    const running = { reserved, variant: { ...specOf('/m.gguf').variant, size: 70 }, engine, options: {}, mode: 'chat' }
     const { size, size_vram } = runningRecord(running as never, NATIVE_NAMING)
     return { size, size_vram }
   }
   t.same(sizes({ host: 30, CUDA0: 100, CUDA1: 50 }), { size: 180, size_vram: 150 })
   t.same(sizes({ host: 30, MTL0: 100 }), { size: 130, size_vram: 100 }, 'what a GPU has of the machine’s memory too')
   t.same(sizes({ host: 30 }), { size: 30, size_vram: 0 })
-  t.same(sizes(undefined), { size: 70, size_vram: 0 }, 'the files, where the engine reports nothing')
+  t.same(sizes({}), { size: 70, size_vram: 0 }, 'the files, if it takes no memory of this machine')
 })

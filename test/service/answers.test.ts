@@ -191,6 +191,9 @@ t.test('load, ps, keep_alive and unload', async t => {
     loading: []
   })
   t.ok(body.models[0].size > 0 && body.models[0].size_vram <= body.models[0].size)
+  const total = (list: { size?: number; reserved?: number }[]) =>
+    list.reduce((sum, { size = 0, reserved = 0 }) => sum + size + reserved, 0)
+  t.equal(total(body.memory), total(body.models), 'what models take together is what is reserved')
   t.match((await corral.json('/api/chat', { model: DEMO, messages: [], keep_alive: -1, stream: false })).body, {
     done: true,
     done_reason: 'load'
