@@ -30,13 +30,14 @@ export async function textOfPdf(
   maxLength: number,
   stopped: AbortSignal
 ): Promise<{ text: string; cutAfter?: number }> {
-  const slow = AbortSignal.timeout(MAX_TIME_MS)
-  const ended = AbortSignal.any([stopped, slow])
-  ended.throwIfAborted()
+  stopped.throwIfAborted()
   const port = new Worker(policy?.createScriptURL(address) ?? address, { type: 'module' })
+  const slow = new Error('slow')
+  let timer: ReturnType<typeof setTimeout> | undefined
   // Whatever the worker does, it is not waited for any longer.
   const end = new Promise<never>((_, reject) => {
-    ended.addEventListener('abort', () => reject(ended.reason))
+    stopped.addEventListener('abort', () => reject(stopped.reason))
+    timer = setTimeout(() => reject(slow), MAX_TIME_MS)
     port.onerror = ({ message }) => reject(new Error(message))
   })
   const pages: string[] = []
@@ -57,12 +58,13 @@ export async function textOfPdf(
   }
   try {
     const isWhole = await read().catch(error => {
-      if (slow.aborted && pages.length > 0) return false
+      if (error === slow && pages.length > 0) return false
       throw error
     })
     const text = pages.join('\n\n')
     return isWhole ? { text } : { text, cutAfter: pages.length }
   } finally {
+    clearTimeout(timer)
     port.terminate()
   }
 }
