@@ -3,7 +3,7 @@ import type { RuntimesReport } from '../../../../core/contracts/builds.ts'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { may, me } from '../state/me.ts'
 import { collectSamples, type LoadSample, samples } from '../state/recent-load.ts'
-import { build, engines, gpus, memoryOf, pools, server } from '../state/server-state.ts'
+import { build, engines, gpus, pools, server } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { LiveChart } from './live-chart.tsx'
 import { useReply } from './use-reply.ts'
@@ -61,7 +61,7 @@ export function OverviewTab() {
                         {engine.running} / {engine.slots}
                       </td>
                       <td>{engine.queued}</td>
-                      <td>{formatSize(memoryOf(engine))}</td>
+                      <td>{engine.memory && formatSize(engine.size)}</td>
                     </tr>
                   )
               )}

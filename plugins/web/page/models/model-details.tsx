@@ -2,7 +2,7 @@ import { useEffect, useState } from 'preact/hooks'
 import type { ShownModel } from '../../../../core/contracts/native-records.ts'
 import { formatNumber, formatSize } from '../parts/formats.ts'
 import { ask } from '../state/api.ts'
-import { engineOf, memoryOf, usedBy } from '../state/server-state.ts'
+import { engineOf } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 
 /** What is known of a model: where it is from, its files, its metadata, template and licence. */
@@ -17,11 +17,8 @@ export function ModelDetails({ name }: { name: string }) {
   if (!shown) return <p class="quiet">{t.loading}</p>
   const { details, origin, files, capabilities } = shown
   const engine = engineOf(name)
-  const loaded = engine?.state === 'loaded' ? engine : undefined
-  const used = loaded ? usedBy(loaded) : 0
   const facts: [string, string | undefined][] = [
-    [t.memory, loaded && formatSize(memoryOf(loaded))],
-    [t.memoryUsed, used > 0 ? formatSize(used) : undefined],
+    [t.memory, engine?.state === 'loaded' && engine.memory ? formatSize(engine.size) : undefined],
     [t.origin, [origin.from, origin.revision?.slice(0, 12)].filter(Boolean).join(' @ ')],
     [t.architecture, details.family],
     [t.parameters, details.parameter_size],

@@ -8,7 +8,7 @@ import { ask } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
 import { go, linkTo } from '../state/route.ts'
-import { conversions, engines, memoryOf, models, pools } from '../state/server-state.ts'
+import { conversions, engines, models, pools } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 import { GetModels } from './get-models.tsx'
 import { ModelDetails } from './model-details.tsx'
@@ -267,7 +267,7 @@ function EngineLine({ engine }: { engine: EngineState }): ComponentChild {
   const parts = [
     engine.member,
     engine.mode === 'chat' ? t.inMemory : `${t.inMemory} (${engine.mode})`,
-    `${t.memory} ${formatSize(memoryOf(engine))}`,
+    engine.memory && `${t.memory} ${formatSize(engine.size)}`,
     t.contextOf(formatNumber(engine.context_length)),
     t.slots(engine.running, engine.slots),
     engine.queued > 0 ? t.waitingCount(engine.queued) : undefined,

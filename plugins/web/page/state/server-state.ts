@@ -57,19 +57,6 @@ export const defaultModel = computed(() => {
 export const engineOf = (model: string) =>
   engines.value.find(({ name, mode }) => mode === 'chat' && name.toLowerCase() === model.toLowerCase())
 
-type LoadedEngine = Extract<StateValue<'engine'>, { state: 'loaded' }>
-type Amount = number | Record<string, number> | undefined
-
-const bytesOf = (amount: Amount): number =>
-  typeof amount === 'object' ? Object.values(amount).reduce((sum, bytes) => sum + bytes, 0) : (amount ?? 0)
-
-/** Bytes of memory that a model counts for in all views, as placement counts them: those reserved for it. */
-export const memoryOf = (engine: LoadedEngine): number =>
-  bytesOf((engine as { reserved?: Amount }).reserved) || bytesOf(engine.memory) || engine.size
-
-/** Bytes of memory that the process of a model really uses now, if they are known. */
-export const usedBy = (engine: LoadedEngine): number => bytesOf((engine as { used?: Amount }).used)
-
 /** Tokens that a conversation with a model may have, where it is loaded. */
 export function contextOf(model: string): number | undefined {
   const engine = engineOf(model)

@@ -180,7 +180,6 @@ export const en = {
   modelsHere: 'Here',
   getModels: 'Get more',
   memory: 'Memory',
-  memoryUsed: 'Used now',
   hostMemory: 'Memory',
   memoryOf: (used: string, whole: string) => `${used} of ${whole}`,
   pinned: 'pinned',

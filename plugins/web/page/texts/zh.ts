@@ -169,7 +169,6 @@ export const zh: Texts = {
   modelsHere: '本机',
   getModels: '获取更多',
   memory: '内存',
-  memoryUsed: '目前使用',
   hostMemory: '内存',
   memoryOf: (used, whole) => `${used} / ${whole}`,
   pinned: '常驻',
