@@ -189,6 +189,18 @@ t.test('weights by place', async t => {
   t.equal(modelShape(dense('llama', 1e9, 4096, 32, 8), undefined, GIB), undefined)
 })
 
+t.test('tokens and merges of the tokenizer, by what the file lists', async t => {
+  const keys = dense('llama', 2, 64, 4, 4)
+  const tokens = { 'tokenizer.ggml.tokens': { length: 1000 } }
+  const sizes = (more: object) => {
+    const { vocabulary, merges } = shapeOf({ ...keys, ...more })
+    return [vocabulary, merges]
+  }
+  t.same(sizes(tokens), [1000, 0])
+  t.same(sizes({ ...tokens, 'tokenizer.ggml.merges': { length: 900 } }), [1000, 900])
+  t.same(sizes({ 'llama.vocab_size': 500 }), [500, 500], 'as many as tokens if it lists none')
+})
+
 t.test('headers of files', async t => {
   const folder = t.testdir()
   const path = join(folder, 'm.gguf')

@@ -26,8 +26,9 @@ const NGRAM_TOKENS = 64
 /** What a llama-server takes that it does not report: code, threads, buffers of requests … */
 const PROCESS = 40 * MIB
 const SLOT = MIB
-/** … and its vocabulary, for each token, with the merges. */
-const VOCABULARY = 512
+/** … and its tokenizer, for each token and each merge: 180 and 160 were measured with 262,144 of them. */
+const TOKEN = 256
+const MERGE = 192
 
 /** What an engine will take, before it is started. */
 export interface EngineNeed {
@@ -186,7 +187,8 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const placement = place(parts, roomier, gpuLayers, flags.hostCache)
 
   const overheads = devices.slice(0, placement.devices.length).map(({ pool, overhead }) => ({ [pool]: overhead }))
-  const processSize = PROCESS + SLOT * options.num_parallel + VOCABULARY * (shape?.vocabulary ?? 0)
+  const processSize =
+    PROCESS + SLOT * options.num_parallel + TOKEN * (shape?.vocabulary ?? 0) + MERGE * (shape?.merges ?? 0)
   const unreported = addUse({ host: processSize }, { [first]: projector }, ...overheads)
   const cache = parts.layers.reduce((sum, layer) => sum + layer.cache, 0)
   const chat = spec.mode === 'chat'

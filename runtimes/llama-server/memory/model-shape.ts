@@ -35,8 +35,11 @@ export interface ModelShape {
   /** Numbers in the queries of all heads. */
   queries: number
   vocabulary: number
+  /** Pairs of tokens that the tokenizer joins; taken to be as many as tokens if the file does not list its tokens. */
+  merges: number
 }
 
+const TOKENS = 'tokenizer.ggml.tokens'
 const RECURRENT = new Set(['mamba', 'mamba2', 'rwkv6', 'rwkv6qwen2', 'rwkv7', 'arwkv7'])
 /** Encoders and diffusion models, which llama.cpp gives no cache (`llama_model::create_memory`). */
 const UNCACHED = new Set(
@@ -196,14 +199,15 @@ export function modelShape(
     expertsUsed,
     heads,
     queries: heads * (read.number('attention.key_length_mla') ?? read.number('attention.key_length') ?? headLength),
-    vocabulary
+    vocabulary,
+    merges: keys[TOKENS] === undefined ? vocabulary : (listLength(keys['tokenizer.ggml.merges']) ?? 0)
   }
 }
 
 function vocabularyOf(keys: Keys, read: KeyReader, tensors: Tensor[] | undefined): number {
   const table = tensors?.find(tensor => tensor.name === 'token_embd.weight')
   // Few models that people run have a larger one.
-  return table?.shape[1] ?? read.number('vocab_size') ?? listLength(keys['tokenizer.ggml.tokens']) ?? 262_144
+  return table?.shape[1] ?? read.number('vocab_size') ?? listLength(keys[TOKENS]) ?? 262_144
 }
 
 /** Gives layers their weights where the tensors are not known; the rest are the weights outside of layers. */
