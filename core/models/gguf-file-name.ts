@@ -36,6 +36,8 @@ const COMPOSITE = new RegExp(`(?<![A-Za-z0-9])(?:(${QUANTIZED})[-._](${FLOAT}|Q[
 /** `phi-3-q4.gguf`: only at the very end, because names such as `Q3-30B` begin like this. */
 const BARE = /(?<![A-Za-z0-9])Q[2-8]$/i
 const RAW_SPLIT = /(\.gguf)(?:\.part-?\d+of\d+|-split-[a-z]|\.part-?[a-z]{1,2})$/i
+/** Of one model. The largest models have some 200. */
+const MAX_SHARDS = 1000
 const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$/i
 /** Added by those who quantize; no part of the model's name. */
 const MAKERS_MARK = /[-._](?:i1|imat|imatrix|pure|ud|gguf|\d+(?:\.\d+)?bpw)(?=[-._]|$)|(?<=MXFP4)_MOE\d+/gi
@@ -92,7 +94,7 @@ export function parseGgufFileName(path: string): GgufFileName {
     labelFromFileName(path) ?? folders.map(folder => labelOfStem(folder.replace(/\.gguf$/i, ''))).find(Boolean)
   const name: GgufFileName = { role, label, base: baseOfFileName(path) }
   const [, stem, index, count] = SHARD.exec(path) ?? []
-  if (Number(count) > 0 && Number(index) > 0 && Number(index) <= Number(count)) {
+  if (Number(count) <= MAX_SHARDS && Number(index) > 0 && Number(index) <= Number(count)) {
     name.shard = { index: Number(index), count: Number(count), group: `${stem}-of-${count}` }
   }
   return name
@@ -114,11 +116,14 @@ function roleOf(path: string): FileRole {
   return IMAGE_MODEL.test(stem) ? 'image' : 'model'
 }
 
-/** All shards of the set that a file belongs to, in order; the file itself when it is no shard. */
+/** The name of a GGUF file that is not a shard although its name is that of one. */
+export const withoutShardNumber = (path: string) => path.replace(/-\d{5}-of-\d{5}(?=\.gguf$)/i, '')
+
+/** All shards of the set that a file belongs to, in order; the file itself if it is not a shard of at most 1,000. */
 export function shardNames(path: string): string[] {
   const match = SHARD.exec(path)
   const count = Number(match?.[3] ?? 0)
-  if (!match || count === 0) return [path]
+  if (!match || count === 0 || count > MAX_SHARDS) return [path]
   const [, prefix, , total, extension] = match
   return Array.from(
     { length: count },

@@ -345,10 +345,11 @@ async function readHeader(
 
 /**
  * Reads a GGUF file's header, in slices between which other requests are answered.
+ * @param opened the file, if it is open already; it stays open
  * @throws CorralError `invalid_request` saying what is wrong with the file; errors of the disk as they are
  */
-export async function readGgufHeader(path: string): Promise<GgufHeader> {
-  return (await readHeader(path, [])).header
+export async function readGgufHeader(path: string, opened?: FileHandle): Promise<GgufHeader> {
+  return (await readHeader(path, [], opened)).header
 }
 
 /**

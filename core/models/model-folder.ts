@@ -2,6 +2,7 @@ import type { StoredFile } from '../contracts/storage.ts'
 import type { ParsedJson } from '../system/json-file.ts'
 import { isObject } from '../system/json-object.ts'
 import { parseUntrustedJson } from '../system/untrusted-json.ts'
+import type { GgufHeader } from './gguf-file.ts'
 import { parseGgufFileName, projectorFor, shardNames } from './gguf-file-name.ts'
 import { describesSafetensors, isTokenizer } from './safetensors-layout.ts'
 
@@ -18,8 +19,37 @@ export interface FolderModel {
 
 const filesOf = (role: StoredFile['role'], paths: readonly string[]) => paths.map(path => ({ path, role }))
 
-/** The models among GGUF files. Drafts, data for quantization and projectors by themselves are none. */
-export function ggufModels(paths: readonly string[]): FolderModel[] {
+/** Files whose headers are read because shards seem to be missing. */
+const MAX_DOUBTS = 100
+
+/**
+ * The GGUF files that are whole by their headers although their names are those of shards and other shards are missing.
+ * @param all files of the folder
+ * @param read the file's header
+ */
+export async function singleFiles(
+  paths: readonly string[],
+  all: readonly string[],
+  read: (path: string) => Promise<Pick<GgufHeader, 'keys'>>
+): Promise<Set<string>> {
+  const present = new Set(all)
+  const isDoubtful = (path: string) => /\.gguf$/i.test(path) && shardNames(path).some(name => !present.has(name))
+  const single = new Set<string>()
+  for (const path of paths.filter(isDoubtful).slice(0, MAX_DOUBTS)) {
+    // A file that cannot be read is explained later.
+    const header = await read(path).catch(() => undefined)
+    if (header && Number(header.keys['split.count'] ?? 1) <= 1) single.add(path)
+  }
+  return single
+}
+
+const NONE: ReadonlySet<string> = new Set()
+
+/**
+ * The models among GGUF files. Drafts, data for quantization and projectors by themselves are none.
+ * @param single files that are not shards, whatever their names
+ */
+export function ggufModels(paths: readonly string[], single = NONE): FolderModel[] {
   const models = new Map<string, FolderModel>()
   for (const path of paths) {
     const { role, label, shard } = parseGgufFileName(path)
@@ -29,16 +59,17 @@ export function ggufModels(paths: readonly string[]): FolderModel[] {
         'It was cut into pieces that no engine loads. Join them in order with "cat", then import the file.'
       const files = [...(models.get(group)?.files ?? []), ...filesOf('model', [path])]
       models.set(group, { format: 'gguf', label, files, problem })
-    } else if (role === 'model' && !models.has(shard?.group ?? path)) {
-      models.set(shard?.group ?? path, ggufModel(path, paths))
+    } else {
+      const group = shard && !single.has(path) ? shard.group : path
+      if (role === 'model' && !models.has(group)) models.set(group, ggufModel(path, paths, single))
     }
   }
   return [...models.values()]
 }
 
 /** The model that a GGUF file belongs to, whatever its name tells: with its other shards and its projector. */
-export function ggufModel(path: string, paths: readonly string[]): FolderModel {
-  const shards = shardNames(path)
+export function ggufModel(path: string, paths: readonly string[], single = NONE): FolderModel {
+  const shards = single.has(path) ? [path] : shardNames(path)
   const present = shards.filter(shard => paths.includes(shard))
   const projector = projectorFor(shards[0]!, paths)
   return {

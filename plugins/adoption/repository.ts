@@ -1,11 +1,15 @@
 import { join } from 'node:path'
+import { readGgufHeader } from '../../core/models/gguf-file.ts'
+import { withoutShardNumber } from '../../core/models/gguf-file-name.ts'
 import {
   type FolderModel,
   type FolderTexts,
   ggufModels,
   readFolderTexts,
-  safetensorsModel
+  safetensorsModel,
+  singleFiles
 } from '../../core/models/model-folder.ts'
+import { openRegularFile } from '../../core/system/regular-file.ts'
 import type { CacheDisk } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
@@ -17,13 +21,15 @@ export interface CachedRepository {
   folder: string
   files: CacheFile[]
   texts: FolderTexts
+  /** Files that are not shards, whatever their names. */
+  single?: ReadonlySet<string>
 }
 
 /** What would be taken of a repository: one model for each quantization, and one for the SafeTensors weights. */
-export function planRepository({ owner, name, folder, files, texts }: CachedRepository): Candidate[] {
+export function planRepository({ owner, name, folder, files, texts, single }: CachedRepository): Candidate[] {
   const byPath = new Map(files.map(file => [file.path, file]))
   const title = `${owner}/${name}`
-  const models = ggufModels([...byPath.keys()])
+  const models = ggufModels([...byPath.keys()], single)
   const candidates = models.map((model): Candidate => {
     const first = model.files[0]!.path
     // Two models of one quantization in one folder are distinguished by their files' names.
@@ -45,8 +51,10 @@ function takenOf(
   { format, files, problem }: FolderModel,
   byPath: ReadonlyMap<string, CacheFile>
 ): Pick<Candidate, 'format' | 'files' | 'problem'> {
+  const isSingle = files.filter(({ role }) => role === 'model').length === 1
   // The shards of one folder come together in one folder of the store.
-  const nameOf = (path: string) => (format === 'gguf' ? path.slice(path.lastIndexOf('/') + 1) : path)
+  const ggufName = (path: string) => (isSingle ? withoutShardNumber(path) : path).slice(path.lastIndexOf('/') + 1)
+  const nameOf = (path: string) => (format === 'gguf' ? ggufName(path) : path)
   const why = problem ?? files.map(({ path }) => fileProblem(byPath.get(path)!, format)).find(Boolean)
   return {
     format,
@@ -79,7 +87,12 @@ export async function readModelFolder(
       ? await disk.text(join(folder, name))
       : undefined
   )
-  return { owner, name, folder, files, texts }
+  const sources = new Map(files.map(({ path, source }) => [path, source]))
+  const single = await singleFiles([...sources.keys()], [...sources.keys()], async path => {
+    const file = await openRegularFile(sources.get(path)!)
+    return await readGgufHeader(path, file).finally(() => file.close())
+  })
+  return { owner, name, folder, files, texts, single }
 }
 
 /** The models in a folder of LM Studio's: `<publisher>/<model>/<files>`. */

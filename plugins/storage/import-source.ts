@@ -2,7 +2,7 @@ import { lstat } from 'node:fs/promises'
 import { basename, dirname, isAbsolute, join } from 'node:path'
 import type { AdoptedFile, AdoptRequest } from '../../core/contracts/adopted-files.ts'
 import { CorralError, isSystemError } from '../../core/errors.ts'
-import { shardNames, storedName } from '../../core/models/gguf-file-name.ts'
+import { shardNames, storedName, withoutShardNumber } from '../../core/models/gguf-file-name.ts'
 import {
   type FolderModel,
   type FolderTexts,
@@ -10,13 +10,15 @@ import {
   ggufModels,
   listed,
   readFolderTexts,
-  safetensorsModel
+  safetensorsModel,
+  singleFiles
 } from '../../core/models/model-folder.ts'
 import { EVERYWHERE, entriesOf, type ImportAccess } from './import-access.ts'
 import {
   explainedReading,
   type ModelSource,
   readDescription,
+  readHeader,
   readModelFiles,
   refuseSource as refuse,
   type SourceFile
@@ -45,9 +47,11 @@ export async function inspectSource(
     }
     const folder = found.isFile() ? dirname(path) : path
     const names = await folderFiles(folder, access)
+    const read = async (name: string) => await readHeader(await access.find(join(folder, name)))
+    const single = await singleFiles(found.isFile() ? [basename(path)] : names, names, read)
     const model = found.isFile()
-      ? ggufModel(basename(path), names)
-      : chooseModel(folder, names, await readTexts(folder, names, access), variant)
+      ? ggufModel(basename(path), names, single)
+      : chooseModel(folder, names, await readTexts(folder, names, access), variant, single)
     return await inspectFiles({ format: model.format, label: variant, files: filesOf(folder, model) }, access)
   } catch (error) {
     throw explainedReading(path, error)
@@ -58,10 +62,17 @@ export async function inspectSource(
  * The model that an import of a folder takes. SafeTensors weights go before GGUF files, which can be named by themselves.
  * @param names the folder's files, those of subfolders with forward slashes
  * @param variant label that the model's name carries: it picks one of several quantizations
+ * @param single files that are not shards, whatever their names
  * @throws CorralError `invalid_request` listing what there is to choose from
  */
-export function chooseModel(folder: string, names: string[], texts: FolderTexts, variant?: string): FolderModel {
-  const models = ggufModels(names)
+export function chooseModel(
+  folder: string,
+  names: string[],
+  texts: FolderTexts,
+  variant?: string,
+  single?: ReadonlySet<string>
+): FolderModel {
+  const models = ggufModels(names, single)
   const wanted = models.filter(({ label }) => variant && label?.toLowerCase() === variant.toLowerCase())
   if (wanted.length === 1) return wanted[0]!
   const whole = models.filter(({ problem }) => !problem)
@@ -81,8 +92,11 @@ export function chooseModel(folder: string, names: string[], texts: FolderTexts,
 /** The files of a model, under names that every file system takes. @throws CorralError `invalid_request` */
 export function filesOf(folder: string, { format, files, problem }: FolderModel): AdoptedFile[] {
   if (problem) throw refuse(`The model in ${folder} cannot be imported. ${problem}`)
+  // By the name of a shard, an engine would look for others.
+  const isSingle = files.filter(({ role }) => role === 'model').length === 1
+  const ggufName = (path: string) => storedName(isSingle ? withoutShardNumber(path) : path)
   return files.map(({ path, role }) => {
-    return { source: join(folder, path), path: format === 'gguf' ? storedName(path) : path, role }
+    return { source: join(folder, path), path: format === 'gguf' ? ggufName(path) : path, role }
   })
 }
 

@@ -3,7 +3,7 @@ import type { AdoptedFile } from '../../core/contracts/adopted-files.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError, isSystemError, messageOf } from '../../core/errors.ts'
 import { foreignStart, START_SIZE } from '../../core/models/foreign-start.ts'
-import { type GgufFile, readGguf } from '../../core/models/gguf-file.ts'
+import { type GgufFile, readGguf, readGgufHeader } from '../../core/models/gguf-file.ts'
 import type { FileRole } from '../../core/models/gguf-file-name.ts'
 import { ggufPurpose } from '../../core/models/gguf-purpose.ts'
 import { isObject } from '../../core/system/json-object.ts'
@@ -154,6 +154,9 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
   }
   return safetensorsMetadata(description, weights)
 }
+
+/** Reads a GGUF file's header. @throws CorralError `invalid_request` */
+export const readHeader = (found: Found) => reading(found, opened => readGgufHeader(found.source, opened))
 
 /** Reads a JSON object that describes a model. @throws CorralError `invalid_request` when it is damaged or too large */
 async function readJson(found: Found): Promise<Record<string, unknown>> {

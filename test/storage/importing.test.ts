@@ -5,6 +5,7 @@ import {
   copyFileSync,
   mkdirSync,
   readFileSync,
+  rmSync,
   statSync,
   symlinkSync,
   truncateSync,
@@ -229,6 +230,28 @@ t.test('a SafeTensors header that cannot be right is refused while other work ha
   writeFileSync(join(dir, 'tokenizer_config.json'), '{"model_max_length": Infinity, "chat_template": "Infinity"}')
   const { metadata } = await store.import({ path: dir, name: name('a/b') })
   t.match(metadata, { contextLength: 512, chatTemplate: 'Infinity' }, 'as Python writes it')
+})
+
+t.test('a whole GGUF file with the name of a shard is imported', async t => {
+  const dir = t.testdir({ folder: {}, part: {} })
+  const { store } = await openStore(join(dir, 'models'))
+  const at = (path: string) => join(dir, path)
+  writeGguf(at('folder/merged-00001-of-00013.gguf'))
+  writeGguf(at('folder/merged-00002-of-00013.gguf'), { metadata: { 'split.count': 1 }, seed: 2 })
+  writeGguf(at('part/merged-00001-of-00013.gguf'), { metadata: { 'split.count': 13 } })
+  for (const [path, model] of [
+    ['folder/merged-00001-of-00013.gguf', 'a/one'],
+    ['folder/merged-00002-of-00013.gguf', 'a/two']
+  ] as const) {
+    const { files } = await store.import({ path: at(path), name: name(model) })
+    t.match(files, [{ path: 'merged.gguf', role: 'model' }], path)
+  }
+  await t.rejects(store.import({ path: at('folder'), name: name('a/b') }), { message: /holds 2 models/ })
+  rmSync(at('folder/merged-00002-of-00013.gguf'))
+  t.match((await store.import({ path: at('folder'), name: name('a/b') })).files, [{ path: 'merged.gguf' }])
+  for (const path of ['part', 'part/merged-00001-of-00013.gguf']) {
+    await t.rejects(store.import({ path: at(path), name: name('a/c') }), { message: /not complete: merged-00002-of-/ })
+  }
 })
 
 t.test('files that are refused', async t => {
