@@ -292,6 +292,8 @@ export interface Runtimes {
    * @throws CorralError `runtime_missing` with what was tried and what would help
    */
   conversionTools(waiting: Waiting): Promise<ConversionTools>
+  /** The folder of the converter that comes with the build for new engines; undefined if the build or it is not here yet. */
+  presentConverter(): string | undefined
   /** Fetches and proves a build and keeps it beside the others, without using it. @throws CorralError `runtime_missing` */
   install(request: InstallRequest, waiting: Waiting): Promise<Build>
   /**

@@ -56,6 +56,11 @@ export interface Conversion {
     dtype: string,
     waiting: Waiting
   ): Promise<void>
+  /**
+   * Whether the converter supports a model, by the architecture in its parsed config.json.
+   * @returns `supported` is undefined if the converter is not here yet or config.json names no architecture
+   */
+  supports(config: unknown): Promise<{ architecture: string | undefined; supported: boolean | undefined }>
   counts(): ConversionCounts
   /** Those that go on. */
   running(): RunningConversion[]

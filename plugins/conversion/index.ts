@@ -5,6 +5,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { definePlugin, type PluginContext } from '../../core/plugins/plugin.ts'
 import { requireSpace } from '../../core/system/disk-space.ts'
+import { architecturesOf, supportedArchitectures } from './architectures.ts'
 import { convertModel, openConversionLog } from './convert-model.ts'
 import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
 import { type DtypePlan, diskNeed, planDtype } from './dtypes.ts'
@@ -178,6 +179,14 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
         const { executables } = await runtimes.build(waiting)
         await quantizeGguf(executables.quantize, { shards, target, dtype }, waiting)
       })
+    },
+
+    async supports(config) {
+      const architectures = architecturesOf(config)
+      const folder = runtimes.presentConverter()
+      const known = folder === undefined ? undefined : await supportedArchitectures(folder)
+      const supported = known && architectures.length > 0 ? architectures.some(name => known.has(name)) : undefined
+      return { architecture: architectures[0], supported }
     },
 
     counts: () => ({ ...counts }),

@@ -15,7 +15,7 @@ export default definePlugin({
   api: 1,
   description: 'Pulls of models from hubs: the choice of files, the transfer, and pulls in the background',
   offers: ['downloads'],
-  needs: ['storage', 'catalog', 'hardware', 'engines'],
+  needs: ['storage', 'catalog', 'hardware', 'engines', 'conversion'],
   options: Type.Object(
     {
       search: Type.Array(Type.String({ minLength: 1 }), {
@@ -86,6 +86,7 @@ export default definePlugin({
         bandwidthLimit: parseBytes(options.bandwidth_limit)!,
         stallTimeout: parseDuration(options.stall_timeout)!
       }),
+      conversion: context.service('conversion'),
       paths: context.paths,
       memory: async () => machineMemory(await hardware.detect(), context.service('engines').settings),
       retryPauses: [30_000, 600_000],

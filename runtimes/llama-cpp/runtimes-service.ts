@@ -11,7 +11,7 @@ import { createInstallation, type InstallationDeps } from './installation.ts'
 import { matchesChoice, rankRuntimes } from './ranking.ts'
 import { kindReason, warningsFor } from './search-report.ts'
 import { Searches, SharedProgress } from './searches.ts'
-import type { Converter, FindConverter } from './sources/llama-source.ts'
+import { type Converter, type FindConverter, presentConverter } from './sources/llama-source.ts'
 import { BUNDLED_LISTING, type ReleaseListing, type Releases } from './sources/release.ts'
 
 export interface RuntimesDeps
@@ -203,6 +203,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
         )
       }
     },
+    presentConverter: () => searches.usual.build && presentConverter(searches.usual.build),
     current: () => searches.usual.build,
     state,
     working: () => progress.now,

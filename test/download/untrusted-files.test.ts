@@ -2,11 +2,10 @@ import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync }
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { until } from '../support/corral.ts'
-import { ggufText, u32, u64 } from '../support/gguf-writer.ts'
+import { ggufText, safetensorsBytes, u32, u64 } from '../support/gguf-writer.ts'
 import type { EmulatedFile } from '../support/hub-emulator/contents.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
-import { corralWithHub, largeGguf, listed, MIB, pulls, refusal, TINY_CHAT, TINY_SAFETENSORS } from './support.ts'
+import { answer, corralWithHub, listed, MIB, refusal, TINY_CHAT, TINY_SAFETENSORS } from './support.ts'
 
 /** A GGUF whose header is one list of numbers. */
 const listOf = (length: number) =>
@@ -81,6 +80,30 @@ t.test('a model is found in a listing of 40,000 files', { timeout: 240_000 }, as
   t.same(await listed(corral), ['o/many'])
 })
 
+t.test('weights that the converter does not support are refused before they are fetched', async t => {
+  const files = described({
+    'model.safetensors': safetensorsBytes(),
+    'config.json': '{"architectures":["Odd\\u001bModel"]}'
+  })
+  const hub = await startHubEmulator(t, {
+    repositories: { 'o/odd': { files }, 'o/tiny': { files: { 'tiny-F16.gguf': readFileSync(TINY_CHAT) } } }
+  })
+  const corral = await corralWithHub(t, hub)
+  const request = { model: 'o/odd', dry_run: true, stream: false }
+  const { body } = await corral.json('/api/pull', request)
+  t.match(body.warnings, [
+    /converted to GGUF/,
+    /Whether llama\.cpp can convert its architecture \(Odd\\u001bModel\) is not known/
+  ])
+  // The converter is known when a build of the engine was found.
+  await corral.json('/api/pull', { model: 'o/tiny', stream: false })
+  t.match(await answer(corral, 'o/tiny'), /Paris/)
+  const refused = await refusal(corral, { model: 'o/odd' })
+  const error = /"o\/odd" cannot be converted: .* does not support its architecture, Odd\\u001bModel/
+  t.match(refused, { status: 400, code: 'unsupported_capability', error, early: true })
+  t.equal(hub.traffic.bytes('model.safetensors'), 0)
+})
+
 t.test('SafeTensors with Infinity in their config.json are pulled', async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -93,30 +116,4 @@ t.test('SafeTensors with Infinity in their config.json are pulled', async t => {
   const corral = await corralWithHub(t, hub)
   t.equal((await corral.json('/api/pull', { model: 'o/infinity', stream: false })).status, 200)
   t.same(await listed(corral), ['o/infinity'])
-})
-
-t.test('a pull whose files ended the process is set aside at the next start', { timeout: 120_000 }, async t => {
-  const hub = await startHubEmulator(t, {
-    repositories: { 'o/set-aside': { files: { 'a-Q8_0.gguf': largeGguf(8 * MIB) } } },
-    bandwidth: { total: MIB }
-  })
-  let corral = await corralWithHub(t, hub)
-  const { home } = corral
-  await corral.json('/api/pull', { model: 'o/set-aside', detach: true })
-  await until('bytes flow', () => hub.traffic.bytes() > MIB)
-  const [{ id }] = await pulls(corral)
-  await corral.end('SIGKILL')
-  writeFileSync(join(home, 'models', '.downloads', id, 'reading'), '')
-  hub.bandwidth = {}
-  const before = hub.traffic.bytes()
-  for (const start of ['first', 'second']) {
-    corral = await corralWithHub(t, hub, { home })
-    const reason = /corral ended while it read the files of this pull.*Resume it to try again, or cancel it/
-    t.match(await pulls(corral), [{ id, state: 'failed', reason }], `${start} start`)
-    if (start === 'first') await corral.end()
-  }
-  t.equal(hub.traffic.bytes(), before, 'nothing is fetched')
-  t.equal((await corral.json('/api/pulls/resume', { id })).status, 200)
-  await until('the pull has ended', async () => (await pulls(corral)).length === 0)
-  t.equal((await listed(corral)).length, 1)
 })

@@ -27,7 +27,7 @@ t.test('a kill during the download', async t => {
 t.test('a kill while the model is stored', async t => {
   const homes = t.testdir({ a: {}, b: {}, c: {} })
   const at = await setting(t, { home: join(homes, 'a') })
-  const adopt = at.store.adopt.bind(at.store)
+  const adopt = at.store.adopt
   const copyTo = (name: string) => cpSync(at.home, join(homes, name), { recursive: true })
   at.store.adopt = async (request, waiting) => {
     copyTo('b')
@@ -50,6 +50,30 @@ t.test('a kill while the model is stored', async t => {
     t.same(next.transfers.fetched, [], 'nothing is fetched again')
     await until('its folder is gone', () => next.folders().length === 0)
   }
+})
+
+t.test('a pull is set aside when its files have ended the process twice', async t => {
+  const homes = t.testdir({ first: {}, second: {}, third: {} })
+  const home = (name: string) => join(homes, name)
+  /** Starts with what a process left, and copies what is there when the files are read. */
+  const dying = async (from: string, to: string) => {
+    const at = await setting(t, { home: home(from), onAdopt: () => cpSync(home(from), home(to), { recursive: true }) })
+    if (from === 'first') await at.pull('Acme/Tiny-GGUF', { detached: true })
+    await until(`${from}: the files are read`, () => at.store.list().length === 1)
+  }
+  await dying('first', 'second')
+  await dying('second', 'third')
+  for (const start of ['first', 'second']) {
+    const { downloads } = await setting(t, { home: home('third') })
+    const reason = /ended twice while it read the files of this pull.*Resume it to try again, or cancel it/
+    t.match(downloads.list(), [{ state: 'failed', reason }], `${start} start`)
+    await downloads.stop()
+  }
+  const next = await setting(t, { home: home('third') })
+  t.same(next.store.list(), [])
+  await next.downloads.resume(next.downloads.list()[0]!.id)
+  await until('it is stored', () => next.store.list().length === 1 && next.folders().length === 0)
+  t.same(next.transfers.fetched, [], 'nothing is fetched again')
 })
 
 t.test('an orderly stop', async t => {

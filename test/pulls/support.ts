@@ -216,6 +216,8 @@ export interface SettingOptions {
   retryPauses?: readonly [number, number]
   search?: string[]
   limits?: { pulls: number; waiting: number }
+  /** Called before the store reads the files of a pull. */
+  onAdopt?: () => void
 }
 
 /** Q4_K_M and Q2_K of one model. */
@@ -234,6 +236,11 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
   const logger = pino({ level: 'debug' }, { write: line => void log.push(line) })
   const paths = dataPaths(home, undefined)
   const store = await ModelStore.open(paths.models, logger)
+  const adopt = store.adopt.bind(store)
+  store.adopt = (...request) => {
+    options.onAdopt?.()
+    return adopt(...request)
+  }
   const catalog = createCatalog(store, () => new Map(), logger)
   const hub = scriptedHub('huggingface', structuredClone(options.contents ?? TINY), ['hf:', 'hf.co/'])
   for (const [id, files] of Object.entries(options.contents ?? TINY)) hub.contents[id] = { ...files }
@@ -245,6 +252,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     catalog,
     pulledNames: new PulledNames(join(home, 'pulled-names.json'), logger),
     transfers,
+    conversion: { supports: async () => ({ architecture: 'LlamaForCausalLM', supported: true }) },
     paths,
     search: options.search ?? ['huggingface', 'modelscope'],
     memory: async () => ({ ram: 16e9, gpu: 0 }),

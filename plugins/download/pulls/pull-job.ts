@@ -1,6 +1,6 @@
 import { EventEmitter, once } from 'node:events'
 import { existsSync } from 'node:fs'
-import { mkdir, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
@@ -38,8 +38,12 @@ import type { Place, Turns } from './pull-turns.ts'
 /** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'
 const JOB_VERSION = 1
-/** Is in the folder while the headers of the files are read. Where it is found at a start, reading them ended the process. */
+/**
+ * Holds the number of attempts to read the headers of the files, while they are read. If it is there at a start, the
+ * process ended during this attempt: the first time somebody may have killed it, the second time it was the files.
+ */
 const READING_FILE = 'reading'
+const SECOND_ATTEMPT = '2'
 
 const JobSchema = Type.Object({
   version: Type.Literal(JOB_VERSION),
@@ -278,13 +282,13 @@ export class PullJob implements Pull {
     })
   }
 
-  /** Fails it if the last process ended while it read the files' headers. @returns whether that is so */
+  /** Fails it if two processes ended while they read the files' headers. @returns whether that is so */
   async setAside(): Promise<boolean> {
     const marker = join(this.folder, READING_FILE)
-    if (!existsSync(marker)) return false
+    if (!existsSync(marker) || (await readFile(marker, 'utf8')) !== SECOND_ATTEMPT) return false
     const reason =
-      'corral ended while it read the files of this pull, so the pull was not continued: a file may be damaged or ' +
-      'malicious. Resume it to try again, or cancel it to remove its files.'
+      'corral ended twice while it read the files of this pull, so the pull was not continued: a file may be damaged ' +
+      'or malicious. Resume it to try again, or cancel it to remove its files.'
     this.#stopped = new CorralError('unsupported_capability', `The pull of "${this.record().model}": ${reason}`)
     await this.#save({ state: 'failed', reason })
     await rm(marker, { force: true })
@@ -460,7 +464,7 @@ export class PullJob implements Pull {
     }
     const marker = join(this.folder, READING_FILE)
     const removeMarker = () => rm(marker, { force: true })
-    await writeFile(marker, '', { flush: true })
+    await writeFile(marker, existsSync(marker) ? SECOND_ATTEMPT : '1', { flush: true })
     const stored = await this.#context.storage.adopt(variant, { signal, onRead: removeMarker }).catch(async error => {
       await removeMarker()
       throw error instanceof CorralError && error.code === 'invalid_request' ? this.#unusable(error) : error

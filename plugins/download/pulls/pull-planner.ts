@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { mkdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { nearest } from '../../../core/config/suggestion.ts'
+import type { Conversion } from '../../../core/contracts/conversion.ts'
 import type { PullPlan, PullRequest } from '../../../core/contracts/downloads.ts'
 import type { Engines } from '../../../core/contracts/engines.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
@@ -25,6 +26,7 @@ import { conflictingVariant, originInWords } from '../../../core/models/stored-v
 import { EVERY_ADDRESS } from '../../../core/system/allowed-address.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../core/system/data-paths.ts'
+import { printable } from '../../../core/system/printable.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { MemoryFacts } from '../choice/choice.ts'
 import { requireFewModelFiles } from '../choice/choice.ts'
@@ -42,6 +44,7 @@ export interface PlannerContext {
   /** Has the models that short names and aliases mean. */
   catalog: Pick<Catalog, 'find' | 'get'>
   transfers: Transfers
+  conversion: Pick<Conversion, 'supports'>
   paths: DataPaths
   hubs: readonly Hub[]
   hubOf(name: string): Hub | undefined
@@ -314,7 +317,26 @@ async function choose(
     config,
     headers: await readHeaders(files, headers, locate, signal)
   })
+  if (choice.format === 'safetensors') choice.warnings.push(...(await conversionDoubts(context, repository, config)))
   return { ...choice, label: choice.label ?? safetensorsLabel(config) }
+}
+
+/** @throws CorralError `unsupported_capability` if llama.cpp's converter does not support the model */
+async function conversionDoubts(
+  { conversion }: PlannerContext,
+  { id, address }: HubRepository,
+  config: unknown
+): Promise<string[]> {
+  const { architecture, supported } = await conversion.supports(config)
+  const shown = architecture === undefined ? 'which config.json does not name' : printable(architecture, 100)
+  if (supported) return []
+  if (supported === undefined) return [`Whether llama.cpp can convert its architecture (${shown}) is not known yet.`]
+  throw new CorralError(
+    'unsupported_capability',
+    `"${id}" cannot be converted: llama.cpp's converter does not support its architecture, ${shown} (${address}). ` +
+      'Look for a repository of this model with GGUF files, or upgrade llama.cpp with "corral runtime upgrade".',
+    { param: 'model' }
+  )
 }
 
 /** What GGUF files say at their beginning. One that cannot be read says nothing: then its name decides. */

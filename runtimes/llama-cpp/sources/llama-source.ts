@@ -115,16 +115,21 @@ const PARTS = [SCRIPT, 'conversion', 'gguf-py', 'requirements', 'requirements.tx
 const isConverter = (folder: string) =>
   [SCRIPT, 'gguf-py', 'requirements'].every(name => existsSync(join(folder, name)))
 
+/** The folder of a build's own converter; undefined if it would have to be fetched. */
+export function presentConverter({ converter, directory }: Build): string | undefined {
+  // In the build's folder, or in the source tree that it was compiled in.
+  const places = [join(directory, 'converter'), directory, join(directory, '..'), join(directory, '..', '..')]
+  return [...(converter ? [converter.directory] : []), ...places].find(isConverter)
+}
+
 /** Finds the converter of the engine's own version if possible, else the one of the pinned source. */
 export function createFindConverter({ directory, server, source }: ConverterOptions): FindConverter {
   return async (build, waiting) => {
     if (build.converter && isConverter(build.converter.directory)) return build.converter
     const tag = releaseTag(build.id)
-    const own = join(build.directory, 'converter')
-    // In the build's folder, or in the source tree that it was compiled in.
-    const places = [own, build.directory, join(build.directory, '..'), join(build.directory, '..', '..')]
-    const present = places.find(isConverter)
+    const present = presentConverter(build)
     if (present !== undefined) return { directory: present, version: tag ?? build.version }
+    const own = join(build.directory, 'converter')
     const reasons: string[] = []
     if (tag !== undefined) {
       try {

@@ -9,6 +9,7 @@ import { openConnections, type ServerConnections } from '../../../core/system/co
 import { diskRefusal } from '../../../core/system/disk-space.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { fits } from '../../../core/system/schema-check.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { RuntimesOptions } from '../options.ts'
 
 /** A server with GitHub's API for releases, as the settings name it. */
@@ -85,6 +86,20 @@ function isRetryable(error: unknown): boolean {
 }
 
 /** A server with GitHub's API for releases, used without credentials. */
+/** Bytes of a reply that is kept in memory: a page of releases has a few MB. */
+const MAX_REPLY_BYTES = 64_000_000
+
+async function textOf(body: AsyncIterable<Buffer>): Promise<string> {
+  const pieces: Buffer[] = []
+  let size = 0
+  for await (const piece of body) {
+    size += piece.length
+    if (size > MAX_REPLY_BYTES) throw new Error(`it is larger than ${MAX_REPLY_BYTES} bytes`)
+    pieces.push(piece)
+  }
+  return Buffer.concat(pieces).toString()
+}
+
 export class ReleaseServer {
   readonly #options: ReleaseServerOptions
   #connections: Promise<ServerConnections> | undefined
@@ -146,8 +161,9 @@ export class ReleaseServer {
     const { body } = await this.#open(url, 'application/vnd.github+json', signal)
     let found: unknown[]
     try {
-      const answer: unknown = JSON.parse(await body.text())
-      found = path.includes('?') && Array.isArray(answer) ? answer : [answer]
+      const { value, fault } = await parseUntrustedJson(await textOf(body))
+      if (fault !== undefined) throw new Error(fault)
+      found = path.includes('?') && Array.isArray(value) ? value : [value]
     } catch (error) {
       signal.throwIfAborted()
       const text = `${url}: no answer of GitHub's API (${messageOf(error)})`
@@ -207,7 +223,7 @@ export class ReleaseServer {
 
   /** The text of a small file of a release. */
   async text(asset: ReleaseAsset, signal: AbortSignal): Promise<string> {
-    return (await this.#open(this.addressOf(asset), '*/*', signal)).body.text()
+    return await textOf((await this.#open(this.addressOf(asset), '*/*', signal)).body)
   }
 
   /**
