@@ -24,8 +24,10 @@ export interface AnswerSink {
 export interface Answered extends Counters {
   /** What cut it, if anything did. */
   cutBy?: 'max_tokens' | 'context'
-  /** Tokens of the context, where that is known. */
+  /** Tokens of the context, if that is known. */
   contextLength: number | undefined
+  /** The largest context that helps: twice the present one, or as much as the model was trained for; 0 if it is that. */
+  largerContext: number
   /** How many of the oldest messages did not fit the context, and are not sent any longer. */
   dropped: number
 }
@@ -192,7 +194,7 @@ export class ChatSession {
   async #measure(
     event: Counters & { done_reason?: string },
     thought: number
-  ): Promise<Pick<Answered, 'cutBy' | 'contextLength'>> {
+  ): Promise<Pick<Answered, 'cutBy' | 'contextLength' | 'largerContext'>> {
     const { prompt_eval_count: promptTokens = 0, eval_count: answerTokens = 0, done_reason: reason } = event
     const answer = this.#last!.answer.length
     const kept = answer === 0 ? 0 : (answerTokens * answer) / (answer + thought)
@@ -205,9 +207,17 @@ export class ChatSession {
       this.#contextLength = (await this.#readContextLength()) ?? this.#contextLength
     }
     const contextLength = this.#contextLength
-    if (reason !== 'length') return { contextLength }
+    const largerContext = await this.largerContext()
+    if (reason !== 'length') return { contextLength, largerContext }
     const full = contextLength !== undefined && promptTokens + answerTokens >= contextLength - 1
-    return { contextLength, cutBy: full ? 'context' : 'max_tokens' }
+    return { contextLength, largerContext, cutBy: full ? 'context' : 'max_tokens' }
+  }
+
+  /** As `Answered.largerContext`. */
+  async largerContext(): Promise<number> {
+    const { context_length: trained = Number.POSITIVE_INFINITY } = (await this.about()).details
+    const present = this.#contextLength ?? 0
+    return present >= trained ? 0 : Math.min(2 * present, trained)
   }
 
   /** Undefined where the model is not loaded any longer, or who is asked does not tell. */
@@ -321,7 +331,7 @@ export const baseText = (model: string) =>
  * @param inChat whether `/set` can be used, or flags of the command
  */
 export function cutText(
-  { cutBy, contextLength, eval_count: tokens = 0 }: Answered,
+  { cutBy, contextLength, largerContext, eval_count: tokens = 0 }: Answered,
   inChat: boolean
 ): string | undefined {
   if (!cutBy) return undefined
@@ -329,7 +339,9 @@ export function cutText(
     inChat ? `/set ${name} ${value}` : `--${name.replace('_', '-')} ${value}`
   const after = `The answer was cut after ${tokens} ${tokens === 1 ? 'token' : 'tokens'}`
   if (cutBy === 'context') {
-    return `${after}: the context of ${contextLength} tokens is full. Get more with: ${set('num_ctx', 2 * contextLength!)}`
+    const full = `${after}: the context of ${contextLength} tokens is full`
+    if (largerContext === 0) return `${full}, and the model was not trained for a larger one.`
+    return `${full}. Get more with: ${set('num_ctx', largerContext)}`
   }
   return `${after}, the most that max_tokens allows. Get more with: ${set('max_tokens', Math.max(100, 2 * tokens))}`
 }

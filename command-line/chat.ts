@@ -127,7 +127,7 @@ async function answer({ session, stopped }: Chat, prompt: string): Promise<boole
   try {
     const ended = await printAnswer(session, prompt, { verbose, raw, signal: stopped })
     if (ended?.dropped) {
-      const room = ended.contextLength ? `: /set num_ctx ${2 * ended.contextLength} makes room` : ''
+      const room = ended.largerContext ? `: /set num_ctx ${ended.largerContext} makes room` : ''
       remark(`The ${ended.dropped} oldest messages do not fit the context any longer and are left out${room}.`)
     }
     const cut = ended && cutText(ended, true)
@@ -138,7 +138,7 @@ async function answer({ session, stopped }: Chat, prompt: string): Promise<boole
     if (!(error instanceof CommandFailure)) throw error
     complain(error)
     if (error instanceof ServerRefusal && error.code === 'context_exceeded') {
-      remark('This message alone is too long: it is not part of the conversation. /set num_ctx makes room.')
+      remark('This message alone is too long: it is not part of the conversation.')
     } else remark('/regenerate sends the message again.')
     return false
   } finally {

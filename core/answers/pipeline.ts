@@ -26,6 +26,7 @@ import { type ModelName, nameText, publicModelName, type RequestedName } from '.
 import type { OverflowPolicy } from '../models/options.ts'
 import { merged } from '../system/merged.ts'
 import { type Asked, boundsFor, withinBounds } from './bounds.ts'
+import { withContextAdvice } from './context-advice.ts'
 import { countCut, promptTokens, tokensIn } from './cut-answers.ts'
 import { shorterConversation } from './drop-oldest.ts'
 import { countGenerated } from './generated-tokens.ts'
@@ -157,7 +158,7 @@ export async function streamedAnswer(
       const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
       if (channel.bytes && inBytes) {
         const rewrite = channel.bytes(leased)
-        await ask(leased, question, reply, inBytes, bytes => stream.write(rewrite(bytes)))
+        await ask(deps, leased, question, reply, inBytes, bytes => stream.write(rewrite(bytes)))
         return stream.end()
       }
       const writer = await open(leased)
@@ -219,7 +220,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
     } catch (error) {
       const { unread } = record.tokens
       if (unread) countCut(reply, leased, signal => tokensIn(leased.engine, unread, signal))
-      throw reasonOf(leased, error)
+      throw reasonOf(deps, reply, leased, error)
     } finally {
       record.answered = performance.now()
       record.release()
@@ -378,7 +379,7 @@ export function pointerList(pointers: readonly string[]): string {
 }
 
 async function generate(
-  { hooks }: AnswerDependencies,
+  deps: AnswerDependencies,
   lease: Lease,
   question: Question,
   hooked: HookedRequest | undefined,
@@ -386,6 +387,7 @@ async function generate(
   take: (deltas: readonly Delta[]) => Promise<void> | undefined
 ): Promise<void> {
   if (!hooked) return
+  const { hooks } = deps
   const filtered = async (deltas: readonly Delta[]) => {
     const kept: Delta[] = []
     for (const delta of deltas) {
@@ -396,7 +398,7 @@ async function generate(
   }
   const { tokens } = reply.request.record
   const pass = hooks.hasEventFilters(hooked) ? filtered : take
-  await ask(lease, question, reply, callOf(lease, question.operation), deltas => {
+  await ask(deps, lease, question, reply, callOf(lease, question.operation), deltas => {
     for (const delta of deltas) countDelta(tokens, delta)
     return pass(deltas)
   })
@@ -408,6 +410,7 @@ async function generate(
  * line, how many messages were dropped.
  */
 async function ask<Piece extends readonly Delta[] | Buffer>(
+  deps: AnswerDependencies,
   lease: Lease,
   question: Question,
   reply: FastifyReply,
@@ -462,7 +465,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
         return await call(body, sink)
       } catch (error) {
         const shorter = !begun && overflow === 'drop_oldest' ? shorterConversation(body, error) : undefined
-        if (!shorter) throw reasonOf(lease, error)
+        if (!shorter) throw reasonOf(deps, reply, lease, error)
         dropped += shorter.dropped
         body = shorter.body
       }
@@ -518,10 +521,22 @@ function knowsMore(error: unknown): boolean {
 }
 
 /** Why an answer failed: what took the engine or the client away explains more than the broken connection. */
-function reasonOf({ signal, engine, variant }: Lease, error: unknown): unknown {
+function reasonOf(
+  { config }: AnswerDependencies,
+  { request }: FastifyReply,
+  { signal, engine, variant }: Lease,
+  error: unknown
+): unknown {
   if (signal.aborted && !knowsMore(error)) return signal.reason
   const known = toCorralError(error)
-  if (error instanceof CorralError || known.code !== 'internal') return known
+  if (error instanceof CorralError || known.code !== 'internal') {
+    return withContextAdvice(known, {
+      model: variant.publicName,
+      size: engine.contextSize,
+      trained: variant.metadata.contextLength,
+      allowed: boundsFor(config, variant, request.caller).num_ctx
+    })
+  }
   return new CorralError(
     'internal',
     `Something went wrong while the engine "${engine.provider}" answered for the model "${variant.publicName}". ` +

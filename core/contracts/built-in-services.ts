@@ -175,9 +175,13 @@ declare module './engines.ts' {
      * @param given what it has set: part of the settings of each value
      */
     tunables?(spec: EngineSpec, given: TrialSettings): Promise<Tunable[]>
+    /** As `Engines.checkTemplate`. */
+    checkTemplate?(template: string, signal: AbortSignal): Promise<void>
   }
 
   interface Engines {
+    /** Checks a model's chat template with the engines that will read it. @throws CorralError `invalid_request` */
+    checkTemplate(template: string, signal: AbortSignal): Promise<void>
     /** Options of requests that any engine is known to know; undefined where no provider says what its engines know. */
     knownOptions(): ReadonlySet<string> | undefined
     /** What the latest engines of a model printed, the newest first. */

@@ -25,6 +25,7 @@ import { errorHeaders, logFailure, nativeErrorBody, newRequestId, toCorralError 
 import { cameByPrivateSocket } from './private-socket.ts'
 import { CLIENT_LEFT, recordRequests } from './request-record.ts'
 import { ResumableStreams } from './resumable-streams.ts'
+import { clientError, type ServerFolder } from './server-folders.ts'
 import { parseTraceParent } from './trace-parent.ts'
 import { refuseUnreadable } from './unreadable-request.ts'
 
@@ -37,6 +38,8 @@ declare module 'fastify' {
      * @param prefix begins the paths of the surface, such as `/v1/`
      */
     wordErrors(prefix: string, body: ErrorBody): void
+    /** Folders of this machine that clients elsewhere are not told of. */
+    folders: readonly ServerFolder[]
   }
 
   interface FastifyContextConfig {
@@ -62,8 +65,15 @@ export const VALIDATION_OPTIONS = {
 
 type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>
 
-/** The Fastify application without any plugin of corral's: parsing, errors and logging that all surfaces share. */
-export async function createApplication(config: CoreConfig, log: FastifyBaseLogger): Promise<FastifyInstance> {
+/**
+ * The Fastify application without any plugin of corral's: parsing, errors and logging that all surfaces share.
+ * @param folders that errors do not name to clients elsewhere
+ */
+export async function createApplication(
+  config: CoreConfig,
+  log: FastifyBaseLogger,
+  folders: readonly ServerFolder[] = []
+): Promise<FastifyInstance> {
   const wordings = new Map<string, ErrorBody>()
   const app = Fastify({
     loggerInstance: log,
@@ -104,7 +114,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
       const body = wordings.get(longest) ?? nativeErrorBody
       // No hook runs for such a request, and so it has no record.
       request.log.info(`${request.method} ${failure.status}: the path cannot be read`)
-      void (reply as FastifyReply).code(failure.status).send(body(failure, request))
+      void (reply as FastifyReply).code(failure.status).send(body(clientError(failure, request), request))
     }
   })
   allowLongUploads(app.server)
@@ -112,6 +122,7 @@ export async function createApplication(config: CoreConfig, log: FastifyBaseLogg
   const certificate = tls.certificate === '' && tls.key === '' ? undefined : new ServerCertificate(tls, log)
   const guard = new ConnectionGuard(config.limits, log, certificate)
   guard.attach(app.server, true)
+  app.decorate('folders', folders)
   app.decorate('connectionGuard', guard)
   app.addHook('preClose', async () => guard.endHandshakes())
   app.addHook('onClose', async () => guard.close())
@@ -223,7 +234,7 @@ export function sendErrors(
     return reply
       .code(failure.status)
       .headers({ ...errorHeaders(failure), ...headers(request) })
-      .send(body(failure, request))
+      .send(body(clientError(failure, request), request))
   })
 }
 

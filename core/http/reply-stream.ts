@@ -3,6 +3,7 @@ import type { CorralError } from '../errors.ts'
 import { ClientGone } from './client-gone.ts'
 import { probeHalfClosed } from './half-closed.ts'
 import { logFailure, toCorralError } from './native-error.ts'
+import { clientError } from './server-folders.ts'
 import { StreamedResponse } from './streamed-response.ts'
 
 export interface ReplyStreamOptions {
@@ -86,7 +87,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
  */
 export async function endWithFailure(
   stream: ReplyStream,
-  { log, record }: FastifyRequest,
+  request: FastifyRequest,
   lastEvent: (failure: CorralError) => string,
   work: () => Promise<void>
 ): Promise<void> {
@@ -96,8 +97,8 @@ export async function endWithFailure(
     if (!stream.committed) throw error
     if (error instanceof ClientGone) return
     const failure = toCorralError(error)
-    record.failure = failure
-    logFailure(failure, log)
-    stream.end(lastEvent(failure))
+    request.record.failure = failure
+    logFailure(failure, request.log)
+    stream.end(lastEvent(clientError(failure, request)))
   }
 }

@@ -16,6 +16,7 @@ import { version } from '../system/package-info.ts'
 import { createApplication } from './application.ts'
 import { httpOrigin, listenError } from './listening.ts'
 import { openPrivateSocket, type PrivateSocket } from './private-socket.ts'
+import { serverFolders } from './server-folders.ts'
 
 export interface RunningServer {
   /** Base address such as `http://127.0.0.1:11435`. */
@@ -79,7 +80,7 @@ export async function startServer({
   const shutdown = new AbortController()
   let close: (() => Promise<void>) | undefined
   try {
-    const app = await createApplication(core, logs.part('http'))
+    const app = await createApplication(core, logs.part('http'), serverFolders(paths))
     const host = new PluginHost({ definitions, config, logs, signal: shutdown.signal })
     const closing = new AbortController()
     let begin = () => {}

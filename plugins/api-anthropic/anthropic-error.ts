@@ -19,7 +19,8 @@ function typeOf({ code, status }: CorralError): string {
 function messageOf({ code, message, details }: CorralError): string {
   const { n_prompt_tokens: tokens, n_ctx: most } = details ?? {}
   if (code !== 'context_exceeded' || tokens === undefined) return message
-  return `prompt is too long: ${tokens} tokens > ${most} maximum. Shorten the conversation, or ask for a larger context with num_ctx in "options".`
+  const [, advice = ''] = /\.( .*)$/s.exec(message) ?? []
+  return `prompt is too long: ${tokens} tokens > ${most} maximum.${advice}`
 }
 
 /** An error in the shape that Anthropic's clients read. */

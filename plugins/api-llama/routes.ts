@@ -25,6 +25,7 @@ import {
   MODEL_ERRORS,
   WITH_BODY
 } from '../../core/http/response-schemas.ts'
+import { clientError } from '../../core/http/server-folders.ts'
 import { catalogFor, isAllowed } from '../../core/models/allowed-models.ts'
 import { loadStates } from '../../core/models/load-state.ts'
 import { deleteModel, listedVariant, nameToDelete } from '../../core/models/model-deletion.ts'
@@ -122,7 +123,7 @@ export function reroutedErrors() {
     hooks: async (app: FastifyInstance) => {
       app.addHook('preSerialization', async (request, _reply, payload) => {
         const { failure } = request.record
-        return failure && marked.has(request.raw) ? llamaErrorBody(failure) : payload
+        return failure && marked.has(request.raw) ? llamaErrorBody(clientError(failure, request)) : payload
       })
     }
   }

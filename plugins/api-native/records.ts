@@ -84,7 +84,7 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
 
 /**
  * The reply of `/api/show`.
- * @param role where a model was imported from on the server's disk is not what users are told
+ * @param role where a model was imported from on the server's disk is what only admins are told
  */
 export function showRecord(
   variant: Model,
@@ -93,7 +93,7 @@ export function showRecord(
   role: Role
 ): ShownModel | OllamaShownModel {
   const { kind, from, ...origin } = variant.origin
-  const isPath = kind === 'import' && !hasRole(role, 'operator')
+  const isPath = kind === 'import' && !hasRole(role, 'admin')
   const { options, system, messages, license } = variant.defaults ?? {}
   const { details, ...record } = localRecord(variant, naming)
   return {

@@ -1,4 +1,4 @@
-import { isAbsolute } from 'node:path'
+import { basename, isAbsolute } from 'node:path'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
@@ -8,6 +8,7 @@ import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { bodyObject } from '../../core/http/json-body.ts'
 import { Given, Loose, Titled } from '../../core/http/request-fields.ts'
 import { DOWNLOAD_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { withoutServerPaths } from '../../core/http/server-folders.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
 const TAG = 'llama.cpp builds'
@@ -57,9 +58,13 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
       response: { 200: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)) },
       errors: ['runtime_missing']
     })
-    app.get('/runtimes', report, async () => {
+    app.get('/runtimes', report, async ({ caller, server }) => {
       await runtimes.rank()
-      return runtimes.report()
+      const report = runtimes.report()
+      if (caller.role === 'admin') return report
+      const builds = [...report.installed.map(({ build }) => build), ...(report.chosen ? [report.chosen] : [])]
+      const places = builds.map(({ directory }) => ({ path: directory, shown: basename(directory) }))
+      return withoutServerPaths(report, [...places, ...server.folders])
     })
 
     const install = nativeRoute(TAG, 'installRuntime', 'Install a build', {

@@ -6,6 +6,7 @@ import { isGone } from '../../core/http/client-gone.ts'
 import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from '../../core/http/native-error.ts'
 import { Loose } from '../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { clientError } from '../../core/http/server-folders.ts'
 import { modelfileText } from './models/create-request.ts'
 
 /**
@@ -43,7 +44,10 @@ export function profileRoutes(
       const failure = likeOllama(toCorralError(error), request.body)
       request.record.failure = failure
       logFailure(failure, request.log)
-      return reply.code(failure.status).headers(errorHeaders(failure)).send(nativeErrorBody(failure, request))
+      return reply
+        .code(failure.status)
+        .headers(errorHeaders(failure))
+        .send(nativeErrorBody(clientError(failure, request), request))
     })
     app.get(PROFILE, root, async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running'))
     app.get(`${PROFILE}/api/status`, status, async () => ({ cloud: { disabled: true, source: 'corral' } }))

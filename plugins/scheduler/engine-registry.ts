@@ -82,6 +82,9 @@ export function createEngineRegistry(
       if (!provider) throw unsupported(model, mode)
       return provider
     },
+    async checkTemplate(template, signal) {
+      for (const provider of providers) await provider.checkTemplate?.(template, signal)
+    },
     knownOptions() {
       const lists = providers.flatMap(({ knownOptions }) => knownOptions ?? [])
       return lists.length === 0 ? undefined : new Set(lists.flatMap(list => [...list]))

@@ -1,5 +1,7 @@
 import { join } from 'node:path'
 import { Type } from 'typebox'
+import type { Build } from '../../core/contracts/builds.ts'
+import { CorralError } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
@@ -11,6 +13,7 @@ import { createPromptCache } from './prompt-cache/prompt-cache.ts'
 import { createLlamaServerProvider } from './provider.ts'
 import { createRpcWorkers } from './rpc-workers.ts'
 import { knownFlags } from './server-facts.ts'
+import { checkTemplate } from './template-check.ts'
 import { tunablesOf } from './tunables.ts'
 
 export default definePlugin({
@@ -62,6 +65,17 @@ export default definePlugin({
     })
     engines.add({
       ...provider,
+      async checkTemplate(template, signal) {
+        let build: Build
+        try {
+          build = await runtimes.build({ signal })
+        } catch (error) {
+          // Then nothing can be run here, and the engine that reads the template will be another one.
+          if (error instanceof CorralError && error.code === 'runtime_missing') return
+          throw error
+        }
+        await checkTemplate(build, template, { signal, log, environment: runtimes.environment(build) })
+      },
       async tunables(spec, given) {
         const { gpus, cpu } = await hardware.detect()
         const build = await runtimes.build({}, spec.settings?.runtime)

@@ -75,7 +75,7 @@ export function isCacheFault(error: unknown): boolean {
   return error instanceof CorralError && error.code === 'internal' && error.message.includes('Chunk not found')
 }
 
-/** A prompt that is longer than the context, with both numbers where they are known. */
+/** A prompt that is longer than the context, with both numbers if they are known. The pipeline adds what to do. */
 export function contextExceeded({
   promptTokens,
   contextSize
@@ -85,9 +85,9 @@ export function contextExceeded({
 }): CorralError {
   const counted = promptTokens !== undefined && contextSize !== undefined
   const what = counted
-    ? `The prompt has ${promptTokens} tokens, but the context holds ${contextSize}`
-    : 'The prompt and its answer do not fit into the context'
-  return new CorralError('context_exceeded', `${what}. Shorten it, or ask for a larger context with num_ctx.`, {
+    ? `The prompt has ${promptTokens} tokens, but the context holds ${contextSize}.`
+    : 'The prompt and its answer do not fit into the context.'
+  return new CorralError('context_exceeded', what, {
     details: counted ? { n_prompt_tokens: promptTokens, n_ctx: contextSize } : {}
   })
 }

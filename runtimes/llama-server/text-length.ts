@@ -33,7 +33,7 @@ export function requireFittingText(body: EngineFields, contextSize: number): voi
   if (length === undefined) return
   throw new CorralError(
     'context_exceeded',
-    `The text has ${length} characters, and cannot fit into a context of ${contextSize} tokens. Shorten it, or ask for a larger context with num_ctx.`,
+    `The text has ${length} characters, and cannot fit into a context of ${contextSize} tokens.`,
     { details: { n_prompt_tokens: Math.ceil(length / USUAL_TOKEN), n_ctx: contextSize } }
   )
 }

@@ -147,6 +147,33 @@ t.test("a chat template that replaces the model's own", async t => {
   )
   t.match(go, { status_code: 400, message: /written for Go.*Leave it out/ })
   t.match(await failure(client.create({ model: 'me/go', from: DEMO, template: 'hello' })), { status_code: 400 })
+
+  const loop = (body: string) => `{% for m in messages %}${body}{% endfor %}`
+  for (const [broken, reason] of [
+    ['{% for m in messages %}{{ m.content }}', /Unexpected/],
+    ['{% for m in messages %}{{ m.content }}{% endif %}', /Unknown statement: endif/],
+    ['{% for m in messages %}{{ m.content', /Expected \}\}/],
+    [loop('{{ m.content | nosuch }}'), /line 1, column \d+: Unknown .*nosuch/],
+    [loop('{{ m.content.nosuch() }}'), /line 1, column \d+: Callee is not a function/],
+    [`${loop('{{ m.content }}')}{{ raise_exception("never") }}`, /: never\. Correct/]
+  ] as const) {
+    for (const path of ['/api/create', '/ollama/api/create']) {
+      const { status, body } = await corral.json(path, { model: 'me/broken', from: DEMO, template: broken })
+      t.match({ status, body }, { status: 400, body: { code: 'invalid_request', error: /^llama\.cpp cannot use/ } })
+      t.match(body.error, reason)
+    }
+    t.equal((await corral.json('/api/show', { model: 'me/broken' })).status, 404, 'it is not stored')
+  }
+  const accepted =
+    '{%- macro say(m) -%}{{ m.role }}: {{ m.content }}{%- endmacro -%}{%- set ns = namespace(seen=0) -%}' +
+    loop(
+      '{%- set ns.seen = loop.index -%}{% generation %}{{ say(m) }}{% endgeneration %}{{ strftime_now("%Y") }}' +
+        '{{ tools | tojson(indent=2) if tools }}{% if m.role == "robot" %}{{ raise_exception("no robots") }}{% endif %}'
+    )
+  t.equal(
+    (await corral.json('/api/create', { model: 'me/fine', from: DEMO, template: accepted, stream: false })).status,
+    200
+  )
 })
 
 t.test('copies', async t => {

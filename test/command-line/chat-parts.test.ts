@@ -124,11 +124,12 @@ t.test('settings of a chat are checked', async t => {
 })
 
 t.test('what cut an answer is said with what to do', async t => {
-  const counters = { total_duration: 1, load_duration: 1, eval_count: 5, contextLength: 256, dropped: 0 }
+  const counters = { total_duration: 1, load_duration: 1, eval_count: 5, contextLength: 256, largerContext: 512, dropped: 0 }
   t.equal(cutText(counters, true), undefined)
   t.match(cutText({ ...counters, cutBy: 'max_tokens' }, false), /after 5 tokens.*max_tokens.*--max-tokens 100$/)
   t.match(cutText({ ...counters, cutBy: 'max_tokens' }, true), /\/set max_tokens 100$/)
   t.match(cutText({ ...counters, cutBy: 'context' }, false), /context of 256 tokens is full.*--num-ctx 512$/)
+  t.match(cutText({ ...counters, cutBy: 'context', largerContext: 0 }, true), /is full, and the model was not trained/)
 })
 
 t.test('the history of prompts lasts, is private, bounded, and shared', async t => {

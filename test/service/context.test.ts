@@ -1,6 +1,12 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t from 'tap'
+import { contextAdvice } from '../../core/answers/context-advice.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../support/corral.ts'
+import { demoWithContext } from '../support/demo-variants.ts'
 
+const file = join(t.testdir(), 'ctx.gguf')
+writeFileSync(file, demoWithContext(256))
 const corral = await startCorral(t, {
   config: `models:
   ${DEMO}: { options: { num_ctx: 256, num_parallel: 1, temperature: 0, max_tokens: 40 } }
@@ -34,7 +40,17 @@ const ways: { path: string; body: (messages: Message[], text: string) => object;
   }
 ]
 
+t.test('advice names a larger context only if the model and the limits allow one', t => {
+  const full = { model: 'a/b', size: 4096, trained: 8192, allowed: 0 }
+  t.match(contextAdvice(full), /"num_ctx" in "options", or models\."a\/b"\.options\.num_ctx in config\.yaml\.$/)
+  t.match(contextAdvice({ ...full, trained: undefined }), /num_ctx/)
+  t.match(contextAdvice({ ...full, size: 8192 }), /^"a\/b" was trained for 8192 tokens/)
+  t.match(contextAdvice({ ...full, allowed: 4096 }), /^limits\.num_ctx allows no larger context/)
+  t.end()
+})
+
 t.test('a conversation that is longer than the context is refused with both numbers', async t => {
+  t.equal((await corral.json('/api/import', { model: 'me/ctx', path: file })).status, 200)
   for (const { path, body, error } of ways) {
     for (const stream of [false, true]) {
       const reply = await corral.json(path, { model: DEMO, stream, ...body(long, text) })
@@ -44,6 +60,11 @@ t.test('a conversation that is longer than the context is refused with both numb
       t.ok(failure.n_prompt_tokens > 256, `${failure.n_prompt_tokens} tokens`)
       const message = failure.message ?? failure.error
       t.match(message, new RegExp(`${failure.n_prompt_tokens}\\b.*\\b256\\b`), message)
+      t.ok(message.endsWith(contextAdvice({ model: DEMO, size: 256, trained: 32768, allowed: 0 })), message)
+      const { body: trained } = await corral.json(path, { model: 'me/ctx', stream, ...body(long, text) })
+      const own = error(trained).message ?? error(trained).error
+      t.match(own, /"me\/ctx" was trained for 256 tokens, so its context cannot be larger\. Shorten/, path)
+      t.notMatch(own, /num_ctx/)
     }
   }
   for (const [path, input] of [

@@ -162,6 +162,7 @@ async function createModel(
   report: Report
 ): Promise<void> {
   refuseWhilePulled(deps.downloads, name)
+  if (defaults.template !== undefined) await deps.engines.checkTemplate(defaults.template, signal)
   const dtype = quantize === undefined ? undefined : deps.conversion.requireDtype(quantize)
   /** SafeTensors weights are converted when they are loaded: to the type that they are to be quantized to. */
   const defaultsFor = (format: StoredVariant['format']) =>

@@ -124,7 +124,7 @@ export class TransferEngine {
     let needed = 0
     for (const { target, size } of files) needed += Math.max(0, (size ?? 0) - (await partialBytes(target)))
     const { free, reserve } = await diskSpace(folder)
-    if (needed + reserve > free) throw diskFull(folder, needed + reserve, free)
+    if (needed + reserve > free) throw diskFull(needed + reserve, free)
   }
 
   #limitOf(host: string | undefined): ConnectionLimit {
@@ -209,6 +209,6 @@ export class TransferEngine {
     const folder = dirname(first.target)
     // Where it cannot be found out, writing will show it.
     const { free, reserve } = await diskSpace(folder).catch(() => ({ free: 1, reserve: 0 }))
-    if (free < reserve / 2) run.controller.abort(diskFull(folder, missing + reserve, free))
+    if (free < reserve / 2) run.controller.abort(diskFull(missing + reserve, free))
   }
 }

@@ -56,7 +56,7 @@ export function fetchError(path: string, host: string, problem: FetchProblem): C
 export async function storageError(error: unknown, target: string, size: number, missing: number): Promise<unknown> {
   if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
     const { free } = await diskSpace(dirname(target))
-    return diskFull(dirname(target), missing, free)
+    return diskFull(missing, free)
   }
   if (isSystemError(error, 'EFBIG')) {
     return new CorralError(
@@ -90,10 +90,10 @@ export async function diskSpace(folder: string): Promise<{ free: number; reserve
   return { free: bavail * bsize, reserve: Math.min(LARGEST_RESERVE, Math.floor(blocks * bsize * 0.02)) }
 }
 
-export function diskFull(folder: string, required: number, available: number): CorralError {
+export function diskFull(required: number, available: number): CorralError {
   return new CorralError(
     'insufficient_storage',
-    `${folder} has ${formatBytes(available)} free and ${formatBytes(required)} are needed. Free some space and pull again: what was fetched is kept and continued.`,
+    `The disk of the models has ${formatBytes(available)} free and ${formatBytes(required)} are needed. Free some space and pull again: what was fetched is kept and continued.`,
     { details: { required, available } }
   )
 }

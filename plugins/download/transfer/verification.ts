@@ -1,5 +1,6 @@
 import { createReadStream } from 'node:fs'
 import { stat } from 'node:fs/promises'
+import { basename } from 'node:path'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import type { ChunkMap } from './chunk-map.ts'
 import { type DigestReply, type Digests, type FileDigest, fileHashes, type WrittenChunks } from './digests.ts'
@@ -125,7 +126,10 @@ export class Verification {
     if (this.#damages > Math.max(MAX_DAMAGED, this.#map!.count)) {
       this.end()
       this.#events.onFailed(
-        new CorralError('internal', `What was written to ${this.#path} reads back differently. Check the disk.`)
+        new CorralError(
+          'internal',
+          `What was written to ${basename(this.#path)} reads back differently. Check the disk.`
+        )
       )
       return
     }

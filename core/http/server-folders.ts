@@ -1,0 +1,52 @@
+import { homedir } from 'node:os'
+import type { FastifyRequest } from 'fastify'
+import { CorralError } from '../errors.ts'
+import type { DataPaths } from '../system/data-paths.ts'
+
+/** A folder of this machine, and how clients elsewhere are told of it. */
+export interface ServerFolder {
+  path: string
+  shown: string
+}
+
+/** The folders whose places are nobody's concern but the admin's; one inside another comes first. */
+export function serverFolders({ home, models }: Pick<DataPaths, 'home' | 'models'>): ServerFolder[] {
+  const folders = [
+    { path: models, shown: '<models>' },
+    { path: home, shown: '<data directory>' },
+    { path: homedir(), shown: '~' }
+  ]
+  return folders.filter(({ path }) => path.length > 1).sort((a, b) => b.path.length - a.path.length)
+}
+
+/** A value of JSON whose texts do not say where these folders are. */
+export function withoutServerPaths<Value>(value: Value, folders: readonly ServerFolder[]): Value {
+  if (typeof value === 'string') {
+    return folders.reduce<string>((text, { path, shown }) => {
+      // Most texts name none.
+      if (!text.includes(path)) return text
+      const escaped = path.replace(/[^\w/]/g, '\\$&')
+      return text.replace(new RegExp(`${escaped}(?![\\w-]|\\.\\w)`, 'g'), () => shown)
+    }, value) as Value
+  }
+  if (Array.isArray(value)) return value.map(each => withoutServerPaths(each, folders)) as Value
+  if (value === null || typeof value !== 'object') return value
+  const fields = Object.entries(value).map(([name, each]) => [name, withoutServerPaths(each, folders)])
+  return Object.fromEntries(fields) as Value
+}
+
+/** An error as the client may read it: only admins, as by the private socket, are told of the server's folders. */
+export function clientError(error: CorralError, { caller, server }: FastifyRequest): CorralError {
+  // Before a request has a caller, nothing is known of it.
+  if (caller?.role === 'admin') return error
+  const message = withoutServerPaths(error.message, server.folders)
+  const details = error.details && withoutServerPaths(error.details, server.folders)
+  const { code, param, retryAfter, retryable } = error
+  return new CorralError(code, message, {
+    cause: error.cause,
+    retryable,
+    ...(details && { details }),
+    ...(param !== undefined && { param }),
+    ...(retryAfter !== undefined && { retryAfter })
+  })
+}

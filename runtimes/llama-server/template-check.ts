@@ -1,0 +1,67 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Build } from '../../core/contracts/builds.ts'
+import { CorralError } from '../../core/errors.ts'
+import { ToolError } from '../../core/system/child-process.ts'
+import { knownFlags, linesOf, type QueryOptions } from './server-facts.ts'
+
+/** llama-server writes its log in another thread, whose last lines its exit may swallow: then it is asked again. */
+const MAX_ATTEMPTS = 4
+/** Milliseconds for a template, which takes some tens of them. */
+const CHECK_TIMEOUT_MS = 10_000
+const REFUSED = /the supplied chat template is not supported/
+/** The lines that say why, the most precise one first. */
+const REASONS = [/^Error: (?:Jinja Exception: )?(.+)/, /common_chat_templates_init: error: (?:parser: )?(.+)/]
+const PLACE = /^While executing \w+ at (line \d+, column \d+)/
+
+/**
+ * Checks a chat template with llama-server itself, which parses and renders it before it looks for a model: there is
+ * none here, so that it ends at once.
+ * @throws CorralError `invalid_request` with llama.cpp's reason
+ */
+export async function checkTemplate(build: Build, template: string, options: QueryOptions): Promise<void> {
+  const { server } = build.executables
+  const flags = await knownFlags(build, server, options)
+  if (!flags?.has('--chat-template-file')) return
+  const folder = await mkdtemp(join(tmpdir(), 'corral-template-'))
+  try {
+    const file = join(folder, 'chat-template.jinja')
+    await writeFile(file, template, { mode: 0o600 })
+    const jinja = flags.has('--jinja') ? ['--jinja'] : []
+    const args = ['--model', join(folder, 'none.gguf'), ...jinja, '--chat-template-file', file]
+    let fault: string | undefined = ''
+    for (let attempt = 0; fault === '' && attempt < MAX_ATTEMPTS; attempt++) {
+      fault = await faultOf(() => linesOf(server, args, { ...options, timeout: CHECK_TIMEOUT_MS }))
+    }
+    if (fault === undefined) return
+    throw new CorralError(
+      'invalid_request',
+      `llama.cpp cannot use the chat template${fault && `: ${fault}`}. Correct the template, or leave it out to keep the model's own.`,
+      { param: 'template' }
+    )
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+}
+
+/** What llama-server says against a template; undefined if nothing, empty if it refuses it without a reason. */
+async function faultOf(run: () => Promise<unknown>): Promise<string | undefined> {
+  try {
+    await run()
+    return undefined
+  } catch (error) {
+    const cause = error instanceof Error ? error.cause : undefined
+    if (!(cause instanceof ToolError)) throw error
+    if (cause.exitCode === undefined) return cause.message.replace(/\.$/, '')
+    return templateFault(cause.tail)
+  }
+}
+
+/** As `faultOf`, by the lines that it printed. Pure. */
+function templateFault(lines: readonly string[]): string | undefined {
+  if (!lines.some(line => REFUSED.test(line))) return undefined
+  const reason = REASONS.flatMap(pattern => lines.map(line => pattern.exec(line)?.[1])).find(text => text !== undefined)
+  const place = lines.map(line => PLACE.exec(line)?.[1]).find(text => text !== undefined)
+  return reason === undefined ? '' : [place, reason].filter(Boolean).join(': ').replace(/\.$/, '')
+}
