@@ -63,7 +63,8 @@ export async function offerPull(
       if (!wanted)
         throw new CommandFailure(EXIT.notFound, `${chosen} was not pulled. To get it later: corral pull ${chosen}`)
     }
-    await pullWithProgress(client, chosen, { model: chosen })
+    // What to do with it was typed already.
+    await pullWithProgress(client, chosen, { model: chosen }, false)
     return chosen === model ? model : `${plan.model}:${plan.label}`
   })
 }
@@ -75,7 +76,8 @@ async function planOf(client: ServerClient, model: string, missing: ServerRefusa
     return await client.json<PlanReply>('POST', '/api/pull', { model, dry_run: true })
   } catch (error) {
     if (!(error instanceof ServerRefusal)) throw error
-    const message = `${missing.message} It cannot be pulled: ${error.message}`
+    const here = missing.message.replace(/[;.] "corral pull [^"]*" downloads it\.$/, '.')
+    const message = `${here} It cannot be pulled: ${error.message}`
     throw new ServerRefusal(message, missing.code, error.details)
   } finally {
     progress.clear()

@@ -200,7 +200,7 @@ async function drawLive(render: (size: ScreenSize, now: number) => string[]): Pr
 }
 
 function writeNowAndThen(line: (now: number) => string): () => void {
-  let last = 0
+  let last = Number.NEGATIVE_INFINITY
   let written = ''
   const write = () => {
     const now = performance.now()

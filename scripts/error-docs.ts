@@ -8,7 +8,7 @@ const ADVICE: Record<ErrorCode, string> = {
   invalid_model_name: 'Names are `owner/name`, optionally with `:variant`; see [names](models.md#names).',
   invalid_option: 'The message names the option and the values that it takes.',
   context_exceeded:
-    'The prompt is longer than `num_ctx`; both numbers are in the message. Use a larger `num_ctx`, or [let the oldest turns go](api.md#conversations-that-are-too-long).',
+    'The prompt is longer than `num_ctx`; both numbers are in the message. It also says if a larger `num_ctx` helps: a model has no larger context than it was trained for. Or [let the oldest turns go](api.md#conversations-that-are-too-long).',
   unsupported_capability:
     'The model cannot do what the request needs. The message lists what it can do, as does `corral show`.',
   over_limit:

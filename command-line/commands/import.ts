@@ -5,6 +5,7 @@ import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT, forEach } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, usageFailure } from '../context.ts'
+import { nextStep } from '../next-step.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
 import type { ServerClient } from '../server-client.ts'
@@ -80,7 +81,8 @@ function checkUsage(given: string[], { from, list, all, json }: ImportOptions): 
 async function importPath(client: ServerClient, path: string, model: string): Promise<void> {
   const labels = { first: `reading ${path}`, what: `import of ${path}` }
   const { model: stored } = await streamWork<ImportedReply>(client, '/api/import', { path, model }, labels)
-  printNote(`imported ${stored.name} (${formatBytes(stored.size)}). Try it with: corral run ${stored.name}`)
+  const { name, size, capabilities = [] } = stored
+  printNote(`imported ${name} (${formatBytes(size)})${nextStep(name, capabilities)}`)
 }
 
 /** Shows what another tool has downloaded. */

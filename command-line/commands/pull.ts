@@ -1,9 +1,10 @@
 import type { Command } from 'commander'
-import type { PlanReply, PullEvent, PullReply } from '../../core/contracts/native-records.ts'
+import type { PlanReply, PullEvent, PullReply, ShownModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, forEach, interruption } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, unknownCommand } from '../context.ts'
+import { nextStep } from '../next-step.ts'
 import {
   formatPairs,
   formatTable,
@@ -76,7 +77,7 @@ async function pull(context: CommandContext, reference: string, options: PullOpt
       else printText(formatPlan(plan, model))
       if (!plan.disk.fits && !plan.present) process.exitCode = EXIT.failure
     } else if (detach) await pullDetached(context, model, request)
-    else await withServer(context, 'aside', ({ client }) => pullWithProgress(client, model, request))
+    else await withServer(context, 'aside', ({ client }) => pullWithProgress(client, model, request, true))
   })
 }
 
@@ -93,14 +94,20 @@ async function pullDetached(context: CommandContext, reference: string, request:
   )
 }
 
-/** Failures whose own messages say what becomes of the download. */
-const FINAL_CODES = ['pull_cancelled', 'model_deleted', 'shutting_down']
+/** The end of a failure's message that says itself what becomes of the download, and what to do. */
+const SAYS_WHAT_BECOMES = /\b(?:kept|removed|deleted|pull)\b/i
 
 /**
  * Downloads a model, joins its download or continues it. Standard error shows what was chosen and the progress.
  * @param reference as it was typed, for the command to type next
+ * @param suggests whether the note at the end says what to do with the model
  */
-export async function pullWithProgress(client: ServerClient, reference: string, request: object): Promise<void> {
+export async function pullWithProgress(
+  client: ServerClient,
+  reference: string,
+  request: object,
+  suggests: boolean
+): Promise<void> {
   const began = performance.now()
   const isAtMember = 'member' in request
   const interrupted = interruption()
@@ -161,7 +168,18 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
     ? `pulled ${name} (${amount}) in ${formatDuration(performance.now() - began)}`
     : `${name} is here already`
   for (const warning of warnings) printNote(printable(`warning: ${warning}`))
-  printNote(printable(`${done}. Try it with: corral run ${name}`))
+  printNote(printable(`${done}${suggests ? await suggestion(client, name) : ''}`))
+}
+
+/** What to do with a model that was pulled. A server that does not have it itself had it pulled by another one. */
+async function suggestion(client: ServerClient, model: string): Promise<string> {
+  try {
+    const { capabilities } = await client.json<ShownModel>('POST', '/api/show', { model })
+    return nextStep(model, capabilities)
+  } catch (error) {
+    if (error instanceof ServerRefusal) return nextStep(model, ['completion'])
+    throw error
+  }
 }
 
 /** What was chosen and why, and warnings. */
@@ -209,7 +227,7 @@ async function leave(client: ServerClient, name: string, reference: string): Pro
 /** The error for a download that ended early, with what becomes of it. */
 function endedEarly(error: unknown, reference: string): unknown {
   if (!(error instanceof CommandFailure)) return error
-  if (error instanceof ServerRefusal && FINAL_CODES.some(code => code === error.code)) return error
+  if (error instanceof ServerRefusal && SAYS_WHAT_BECOMES.test(error.message)) return error
   const again = `continue with: corral pull ${reference}`
   return new CommandFailure(error.exitCode, `${error.message} The downloaded part is kept; ${again}`, error)
 }

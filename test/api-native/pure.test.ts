@@ -200,7 +200,7 @@ t.test('parameter sizes', t => {
   t.end()
 })
 
-t.test('where a model was imported from on the disk is not for users', async t => {
+t.test('where a model was imported from on the disk is for admins alone', async t => {
   const variant = {
     origin: { kind: 'import', from: '/home/alice/models/x.gguf' },
     model: { owner: 'a', name: 'x' },
@@ -209,7 +209,7 @@ t.test('where a model was imported from on the disk is not for users', async t =
   const origins = (['user', 'operator', 'admin'] as const).map(
     role => showRecord(variant, NATIVE_NAMING, '', role).origin.from
   )
-  t.same(origins, ['x.gguf', '/home/alice/models/x.gguf', '/home/alice/models/x.gguf'])
+  t.same(origins, ['x.gguf', 'x.gguf', '/home/alice/models/x.gguf'])
   const pulled = { ...variant, origin: { kind: 'hub' as const, from: 'hf:a/x' } }
   t.equal(showRecord(pulled, NATIVE_NAMING, '', 'user').origin.from, 'hf:a/x')
 })

@@ -124,7 +124,14 @@ t.test('settings of a chat are checked', async t => {
 })
 
 t.test('what cut an answer is said with what to do', async t => {
-  const counters = { total_duration: 1, load_duration: 1, eval_count: 5, contextLength: 256, largerContext: 512, dropped: 0 }
+  const counters = {
+    total_duration: 1,
+    load_duration: 1,
+    eval_count: 5,
+    contextLength: 256,
+    largerContext: 512,
+    dropped: 0
+  }
   t.equal(cutText(counters, true), undefined)
   t.match(cutText({ ...counters, cutBy: 'max_tokens' }, false), /after 5 tokens.*max_tokens.*--max-tokens 100$/)
   t.match(cutText({ ...counters, cutBy: 'max_tokens' }, true), /\/set max_tokens 100$/)

@@ -66,6 +66,11 @@ t.test('pull: success, refusals and broken downloads', async t => {
       if (count === 5) reply.end(event({ error: 'The pull was cancelled.', errorCode: 409, code: 'pull_cancelled' }))
       if (count === 6) setTimeout(() => reply.destroy(), 300)
       if (count === 7) reply.end()
+      if (count === 8) {
+        const error =
+          "q8.gguf is not what the hub says it is. Its partial data were removed; pull again, and it's fetched."
+        reply.end(event({ error, errorCode: 502, code: 'checksum_mismatch' }))
+      }
     }
   })
   const home = newHome(t)
@@ -84,6 +89,7 @@ t.test('pull: success, refusals and broken downloads', async t => {
   const silent = await pull()
   t.match(silent, { code: 1, stderr: /ended the download of .* without a result/ })
   t.match(silent.stderr, kept)
+  t.notMatch((await pull()).stderr, /is kept/, 'what was removed is not said to be kept')
 })
 
 t.test('pull: Ctrl-C pauses a download', async t => {

@@ -5,6 +5,7 @@ import { formatCounters } from '../../command-line/chat-session.ts'
 import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/command-failure.ts'
 import { formatRunning, processorOf } from '../../command-line/commands/loaded-models.ts'
 import { formatModel, formatModels } from '../../command-line/commands/stored-models.ts'
+import { nextStep } from '../../command-line/next-step.ts'
 import { fitText, formatTable, printable, relativeTime, wrapLines } from '../../command-line/output.ts'
 import {
   clientAddress,
@@ -233,6 +234,18 @@ t.test('the details of a model in show', async t => {
   t.match(text, /m\.gguf {2}10 B {2}model/)
   t.notMatch(text, 'undefined')
   t.equal(printable('a\tb\nc\r\x1b]0;x\x07\u009b31m'), 'a\tb\nc]0;x31m')
+})
+
+t.test('a model that came is suggested for what it can do', async t => {
+  for (const [capabilities, suggested] of [
+    [['completion', 'tools'], '. Try it with: corral run o/m'],
+    [['completion', 'base'], '. Try it with: corral run o/m'],
+    [['embedding'], '. It makes embeddings: POST /v1/embeddings {"model":"o/m","input":"a text"}'],
+    [['rerank'], '. It ranks documents: POST /v1/rerank {"model":"o/m","query":"a question","documents":["a text"]}'],
+    [[], '']
+  ] as const) {
+    t.equal(nextStep('o/m', capabilities), suggested)
+  }
 })
 
 t.test('where a command looks for a server', async t => {
