@@ -265,7 +265,10 @@ t.test('errors in the words of Anthropic', t => {
     )
   }
   const details = { n_prompt_tokens: 12, n_ctx: 8 }
-  const long: any = anthropicErrorBody(new CorralError('context_exceeded', 'It is too long. Shorten it.', { details }), { id: 'r' })
+  const long: any = anthropicErrorBody(
+    new CorralError('context_exceeded', 'It is too long. Shorten it.', { details }),
+    { id: 'r' }
+  )
   t.match(long.error, { type: 'invalid_request_error', details: { error_code: 'context_exceeded', ...details } })
   t.match(long.error.message, /^prompt is too long: 12 tokens > 8 maximum\. Shorten/)
   const unknown: any = anthropicErrorBody(new CorralError('context_exceeded', 'As it is.'), { id: 'r' })
