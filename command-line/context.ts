@@ -1,4 +1,5 @@
 import type { Command } from 'commander'
+import type { ConfigPlaces } from '../core/config/config-file.ts'
 import type { LoadedConfig } from '../core/config/load.ts'
 import type { ConfigFlags } from '../core/config/overrides.ts'
 import { nearest } from '../core/config/suggestion.ts'
@@ -13,14 +14,56 @@ export interface CommandContext {
   flags(): ConfigFlags
   env: NodeJS.ProcessEnv
   cwd: string
+  /** Whether the command reads a config.yaml in the working directory; commands that only talk to a server do not. */
+  readsFolder(): boolean
   /** The plugins that a server is made of. */
   definitions(): Promise<PluginDefinition[]>
+  /** Has `definitions` look for plugins again, once more files are trusted. */
+  trustChanged(): void
 }
+
+/** Where a command looks for its configuration. */
+export const placesOf = (context: CommandContext): ConfigPlaces => ({
+  flags: context.flags(),
+  env: context.env,
+  cwd: context.cwd,
+  ignoresFolder: !context.readsFolder()
+})
 
 /** The whole configuration. @throws ConfigError */
 export async function openConfig(context: CommandContext): Promise<LoadedConfig> {
   const [{ loadConfig }, definitions] = await Promise.all([import('../core/config/load.ts'), context.definitions()])
-  return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions })
+  return await loadConfig({ ...placesOf(context), definitions })
+}
+
+/**
+ * The whole configuration. If it is in a file that nobody has trusted yet, asks the person at the terminal, once.
+ * @param yes whether the file is trusted without asking
+ * @throws ConfigError, also if there is nobody to ask
+ */
+export async function openTrusted(context: CommandContext, yes = false): Promise<LoadedConfig> {
+  try {
+    return await openConfig(context)
+  } catch (error) {
+    const [{ setTrust, UntrustedConfig }, { atTerminal, confirm }, { printNote }] = await Promise.all([
+      import('../core/config/trust.ts'),
+      import('./confirm.ts'),
+      import('./output.ts')
+    ])
+    if (!(error instanceof UntrustedConfig) || !(yes || atTerminal())) throw error
+    const { path, bytes, home } = error
+    printNote(error.message.replace(/\n.*$/, ''))
+    if (!yes && !(await confirm(`Have you read ${path}, and do you trust it?`, false))) {
+      throw new CommandFailure(
+        EXIT.usage,
+        `${path} is not trusted. Name another file with --config, or leave these settings out.`
+      )
+    }
+    await setTrust(home, path, bytes)
+    printNote(`${path} is trusted until it changes ("corral config trust --remove" takes that back).`)
+    context.trustChanged()
+    return await openConfig(context)
+  }
 }
 
 /** Checks the name of a model that is to be found before anything is started for it. @throws CommandFailure */

@@ -3,7 +3,7 @@ import { CommanderError } from 'commander'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { exitOnClosedTerminal } from './closed-terminal.ts'
 import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
-import type { CommandContext } from './context.ts'
+import { type CommandContext, placesOf } from './context.ts'
 import { printNote } from './output.ts'
 import { letPluginsImportCorral } from './plugin-imports.ts'
 import { createProgram } from './program.ts'
@@ -17,18 +17,28 @@ async function findPlugins(): Promise<PluginDefinition[]> {
     import('../plugins/built-in.ts'),
     import('../core/plugins/outside-plugins.ts')
   ])
-  const places = { flags: context.flags(), env: context.env, cwd: context.cwd }
-  return [...builtInPlugins, ...(await outsidePlugins(places, builtInPlugins, letPluginsImportCorral))]
+  return [...builtInPlugins, ...(await outsidePlugins(placesOf(context), builtInPlugins, letPluginsImportCorral))]
 }
 
+/** The commands that are about the configuration itself. */
+const READ_FOLDER = ['serve', 'config', 'doctor']
+let command = ''
 let plugins: Promise<PluginDefinition[]> | undefined
 const context: CommandContext = {
   flags: () => program.opts(),
   env: process.env,
   cwd: process.cwd(),
-  definitions: () => (plugins ??= findPlugins())
+  readsFolder: () => READ_FOLDER.includes(command),
+  definitions: () => (plugins ??= findPlugins()),
+  trustChanged() {
+    plugins = undefined
+  }
 }
 const program = await createProgram(context, process.argv)
+
+program.hook('preSubcommand', (_, subcommand) => {
+  command ||= subcommand.name()
+})
 
 async function run(argv: string[]): Promise<number> {
   if (argv.length === 2) {

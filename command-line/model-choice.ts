@@ -1,10 +1,10 @@
-import { createInterface } from 'node:readline/promises'
 import type { PlanReply } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { chatModels } from './chat-commands.ts'
 import { CommandFailure, EXIT, Interrupted, interruption } from './command-failure.ts'
 import { pullWithProgress, roomText } from './commands/pull.ts'
-import { fitText, formatPairs, printable, printNote } from './output.ts'
+import { atTerminal, confirm } from './confirm.ts'
+import { fitText, formatPairs, outputWidth, printable, printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
 import { withChosenModel } from './pull-choice.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
@@ -45,9 +45,7 @@ export async function offerPull(
   missing: ServerRefusal,
   yes: boolean
 ): Promise<string> {
-  const { stdin, stderr } = process
-  const atTerminal = stdin.isTTY && stderr.isTTY
-  if (!atTerminal && !yes) {
+  if (!atTerminal() && !yes) {
     const pull = `corral pull ${model}`
     // A name without an owner stands for nothing at a hub, unless the server says so; it names the search for it.
     if (!model.includes('/') && !missing.message.includes(pull)) throw missing
@@ -57,7 +55,7 @@ export async function offerPull(
   return await withChosenModel(model, async chosen => {
     const plan = await planOf(client, chosen, missing)
     if (!yes) {
-      printNote(fitText(printable(describe(plan, chosen)), stderr.columns || 80))
+      printNote(fitText(printable(describe(plan, chosen)), outputWidth(process.stderr)))
       if (!plan.disk.fits) throw new CommandFailure(EXIT.failure, `There is not enough room on the disk for ${chosen}.`)
       const wanted = await confirm('Pull it now?', plan.memory.fits)
       if (!wanted)
@@ -97,27 +95,4 @@ function describe({ label, size, reason, repository, memory, disk, warnings }: P
     ]),
     ...warnings.map(warning => `warning: ${warning}`)
   ].join('\n')
-}
-
-/** Asks a question on standard error. @throws Interrupted when it is answered by Ctrl-C */
-async function confirm(question: string, usual: boolean): Promise<boolean> {
-  const lines = createInterface({ input: process.stdin, output: process.stderr })
-  const ended = new AbortController()
-  lines.once('SIGINT', () => ended.abort(new Interrupted(130)))
-  lines.once('close', () => ended.abort(new Interrupted(130)))
-  const signal = AbortSignal.any([ended.signal, interruption()])
-  try {
-    for (;;) {
-      const typed = await lines.question(`${question} ${usual ? '[Y/n]' : '[y/N]'} `, { signal })
-      const answer = typed.trim().toLowerCase()
-      if (answer === '') return usual
-      if (['y', 'yes'].includes(answer)) return true
-      if (['n', 'no'].includes(answer)) return false
-    }
-  } catch (error) {
-    printNote('')
-    throw signal.aborted ? signal.reason : error
-  } finally {
-    lines.close()
-  }
 }

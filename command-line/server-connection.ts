@@ -7,7 +7,7 @@ import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import type { Owner } from '../core/system/data-directory.ts'
 import { dataPaths } from '../core/system/data-paths.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
-import { type CommandContext, openConfig } from './context.ts'
+import { type CommandContext, openConfig, placesOf } from './context.ts'
 import {
   namesServer,
   placeOf,
@@ -55,8 +55,7 @@ export async function withServer<Result>(
   const loadWhole = async () => (config ??= await openConfig(context))
 
   async function findOrStart(): Promise<ServerAccess> {
-    const settings =
-      (await readServerSettings({ ...context, flags: context.flags() })) ?? serverSettingsOf(await loadWhole())
+    const settings = (await readServerSettings(placesOf(context))) ?? serverSettingsOf(await loadWhole())
     const { apiKey } = settings
     const deadline = performance.now() + START_TIMEOUT
     for (;;) {
@@ -109,7 +108,7 @@ export async function ask<Reply>(
  * @throws ConfigError when a configuration file is named and cannot be read
  */
 async function serverOfDataDirectory(context: CommandContext): Promise<ServerPlace | undefined> {
-  const places = { flags: context.flags(), env: context.env, cwd: context.cwd }
+  const places = placesOf(context)
   if (namesServer(places)) return undefined
   const paths = dataPaths(findHome(places).home, undefined)
   await findFile(places, paths.home)

@@ -10,7 +10,13 @@ const INTRODUCTION = `# Settings
 Change what you need and leave out the rest.
 
 A setting comes from a flag, else from the environment, else from the file, else from its default. The file is the one that
-\`--config\` or \`CORRAL_CONFIG\` names, else \`config.yaml\` in the working directory, else in the data directory.
+\`--config\` or \`CORRAL_CONFIG\` names, else \`config.yaml\` in the working directory (\`corral serve\`, \`config\` and
+\`doctor\` only), else in the data directory.
+
+Settings marked *trust* can run programs, admit callers or send data elsewhere. They count only in a file that nobody but
+you, the service's account and administrators can write. In the working directory they also need your word, since anybody
+could have written a folder that you cloned or unpacked: \`corral config trust\` gives it until the file changes, and
+\`--config\` names the file.
 
 \`\`\`sh
 corral config check     # finds mistakes and unknown settings, with line and column
@@ -91,7 +97,7 @@ function table(rows: [string, JsonSchema, unknown][]): string {
   const lines = rows.map(([name, schema, value]) => {
     const choice = schema.enum && schema.enum.length > 1 ? `: ${schema.enum.join(', ')}` : ''
     const shown = value === undefined ? '' : `\`${inlineYaml(value)}\``
-    return `| \`${name}\` | ${shown} | ${cell(`${schema.description ?? ''}${choice}`)}${schema.restart ? ' *restart*' : ''} |`
+    return `| \`${name}\` | ${shown} | ${cell(`${schema.description ?? ''}${choice}`)}${schema.restart ? ' *restart*' : ''}${schema.needsTrust ? ' *trust*' : ''} |`
   })
   return ['| setting | default | |', '|---|---|---|', ...lines, ''].join('\n')
 }
@@ -120,7 +126,11 @@ export function renderConfigDocs(definitions: readonly PluginDefinition[]): { 'c
     if (name === 'security') lines.push(ELSEWHERE.trim(), '')
     lines.push(`## ${name}`, '')
     if (name === 'models') lines.push(SINGLE_MODELS.trim(), '')
-    else lines.push(`${schema.description ?? ''}.${schema.restart ? ' All of it waits for a *restart*.' : ''}`, '')
+    else
+      lines.push(
+        `${schema.description ?? ''}.${schema.restart ? ' All of it waits for a *restart*.' : ''}${schema.needsTrust ? ' All of it needs *trust*.' : ''}`,
+        ''
+      )
     const rows = entry ? settingsOf(entry, undefined, '') : settingsOf(schema, defaults[name], '')
     // Groups that people fill are shown by the settings of an entry.
     lines.push(table(rows.flatMap(row => [row, ...filled(row)])))

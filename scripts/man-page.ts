@@ -47,7 +47,14 @@ function sectionOf(command: Command, parents: string): string {
 
 /** The man page, of the same definitions as `--help`, by its name below docs. */
 export async function renderManPage(): Promise<Record<string, string>> {
-  const context = { flags: () => ({}), env: {}, cwd: '/', definitions: async () => [] }
+  const context = {
+    flags: () => ({}),
+    env: {},
+    cwd: '/',
+    readsFolder: () => false,
+    definitions: async () => [],
+    trustChanged() {}
+  }
   const program = await createProgram(context, [])
   const help = program.createHelp()
   const page = `.\\" Made of the definitions of the commands by "npm run docs:write"; changes here are lost.

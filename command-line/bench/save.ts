@@ -1,10 +1,11 @@
 import { copyFile, readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
-import { createInterface } from 'node:readline/promises'
+import { renewTrust } from '../../core/config/trust.ts'
 import type { ReloadReport } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
 import { isSystemError, messageOf } from '../../core/errors.ts'
-import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
+import { atTerminal, confirm } from '../confirm.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import { recordedAddress } from '../server-address.ts'
 import type { ServerClient } from '../server-client.ts'
@@ -60,11 +61,11 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   tell(lines(name))
   if (options.dryRun) return false
   if (!options.yes) {
-    if (!process.stdin.isTTY || !process.stderr.isTTY) {
+    if (!atTerminal()) {
       tell(`Nothing is written: --yes writes this into ${path}.`)
       return false
     }
-    if (!(await isConfirmed(`Write this into ${path}? [y/N] `))) return false
+    if (!(await confirm(`Write this into ${path}?`, false))) return false
   }
   try {
     if (before !== undefined) await copyFile(path, `${path}.bak`)
@@ -73,6 +74,7 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
     if (before !== undefined && (await readFile(path, 'utf8')) !== before)
       return paste(`${path} has changed meanwhile.`)
     await writeFileAtomic(path, text, before === undefined ? { mode: 0o600 } : {})
+    await renewTrust(config.paths.home, path, before ?? '', text)
   } catch (error) {
     return paste(`${path} cannot be written (${messageOf(error)}).`)
   }
@@ -90,19 +92,4 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   }
   tell('The server has read it: the model is loaded with it from now on.')
   return path
-}
-
-/** Asks on standard error, so that standard output has results only. Ctrl-C ends the command. */
-async function isConfirmed(question: string): Promise<boolean> {
-  const lines = createInterface({ input: process.stdin, output: process.stderr })
-  const signal = interruption()
-  try {
-    lines.on('SIGINT', () => process.kill(process.pid, 'SIGINT'))
-    return /^\s*y(es)?\s*$/i.test(await lines.question(question, { signal }))
-  } catch (error) {
-    signal.throwIfAborted()
-    throw error
-  } finally {
-    lines.close()
-  }
 }

@@ -1,7 +1,12 @@
+import { join } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import type { Command } from 'commander'
 import { ConfigError } from '../../core/config/config-error.ts'
+import { findHome } from '../../core/config/config-file.ts'
 import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
-import { type CommandContext, openConfig } from '../context.ts'
+import { dataPaths } from '../../core/system/data-paths.ts'
+import { CommandFailure, EXIT } from '../command-failure.ts'
+import { type CommandContext, openConfig, openTrusted, placesOf } from '../context.ts'
 import { displayWidth } from '../display-width.ts'
 import { formatTable, outputWidth, printJson, printNote, printText, wrapLines } from '../output.ts'
 
@@ -14,7 +19,8 @@ export function defineConfig(program: Command, context: CommandContext): void {
       `
 A setting comes from a flag, else from the environment (CORRAL_*), else from the configuration file, else it has its
 default. The file is that of --config or CORRAL_CONFIG, else config.yaml in the working directory, else config.yaml in
-the data directory.`
+the data directory. Only "serve", "config" and "doctor" read the one in the working directory, and its settings that can
+run programs, admit callers or send data elsewhere count only once you have trusted it.`
     )
   config
     .command('check')
@@ -29,6 +35,30 @@ the data directory.`
       printText(
         wrapLines(file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults apply. No mistakes.')
       )
+    })
+  config
+    .command('trust')
+    .description('trust config.yaml in the working directory as it is now, so that all of its settings count')
+    .option('--yes', 'without asking')
+    .option('--remove', 'trust it no longer')
+    .option('--list', 'show the files that are trusted')
+    .action(async ({ yes, remove, list }: { yes?: boolean; remove?: boolean; list?: boolean }) => {
+      const { setTrust, trustedFiles } = await import('../../core/config/trust.ts')
+      const { home } = dataPaths(findHome(placesOf(context)).home, undefined)
+      const path = join(context.cwd, 'config.yaml')
+      if (list) return printText(Object.keys(await trustedFiles(home)).join('\n') || 'No file is trusted.')
+      if (remove) {
+        await setTrust(home, path, undefined)
+        return printNote(`${path} is not trusted.`)
+      }
+      const before = await trustedFiles(home)
+      const { file } = await openTrusted(context, yes)
+      if (file !== path)
+        throw new CommandFailure(
+          EXIT.usage,
+          `There is no ${path} to trust${file ? `; ${file} counts without that` : ''}.`
+        )
+      if (isDeepStrictEqual(before, await trustedFiles(home))) printNote(`All settings of ${path} count already.`)
     })
   config
     .command('show')

@@ -1,9 +1,9 @@
-import { createInterface } from 'node:readline/promises'
 import type { Command } from 'commander'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/security/key-file.ts'
 import { EXIT, Interrupted } from '../command-failure.ts'
-import { type CommandContext, usageFailure } from '../context.ts'
+import { atTerminal, confirm } from '../confirm.ts'
+import { type CommandContext, placesOf, usageFailure } from '../context.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { planAddresses, readServerSettings, recordedAddress, serverSettingsOf } from '../server-address.ts'
 import { healthAt } from '../server-client.ts'
@@ -140,15 +140,8 @@ async function confirmFirst(yes = false): Promise<void> {
     'This is the first key: from now on every request needs a key, also on this machine, and revoking the key later does ' +
       'not change that. The commands of corral go on working for the user who runs the server.'
   )
-  if (yes || !process.stdin.isTTY || !process.stderr.isTTY) return
-  const terminal = createInterface({ input: process.stdin, output: process.stderr })
-  terminal.once('SIGINT', () => terminal.close())
-  const answer = await Promise.race([
-    terminal.question('Make it? [y/N] '),
-    new Promise<string>(resolve => terminal.once('close', () => resolve('')))
-  ])
-  terminal.close()
-  if (!/^y(es)?$/i.test(answer.trim())) {
+  if (yes || !atTerminal()) return
+  if (!(await confirm('Make it?', false))) {
     printNote('No key was made.')
     throw new Interrupted(EXIT.failure)
   }
@@ -160,7 +153,7 @@ function show(made: MadeKey, json = false): void {
 }
 
 async function openKeys(context: CommandContext): Promise<Keys> {
-  const settings = (await readServerSettings({ ...context, flags: context.flags() })) ?? (await wholeSettings(context))
+  const settings = (await readServerSettings(placesOf(context))) ?? (await wholeSettings(context))
   const [{ readOwner }, file] = await Promise.all([
     import('../../core/system/data-directory.ts'),
     import('../../plugins/security/key-file.ts')

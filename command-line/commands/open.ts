@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import type { Command } from 'commander'
 import { messageOf } from '../../core/errors.ts'
+import { findExecutable } from '../../core/system/child-process.ts'
 import type { CommandContext } from '../context.ts'
 import { printNote, printText } from '../output.ts'
 import type { ServerClient } from '../server-client.ts'
@@ -93,7 +94,8 @@ async function privatePage(link: URL): Promise<string> {
 
 /** Starts a program, and leaves it alone. @returns why it failed, undefined where it did not so far */
 async function run(command: string, args: string[]): Promise<string | undefined> {
-  const child = spawn(command, args, { stdio: 'ignore', detached: true })
+  // By its path: Windows looks for names in the working directory first.
+  const child = spawn(findExecutable(command) ?? command, args, { stdio: 'ignore', detached: true })
   const patience = new AbortController()
   try {
     const ended = once(child, 'exit', { signal: patience.signal }).then(([code, signal]) =>

@@ -5,7 +5,7 @@ import type { Runtimes } from '../../core/contracts/builds.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
-import { type CommandContext, openConfig } from '../context.ts'
+import { type CommandContext, openTrusted, placesOf } from '../context.ts'
 import { formatPairs, wrapLines } from '../output.ts'
 import type { ServerScreen } from '../server-screen.ts'
 
@@ -36,8 +36,7 @@ const FAULTS = ['SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGSEGV'] a
 
 async function serve(context: CommandContext): Promise<never> {
   const [
-    config,
-    definitions,
+    [config, definitions],
     { shutdownLimit, startServer },
     { createLogger },
     { LogLevels },
@@ -45,8 +44,7 @@ async function serve(context: CommandContext): Promise<never> {
     { default: closeWithGrace },
     { unknownWarning }
   ] = await Promise.all([
-    openConfig(context),
-    context.definitions(),
+    openTrusted(context).then(async config => [config, await context.definitions()] as const),
     import('../../core/http/server.ts'),
     import('../../core/system/log.ts'),
     import('../../core/system/log-levels.ts'),
@@ -66,7 +64,7 @@ async function serve(context: CommandContext): Promise<never> {
   if (exposed) log.warn(exposed)
   const load = async (file: string | undefined, text?: string) => {
     const { loadConfig } = await import('../../core/config/load.ts')
-    return await loadConfig({ flags: context.flags(), env: context.env, cwd: context.cwd, definitions, file, text })
+    return await loadConfig({ ...placesOf(context), definitions, file, text })
   }
   const starting = startServer({ config, definitions, logs, load })
   if (!onTerminal) {

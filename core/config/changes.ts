@@ -3,7 +3,7 @@ import { isObject } from '../system/json-object.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
 import { freeze, type LoadedConfig } from './load.ts'
 import { setAt, valueAt } from './mistakes.ts'
-import { isGroup, isSecret, listSettings, needsRestart, settingName } from './setting-schema.ts'
+import { hasMark, isGroup, isSecret, listSettings, settingName } from './setting-schema.ts'
 
 /** A setting that is not what it was. */
 export interface SettingChange {
@@ -35,7 +35,7 @@ export function changesBetween(
     const [from, to] = [valueAt(old, path), valueAt(next, path)]
     if (isDeepStrictEqual(from, to)) return []
     const ofPlugin = path[0]! in after.sections || path[0]! in before.sections
-    const restart = needsRestart(root, path) || (ofPlugin && !canReload(path[0]!))
+    const restart = hasMark(root, path, 'restart') || (ofPlugin && !canReload(path[0]!))
     return [{ path, name, from, to, isSecret: isSecret(root, path), restart }]
   })
 }

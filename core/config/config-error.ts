@@ -25,16 +25,16 @@ export class ConfigError extends Error {
   readonly code = 'invalid_config'
   readonly problems: readonly ConfigProblem[]
 
-  constructor(problems: readonly ConfigProblem[], hint?: string) {
-    super(formatProblems(problems) + (hint ? `\n${hint}` : ''))
+  constructor(problems: readonly ConfigProblem[], { title, hint }: { title?: string; hint?: string | undefined } = {}) {
+    super(formatProblems(problems, title) + (hint ? `\n${hint}` : ''))
     this.problems = problems
   }
 }
 
 /** The mistakes as lines for people: where, then what. */
-export function formatProblems(problems: readonly ConfigProblem[]): string {
-  const title =
-    problems.length === 1 ? 'The configuration has a mistake:' : `The configuration has ${problems.length} mistakes:`
+export function formatProblems(problems: readonly ConfigProblem[], named?: string): string {
+  const count = problems.length === 1 ? 'a mistake' : `${problems.length} mistakes`
+  const title = named ?? `The configuration has ${count}:`
   const width = Math.min(40, Math.max(...problems.map(({ where }) => where.length)))
   return [title, ...problems.map(({ where, message }) => `  ${where.padEnd(width)}  ${message}`)].join('\n')
 }

@@ -11,6 +11,8 @@ export interface ConfigPlaces {
   env: NodeJS.ProcessEnv
   /** The working directory. */
   cwd: string
+  /** Whether a config.yaml in the working directory is left alone, as commands do that only talk to a server. */
+  ignoresFolder?: boolean
   /** Absolute path of the file that was found at an earlier time: it is read again, and none is looked for. */
   file?: string | undefined
   /** What `file` would hold: looked at in the place of what it holds, and it need not be there. */
@@ -32,6 +34,10 @@ export function expandPath(text: string, base: string): string {
   return text === '~' || /^~[/\\]/.test(text) ? join(homedir(), text.slice(1)) : resolve(base, text)
 }
 
+/** Whether a flag or the environment says which file it is. */
+export const isNamed = ({ flags, env }: ConfigPlaces) =>
+  flags.config !== undefined || Boolean(env.CORRAL_CONFIG?.trim())
+
 /** The one file that counts: `--config`, else CORRAL_CONFIG, else config.yaml of the working or the data directory. */
 export async function findFile(places: ConfigPlaces, home: string): Promise<ConfigFile | undefined> {
   const { flags, env, cwd, file: known, text } = places
@@ -41,11 +47,10 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
       ? [{ path: known, foundIn: undefined }]
       : named === undefined
         ? [
-            { path: join(cwd, 'config.yaml'), foundIn: 'the working directory' },
+            ...(places.ignoresFolder ? [] : [{ path: join(cwd, 'config.yaml'), foundIn: 'the working directory' }]),
             { path: join(home, 'config.yaml'), foundIn: 'the data directory' }
           ]
         : [{ path: expandPath(named, cwd), foundIn: undefined }]
-  const isSearch = candidates.length > 1
   for (const { path, foundIn } of candidates) {
     const inside = relative(cwd, path)
     const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
@@ -57,7 +62,7 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
       return { path, shownAs, bytes: await readFile(path), foundIn }
     } catch (error) {
       const missing = isSystemError(error, 'ENOENT', 'ENOTDIR')
-      if (missing && isSearch) continue
+      if (missing && foundIn !== undefined) continue
       const where = named === undefined ? shownAs : flags.config === undefined ? 'env CORRAL_CONFIG' : 'flag --config'
       const why = missing ? 'it does not exist' : isSystemError(error, 'EISDIR') ? 'it is a folder' : messageOf(error)
       throw new ConfigError([

@@ -9,6 +9,8 @@ interface SettingText {
   description: string
   /** It is read at the start only. */
   restart?: boolean
+  /** It counts only in a trusted file: see `JsonSchema`. */
+  needsTrust?: boolean
 }
 
 /** A setting that is written as text with a unit, or as a number. */
@@ -244,21 +246,26 @@ export const ModelSettingsSchema = Type.Object(
         {
           uniqueItems: true,
           maxItems: 16,
+          needsTrust: true,
           description: 'Machines that hold layers of it too, where "corral worker" runs (docs/rpc.md)'
         }
       )
     ),
     rpc_insecure: Type.Optional(
       Type.Boolean({
+        needsTrust: true,
         description:
           'Let them be beyond loopback and private networks: nothing is encrypted, and nobody is asked who they are'
       })
     ),
     arguments: Type.Optional(
-      Type.Array(Type.String(), { description: "More flags for the engine, after corral's own" })
+      Type.Array(Type.String(), { needsTrust: true, description: "More flags for the engine, after corral's own" })
     ),
     environment: Type.Optional(
-      Type.Record(Type.String(), Type.String(), { description: 'More environment variables for the engine' })
+      Type.Record(Type.String(), Type.String(), {
+        needsTrust: true,
+        description: 'More environment variables for the engine'
+      })
     ),
     draft: Type.Optional(
       Type.Object(
@@ -383,7 +390,8 @@ export const CoreConfigSchema = Type.Object(
       description:
         'Plugins beside the built-in ones: names of npm packages, or paths; each has a section of its own name',
       examples: [['./plugins/shelf.js', 'corral-plugin-shelf']],
-      restart: true
+      restart: true,
+      needsTrust: true
     }),
     defaults: Type.Object(
       {

@@ -10,7 +10,8 @@ const WIDTH = 120
 const HEAD = `# corral's settings. Each one is shown with its default: change what you need, leave out the rest.
 #
 # A setting comes from a flag, else from the environment, else from this file, else from its default. The file is the
-# one that --config or CORRAL_CONFIG names, else config.yaml in the working directory, else in the data directory.
+# one that --config or CORRAL_CONFIG names, else config.yaml in the working directory ("corral serve", "config" and
+# "doctor" only), else in the data directory.
 # "corral config check" finds mistakes; "corral config show" shows which values are in force and where each came from.
 #
 # Lengths of time: 30s, 5m, 1h30m, or seconds. Amounts of bytes: 64MiB, 1.5GB, or a number. Relative paths start at this
@@ -18,6 +19,9 @@ const HEAD = `# corral's settings. Each one is shown with its default: change wh
 #
 # "corral reload" (or SIGHUP) has a running server read this file again; flags and variables stay as they were at its
 # start. Settings marked [restart], and all of a section marked so, count from its next start on.
+#
+# Settings marked [trust] can run programs, admit callers or send data elsewhere. They count only in a file that nobody but
+# you and administrators can write. In the working directory you have to trust it too: "corral config trust", or --config.
 #
 # Environment (an empty variable counts as not set):`
 
@@ -39,8 +43,7 @@ function comment(schema: JsonSchema): string {
   return `${schema.description ?? ''}${choice}${mark(schema)}`
 }
 
-/** What is read at the start only is marked. */
-const mark = ({ restart }: JsonSchema) => (restart ? ' [restart]' : '')
+const mark = ({ restart, needsTrust }: JsonSchema) => `${restart ? ' [restart]' : ''}${needsTrust ? ' [trust]' : ''}`
 
 /** Comment lines of at most the file's width. */
 function wrapped(text: string, indent: string): string[] {

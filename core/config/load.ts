@@ -1,4 +1,5 @@
 import { dirname } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import { parseOptions } from '../models/options.ts'
 import type { FoundPlugin } from '../plugins/plugin.ts'
 import { type DataPaths, dataPaths } from '../system/data-paths.ts'
@@ -10,7 +11,8 @@ import { type ConfigFile, type ConfigPlaces, expandPath, findFile, findHome } fr
 import type { CoreConfig } from './core-schema.ts'
 import { findMistakes, optionGroups, setAt, valueAt, withoutEmpty } from './mistakes.ts'
 import { fromEnvironment, fromFlags, type OverriddenSetting } from './overrides.ts'
-import { type ConfigSchema, composeConfigSchema, listSettings, settingName } from './setting-schema.ts'
+import { type ConfigSchema, composeConfigSchema, hasMark, listSettings, settingName } from './setting-schema.ts'
+import { distrust } from './trust.ts'
 
 /** The configuration in force. All of it is frozen. */
 export interface LoadedConfig {
@@ -72,10 +74,12 @@ interface Layer {
   origins: Map<string, string>
   problems: ConfigProblem[]
   unknown: ConfigProblem[]
+  /** Settings that count only in a trusted file. */
+  guarded: ConfigProblem[]
 }
 
 async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: ReadonlySet<string>): Promise<Layer> {
-  const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [] }
+  const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [], guarded: [] }
   const problemAt = (place: { line: number; column: number }, message: string, setting?: string): ConfigProblem => {
     const where = `${file.shownAs}:${place.line}:${place.column}`
     return { where, file: file.path, ...place, ...(setting ? { setting } : {}), message }
@@ -109,7 +113,14 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: Readon
     const { line, column } = yaml.keyPlace(path)
     return `${file.shownAs}:${line}:${column}`
   }
-  for (const { path } of listSettings(schema.root, values)) layer.origins.set(settingName(path), origin(path))
+  for (const { path, value, schema: described } of listSettings(schema.root, values)) {
+    const name = settingName(path)
+    layer.origins.set(name, origin(path))
+    const isOff = path.length === 2 && path[1] === 'enabled' && value === false
+    if (isOff || !hasMark(schema.root, path, 'needsTrust') || isDeepStrictEqual(value, described?.default)) continue
+    layer.guarded.push(problemAt(yaml.keyPlace(path), '', name))
+  }
+  layer.guarded.sort(byPlace)
   canonicalOptions(layer.values, (group, canonical, spelled) => {
     layer.origins.set(settingName([...group, canonical]), origin([...group, spelled]))
   })
@@ -120,7 +131,7 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: Readon
 const byPlace = (a: ConfigProblem, b: ConfigProblem) => a.line! - b.line! || a.column! - b.column!
 
 function overridesLayer(schema: ConfigSchema, overrides: OverriddenSetting[], cwd: string): Layer {
-  const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [] }
+  const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [], guarded: [] }
   for (const { path, value, origin } of overrides) {
     const alone: Values = {}
     setAt(alone, path, value)
@@ -187,7 +198,8 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   const schema = composeConfigSchema(sources.definitions)
   const outside = new Set(sources.definitions.filter(({ path }) => path !== undefined).map(({ name }) => name))
   const { home, origin: homeOrigin } = findHome(sources)
-  const file = await findFile(sources, dataPaths(home, undefined).home)
+  const data = dataPaths(home, undefined).home
+  const file = await findFile(sources, data)
   const layers = [
     ...(file ? [await fileLayer(schema, file, outside)] : []),
     overridesLayer(schema, fromEnvironment(schema.root, sources.env), sources.cwd),
@@ -198,8 +210,11 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
     const unasked = file?.foundIn && problems.some(problem => problem.file)
     const hint = `${file?.path} was read because it is in ${file?.foundIn}; --config names another file.`
     const unknown = layers.flatMap(layer => layer.unknown)
-    throw new ConfigError([...problems, ...unknown], unasked ? hint : undefined)
+    throw new ConfigError([...problems, ...unknown], { hint: unasked ? hint : undefined })
   }
+  const [{ guarded }] = layers as [Layer]
+  const distrusted = file && guarded.length > 0 && (await distrust(file, sources, data, guarded))
+  if (distrusted) throw distrusted
 
   const values = layers.reduce<Values>((under, { values }) => merge(under, values), {})
   const left = schema.check(values)

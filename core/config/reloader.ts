@@ -10,6 +10,7 @@ import { ConfigError, unknownWarning } from './config-error.ts'
 import type { LiveConfig } from './live-config.ts'
 import type { LoadedConfig } from './load.ts'
 import { composeConfigSchema } from './setting-schema.ts'
+import { renewTrust } from './trust.ts'
 
 /** What takes the settings that changed. */
 export interface Reloadable {
@@ -104,13 +105,18 @@ export class Reloader {
         `${path} was changed by somebody else in this moment; nothing was written. Read the settings again.`
       )
     }
+    const { home } = live.current.paths
     await written(path, text, before === undefined)
+    await renewTrust(home, path, before ?? '', text)
     try {
       return await this.#carryOut()
     } catch (error) {
       if ((await textOf(path)) === text) {
         if (before === undefined) await rm(path)
-        else await written(path, before, false)
+        else {
+          await written(path, before, false)
+          await renewTrust(home, path, text, before)
+        }
       }
       throw error
     }

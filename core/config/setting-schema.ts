@@ -77,7 +77,7 @@ function newAjv(proven: boolean): Ajv {
     // The schema of schemas takes longer to compile than what a configuration usually has.
     ...(proven && { meta: false, validateSchema: false })
   })
-  ajv.addKeyword({ keyword: 'restart', schemaType: 'boolean' })
+  for (const keyword of ['restart', 'needsTrust']) ajv.addKeyword({ keyword, schemaType: 'boolean' })
   ajv.addFormat('corral-duration', isDuration)
   ajv.addFormat('corral-timeout', (text: string) => isDuration(text) && parseDuration(text)! > 0)
   ajv.addFormat('corral-keep-alive', (text: string) => parseDuration(text) !== undefined)
@@ -122,6 +122,7 @@ const SAID = new Set([
   'default',
   'examples',
   'restart',
+  'needsTrust',
   'required'
 ])
 
@@ -300,9 +301,12 @@ export function isSecret(root: JsonSchema, path: readonly string[]): boolean {
   return holdsSecret(schema)
 }
 
-/** Whether a changed value counts from the next start on: that is said of it, or of a group that it is in. */
-export function needsRestart(root: JsonSchema, path: readonly string[]): boolean {
-  return path.some((_, index) => schemaAt(root, path.slice(0, index + 1))?.restart === true)
+/**
+ * Whether a setting, or a group that it is in, has a mark: `restart`, if a changed value counts from the next start on,
+ * or `needsTrust`, if it counts only in a trusted file.
+ */
+export function hasMark(root: JsonSchema, path: readonly string[], mark: 'restart' | 'needsTrust'): boolean {
+  return path.some((_, index) => schemaAt(root, path.slice(0, index + 1))?.[mark] === true)
 }
 
 /** How a setting is called in messages: `security.api_keys`, `models."corral/tiny-chat".pin`. */

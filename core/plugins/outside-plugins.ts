@@ -5,8 +5,10 @@ import { pathToFileURL } from 'node:url'
 import { ConfigError, type ConfigProblem } from '../config/config-error.ts'
 import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
 import { composeConfigSchema } from '../config/setting-schema.ts'
+import { distrust } from '../config/trust.ts'
 import { isSystemError, messageOf } from '../errors.ts'
 import { dataPaths } from '../system/data-paths.ts'
+import { foreignWriter } from '../system/file-writers.ts'
 import { isObject } from '../system/json-object.ts'
 import { packageRoot } from '../system/package-info.ts'
 import { type FoundPlugin, PLUGIN_API, type PluginDefinition } from './plugin.ts'
@@ -21,8 +23,8 @@ const CONDITIONS = new Set(['node', 'import', 'module-sync', 'default'])
 const isPath = (name: string) => /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbsolute(name)
 
 /**
- * The plugins that the configuration's file lists under `plugins`, in its order; none where the file cannot be
- * understood, which is reported when the configuration is loaded.
+ * The plugins that the configuration's file lists under `plugins`, in its order; none if the file cannot be understood or
+ * is not trusted, which is reported when the configuration is loaded.
  * @param builtIn those that come with corral, whose names are taken
  * @param beforeFirst called before the first plugin is loaded
  * @throws ConfigError with each plugin that cannot be loaded, as long as it does not say itself that it is optional
@@ -32,18 +34,21 @@ export async function outsidePlugins(
   builtIn: readonly PluginDefinition[] = [],
   beforeFirst: () => void = () => {}
 ): Promise<FoundPlugin[]> {
-  const file = await findFile(places, dataPaths(findHome(places).home, undefined).home)
+  const { home } = dataPaths(findHome(places).home, undefined)
+  const file = await findFile(places, home)
   if (!file) return []
   const { readYaml } = await import('../config/yaml-file.ts')
   const yaml = readYaml(file.bytes.toString('utf8'), { keep: true })
   const listed = isObject(yaml.value) && Array.isArray(yaml.value.plugins) ? yaml.value.plugins : []
-  if (listed.length > 0) beforeFirst()
+  // Which settings are distrusted is reported when the configuration is loaded.
+  if (listed.length === 0 || (await distrust(file, places, home, []))) return []
+  beforeFirst()
   const found = new Map<string, FoundPlugin>()
   const problems: ConfigProblem[] = []
   for (const [at, name] of listed.entries()) {
     if (typeof name !== 'string' || name === '' || found.has(name)) continue
     try {
-      const plugin = await loadPlugin(name, dirname(file.path))
+      const plugin = await loadPlugin(name, dirname(file.path), refuseForeign)
       const fault = plugin.optional
         ? (plugin.fault ?? settingsFault(plugin, [...builtIn, ...found.values()]))
         : undefined
@@ -72,10 +77,16 @@ function settingsFault(plugin: PluginDefinition, others: readonly PluginDefiniti
 /**
  * The plugin in a module. One that says that it is optional, and has a mistake, is returned with its `fault`.
  * @param name of a package, or a path that starts at `base`
+ * @param beforeImport called with the module's path; it throws if that must not be run
  * @throws Error with what is wrong, as the end of a sentence
  */
-export async function loadPlugin(name: string, base: string): Promise<FoundPlugin> {
+export async function loadPlugin(
+  name: string,
+  base: string,
+  beforeImport?: (path: string) => Promise<void>
+): Promise<FoundPlugin> {
   const path = isPath(name) ? await fileAt(expandPath(name, base)) : await fileOfPackage(name, base)
+  await beforeImport?.(path)
   let loaded: { default?: unknown }
   try {
     loaded = await import(pathToFileURL(path).href)
@@ -97,6 +108,12 @@ export async function loadPlugin(name: string, base: string): Promise<FoundPlugi
     path,
     fault: fault && `${path} ${fault}.`
   } as FoundPlugin
+}
+
+/** @throws Error if accounts that should not decide what corral runs can change the module */
+async function refuseForeign(path: string): Promise<void> {
+  const writer = await foreignWriter(path)
+  if (writer) throw new Error(`${writer.who} can write ${writer.path}; "${writer.remedy}" ends that`)
 }
 
 async function fileAt(path: string): Promise<string> {

@@ -1,6 +1,6 @@
 import { accessSync, constants, statSync } from 'node:fs'
 import { constants as osConstants } from 'node:os'
-import { basename, delimiter, join, resolve } from 'node:path'
+import { basename, delimiter, dirname, join, resolve } from 'node:path'
 
 import { type ToolPurpose, toolEnvironment } from './tool-environment.ts'
 
@@ -39,6 +39,10 @@ export interface ToolLog {
 }
 
 export interface ToolOptions {
+  /**
+   * The folder of Node.js by default, and never the working directory of corral: Python imports modules from there, and
+   * uv and npm read settings, and it may be somebody else's.
+   */
   cwd?: string
   /** What it inherits of, as far as `toolEnvironment` lets it; corral's own environment by default. */
   env?: NodeJS.ProcessEnv
@@ -175,7 +179,7 @@ export async function runTool(
     ? [program, [...args]]
     : ['/bin/sh', ['-c', WATCHDOG, 'corral-tool', program, ...args]]
   const child = execa(file, fileArguments, {
-    cwd: options.cwd,
+    cwd: options.cwd ?? dirname(process.execPath),
     env: { ...toolEnvironment(env, options.purpose), ...options.variables },
     extendEnv: false,
     stdin: 'pipe',
@@ -212,7 +216,10 @@ export async function runTool(
   })
 
   function end(): void {
-    if (windows) void execa('taskkill', ['/T', '/F', '/PID', String(child.pid)], { reject: false })
+    if (windows)
+      void execa(findExecutable('taskkill', env) ?? 'taskkill', ['/T', '/F', '/PID', String(child.pid)], {
+        reject: false
+      })
     else child.stdin.destroy()
   }
   let tooLong = false

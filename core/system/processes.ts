@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { isSystemError } from '../errors.ts'
+import { findExecutable } from './child-process.ts'
 import { toolEnvironment } from './tool-environment.ts'
 
 /** Given for a process that runs but whose start cannot be learned on this system. */
@@ -68,7 +69,8 @@ async function unixStartTime(pid: number): Promise<string | undefined> {
 async function windowsStartTime(pid: number): Promise<string | undefined> {
   const script = `(Get-Process -Id ${pid}).StartTime.ToFileTimeUtc()`
   const { stdout, failed } = await (await import('execa')).execa(
-    'powershell.exe',
+    // By its path: Windows looks for names in the working directory first.
+    findExecutable('powershell.exe') ?? 'powershell.exe',
     ['-NoProfile', '-NonInteractive', '-Command', script],
     {
       reject: false,

@@ -30,6 +30,8 @@ export interface JsonSchema {
   writeOnly?: boolean
   /** The mark of a setting that is read at the start only: another value, or one in it, needs a restart. */
   restart?: boolean
+  /** The mark of a setting that counts only in a trusted file: it, or one in it, runs programs or decides who may call. */
+  needsTrust?: boolean
 }
 
 /** The first thing that is wrong with a value. */

@@ -31,7 +31,7 @@ const options = Type.Object(
       description: 'Package index to install from; if empty, the settings of pip and uv apply'
     })
   },
-  { additionalProperties: false, restart: true }
+  { additionalProperties: false, restart: true, needsTrust: true }
 )
 
 export default definePlugin({

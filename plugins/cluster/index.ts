@@ -103,7 +103,7 @@ const options = Type.Object(
       restart: true
     })
   },
-  { additionalProperties: false }
+  { additionalProperties: false, needsTrust: true }
 )
 type Options = Static<typeof options>
 

@@ -39,7 +39,7 @@ export const PythonOptions = Type.Object(
       description: 'Index with CPU builds of torch, used if it can be reached; empty is none'
     })
   },
-  { additionalProperties: false, restart: true }
+  { additionalProperties: false, restart: true, needsTrust: true }
 )
 
 export interface EnvironmentOptions {

@@ -48,6 +48,7 @@ export default definePlugin({
       }),
       private_addresses: Type.Array(Type.String({ format: 'corral-private-address' }), {
         default: [],
+        needsTrust: true,
         description:
           'Hosts, addresses and networks beside public ones that clients may have models fetched from by address; "*" is all. Hubs and mirrors in the settings need no entry'
       }),

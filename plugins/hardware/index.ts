@@ -13,6 +13,7 @@ export default definePlugin({
     {
       sysroot: Path({
         default: '',
+        needsTrust: true,
         description:
           'Folder with the system files (/proc, /sys, /etc) of another, recorded machine; empty for this machine'
       }),

@@ -16,6 +16,7 @@ export const connectionOptions = {
     pattern: '^(https?://\\S+)?$',
     title: 'an address such as http://proxy:3128',
     writeOnly: true,
+    needsTrust: true,
     description: 'Proxy to go through; empty uses HTTPS_PROXY, HTTP_PROXY and NO_PROXY'
   }),
   connect_timeout: Timeout({ default: '10s', description: 'How long to wait for a connection' })
@@ -24,7 +25,7 @@ export const connectionOptions = {
 /** Settings for the address of a hub and its token, with what describes them. */
 export function serverOptions(endpoint: string, token: string) {
   return {
-    endpoint: Type.String({ default: '', ...ADDRESS, description: endpoint }),
+    endpoint: Type.String({ default: '', ...ADDRESS, needsTrust: true, description: endpoint }),
     token: Type.String({
       default: '',
       pattern: '^[\\x21-\\x7e]*$',

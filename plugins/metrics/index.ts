@@ -41,7 +41,7 @@ export default definePlugin({
           'Whether /metrics needs no key, for routers and scrapers that send none: names of models and of keys are in it'
       })
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false, restart: true, needsTrust: true }
   ),
   async setup(context, options) {
     const { log, paths } = context

@@ -53,7 +53,7 @@ export default definePlugin({
         description: 'Allow listening beyond this machine without API keys'
       })
     },
-    { additionalProperties: false }
+    { additionalProperties: false, needsTrust: true }
   ),
   async setup({ config, hooks, log, paths }, options) {
     let { insecure } = options

@@ -28,6 +28,7 @@ export default definePlugin({
       import_roots: Type.Array(Path({ minLength: 1, description: 'A folder' }), {
         default: [],
         uniqueItems: true,
+        needsTrust: true,
         description: 'Folders that models may be imported from over the network; others only with "corral import" here',
         examples: [['/srv/models']]
       })

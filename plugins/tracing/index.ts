@@ -13,6 +13,7 @@ export default definePlugin({
         default: '',
         pattern: '^(https?://\\S+)?$',
         title: 'an address such as http://127.0.0.1:4318, or nothing',
+        needsTrust: true,
         description:
           'Address of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318; empty is OTEL_EXPORTER_OTLP_ENDPOINT, and without that nothing is traced'
       }),

@@ -26,6 +26,7 @@ export default definePlugin({
         title: 'an address such as redis://10.0.0.7:6379 or rediss://user:password@redis.example.org:6380',
         writeOnly: true,
         restart: true,
+        needsTrust: true,
         description:
           'Redis or Valkey in which several servers count the limits in time together; empty counts in this server alone'
       })

@@ -1,13 +1,15 @@
 import { type Static, Type } from 'typebox'
 import { Duration, Path, Timeout } from '../../core/config/core-schema.ts'
 
-const Text = (title: string, pattern: string, more: { default: string; description: string }) =>
-  Type.String({ title, pattern, ...more })
+/** What decides which programs are downloaded. */
+const Origin = (title: string, pattern: string, more: { default: string; description: string }) =>
+  Type.String({ title, pattern, needsTrust: true, ...more })
 
 /** The section `runtimes` of `config.yaml`. */
 export const RuntimesOptions = Type.Object({
   llama_cpp: Path({
     default: '',
+    needsTrust: true,
     description: 'Folder of a llama.cpp build to use (llama-server and its companions); empty looks for one'
   }),
   sources: Type.Array(Type.Enum(['system', 'release', 'source']), {
@@ -27,22 +29,23 @@ export const RuntimesOptions = Type.Object({
   }),
   engine_arguments: Type.Array(Type.String(), {
     default: [],
+    needsTrust: true,
     description: "More flags for each llama-server, after corral's own"
   }),
   release: Type.Object({
-    api_url: Text('an address such as https://api.github.com', '^https?://\\S+$', {
+    api_url: Origin('an address such as https://api.github.com', '^https?://\\S+$', {
       default: 'https://api.github.com',
       description: "Server with GitHub's API for releases"
     }),
-    download_url: Text('an address such as https://mirror.example.org', '^(https?://\\S+)?$', {
+    download_url: Origin('an address such as https://mirror.example.org', '^(https?://\\S+)?$', {
       default: '',
       description: 'Mirror to download from in the place of https://github.com; empty is none'
     }),
-    repository: Text('an owner and a repository such as ggml-org/llama.cpp', '^[\\w.-]+/[\\w.-]+$', {
+    repository: Origin('an owner and a repository such as ggml-org/llama.cpp', '^[\\w.-]+/[\\w.-]+$', {
       default: 'ggml-org/llama.cpp',
       description: 'Repository whose releases are used'
     }),
-    tag: Text('the name of a release such as b10485, or latest', '^[\\w.-]+$', {
+    tag: Origin('the name of a release such as b10485, or latest', '^[\\w.-]+$', {
       default: 'latest',
       description: 'Release to use, such as b10485; "latest" is the newest stable one'
     }),
@@ -52,11 +55,11 @@ export const RuntimesOptions = Type.Object({
     })
   }),
   source: Type.Object({
-    package: Text('the name of an npm package', '^(@[\\w.-]+/)?[\\w.-]+$', {
+    package: Origin('the name of an npm package', '^(@[\\w.-]+/)?[\\w.-]+$', {
       default: 'node-llama-cpp',
       description: "npm package that carries llama.cpp's source as a git bundle"
     }),
-    version: Text('an exact version such as 3.22.1', '^\\d+\\.\\d+\\.\\d+[\\w.-]*$', {
+    version: Origin('an exact version such as 3.22.1', '^\\d+\\.\\d+\\.\\d+[\\w.-]*$', {
       default: '3.22.1',
       description: 'Its exact version'
     }),

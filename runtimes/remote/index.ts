@@ -55,6 +55,7 @@ export default definePlugin({
     {
       models: Type.Record(Type.String(), RemoteModel, {
         default: {},
+        needsTrust: true,
         description: 'By <owner>/<name>: its name there, and its servers, which share the requests',
         examples: [
           {

@@ -213,6 +213,7 @@ t.test('settings are written where the server reads them, with a backup; else sh
     flags: () => ({}),
     env: { CORRAL_HOME: home },
     cwd: home,
+    readsFolder: () => false,
     definitions: async () => builtInPlugins
   } as unknown as Parameters<typeof saveSettings>[0]
   const saving = {

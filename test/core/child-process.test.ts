@@ -1,6 +1,6 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import t from 'tap'
@@ -170,13 +170,22 @@ t.test('runTool', async t => {
     t.equal(await sh('true', { signal: abort.signal }).catch(error => error), reason, 'aborted before the start')
   })
 
+  t.test('a tool does not run in the working directory, from which Python would import modules', async t => {
+    const folder = t.testdir()
+    const before = process.cwd()
+    process.chdir(folder)
+    t.teardown(() => process.chdir(before))
+    t.same((await runTool('pwd', [])).stdout, [dirname(process.execPath)])
+    t.same((await runTool('pwd', [], { cwd: '.' })).stdout, [folder])
+  })
+
   t.test('kill -9 of corral ends the whole tree', async t => {
     const cwd = t.testdir()
     const module = pathToFileURL(join(packageRoot, 'dist/core/system/child-process.js')).href
     const script = join(cwd, 'corral.mjs')
     writeFileSync(
       script,
-      `import { runTool } from ${JSON.stringify(module)}\nawait runTool('sh', ['-c', process.argv[2]])\n`
+      `import { runTool } from ${JSON.stringify(module)}\nawait runTool('sh', ['-c', process.argv[2]], { cwd: '.' })\n`
     )
     const corral = spawn(process.execPath, [script, TREE], { cwd, stdio: 'ignore' })
     const pids = await startedTree(cwd)

@@ -134,7 +134,8 @@ t.test('unknown settings are ignored and reported; wrong values are mistakes', a
 t.test('options that nobody knows', async t => {
   const check = async (yaml: string) => {
     const cwd = t.testdir({ 'config.yaml': yaml, home: {} })
-    return await loadConfig({ flags: {}, env: { CORRAL_HOME: join(cwd, 'home') }, cwd, definitions: builtInPlugins })
+    const env = { CORRAL_HOME: join(cwd, 'home'), CORRAL_CONFIG: 'config.yaml' }
+    return await loadConfig({ flags: {}, env, cwd, definitions: builtInPlugins })
   }
   const config = await check(`defaults:
   temprature: 0.5

@@ -111,7 +111,8 @@ t.test('which file counts, and where its relative paths start', async t => {
 t.test('the settings of the built-in plugins', async t => {
   const problems = async (yaml: string) => {
     const cwd = t.testdir({ 'config.yaml': yaml })
-    const sources = { flags: {}, env: { CORRAL_HOME: join(cwd, 'home') }, cwd, definitions: builtInPlugins }
+    const env = { CORRAL_HOME: join(cwd, 'home'), CORRAL_CONFIG: 'config.yaml' }
+    const sources = { flags: {}, env, cwd, definitions: builtInPlugins }
     const found = await loadConfig(sources).then(
       ({ unknown }) => unknown,
       (error: ConfigError) => error.problems
@@ -157,7 +158,7 @@ t.test('where folders and programs of the built-in plugins lie', async t => {
   t.equal(sections.conversion!.python, join(cwd, 'other/venv/python'))
   t.equal((await load({ llamaCpp: 'bin' })).sections.runtimes!.llama_cpp, join(cwd, 'bin'))
   writeFileSync(join(cwd, 'config.yaml'), 'conversion: {python: python3.12}')
-  t.equal((await load({})).sections.conversion!.python, 'python3.12', 'looked up on the PATH')
+  t.equal((await load({ config: 'config.yaml' })).sections.conversion!.python, 'python3.12', 'looked up on the PATH')
 })
 
 t.test('secrets are never printed', async t => {

@@ -1,0 +1,29 @@
+import { createInterface } from 'node:readline/promises'
+import { Interrupted, interruption } from './command-failure.ts'
+import { printNote } from './output.ts'
+
+/** Whether a person is there who can be asked a question. */
+export const atTerminal = () => process.stdin.isTTY === true && process.stderr.isTTY === true
+
+/** Asks a question on standard error. @throws Interrupted when it is answered by Ctrl-C */
+export async function confirm(question: string, usual: boolean): Promise<boolean> {
+  const lines = createInterface({ input: process.stdin, output: process.stderr })
+  const ended = new AbortController()
+  lines.once('SIGINT', () => ended.abort(new Interrupted(130)))
+  lines.once('close', () => ended.abort(new Interrupted(130)))
+  const signal = AbortSignal.any([ended.signal, interruption()])
+  try {
+    for (;;) {
+      const typed = await lines.question(`${question} ${usual ? '[Y/n]' : '[y/N]'} `, { signal })
+      const answer = typed.trim().toLowerCase()
+      if (answer === '') return usual
+      if (['y', 'yes'].includes(answer)) return true
+      if (['n', 'no'].includes(answer)) return false
+    }
+  } catch (error) {
+    printNote('')
+    throw signal.aborted ? signal.reason : error
+  } finally {
+    lines.close()
+  }
+}

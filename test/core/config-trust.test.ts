@@ -1,0 +1,245 @@
+import { chmodSync, chownSync, mkdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import type { ConfigPlaces } from '../../core/config/config-file.ts'
+import { loadConfig } from '../../core/config/load.ts'
+import { composeConfigSchema, hasMark } from '../../core/config/setting-schema.ts'
+import { renewTrust, setTrust, UntrustedConfig } from '../../core/config/trust.ts'
+import { outsidePlugins } from '../../core/plugins/outside-plugins.ts'
+import { type PosixAccounts, posixWriter, windowsForeigner } from '../../core/system/file-writers.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
+import type { JsonSchema } from '../../core/system/schema-check.ts'
+import { builtInPlugins } from '../../plugins/built-in.ts'
+
+const GUARDED = 'plugins: [./mine.mjs]\nruntimes: { llama_cpp: ./bin }\nsecurity: { api_keys: [secret], origins: [] }\n'
+const MINE = `import { writeFileSync } from 'node:fs'
+writeFileSync(new URL('./loaded', import.meta.url), '')
+export default { name: 'mine', api: 1, setup: () => ({}) }`
+
+/** A working directory with a plugin and these settings, and the data directory in it. */
+function folderWith(yaml: string) {
+  const folder = t.testdir({ work: { 'config.yaml': yaml, 'mine.mjs': MINE }, home: {} })
+  const [cwd, home] = [join(folder, 'work'), join(folder, 'home')]
+  const places = (more: Partial<ConfigPlaces> = {}): ConfigPlaces => ({
+    flags: {},
+    env: { CORRAL_HOME: home },
+    cwd,
+    ...more
+  })
+  const load = async (more?: Partial<ConfigPlaces>) => {
+    const found = await outsidePlugins(places(more))
+    const config = await loadConfig({ ...places(more), definitions: [...builtInPlugins, ...found] })
+    return { plugins: found.map(({ name }) => name), config }
+  }
+  return { cwd, home, file: join(cwd, 'config.yaml'), load }
+}
+
+t.test('settings that run programs count only in a named or trusted file', async t => {
+  const { cwd, home, file, load } = folderWith(GUARDED)
+  const wanted = ['plugins', 'runtimes.llama_cpp', 'security.api_keys']
+  const refused = await load().catch(error => error)
+  t.ok(refused instanceof UntrustedConfig, 'the file in the working directory is refused')
+  t.same(
+    refused.problems.map(({ setting }: { setting: string }) => setting),
+    wanted,
+    'by these settings'
+  )
+  t.match(refused.message, file, 'which the message names')
+  t.match(refused.message, /corral config trust.*--config/)
+  t.throws(() => readFileSync(join(cwd, 'loaded')), 'its plugin is not imported')
+
+  for (const named of [{ flags: { config: 'config.yaml' } }, { env: { CORRAL_HOME: home, CORRAL_CONFIG: file } }]) {
+    t.same((await load(named)).plugins, ['mine'], 'a named file counts')
+  }
+  t.equal((await load({ ignoresFolder: true })).config.file, undefined, 'commands that talk to a server do not read it')
+
+  await setTrust(home, file, readFileSync(file))
+  t.same((await load()).plugins, ['mine'], 'a trusted file counts')
+  t.equal((await load({ file })).config.file, file, 'also when it is read again')
+  t.equal((await load({ file, text: `${GUARDED}port: 2` })).config.core.port, 2, 'and with what the server will write')
+  writeFileSync(file, `${GUARDED}port: 1`)
+  t.match((await load().catch(error => error)).message, /has changed since you trusted it/)
+  await t.rejects(load({ file }), { code: 'invalid_config' }, 'a reload is refused too')
+  await setTrust(home, file, readFileSync(file))
+  writeFileSync(file, `${GUARDED}port: 3`)
+  await renewTrust(home, file, `${GUARDED}port: 1`, `${GUARDED}port: 3`)
+  t.equal((await load()).config.core.port, 3, 'corral may change a trusted file')
+  await setTrust(home, file, undefined)
+  await t.rejects(load(), { message: /you have not trusted it/ })
+  writeFileSync(join(home, 'trusted-configs.json'), '{')
+  await t.rejects(load(), { message: /trusted-configs.json cannot be used: it is not JSON.*Delete it/ })
+})
+
+t.test('settings that only say how models are served need no trust', async t => {
+  for (const yaml of [
+    'port: 1\nmodels: { a/b: { options: { num_ctx: 1 }, keep_alive: 1m } }\ncluster: { enabled: false }\n',
+    readFileSync(join(packageRoot, 'config.yaml'), 'utf8')
+  ]) {
+    const { load, file } = folderWith(yaml)
+    t.equal((await load()).config.file, file)
+  }
+  const { load, home, cwd } = folderWith(GUARDED)
+  renameSync(join(cwd, 'config.yaml'), join(home, 'config.yaml'))
+  renameSync(join(cwd, 'mine.mjs'), join(home, 'mine.mjs'))
+  t.same((await load()).plugins, ['mine'], 'the file of the data directory counts')
+  t.same((await load({ cwd: home })).plugins, ['mine'], 'also if that is the working directory')
+  symlinkSync(home, join(cwd, 'link'))
+  t.same((await load({ cwd: join(cwd, 'link') })).plugins, ['mine'], 'by a link too')
+})
+
+t.test(
+  'a file or plugin that other accounts can change does not count',
+  { skip: process.getuid?.() !== 0 },
+  async t => {
+    const named = { flags: { config: 'config.yaml' } }
+    const cases: [string, (at: { cwd: string; file: string }) => string][] = [
+      ['the file is writable by all', ({ file }) => (chmodSync(file, 0o646), file)],
+      ['the file is writable by a group', ({ file }) => (chownSync(file, 0, 12_345), chmodSync(file, 0o664), file)],
+      ['the file belongs to another account', ({ file }) => (chownSync(file, 12_345, 0), file)],
+      ['the folder is writable by all', ({ cwd }) => (chmodSync(cwd, 0o777), cwd)],
+      ['a folder above belongs to another account', ({ cwd }) => (chownSync(cwd, 12_345, 0), cwd)],
+      [
+        'a link leads through a folder of another account',
+        ({ cwd, file }) => {
+          const other = join(cwd, 'other')
+          mkdirSync(other)
+          renameSync(file, join(other, 'real.yaml'))
+          symlinkSync(join(other, 'real.yaml'), file)
+          chownSync(other, 12_345, 0)
+          return other
+        }
+      ]
+    ]
+    for (const [what, make] of cases) {
+      const at = folderWith(GUARDED)
+      const path = make(at)
+      const error = await at.load(named).catch(error => error)
+      t.match(error.message, /^config\.yaml can be changed by others/, what)
+      t.ok(error.message.includes(path), `${what}: the message names it`)
+      t.notOk(error instanceof UntrustedConfig, `${what}: trust would not help`)
+      writeFileSync(at.file, 'port: 1')
+      t.equal((await at.load(named)).config.core.port, 1, `${what}: harmless settings count`)
+      rmSync(at.cwd, { recursive: true })
+    }
+    const { cwd, load } = folderWith(GUARDED)
+    chmodSync(join(cwd, 'mine.mjs'), 0o666)
+    await t.rejects(load(named), {
+      message: /"\.\/mine\.mjs" cannot be loaded: every account of this machine can write/
+    })
+    chmodSync(join(cwd, 'mine.mjs'), 0o644)
+    t.same((await load(named)).plugins, ['mine'])
+  }
+)
+
+t.test('who can write a file, by its mode and the accounts', async t => {
+  const accounts = (more: Partial<PosixAccounts> = {}): PosixAccounts => ({
+    platform: 'linux',
+    uid: 1000,
+    passwd: 'root:x:0:0::/:\nann:x:1000:1000::/:\nbob:x:1001:100::/:\ncorral:x:999:999::/:',
+    group: 'root:x:0:\nann:x:1000:\nusers:x:100:\ncorral:x:999:\ndev:x:50:ann,bob\nadmin:x:80:\ncorral-bob:x:7:bob',
+    ...more
+  })
+  const [FILE, FOLDER] = [0o100_000, 0o040_000]
+  for (const [what, uid, gid, mode, who, more] of [
+    ['own', 1000, 1000, FILE | 0o600, undefined],
+    ["root's", 0, 0, FILE | 0o664, undefined],
+    ["the service's", 999, 999, FILE | 0o660, undefined],
+    ['own, with the private group', 1000, 1000, FILE | 0o664, undefined],
+    ['with a private group that bob is in', 1000, 1000, FILE | 0o664, 'the group ann', { group: 'ann:x:1000:bob' }],
+    [
+      'with a private group that is the first of bob',
+      1000,
+      1000,
+      FILE | 0o664,
+      'the group ann',
+      { passwd: 'ann:x:1000:1000\nbob:x:1001:1000' }
+    ],
+    ['with a shared group', 1000, 50, FILE | 0o664, 'the group dev'],
+    ['with a shared group that may only read', 1000, 50, FILE | 0o644, undefined],
+    ['with a group of no name', 1000, 77, FILE | 0o664, 'the group 77'],
+    ['in a container without names', 1000, 1000, FILE | 0o664, undefined, { passwd: '', group: '' }],
+    ['writable by all', 1000, 1000, FILE | 0o602, 'every account of this machine'],
+    ["bob's", 1001, 1000, FILE | 0o600, 'its owner, the account bob,'],
+    ["bob's, for root", 1001, 0, FILE | 0o600, 'its owner, the account bob,', { uid: 0 }],
+    ['a sticky folder of root', 0, 0, FOLDER | 0o1777, undefined],
+    ['a sticky folder of bob', 1001, 0, FOLDER | 0o1777, 'its owner, the account bob,'],
+    ['a folder for all', 0, 0, FOLDER | 0o777, 'every account of this machine'],
+    ['a sticky file', 1000, 1000, FILE | 0o1666, 'every account of this machine'],
+    ['of staff on macOS', 1000, 20, FILE | 0o664, 'the group 20', { platform: 'darwin' }],
+    ['of admin on macOS', 1000, 80, FILE | 0o664, undefined, { platform: 'darwin' }]
+  ] as [string, number, number, number, string | undefined, Partial<PosixAccounts>?][]) {
+    t.equal(posixWriter({ path: '/x', uid, gid, mode }, accounts(more))?.who, who, what)
+  }
+})
+
+t.test('who can write a file on Windows, by what Get-Acl prints', async t => {
+  const ANN = 'S-1-5-21-1004336348-1177238915-682003330-1001'
+  const OWN = `O:${ANN}G:${ANN}D:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)(A;ID;FA;;;${ANN})`
+  const INSTALLER = 'S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464'
+  for (const [what, sddl, isFolder, sid] of [
+    ['a file of the profile', OWN, false, undefined],
+    ['one of an administrator that users may read', 'O:BAG:SYD:(A;ID;FA;;;BA)(A;ID;0x1200a9;;;BU)', false, undefined],
+    ['one that users may write', `${OWN}(A;ID;0x1301bf;;;AU)`, false, 'AU'],
+    ['one that everyone may write, by letters', `${OWN}(A;;FW;;;WD)`, false, 'WD'],
+    ['one whose rights everyone may change', `${OWN}(A;;WD;;;WD)`, false, 'WD'],
+    [
+      'one that another account may do anything with',
+      `${OWN}(A;;FA;;;S-1-5-21-1-2-3-1002)`,
+      false,
+      'S-1-5-21-1-2-3-1002'
+    ],
+    ['one that another account owns', OWN.replace(ANN, 'S-1-5-21-1-2-3-1002'), false, 'S-1-5-21-1-2-3-1002'],
+    ['one that another account may not write', `${OWN}(D;;FA;;;S-1-5-21-1-2-3-1002)`, false, undefined],
+    ['one without a list', `O:${ANN}G:${ANN}D:NO_ACCESS_CONTROL`, false, 'WD'],
+    [
+      'the root of the disk',
+      `O:${INSTALLER}G:${INSTALLER}D:PAI(A;;LC;;;AU)(A;OICIIO;SDGXGWGR;;;AU)(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1200a9;;;BU)S:AI`,
+      true,
+      undefined
+    ],
+    ['a folder that users may delete', `O:BAG:BAD:AI(A;OICIID;0x1301bf;;;AU)`, true, 'AU'],
+    ['a folder in which users may add files', 'O:BAG:BAD:AI(A;CIID;0x2;;;BU)', true, undefined],
+    ['a folder whose entries users may delete', 'O:BAG:BAD:AI(A;CIOI;0x40;;;BU)', true, 'BU']
+  ] as [string, string, boolean, string | undefined][]) {
+    t.equal(windowsForeigner(sddl, ANN, isFolder), sid, what)
+  }
+})
+
+/** Settings that name files, addresses or secrets and are harmless all the same. */
+const HARMLESS = new RegExp(
+  `^(${[
+    // Where to listen, with the same keys, and which files are read for it.
+    'host|tls\\.(certificate|key)|api-ollama\\.listen|web\\.path',
+    // Models are data, and so is what a hub has.
+    'models_directory|models\\.\\*\\.(lora\\.\\*\\.path|projector)|adoption\\..*|.*\\.mirrors\\.\\*|.*\\.token',
+    // Numbers.
+    'limits\\..*|models\\.\\*\\.limits\\..*'
+  ].join('|')})$`
+)
+
+t.test('each setting that names a file, program, address or secret needs trust or was found harmless', async t => {
+  const { root } = composeConfigSchema(builtInPlugins)
+  const settings: [string[], JsonSchema][] = []
+  const collect = (schema: JsonSchema, path: string[]) => {
+    const inner = [
+      ...Object.entries(schema.properties ?? {}),
+      ...Object.values(schema.patternProperties ?? {}).map(one => ['*', one] as const),
+      ...(schema.items ? [['*', schema.items] as const] : [])
+    ]
+    if (inner.length === 0) settings.push([path, schema])
+    for (const [name, one] of inner) collect(one, [...path, name])
+  }
+  collect(root, [])
+  const suspicious = settings.filter(([path, { format = '', pattern = '', writeOnly }]) => {
+    const name = path.filter(part => part !== '*').at(-1)!
+    const isNamedSo =
+      /command|program|python|argument|environment|plugin|hook|script|sysroot|path|folder|director|url|endpoint|proxy|package|index|listen|address|key(?!s_|_alive)|token(?!s)|secret|redis|servers|root/i
+    return /path|program|address/.test(format) || /https\?|redis/.test(pattern) || writeOnly || isNamedSo.test(name)
+  })
+  t.ok(suspicious.length > 30, 'there are some')
+  for (const [path] of suspicious) {
+    const name = path.join('.')
+    const at = path.map(part => (part === '*' ? '0' : part))
+    t.ok(hasMark(root, at, 'needsTrust') || HARMLESS.test(name), name)
+  }
+})
