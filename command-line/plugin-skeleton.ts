@@ -96,13 +96,14 @@ corral plugin check .
 ${note}
 ## Try it
 
-List it in the \`config.yaml\` of corral, with the path of this folder, and start the server:
+List it in a \`config.yaml\`, with the path of this folder, and start the server with that file:
 
 \`\`\`yaml
 plugins: [/path/to/${name}]
 \`\`\`
 
 \`\`\`sh
+corral serve --config config.yaml
 ${trial(name)}
 \`\`\`
 

@@ -52,7 +52,8 @@ Environment:
   NO_COLOR           no colours
 
 Files:
-  Settings are in config.yaml in the working directory, else in the data directory; "corral config show" shows their
+  Settings are in config.yaml in the data directory. "serve", "config" and "doctor" read the one in the working
+  directory first, whose plugins and programs count only after "corral config trust". "corral config show" shows the
   values and where each came from. Servers that commands start log to logs/corral.log in the data directory;
   "corral serve" logs to standard output.
 
