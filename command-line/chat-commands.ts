@@ -155,7 +155,11 @@ export function readCommand(line: string): CommandLine {
     return { kind: 'command', run }
   }
   if (existsSync(`/${name}`)) return { kind: 'prompt' }
-  const near = nearest(name, NAMES)
+  // A typo must not lead to what forgets the conversation.
+  const near = nearest(
+    name,
+    NAMES.filter(one => one !== 'clear')
+  )
   const quoted = rest === undefined ? '' : ' To send the line as it is, put it between """ and """.'
   const hint = near ? `Did you mean /${near}?` : '/? lists the commands.'
   return { kind: 'unknown', message: `There is no command /${name}. ${hint}${quoted}` }

@@ -1,8 +1,9 @@
 import type { Counters, RunningRecord, ShownModel, WorkStep } from '../core/contracts/native-records.ts'
+import { plural } from '../core/system/plural.ts'
 import type { ChatEvent, GenerateEvent } from '../plugins/api-native/schemas.ts'
 import { type ChatSettings, isLoadOption } from './chat-settings.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
-import type { ServerClient } from './server-client.ts'
+import { type ServerClient, ServerRefusal } from './server-client.ts'
 
 /** A question and its answer. */
 export interface Turn {
@@ -47,6 +48,8 @@ export class ChatSession {
   /** The last question, answered or not. */
   #last: Turn | undefined
   #seedOnce: number | undefined
+  /** Whether the caller's role lets it load models by themselves. */
+  #mayLoad = true
   #about: { model: string; shown: ShownModel } | undefined
   #contextLength: number | undefined
   /** What the conversation took when it was counted last, to foresee when it will be too long. */
@@ -57,13 +60,20 @@ export class ChatSession {
     this.settings = settings
   }
 
-  /** Loads the model. */
+  /** Loads the model. If the caller may only ask models, the answer loads it, and this finds out whether it is here. */
   async load(onStatus: (text: string) => void, signal?: AbortSignal): Promise<void> {
     const { model, options } = this.settings
     // Without keep_alive: one of 0 would unload the model before its first answer.
     const request = { model, options, stream: true }
-    for await (const event of this.#client.stream<WorkStep>('/api/load', request, { onStatus, signal })) {
-      if (event.status !== 'ready') onStatus(loadStatus(event))
+    try {
+      if (!this.#mayLoad) return void (await this.about())
+      for await (const event of this.#client.stream<WorkStep>('/api/load', request, { onStatus, signal })) {
+        if (event.status !== 'ready') onStatus(loadStatus(event))
+      }
+    } catch (error) {
+      if (!(error instanceof ServerRefusal) || error.code !== 'forbidden_role' || !this.#mayLoad) throw error
+      this.#mayLoad = false
+      await this.about()
     }
   }
 
@@ -337,7 +347,7 @@ export function cutText(
   if (!cutBy) return undefined
   const set = (name: string, value: number) =>
     inChat ? `/set ${name} ${value}` : `--${name.replace('_', '-')} ${value}`
-  const after = `The answer was cut after ${tokens} ${tokens === 1 ? 'token' : 'tokens'}`
+  const after = `The answer was cut after ${plural(tokens, 'token')}`
   if (cutBy === 'context') {
     const full = `${after}: the context of ${contextLength} tokens is full`
     if (largerContext === 0) return `${full}, and the model was not trained for a larger one.`
@@ -351,7 +361,7 @@ export function formatCounters(counters: Counters): string {
   const seconds = (ns: number | undefined) => (ns ?? 0) / 1e9
   const rate = (count: number | undefined, ns: number | undefined) =>
     count && ns
-      ? `${count} tokens in ${seconds(ns).toFixed(2)} s, ${(count / seconds(ns)).toFixed(1)} tokens/s`
+      ? `${plural(count, 'token')} in ${seconds(ns).toFixed(2)} s, ${(count / seconds(ns)).toFixed(1)} tokens/s`
       : '0 tokens'
   return [
     `prompt   ${rate(counters.prompt_eval_count, counters.prompt_eval_duration)}`,

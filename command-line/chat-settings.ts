@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { nearest } from '../core/config/suggestion.ts'
-import { messageOf } from '../core/errors.ts'
+import { isSystemError, messageOf } from '../core/errors.ts'
 import { LoadOptionsSchema } from '../core/models/load-options.ts'
 import { OverflowPolicySchema, optionName, SamplingOptionsSchema } from '../core/models/options.ts'
 import { parseDuration } from '../core/system/duration.ts'
@@ -273,7 +273,9 @@ export function parseFormat(text: string): unknown {
     try {
       source = readFileSync(resolve(text.slice(1)), 'utf8')
     } catch (error) {
-      throw new CommandFailure(EXIT.usage, `The schema cannot be read: ${messageOf(error)}.`)
+      const isMissing = isSystemError(error, 'ENOENT', 'ENOTDIR')
+      const fault = isMissing ? 'There is no file' : `${messageOf(error)}: cannot read`
+      throw new CommandFailure(EXIT.usage, `${fault} ${text.slice(1)} (--format @<file>).`)
     }
   }
   try {

@@ -1,5 +1,6 @@
 import { constants } from 'node:os'
 import { CorralError, type ErrorCode, isSystemError, messageOf } from '../core/errors.ts'
+import type { DataDirectoryError } from '../core/system/data-directory.ts'
 
 /** The exit codes of corral's commands; `corral --help` lists them. */
 export const EXIT = { ok: 0, failure: 1, usage: 2, noServer: 3, notFound: 4 } as const
@@ -67,7 +68,40 @@ export function explainFailure(error: unknown): { exitCode: number; text: string
   if (error instanceof CorralError) return { exitCode: exitCodeFor(error.code), text: error.message }
   // The messages of core's own errors (configuration, data directory, plugins, a port in use) are for people already.
   const isConfig = error instanceof Error && error.name === 'ConfigError'
-  return { exitCode: isConfig ? EXIT.usage : EXIT.failure, text: messageOf(error) }
+  return {
+    exitCode: isConfig ? EXIT.usage : EXIT.failure,
+    text: accountAdvice(error) ?? systemText(error) ?? messageOf(error)
+  }
+}
+
+/** The same command for the account to which the data directory belongs. */
+function accountAdvice(error: unknown): string | undefined {
+  const { account, message } = error as Partial<DataDirectoryError>
+  if (!(error instanceof Error) || error.name !== 'DataDirectoryError' || !account) return undefined
+  const { name, path } = account
+  const words = [...process.argv.slice(2), '--home', path].map(word =>
+    /^[\w./:@=+-]+$/.test(word) ? word : `'${word}'`
+  )
+  return `${message} Run: sudo -u ${name} corral ${words.join(' ')}`
+}
+
+/** What the system refused, for people: first what is wrong, then what to do. */
+function systemText(error: unknown): string | undefined {
+  if (!isSystemError(error, ...Object.keys(SYSTEM_TEXTS))) return undefined
+  return SYSTEM_TEXTS[error.code!]!(error.path ?? 'a file')
+}
+
+const isFull = (path: string) => `The disk of ${path} is full. Free some space, then try again.`
+const isDenied = (path: string) =>
+  `This user may not use ${path} (permission denied). Run corral as its owner, or choose another folder with CORRAL_HOME.`
+const SYSTEM_TEXTS: Record<string, (path: string) => string> = {
+  ENOSPC: isFull,
+  EDQUOT: isFull,
+  EACCES: isDenied,
+  EPERM: isDenied,
+  EROFS: path => `The disk of ${path} is read-only. Choose another folder with CORRAL_HOME.`,
+  ENOENT: path => `There is no ${path}. Check the name.`,
+  EMFILE: () => 'Too many files are open. Raise the limit of this shell (ulimit -n), then try again.'
 }
 
 const controller = new AbortController()

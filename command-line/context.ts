@@ -86,9 +86,17 @@ export function usageFailure(message: string): CommandFailure {
   return new CommandFailure(EXIT.usage, `${message}\n(add --help to see the usage)`)
 }
 
-/** Reports that `parent` has no such subcommand, with the one that was probably meant, and ends the command. */
-export function unknownCommand(parent: Command, name: string): never {
-  const commands = parent.commands.map(command => command.name())
-  const near = nearest(name, commands)
-  return parent.error(`error: unknown command '${name}'${near ? `\n(Did you mean ${near}?)` : ''}`)
-}
+/** Commands and options that end, delete or replace something: a typo must not lead to them. */
+const DESTRUCTIVE =
+  /^(--)?(rm|remove|delete|stop|revoke|rotate|cancel|uninstall|drain|down|force|yes|undo|insecure|allow-quantized-cache)$/
+
+/** The command or option that was probably meant, unless it is destructive; undefined if there is none. */
+export const nearestHarmless = (name: string, known: readonly string[]) =>
+  nearest(
+    name,
+    known.filter(one => !DESTRUCTIVE.test(one))
+  )
+
+/** Reports that `parent` has no such subcommand, and ends the command. */
+export const unknownCommand = (parent: Command, name: string): never =>
+  parent.error(`error: unknown command '${name}'`, { code: 'commander.unknownCommand' })

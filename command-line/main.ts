@@ -23,6 +23,8 @@ async function findPlugins(): Promise<PluginDefinition[]> {
 /** The commands that are about the configuration itself. */
 const READ_FOLDER = ['serve', 'config', 'doctor']
 let command = ''
+/** The command with its subcommands, for messages. */
+let commandPath = ''
 let plugins: Promise<PluginDefinition[]> | undefined
 const context: CommandContext = {
   flags: () => program.opts(),
@@ -39,6 +41,9 @@ const program = await createProgram(context, process.argv)
 program.hook('preSubcommand', (_, subcommand) => {
   command ||= subcommand.name()
 })
+program.hook('preAction', (_, action) => {
+  for (let at = action; at.parent; at = at.parent) commandPath = `${at.name()} ${commandPath}`.trim()
+})
 
 async function run(argv: string[]): Promise<number> {
   if (argv.length === 2) {
@@ -52,7 +57,8 @@ async function run(argv: string[]): Promise<number> {
     // Commander has printed its message already.
     if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT.ok : EXIT.usage
     const { exitCode, text } = explainFailure(error)
-    if (text) printNote(`error: ${text}`)
+    // A server knows only the request; what it refused is a command here.
+    if (text) printNote(`error: ${text.replace(/^This needs the role/, `"corral ${commandPath}" needs the role`)}`)
     if (process.env.CORRAL_DEBUG && text) console.error(error)
     return exitCode
   }

@@ -1,7 +1,7 @@
 import { Command } from 'commander'
 import { version } from '../core/system/package-info.ts'
 import { defineServe } from './commands/serve.ts'
-import { type CommandContext, unknownCommand } from './context.ts'
+import { type CommandContext, nearestHarmless, unknownCommand } from './context.ts'
 import { fitText, outputWidth, wrapLines } from './output.ts'
 
 const EXAMPLES = `
@@ -62,12 +62,54 @@ Exit codes:
   3 no server can be reached   4 no such model, or not loaded
   130 interrupted by Ctrl-C`
 
+/** What commander says of a wrong call, and how corral says it: first what is wrong, then what to do. */
+const REWORDED: [RegExp, string][] = [
+  [/^error: command-argument value '(.*)' is invalid for argument '(.*)'\. (.*)$/s, 'error: "$1" is not a $2. $3'],
+  [/^error: option '(\S+?)(?:,| ).*' argument '(.*)' is invalid\. (.*)$/s, 'error: $1 cannot be "$2". $3'],
+  [/^error: option '(\S+).*' argument missing$/, 'error: $1 needs a value.'],
+  [/^error: missing required argument '(.*)'$/, 'error: <$1> is missing'],
+  [/^error: required option '(.*)' not specified$/, 'error: The option $1 is missing.'],
+  [
+    /^error: (too many arguments).*\. Expected (\d+) arguments? but got (\d+).*$/,
+    'error: There are $1: $3, and at most $2 may be given.'
+  ]
+]
+
+/** Commander's command, with corral's words and suggestions. */
+class CorralCommand extends Command {
+  override createCommand(name?: string): Command {
+    return new CorralCommand(name)
+  }
+
+  override error(message: string, options: Parameters<Command['error']>[1] = {}): never {
+    const [pattern, text] = REWORDED.find(([pattern]) => pattern.test(message)) ?? [message, message]
+    const known: Command[] = []
+    for (let command: Command | null = this; command; command = command.parent) known.push(command)
+    const path = known.map(command => command.name()).reverse()
+    const [, typed = ''] = /^error: unknown (?:command|option) '(.*)'$/.exec(message) ?? []
+    const near =
+      options.code === 'commander.unknownCommand'
+        ? nearestHarmless(
+            typed,
+            this.commands.map(command => command.name())
+          )
+        : options.code === 'commander.unknownOption'
+          ? nearestHarmless(
+              typed,
+              known.flatMap(command => command.options.flatMap(({ long }) => long ?? []))
+            )
+          : undefined
+    const usage = options.code === 'commander.missingArgument' ? `: ${path.join(' ')} ${this.usage()}` : ''
+    return super.error(`${message.replace(pattern, text)}${usage}${near ? `\n(Did you mean ${near}?)` : ''}`, options)
+  }
+}
+
 /**
  * The whole command line. Parsing fails with a CommanderError, after commander has printed why.
  * @param argv what will be parsed: a server starts without the other commands, which would take a thirtieth of its start
  */
 export async function createProgram(context: CommandContext, argv: readonly string[]): Promise<Command> {
-  const program = new Command('corral')
+  const program = new CorralCommand('corral')
     .description('Runs language models on this machine and serves them over REST.')
     .helpOption('-h, --help', 'show help')
     .option('--config <file>', 'configuration file')
@@ -86,6 +128,7 @@ export async function createProgram(context: CommandContext, argv: readonly stri
       writeOut: text => process.stdout.write(fitText(text, process.stdout.columns ?? Number.POSITIVE_INFINITY)),
       writeErr: text => process.stderr.write(wrapLines(text, outputWidth(process.stderr)))
     })
+    .showSuggestionAfterError(false)
     .showHelpAfterError('(add --help to see the usage)')
     .exitOverride()
     .addHelpText('after', EXAMPLES)
@@ -100,8 +143,6 @@ export async function createProgram(context: CommandContext, argv: readonly stri
     }
   }
   defineHelp(program)
-  // One place decides what was meant; commander would rank by another measure.
-  program.on('command:*', ([name]: string[]) => unknownCommand(program, name!))
   pointToGlobalOptions(program)
   return program
 }

@@ -31,6 +31,9 @@ export interface ServerConnection {
  */
 export type WhenNone = 'fail' | 'aside' | 'usual'
 
+/** What follows from there being no server, as a clause, and what to do beside starting one. */
+type Without = string | { so: string; or: (home: string) => string }
+
 /** Time limit of a health check in milliseconds: a server under load answers late. */
 const HEALTH_TIMEOUT = 10_000
 /** How long a server that holds the data directory may take until it answers (it may be starting; milliseconds). */
@@ -39,14 +42,13 @@ const START_TIMEOUT = 30_000
 /**
  * Finds a server (or starts one), lets `use` work with it, and stops it if it was started here. With `aside`, a request
  * that the server has not taken, since it shuts down, goes to another one.
- * @param without a sentence that comes before "no server runs" in the error
  * @throws CommandFailure with `EXIT.noServer` when none can be reached
  */
 export async function withServer<Result>(
   context: CommandContext,
   whenNone: WhenNone,
   use: (connection: ServerConnection) => Promise<Result>,
-  without?: string
+  without?: Without
 ): Promise<Result> {
   const signal = interruption()
   let own: RunningServer | undefined
@@ -97,7 +99,7 @@ export async function ask<Reply>(
   method: 'GET' | 'POST' | 'DELETE',
   path: string,
   body?: object,
-  { whenNone = 'aside', without }: { whenNone?: WhenNone; without?: string } = {}
+  { whenNone = 'aside', without }: { whenNone?: WhenNone; without?: Without } = {}
 ): Promise<Reply> {
   return await withServer(context, whenNone, ({ client }) => client.json<Reply>(method, path, body), without)
 }
@@ -219,12 +221,16 @@ function isHeld(error: unknown): boolean {
   return error instanceof Error && error.name === 'DataDirectoryError' && 'reason' in error && error.reason === 'held'
 }
 
-function noServer(settings: ServerSettings, without?: string): CommandFailure {
+function noServer(settings: ServerSettings, without?: Without): CommandFailure {
   const { named, local, usual } = planAddresses(settings)
   const where = named ?? usual
   const place = where ? ` at ${where}` : ''
+  const { so, or } = typeof without === 'object' ? without : { so: without, or: undefined }
+  const consequence = so === undefined ? '' : `, ${so}`
+  const start =
+    or === undefined ? 'Start one with: corral serve' : `Start one with "corral serve", or ${or(settings.paths.home)}.`
   const reason = local
-    ? `No server runs${place}${place ? ' or' : ''} on ${settings.paths.home}. Start one with: corral serve`
-    : `No server answers${place}. Start one there, or check --host and --port.`
-  return new CommandFailure(EXIT.noServer, without ? `${without} ${reason}` : reason)
+    ? `No server runs${place}${place ? ' or' : ''} on ${settings.paths.home}${consequence}. ${start}`
+    : `No server answers${place}${consequence}. Start one there, or check --host and --port.`
+  return new CommandFailure(EXIT.noServer, reason)
 }

@@ -134,6 +134,11 @@ export function isSystemError(error: unknown, ...codes: string[]): error is Node
   return error instanceof Error && 'code' in error && codes.includes(String(error.code))
 }
 
+/** Why the system refused something, as in "permission denied", without its code and path. */
+export function reasonOf(error: unknown): string {
+  return messageOf(error).replace(/^E[A-Z0-9]+: (.*?), \w+(?: '.*')?$/s, '$1')
+}
+
 /** The message of anything thrown, without its stack. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error)

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { WorkStep } from '../../core/contracts/native-records.ts'
 import type { TrialFailure, TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
+import { plural } from '../../core/system/plural.ts'
 import type { Activity } from '../../plugins/api-native/trial-routes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { ServerClient } from '../server-client.ts'
@@ -48,7 +49,7 @@ export function benchServer(
       const now = await activity()
       const others = now.running + now.waiting
       if (others === 0 || anyway) return now
-      say(`waiting: the server answers ${others} other request${others === 1 ? '' : 's'} (--anyway does not wait)`)
+      say(`waiting: the server answers ${plural(others, 'other request')} (--anyway does not wait)`)
       await sleep(LOOK)
     }
   }

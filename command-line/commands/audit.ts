@@ -20,17 +20,17 @@ function entryCount(text: string): string {
 export function defineAudit(program: Command, context: CommandContext): void {
   program
     .command('audit')
-    .description('show who did what: requests to models, and changes')
+    .description('show requests to models and changes, and who made them')
     .option('--since <when>', 'only from then on: 1h, 7d, or a moment such as 2025-12-31T12:00:00Z')
-    .option('--key <name>', 'only what this key did')
-    .option('-n, --limit <count>', 'most entries, the latest ones (100)', entryCount)
+    .option('--key <name>', 'only entries of this key')
+    .option('-n, --limit <count>', 'maximum number of entries, the latest ones (100)', entryCount)
     .option('-f, --follow', 'print new entries as they come, until Ctrl-C')
     .option('--json', 'print the field "entries" of GET /api/audit; with --follow a line of JSON for each')
     .addHelpText(
       'after',
       `
-Prompts, answers and keys are never in it. The files are logs/audit/*.jsonl in the data directory; "audit" in
-config.yaml says how long they are kept. This needs the role admin.
+The audit log never has prompts, answers or keys. Its files are logs/audit/*.jsonl in the data directory; "audit" in
+config.yaml sets how long they are kept. This needs the role admin.
 
 Examples:
   corral audit --since 1h
@@ -58,14 +58,14 @@ Examples:
           if (json) printJson(entries)
           else printText(printable(formatEntries(entries)))
         },
-        'Its entries are in logs/audit in the data directory.'
+        { so: 'and the audit log is read through it', or: home => `read logs/audit/*.jsonl in ${home}` }
       )
     })
 }
 
 /** The entries as a table, oldest first. */
 export function formatEntries(entries: readonly AuditEntry[]): string {
-  if (entries.length === 0) return 'There are no such entries.'
+  if (entries.length === 0) return 'No entries match. Try a longer --since, or leave out --key.'
   return formatTable(['TIME', 'WHO', 'WHAT', 'MODEL', 'OUTCOME', '>TOKENS', '>TIME TAKEN'], entries.map(cellsOf))
 }
 

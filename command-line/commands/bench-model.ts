@@ -3,6 +3,7 @@ import { type Command, InvalidArgumentError } from 'commander'
 import type { ShownModel } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { version } from '../../core/system/package-info.ts'
+import { plural } from '../../core/system/plural.ts'
 import { createMeter, type Meter, type Sample } from '../bench/measure.ts'
 import { saveSettings } from '../bench/save.ts'
 import { type Summary, summarize } from '../bench/statistics.ts'
@@ -228,7 +229,7 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
       const workload = { prompt: size - answer - 8, answer, slots }
       const samples: Sample[] = []
       for (let run = 0; run < repeat; run++) {
-        say(`context ${size}, ${slots === 1 ? '1 slot' : `${slots} slots`}: ${run + 1} of ${repeat}`)
+        say(`context ${size}, ${plural(slots, 'slot')}: ${run + 1} of ${repeat}`)
         samples.push(await server.alone(meter.sent, () => meter!.sample(workload)))
       }
       const row = rowOf(size, slots, answer, samples)

@@ -1,5 +1,6 @@
 import type { Command } from 'commander'
 import { formatBytes } from '../../core/system/bytes.ts'
+import { plural } from '../../core/system/plural.ts'
 import type { Capture } from '../../plugins/audit/captures/capture-records.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
@@ -13,18 +14,19 @@ interface StartOptions {
   json?: boolean
 }
 
-const ASKS = { whenNone: 'fail', without: 'A server is needed for captures.' } as const
+const ASKS = { whenNone: 'fail', without: 'and only a running server captures' } as const
 
 export function defineCapture(program: Command, context: CommandContext): void {
   const capture = program
     .command('capture')
-    .description('write requests and answers down for a while, to look into a problem')
+    .description('record requests and answers for a while, to look into a problem')
     .addHelpText(
       'after',
       `
-Off unless an admin begins it. Captured answers say so in the header x-corral-captured, the log and "corral audit" when
-a capture begins and ends. The files are logs/captures/ in the data directory, for the server's user alone; they go after
-audit.capture_keep days. A capture ends with the server. A plugin with a hook "capture" can redact what is kept.
+Nothing is captured until an admin starts it. Captured answers have the header x-corral-captured, and the log and "corral
+audit" report when a capture starts and ends. The files are in logs/captures in the data directory, readable by the
+server's user only, and are deleted after audit.capture_keep days. A capture ends with the server. A plugin with a hook
+"capture" can redact it.
 
 Examples:
   corral capture start --key alice --for 10m
@@ -36,7 +38,7 @@ Examples:
 
   capture
     .command('start')
-    .description('begin one; its id is printed')
+    .description('start a capture and print its id')
     .option('--key <name>', 'requests of this key')
     .option('--model <model>', 'requests to this model; with --key those of the key to it')
     .requiredOption('--for <time>', 'how long: 10m, 2h; at most 24h')
@@ -52,7 +54,7 @@ Examples:
 
   capture
     .command('list')
-    .description('list those that go on and those that are kept')
+    .description('list running and finished captures')
     .option('--json', 'print the field "captures" of GET /api/captures')
     .action(async ({ json }: { json?: boolean }) => {
       const { captures } = await ask<{ captures: Capture[] }>(context, 'GET', '/api/captures', undefined, ASKS)
@@ -62,7 +64,7 @@ Examples:
 
   capture
     .command('show')
-    .description('print captured requests and answers, a line of JSON each')
+    .description('print the requests and answers of a capture, one line of JSON each')
     .argument('<id>')
     .action(async (id: string) => {
       await withServer(
@@ -77,16 +79,16 @@ Examples:
 
   capture
     .command('stop')
-    .description('end one before its time; what it has is kept')
+    .description('end a capture early, and keep its records')
     .argument('<id>')
     .action(async (id: string) => {
       const { records } = await ask<Capture>(context, 'POST', `${at(id)}/stop`, {}, ASKS)
-      printNote(`The capture ${id} has ended with ${records} records.`)
+      printNote(`The capture ${id} has ended with ${plural(records, 'record')}.`)
     })
 
   capture
     .command('rm')
-    .description('end one and delete what it has')
+    .description('end a capture and delete its records')
     .argument('<id>')
     .action(async (id: string) => {
       await ask(context, 'DELETE', at(id), undefined, ASKS)

@@ -11,6 +11,7 @@ import type { MemberRecord, ReplicasRecord } from '../../core/contracts/native-r
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { messageOf } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
+import { plural } from '../../core/system/plural.ts'
 import type { DrainState } from '../../plugins/api-native/readiness.ts'
 import type { RayPlaces, RayRecord } from '../../plugins/cluster-ray/ray-cluster.ts'
 import type { RayCall } from '../../plugins/cluster-ray/ray-python.ts'
@@ -307,7 +308,7 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
     const status = await askRay<RayStatus>('status', { address }, call)
     warnOf(status)
     const nodes = status.nodes.filter(node => node.corral).length
-    const count = nodes === 1 ? '1 node' : `${nodes} nodes`
+    const count = plural(nodes, 'node')
     printNote(`Members are started on ${count}, and on each that joins. "corral cluster status" shows them.`)
   })
   if (isLocal) {

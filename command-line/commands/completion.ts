@@ -1,4 +1,5 @@
 import type { Argument, Command } from 'commander'
+import { CommandFailure, EXIT } from '../command-failure.ts'
 import { COMPLETION_SHELLS, completionScript } from '../completion-script.ts'
 import type { CommandContext } from '../context.ts'
 import { printText } from '../output.ts'
@@ -6,12 +7,12 @@ import { printText } from '../output.ts'
 export function defineCompletion(program: Command, context: CommandContext): void {
   program
     .command('completion')
-    .description('print what has a shell complete commands, options and models')
-    .addArgument(program.createArgument('<shell>', 'the shell').choices(COMPLETION_SHELLS))
+    .description('print a script that completes commands, options and models in your shell')
+    .addArgument(shellArgument(program))
     .addHelpText(
       'after',
       `
-Names of models are asked of the running server, or read from the disk. Load it in each shell:
+Model names come from the running server, or from the disk. Load it in each shell:
   bash   echo 'source <(corral completion bash)' >> ~/.bashrc
   zsh    corral completion zsh > "\${fpath[1]}/_corral"
   fish   corral completion fish > ~/.config/fish/completions/corral.fish`
@@ -26,6 +27,15 @@ Names of models are asked of the running server, or read from the disk. Load it 
       const found = await complete(program, context, words)
       if (found.length > 0) printText(found.map(({ value, about }) => `${value}\t${about}`).join('\n'))
     })
+}
+
+/** The shell, with a sentence for those that corral does not know. */
+function shellArgument(program: Command): Argument {
+  const argument = program.createArgument('<shell>', 'the shell').choices(COMPLETION_SHELLS)
+  return argument.argParser(name => {
+    if (COMPLETION_SHELLS.some(known => known === name)) return name
+    throw new CommandFailure(EXIT.usage, `corral completes in bash, zsh and fish, not in "${name}".`)
+  })
 }
 
 interface Completion {

@@ -141,7 +141,10 @@ function withSysroot(config: LoadedConfig, { cwd }: CommandContext, sysroot: str
   if (sysroot === undefined) return config
   const root = resolve(cwd, sysroot)
   if (!statSync(root, { throwIfNoEntry: false })?.isDirectory()) {
-    throw new CommandFailure(EXIT.usage, `--sysroot needs a folder with the files of a system; ${root} is none.`)
+    throw new CommandFailure(
+      EXIT.usage,
+      `${root} is not a folder. Name one with the files of a system after --sysroot.`
+    )
   }
   const hardware = { ...config.sections.hardware, sysroot: root }
   return { ...config, sections: { ...config.sections, hardware } }

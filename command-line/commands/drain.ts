@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import { parseDuration } from '../../core/system/duration.ts'
+import { plural } from '../../core/system/plural.ts'
 import type { DrainState } from '../../plugins/api-native/readiness.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, usageFailure } from '../context.ts'
@@ -66,5 +67,5 @@ async function untilEnded(client: ServerClient, limit: number): Promise<void> {
 }
 
 function openText(open: number): string {
-  return open === 1 ? '1 request is open' : `${open} requests are open`
+  return `${plural(open, 'request')} ${open === 1 ? 'is' : 'are'} open`
 }

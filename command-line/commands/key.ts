@@ -1,7 +1,8 @@
 import type { Command } from 'commander'
+import { isSystemError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/security/key-file.ts'
-import { EXIT, Interrupted } from '../command-failure.ts'
+import { CommandFailure, EXIT, Interrupted } from '../command-failure.ts'
 import { atTerminal, confirm } from '../confirm.ts'
 import { type CommandContext, placesOf, usageFailure } from '../context.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
@@ -30,7 +31,7 @@ export function defineKey(program: Command, context: CommandContext): void {
 Keys are kept as salted hashes in keys.json in the data directory; these commands change that file, and a running server
 follows at once. With --host they ask the server there, which needs a key with the role admin (CORRAL_API_KEYS).
 
-The first key shuts out everybody without one. Revoking the last key does not let them in again.
+The first key shuts out everybody without one. After the last key is revoked, the server still needs one.
 
 Roles: user (ask models), operator (also pull, delete, load, stop, create), admin (also llama.cpp builds, logs, keys).
 
@@ -137,8 +138,8 @@ async function newKey(name: string, { role, models, limit, expires }: CreateOpti
 /** Says what the first key does; asks where somebody sits at a terminal. Scripts go on. */
 async function confirmFirst(yes = false): Promise<void> {
   printNote(
-    'This is the first key: from now on every request needs a key, also on this machine, and revoking the key later does ' +
-      'not change that. The commands of corral go on working for the user who runs the server.'
+    'This is the first key: from now on every request needs a key, also on this machine. After the last key is ' +
+      'revoked, the server still needs one. The commands of corral go on working for the user who runs the server.'
   )
   if (yes || !atTerminal()) return
   if (!(await confirm('Make it?', false))) {
@@ -166,7 +167,15 @@ async function openKeys(context: CommandContext): Promise<Keys> {
 
   const path = file.keyFilePath(settings.paths)
   const followed = async <Result>(change: Promise<Result>): Promise<Result> => {
-    const result = await change
+    const result = await change.catch(error => {
+      if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) throw error
+      const full = `The disk of ${settings.paths.home} is full`
+      throw new CommandFailure(
+        EXIT.failure,
+        `The keys were not saved: ${full}. Free some space, then try again.`,
+        error
+      )
+    })
     // The server looks at the file by itself; asked, it has done so before this command ends.
     if (owner?.socket !== undefined) await askToLook(owner.socket)
     return result

@@ -8,7 +8,7 @@ import type { PsReply } from '../live-view.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime, wrapLines } from '../output.ts'
 import { ask, withServer } from '../server-connection.ts'
 
-const NOTHING_LOADED = { whenNone: 'fail', without: 'Nothing is loaded.' } as const
+const NOTHING_LOADED = { whenNone: 'fail', without: 'so nothing is loaded' } as const
 
 export function definePs(program: Command, context: CommandContext): void {
   program
@@ -158,7 +158,7 @@ Examples:
           else if (raw) printText(wrapLines(printable(formatRawLogs(reply)), undefined, 2))
           else printText(wrapLines(printable(formatLogs(reply, lines))))
         },
-        'Logs are kept only while a server runs.'
+        'and logs of engines last only as long as one'
       )
     })
 }

@@ -13,14 +13,14 @@ const ALL = 'all'
 export function defineLogLevel(program: Command, context: CommandContext): void {
   program
     .command('log-level')
-    .description('show or change what a running server logs')
+    .description('show or change the log levels of a running server')
     .argument('[part]', 'a plugin or a part of the core; "all" is those without a level of their own')
     .argument('[level]', `trace, debug, info, warn, error, fatal, silent; "${RESET}" is that of all others`)
     .option('--json', 'print the reply of GET /api/log-levels')
     .addHelpText(
       'after',
       `
-What is changed holds until the server ends; "log_level" and "log_levels" in config.yaml are for longer. This needs the
+A change lasts until the server ends. For a permanent one set "log_level" and "log_levels" in config.yaml. This needs the
 role admin.
 
 Examples:
@@ -38,13 +38,13 @@ Examples:
             if (part === undefined || part === ALL || part in report.parts) return report
             throw new CommandFailure(
               EXIT.usage,
-              `No part is called "${part}". "corral log-level" shows those there are.`
+              `"${part}" is not a part of the server. "corral log-level" lists its parts.`
             )
           }
           const body = { part: part === ALL ? null : part, level: level === RESET ? null : level }
           return client.json<LevelReport>('PUT', '/api/log-levels', body)
         },
-        'Levels are those of a running server.'
+        'and log levels belong to a running server'
       )
       if (json) printJson(report)
       else printText(printable(formatLevels(report, part)))

@@ -51,11 +51,11 @@ async function openPage(client: ServerClient, env: NodeJS.ProcessEnv, print: boo
   printNote(`Opened ${new URL(link.pathname, link).href} in the browser, as the server's admin for twelve hours.`)
 }
 
-/** @param why it is not opened; undefined where nobody wanted that */
+/** @param why it is not opened, as a sentence without its end; undefined if nobody wanted that */
 async function printLink(client: ServerClient, why: string | undefined): Promise<void> {
   const link = await linkOf(client, undefined)
-  const reason = why === undefined ? '' : `The link is not opened here, since ${why}. `
-  printNote(`${reason}It works once, within a minute, and makes an admin of whoever opens it:`)
+  const reason = why === undefined ? 'Open this link' : `${why}. Open this link yourself`
+  printNote(`${reason}; it works once, within a minute, and makes whoever opens it an admin:`)
   printText(link.href)
 }
 
@@ -73,10 +73,10 @@ export function wayToOpen(
   platform: NodeJS.Platform,
   env: NodeJS.ProcessEnv
 ): { command: string; arguments: string[] } | { missing: string } {
-  if (env.SSH_CONNECTION || env.SSH_TTY) return { missing: 'this is a session over ssh' }
+  if (env.SSH_CONNECTION || env.SSH_TTY) return { missing: 'No browser over ssh' }
   if (platform === 'darwin') return { command: 'open', arguments: [] }
   if (platform === 'win32') return { command: 'rundll32', arguments: ['url.dll,FileProtocolHandler'] }
-  if (!env.DISPLAY && !env.WAYLAND_DISPLAY) return { missing: 'there is no display' }
+  if (!env.DISPLAY && !env.WAYLAND_DISPLAY) return { missing: 'No display here' }
   return { command: 'xdg-open', arguments: [] }
 }
 

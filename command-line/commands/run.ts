@@ -170,10 +170,10 @@ async function load(session: ChatSession, signal?: AbortSignal): Promise<void> {
   let noted = process.stderr.isTTY
   const status = (text: string) => {
     progress.status(text)
-    if (noted || !text.includes('llama.cpp')) return
+    if (noted || !/^(downloading|unpacking|configuring|building) .*llama/.test(text)) return
     // Minutes of silence would look as if nothing happened.
     noted = true
-    printNote(`note: llama.cpp is prepared for this machine first (${text}), which takes a few minutes, once.`)
+    printNote(`note: llama.cpp is prepared for this machine first (${text}). That takes a few minutes, once.`)
   }
   try {
     await session.load(status, signal)

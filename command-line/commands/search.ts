@@ -56,7 +56,9 @@ async function search(context: CommandContext, words: string[], options: SearchO
   const left = reply.models.length
   printNote(
     left > 0
-      ? `None of the ${left} models that were found fits this machine. See them without --fits.`
+      ? left === 1
+        ? 'The one model that was found does not fit this machine. See it without --fits.'
+        : `None of the ${left} models that were found fits this machine. See them without --fits.`
       : `Nothing was found for "${printable(words.join(' '))}". Try fewer or other words, or more hubs with --hub all.`
   )
 }

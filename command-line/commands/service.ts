@@ -351,7 +351,10 @@ async function showStatus(context: CommandContext, scope: Scope, json: boolean):
   const file = serviceFile(place, system)
   const text = await textOf(file)
   if (text === undefined) {
-    throw new CommandFailure(EXIT.notFound, `There is no service: ${file} does not exist. corral service install`)
+    throw new CommandFailure(
+      EXIT.notFound,
+      `There is no service: ${file} does not exist. Make one with: corral service install`
+    )
   }
   await requireManager(place, system)
   const state = await stateOf(place, system)

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { ConvertedReply, LocalModel, ShownModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { forEach } from '../command-failure.ts'
-import { type CommandContext, modelArgument } from '../context.ts'
+import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
 import {
   formatPairs,
   formatTable,
@@ -143,7 +143,7 @@ export function defineConvert(program: Command, context: CommandContext): void {
     .command('convert')
     .description('convert a SafeTensors model to GGUF ahead of its first use')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
-    .requiredOption('--dtype <type>', 'type of the weights: f32, f16, bf16, q8_0, q4_k_m, …')
+    .option('--dtype <type>', 'type of the weights: f32, f16, bf16, q8_0, q4_k_m, …')
     .option('--remove', 'delete the conversion to this type')
     .addHelpText(
       'after',
@@ -156,8 +156,9 @@ Examples:
   corral convert me/finetune --dtype q4_k_m
   corral convert me/finetune --dtype q4_k_m --remove`
     )
-    .action((model: string, { dtype, remove }: { dtype: string; remove?: boolean }) =>
-      withServer(context, 'aside', async ({ client }) => {
+    .action((model: string, { dtype, remove }: { dtype?: string; remove?: boolean }) => {
+      if (dtype === undefined) throw usageFailure('Say which type with --dtype, such as --dtype q4_k_m or f16.')
+      return withServer(context, 'aside', async ({ client }) => {
         if (remove) {
           await client.json('DELETE', '/api/convert', { model, dtype })
           return printNote(`removed the ${dtype} conversion of ${model}`)
@@ -172,5 +173,5 @@ Examples:
           `${model} is converted to ${dtype} (${formatBytes(last.size)}). Requests with the option dtype "${dtype}" use it.`
         )
       })
-    )
+    })
 }

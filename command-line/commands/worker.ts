@@ -91,7 +91,7 @@ function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptio
   const { host = '127.0.0.1', port: given = WORKER_PORT, insecure = false } = context.flags()
   const port = Number(given)
   if (!Number.isInteger(port) || port < 1 || port > 65534) {
-    throw usageFailure(`"${given}" is no port from 1 to 65534 (the one behind it is used too).`)
+    throw usageFailure(`"${given}" is not a port from 1 to 65534 (the one behind it is used too).`)
   }
   const bytes = (text: string, flag: string) => {
     const parsed = parseBytes(text)

@@ -33,8 +33,7 @@ export class ConfigError extends Error {
 
 /** The mistakes as lines for people: where, then what. */
 export function formatProblems(problems: readonly ConfigProblem[], named?: string): string {
-  const count = problems.length === 1 ? 'a mistake' : `${problems.length} mistakes`
-  const title = named ?? `The configuration has ${count}:`
+  const title = named ?? `The configuration has ${problems.length === 1 ? 'a mistake' : `${problems.length} mistakes`}:`
   const width = Math.min(40, Math.max(...problems.map(({ where }) => where.length)))
   return [title, ...problems.map(({ where, message }) => `  ${where.padEnd(width)}  ${message}`)].join('\n')
 }

@@ -59,8 +59,9 @@ export const VALIDATION_OPTIONS = {
   allErrors: false,
   // So that a refusal can be explained by the schema that the value breaks.
   verbose: true,
-  // The schema that the API document shows in the place of one that checks less, since the route checks the rest.
-  keywords: ['documented']
+  // The schema that the API document shows in the place of one that checks less, since the route checks the rest,
+  // and a mark of settings.
+  keywords: ['documented', 'needsTrust']
 }
 
 type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>

@@ -5,6 +5,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { ConfigError } from '../config/config-error.ts'
 import { messageOf } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
+import { plural } from '../system/plural.ts'
 
 /** Where the certificate is, and how often its files are looked at. */
 export interface CertificateOptions {
@@ -117,7 +118,7 @@ export class ServerCertificate {
       const days = Math.ceil((ends - now) / DAY)
       this.#log.warn(
         { until },
-        `The certificate ${certificate} ends in ${days} ${days === 1 ? 'day' : 'days'}. Renew it: the new one counts at once.`
+        `The certificate ${certificate} ends in ${plural(days, 'day')}. Renew it: the new one counts at once.`
       )
     }
   }

@@ -1,9 +1,10 @@
 import { mkdir, readFile, rm, stat, utimes } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { dirname, join, sep } from 'node:path'
-import { isSystemError, messageOf } from '../errors.ts'
+import { isSystemError, reasonOf } from '../errors.ts'
 import type { DataPaths } from './data-paths.ts'
 import { isReadOnly } from './disk-space.ts'
+import { otherOwner } from './file-writers.ts'
 import { isSameProcess, processStartTime } from './processes.ts'
 
 /** The server that holds a data directory. */
@@ -34,11 +35,18 @@ export class DataDirectoryError extends Error {
   override readonly name = 'DataDirectoryError'
   readonly reason: 'held' | 'unusable'
   readonly owner: Owner | undefined
+  /** The account that may use the directory, if it is another user's, and the directory. */
+  readonly account: { name: string; path: string } | undefined
 
-  constructor(reason: 'held' | 'unusable', message: string, options: { owner?: Owner; cause?: unknown } = {}) {
+  constructor(
+    reason: 'held' | 'unusable',
+    message: string,
+    options: { owner?: Owner; account?: DataDirectoryError['account']; cause?: unknown } = {}
+  ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
     this.reason = reason
     this.owner = options.owner
+    this.account = options.account
   }
 }
 
@@ -126,7 +134,7 @@ async function claimFile(file: string, self: Owner): Promise<void> {
     })
   } catch (error) {
     if (error instanceof DataDirectoryError) throw error
-    if (!isSystemError(error, 'ELOCKED')) throw unusable(dirname(file), error)
+    if (!isSystemError(error, 'ELOCKED')) throw await unusable(dirname(file), error)
     throw new DataDirectoryError(
       'held',
       `Another corral is starting on ${dirname(file)} and has not finished. Wait a moment and start again; ` +
@@ -151,7 +159,7 @@ async function readOwnerFile(file: string): Promise<Owner | undefined> {
     text = await readFile(file, 'utf8')
   } catch (error) {
     if (isSystemError(error, 'ENOENT')) return undefined
-    throw unusable(dirname(file), error)
+    throw await unusable(dirname(file), error)
   }
   try {
     // Checked by hand: commands read it at each call, and are not to load what checks schemas.
@@ -188,7 +196,7 @@ async function usable(path: string, work: () => Promise<unknown>): Promise<void>
   try {
     await work()
   } catch (error) {
-    throw unusable(path, error)
+    throw await unusable(path, error)
   }
 }
 
@@ -203,7 +211,12 @@ function heldError(directory: string, owner: Owner, self: Owner): DataDirectoryE
   )
 }
 
-function unusable(path: string, cause: unknown): DataDirectoryError {
+async function unusable(path: string, cause: unknown): Promise<DataDirectoryError> {
+  const name = isSystemError(cause, 'EACCES', 'EPERM') ? await otherOwner(path).catch(() => undefined) : undefined
+  if (name !== undefined) {
+    const message = `The data directory ${path} cannot be used (permission denied). It belongs to user ${name}.`
+    return new DataDirectoryError('unusable', message, { account: { name, path }, cause })
+  }
   const other = (before: string) => `${before} choose another directory with CORRAL_HOME or CORRAL_MODELS.`
   let advice = 'Choose another directory with CORRAL_HOME.'
   if (isReadOnly(cause) || isSystemError(cause, 'EACCES', 'EPERM')) advice = other('Make it writable for this user, or')
@@ -211,6 +224,6 @@ function unusable(path: string, cause: unknown): DataDirectoryError {
   if (isSystemError(cause, 'ENOSPC', 'EDQUOT')) {
     advice = 'The disk is full: free some space, or choose a directory on another disk with CORRAL_HOME.'
   }
-  const message = `The data directory ${path} cannot be used: ${isReadOnly(cause) ? 'it is read-only' : messageOf(cause)}. ${advice}`
+  const message = `The data directory ${path} cannot be used: ${isReadOnly(cause) ? 'it is read-only' : reasonOf(cause)}. ${advice}`
   return new DataDirectoryError('unusable', message, { cause })
 }

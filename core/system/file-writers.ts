@@ -53,7 +53,6 @@ export async function foreignWriter(path: string): Promise<ForeignWriter | undef
 /** Decides who but the accounts that `foreignWriter` allows can write this file, or replace what is in this folder. */
 export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWriter | undefined {
   const { path, uid, gid, mode } = node
-  const records = (text: string) => text.split('\n').map(line => line.split(':'))
   const people = records(accounts.passwd).map(([name, , id, primary]) => ({ name, id: Number(id), primary }))
   const nameOf = (id: number) => people.find(one => one.id === id)?.name ?? String(id)
   const isAllowed = (id: number) => id === 0 || id === accounts.uid || nameOf(id) === SERVICE_ACCOUNT
@@ -79,10 +78,19 @@ export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWr
   return isPrivate ? undefined : { path, who: `the group ${group ?? gid}`, remedy: `chmod g-w ${path}` }
 }
 
+const records = (text: string) => text.split('\n').map(line => line.split(':'))
+
+/** The name of an account beside this process's user; its number if it has none. Undefined for the user itself. */
+export async function otherOwner(path: string): Promise<string | undefined> {
+  const { uid } = await stat(path)
+  if (process.geteuid === undefined || uid === process.geteuid()) return undefined
+  return records(await textOf('/etc/passwd')).find(([, , id]) => id === String(uid))?.[0] ?? String(uid)
+}
+
 /** Access control lists of Linux hide behind the group's bits of the mode; `ls` marks a file that has one. */
 async function listedWriter({ path, mode }: PosixNode): Promise<ForeignWriter | undefined> {
-  if (process.platform !== 'linux' || (mode & 0o020) === 0) return undefined
-  const { stdout } = await runTool('ls', ['-ld', '--', path])
+  if (process.platform !== 'linux' || (mode & 0o1020) !== 0o020) return undefined
+  const { stdout } = await runTool('/bin/ls', ['-ld', '--', path])
   if (stdout[0]?.[10] !== '+') return undefined
   return { path, who: 'whoever its access control list names', remedy: `setfacl -b ${path}` }
 }

@@ -61,9 +61,13 @@ export class LogLevels {
    */
   set(part: string | undefined, level: string | undefined): void {
     if (level !== undefined && !isLevel(level)) {
-      throw new CorralError('invalid_option', `There is no such log level. Use one of ${LOG_LEVELS.join(', ')}.`, {
-        param: 'level'
-      })
+      throw new CorralError(
+        'invalid_option',
+        `"${level.slice(0, 40)}" is not a log level. Use one of ${LOG_LEVELS.join(', ')}.`,
+        {
+          param: 'level'
+        }
+      )
     }
     if (part === undefined) {
       if (level === undefined) {

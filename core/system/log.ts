@@ -1,6 +1,8 @@
+import { existsSync } from 'node:fs'
+import { dirname } from 'node:path'
 import pino from 'pino'
 import type { CoreConfig } from '../config/core-schema.ts'
-import { isSystemError } from '../errors.ts'
+import { isSystemError, reasonOf } from '../errors.ts'
 import { printable, printableJson } from './printable.ts'
 
 /** What a line says, for those that lay it out. */
@@ -25,7 +27,18 @@ export function createLogger(level: CoreConfig['log_level'], { file, show }: Log
     // Request headers and bodies are never logged: they hold keys and prompts.
     serializers: { err: pino.stdSerializers.err }
   }
-  if (file) return pino(options, pino.destination({ dest: file, mkdir: true, append: true, sync: true }))
+  if (file) {
+    try {
+      return pino(options, pino.destination({ dest: file, mkdir: true, append: true, sync: true }))
+    } catch (error) {
+      const what = existsSync(dirname(file))
+        ? `The log ${file} cannot be written`
+        : `The log folder ${dirname(file)} cannot be made`
+      throw new Error(`${what} (${reasonOf(error)}). Set CORRAL_HOME to a folder that you may write to.`, {
+        cause: error
+      })
+    }
+  }
   if (show) return pino(options, { write: line => show(JSON.parse(line)) })
   const stdout = pino.destination({ dest: 1, sync: true })
   stdout.on('error', error => {

@@ -175,7 +175,7 @@ export class Batches {
     if (oldest) return await this.#remove(oldest)
     throw new CorralError(
       'over_limit',
-      `You have ${own.length} batches that have not ended, and may have ${batches} (api-batches.batches). Wait until one has ended, or cancel one.`,
+      `You have ${own.length === 1 ? '1 batch that has' : `${own.length} batches that have`} not ended, and may have ${batches} (api-batches.batches). Wait until one has ended, or cancel one.`,
       { details: { limit: 'api-batches.batches', value: own.length + 1, maximum: batches } }
     )
   }

@@ -10,6 +10,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import { diskRefusal, requireSpace } from '../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
+import { plural } from '../../core/system/plural.ts'
 
 const FileRecordSchema = Type.Object({
   version: Type.Literal(1),
@@ -138,7 +139,7 @@ export class UserFiles {
     if (own.length >= MOST_UPLOADS) {
       throw new CorralError(
         'rate_limited',
-        `You send ${own.length} files already. Send this one when one is complete.`,
+        `You send ${plural(own.length, 'file')} already. Send this one when one is complete.`,
         {
           retryAfter: 5
         }

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { messageOf } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
+import { plural } from '../../core/system/plural.ts'
 
 /*
  * Lines that are only ever added to files, in order, in batches and behind the requests that they tell of. A library that
@@ -106,10 +107,13 @@ export class LineLog {
 
   /** Writes what waits and closes the file. What cannot be written now is lost, and logged as such. */
   async close(): Promise<void> {
-    await this.flush()
+    // What ends while lines are written adds some.
+    do await this.flush()
+    while (this.#fault === '' && this.#waiting.length > 0)
     this.#closed = true
     const lost = this.#lost + this.#waiting.length
-    if (lost > 0) this.#options.log.error(`${lost} lines are lost: ${this.#path} cannot be written.`)
+    if (lost > 0)
+      this.#options.log.error(`${this.#path} cannot be written: ${plural(lost, 'line')} lost. ${this.#fault}`)
     await this.#release()
   }
 
@@ -170,7 +174,7 @@ export class LineLog {
     this.#lost -= lost
     if (this.#fault !== '') {
       this.#fault = ''
-      this.#options.log.info(`${this.#path} is written again; ${lost} lines are lost.`)
+      this.#options.log.info(`${this.#path} is written again, without ${plural(lost, 'line')}.`)
     }
     if (file.size >= this.#limits.maxSize || Date.now() - file.began >= DAY) {
       await this.#rotate()

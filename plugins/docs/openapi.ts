@@ -199,7 +199,7 @@ class Components {
     const isNamed = typeof title === 'string' && NAME.test(title)
     const converted: JsonObject = {}
     for (const [key, inner] of Object.entries(isNamed ? rest : (value as object))) {
-      if (inner === undefined) continue
+      if (inner === undefined || key === 'needsTrust') continue
       converted[key] = DATA.has(key) ? (inner as Json) : this.plain(inner)
     }
     const plain = nullable(converted)

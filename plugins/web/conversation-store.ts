@@ -9,6 +9,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { setNewest } from '../../core/system/newest-entries.ts'
+import { plural } from '../../core/system/plural.ts'
 import { type ConversationHead, readHead } from './conversation-file.ts'
 
 /** One conversation: it is written as a whole. */
@@ -226,7 +227,7 @@ export class ConversationStore {
     }
     if (!known && listed.size >= quota.count) {
       throw refuse(
-        `You keep ${listed.size} conversations, and may keep ${quota.count} (web.conversation_count). Delete some, or ask the admin of this server for more.`,
+        `You keep ${plural(listed.size, 'conversation')}, and may keep ${quota.count} (web.conversation_count). Delete some, or ask the admin of this server for more.`,
         'web.conversation_count',
         quota.count
       )

@@ -65,7 +65,8 @@ t.test('lines with a slash: commands, paths, and what was mistyped', async t => 
   }
   for (const [line, message] of [
     ['/sett temperature 1', /no command \/sett\. Did you mean \/set\?.*"""/],
-    ['/claer', /Did you mean \/clear\?$/],
+    ['/hlep', /Did you mean \/help\?$/],
+    ['/claer', /no command \/claer\. \/\? lists the commands\.$/],
     ['/constructor', /no command \/constructor\. \/\? lists/],
     ['/foo bar', /no command \/foo\. \/\? lists the commands\. To send/]
   ] as const) {

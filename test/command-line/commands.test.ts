@@ -49,7 +49,10 @@ t.test('help texts, and wrong usage with suggestions', async t => {
   t.match(await corral(['pulls', 'puase'], { home }), { code: 2, stdout: '', stderr: /mean pause/ })
   t.match(await corral(['help', 'serv'], { home }), { code: 2, stdout: '', stderr: /command 'serv'\n.*mean serve/ })
   t.match(await corral(['help', 'runtime', 'use'], { home }), { code: 0, stdout: /Usage: corral runtime use/ })
-  t.match(await corral(['show'], { home }), { code: 2, stderr: /missing required argument 'model'/ })
+  t.match(await corral(['show'], { home }), {
+    code: 2,
+    stderr: /<model> is missing: corral show \[options\] <model>/
+  })
   t.match(await corral(['show', '../../etc'], { home }), {
     code: 2,
     stderr: /^error: "\.\.\/\.\.\/etc" is not a model name/

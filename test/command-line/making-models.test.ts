@@ -104,11 +104,11 @@ t.test('import --from: list, import some, import all', async t => {
 t.test('wrong usage of pull, convert and import starts no server', async t => {
   const home = newHome(t)
   const mistakes: [args: string[], stderr: RegExp][] = [
-    [['pull'], /missing required argument 'reference'/],
+    [['pull'], /<reference> is missing: corral pull/],
     [['pull', 'a/b', '--json'], /--json goes with --dry-run/],
     [['pull', 'a/b', '--dry-run', '--detach'], /do not go together/],
     [['pull', 'https://x/y.gguf', '--as', 'nowhere'], /is not a model name/],
-    [['convert', 'a/b'], /required option '--dtype <type>'/],
+    [['convert', 'a/b'], /Say which type with --dtype, such as --dtype q4_k_m/],
     [['import', 'x.gguf'], /Give a path and the name/],
     [['import', 'x.gguf', 'a/b', 'c'], /Give a path and the name/],
     [['import', 'x.gguf', 'noname'], /is not a model name/],
