@@ -1,7 +1,9 @@
 import { join } from 'node:path'
+import type { Logger } from 'pino'
 import type { LoadedConfig } from '../core/config/load.ts'
 import type { ServiceName, Services } from '../core/contracts/services.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import type { PluginHost } from '../core/plugins/plugin-host.ts'
 import { interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 
@@ -15,11 +17,8 @@ export async function withLocalService<Name extends ServiceName, Result>(
   name: Name,
   work: (service: Services[Name]) => Promise<Result>
 ): Promise<Result> {
-  const [{ createApplication }, { PluginHost }, { createLogger }, { LogLevels }, { pino }, all] = await Promise.all([
-    import('../core/http/application.ts'),
-    import('../core/plugins/plugin-host.ts'),
+  const [{ createLogger }, { pino }, all] = await Promise.all([
     import('../core/system/log.ts'),
-    import('../core/system/log-levels.ts'),
     import('pino'),
     context.definitions()
   ])
@@ -30,14 +29,28 @@ export async function withLocalService<Name extends ServiceName, Result>(
     // Without a writable log it works all the same.
     log = pino({ level: 'silent' })
   }
+  return await withPlugins(config, pluginsFor(name, all), log, host => work(host.service(name)))
+}
+
+/** Sets plugins up and registers them, without starting them, for as long as the work takes. @throws as their setup does */
+export async function withPlugins<Result>(
+  config: LoadedConfig,
+  definitions: readonly PluginDefinition[],
+  log: Logger,
+  work: (host: PluginHost) => Promise<Result>
+): Promise<Result> {
+  const [{ createApplication }, { PluginHost }, { LogLevels }] = await Promise.all([
+    import('../core/http/application.ts'),
+    import('../core/plugins/plugin-host.ts'),
+    import('../core/system/log-levels.ts')
+  ])
   const logs = new LogLevels(log, config.core.log_levels)
   const app = await createApplication(config.core, logs.part('http'))
-  const definitions = pluginsFor(name, all)
   const host = new PluginHost({ definitions, config, logs, signal: interruption() })
   try {
     await host.register(app)
     await app.ready()
-    return await work(host.service(name))
+    return await work(host)
   } finally {
     await host.stop()
     await app.close()

@@ -1,4 +1,3 @@
-import { plural } from '../core/system/plural.ts'
 import { displayWidth, pad, withoutColours } from './display-width.ts'
 
 export function printJson(value: unknown): void {
@@ -205,6 +204,6 @@ export function relativeTime(moment: string, now: Date): string {
   const unit = UNITS.find(([, length]) => Math.abs(seconds) >= length)
   if (!unit) return 'now'
   const count = Math.floor(Math.abs(seconds) / unit[1])
-  const text = plural(count, unit[0])
+  const text = `${count} ${unit[0]}${count === 1 ? '' : 's'}`
   return seconds < 0 ? `${text} ago` : `in ${text}`
 }

@@ -125,7 +125,9 @@ export async function createProgram(context: CommandContext, argv: readonly stri
     .option('--insecure', 'let a server without keys listen beyond this machine')
     .configureHelp({ sortSubcommands: false })
     .configureOutput({
-      writeOut: text => process.stdout.write(fitText(text, process.stdout.columns ?? Number.POSITIVE_INFINITY)),
+      getOutHelpWidth: () => (process.stdout.isTTY ? outputWidth() : 80),
+      getErrHelpWidth: () => (process.stderr.isTTY ? outputWidth(process.stderr) : 80),
+      writeOut: text => process.stdout.write(fitText(text, outputWidth())),
       writeErr: text => process.stderr.write(wrapLines(text, outputWidth(process.stderr)))
     })
     .showSuggestionAfterError(false)

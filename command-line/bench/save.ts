@@ -1,6 +1,5 @@
 import { copyFile, readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
-import { renewTrust } from '../../core/config/trust.ts'
 import type { ReloadReport } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
 import { isSystemError, messageOf } from '../../core/errors.ts'
@@ -74,6 +73,7 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
     if (before !== undefined && (await readFile(path, 'utf8')) !== before)
       return paste(`${path} has changed meanwhile.`)
     await writeFileAtomic(path, text, before === undefined ? { mode: 0o600 } : {})
+    const { renewTrust } = await import('../../core/config/trust.ts')
     await renewTrust(config.paths.home, path, before ?? '', text)
   } catch (error) {
     return paste(`${path} cannot be written (${messageOf(error)}).`)

@@ -1,10 +1,9 @@
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import type { Command } from 'commander'
-import { ConfigError } from '../../core/config/config-error.ts'
 import { findHome } from '../../core/config/config-file.ts'
-import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
+import { plural } from '../../core/system/plural.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, openConfig, openTrusted, placesOf } from '../context.ts'
 import { displayWidth } from '../display-width.ts'
@@ -24,17 +23,30 @@ run programs, admit callers or send data elsewhere count only once you have trus
     )
   config
     .command('check')
-    .description('find mistakes in the configuration')
-    .addHelpText('after', '\nExit codes: 0 no mistakes, 2 mistakes (each with file, line and column).')
-    .action(async () => {
-      const config = await openConfig(context)
-      const { file, unknown } = config
-      const exposed = await exposedKeysWarning(config)
-      if (exposed) printNote(`warning: ${exposed}`)
-      if (unknown.length > 0) throw new ConfigError(unknown)
-      printText(
-        wrapLines(file ? `${file}: no mistakes.` : 'There is no configuration file; the defaults apply. No mistakes.')
-      )
+    .description('find out whether a server would start with the configuration, and what it would warn of')
+    .option('--strict', 'let warnings count as mistakes, such as settings that corral does not know')
+    .addHelpText(
+      'after',
+      `
+Does what "corral serve" does before it listens: reads all settings, certificates and keys, and sets the plugins up, in a
+temporary folder. What stops a server is a mistake; what a server logs as a warning is a warning here too. Ports in use
+are not looked at.
+
+Exit codes: 0 no mistakes, 2 mistakes (those of the file with line and column), or warnings with --strict.`
+    )
+    .action(async ({ strict }: { strict?: boolean }) => {
+      const [config, { checkStart }] = await Promise.all([openConfig(context), import('../check-start.ts')])
+      const { file } = config
+      const warnings = await checkStart(config, await context.definitions())
+      for (const warning of warnings) printNote(`warning: ${warning}`)
+      const count = warnings.length === 0 ? '' : `, ${plural(warnings.length, 'warning')}`
+      if (strict && warnings.length > 0)
+        throw new CommandFailure(
+          EXIT.usage,
+          `${file ?? 'The configuration'} has ${plural(warnings.length, 'warning')}. Correct it, or leave out --strict.`
+        )
+      const place = file ?? 'There is no configuration file, and the defaults apply'
+      printText(wrapLines(`${place}: no mistakes${count}.`))
     })
   config
     .command('trust')

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { createSecureContext, type SecureContext } from 'node:tls'
 import type { FastifyBaseLogger } from 'fastify'
 import { ConfigError } from '../config/config-error.ts'
-import { messageOf } from '../errors.ts'
+import { isSystemError, messageOf } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
 import { plural } from '../system/plural.ts'
 
@@ -53,7 +53,9 @@ export class ServerCertificate {
       const message =
         certificate === '' || key === ''
           ? `It is missing: a certificate (tls.certificate) and its key (tls.key) go together, and only ${file} is set.`
-          : `The certificate ${certificate} with the key ${key} cannot be used (${messageOf(error)}). Both are files in PEM format; the certificate's file also has those of its issuers.`
+          : isSystemError(error, 'ENOENT')
+            ? `There is no file ${error.path}. Correct tls.certificate and tls.key, or leave both empty for plain HTTP.`
+            : `The certificate ${certificate} with the key ${key} cannot be used (${messageOf(error)}). Both are files in PEM format; the certificate's file also has those of its issuers.`
       const setting = certificate === '' || key === '' ? where : 'tls.certificate'
       throw new ConfigError([{ where: setting!, setting: setting!, message }])
     }

@@ -7,12 +7,15 @@ export class ListenError extends Error {
 
 /**
  * Says why an address cannot be listened on, and where another one is chosen.
- * @param choose what names the port and the host, such as `in api-ollama.listen`
+ * @param choose what names the port and the host, such as `in api-ollama.listen`; by default the server's own address
  */
 export function listenError(
   { host, port }: { host: string; port: number },
   cause: unknown,
-  choose: { port: string; host: string }
+  choose = {
+    port: 'with --port, CORRAL_PORT or "port" in config.yaml',
+    host: 'with --host, CORRAL_HOST or "host" in config.yaml'
+  }
 ): ListenError {
   const text = isSystemError(cause, 'EADDRINUSE')
     ? `Port ${port} on ${host} is taken by another program. End that program, or choose another port ${choose.port}.`

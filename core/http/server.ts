@@ -154,10 +154,7 @@ async function listen(app: FastifyInstance, host: string, port: number): Promise
   try {
     await app.listen({ host, port, backlog: 1024, listenTextResolver: textOf })
   } catch (error) {
-    throw listenError({ host, port }, error, {
-      port: 'with --port, CORRAL_PORT or "port" in config.yaml',
-      host: 'with --host, CORRAL_HOST or "host" in config.yaml'
-    })
+    throw listenError({ host, port }, error)
   }
   return httpOrigin({ host, port: (app.server.address() as AddressInfo).port }, encrypts)
 }

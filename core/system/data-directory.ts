@@ -1,10 +1,10 @@
-import { mkdir, readFile, rm, stat, utimes } from 'node:fs/promises'
+import { constants } from 'node:fs'
+import { access, mkdir, readdir, readFile, rm, stat, utimes } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { dirname, join, sep } from 'node:path'
 import { isSystemError, reasonOf } from '../errors.ts'
 import type { DataPaths } from './data-paths.ts'
 import { isReadOnly } from './disk-space.ts'
-import { otherOwner } from './file-writers.ts'
 import { isSameProcess, processStartTime } from './processes.ts'
 
 /** The server that holds a data directory. */
@@ -106,6 +106,23 @@ export async function claimDataDirectory(
       self.address = address
       if (socket !== undefined) self.socket = socket
       await Promise.all(files.map(file => writeDurably(file, `${JSON.stringify(self, undefined, 2)}\n`)))
+    }
+  }
+}
+
+/** Finds out whether a server could use these folders; makes none. @throws DataDirectoryError as a claim does */
+export async function checkDataDirectory({ home, models }: Pick<DataPaths, 'home' | 'models'>): Promise<void> {
+  for (const path of [home, models]) {
+    for (let at = path; ; at = dirname(at)) {
+      try {
+        // A file below which a folder is wanted is no folder.
+        await readdir(at)
+        await usable(path, () => access(at, constants.W_OK))
+        break
+      } catch (error) {
+        if (error instanceof DataDirectoryError) throw error
+        if (!isSystemError(error, 'ENOENT') || dirname(at) === at) throw await unusable(path, error)
+      }
     }
   }
 }
@@ -212,7 +229,8 @@ function heldError(directory: string, owner: Owner, self: Owner): DataDirectoryE
 }
 
 async function unusable(path: string, cause: unknown): Promise<DataDirectoryError> {
-  const name = isSystemError(cause, 'EACCES', 'EPERM') ? await otherOwner(path).catch(() => undefined) : undefined
+  const isDenied = isSystemError(cause, 'EACCES', 'EPERM')
+  const name = isDenied ? await (await import('./file-writers.ts')).otherOwner(path).catch(() => undefined) : undefined
   if (name !== undefined) {
     const message = `The data directory ${path} cannot be used (permission denied). It belongs to user ${name}.`
     return new DataDirectoryError('unusable', message, { account: { name, path }, cause })

@@ -1,6 +1,5 @@
 import { readFile } from 'node:fs/promises'
 import { isSystemError } from '../errors.ts'
-import { findExecutable } from './child-process.ts'
 import { toolEnvironment } from './tool-environment.ts'
 
 /** Given for a process that runs but whose start cannot be learned on this system. */
@@ -67,6 +66,7 @@ async function unixStartTime(pid: number): Promise<string | undefined> {
 }
 
 async function windowsStartTime(pid: number): Promise<string | undefined> {
+  const { findExecutable } = await import('./child-process.ts')
   const script = `(Get-Process -Id ${pid}).StartTime.ToFileTimeUtc()`
   const { stdout, failed } = await (await import('execa')).execa(
     // By its path: Windows looks for names in the working directory first.

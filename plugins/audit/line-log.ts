@@ -4,7 +4,6 @@ import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { messageOf } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { plural } from '../../core/system/plural.ts'
 
 /*
  * Lines that are only ever added to files, in order, in batches and behind the requests that they tell of. A library that
@@ -19,6 +18,8 @@ const RETRY_TIME = 1000
 /** Characters of lines that are kept meanwhile; what comes after them is lost. */
 const MOST_WAITING = 4 * 2 ** 20
 const DAY = 86_400_000
+
+const lostText = (lost: number) => (lost === 1 ? '1 line was lost' : `${lost} lines were lost`)
 
 /** How much is kept. */
 export interface LineLogLimits {
@@ -112,8 +113,7 @@ export class LineLog {
     while (this.#fault === '' && this.#waiting.length > 0)
     this.#closed = true
     const lost = this.#lost + this.#waiting.length
-    if (lost > 0)
-      this.#options.log.error(`${this.#path} cannot be written: ${plural(lost, 'line')} lost. ${this.#fault}`)
+    if (lost > 0) this.#options.log.error(`${lostText(lost)}: ${this.#path} cannot be written (${this.#fault}).`)
     await this.#release()
   }
 
@@ -174,7 +174,7 @@ export class LineLog {
     this.#lost -= lost
     if (this.#fault !== '') {
       this.#fault = ''
-      this.#options.log.info(`${this.#path} is written again, without ${plural(lost, 'line')}.`)
+      this.#options.log.info(`${this.#path} is written again; ${lostText(lost)}.`)
     }
     if (file.size >= this.#limits.maxSize || Date.now() - file.began >= DAY) {
       await this.#rotate()

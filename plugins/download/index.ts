@@ -96,6 +96,9 @@ export default definePlugin({
     })
     return {
       services: { downloads },
+      hooks: async app => {
+        app.addHook('onReady', async () => downloads.checkSearch())
+      },
       start: () => downloads.start(),
       reload: (next: typeof options) => downloads.configure(settingsOf(next)),
       stop: () => downloads.stop()

@@ -195,7 +195,7 @@ t.test('where it cannot be written, answers go on; it says so once, and what is 
     'lines that waited',
     async () => (await entries(corral)).filter(({ operation }) => operation).length === 3
   )
-  t.match(corral.log(), /is written again; 0 lines are lost/)
+  t.match(corral.log(), /is written again; 0 lines were lost/)
 })
 
 t.test('links: a folder elsewhere is used, a link in the place of the file is not followed', async t => {

@@ -111,7 +111,7 @@ t.test('settings of a chat are checked', async t => {
     ['context_overflow', 'cut', 'context_overflow must be error or drop_oldest; got cut.'],
     ['think', 'maybe', 'think must be on or off; got maybe.'],
     ['format', 'xml', /format must be json, a JSON schema/],
-    ['format', '@/no/such/file', /schema cannot be read: /],
+    ['format', '@/no/such/file', /^There is no file \/no\/such\/file \(--format @<file>\)\.$/],
     ['keep_alive', 'long', /keep_alive must be seconds/]
   ] as const) {
     t.throws(() => applySetting(settings, name, text), { message }, `${name} ${text}`)

@@ -69,11 +69,15 @@ t.test('commands work without a running server', async t => {
   t.match(JSON.parse(listed.stdout), { models: [{ name: DEMO, format: 'gguf' }] })
   t.match(await corral(['show', DEMO], { home }), { code: 0, stdout: /context length/ })
 
-  t.match(await corral(['ps'], { home }), { code: 3, stdout: '', stderr: /Nothing is loaded.*corral serve/ })
+  t.match(await corral(['ps'], { home }), {
+    code: 3,
+    stdout: '',
+    stderr: /^error: No server runs on .*, so nothing is loaded\..*corral serve/
+  })
   const ps = await corral(['ps', '--json'], { home })
   t.equal(ps.code, 3)
   t.same(JSON.parse(ps.stdout), { models: [], loading: [] })
-  t.match(await corral(['stop', DEMO], { home }), { code: 3, stderr: /Nothing is loaded/ })
+  t.match(await corral(['stop', DEMO], { home }), { code: 3, stderr: /so nothing is loaded/ })
   t.match(JSON.parse((await corral(['version', '--json'], { home })).stdout), { corral: version, server: null })
 
   copyFileSync(MODEL_FILE, join(home, 'mine.gguf'))

@@ -266,6 +266,7 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
   const downloads = asClient(service)
   downloads.addHub(hub)
   downloads.addHub(other)
+  downloads.checkSearch()
   await downloads.start()
   t.teardown(async () => {
     await downloads.stop()

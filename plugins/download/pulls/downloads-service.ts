@@ -39,6 +39,8 @@ const LISTINGS_PER_PULL = 4
 export interface DownloadsService extends Downloads {
   /** Loads the pulls of earlier runs, and continues those that were running. */
   start(): Promise<void>
+  /** Warns of hubs in the settings that no plugin has added; called when all plugins are set up. */
+  checkSearch(): void
   /** Takes other settings; pulls that transfer go on. */
   configure(settings: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>): void
   /** Ends all work; resolves when nothing is written any more. */
@@ -266,12 +268,14 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       listing.configure(listingOf(limits))
     },
 
-    async start() {
+    checkSearch() {
       const missing = options.search.filter(name => !hubOf(name))
-      if (missing.length > 0) {
-        const there = hubs.map(hub => hub.name).join(', ') || 'none'
-        log.warn(`"search" names hubs that are not enabled: ${missing.join(', ')}. Enabled hubs: ${there}`)
-      }
+      if (missing.length === 0) return
+      const there = hubs.map(hub => hub.name).join(', ') || 'none'
+      log.warn(`"search" names hubs that are not enabled: ${missing.join(', ')}. Enabled hubs: ${there}`)
+    },
+
+    async start() {
       await mkdir(paths.downloads, { recursive: true, mode: 0o700 })
       for (const entry of await readdir(paths.downloads, { withFileTypes: true })) {
         if (!entry.isDirectory()) continue

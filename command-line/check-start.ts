@@ -1,0 +1,73 @@
+import { lstat, mkdtemp, rm, symlink } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { unknownWarning } from '../core/config/config-error.ts'
+import { exposedKeysWarning } from '../core/config/exposed-keys.ts'
+import type { LoadedConfig } from '../core/config/load.ts'
+import { isSystemError, messageOf } from '../core/errors.ts'
+import { listenError } from '../core/http/listening.ts'
+import { readListen } from '../core/http/second-listener.ts'
+import type { PluginDefinition } from '../core/plugins/plugin.ts'
+import { checkDataDirectory } from '../core/system/data-directory.ts'
+import { dataPaths } from '../core/system/data-paths.ts'
+import { createLogger } from '../core/system/log.ts'
+import { CommandFailure, EXIT } from './command-failure.ts'
+import { withPlugins } from './local-service.ts'
+
+/** Level of a line of the log from which on it is a warning. */
+const WARN = 40
+
+/**
+ * Does what a start of the server does before it starts its plugins and listens, in a temporary data directory.
+ * @returns what the server would log as warnings
+ * @throws CommandFailure with what would stop it
+ */
+export async function checkStart(config: LoadedConfig, definitions: readonly PluginDefinition[]): Promise<string[]> {
+  const { core, paths, sections } = config
+  const home = await mkdtemp(join(tmpdir(), 'corral-check-'))
+  const shown = (text: string) => text.replaceAll(home, paths.home)
+  const exposed = await exposedKeysWarning(config)
+  const warnings = [...config.unknown.map(unknownWarning), ...(exposed ? [exposed] : [])]
+  const log = createLogger('warn', { show: ({ level, msg = '' }) => void (level >= WARN && warnings.push(shown(msg))) })
+  try {
+    await checkDataDirectory(paths)
+    // Whether there are keys decides on which addresses a server listens. A link that leads nowhere is no missing file.
+    const keys = join(paths.home, 'keys.json')
+    if (await lstat(keys).catch(() => undefined)) await symlink(keys, join(home, 'keys.json'))
+    const alone = {
+      ...config,
+      core: { ...core, log_levels: {} },
+      paths: dataPaths(home, undefined),
+      sections: { ...sections, storage: { ...sections.storage, demo_model: false } }
+    }
+    await withPlugins(alone, definitions, log, async () => {})
+    await checkAddress(core)
+    for (const [name, { enabled, listen }] of Object.entries(sections)) {
+      if (enabled === false || typeof listen !== 'string') continue
+      const setting = `${name}.listen`
+      const address = readListen(listen, core.port, { setting, served: '', path: '', example: 0 })
+      if (address) await checkAddress(address, { port: `in ${setting}`, host: `in ${setting}` })
+    }
+  } catch (error) {
+    for (const warning of warnings) process.stderr.write(`warning: ${warning}\n`)
+    throw new CommandFailure(EXIT.usage, shown(messageOf(error)), error)
+  } finally {
+    await rm(home, { recursive: true, force: true })
+  }
+  return warnings
+}
+
+/** Listens there for a moment. @throws ListenError unless that works, or another program has the port */
+async function checkAddress(address: { host: string; port: number }, choose?: { port: string; host: string }) {
+  const server = createServer()
+  try {
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject).listen({ host: address.host, port: address.port }, resolve)
+    })
+  } catch (error) {
+    if (!isSystemError(error, 'EADDRINUSE')) throw listenError(address, error, choose)
+  } finally {
+    server.close()
+  }
+}
