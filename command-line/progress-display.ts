@@ -116,6 +116,8 @@ export interface Progress {
 export interface ProgressOptions {
   /** What is written where standard error is no terminal: a line every few seconds, or nothing. */
   plain?: 'lines' | 'nothing'
+  /** Whether the first plain line waits for a second, so that work which fails at once leaves no line. */
+  patient?: boolean
   /** Begins each plain line that has amounts. */
   subject?: string
   /** `parts` are counted, but mean nothing to people: only their percentage is shown. */
@@ -141,7 +143,7 @@ export function spinnerText(text: string, elapsed: number): string {
 
 /** Shows a spinner until there is something to count, then bars; without a terminal, plain lines now and then. */
 export async function showProgress(first: string, options: ProgressOptions = {}): Promise<Progress> {
-  const { plain = 'lines', subject = '', unit = 'bytes', expected } = options
+  const { plain = 'lines', patient = false, subject = '', unit = 'bytes', expected } = options
   const transfers = new Transfers(expected)
   const began = performance.now()
   let status: string | undefined = first
@@ -153,7 +155,7 @@ export async function showProgress(first: string, options: ProgressOptions = {})
     counting() ? `${subject}: ${transferText(transfers, { unit, status }, now)}` : (status ?? '')
   let stop = () => {}
   if (process.stderr.isTTY) stop = await drawLive(bars)
-  else if (plain === 'lines') stop = writeNowAndThen(line)
+  else if (plain === 'lines') stop = writeNowAndThen(line, patient)
   return {
     transfers,
     status(text) {
@@ -199,7 +201,7 @@ async function drawLive(render: (size: ScreenSize, now: number) => string[]): Pr
   }
 }
 
-function writeNowAndThen(line: (now: number) => string): () => void {
+function writeNowAndThen(line: (now: number) => string, patient: boolean): () => void {
   let last = Number.NEGATIVE_INFINITY
   let written = ''
   const write = () => {
@@ -210,7 +212,7 @@ function writeNowAndThen(line: (now: number) => string): () => void {
     written = text
     process.stderr.write(`${text}\n`)
   }
-  write()
+  if (!patient) write()
   const timer = setInterval(write, 1000)
   return () => clearInterval(timer)
 }
@@ -325,7 +327,7 @@ export async function streamWork<Result extends { status: 'success' }>(
   body: object,
   { first, what, unit = 'bytes' }: { first: string; what: string; unit?: Shown['unit'] }
 ): Promise<Result> {
-  const progress = await showProgress(first, { subject: what, unit })
+  const progress = await showProgress(first, { subject: what, unit, patient: true })
   let counted = ''
   try {
     for await (const event of client.stream<Result | WorkStep>(path, { ...body, stream: true })) {

@@ -61,7 +61,7 @@ Examples:
       // The address is the worker's: no server is to be found or checked by it.
       const { host: _, port: __, insecure: ___, ...others } = context.flags()
       const config = await openConfig({ ...context, flags: () => others })
-      const progress = await showProgress('starting', { plain: 'lines' })
+      const progress = await showProgress('starting', { patient: true })
       const signal = interruption()
       await withLocalService(context, config, 'workerHost', async workers => {
         let worker: Worker

@@ -1,4 +1,4 @@
-import { readFile, stat } from 'node:fs/promises'
+import { access, constants, readFile, stat } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { isAbsolute, join, relative, resolve } from 'node:path'
 import { isSystemError, messageOf } from '../errors.ts'
@@ -63,6 +63,8 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
     } catch (error) {
       const missing = isSystemError(error, 'ENOENT', 'ENOTDIR')
       if (missing && foundIn !== undefined) continue
+      // A data directory of another user is reported by whatever needs it next.
+      if (isSystemError(error, 'EACCES') && foundIn === 'the data directory' && !(await canEnter(home))) continue
       const where = named === undefined ? shownAs : flags.config === undefined ? 'env CORRAL_CONFIG' : 'flag --config'
       const why = missing ? 'it does not exist' : isSystemError(error, 'EISDIR') ? 'it is a folder' : messageOf(error)
       throw new ConfigError([
@@ -72,6 +74,12 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
   }
   return undefined
 }
+
+const canEnter = (folder: string) =>
+  access(folder, constants.X_OK).then(
+    () => true,
+    () => false
+  )
 
 /** The data directory, which only a flag or the environment can name, and where it was named. */
 export function findHome({ flags, env, cwd }: ConfigPlaces): { home: string | undefined; origin: string } {

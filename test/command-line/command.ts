@@ -25,6 +25,8 @@ export interface CommandOptions {
   interruptAt?: string
   /** Stops reading standard output at once, as `| head -0` does. */
   closeStdout?: boolean
+  /** The account that runs it; the tests' own by default. */
+  uid?: number
 }
 
 /** An empty data directory, gone after the test. */
@@ -45,7 +47,8 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
   const child = spawn(process.execPath, [MAIN, ...args], {
     cwd: options.home,
     env: commandEnvironment(options),
-    stdio: ['pipe', 'pipe', 'pipe']
+    stdio: ['pipe', 'pipe', 'pipe'],
+    ...(options.uid !== undefined && { uid: options.uid })
   })
   let stdout = ''
   let stderr = ''
