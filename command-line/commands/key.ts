@@ -1,9 +1,8 @@
 import type { Command } from 'commander'
-import { isSystemError } from '../../core/errors.ts'
+import { CorralError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/security/key-file.ts'
 import { CommandFailure, EXIT, Interrupted } from '../command-failure.ts'
-import { atTerminal, confirm } from '../confirm.ts'
 import { type CommandContext, placesOf, usageFailure } from '../context.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { planAddresses, readServerSettings, recordedAddress, serverSettingsOf } from '../server-address.ts'
@@ -141,6 +140,7 @@ async function confirmFirst(yes = false): Promise<void> {
     'This is the first key: from now on every request needs a key, also on this machine. After the last key is ' +
       'revoked, the server still needs one. The commands of corral go on working for the user who runs the server.'
   )
+  const { atTerminal, confirm } = await import('../confirm.ts')
   if (yes || !atTerminal()) return
   if (!(await confirm('Make it?', false))) {
     printNote('No key was made.')
@@ -168,13 +168,9 @@ async function openKeys(context: CommandContext): Promise<Keys> {
   const path = file.keyFilePath(settings.paths)
   const followed = async <Result>(change: Promise<Result>): Promise<Result> => {
     const result = await change.catch(error => {
-      if (!isSystemError(error, 'ENOSPC', 'EDQUOT')) throw error
-      const full = `The disk of ${settings.paths.home} is full`
-      throw new CommandFailure(
-        EXIT.failure,
-        `The keys were not saved: ${full}. Free some space, then try again.`,
-        error
-      )
+      if (!(error instanceof CorralError) || error.code !== 'insufficient_storage') throw error
+      const why = `the disk of ${settings.paths.home} is full`
+      throw new CommandFailure(EXIT.failure, `The key was not saved: ${why}. Free some space, then try again.`, error)
     })
     // The server looks at the file by itself; asked, it has done so before this command ends.
     if (owner?.socket !== undefined) await askToLook(owner.socket)

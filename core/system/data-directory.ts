@@ -4,7 +4,6 @@ import { hostname } from 'node:os'
 import { dirname, join, sep } from 'node:path'
 import { isSystemError, reasonOf } from '../errors.ts'
 import type { DataPaths } from './data-paths.ts'
-import { isReadOnly } from './disk-space.ts'
 import { isSameProcess, processStartTime } from './processes.ts'
 
 /** The server that holds a data directory. */
@@ -229,6 +228,7 @@ function heldError(directory: string, owner: Owner, self: Owner): DataDirectoryE
 }
 
 async function unusable(path: string, cause: unknown): Promise<DataDirectoryError> {
+  const { isReadOnly } = await import('./disk-space.ts')
   const isDenied = isSystemError(cause, 'EACCES', 'EPERM')
   const name = isDenied ? await (await import('./file-writers.ts')).otherOwner(path).catch(() => undefined) : undefined
   if (name !== undefined) {

@@ -66,7 +66,7 @@ t.test('a command that asks the running server loads neither plugins nor configu
       [],
       `${command[0]}: own modules`
     )
-    t.ok(urls.length < 75, `${command[0]} loads ${urls.length} modules`)
+    t.ok(urls.length < 80, `${command[0]} loads ${urls.length} modules`)
   }
 })
 
