@@ -66,6 +66,7 @@ export const ERROR_STATUS = {
   member_unreachable: 502,
   copy_failed: 502,
   queue_full: 503,
+  too_busy: 503,
   hub_rate_limited: 503,
   runtime_missing: 503,
   insufficient_memory: 503,
@@ -83,6 +84,7 @@ export type ErrorCode = keyof typeof ERROR_STATUS
 /** 5xx codes for which sending the same request again may help; all others get `x-should-retry: false`. */
 const RETRYABLE = new Set<ErrorCode>([
   'queue_full',
+  'too_busy',
   'hub_rate_limited',
   'engine_crashed',
   'hub_unreachable',

@@ -68,7 +68,8 @@ const ADVICE: Record<ErrorCode, string> = {
     'The file is read-only, or written so that one model cannot be changed without others (anchors): change it by hand, then `corral reload`.',
   settings_changed: 'Somebody else changed them since they were read. Read them again, and send the change anew.',
   link_ended: 'A link of `corral open` works once, for a minute: run it again.',
-  body_too_large: 'The body is larger than `body_limit`.',
+  body_too_large:
+    'The body is larger than `body_limit`, than the address takes or than `limits.body_memory_per_client`, or it is compressed more than a hundredfold; the message says which.',
   unsupported_encoding:
     'The body is compressed in a way that corral does not read; the message lists those that it does.',
   rate_limited: 'A limit in time was reached. The message says which, `Retry-After` when it is refilled.',
@@ -83,6 +84,8 @@ const ADVICE: Record<ErrorCode, string> = {
   hub_unreachable: 'The hub and the reason are in the message; mirrors and proxies are set per hub in `config.yaml`.',
   checksum_mismatch:
     'What arrived is not what the hub announced, even after another try; nothing of it is kept. Pull again; if it fails again, check proxies between you and the hub.',
+  too_busy:
+    'Bodies of requests that are not answered yet take all the memory that they may have, yours or those of all clients: try again after `Retry-After`, or raise `limits.body_memory`.',
   queue_full: 'Too many requests wait for this model: try again after `Retry-After`, or raise `scheduler.max_queue`.',
   hub_rate_limited: 'The hub asks to wait. A token often raises its limits.',
   runtime_missing:

@@ -5,7 +5,7 @@ import { DEFAULT_SAMPLING_OPTIONS, OverflowPolicySchema, SamplingOptionsSchema }
 import { parseDuration } from '../system/duration.ts'
 
 interface SettingText {
-  default?: string
+  default?: string | number
   description: string
   /** It is read at the start only. */
   restart?: boolean
@@ -123,6 +123,12 @@ const LimitsSchema = Type.Object(
         'Refuse requests with options that nobody knows, such as misspelt ones; otherwise they are passed on to the engine, and the header X-Corral-Unknown-Options names them'
     }),
     body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
+    body_memory: Bytes({
+      default: 0,
+      description:
+        "Memory for the bodies of all requests that are not answered yet; 0 is a sixteenth of the machine's memory, and at most a quarter of what Node.js lets corral use"
+    }),
+    body_memory_per_client: Bytes({ default: 0, description: 'The same of one client; 0 is a quarter of it' }),
     grammar_size: Bytes({
       default: '64KiB',
       description: 'Largest grammar or JSON schema of a request; all of its tools may have 16 times as much',

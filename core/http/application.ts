@@ -1,3 +1,4 @@
+import type { IncomingMessage } from 'node:http'
 import AjvCompiler from '@fastify/ajv-compiler'
 import sensible from '@fastify/sensible'
 import type { AnyValidateFunction } from 'ajv/dist/core.js'
@@ -13,11 +14,13 @@ import type { CoreConfig } from '../config/core-schema.ts'
 import { type Caller, keylessCaller, localCaller } from '../contracts/callers.ts'
 import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
+import { endUpload } from './arriving-body.ts'
+import { BodyMemory, bodyMemoryLimits, routeBodyLimit } from './body-memory.ts'
 import { ServerCertificate } from './certificate.ts'
 import { isGone } from './client-gone.ts'
 import { ConnectionGuard } from './connection-guard.ts'
-import { decodedBody } from './content-encoding.ts'
 import { closingError, Drain } from './draining.ts'
+import { incomingBody } from './incoming-body.ts'
 import { innerCaller } from './inner-request.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
@@ -76,6 +79,7 @@ export async function createApplication(
   folders: readonly ServerFolder[] = []
 ): Promise<FastifyInstance> {
   const wordings = new Map<string, ErrorBody>()
+  const bodyLimit = parseBytes(config.body_limit)!
   const app = Fastify({
     loggerInstance: log,
     childLoggerFactory(logger, bindings, options, request) {
@@ -85,7 +89,7 @@ export async function createApplication(
     // One line a request of our own instead of Fastify's two.
     logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'requestId' }),
     genReqId: newRequestId,
-    bodyLimit: parseBytes(config.body_limit)!,
+    bodyLimit,
     // Reading a request may take this long (Node's default); answering one may take any time.
     requestTimeout: 300_000,
     connectionTimeout: 0,
@@ -130,9 +134,15 @@ export async function createApplication(
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
   app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
+  app.addHook('onRoute', route => {
+    route.bodyLimit = routeBodyLimit(route, bodyLimit)
+  })
+  const bodyMemory = new BodyMemory(() => bodyMemoryLimits(config.limits, bodyLimit))
+  app.decorate('bodyMemory', bodyMemory)
   acceptAnyBodyAsJson(app, () => config.limits.body_depth)
   await app.register(sensible)
   recordRequests(app)
+  app.onRequestEnd(({ record }) => bodyMemory.release(record))
   const drain = new Drain()
   app.decorate('drain', drain)
   app.onRequestEnd(({ record }) => drain.leave(record))
@@ -148,13 +158,13 @@ export async function createApplication(
     request.caller =
       innerCaller(request.raw) ?? (cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip))
     if (isClosing) done(closingError())
+    else if (hasSeveralHosts(request.raw)) done(severalHosts())
     else done()
   })
   // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
   app.addHook('preParsing', (request, reply, payload, done) => {
     if (request.is404) done(noRouteError(allowedMethods, request.method, request.url))
-    else if (request.headers['content-encoding'] === undefined) done()
-    else done(null, decodedBody(request, reply, payload))
+    else done(null, incomingBody(request, reply, payload))
   })
   app.onRequestEnd(logRequest)
   sendErrors(app, nativeErrorBody)
@@ -162,6 +172,20 @@ export async function createApplication(
     throw noRouteError(allowedMethods, request.method, request.url)
   })
   return app
+}
+
+/** Node.js keeps the first of several `Host` headers, where a proxy before corral may have looked at another one. */
+function hasSeveralHosts({ rawHeaders }: IncomingMessage): boolean {
+  let hosts = 0
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const name = rawHeaders[at]!
+    if (name.length === 4 && name.toLowerCase() === 'host') hosts++
+  }
+  return hosts > 1
+}
+
+function severalHosts(): CorralError {
+  return new CorralError('invalid_request', 'The request has more than one Host header. Send it with one.')
 }
 
 /** One line a request. */
@@ -231,6 +255,12 @@ export function sendErrors(
     if (isGone(error, request)) return reply.hijack()
     const failure = toCorralError(error)
     request.record.failure = failure
+    // A connection that closes while its client still sends may take the answer with it. At a shutdown it closes anyway.
+    if (request.raw.complete === false && !reply.raw.hasHeader('connection')) {
+      if (reply.hasHeader('connection')) reply.removeHeader('connection')
+      reply.raw.shouldKeepAlive = true
+      reply.raw.once('finish', () => endUpload(request.raw))
+    }
     logFailure(failure, request.log)
     return reply
       .code(failure.status)

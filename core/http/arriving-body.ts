@@ -4,6 +4,7 @@ import { CorralError, isSystemError } from '../errors.ts'
 import { formatBytes } from '../system/bytes.ts'
 import { formatDuration } from '../system/duration.ts'
 import { ClientGone } from './client-gone.ts'
+import { sendContinue } from './expect-continue.ts'
 
 /*
  * Bodies that are read as they arrive.
@@ -78,11 +79,15 @@ const REFUSAL_LINGER = 2000
 export function endUpload(request: IncomingMessage): void {
   if (request.complete) return
   request.resume()
-  setTimeout(() => request.socket.destroy(), REFUSAL_LINGER).unref()
+  const end = () => {
+    if (!request.complete) request.socket.destroy()
+  }
+  setTimeout(end, REFUSAL_LINGER).unref()
 }
 
 /** A request's body, whose connection outlives it: the client is to read a refusal. */
 export async function* arriving({ raw }: FastifyRequest): AsyncIterable<Buffer> {
+  sendContinue(raw)
   try {
     yield* raw.iterator({ destroyOnReturn: false })
   } catch (error) {

@@ -8,6 +8,7 @@ import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
 import { OpenMap, OpenSet } from '../system/open-tables.ts'
 import type { ServerCertificate } from './certificate.ts'
+import { holdContinue } from './expect-continue.ts'
 import { allowHalfClosed } from './half-closed.ts'
 import { mayTakeAnyTime } from './long-upload.ts'
 import { encrypt } from './tls-handshake.ts'
@@ -156,6 +157,7 @@ export class ConnectionGuard {
   /** Watches over a server. @param counted whether it is for the network: connections may be refused, and are encrypted */
   attach(server: Server, counted: boolean): void {
     allowHalfClosed(server)
+    holdContinue(server)
     const accept = server.listeners('connection') as ((socket: Socket) => void)[]
     server.removeAllListeners('connection')
     server.on('connection', (socket: Socket) => {

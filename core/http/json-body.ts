@@ -1,7 +1,9 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { ContentTypeParserDoneFunction } from 'fastify/types/content-type-parser.js'
 import { CorralError } from '../errors.ts'
 import { type JsonExcess, JsonScan, MAX_JSON_MEMBERS, MAX_JSON_VALUES } from '../system/json-scan.ts'
+import { freeBody, readWholeBody } from './whole-body.ts'
 
 /**
  * Parses every body as JSON whatever its content type says, so that `curl -d '{…}'` works. Keys such as `__proto__` are
@@ -12,22 +14,45 @@ import { type JsonExcess, JsonScan, MAX_JSON_MEMBERS, MAX_JSON_VALUES } from '..
 export function acceptAnyBodyAsJson(app: FastifyInstance, mostLevels: () => number): void {
   const parse = app.getDefaultJsonParser('remove', 'remove')
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('*', { parseAs: 'string' }, (request, body, done) => {
+  app.addContentTypeParser('*', (request, payload, done) => {
+    readWholeBody(payload, request.routeOptions.bodyLimit!, (error, bytes) => {
+      if (!bytes) return done(error)
+      const text = bytes.toString()
+      freeBody(bytes)
+      parseText(request, text, done)
+    })
+  })
+  function parseText(request: FastifyRequest, text: string, done: ContentTypeParserDoneFunction): void {
     request.record.received = performance.now()
-    const text = body as string
     const depth = mostLevels()
+    const scan = new JsonScan(text, depth)
     const take = (excess: JsonExcess | undefined) => {
       if (excess) return done(refusal(excess, depth), undefined)
       if (!/\S/.test(text)) return done(null, undefined)
+      try {
+        app.bodyMemory.takeInAll(request, parsedBytes(text, request.record.body?.bytes ?? 0, scan))
+      } catch (error) {
+        return done(error as CorralError, undefined)
+      }
       void parse(request, text, (error, value) => {
         if (!error) return done(null, value)
         done(new CorralError('invalid_json', `The request body is not valid JSON: ${describe(text)}`), undefined)
       })
     }
-    const scan = new JsonScan(text, depth)
     if (text.length <= SLICE) take(scan.next(text.length))
     else void inSlices(scan, text.length).then(take, done)
-  })
+  }
+}
+
+/** Bytes that V8 takes for an object, a list or a key, and for another value of a list. */
+const MEMBER_BYTES = 64
+const VALUE_BYTES = 8
+
+/** Memory of a JSON text once it is parsed, in bytes: about that of its characters, and of what they are parts of. */
+function parsedBytes(text: string, bytes: number, { members, values }: JsonScan): number {
+  // A character beyond ASCII has more than one byte, and may make V8 take two for every character.
+  const ofCharacters = text.length < bytes ? 2 * text.length : text.length
+  return ofCharacters + members * MEMBER_BYTES + values * VALUE_BYTES
 }
 
 /** Characters that are looked at before other clients have their turn: some milliseconds. */

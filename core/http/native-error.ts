@@ -54,7 +54,7 @@ export function toCorralError(error: unknown): CorralError {
   const code = FRAMEWORK_CODES[failure?.code]
   if (code === 'missing_body') return new CorralError(code, 'The request has no body. Send a JSON object.')
   if (code === 'body_too_large') {
-    return new CorralError(code, 'The request body is larger than body_limit in config.yaml allows.')
+    return new CorralError(code, 'The request body is larger than this address takes. Send a smaller one.')
   }
   if (/^(Z_|ZSTD_|ERR__ERROR_FORMAT)/.test(failure?.code ?? '')) {
     return new CorralError(

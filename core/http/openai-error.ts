@@ -11,7 +11,7 @@ const TYPES: Record<number, string> = {
 }
 
 function typeOf({ code, status }: CorralError): string {
-  if (code === 'queue_full' || code === 'hub_rate_limited') return 'rate_limit_error'
+  if (code === 'queue_full' || code === 'too_busy' || code === 'hub_rate_limited') return 'rate_limit_error'
   return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
 }
 

@@ -28,6 +28,12 @@ export interface ModelUse {
   readonly variant: Model
 }
 
+/** What a body takes of the memory for bodies, and the client that it is counted for. */
+export interface BodyHold {
+  readonly client: string
+  bytes: number
+}
+
 /** The status under which a request counts whose client left before its answer was complete. */
 export const CLIENT_LEFT = 499
 
@@ -40,6 +46,8 @@ export class RequestRecord {
   /** When its JSON body had come whole; absent where it has none. */
   received: number | undefined
   ended = Number.NaN
+  /** What its body takes of the memory for bodies. */
+  body: BodyHold | undefined
   /** Status code of the reply, `CLIENT_LEFT`, or that of the failure which ended its stream. */
   status = 0
   /** What it was refused for, or failed with. */

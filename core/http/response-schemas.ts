@@ -1,4 +1,4 @@
-import type { FastifySchema } from 'fastify'
+import type { FastifyContextConfig, FastifySchema } from 'fastify'
 import { type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
 import type { Role } from './roles.ts'
@@ -37,6 +37,7 @@ export const WITH_BODY: ErrorCode[] = [
   'missing_body',
   'invalid_request',
   'body_too_large',
+  'too_busy',
   'unsupported_encoding'
 ]
 /** What finding a model that must have files may end with. */
@@ -127,16 +128,26 @@ export interface RouteSchema extends FastifySchema {
   role?: Role | 'anyone'
   /** Whether it changes something or shows what was said; by default whatever is no `GET`. */
   audited?: boolean
+  /** How large its body may be; see `usualBodySize`. */
+  bodySize?: FastifyContextConfig['bodySize']
 }
+
+/** Routes that ask a model take prompts, images and sounds; others take names and settings. */
+const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('context_exceeded') ? 'large' : 'small')
 
 /** Makes the options of a surface's routes, as Fastify checks requests by them and the API document shows them. */
 export const routesWith =
   (shape: ErrorShape) =>
   <Route extends RouteSchema>(tag: string, operationId: string, summary: string, route: Route) => {
-    const { errors = [], response, role = 'user', audited, ...more } = route
+    const { errors = [], response, role = 'user', audited, bodySize = usualBodySize(errors), ...more } = route
     const refusals = () => errorResponses(shape, errors, { body: more.body !== undefined, role })
     return {
-      config: { role, ...(audited !== undefined && { audited }), replies: () => ({ ...response, ...refusals() }) },
+      config: {
+        role,
+        bodySize,
+        ...(audited !== undefined && { audited }),
+        replies: () => ({ ...response, ...refusals() })
+      },
       schema: {
         summary,
         tags: [tag],

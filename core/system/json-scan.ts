@@ -43,6 +43,16 @@ export class JsonScan {
     this.#most = { depth, values, members }
   }
 
+  /** How many lists, objects and keys there are so far. */
+  get members(): number {
+    return this.#members
+  }
+
+  /** How many further values there are so far, by their commas. */
+  get values(): number {
+    return this.#values
+  }
+
   /** The index that is scanned next. */
   get at(): number {
     return this.#at

@@ -10,7 +10,7 @@ const TYPES: Record<number, string> = {
 }
 
 function typeOf({ code, status }: CorralError): string {
-  if (code === 'queue_full') return 'overloaded_error'
+  if (code === 'queue_full' || code === 'too_busy') return 'overloaded_error'
   if (code === 'hub_rate_limited') return 'rate_limit_error'
   return TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
 }

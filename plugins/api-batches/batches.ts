@@ -426,6 +426,7 @@ function ended({ status, ending }: BatchRecord): CorralError {
 const LATER: Record<string, number> = {
   rate_limited: 1000,
   queue_full: 1000,
+  too_busy: 1000,
   unauthorized: 200,
   draining: 1000,
   shutting_down: 1000,

@@ -231,6 +231,7 @@ function uploadRoute({ files, stall }: BatchRouteDependencies): FastifyPluginAsy
       '/files',
       openaiRoute(TAG, 'createUserFile', 'Send a file', {
         consumes: [FORM],
+        bodySize: 'streamed',
         body: Type.Optional(Type.Unknown({ documented: FileForm })),
         response: { 200: json('The file', FileObject) },
         errors: ['body_too_large', 'over_limit', 'rate_limited', ...DISK_ERRORS]

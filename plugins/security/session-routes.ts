@@ -90,8 +90,7 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
       },
       errors: ['link_ended', 'link_refused', 'rate_limited']
     })
-    // Whoever sends it has shown nothing yet.
-    app.post('/api/sessions', { ...begin, bodyLimit: 4096 }, async (request, reply) => {
+    app.post('/api/sessions', begin, async (request, reply) => {
       const { origin, host: called, 'user-agent': userAgent } = request.headers
       if (origin !== undefined) requireSameOrigin(origin, called)
       const { address } = request.caller

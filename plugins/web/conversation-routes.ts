@@ -101,6 +101,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
         'Send the version that it was made of as `version` or as `If-Match`. Without one it must be new. If another tab or machine was quicker, the answer is 409 with the present `version`, and with `deleted_at` if it was deleted there: sent with that version, it comes back.',
       params,
       audited: false,
+      bodySize: 'large',
       body: Type.Object(
         {
           title: Type.String({ maxLength: 500 }),

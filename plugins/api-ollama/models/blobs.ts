@@ -245,6 +245,7 @@ const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file for a model th
   role: 'operator',
   description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
   consumes: ['application/octet-stream'],
+  bodySize: 'streamed',
   params,
   response: { 200: empty('It was here already'), 201: empty('Stored') },
   errors: ['invalid_request', ...DISK_ERRORS, 'over_limit', 'rate_limited']

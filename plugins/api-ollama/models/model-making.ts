@@ -49,6 +49,7 @@ const create = nativeRoute('Models', 'createModel', 'Create a model from another
   role: 'operator',
   description: 'Its defaults apply where a request sets nothing else. An earlier model of the same name is replaced.',
   body: CreateRequestSchema,
+  bodySize: 'large',
   response: {
     200: jsonOrStream('Created', Done('success'), {
       event: 'Steps of the work; the last event is `success`, or the error',

@@ -1,5 +1,6 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { CorralError, messageOf } from '../../../core/errors.ts'
+import { freeBody, readWholeBody } from '../../../core/http/whole-body.ts'
 
 /** The keywords of a form field's schema that count. */
 interface FieldSchema {
@@ -15,20 +16,25 @@ const MOST_PARTS = 100
  * texts values of their field's type.
  */
 export function acceptForms(app: FastifyInstance): void {
-  app.addContentTypeParser(
-    'multipart/form-data',
-    { parseAs: 'buffer' },
-    async (request: FastifyRequest, body: Buffer) => {
-      const schema = request.routeOptions.schema?.body as { properties?: Record<string, FieldSchema> } | undefined
-      const { properties = {} } = schema ?? {}
-      const given = await readForm(request.headers['content-type']!, body)
-      return Object.fromEntries(
-        [...given].map(([name, values]) => [
-          name,
-          fieldValue(values, Object.hasOwn(properties, name) ? properties[name]! : {})
-        ])
-      )
-    }
+  app.addContentTypeParser('multipart/form-data', (request, payload, done) => {
+    readWholeBody(payload, request.routeOptions.bodyLimit!, (error, bytes) => {
+      if (!bytes) return done(error)
+      readFields(request, bytes)
+        .finally(() => freeBody(bytes))
+        .then(fields => done(null, fields), done)
+    })
+  })
+}
+
+async function readFields(request: FastifyRequest, body: Buffer): Promise<Record<string, unknown>> {
+  const schema = request.routeOptions.schema?.body as { properties?: Record<string, FieldSchema> } | undefined
+  const { properties = {} } = schema ?? {}
+  const given = await readForm(request.headers['content-type']!, body)
+  return Object.fromEntries(
+    [...given].map(([name, values]) => [
+      name,
+      fieldValue(values, Object.hasOwn(properties, name) ? properties[name]! : {})
+    ])
   )
 }
 
@@ -58,7 +64,14 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
       form.on('file', (name, file) => {
         const chunks: Buffer[] = []
         file.on('data', chunk => chunks.push(chunk))
-        file.once('end', () => take(name, Buffer.concat(chunks).toString('base64')))
+        file.once('end', () => {
+          try {
+            take(name, Buffer.concat(chunks).toString('base64'))
+          } catch (error) {
+            // The form was refused before, and its memory is gone.
+            reject(error)
+          }
+        })
         file.on('error', reject)
       })
       form.once('partsLimit', () => reject(new Error(`it has more than ${MOST_PARTS} parts`)))

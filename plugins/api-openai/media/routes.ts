@@ -69,6 +69,7 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         openaiRoute(TAG, operationId, summary, {
           consumes: [...consumes],
           body,
+          bodySize: 'large',
           errors: ['invalid_model_name', 'model_not_found', 'unsupported_capability']
         }),
         async request => {

@@ -250,6 +250,6 @@ function callId(given: string | undefined): string {
 
 /** OpenAI's own words for why a response failed; the event that ends the stream has corral's. */
 function failureCode({ code, status }: CorralError): string {
-  if (code === 'queue_full') return 'rate_limit_exceeded'
+  if (code === 'queue_full' || code === 'too_busy') return 'rate_limit_exceeded'
   return status < 500 ? 'invalid_prompt' : 'server_error'
 }

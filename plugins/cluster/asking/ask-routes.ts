@@ -111,6 +111,7 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
     const describe = nativeRoute('Cluster', 'describeModels', 'Describe models for a front', {
       role: 'operator',
       audited: false,
+      bodySize: 'large',
       body: Loose(
         {
           models: Type.Array(Type.String(), { maxItems: MOST_DESCRIBED, description: 'Their names; [] is all of them' })
@@ -165,6 +166,8 @@ function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
     turn: `${caller.turn}>${turn ?? owner ?? ''}`,
     ...(idle && { idle })
   }
+  // The front has many clients, of whom one may have no more than its share here too.
+  request.server.bodyMemory.takeAgain(request)
 }
 
 async function answer(

@@ -44,6 +44,7 @@ export class MemberFault extends Error {
 /** Refusals of a member that say nothing of others: another one may answer. */
 const ANOTHER_MAY = new Set<ErrorCode>([
   'queue_full',
+  'too_busy',
   'draining',
   'shutting_down',
   'insufficient_memory',

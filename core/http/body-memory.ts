@@ -1,0 +1,161 @@
+import { totalmem } from 'node:os'
+import { getHeapStatistics } from 'node:v8'
+import type { FastifyRequest, RouteOptions } from 'fastify'
+import { CorralError } from '../errors.ts'
+import { formatBytes, parseBytes } from '../system/bytes.ts'
+import { OpenMap } from '../system/open-tables.ts'
+import type { BodyHold, RequestRecord } from './request-record.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    bodyMemory: BodyMemory
+  }
+
+  interface FastifyContextConfig {
+    /**
+     * `small`: a name or a few settings. `large`: prompts, images, sounds; the default for plugins from elsewhere.
+     * `streamed`: the route reads the body as it arrives, and limits it itself.
+     */
+    bodySize?: 'small' | 'large' | 'streamed'
+  }
+}
+
+/** Largest body of a route that anyone may call: a ticket, the secret of a link. */
+const MAX_PUBLIC_BODY_BYTES = 4096
+/** Largest body of a route that takes names and settings. */
+const MAX_SMALL_BODY_BYTES = 256 * 1024
+/**
+ * Bytes of each body that are not counted, so that a client whose share is used up can still send short requests, and so
+ * can those who share its address. `limits.connections` limits how many there are.
+ */
+const UNCOUNTED_BYTES = 128 * 1024
+/** Seconds after which a client that was refused for memory may try again. */
+const RETRY_AFTER = 2
+
+/** Bytes of the largest body that a route takes. @param most `body_limit`, in bytes */
+export function routeBodyLimit(
+  { bodyLimit, config }: Pick<RouteOptions, 'bodyLimit' | 'config'>,
+  most: number
+): number {
+  if (bodyLimit !== undefined) return Math.min(bodyLimit, most)
+  if (config?.role === 'anyone') return Math.min(MAX_PUBLIC_BODY_BYTES, most)
+  return config?.bodySize === 'small' ? Math.min(MAX_SMALL_BODY_BYTES, most) : most
+}
+
+/** Bytes for the bodies of all clients together, and for those of each one. */
+export interface BodyMemoryLimits {
+  total: number
+  perClient: number
+}
+
+/**
+ * Reads the settings, of which 0 is automatic: a sixteenth of the machine's memory, and no more than a quarter of V8's
+ * heap, where parsed bodies are; a quarter of that for one client. One body of `bodyLimit` always fits.
+ */
+export function bodyMemoryLimits(
+  settings: { body_memory?: string | number; body_memory_per_client?: string | number },
+  bodyLimit: number,
+  machine = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY),
+  heap = getHeapStatistics().heap_size_limit
+): BodyMemoryLimits {
+  const roomy = 2 * bodyLimit
+  const total = parseBytes(settings.body_memory) || Math.max(roomy, Math.floor(Math.min(machine / 16, heap / 4)))
+  const perClient = parseBytes(settings.body_memory_per_client) || Math.max(roomy, Math.floor(total / 4))
+  return { total, perClient: Math.min(total, perClient) }
+}
+
+/**
+ * Counts the memory of request bodies, from their first byte until their requests are over: what was parsed of a body stays
+ * in memory while its request waits for an engine or is answered.
+ */
+export class BodyMemory {
+  readonly #limits: () => BodyMemoryLimits
+  /** Counted bytes of each client that has any. */
+  readonly #held = new OpenMap<string, number>()
+  #total = 0
+
+  constructor(limits: () => BodyMemoryLimits) {
+    this.#limits = limits
+  }
+
+  /** Bytes that are counted at the moment. */
+  get total(): number {
+    return this.#total
+  }
+
+  /**
+   * Counts so many more bytes for the body of a request.
+   * @throws CorralError `body_too_large` for a body that is larger than a client's whole share, `too_busy` if its client's
+   *   share or the memory for all is used up. Then nothing of the body is counted any longer.
+   */
+  take({ record, caller }: Pick<FastifyRequest, 'record' | 'caller'>, bytes: number): void {
+    record.body ??= { client: caller.turn, bytes: 0 }
+    const hold = record.body
+    const counted = countedBytes(hold)
+    hold.bytes += bytes
+    const more = countedBytes(hold) - counted
+    if (more === 0) return
+    const held = this.#held.get(hold.client) ?? 0
+    const refusal = this.#refusal(counted + more, held + more, this.#total + more)
+    if (refusal) {
+      hold.bytes -= bytes
+      this.release(record)
+      throw refusal
+    }
+    this.#held.set(hold.client, held + more)
+    this.#total += more
+  }
+
+  /** Counts no less than so many bytes for the body of a request. @throws as `take` */
+  takeInAll(request: Pick<FastifyRequest, 'record' | 'caller'>, bytes: number): void {
+    const more = bytes - (request.record.body?.bytes ?? 0)
+    if (more > 0) this.take(request, more)
+  }
+
+  /** Counts the body of a request for the caller that it has now. @throws as `take` */
+  takeAgain(request: Pick<FastifyRequest, 'record' | 'caller'>): void {
+    const bytes = request.record.body?.bytes ?? 0
+    this.release(request.record)
+    this.take(request, bytes)
+  }
+
+  /** The body of the request is no longer in memory. */
+  release(record: Pick<RequestRecord, 'body'>): void {
+    const { body } = record
+    record.body = undefined
+    const counted = body ? countedBytes(body) : 0
+    if (!body || counted === 0) return
+    const left = this.#held.get(body.client)! - counted
+    if (left === 0) this.#held.delete(body.client)
+    else this.#held.set(body.client, left)
+    this.#total -= counted
+  }
+
+  #refusal(body: number, client: number, all: number): CorralError | undefined {
+    const { total, perClient } = this.#limits()
+    if (body > perClient) {
+      return new CorralError(
+        'body_too_large',
+        `The request body takes more memory than one client may have for its bodies, which is ${formatBytes(perClient)} (limits.body_memory_per_client). Send a smaller one, or have the admin raise the limit.`
+      )
+    }
+    const options = { retryAfter: RETRY_AFTER }
+    if (client > perClient) {
+      return new CorralError(
+        'too_busy',
+        `The bodies of your requests that are not answered yet take as much memory as one client may have, which is ${formatBytes(perClient)} (limits.body_memory_per_client). Wait until some have been answered, then send this one again.`,
+        options
+      )
+    }
+    if (all <= total) return undefined
+    return new CorralError(
+      'too_busy',
+      `The bodies of all requests that are not answered yet take as much memory as they may have, which is ${formatBytes(total)} (limits.body_memory). Send this one again in a moment.`,
+      options
+    )
+  }
+}
+
+function countedBytes({ bytes }: BodyHold): number {
+  return Math.max(0, bytes - UNCOUNTED_BYTES)
+}

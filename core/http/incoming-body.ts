@@ -1,0 +1,128 @@
+import { Transform } from 'node:stream'
+import * as zlib from 'node:zlib'
+import type { FastifyReply, FastifyRequest, RequestPayload } from 'fastify'
+import { CorralError } from '../errors.ts'
+import { formatBytes } from '../system/bytes.ts'
+import { ClientGone } from './client-gone.ts'
+import { sendContinue } from './expect-continue.ts'
+
+/** Largest window of a zstd stream that is decoded, as a power of two: that of RFC 9659. By default it would be 128 MiB. */
+const MAX_ZSTD_WINDOW_LOG = 23
+
+const DECODERS: Record<string, () => Transform> = {
+  gzip: zlib.createGunzip,
+  'x-gzip': zlib.createGunzip,
+  deflate: zlib.createInflate,
+  br: zlib.createBrotliDecompress,
+  // Node.js 22.15 and later have it.
+  ...('createZstdDecompress' in zlib && { zstd: zstdDecoder })
+}
+const ACCEPTED = Object.keys(DECODERS).filter(name => name !== 'x-gzip')
+
+function zstdDecoder(): Transform {
+  const { createZstdDecompress, constants } = zlib as unknown as {
+    createZstdDecompress(options: { params: Record<number, number> }): Transform
+    constants: { ZSTD_d_windowLogMax: number }
+  }
+  return createZstdDecompress({ params: { [constants.ZSTD_d_windowLogMax]: MAX_ZSTD_WINDOW_LOG } })
+}
+
+/** Memory that a decoder takes before it gives anything, in bytes. */
+const DECODER_BYTES = 64 * 1024
+/** How many times longer than its compressed form a body may be, once it is longer than this many bytes. */
+const MAX_EXPANSION = 100
+const EXPANSION_COUNTS_FROM_BYTES = 2 ** 20
+
+/**
+ * The body of a request as the parsers read it: decoded, within the limit of the route and counted in the memory for bodies.
+ * A refusal comes before the client is asked to send the body, or as soon as too much of it has arrived.
+ * @throws CorralError `body_too_large`, `too_busy` or `unsupported_encoding`
+ */
+export function incomingBody(request: FastifyRequest, reply: FastifyReply, payload: RequestPayload): RequestPayload {
+  const { headers, raw, method } = request
+  const { 'content-length': length, 'transfer-encoding': transferEncoding } = headers
+  if ((length === undefined && transferEncoding === undefined) || method === 'GET' || method === 'HEAD') return payload
+  const { bodyLimit, config } = request.routeOptions
+  const isStreamed = config.bodySize === 'streamed'
+  const encoding = headers['content-encoding']?.trim().toLowerCase() ?? ''
+  const isEncoded = encoding !== '' && encoding !== 'identity'
+  const decoder = isEncoded && !isStreamed && Object.hasOwn(DECODERS, encoding) ? DECODERS[encoding]! : undefined
+  if (isEncoded && !decoder) throw unsupportedEncoding(reply, isStreamed ? [] : ACCEPTED)
+  // Whoever reads it asks the client for it.
+  if (isStreamed) return payload
+  if (Number(length) > bodyLimit) throw tooLarge(request)
+  const { bodyMemory } = request.server
+  if (!decoder && length !== undefined) {
+    bodyMemory.take(request, Number(length))
+    sendContinue(raw)
+    return payload
+  }
+  if (decoder) bodyMemory.take(request, DECODER_BYTES)
+  sendContinue(raw)
+  return counted(request, reply, payload, decoder?.())
+}
+
+/** Reads a body of unknown length, through a decoder if it has one. It ends with an error as soon as there is too much. */
+function counted(
+  request: FastifyRequest,
+  reply: FastifyReply,
+  payload: RequestPayload,
+  decoder: Transform | undefined
+): RequestPayload {
+  const { bodyLimit } = request.routeOptions
+  let received = 0
+  let decoded = 0
+  payload.on('data', chunk => {
+    received += chunk.length
+  })
+  const body = new Transform({
+    transform(chunk, _encoding, done) {
+      decoded += chunk.length
+      try {
+        if (decoded > bodyLimit || received > bodyLimit) throw tooLarge(request)
+        if (decoded > EXPANSION_COUNTS_FROM_BYTES && decoded > received * MAX_EXPANSION) throw tooCompressed()
+        request.server.bodyMemory.take(request, chunk.length)
+        done(null, chunk)
+      } catch (error) {
+        done(error as CorralError)
+      }
+    }
+  })
+  // The framework compares the body's Content-Length with this.
+  Object.defineProperty(body, 'receivedEncodedLength', { get: () => received })
+  const fail = (error: Error) => body.destroy(error)
+  // The parser may have stopped to listen.
+  body.on('error', () => {})
+  payload.once('error', fail)
+  decoder?.once('error', fail)
+  // A body that is refused halfway is not read any further.
+  body.once('close', () => decoder?.destroy())
+  reply.raw.once('close', () => fail(new ClientGone()))
+  return (decoder ? payload.pipe(decoder) : payload).pipe(body)
+}
+
+function unsupportedEncoding(reply: FastifyReply, accepted: readonly string[]): CorralError {
+  reply.header('accept-encoding', accepted.join(', ') || 'identity')
+  const advice = accepted.length === 0 ? 'Send it without one.' : `Send it as ${accepted.join(', ')}, or without one.`
+  return new CorralError(
+    'unsupported_encoding',
+    `The request body has a Content-Encoding that this server does not read here. ${advice}`,
+    { details: { accepted } }
+  )
+}
+
+function tooLarge({ routeOptions, server }: FastifyRequest): CorralError {
+  const { bodyLimit } = routeOptions
+  const isServers = bodyLimit === server.initialConfig.bodyLimit
+  return new CorralError(
+    'body_too_large',
+    `The request body is larger than ${isServers ? 'body_limit in config.yaml allows, which is ' : ''}${formatBytes(bodyLimit)}${isServers ? '' : ', the most that this address takes'}. Send a smaller one.`
+  )
+}
+
+function tooCompressed(): CorralError {
+  return new CorralError(
+    'body_too_large',
+    `The request body is more than ${MAX_EXPANSION} times as long as its compressed form. Send it without a Content-Encoding.`
+  )
+}
