@@ -4,7 +4,14 @@ import { innerCaller } from '../../core/http/inner-request.ts'
 import { RATE_LIMIT_HEADERS } from '../../core/http/rate-limit-headers.ts'
 import { requireRole } from '../../core/http/roles.ts'
 import type { Found } from './find-caller.ts'
-import { hostAllowed, type OriginPattern, originAllowed, quoted, requireSameOrigin } from './host-and-origin.ts'
+import {
+  hostAllowed,
+  type OriginPattern,
+  originAllowed,
+  quoted,
+  requireSameOrigin,
+  siteAllowed
+} from './host-and-origin.ts'
 
 interface AccessRules {
   /** Whether the `Host` header of a request must name this machine, and whether an address will do as a name. */
@@ -34,7 +41,8 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
     app.addHook('onRequest', async (request, reply) => {
       // Whoever sent it was let in before.
       if (innerCaller(request.raw)) return requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
-      const { host, origin } = request.headers
+      const { headers, method } = request
+      const { host, origin } = headers
       // A web page cannot open the private socket; what passes its requests on must not make an admin of it.
       const { isLocal = false } = request.caller
       if (isLocal && origin !== undefined) {
@@ -57,14 +65,21 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
           `Pages from ${quoted(origin)} may not use this server. Add it to security.origins in config.yaml (or CORRAL_ORIGINS) to allow it.`
         )
       }
+      const role = request.routeOptions.config?.role ?? 'user'
+      const isPublic = role === 'anyone' && (method === 'GET' || method === 'HEAD')
+      if (origin === undefined && !siteAllowed([headers['sec-fetch-site']].flat()[0], isPublic)) {
+        throw new CorralError(
+          'origin_not_allowed',
+          'A page of another site sent this request without its origin, as links and images do. Enter the address in the browser, or call it from a page in security.origins with fetch().'
+        )
+      }
       if (origin !== undefined) {
         reply.header('access-control-allow-origin', origin)
         reply.header('access-control-expose-headers', EXPOSED_HEADERS)
-        const isPreflight =
-          request.method === 'OPTIONS' && request.headers['access-control-request-method'] !== undefined
+        const isPreflight = method === 'OPTIONS' && headers['access-control-request-method'] !== undefined
         if (isPreflight) return answerPreflight(request, reply)
       }
-      if (request.method === 'OPTIONS' && request.is404) return answerOptions(app, request, reply)
+      if (method === 'OPTIONS' && request.is404) return answerOptions(app, request, reply)
       try {
         const found = rules.findCaller(request)
         const { caller, key } = found instanceof Promise ? await found : found
@@ -75,7 +90,6 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
         throw error
       }
       if (request.caller.session && origin !== undefined) requireSameOrigin(origin, host)
-      const role = request.routeOptions.config?.role ?? 'user'
       if (role !== 'anyone') app.connectionGuard.takeFor(request.caller.turn, request.raw.socket)
       requireRole(request.caller, role)
     })

@@ -103,6 +103,15 @@ export function originAllowed(
   return isLoopbackHost(name) || isSameOrigin(header, host)
 }
 
+/**
+ * Whether a request without an `Origin` may come from a page, by its `Sec-Fetch-Site`: browsers leave `Origin` out of what
+ * images, frames and links of any site fetch, and of what a page fetches from its own server. Other programs send neither.
+ * @param isPublic whether the route is for anyone and only reads, such as the server's page: other sites may link to it
+ */
+export function siteAllowed(header: string | undefined, isPublic: boolean): boolean {
+  return isPublic || header === undefined || header === 'same-origin' || header === 'none'
+}
+
 /** Whether a page of this origin came from where its request goes to. */
 function isSameOrigin(origin: string, host: string | undefined): boolean {
   const [, scheme, authority] = /^(https?):\/\/([^\s/?#@\\]+)$/i.exec(origin) ?? []

@@ -12,7 +12,7 @@ import { createKey, keyFilePath } from '../../plugins/security/key-file.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
 import { routeName } from '../../scripts/role-docs.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, type SendOptions, startCorral, until } from '../support/corral.ts'
-import { ROUTES_BY_ROLE } from './role-table.ts'
+import { LARGE_BODIES, ROUTES_BY_ROLE } from './role-table.ts'
 
 t.test('each role may do what those before it may', async t => {
   for (const [at, role] of ROLES.entries()) {
@@ -20,37 +20,45 @@ t.test('each role may do what those before it may', async t => {
   }
 })
 
-t.test('every route needs the role that the table says, and the table has no others', async t => {
-  const found: { name: string; role: string }[] = []
-  const collector = definePlugin({
-    name: 'role-collector',
-    api: 1,
-    description: 'Collects the roles of routes',
-    options: Type.Object({}),
-    setup: () => ({
-      hooks: async app => {
-        app.addHook('onRoute', ({ method, url, config }) => {
-          found.push({ name: routeName({ methods: [method].flat(), url }), role: config?.role ?? 'user' })
-        })
-      }
+t.test(
+  'every route needs the role and takes a body of the size that the tables say, and they have no others',
+  async t => {
+    const found: { name: string; role: string; bodyLimit: number }[] = []
+    const collector = definePlugin({
+      name: 'role-collector',
+      api: 1,
+      description: 'Collects the roles of routes',
+      options: Type.Object({}),
+      setup: () => ({
+        hooks: async app => {
+          app.addHook('onRoute', ({ method, url, config, bodyLimit }) => {
+            const name = routeName({ methods: [method].flat(), url })
+            found.push({ name, role: config?.role ?? 'user', bodyLimit: bodyLimit! })
+          })
+        }
+      })
     })
-  })
-  const { 'roles.md': text } = await renderApiDocument([...builtInPlugins, collector])
-  const expected = new Map(
-    Object.entries(ROUTES_BY_ROLE).flatMap(([role, routes]) => routes.map(route => [route, role]))
-  )
-  for (const { name, role } of found) {
-    const known = expected.get(name) ?? expected.get(name.replace('HEAD ', 'GET '))
-    t.equal(role, known, `${name} needs ${known}`)
+    const { 'roles.md': text } = await renderApiDocument([...builtInPlugins, collector])
+    const expected = new Map(
+      Object.entries(ROUTES_BY_ROLE).flatMap(([role, routes]) => routes.map(route => [route, role]))
+    )
+    for (const { name, role } of found) {
+      const known = expected.get(name) ?? expected.get(name.replace('HEAD ', 'GET '))
+      t.equal(role, known, `${name} needs ${known}`)
+    }
+    const takesBody = found.filter(({ name }) => /^(POST|PUT|PATCH|DELETE|ANY) /.test(name))
+    const large = takesBody.filter(({ bodyLimit }) => bodyLimit > 256 * 1024).map(({ name }) => name)
+    t.same(large.sort(), [...LARGE_BODIES].sort())
+    for (const { name, role, bodyLimit } of takesBody) if (role === 'anyone') t.equal(bodyLimit, 4096, name)
+    const names = found.map(({ name }) => name)
+    t.same(
+      [...expected.keys()].filter(name => !names.includes(name)),
+      [],
+      'all routes of the table exist'
+    )
+    t.equal(readFileSync(join(packageRoot, 'docs', 'roles.md'), 'utf8'), text, 'run "npm run docs:write"')
   }
-  const names = found.map(({ name }) => name)
-  t.same(
-    [...expected.keys()].filter(name => !names.includes(name)),
-    [],
-    'all routes of the table exist'
-  )
-  t.equal(readFileSync(join(packageRoot, 'docs', 'roles.md'), 'utf8'), text, 'run "npm run docs:write"')
-})
+)
 
 /** One of the page's own files, whose names have hashes. */
 const [PAGE_FILE] = JSON.parse(readFileSync(join(packageRoot, 'dist/plugins/web/page/files.json'), 'utf8'))
@@ -161,6 +169,38 @@ t.test('every route, tried by callers of each role, without a key and with a wro
 
   t.comment('wrong keys')
   await tryAll(t, corral, undefined, { headers: { 'x-api-key': `${key}x` } })
+})
+
+t.test('a page of another site reaches no route without its origin, but for those that anyone may read', async t => {
+  const corral = await startCorral(t)
+  const status = async (method: string, path: string, headers: Record<string, string>, local = false) => {
+    const reply = await corral.send(path, method === 'POST' ? '[]' : undefined, { method, headers, local })
+    await reply.body?.cancel()
+    return reply.status
+  }
+  for (const [role, routes] of Object.entries(ROUTES_BY_ROLE)) {
+    for (const { methods, path } of routes.map(harmless)) {
+      const isRefused = role !== 'anyone' || path.startsWith('/ollama/v1/') || methods[0] === 'POST'
+      for (const method of methods) {
+        for (const site of ['cross-site', 'same-site', 'same-origin, cross-site', '']) {
+          const got = await status(method, path, { 'sec-fetch-site': site, 'sec-fetch-mode': 'navigate' })
+          t.equal(got === 403, isRefused, `${method} ${path} from ${site || 'nowhere'}: ${got}`)
+        }
+      }
+    }
+  }
+  for (const [path, headers, expected] of [
+    ['/api/tags', {}, 200],
+    ['/api/tags', { 'sec-fetch-site': 'none' }, 200],
+    ['/api/tags', { 'sec-fetch-site': 'same-origin' }, 200],
+    ['/api/tags', { 'sec-fetch-site': 'same-site', origin: 'http://localhost:3000' }, 200],
+    ['/api/tags', { 'sec-fetch-site': 'cross-site', origin: 'https://example.org' }, 403],
+    [`/props?model=${DEMO}`, { 'sec-fetch-site': 'cross-site' }, 403]
+  ] as const) {
+    t.equal(await status('GET', path, headers), expected, `${path} ${JSON.stringify(headers)}`)
+  }
+  t.equal(await status('GET', '/api/tags', { 'sec-fetch-site': 'cross-site' }, true), 403, 'on the private socket too')
+  t.same((await corral.json('/api/ps')).body.models, [], 'no model was loaded')
 })
 
 /** The status of a request whose path is sent as it is written here. */
