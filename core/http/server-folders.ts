@@ -26,7 +26,7 @@ export function withoutServerPaths<Value>(value: Value, folders: readonly Server
       // Most texts name none.
       if (!text.includes(path)) return text
       const escaped = path.replace(/[^\w/]/g, '\\$&')
-      return text.replace(new RegExp(`${escaped}(?![\\w-]|\\.\\w)`, 'g'), () => shown)
+      return text.replace(new RegExp(`(?<![\\w.~>-])${escaped}(?![\\w-]|\\.\\w)`, 'g'), () => shown)
     }, value) as Value
   }
   if (Array.isArray(value)) return value.map(each => withoutServerPaths(each, folders)) as Value

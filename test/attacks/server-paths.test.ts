@@ -11,7 +11,8 @@ t.test('texts keep everything but the places of the server', t => {
     ['The disk of /srv/a.b/models is full.', 'The disk of <models> is full.'],
     ['/srv/a.b/models/o/x, /srv/a.b', '<models>/o/x, <data directory>'],
     ['/srv/a.bc and /srv/axb stay, as does POST /api/create', '/srv/a.bc and /srv/axb stay, as does POST /api/create'],
-    [`${homedir()}/.ollama`, '~/.ollama']
+    [`${homedir()}/.ollama`, '~/.ollama'],
+    [`/mnt${homedir()}/x stays`, `/mnt${homedir()}/x stays`]
   ] as const) {
     t.strictSame(withoutServerPaths({ list: [text, 1, null] }, folders), { list: [shown, 1, null] })
   }
