@@ -106,6 +106,11 @@ const CONSTRAINTS = new Set([
   'oneOf',
   '$ref'
 ])
+/** Constraints that make no difference to llama.cpp. */
+const IGNORED = new Set([
+  ...['not', 'format', 'multipleOf', 'uniqueItems', 'contains', 'propertyNames', 'patternProperties'],
+  ...['minProperties', 'maxProperties', ...DEPENDENCIES]
+])
 const KNOWN_FORMAT = /^(date|time|date-time|uuid[1-5]?)$/
 /** Alternatives of a oneOf that are compared with each other. */
 const MAX_COMPARED = 50
@@ -868,14 +873,19 @@ function requireLength(value: unknown, left: number): number {
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
-/** The keywords with the annotations of all parts, in the order of the parts, since models read the schemas of tools. */
+/**
+ * The keywords with what else the parts say, in the order of the parts, since models read the schemas of tools. So
+ * constraints stay that llama.cpp ignores.
+ */
 function written(parts: readonly Part[], keywords: Fields): Fields {
   const made: Fields = {}
   for (const { schema } of parts) {
     for (const word of Object.keys(schema)) {
-      if (Object.hasOwn(made, word)) continue
+      if (Object.hasOwn(made, word) || DEFINITIONS.includes(word)) continue
       if (Object.hasOwn(keywords, word)) made[word] = keywords[word]
-      else if (!CONSTRAINTS.has(word) && !DEFINITIONS.includes(word)) made[word] = schema[word]
+      else if (!CONSTRAINTS.has(word) || IGNORED.has(word) || (keywords.type === 'number' && BOUNDS.includes(word))) {
+        made[word] = schema[word]
+      }
     }
   }
   return { ...made, ...keywords }

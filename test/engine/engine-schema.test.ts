@@ -133,12 +133,12 @@ t.test('schemas take the form that llama.cpp enforces', async t => {
     [
       'exact number of properties',
       { ...object({ a: word, b: word }, 'a'), maxProperties: 1, additionalProperties: true },
-      object({ a: word }, 'a')
+      { ...object({ a: word }, 'a'), maxProperties: 1 }
     ],
     [
       'every property',
       { ...object({ a: word, b: word }), minProperties: 2, additionalProperties: false },
-      { ...object({ a: word, b: word }, 'a', 'b'), additionalProperties: false }
+      { ...object({ a: word, b: word }, 'a', 'b'), minProperties: 2, additionalProperties: false }
     ],
     [
       'escapes in references',
@@ -201,6 +201,28 @@ t.test('schemas take the form that llama.cpp enforces', async t => {
   const colors = Array.from({ length: 200 }, (_, index) => `color ${index}`)
   t.match(engineSchema({ enum: colors }).schema, { type: 'string', pattern: /^\^color / }, 'many texts of a format')
   t.same(engineSchema({ enum: colors }, false).schema, { enum: colors }, 'the model reads those of a tool')
+  const tool = {
+    $schema: 'https://json-schema.org/draft/2020-12/schema',
+    type: 'object',
+    description: 'd',
+    required: ['path', 'edits'],
+    additionalProperties: false,
+    properties: {
+      path: { description: 'd', type: 'string', format: 'uri', minLength: 1, default: '/' },
+      ratio: { type: 'number', maximum: 1, exclusiveMinimum: 0, multipleOf: 0.1 },
+      lines: { type: ['integer', 'null'], default: null },
+      mode: { enum: ['a', 'b'], type: 'string' },
+      edits: { minItems: 1, type: 'array', uniqueItems: true, items: { $ref: '#/$defs/Edit', description: 'd' } },
+      more: { type: 'object', additionalProperties: { type: 'string' }, properties: {}, maxProperties: 9 },
+      choice: { anyOf: [{ type: 'string' }, { type: 'null' }], title: 't' }
+    },
+    $defs: { Edit: { type: 'object', properties: { old: { type: 'string', pattern: '^[a-z]+$' } }, required: ['old'] } }
+  }
+  t.equal(
+    JSON.stringify(engineSchema(tool, false).schema),
+    JSON.stringify(tool),
+    'models read a common tool as it was given'
+  )
 })
 
 t.test('schemas that no value fits are refused with the place', async t => {
