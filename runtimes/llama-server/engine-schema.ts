@@ -679,16 +679,25 @@ class Compiler {
 
   /** Types of a schema's values, these values, and those of required properties, if they are known; values as JSON. */
   #facts(schema: unknown, depth = 0): { types: string[]; values?: string[]; tags: Map<string, string[]> } | undefined {
+    this.#step()
     if (!isObject(schema) || depth > 5) return undefined
     if (typeof schema.$ref === 'string') {
       const name = schema.$ref.slice('#/$defs/'.length)
       return this.#facts([...this.#definitions.values()].find(each => each.name === name)?.made, depth + 1)
+    }
+    const choices = schema.anyOf ?? schema.oneOf
+    if (Array.isArray(choices)) {
+      const facts = choices.map(each => this.#facts(each, depth + 1))
+      return facts.every(each => each !== undefined)
+        ? { types: facts.flatMap(({ types }) => types), tags: new Map() }
+        : undefined
     }
     const listed = 'const' in schema ? [schema.const] : Array.isArray(schema.enum) ? schema.enum : undefined
     const values = listed?.map(value => JSON.stringify(value))
     const types = listed
       ? TYPES.filter(type => listed.some(value => hasType(value, type)))
       : [schema.type].flat().map(String)
+    if (!listed && schema.type === undefined) return undefined
     const tags = new Map<string, string[]>()
     const { properties, required } = schema
     for (const name of isObject(properties) && Array.isArray(required) ? required : []) {

@@ -338,6 +338,9 @@ t.test('constraints that grammars do not enforce are named', async t => {
     ],
     [{ oneOf: [word, digit] }, []],
     [{ oneOf: [{ type: 'number' }, digit] }, ['#/oneOf']],
+    [{ oneOf: [{ anyOf: [word, digit] }, { type: 'null' }] }, []],
+    [{ oneOf: [{ anyOf: [word, digit] }, digit] }, ['#/oneOf']],
+    [{ oneOf: [{}, digit] }, ['#/oneOf']],
     [
       {
         oneOf: [{ $ref: '#/$defs/a' }, object({ kind: { enum: ['b', 'c'] } }, 'kind')],
@@ -405,6 +408,10 @@ t.test('schemas of strangers take little time and memory', async t => {
   const refused: Record<string, Schema> = {
     'alternatives that multiply': { allOf: Array.from({ length: 40 }, () => ({ anyOf: [word, { minLength: 1 }] })) },
     'alternatives within each other': times(20, word, both),
+    'comparisons that multiply': {
+      oneOf: [{ $ref: '#/$defs/n0' }, digit],
+      $defs: { ...named(5, index => ({ anyOf: Array.from({ length: 40 }, () => next(index)) })), n5: word }
+    },
     'lengths of many texts': object(named(200, () => ({ type: 'string', maxLength: 2000 })))
   }
   for (const [title, schema] of Object.entries(refused)) t.throws(() => engineSchema(schema), TooCostly, title)
