@@ -119,7 +119,9 @@ const ENDLESS = 'refers to a schema whose values would never end'
 
 /** Results by the text of the schema: programs send the same schemas with every request. */
 const known = new Map<string, EngineSchema | CorralError | TooCostly>()
-const MAX_KNOWN = 512
+const MAX_KNOWN = 256
+/** Characters of a schema, and of its result, that are kept. */
+const MAX_KNOWN_LENGTH = 100_000
 
 /**
  * A JSON schema in the form that llama.cpp enforces.
@@ -128,8 +130,10 @@ const MAX_KNOWN = 512
  */
 export function engineSchema(schema: Fields, forFormat = true): EngineSchema {
   const key = `${forFormat} ${JSON.stringify(schema)}`
-  const result = known.get(key) ?? compile(schema, forFormat)
-  setNewest(known, key, result, MAX_KNOWN)
+  const found = known.get(key)
+  const result = found ?? compile(schema, forFormat)
+  const isShort = () => key.length <= MAX_KNOWN_LENGTH && JSON.stringify(result).length <= MAX_KNOWN_LENGTH
+  if (found || isShort()) setNewest(known, key, result, MAX_KNOWN)
   if (result instanceof Error) throw result
   return result
 }
