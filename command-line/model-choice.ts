@@ -56,7 +56,11 @@ export async function offerPull(
     const plan = await planOf(client, chosen, missing)
     if (!yes) {
       printNote(fitText(printable(describe(plan, chosen)), outputWidth(process.stderr)))
-      if (!plan.disk.fits) throw new CommandFailure(EXIT.failure, `There is not enough room on the disk for ${chosen}.`)
+      if (!plan.disk.fits)
+        throw new CommandFailure(
+          EXIT.failure,
+          `There is not enough room on the disk for ${chosen}. Free some space, or choose another disk with CORRAL_MODELS.`
+        )
       const wanted = await confirm('Pull it now?', plan.memory.fits)
       if (!wanted)
         throw new CommandFailure(EXIT.notFound, `${chosen} was not pulled. To get it later: corral pull ${chosen}`)

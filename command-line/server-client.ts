@@ -237,7 +237,11 @@ function parseJson(address: string, text: string): Record<string, unknown> {
   try {
     return JSON.parse(text)
   } catch (error) {
-    throw new CommandFailure(EXIT.failure, `The reply from ${address} is not one of corral.`, error)
+    throw new CommandFailure(
+      EXIT.failure,
+      `The reply from ${address} is not from corral. Check --host and --port.`,
+      error
+    )
   }
 }
 

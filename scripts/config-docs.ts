@@ -19,7 +19,7 @@ could have written a folder that you cloned or unpacked: \`corral config trust\`
 \`--config\` names the file.
 
 \`\`\`sh
-corral config check     # finds mistakes and unknown settings, with line and column
+corral config check     # whether a server would start, and its warnings; --strict fails for these
 corral config show      # the values in force, and where each came from
 corral reload           # a running server reads the file again
 \`\`\`

@@ -96,7 +96,7 @@ interface Work {
 async function bench(context: CommandContext, model: string, options: BenchOptions): Promise<void> {
   if (!options.tune) {
     for (const name of ['yes', 'dryRun', 'allowQuantizedCache'] as const) {
-      if (options[name]) throw usageFailure(`--${kebab(name)} says something only with --tune.`)
+      if (options[name]) throw usageFailure(`--${kebab(name)} needs --tune.`)
     }
   }
   if (options.tune && (options.context || options.slots)) {

@@ -222,7 +222,7 @@ async function asked<Result>(work: () => Promise<Result>): Promise<Result> {
 function portOf(text: string, option: string): number {
   const port = Number(text)
   if (/^\d+$/.test(text) && port >= 1 && port <= 65535) return port
-  throw usageFailure(`${option} is a port, a number from 1 to 65535, and "${text}" is none.`)
+  throw usageFailure(`${option} must be a port from 1 to 65535; got "${text}".`)
 }
 
 function checkBind(address: string): string {
@@ -247,14 +247,14 @@ async function privateAddress(): Promise<string> {
 async function up(context: CommandContext, options: UpOptions): Promise<void> {
   const isLocal = options.ray === 'local'
   if (!isLocal && !/^[^\s/]+:\d+$/.test(options.ray!)) {
-    throw usageFailure(`--ray is "local" or an address such as 10.0.0.5:${RAY_PORT}, and "${options.ray}" is neither.`)
+    throw usageFailure(`--ray must be "local" or an address such as 10.0.0.5:${RAY_PORT}; got "${options.ray}".`)
   }
   for (const [name, value] of Object.entries({
     '--bind': options.bind,
     '--ray-port': options.rayPort,
     '--with-member': options.withMember
   })) {
-    if (!isLocal && value !== undefined) throw usageFailure(`${name} goes with --ray local.`)
+    if (!isLocal && value !== undefined) throw usageFailure(`${name} needs --ray local.`)
   }
   const ray = await openRay(context)
   const { places, settings, config } = ray
@@ -337,7 +337,7 @@ async function addressTowards(address: string): Promise<string> {
 }
 
 async function joinCluster(context: CommandContext, address: string, options: JoinOptions): Promise<void> {
-  if (!/^[^\s/]+:\d+$/.test(address)) throw usageFailure(`"${address}" is no address such as 10.0.0.5:${RAY_PORT}.`)
+  if (!/^[^\s/]+:\d+$/.test(address)) throw usageFailure(`"${address}" is not an address such as 10.0.0.5:${RAY_PORT}.`)
   const ray = await openRay(context)
   const { config, places } = ray
   const { home } = config.paths

@@ -190,7 +190,10 @@ async function reportOfServer(
       const timeout = abortAfter(ANSWER_TIMEOUT)
       const report = await client.json<RuntimesReport>('GET', '/api/runtimes', undefined, timeout)
       if (!Array.isArray(report.ranking)) {
-        throw new CommandFailure(EXIT.failure, `The server at ${client.address} has another version of corral.`)
+        throw new CommandFailure(
+          EXIT.failure,
+          `The server at ${client.address} has another version of corral. Update one of them.`
+        )
       }
       if (!build || report.state !== 'searching') return report
       if (report.progress) progress.status(progressText(report.progress))

@@ -38,8 +38,9 @@ Examples:
     )
     .action(async ({ wait, timeout, undo }: DrainOptions) => {
       const limit = timeout === undefined ? Number.POSITIVE_INFINITY : parseDuration(timeout)
-      if (limit === undefined || limit < 0) throw usageFailure(`"${timeout}" is no length of time such as 5m.`)
-      if (undo && (wait || timeout !== undefined)) throw usageFailure('--undo has nothing to wait for.')
+      if (limit === undefined || limit < 0) throw usageFailure(`"${timeout}" is not a length of time such as 5m.`)
+      if (undo && (wait || timeout !== undefined))
+        throw usageFailure('--undo cannot be combined with --wait or --timeout.')
       await withServer(context, 'fail', async ({ client }) => {
         if (undo) {
           await client.json<DrainState>('DELETE', '/api/drain')
@@ -57,10 +58,17 @@ async function untilEnded(client: ServerClient, limit: number): Promise<void> {
   const began = performance.now()
   for (;;) {
     const { draining, open } = await client.json<DrainState>('GET', '/api/drain')
-    if (!draining) throw new CommandFailure(EXIT.failure, 'The server takes requests again: somebody ended the drain.')
-    if (open === 0) return printNote('Nothing is open any longer; the server may be stopped.')
+    if (!draining)
+      throw new CommandFailure(
+        EXIT.failure,
+        'Somebody ended the drain, and the server takes requests again. Drain it once more with: corral drain --wait'
+      )
+    if (open === 0) return printNote('No request is open. The server may be stopped.')
     if (performance.now() - began >= limit) {
-      throw new CommandFailure(EXIT.failure, `The time is over, and ${openText(open)}. The server goes on draining.`)
+      throw new CommandFailure(
+        EXIT.failure,
+        `The drain timed out: ${openText(open)}. The server still takes no new ones. Wait longer, or end that with: corral drain --undo`
+      )
     }
     await sleep(LOOK_EVERY, undefined, { signal }).catch(() => signal.throwIfAborted())
   }

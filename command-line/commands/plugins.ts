@@ -93,8 +93,12 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     const message = messageOf(error)
     const [, entry, missing] = /^(\S.*) fails \(Cannot find module '(.*?)'/.exec(message) ?? []
     const build =
-      missing !== undefined && missing === entry ? '. Is it built? "npm run build" in its folder does that.' : ''
-    throw new CommandFailure(EXIT.failure, `The plugin ${path} cannot be used: ${message}${build}`, error)
+      missing !== undefined && missing === entry ? '. Is it built? "npm run build" in its folder does that' : ''
+    throw new CommandFailure(
+      EXIT.failure,
+      `The plugin ${path} cannot be used: ${message.replace(/\.$/, '')}${build}.`,
+      error
+    )
   } finally {
     await close()
   }

@@ -62,10 +62,10 @@ Examples:
 
 async function pull(context: CommandContext, reference: string, options: PullOptions): Promise<void> {
   const { dryRun, detach, json } = options
-  if (json && !dryRun) throw new CommandFailure(EXIT.usage, '--json goes with --dry-run.')
-  if (detach && dryRun) throw new CommandFailure(EXIT.usage, '--detach and --dry-run do not go together.')
+  if (json && !dryRun) throw new CommandFailure(EXIT.usage, '--json needs --dry-run.')
+  if (detach && dryRun) throw new CommandFailure(EXIT.usage, '--detach and --dry-run cannot be combined.')
   if (options.member !== undefined && (dryRun || detach)) {
-    throw new CommandFailure(EXIT.usage, '--member does not go with --dry-run and --detach.')
+    throw new CommandFailure(EXIT.usage, '--member cannot be combined with --dry-run or --detach.')
   }
   const { as, member } = options
   const more = { ...(as !== undefined && { as }), ...(member !== undefined && { member }) }

@@ -105,7 +105,8 @@ function servicePlace({ env }: CommandContext): ServicePlace {
 function isSystem({ platform, uid }: ServicePlace, { system, user }: Scope): boolean {
   if (system && user) throw usageFailure('Give --system or --user, not both.')
   if (platform === 'darwin') {
-    if (system) throw new CommandFailure(EXIT.failure, 'On macOS there is the service of a user only.')
+    if (system)
+      throw new CommandFailure(EXIT.failure, 'macOS runs corral as a service of a user only. Leave out --system.')
     return false
   }
   return user ? false : system === true || uid === 0

@@ -95,12 +95,12 @@ function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptio
   }
   const bytes = (text: string, flag: string) => {
     const parsed = parseBytes(text)
-    if (parsed === undefined) throw usageFailure(`${flag} needs a size such as 24GiB; "${text}" is none.`)
+    if (parsed === undefined) throw usageFailure(`${flag} must be a size such as 24GiB; got "${text}".`)
     return parsed
   }
   const threads = flags.threads === undefined ? undefined : Number(flags.threads)
   if (threads !== undefined && (!Number.isInteger(threads) || threads < 1)) {
-    throw usageFailure(`--threads needs a number; "${flags.threads}" is none.`)
+    throw usageFailure(`--threads must be a number; got "${flags.threads}".`)
   }
   return {
     host,

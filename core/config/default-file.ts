@@ -12,7 +12,8 @@ const HEAD = `# corral's settings. Each one is shown with its default: change wh
 # A setting comes from a flag, else from the environment, else from this file, else from its default. The file is the
 # one that --config or CORRAL_CONFIG names, else config.yaml in the working directory ("corral serve", "config" and
 # "doctor" only), else in the data directory.
-# "corral config check" finds mistakes; "corral config show" shows which values are in force and where each came from.
+# "corral config check" says whether a server would start with it; "corral config show" shows which values are in force
+# and where each came from.
 #
 # Lengths of time: 30s, 5m, 1h30m, or seconds. Amounts of bytes: 64MiB, 1.5GB, or a number. Relative paths start at this
 # file's folder, ~/ at your home. A setting without a value (port:) counts as left out.

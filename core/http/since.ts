@@ -12,7 +12,7 @@ export function sinceOf(text: string, now: number): number {
   if (moment !== undefined && moment <= now) return moment
   throw new CorralError(
     'invalid_request',
-    `"since" is ${JSON.stringify(text.slice(0, 40))}, which is no length of time, and no date or moment that has been. Write 1h, 7d, 2w, a date such as 2025-12-31 or a moment such as 2025-12-31T12:00:00Z.`,
+    `"since" cannot be ${JSON.stringify(text.slice(0, 40))}: it must be a length of time, or a date or moment in the past. Write 1h, 7d, 2w, a date such as 2025-12-31 or a moment such as 2025-12-31T12:00:00Z.`,
     { param: 'since' }
   )
 }

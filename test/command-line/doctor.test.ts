@@ -166,7 +166,7 @@ t.test('doctor: findings for this machine', async t => {
   t.ok(report.models!.free > 0 && report.hardware!.memory.total > 0 && report.hardware!.cpu.threads > 0)
   t.match(await corral(['doctor', '--sysroot', join(home, 'nowhere')], { home }), {
     code: 2,
-    stderr: /--sysroot needs a folder .*nowhere is none/
+    stderr: /nowhere is not a folder\. Name one .* after --sysroot/
   })
 })
 

@@ -105,8 +105,8 @@ t.test('wrong usage of pull, convert and import starts no server', async t => {
   const home = newHome(t)
   const mistakes: [args: string[], stderr: RegExp][] = [
     [['pull'], /<reference> is missing: corral pull/],
-    [['pull', 'a/b', '--json'], /--json goes with --dry-run/],
-    [['pull', 'a/b', '--dry-run', '--detach'], /do not go together/],
+    [['pull', 'a/b', '--json'], /--json needs --dry-run/],
+    [['pull', 'a/b', '--dry-run', '--detach'], /cannot be combined/],
     [['pull', 'https://x/y.gguf', '--as', 'nowhere'], /is not a model name/],
     [['convert', 'a/b'], /Say which type with --dtype, such as --dtype q4_k_m/],
     [['import', 'x.gguf'], /Give a path and the name/],

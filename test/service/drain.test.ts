@@ -32,7 +32,7 @@ t.test('a server that drains goes on with what it has, and refuses what is new, 
   t.match(early, {
     code: 1,
     stdout: '',
-    stderr: /no new requests; 2 requests are open.*\n.*The server goes on draining/
+    stderr: /no new requests; 2 requests are open.*\n.*The server still takes no new ones/
   })
   t.match((await corral.json('/api/drain')).body, { draining: true, since: String, open: 2 })
 
@@ -72,7 +72,7 @@ t.test('a server that drains goes on with what it has, and refuses what is new, 
   left.abort()
   await running.text().catch(() => {})
   t.match((await queued).at(-1), { done: true, done_reason: 'length' }, 'and so does what waited')
-  t.match(await waiting, { code: 0, stderr: /Nothing is open any longer/ }, 'whoever has left is not waited for')
+  t.match(await waiting, { code: 0, stderr: /No request is open/ }, 'whoever has left is not waited for')
   t.match((await corral.json('/api/drain')).body, { draining: true, open: 0 })
 
   t.match(await command(['drain', '--undo'], { home }), { code: 0 })
