@@ -6,6 +6,7 @@ import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
 import { type CommandContext, placesOf } from './context.ts'
 import { printNote } from './output.ts'
 import { letPluginsImportCorral } from './plugin-imports.ts'
+import { watchPlugins } from './plugin-watch.ts'
 import { createProgram } from './program.ts'
 
 /** Anything that still keeps the process alive this long (milliseconds) after its command has ended is cut off. */
@@ -17,7 +18,12 @@ async function findPlugins(): Promise<PluginDefinition[]> {
     import('../plugins/built-in.ts'),
     import('../core/plugins/outside-plugins.ts')
   ])
-  return [...builtInPlugins, ...(await outsidePlugins(placesOf(context), builtInPlugins, letPluginsImportCorral))]
+  return [...builtInPlugins, ...(await outsidePlugins(placesOf(context), builtInPlugins, prepareForPlugins))]
+}
+
+function prepareForPlugins(): void {
+  letPluginsImportCorral()
+  watchPlugins()
 }
 
 /** The commands that are about the configuration itself. */

@@ -1,5 +1,6 @@
 import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
 import { isSystemError, messageOf } from '../../core/errors.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
@@ -8,6 +9,7 @@ import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { letPluginsImportCorral } from '../plugin-imports.ts'
 import { KINDS, type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
+import { watchPlugins } from '../plugin-watch.ts'
 import { ask } from '../server-connection.ts'
 
 export function definePlugins(program: Command, context: CommandContext): void {
@@ -47,14 +49,22 @@ Examples:
     .action((kind: PluginKind, folder: string) => newPlugin(context, kind, folder))
 }
 
+/** How long the request that runs the hooks of a plugin may take. */
+const HOOK_WAIT_MS = 10_000
+
 async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void> {
-  const [{ loadPlugin }, { pluginContract, startTestCorral }, { watchedPlugin }] = await Promise.all([
+  const [{ loadPlugin }, { pluginContract, startTestCorral }, { watchedPlugin }, { watchGlobals }] = await Promise.all([
     import('../../core/plugins/outside-plugins.ts'),
     import('../../testing/index.ts'),
-    import('../../testing/watched-plugin.ts')
+    import('../../testing/watched-plugin.ts'),
+    import('../../testing/changed-globals.ts')
   ])
   letPluginsImportCorral()
+  watchPlugins()
   let close = async () => {}
+  // What corral itself loads while it starts may change some too.
+  await (await startTestCorral()).close()
+  const changedGlobals = watchGlobals()
   try {
     // Whether it is there as a path is tried first, so that `check mine` finds the folder.
     const found = await loadPlugin(resolve(cwd, path), cwd).catch(async error => {
@@ -72,6 +82,15 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     const report = await corral.plugin(found.name)
     if (report?.state !== 'active') throw new Error(report?.reason ?? 'it was not started')
     printText('ok    it is set up, registered and started beside the built-in plugins')
+    const messages = [{ role: 'user', content: 'Hello there' }]
+    // What a filter says of it does not matter: its hooks have run then.
+    const asked = corral.json('/v1/chat/completions', { model: 'corral/tiny-chat', messages }).catch(() => undefined)
+    await Promise.race([asked, sleep(HOOK_WAIT_MS, undefined, { ref: false })])
+    const changed = changedGlobals()
+    if (changed.length > 0) {
+      const names = changed.slice(0, 10).join(', ')
+      throw new Error(`it changes ${names}, which everything in the server shares; leave these as they are`)
+    }
     const { needs, services, routes, hooks, web } = report
     const offers = {
       needs,

@@ -7,6 +7,7 @@ import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
 import { type CommandContext, openTrusted, placesOf } from '../context.ts'
 import { formatPairs, wrapLines } from '../output.ts'
+import { reportExit, reportPluginsBy, survivesFault } from '../plugin-watch.ts'
 import type { ServerScreen } from '../server-screen.ts'
 
 export function defineServe(program: Command, context: CommandContext): void {
@@ -34,6 +35,9 @@ Examples:
 /** After these no JavaScript can run: a handler would only have the processor fault again, without end. */
 const FAULTS = ['SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGSEGV'] as const
 
+/** What ends the server, unless an optional plugin is at fault. */
+const ERRORS = ['uncaughtException', 'unhandledRejection'] as const
+
 async function serve(context: CommandContext): Promise<never> {
   const [
     [config, definitions],
@@ -59,6 +63,7 @@ async function serve(context: CommandContext): Promise<never> {
   )
   const log = logs.part('server')
   const onTerminal = startedOnTerminal()
+  reportPluginsBy(message => log.error(message))
   for (const problem of config.unknown) log.warn(unknownWarning(problem))
   const exposed = await exposedKeysWarning(config)
   if (exposed) log.warn(exposed)
@@ -75,23 +80,39 @@ async function serve(context: CommandContext): Promise<never> {
     })
   }
   const delay = shutdownLimit(config)
+  let failure: unknown
+  let hasStopped = false
   // From here on the data directory is claimed: a signal during the start waits until the start has ended.
   const signals = closeWithGrace(
     {
       delay,
-      skip: [...FAULTS, ...(onTerminal ? [] : (['SIGHUP'] as const))],
+      skip: [...FAULTS, ...ERRORS, ...(onTerminal ? [] : (['SIGHUP'] as const))],
       onSecondSignal: signal => log.warn(`second ${signal}: stopping at once`),
-      onSecondError: error => log.fatal({ err: error }, 'another error while shutting down: stopping at once'),
       onTimeout: () => log.error(`not shut down after ${delay / 1000} s: stopping at once`)
     },
-    async ({ err, signal }) => {
-      if (err) log.fatal({ err }, 'unexpected error: shutting down')
+    async ({ signal }) => {
+      if (failure !== undefined) log.fatal({ err: failure }, 'unexpected error: shutting down')
       else log.info(`${signal}: shutting down`)
       // A start that fails cleans up by itself, and is reported below.
       await (await starting.catch(() => undefined))?.close()
       log.info('stopped')
+      hasStopped = true
+      if (failure !== undefined) process.exit(1)
     }
   )
+  const onError = (error: unknown) => {
+    if (survivesFault(error)) return
+    if (failure !== undefined) {
+      log.fatal({ err: error }, 'another error while shutting down: stopping at once')
+      process.exit(1)
+    }
+    failure = error ?? new Error('it threw nothing')
+    void signals.close()
+  }
+  for (const event of ERRORS) process.on(event, onError)
+  process.on('exit', code => {
+    if (!hasStopped && failure === undefined) reportExit(code)
+  })
   const server = await starting.catch(error => {
     signals.uninstall()
     throw error

@@ -49,7 +49,7 @@ export function formatModels(
     .map(({ name, digest, size, format, modified_at }) => [
       name,
       digest.slice(0, 12),
-      formatBytes(size),
+      size > 0 ? formatBytes(size) : 'unknown',
       format,
       relativeTime(modified_at, now)
     ])
@@ -87,7 +87,7 @@ export function formatModel(reply: ShownModel, now: Date): string {
     ['context length', details.context_length?.toString()],
     ['embedding length', details.embedding_length?.toString()],
     ['format', details.format],
-    ['size', formatBytes(details.size)],
+    ['size', details.size > 0 ? formatBytes(details.size) : 'unknown'],
     ['digest', details.digest],
     ['modified', relativeTime(details.modified_at, now)],
     ['origin', origin && `${origin.kind}: ${origin.from}`],

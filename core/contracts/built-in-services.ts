@@ -135,8 +135,7 @@ export interface Elsewhere {
 
 declare module './models.ts' {
   interface BroughtModel {
-    /** Bytes of its files, and 64 hex digits made of their digests, where it has files elsewhere. */
-    readonly size?: number
+    /** 64 hex digits made of the digests of its files, if it has files elsewhere. */
     readonly digest?: string
     /** ISO 8601 UTC with milliseconds. */
     readonly modifiedAt?: string

@@ -90,6 +90,8 @@ export interface BroughtModel {
   capabilities: Capability[]
   /** Tokens of context. */
   contextLength?: number
+  /** Bytes of its files, wherever they are. APIs show 0 if it is absent, and people an unknown size. */
+  readonly size?: number
   /** More of what is known of it. */
   metadata?: Partial<ModelMetadata>
 }

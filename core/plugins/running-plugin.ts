@@ -1,6 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { dirname, sep } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { packageRoot } from '../system/package-info.ts'
 import type { FoundPlugin } from './plugin.ts'
 
 type Runner = Pick<FoundPlugin, 'name' | 'path' | 'optional'>
@@ -40,6 +41,24 @@ export function pluginAtFault(error?: unknown): Runner | undefined {
   )
 }
 
+/**
+ * What code of plugins runs now, with its place: a plugin, or a file that is not corral's, such as that of a plugin that is
+ * being imported. Undefined if it is corral itself.
+ */
+export function culpritNow(): string | undefined {
+  const stack = currentStack()
+  const plugin = pluginAtFault()
+  const frame = framesOf(stack).find(({ path }) =>
+    plugin?.path === undefined ? !isOwn(path) : ownerOf(path) === plugin
+  )
+  const place = frame && `${frame.path}:${frame.line}`
+  if (plugin) return `Plugin "${plugin.name}"${place ? ` (${place})` : ''}`
+  return place && `The module ${place}`
+}
+
+/** Whether a file is part of corral, or of the packages that it needs. */
+const isOwn = (path: string) => path.startsWith(packageRoot + sep)
+
 function currentStack(): string {
   const { stackTraceLimit } = Error
   Error.stackTraceLimit = 200
@@ -49,16 +68,25 @@ function currentStack(): string {
 }
 
 function pluginInStack(stack: string): Runner | undefined {
-  for (const [, url] of stack.matchAll(/\(?(file:\/\/[^\s)]+|\/[^\s:)]+)(?::\d+){2}\)?$/gm)) {
-    const path = url!.startsWith('file:') ? fileURLToPath(url!.replace(/(?::\d+){2}$/, '')) : url!
-    const found = [...outside].find(plugin => plugin.path === path) ?? ownerOf(path)
+  for (const { path } of framesOf(stack)) {
+    const found = ownerOf(path)
     if (found) return found
   }
   return undefined
 }
 
+/** The calls of a stack that are in files, the innermost first. */
+function framesOf(stack: string): { path: string; line: string }[] {
+  const frames = stack.matchAll(/(?:\(|at (?:async )?)((?:file:\/\/\/|\/|[A-Za-z]:\\)[^\n)]*?):(\d+):\d+\)?$/gm)
+  return [...frames].map(([, place, line]) => {
+    return { path: place!.startsWith('file:') ? fileURLToPath(place!.split('?')[0]!) : place!, line: line! }
+  })
+}
+
 /** The plugin whose folder a file is in, unless several share the folder. */
 function ownerOf(path: string): Runner | undefined {
+  const exact = [...outside].find(plugin => plugin.path === path)
+  if (exact) return exact
   const folders = [...outside].map(plugin => ({ plugin, folder: dirname(plugin.path!) + sep }))
   const holding = folders
     .filter(({ folder }) => path.startsWith(folder))

@@ -123,6 +123,7 @@ t.test('tables of models in list and ps', async t => {
       'c/d                                                       loading 42%'
     ].join('\n')
   )
+  t.match(formatModels([{ ...model, size: 0 }], NOW), / unknown +gguf/, 'a size that its plugin does not know')
   t.equal(formatModels([], NOW), 'NAME    ID    SIZE    FORMAT    MODIFIED', 'titles alone')
   for (const [size, vram, text] of [
     [100, 0, '100% CPU'],

@@ -170,7 +170,7 @@ t.test('a model of a plugin that has the name of another model is left out, and 
     name: 'aaa',
     needs: ['catalog'],
     setup(context) {
-      const models = ['corral/tiny-chat', 'echo/parrot', 'aaa/fine'].map(name => ({ name, capabilities: [] }))
+      const models = ['corral/tiny-chat', 'echo/parrot', 'aaa/fine'].map(name => ({ name, capabilities: [], size: 7 }))
       context.service('catalog').add({ name: 'aaa', models: () => models })
       return {}
     }
@@ -186,6 +186,7 @@ t.test('a model of a plugin that has the name of another model is left out, and 
       ['aaa/fine', 'aaa']
     ]
   )
+  t.equal(models.at(-1).size, 7)
   t.match(corral.log(), /The plugin \\"aaa\\" lists the model \\"corral\/tiny-chat\\", which is left out/)
   t.match(corral.log(), /lists the model \\"echo\/parrot\\", which is left out: \\"echo\\" brings one/)
 })

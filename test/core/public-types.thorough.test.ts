@@ -7,6 +7,21 @@ import { packageRoot } from '../../core/system/package-info.ts'
 
 const TSC = join(dirname(createRequire(import.meta.url).resolve('typescript/package.json')), 'bin', 'tsc')
 
+const CONSUMER = `import { definePlugin, openReplyStream } from './core/plugins/public-api.ts'
+import { startTestCorral } from './testing/index.ts'
+export default definePlugin({ name: 'a', api: 1, setup: () => ({}) })
+export { openReplyStream, startTestCorral }`
+
+t.test('the types of the package compile for users who check libraries', async t => {
+  const folder = t.testdir({ 'consumer.ts': CONSUMER })
+  const compile = (...args: string[]) =>
+    spawnSync(process.execPath, [TSC, ...args], { cwd: packageRoot, encoding: 'utf8' })
+  compile('-p', join(packageRoot, 'tsconfig.package.json'), '--outDir', folder)
+  const options = '--ignoreConfig --noEmit --strict --skipLibCheck false --target es2023 --module nodenext --types node'
+  const checked = compile(join(folder, 'consumer.ts'), '--allowImportingTsExtensions', ...options.split(' '))
+  t.equal(checked.status, 0, checked.stdout)
+})
+
 t.test('the types of corral/plugin can be published, and stay small', async t => {
   const folder = t.testdir({})
   const args = [TSC, '-p', join(packageRoot, 'tsconfig.package.json'), '--outDir', folder]
