@@ -20,7 +20,7 @@ import { defineRuntime } from './commands/runtime.ts'
 import { defineSearch } from './commands/search.ts'
 import { defineServe } from './commands/serve.ts'
 import { defineService } from './commands/service.ts'
-import { defineConvert, defineList, defineRm, defineShow } from './commands/stored-models.ts'
+import { defineConversion, defineConvert, defineList, defineRm, defineShow } from './commands/stored-models.ts'
 import { defineTop } from './commands/top.ts'
 import { defineUsage } from './commands/usage.ts'
 import { defineVersion } from './commands/version.ts'
@@ -30,7 +30,20 @@ import type { CommandContext } from './context.ts'
 /** The commands by what people do with them, in the order of the help. */
 export const COMMAND_GROUPS: [heading: string, defines: ((program: Command, context: CommandContext) => void)[]][] = [
   ['Chat and serve:', [defineServe, defineOpen, defineRun, definePs, defineTop, defineStop, defineLogs, defineBench]],
-  ['Models:', [defineSearch, definePull, definePulls, defineList, defineShow, defineRm, defineImport, defineConvert]],
+  [
+    'Models:',
+    [
+      defineSearch,
+      definePull,
+      definePulls,
+      defineList,
+      defineShow,
+      defineRm,
+      defineImport,
+      defineConvert,
+      defineConversion
+    ]
+  ],
   ['This machine:', [defineDoctor, defineRuntime, defineConfig, definePlugins, defineCompletion, defineVersion]],
   [
     'A shared server:',

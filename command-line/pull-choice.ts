@@ -1,6 +1,7 @@
 import { formatBytes } from '../core/system/bytes.ts'
 import { isObject } from '../core/system/json-object.ts'
 import { Interrupted, interruption } from './command-failure.ts'
+import { atTerminal } from './confirm.ts'
 import { printable } from './output.ts'
 import { ServerRefusal } from './server-client.ts'
 
@@ -21,7 +22,7 @@ export async function withChosenModel<T>(model: string, work: (model: string) =>
     return await work(model)
   } catch (error) {
     const choices = choicesOf(error)
-    if (choices.length === 0 || !process.stdin.isTTY || !process.stderr.isTTY) throw error
+    if (choices.length === 0 || !atTerminal()) throw error
     return await work(await pick(printable(model), choices))
   }
 }

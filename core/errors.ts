@@ -69,6 +69,7 @@ export const ERROR_STATUS = {
   too_busy: 503,
   hub_rate_limited: 503,
   runtime_missing: 503,
+  conversion_not_installed: 503,
   insufficient_memory: 503,
   model_stopped: 503,
   model_deleted: 503,

@@ -76,6 +76,8 @@ const ADVICE: Record<ErrorCode, string> = {
   load_failed:
     'The message names the cause ([all causes](failures.md)); `corral logs <model>` shows what llama-server printed.',
   engine_crashed: 'The message names the cause ([all causes](failures.md)). Send the request again.',
+  conversion_not_installed:
+    'A SafeTensors model has to be converted, and the Python packages for that are not installed. `corral conversion install` installs them once (some GB); `conversion.install: auto` lets every client cause it.',
   conversion_failed: 'The message names the cause, and the log that the tools wrote.',
   reload_failed: 'The settings are valid, but could not be put in force; the message says why. The former ones stay.',
   hook_timeout: 'The message names the plugin and its hook. Fix or remove the plugin, or raise `limits.hook_timeout`.',

@@ -48,7 +48,7 @@ export function defineRun(program: Command, context: CommandContext): void {
     .option('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit')
     .option('--raw', 'print the answer as the model writes it, without laying out its Markdown')
     .option('--verbose', 'print token counts and speed after each answer, to standard error')
-    .option('--yes', 'pull the model without asking if it is not here')
+    .option('--yes', 'pull the model and install what it needs without asking')
     .addHelpText(
       'after',
       `
@@ -120,6 +120,8 @@ async function run(context: CommandContext, named: string | undefined, words: st
     const session = new ChatSession(client, settings)
     if (!chatting) return await answerOnce(connection, session, prompt, options)
     await beHere(connection, session, options)
+    // A question has to be asked before the chat takes the terminal.
+    if ((await session.about()).details.format === 'safetensors') await loadConverted(connection, session, options)
     const { home } = dataPaths(findHome({ ...context, flags: context.flags() }).home, undefined)
     const [{ chatInTerminal }, { PromptHistory }, { SavedChats }] = await Promise.all([
       import('../chat.ts'),
@@ -132,14 +134,15 @@ async function run(context: CommandContext, named: string | undefined, words: st
   })
 }
 
-async function answerOnce({ client }: ServerConnection, session: ChatSession, prompt: string, options: RunOptions) {
+async function answerOnce(connection: ServerConnection, session: ChatSession, prompt: string, options: RunOptions) {
+  const { client } = connection
   try {
-    await load(session)
+    await loadConverted(connection, session, options)
   } catch (error) {
     if (!isMissing(error)) throw error
     const { offerPull } = await import('../model-choice.ts')
     session.settings.model = await offerPull(client, session.settings.model, error, options.yes === true)
-    await load(session)
+    await loadConverted(connection, session, options)
   }
   const { verbose, raw, format } = session.settings
   const [{ printAnswer }, { cutText }] = await Promise.all([import('../print-answer.ts'), import('../chat-session.ts')])
@@ -163,6 +166,12 @@ async function beHere({ client }: ServerConnection, session: ChatSession, option
 
 const isMissing = (error: unknown): error is ServerRefusal =>
   error instanceof ServerRefusal && error.code === 'model_not_found'
+
+/** Loads the model; if it has to be converted first, what that needs is installed after a question. */
+async function loadConverted({ client }: ServerConnection, session: ChatSession, options: RunOptions): Promise<void> {
+  const { withConverter } = await import('../converter-offer.ts')
+  await withConverter(client, options.yes === true, () => load(session))
+}
 
 /** Loads the model and shows the progress, which the heartbeats of an answer report only now and then. */
 async function load(session: ChatSession, signal?: AbortSignal): Promise<void> {

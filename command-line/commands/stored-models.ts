@@ -3,6 +3,7 @@ import type { ConvertedReply, LocalModel, ShownModel } from '../../core/contract
 import { formatBytes } from '../../core/system/bytes.ts'
 import { forEach } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
+import { installConverter, withConverter } from '../converter-offer.ts'
 import {
   formatPairs,
   formatTable,
@@ -149,8 +150,8 @@ export function defineConvert(program: Command, context: CommandContext): void {
       'after',
       `
 A SafeTensors model is converted at its first load anyway, to the "dtype" of the request (f16 by default); the
-conversion is kept beside the model and used again. The first conversion installs Python packages in the data directory,
-which takes a while and some gigabytes. "corral show <model>" lists the conversions.
+conversion is kept beside the model and used again. The first conversion needs Python packages of some gigabytes, and
+you are asked before they are installed ("corral conversion install"). "corral show <model>" lists the conversions.
 
 Examples:
   corral convert me/finetune --dtype q4_k_m
@@ -163,15 +164,28 @@ Examples:
           await client.json('DELETE', '/api/convert', { model, dtype })
           return printNote(`removed the ${dtype} conversion of ${model}`)
         }
-        const last = await streamWork<ConvertedReply>(
-          client,
-          '/api/convert',
-          { model, dtype },
-          { first: `preparing ${model}`, what: `conversion of ${model}`, unit: 'parts' }
+        const labels = { first: `preparing ${model}`, what: `conversion of ${model}`, unit: 'parts' } as const
+        const last = await withConverter(client, false, () =>
+          streamWork<ConvertedReply>(client, '/api/convert', { model, dtype }, labels)
         )
         printNote(
           `${model} is converted to ${dtype} (${formatBytes(last.size)}). Requests with the option dtype "${dtype}" use it.`
         )
       })
     })
+}
+
+export function defineConversion(program: Command, context: CommandContext): void {
+  program
+    .command('conversion')
+    .description('install what SafeTensors models are converted with')
+    .command('install')
+    .description('install the Python packages that the converter needs, in the data directory')
+    .addHelpText(
+      'after',
+      `
+They take some gigabytes. At a terminal, "corral run" and "corral convert" offer this before a first conversion; with
+conversion.install: auto in config.yaml it happens without a question, for every client that uses such a model.`
+    )
+    .action(() => withServer(context, 'aside', ({ client }) => installConverter(client)))
 }

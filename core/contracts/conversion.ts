@@ -40,7 +40,8 @@ export interface Conversion {
   /**
    * The GGUF of a SafeTensors variant in a type: what is there, or made now. Callers of one model and type share the
    * work; it is called off when the last of them has left.
-   * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`
+   * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`; `conversion_not_installed` if
+   * `conversion.install` is `ask` and nobody installed what conversions need
    */
   convert(variant: StoredVariant, dtype: string, waiting: Waiting): Promise<ConvertedModel>
   /**
@@ -61,6 +62,11 @@ export interface Conversion {
    * @returns `supported` is undefined if the converter is not here yet or config.json names no architecture
    */
   supports(config: unknown): Promise<{ architecture: string | undefined; supported: boolean | undefined }>
+  /**
+   * Installs what conversions need, or joins an installation that is running. Nothing is done if it is there.
+   * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`
+   */
+  install(waiting: Waiting): Promise<void>
   counts(): ConversionCounts
   /** Those that go on. */
   running(): RunningConversion[]

@@ -53,6 +53,7 @@ export const MODEL_ERRORS: ErrorCode[] = [
   'load_failed',
   'engine_crashed',
   'conversion_failed',
+  'conversion_not_installed',
   'queue_full',
   'runtime_missing',
   'insufficient_memory',

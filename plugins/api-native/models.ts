@@ -287,7 +287,14 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       role: 'operator',
       body: ConvertRequestSchema,
       response: { 200: streams.workReply('The converted model', ConvertedSchema) },
-      errors: [...FILE_ERRORS, 'invalid_option', 'conversion_failed', ...DISK_ERRORS, 'runtime_missing']
+      errors: [
+        ...FILE_ERRORS,
+        'invalid_option',
+        'conversion_failed',
+        'conversion_not_installed',
+        ...DISK_ERRORS,
+        'runtime_missing'
+      ]
     })
     app.post('/convert', convert, async (request, reply) => {
       const { body } = request
@@ -297,6 +304,22 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => {
         const made = await conversion.convert(variant, dtype, { signal, onProgress })
         return { status: 'success', model: nameOf(body), ...conversionRecord(made) }
+      })
+    })
+
+    const installConverter = nativeRoute('Conversions', 'installConverter', 'Install what conversions need', {
+      role: 'operator',
+      description: 'Python packages of some gigabytes, in the data directory. Does nothing if they are there.',
+      body: Loose({ stream: Given(Type.Boolean({ default: true })) }),
+      bodyOptional: true,
+      response: { 200: streams.workReply('They are installed', Done('success')) },
+      errors: ['conversion_failed', 'runtime_missing', ...DISK_ERRORS]
+    })
+    app.post('/conversion/install', installConverter, async (request, reply) => {
+      const stream = request.body.stream ?? true
+      return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => {
+        await conversion.install({ signal, onProgress })
+        return { status: 'success' }
       })
     })
 

@@ -1,15 +1,23 @@
 import { join } from 'node:path'
+import { Type } from 'typebox'
 import type { Conversion, ConvertedModel, RunningConversion } from '../../core/contracts/conversion.ts'
 import { type OnProgress, type Progress, untilAborted, type Waiting } from '../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError, messageOf } from '../../core/errors.ts'
 import { definePlugin, type PluginContext } from '../../core/plugins/plugin.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import { requireSpace } from '../../core/system/disk-space.ts'
 import { architecturesOf, supportedArchitectures } from './architectures.ts'
 import { convertModel, openConversionLog } from './convert-model.ts'
 import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
 import { type DtypePlan, diskNeed, planDtype } from './dtypes.ts'
-import { type ConverterPython, type EnvironmentOptions, PythonOptions, preparePython } from './python-environment.ts'
+import {
+  type ConverterPython,
+  type EnvironmentOptions,
+  missingPackages,
+  PythonOptions,
+  preparePython
+} from './python-environment.ts'
 import { quantizeGguf } from './quantize-gguf.ts'
 import { SharedWork } from './shared-work.ts'
 
@@ -19,7 +27,17 @@ export default definePlugin({
   description: "Converts SafeTensors models to GGUF, with llama.cpp's tools",
   offers: ['conversion'],
   needs: ['storage', 'runtimes'],
-  options: PythonOptions,
+  options: Type.Object(
+    {
+      install: Type.Enum(['ask', 'auto'], {
+        default: 'ask',
+        description:
+          'Whether the first load of a SafeTensors model may install the Python packages that it needs (some GB): ask refuses it until an operator has agreed, auto installs them'
+      }),
+      ...PythonOptions.properties
+    },
+    { additionalProperties: false, restart: true }
+  ),
   setup(context, options) {
     const conversion = createConversion(context, options)
     return {
@@ -42,7 +60,10 @@ const QUANTIZING = ''
 /** Separates a variant's folder from a type in the keys of conversions; part of neither. */
 const SEPARATOR = '\n'
 
-function createConversion(context: PluginContext, settings: EnvironmentOptions['settings']): ConversionService {
+function createConversion(
+  context: PluginContext,
+  settings: EnvironmentOptions['settings'] & { install: 'ask' | 'auto' }
+): ConversionService {
   const { log, paths, hooks } = context
   const { env } = process
   const storage = context.service('storage')
@@ -75,6 +96,29 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
     return await result
   }
 
+  const directory = join(paths.home, 'python')
+
+  async function environmentFor(waiting: Waiting): Promise<ConverterPython> {
+    return await environments.run('', waiting, async shared => {
+      const { directory: converter } = await runtimes.conversionTools(shared)
+      return await preparePython({ settings, directory, converter, env, log, proven }, shared)
+    })
+  }
+
+  /** Refuses what would install gigabytes that nobody has agreed to, unless an installation is running already. */
+  async function requireInstalled(publicName: string): Promise<void> {
+    if (settings.install === 'auto' || environments.has('')) return
+    const required = await missingPackages({ settings, directory })
+    if (required === undefined) return
+    throw new CorralError(
+      'conversion_not_installed',
+      `Model "${publicName}" has to be converted from SafeTensors first, and the Python packages for that are not ` +
+        `installed: about ${formatBytes(required)} in ${directory}. Install them once with "corral conversion install" ` +
+        '(POST /api/conversion/install), or set conversion.install to auto in config.yaml.',
+      { details: { required } }
+    )
+  }
+
   async function make(variant: StoredVariant, plan: DtypePlan, waiting: Required<Waiting>): Promise<ConvertedModel> {
     const { signal } = waiting
     const { publicName, directory } = variant
@@ -93,15 +137,7 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
     if (tools.mismatch) log.warn(tools.mismatch)
     const need = diskNeed(plan, variant.metadata.parameters ?? 0)
     await requireSpace(directory, need, `Converting "${publicName}" to ${dtype} needs about`, 'models')
-    const environment = {
-      settings,
-      directory: join(paths.home, 'python'),
-      converter: tools.directory,
-      env,
-      log,
-      proven
-    }
-    const python = await environments.run('', waiting, shared => preparePython(environment, shared))
+    const python = await environmentFor(waiting)
     const conversionLog = await openConversionLog(paths.logs, variant, dtype)
     const facts = { model: publicName, dtype, log: conversionLog.path }
     const begun = performance.now()
@@ -149,6 +185,7 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
       const plan = planDtype(dtype, variant.metadata.quantization)
       const present = await findConverted(variant, plan.dtype)
       if (present) return present
+      await requireInstalled(variant.publicName)
       const key = variant.directory + SEPARATOR + plan.dtype
       return await conversions.run(key, waiting, async shared => {
         // The model may have been deleted meanwhile.
@@ -187,6 +224,10 @@ function createConversion(context: PluginContext, settings: EnvironmentOptions['
       const known = folder === undefined ? undefined : await supportedArchitectures(folder)
       const supported = known && architectures.length > 0 ? architectures.some(name => known.has(name)) : undefined
       return { architecture: architectures[0], supported }
+    },
+
+    async install(waiting) {
+      await environmentFor(waiting)
     },
 
     counts: () => ({ ...counts }),

@@ -114,6 +114,19 @@ export async function preparePython(options: EnvironmentOptions, waiting: Waitin
   return { executable: executableIn(environment), environment }
 }
 
+/**
+ * About how many bytes of Python packages have to be installed before conversions; undefined if none.
+ * @throws errors of the disk
+ */
+export async function missingPackages({
+  settings,
+  directory,
+  locks = LOCK_FOLDER
+}: Pick<EnvironmentOptions, 'settings' | 'directory' | 'locks'>): Promise<number | undefined> {
+  if (settings.python !== '' || isComplete(join(directory, await environmentName(locks)))) return undefined
+  return process.platform === 'linux' && settings.torch_index === '' ? SIZE.cuda : SIZE.cpu
+}
+
 async function namedPython(named: string, options: EnvironmentOptions, { signal }: Waiting): Promise<ConverterPython> {
   const executable = findExecutable(named, options.env)
   if (executable === undefined) {

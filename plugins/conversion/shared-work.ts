@@ -26,6 +26,11 @@ export class SharedWork<T> {
     }
   }
 
+  /** Whether work of this key is running. */
+  has(key: string): boolean {
+    return this.#works.has(key)
+  }
+
   /** Cancels the work of keys that fit, with this error for its callers; settles when it has ended. */
   async end(fits: (key: string) => boolean, error: Error): Promise<void> {
     const ending = [...this.#works].filter(([key]) => fits(key)).map(([, work]) => work)

@@ -406,6 +406,7 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
   const cause = error.details?.cause
   const blameless =
     error.code === 'runtime_missing' ||
+    error.code === 'conversion_not_installed' ||
     error.code === 'shutting_down' ||
     cause === 'rpc_unreachable' ||
     cause === 'rpc_busy'

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { corral, newHome } from './command.ts'
 import { event, refuse, scriptedServer } from './scripted-server.ts'
-import { linesOnScreen, onTerminal } from './terminal.ts'
+import { ENTER, linesOnScreen, onTerminal } from './terminal.ts'
 
 const MB = 1e6
 
@@ -37,6 +37,35 @@ t.test('convert: progress, failure and removal', async t => {
   })
   t.same(server.bodies('POST /api/convert')[0], { model: 'me/st', dtype: 'q4_k_m', stream: true })
   t.same(server.bodies('DELETE /api/convert'), [{ model: 'me/st', dtype: 'q4_k_m' }])
+})
+
+t.test('convert and conversion install: the converter is installed after a question', async t => {
+  let isInstalled = false
+  const server = await scriptedServer(t, {
+    'POST /api/convert'(reply) {
+      if (!isInstalled)
+        return refuse(reply, 503, 'conversion_not_installed', 'The packages (about 2.5 GB) are missing.')
+      reply.end(event({ status: 'success', model: 'me/st', dtype: 'f16', size: 5 * MB }))
+    },
+    'POST /api/conversion/install'(reply) {
+      isInstalled = true
+      reply.end(event({ status: 'installing torch', completed: 34, total: 100 }) + event({ status: 'success' }))
+    }
+  })
+  const home = newHome(t)
+  const convert = ['convert', 'me/st', '--dtype', 'f16', ...server.flags]
+  t.match(await corral(convert, { home }), { code: 1, stderr: /about 2\.5 GB\) are missing/ }, 'nobody can be asked')
+  let terminal = onTerminal(t, convert, home)
+  await terminal.sees(/about 2\.5 GB.*Install them now\? \[Y\/n\]/s)
+  terminal.press(`n${ENTER}`)
+  t.equal(await terminal.ended(), 1)
+  t.equal(server.bodies('POST /api/conversion/install').length, 0)
+  terminal = onTerminal(t, convert, home)
+  await terminal.sees('Install them now?')
+  terminal.press(ENTER)
+  await terminal.sees(/is installed.*is converted to f16/s)
+  t.equal(await terminal.ended(), 0)
+  t.match(await corral(['conversion', 'install', ...server.flags], { home }), { code: 0, stderr: /is installed/ })
 })
 
 t.test('import --from: list, import some, import all', async t => {

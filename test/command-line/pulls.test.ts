@@ -270,3 +270,21 @@ t.test('pulls: list, pause, resume and cancel', async t => {
   })
   t.match(await ask('stop', 'a/b'), { code: 2, stdout: '' })
 })
+
+t.test('pull: advice about what was fetched is given once, and only if it is true', async t => {
+  const kept = 'q8.gguf could not be fetched: it is down. Pull again to continue; what was fetched is kept.'
+  const cases: [code: string, message: string, added: boolean][] = [
+    ['checksum_mismatch', 'q8.gguf is not what the hub says. Its partial data were removed; pull again.', false],
+    ['unsupported_capability', 'It cannot be run: it is cut off. Cancel the pull.', false],
+    ['hub_unreachable', kept, false],
+    ['hub_forbidden', 'Agree to its terms first.', true]
+  ]
+  for (const [code, error, added] of cases) {
+    const server = await scriptedServer(t, {
+      'POST /api/pull': reply => reply.end(event(PULLING) + event({ status: `error: ${error}`, error, code }))
+    })
+    const { stderr } = await corral(['pull', REFERENCE, ...server.flags], { home: newHome(t) })
+    t.ok(stderr.includes(error), code)
+    t.equal(stderr.includes('The downloaded part is kept'), added, code)
+  }
+})

@@ -11,7 +11,7 @@ import { record } from './support.ts'
 // of conversion take a Python that is there already.
 
 t.test('from a bare data directory to an answer of a converted model', { timeout: 3_600_000 }, async t => {
-  const corral = await startCorral(t, { config: 'conversion:\n  python: ""\n' })
+  const corral = await startCorral(t, { config: 'conversion:\n  python: ""\n  install: auto\n' })
   const model = 'test/tiny-st'
   const { status } = await corral.json('/api/import', { path: TINY_SAFETENSORS, name: model })
   t.equal(status, 200)

@@ -2,10 +2,10 @@ import { existsSync } from 'node:fs'
 import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import type { Waiting } from '../../contracts/progress.ts'
+import type { Progress, Waiting } from '../../contracts/progress.ts'
 import { CorralError, messageOf } from '../../errors.ts'
 import { findExecutable, runTool, ToolError } from '../child-process.ts'
-import { requireSpace } from '../disk-space.ts'
+import { freeSpace, requireSpace } from '../disk-space.ts'
 import { writeJsonFile } from '../json-file.ts'
 import { findPython, type PythonUse, UV_PYTHON, UV_PYTHON_MINOR } from './find-python.ts'
 import { installFailure } from './install-failure.ts'
@@ -76,7 +76,12 @@ export async function makePythonEnvironment(
   const { use, environment, packageIndex, env, log } = wanted
   const directory = dirname(environment)
   const begun = performance.now()
-  onProgress?.({ phase: 'installing', subject: 'Python packages' })
+  let shown: Progress = { phase: 'installing', subject: 'Python packages' }
+  const show = (more: Partial<Progress>) => {
+    shown = { ...shown, ...more }
+    onProgress?.(shown)
+  }
+  show({})
   const uv = findExecutable('uv', env)
   // uv downloads a Python where this machine has no suitable one.
   const python = await findPython({ use, env, signal, log }).catch(error => {
@@ -89,6 +94,12 @@ export async function makePythonEnvironment(
   await requireSpace(directory, size, `The Python environment for ${use.name} needs about`, 'home')
   log.info({ environment, python: python?.executable, uv }, `making the Python environment for ${use.name}`)
 
+  // Neither pip nor uv say how far they are: what has become of the free space does.
+  const free = await freeSpace(directory)
+  const measuring = setInterval(async () => {
+    const used = free - (await freeSpace(directory).catch(() => free))
+    show({ fraction: Math.max(shown.fraction ?? 0, Math.min(0.99, used / size)) })
+  }, MEASURE_INTERVAL_MS)
   const temporary = join(environment, 'tmp')
   const run = async (command: string, args: string[]) => {
     try {
@@ -102,7 +113,7 @@ export async function makePythonEnvironment(
         onLine(line) {
           const isLast = /^Installing collected packages|^Prepared \d+ packages/.test(line)
           const subject = downloadedPackage(line) ?? (isLast ? 'Python packages' : undefined)
-          if (subject !== undefined) onProgress?.({ phase: 'installing', subject })
+          if (subject !== undefined) show({ subject })
         }
       })
     } catch (error) {
@@ -135,6 +146,7 @@ export async function makePythonEnvironment(
       await run(executable, [...pip, '-r', list, ...indexes, ...checked])
     }
     await rm(temporary, { recursive: true, force: true })
+    clearInterval(measuring)
     onProgress?.({ phase: 'proving', subject: 'Python packages' })
     const versions = await wanted.prove(executable, signal).catch(error => {
       if (!(error instanceof ToolError)) throw error
@@ -147,8 +159,12 @@ export async function makePythonEnvironment(
   } catch (error) {
     await rm(environment, { recursive: true, force: true, maxRetries: 3 })
     throw error
+  } finally {
+    clearInterval(measuring)
   }
 }
+
+const MEASURE_INTERVAL_MS = 1000
 
 /** `Downloading torch-2.11.0-cp311-….whl (530.7 MB)` of pip, `Downloading torch (506.1MiB)` of uv. */
 export function downloadedPackage(line: string): string | undefined {

@@ -54,6 +54,7 @@ const ANOTHER_MAY = new Set<ErrorCode>([
   'load_timeout',
   'runtime_missing',
   'conversion_failed',
+  'conversion_not_installed',
   'engine_crashed',
   'model_not_found',
   'model_deleted',

@@ -54,7 +54,10 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   // Loaded as 16-bit floats unless another type is requested.
   const factor = label === 'F32' ? 0.5 : label === 'FP8' ? 2 : 1
   const memory = memoryCheck(requiredMemory(bytes * factor, 0), budgetOf(request.memory))
-  const warnings = ['These are SafeTensors weights: they are converted to GGUF when the model is first loaded.']
+  const warnings = [
+    'These are SafeTensors weights: they are converted to GGUF when the model is first loaded. The first conversion needs ' +
+      'Python packages of some GB, which are installed after a question.'
+  ]
   if (!memory.fits) {
     warnings.push(
       `In 16 bits the model needs about ${formatBytes(memory.required)} of memory, but ${formatBytes(memory.available)} can be used on ` +

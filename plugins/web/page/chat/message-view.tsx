@@ -2,6 +2,7 @@ import { type Signal, signal } from '@preact/signals'
 import { useRef, useState } from 'preact/hooks'
 import { attempt, CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
+import { InstallConverter } from '../parts/install-converter.tsx'
 import { answer, continueAnswer } from '../state/answering.ts'
 import {
   addMessage,
@@ -169,6 +170,7 @@ function Failure({
       <button type="button" class="button" onClick={again}>
         {t.retry}
       </button>
+      {code === 'conversion_not_installed' && <InstallConverter onDone={again} />}
       {canGoOn(message) && <Continue message={message} />}
       {code === 'context_exceeded' && (
         <button

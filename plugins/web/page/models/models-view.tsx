@@ -4,6 +4,7 @@ import { statusText } from '../chat/status-text.ts'
 import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Icon } from '../parts/icons.tsx'
+import { InstallConverter } from '../parts/install-converter.tsx'
 import { ask } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
@@ -222,6 +223,9 @@ function ModelLine({ model }: { model: ModelState }) {
           <WorkLine key={dtype} status={`${dtype}: ${statusText(status)}`} progress={progress} />
         ))}
       {model.failure && own.length === 0 && <p class="is-error">{model.failure.message}</p>}
+      {model.failure?.code === 'conversion_not_installed' && own.length === 0 && (
+        <InstallConverter onDone={() => void load()} />
+      )}
       {open === 'details' && (
         <Dialog title={model.name} onClose={() => setOpen('')}>
           <ModelDetails name={model.name} />

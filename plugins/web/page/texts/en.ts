@@ -12,6 +12,7 @@ export const en = {
   save: 'Save',
   delete: 'Delete',
   rename: 'Rename',
+  installConverter: 'Install them',
   retry: 'Try again',
   more: 'More',
   loading: 'Loading …',

@@ -11,6 +11,7 @@ export const zh: Texts = {
   save: '保存',
   delete: '删除',
   rename: '重命名',
+  installConverter: '安装',
   retry: '重试',
   more: '更多',
   loading: '加载中…',

@@ -1,0 +1,36 @@
+import { useState } from 'preact/hooks'
+import { ApiError, send, streamOf } from '../state/api.ts'
+import { may } from '../state/me.ts'
+import { texts } from '../texts/texts.ts'
+import { attempt } from './controls.tsx'
+
+/** The button that installs what SafeTensors models are converted with. Its place shows how far that is. */
+export function InstallConverter({ onDone }: { onDone: () => void }) {
+  const [status, setStatus] = useState('')
+  if (!may('operator')) return null
+  if (status !== '') return <p class="quiet">{status}</p>
+  const install = async () => {
+    setStatus(texts.peek().loading)
+    for await (const items of streamOf(await send('POST', 'api/conversion/install', { body: {} }))) {
+      for (const item of items) {
+        if (!('data' in item)) continue
+        const { error, code, status, completed, total } = JSON.parse(item.data)
+        if (error) throw new ApiError(error, 200, code)
+        setStatus(total ? `${status} ${Math.floor((100 * completed) / total)}%` : status)
+      }
+    }
+  }
+  return (
+    <button
+      type="button"
+      class="button"
+      onClick={async () => {
+        const isInstalled = await attempt(install)
+        setStatus('')
+        if (isInstalled) onDone()
+      }}
+    >
+      {texts.value.installConverter}
+    </button>
+  )
+}
