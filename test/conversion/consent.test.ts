@@ -1,21 +1,12 @@
-import { cpSync, existsSync, mkdirSync, writeFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { environmentName, LOCK_FOLDER } from '../../plugins/conversion/package-locks.ts'
 import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
-import { CAPITAL_ANSWER, type Corral, startCorral } from '../support/corral.ts'
-import { capital, importModel, MODEL, scriptedPython } from './support.ts'
+import { CAPITAL_ANSWER, startCorral } from '../support/corral.ts'
+import { capital, importModel, MODEL, placeEnvironment, scriptedPython } from './support.ts'
 
 // Nothing answers there: an installation that was begun fails at once.
 const NO_INDEX = 'package_index: http://127.0.0.1:9/simple, torch_index: ""'
-
-/** What an installation leaves behind, with a Python of the test's making. */
-async function placeEnvironment(corral: Corral, python: string): Promise<void> {
-  const environment = join(corral.home, 'python', await environmentName(LOCK_FOLDER))
-  mkdirSync(join(environment, 'bin'), { recursive: true })
-  cpSync(python, join(environment, 'bin', 'python'))
-  writeFileSync(join(environment, 'complete.json'), '{}')
-}
 
 t.test('a load asks for the converter before it installs it', async t => {
   const config = `conversion: { ${NO_INDEX} }\n`

@@ -1,8 +1,19 @@
-import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { environmentName, LOCK_FOLDER } from '../../plugins/conversion/package-locks.ts'
 import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
 import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '../support/corral.ts'
 
@@ -58,6 +69,14 @@ export function capital(corral: Corral, options: object, model = MODEL) {
     messages: [CAPITAL_QUESTION],
     options: { temperature: 0, ...options }
   })
+}
+
+/** What an installation leaves behind, with a Python of the test's making. */
+export async function placeEnvironment(corral: Corral, python: string): Promise<void> {
+  const environment = join(corral.home, 'python', await environmentName(LOCK_FOLDER))
+  mkdirSync(join(environment, 'bin'), { recursive: true })
+  cpSync(python, join(environment, 'bin', 'python'))
+  writeFileSync(join(environment, 'complete.json'), '{}')
 }
 
 /** A Python of the test's making: its "converter" can be held, made to fail, and else gives the demo model's GGUF. */
