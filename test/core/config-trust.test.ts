@@ -93,11 +93,42 @@ t.test(
   async t => {
     const named = { flags: { config: 'config.yaml' } }
     const cases: [string, (at: { cwd: string; file: string }) => string][] = [
-      ['the file is writable by all', ({ file }) => (chmodSync(file, 0o646), file)],
-      ['the file is writable by a group', ({ file }) => (chownSync(file, 0, 12_345), chmodSync(file, 0o664), file)],
-      ['the file belongs to another account', ({ file }) => (chownSync(file, 12_345, 0), file)],
-      ['the folder is writable by all', ({ cwd }) => (chmodSync(cwd, 0o777), cwd)],
-      ['a folder above belongs to another account', ({ cwd }) => (chownSync(cwd, 12_345, 0), cwd)],
+      [
+        'the file is writable by all',
+        ({ file }) => {
+          chmodSync(file, 0o646)
+          return file
+        }
+      ],
+      [
+        'the file is writable by a group',
+        ({ file }) => {
+          chownSync(file, 0, 12_345)
+          chmodSync(file, 0o664)
+          return file
+        }
+      ],
+      [
+        'the file belongs to another account',
+        ({ file }) => {
+          chownSync(file, 12_345, 0)
+          return file
+        }
+      ],
+      [
+        'the folder is writable by all',
+        ({ cwd }) => {
+          chmodSync(cwd, 0o777)
+          return cwd
+        }
+      ],
+      [
+        'a folder above belongs to another account',
+        ({ cwd }) => {
+          chownSync(cwd, 12_345, 0)
+          return cwd
+        }
+      ],
       [
         'a link leads through a folder of another account',
         ({ cwd, file }) => {
