@@ -20,6 +20,7 @@ import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import { hasRole } from '../http/roles.ts'
+import { runSendHooks } from '../http/send-hooks.ts'
 import { formatTraceParent } from '../http/trace-parent.ts'
 import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
 import { type ModelName, nameText, publicModelName, type RequestedName } from '../models/model-name.ts'
@@ -142,6 +143,8 @@ export async function streamedAnswer(
   const question = await bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   reply.request.record.waitBegan = performance.now()
+  // A stream that is kept sends its headers at once when it has to.
+  if (resumable) await runSendHooks(reply)
   const stream = resumable?.open(channel) ?? openReplyStream(reply, channel)
   const lease: LeaseRequest = merged(merged(question.lease, callerLease(reply)), {
     signal,

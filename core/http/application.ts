@@ -147,6 +147,7 @@ export async function createApplication(
   app.decorate('drain', drain)
   app.onRequestEnd(({ record }) => drain.leave(record))
   app.decorate('resumable', new ResumableStreams(() => config.limits.resume))
+  app.decorateRequest('sendHooks', null)
   app.decorateRequest('caller', null as unknown as Caller)
   let isClosing = false
   app.addHook('preClose', done => {

@@ -2,7 +2,8 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
 import { ClientGone } from './client-gone.ts'
 import { probeHalfClosed } from './half-closed.ts'
-import { logFailure, toCorralError } from './native-error.ts'
+import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from './native-error.ts'
+import { runSendHooks } from './send-hooks.ts'
 import { clientError } from './server-folders.ts'
 import { StreamedResponse } from './streamed-response.ts'
 
@@ -34,6 +35,18 @@ export interface ReplyStream {
 export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions): ReplyStream {
   const { raw } = reply
   let response: StreamedResponse | undefined
+  let isPrepared = false
+  let hooks: Promise<void> | undefined
+
+  /** Has hooks set headers before the first piece. @returns nothing once the headers can be sent */
+  function preparing(): Promise<void> | undefined {
+    if (isPrepared) return undefined
+    hooks ??= runSendHooks(reply)?.then(() => {
+      isPrepared = true
+    })
+    isPrepared = hooks === undefined
+    return hooks
+  }
 
   function commit(): StreamedResponse {
     if (response) return response
@@ -43,6 +56,9 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
   }
 
   const beat = () => {
+    // A hook that fails makes the next piece fail.
+    const pending = preparing()
+    if (pending) return void pending.then(beat, () => clearInterval(timer))
     const response = commit()
     if (!response.isFull) response.write(options.heartbeat(stream.status))
   }
@@ -67,6 +83,8 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     written: false,
     write(chunk: string | Uint8Array): Promise<void> | undefined {
       if (raw.destroyed || raw.writableEnded) return undefined
+      const pending = preparing()
+      if (pending) return pending.then(() => stream.write(chunk))
       const response = commit()
       stream.written = true
       timer.refresh()
@@ -75,10 +93,30 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     },
     end(lastChunk?: string): void {
       clearInterval(timer)
-      if (!raw.destroyed && !raw.writableEnded) commit().end(lastChunk)
+      if (raw.destroyed || raw.writableEnded) return
+      const pending = preparing()
+      if (!pending) {
+        commit().end(lastChunk)
+        return
+      }
+      // The route may have ended by then, and nobody but this stream can answer.
+      reply.hijack()
+      pending.then(
+        () => stream.end(lastChunk),
+        error => sendFailure(reply, toCorralError(error))
+      )
     }
   }
   return stream
+}
+
+/** Answers with a failure where Fastify does not any more. */
+function sendFailure(reply: FastifyReply, failure: CorralError): void {
+  const { request, raw } = reply
+  request.record.failure = failure
+  logFailure(failure, request.log)
+  raw.writeHead(failure.status, { ...errorHeaders(failure), 'content-type': 'application/json; charset=utf-8' })
+  raw.end(JSON.stringify(nativeErrorBody(clientError(failure, request), request)))
 }
 
 /**

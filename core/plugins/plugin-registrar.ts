@@ -114,7 +114,9 @@ export class PluginRegistrar {
         const owner = registrar.#current
         if (!owner || !mayFail(owner.definition)) return addHook.call(this, name, hook)
         const onFailure = (error: unknown) => onLateFailure(owner, error)
-        return addHook.call(this, name, guardedHook(owner, name, hook, onFailure, deadlines))
+        const guarded = guardedHook(owner, name, hook, onFailure, deadlines)
+        if (name === 'onSend') addHook.call(this, 'onRequest', collected(this, guarded))
+        return addHook.call(this, name, guarded)
       },
       decorate(this: FastifyInstance, name: string, ...values: unknown[]) {
         const result = decorate.call(this, name, ...values)
@@ -281,6 +283,17 @@ function rejecting(plugin: AnyFunction): AnyFunction {
   }
   // Its length and the marks of fastify-plugin.
   return Object.defineProperties(wrapped, Object.getOwnPropertyDescriptors(plugin))
+}
+
+/** Keeps a hook `onSend` for replies that are streamed. */
+function collected(scope: unknown, hook: AnyFunction): AnyFunction {
+  return (request, reply, done) => {
+    const { sendHooks } = request as FastifyRequest
+    const run = async () => await hook.call(scope, request, reply, null)
+    if (sendHooks) sendHooks.push(run)
+    else (request as FastifyRequest).sendHooks = [run]
+    ;(done as () => void)()
+  }
 }
 
 /** A hook that does nothing once its plugin has failed, and whose own failures name the plugin. */

@@ -312,3 +312,39 @@ t.test('a hook that never ends fails its request with the names of plugin and ho
   t.equal((await corral.json('/api/chat', say('fine'))).status, 200)
   t.equal(await (await fetch(`${corral.url}/own`)).text(), 'answered by the hook itself')
 })
+
+t.test('headers that a plugin sets in "onSend" are those of streams too', async t => {
+  const headers = plugin({
+    setup: () => ({
+      hooks: async app => {
+        app.addHook('onSend', async (_, reply) => {
+          await new Promise(setImmediate)
+          reply.header('x-promised', 'yes')
+        })
+        app.addHook('onSend', (request, reply, payload, done) => {
+          if (request.headers['x-fail']) throw new Error('no headers')
+          reply.header('x-called-back', 'yes')
+          done(null, payload)
+        })
+      }
+    })
+  })
+  const corral = await startTestCorral({ plugins: [headers] })
+  t.teardown(() => corral.close())
+  const send = (path: string, stream: boolean, more: Record<string, string> = {}) =>
+    fetch(corral.url + path, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', ...more },
+      body: JSON.stringify({ ...ask, stream })
+    })
+  for (const path of ['/v1/chat/completions', '/api/chat', '/ollama/api/chat', '/api/load']) {
+    for (const [stream, more] of [[false], [true], [true, { 'x-corral-resumable': 'true' }]] as const) {
+      const reply = await send(path, stream, more)
+      t.equal(reply.status, 200)
+      for (const name of ['x-promised', 'x-called-back']) t.equal(reply.headers.get(name), 'yes', `${name} of ${path}`)
+      await reply.text()
+    }
+    const failed = await send(path, true, { 'x-fail': '1' })
+    t.match([failed.status, await failed.text()], [500, /"bad\\?" failed in its hook \\"onSend/], path)
+  }
+})
