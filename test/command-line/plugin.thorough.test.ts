@@ -36,7 +36,7 @@ const OFFERED: Record<PluginKind, RegExp> = {
   filter: /^hooks +request, event$/m,
   hub: /^hubs +my-hub \(corral pull my-hub:…\)$/m,
   surface:
-    /^routes +GET \/my-surface\/page, POST \/my-surface\/describe\npage +What can models do\? \(\/my-surface\/page\)$/m
+    /^routes +GET \/my-surface\/page, POST \/my-surface\/describe, POST \/my-surface\/ask\npage +What can models do\? \(\/my-surface\/page\)$/m
 }
 
 t.test('corral plugin new makes plugins whose tests pass', async t => {
