@@ -307,7 +307,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       })
     })
 
-    const installConverter = nativeRoute('Conversions', 'installConverter', 'Install what conversions need', {
+    const installConverter = nativeRoute('Conversions', 'installConversionRuntime', 'Install what conversions need', {
       role: 'operator',
       description: 'Python packages of some gigabytes, in the data directory. Does nothing if they are there.',
       body: Loose({ stream: Given(Type.Boolean({ default: true })) }),
