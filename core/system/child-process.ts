@@ -1,7 +1,9 @@
 import { accessSync, constants, statSync } from 'node:fs'
+import { readFile } from 'node:fs/promises'
 import { constants as osConstants } from 'node:os'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
 
+import { formatBytes } from './bytes.ts'
 import { type ToolPurpose, toolEnvironment } from './tool-environment.ts'
 
 /** How many of a tool's last lines are kept. */
@@ -10,6 +12,8 @@ const TAIL_LINES = 200
 const LONGEST_LINE = 2 ** 18
 /** Milliseconds that the output of an ended tool may stay open: someone else may hold its pipes. */
 const DRAIN_LIMIT = 1000
+/** Milliseconds between looks at a tool's memory. */
+const MEMORY_INTERVAL = 100
 
 /**
  * Runs a tool so that it cannot outlive corral. The shell leads a group of its own; a helper in it waits for the end of
@@ -54,6 +58,8 @@ export interface ToolOptions {
   signal?: AbortSignal
   /** Milliseconds after which the tool is ended. */
   timeout?: number
+  /** Bytes of memory above which the tool is ended. Only Linux tells how much it has. */
+  maxMemory?: number
   /** Each line as it comes; a progress display that rewrites its line gives one each time. */
   onLine?: (line: string, stream: 'stdout' | 'stderr') => void
   /** Gets every line too. */
@@ -222,14 +228,23 @@ export async function runTool(
       })
     else child.stdin.destroy()
   }
-  let tooLong = false
+  let excess: string | undefined
   const timer =
     options.timeout === undefined
       ? undefined
       : setTimeout(() => {
-          tooLong = true
+          excess = `${options.timeout! / 1000} s without a result`
           end()
         }, options.timeout)
+  const { maxMemory } = options
+  const watch =
+    maxMemory === undefined
+      ? undefined
+      : setInterval(async () => {
+          if ((await memoryBelow(child.pid)) <= maxMemory) return
+          excess = `it took more than ${formatBytes(maxMemory)} of memory`
+          if (child.pid !== undefined) killGroup(child.pid)
+        }, MEMORY_INTERVAL)
   signal?.addEventListener('abort', end, { once: true })
   child.stdin.on('error', () => {
     // The tool has ended; its input was never written to.
@@ -245,14 +260,13 @@ export async function runTool(
 
   const result = await child
   clearTimeout(timer)
+  clearInterval(watch)
   signal?.removeEventListener('abort', end)
   for (const splitter of splitters) splitter.end()
 
   if (signal?.aborted) throw signal.reason
   if (listenerFailure !== undefined) throw listenerFailure
-  if (tooLong) {
-    throw new ToolError(command, `was ended after ${options.timeout! / 1000} s without a result.`, { tail })
-  }
+  if (excess !== undefined) throw new ToolError(command, `was ended after ${excess}.`, { tail })
   if (result.exitCode === 0) return output
   const exitSignal = result.signal ?? (result.exitCode === undefined ? undefined : signalName(result.exitCode))
   if (exitSignal !== undefined) throw new ToolError(command, `was ended by ${exitSignal}.`, { exitSignal, tail })
@@ -260,6 +274,19 @@ export async function runTool(
     throw new ToolError(command, 'could not be started.', { cause: result.cause, tail })
   }
   throw new ToolError(command, `failed with exit code ${result.exitCode}.`, { exitCode: result.exitCode, tail })
+}
+
+/** Bytes of memory that the tool of a watchdog has for itself; 0 if that is unknown. */
+async function memoryBelow(watchdog: number | undefined): Promise<number> {
+  const children = await readFile(`/proc/${watchdog}/task/${watchdog}/children`, 'utf8').catch(() => '')
+  const found = children
+    .split(' ')
+    .filter(Boolean)
+    .map(async pid => {
+      const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => '')
+      return 1024 * Number(/^RssAnon:\s+(\d+) kB$/m.exec(status)?.[1] ?? 0)
+    })
+  return (await Promise.all(found)).reduce((sum, bytes) => sum + bytes, 0)
 }
 
 /** Ends what is left of a tool's group. */

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Build, BuildDevice } from '../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
-import { runTool, ToolError, type ToolLog } from '../../core/system/child-process.ts'
+import { runTool, ToolError, type ToolLog, type ToolOptions } from '../../core/system/child-process.ts'
 import { engineEnvironment } from './engine-process.ts'
 
 /*
@@ -26,7 +26,13 @@ export interface QueryOptions {
 export async function linesOf(
   program: string,
   args: readonly string[],
-  { signal, log, environment, timeout = QUERY_LIMIT }: QueryOptions & { timeout?: number }
+  {
+    signal,
+    log,
+    environment,
+    timeout = QUERY_LIMIT,
+    maxMemory
+  }: QueryOptions & Pick<ToolOptions, 'timeout' | 'maxMemory'>
 ): Promise<string[]> {
   const configHome = await mkdtemp(join(tmpdir(), 'corral-query-'))
   const lines: Record<'stdout' | 'stderr', string[]> = { stdout: [], stderr: [] }
@@ -34,7 +40,7 @@ export async function linesOf(
     const variables = engineEnvironment(process.env, { configHome, apiKey: '', more: environment })
     // A help text is longer than what `runTool` keeps of a tool's output.
     const onLine = (line: string, from: 'stdout' | 'stderr') => lines[from].push(line)
-    await runTool(program, args, { variables, signal, log, timeout, cwd: configHome, onLine })
+    await runTool(program, args, { variables, signal, log, timeout, maxMemory, cwd: configHome, onLine })
     return [...lines.stdout, ...lines.stderr]
   } catch (error) {
     if (!(error instanceof ToolError)) throw error

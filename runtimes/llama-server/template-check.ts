@@ -10,6 +10,8 @@ import { knownFlags, linesOf, type QueryOptions } from './server-facts.ts'
 const MAX_ATTEMPTS = 4
 /** Milliseconds for a template, which takes some tens of them. */
 const CHECK_TIMEOUT_MS = 10_000
+/** A template is a program, which may fill the memory. */
+const MAX_CHECK_MEMORY = 512 * 2 ** 20
 const REFUSED = /the supplied chat template is not supported/
 /** The lines that say why, the most precise one first. */
 const REASONS = [/^Error: (?:Jinja Exception: )?(.+)/, /common_chat_templates_init: error: (?:parser: )?(.+)/]
@@ -32,7 +34,9 @@ export async function checkTemplate(build: Build, template: string, options: Que
     const args = ['--model', join(folder, 'none.gguf'), ...jinja, '--chat-template-file', file]
     let fault: string | undefined = ''
     for (let attempt = 0; fault === '' && attempt < MAX_ATTEMPTS; attempt++) {
-      fault = await faultOf(() => linesOf(server, args, { ...options, timeout: CHECK_TIMEOUT_MS }))
+      fault = await faultOf(() =>
+        linesOf(server, args, { ...options, timeout: CHECK_TIMEOUT_MS, maxMemory: MAX_CHECK_MEMORY })
+      )
     }
     if (fault === undefined) return
     throw new CorralError(

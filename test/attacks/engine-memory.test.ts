@@ -1,6 +1,8 @@
-import { readFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { demoModelWith } from '../../scripts/random-models.ts'
 import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
 
 const MIB = 2 ** 20
@@ -45,7 +47,12 @@ async function make(corral: Corral, model: string, template: string): Promise<vo
 
 t.test('a template that fills the memory while the model loads', async t => {
   const corral = await startCorral(t, { config: CONFIG })
-  await make(corral, 'evil/load', `${LOOPS}{{ messages[0].content }}`)
+  const template = `${LOOPS}{{ messages[0].content }}`
+  const created = { model: 'evil/made', from: DEMO, template, stream: false }
+  t.match(await corral.json('/api/create', created), { status: 400, body: { error: /took more than .* of memory/ } })
+  const path = join(t.testdir(), 'model.gguf')
+  writeFileSync(path, demoModelWith({ 'tokenizer.chat_template': template }))
+  t.equal((await corral.json('/api/import', { model: 'evil/load', path })).status, 200)
   const { value, bytes } = await highest(corral, corral.json('/api/chat', chat('evil/load')))
   t.ok(value.status >= 400, `${value.status}`)
   t.ok(['over_memory', 'stuck'].includes(value.body.cause), value.body.error)

@@ -107,12 +107,15 @@ t.test('import --from: list, import some, import all', async t => {
     stderr: /Import one with: corral import --from ollama a\/one:Q8_0\n.* --all/
   })
   t.same(JSON.parse((await take('ollama', '--list', '--json')).stdout), listed)
-  t.match(await take('lm-studio'), { code: 0, stderr: 'Nothing was found in /none.\n' })
+  t.match(await take('lm-studio'), {
+    code: 0,
+    stderr: "LM Studio's models were not found in /none; nothing was imported.\n"
+  })
   t.same(server.bodies('POST /api/import'), [], 'nothing was taken so far')
   t.match(await take('ollama', 'a/one'), {
     code: 0,
     stdout: '',
-    stderr: /imported a\/one \(5\.0 MB, shared with the original\)\n$/
+    stderr: /imported id of a\/one:Q8_0, as a\/one \(5\.0 MB, shared with the original\)\n$/
   })
   t.match(await take('ollama', 'a/none', 'a/old', 'a/bad'), {
     code: 4,
@@ -121,7 +124,8 @@ t.test('import --from: list, import some, import all', async t => {
   })
   t.match(await take('ollama', '--all'), {
     code: 2,
-    stderr: /imported a\/one .*imported 1 of 4 .*; 1 cannot be imported.*error: a\/two:Q8_0: Its digest is wrong\./s
+    stderr:
+      /imported .*, as a\/one .*imported 1 of 4 .*; 1 cannot be imported.*error: a\/two:Q8_0: Its digest is wrong\./s
   })
   t.same(
     server.bodies('POST /api/import').map(({ found }) => found),

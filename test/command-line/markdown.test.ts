@@ -200,6 +200,7 @@ t.test('escape sequences of a model never reach the terminal', async t => {
 
 t.test('run: Markdown at a terminal; raw with --raw and in a pipe', async t => {
   const server = await scriptedServer(t, {
+    'POST /api/show': reply => reply.end(JSON.stringify({ capabilities: ['completion'] })),
     'POST /api/load': reply => reply.end(event({ status: 'ready' })),
     'POST /api/chat': reply => {
       for (const part of ANSWER.match(/.{1,4}/gsu)!) {
@@ -224,6 +225,7 @@ t.test('run: Markdown at a terminal; raw with --raw and in a pipe', async t => {
 
 t.test('run: an answer that is stopped ends its line and its colours', async t => {
   const server = await scriptedServer(t, {
+    'POST /api/show': reply => reply.end(JSON.stringify({ capabilities: ['completion'] })),
     'POST /api/load': reply => reply.end(event({ status: 'ready' })),
     'POST /api/chat': reply => {
       reply.write(event({ message: { role: 'assistant', content: '| a | b |\n|---|---|\n| one | two |\n| **th' } }))

@@ -99,6 +99,8 @@ t.test('every example can be sent as it is', async t => {
       left.abort()
       continue
     }
+    // It would install gigabytes.
+    if (native(id) === 'installConverter') continue
     const reply = await caller.ask(id, { body })
     const expected = REFUSED[native(id)] ?? [200]
     t.ok(expected.includes(reply.status), `${id}: ${reply.status} ${reply.text.slice(0, 300)}`)
