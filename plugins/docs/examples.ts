@@ -45,7 +45,7 @@ const BODIES: Record<string, object> = {
   importModel: { model: 'me/model', path: '/srv/models/model.gguf', stream: false },
   convertModel: { model: 'Qwen/Qwen3-0.6B', dtype: 'q8_0', stream: false },
   deleteConversion: { model: 'Qwen/Qwen3-0.6B', dtype: 'q8_0' },
-  installConverter: { stream: false },
+  installConversionRuntime: { stream: false },
   installRuntime: { runtime: 'cpu', stream: false },
   upgradeRuntime: { stream: false },
   useRuntime: { runtime: 'auto', stream: false },

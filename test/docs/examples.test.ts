@@ -100,7 +100,7 @@ t.test('every example can be sent as it is', async t => {
       continue
     }
     // It would install gigabytes.
-    if (native(id) === 'installConverter') continue
+    if (native(id) === 'installConversionRuntime') continue
     const reply = await caller.ask(id, { body })
     const expected = REFUSED[native(id)] ?? [200]
     t.ok(expected.includes(reply.status), `${id}: ${reply.status} ${reply.text.slice(0, 300)}`)
