@@ -36,7 +36,7 @@ export default definePlugin({
       }),
       ...PythonOptions.properties
     },
-    { additionalProperties: false, restart: true }
+    { additionalProperties: false, restart: true, needsTrust: true }
   ),
   setup(context, options) {
     const conversion = createConversion(context, options)

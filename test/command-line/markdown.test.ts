@@ -2,6 +2,7 @@ import pc from 'picocolors'
 import t from 'tap'
 import { MarkdownStream, type TextOutput } from '../../command-line/markdown-stream.ts'
 import { corral, newHome } from './command.ts'
+import { shownModel } from './records.ts'
 import { newScreen, screenOf } from './screen.ts'
 import { event, scriptedServer } from './scripted-server.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
@@ -200,7 +201,7 @@ t.test('escape sequences of a model never reach the terminal', async t => {
 
 t.test('run: Markdown at a terminal; raw with --raw and in a pipe', async t => {
   const server = await scriptedServer(t, {
-    'POST /api/show': reply => reply.end(JSON.stringify({ capabilities: ['completion'] })),
+    'POST /api/show': reply => reply.end(JSON.stringify(shownModel('me/model'))),
     'POST /api/load': reply => reply.end(event({ status: 'ready' })),
     'POST /api/chat': reply => {
       for (const part of ANSWER.match(/.{1,4}/gsu)!) {
@@ -225,7 +226,7 @@ t.test('run: Markdown at a terminal; raw with --raw and in a pipe', async t => {
 
 t.test('run: an answer that is stopped ends its line and its colours', async t => {
   const server = await scriptedServer(t, {
-    'POST /api/show': reply => reply.end(JSON.stringify({ capabilities: ['completion'] })),
+    'POST /api/show': reply => reply.end(JSON.stringify(shownModel('me/model'))),
     'POST /api/load': reply => reply.end(event({ status: 'ready' })),
     'POST /api/chat': reply => {
       reply.write(event({ message: { role: 'assistant', content: '| a | b |\n|---|---|\n| one | two |\n| **th' } }))
