@@ -6,7 +6,6 @@ import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
 import { type CommandContext, placesOf } from './context.ts'
 import { printNote } from './output.ts'
 import { letPluginsImportCorral } from './plugin-imports.ts'
-import { watchPlugins } from './plugin-watch.ts'
 import { createProgram } from './program.ts'
 
 /** Anything that still keeps the process alive this long (milliseconds) after its command has ended is cut off. */
@@ -14,16 +13,16 @@ const EXIT_TIMEOUT = 1000
 
 /** The one place where core meets the plugins; imported only by commands that need them. */
 async function findPlugins(): Promise<PluginDefinition[]> {
-  const [{ builtInPlugins }, { outsidePlugins }] = await Promise.all([
+  const [{ builtInPlugins }, { outsidePlugins }, { watchPlugins }] = await Promise.all([
     import('../plugins/built-in.ts'),
-    import('../core/plugins/outside-plugins.ts')
+    import('../core/plugins/outside-plugins.ts'),
+    import('./plugin-watch.ts')
   ])
+  const prepareForPlugins = () => {
+    letPluginsImportCorral()
+    watchPlugins()
+  }
   return [...builtInPlugins, ...(await outsidePlugins(placesOf(context), builtInPlugins, prepareForPlugins))]
-}
-
-function prepareForPlugins(): void {
-  letPluginsImportCorral()
-  watchPlugins()
 }
 
 /** The commands that are about the configuration itself. */

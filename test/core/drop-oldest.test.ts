@@ -91,7 +91,8 @@ function engineOf(contextSize: number) {
       take([{ content: 'x', finish: 'stop' }])
     }
   }
-  const lease = { engine, signal: new AbortController().signal } as unknown as Lease
+  const variant = { publicName: 'a/b', metadata: {}, model: { owner: 'a', name: 'b' }, key: 'a/b:c' }
+  const lease = { engine, variant, signal: new AbortController().signal } as unknown as Lease
   const scheduler = { withLease: (_: unknown, use: (lease: Lease) => unknown) => use(lease) } as unknown as Scheduler
   return { scheduler, received }
 }

@@ -51,6 +51,9 @@ const WITHOUT_SUCCESS = [
   'llamaDownload',
   'searchHubs',
   'ollamaSearchHubs',
+  // They would install gigabytes.
+  'installConversionRuntime',
+  'ollamaInstallConversionRuntime',
   'installRuntime',
   'upgradeRuntime',
   'useRuntime',
