@@ -1,5 +1,4 @@
 import type { Command } from 'commander'
-import { exposedKeysWarning } from '../../core/config/exposed-keys.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
 import type { Runtimes } from '../../core/contracts/builds.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
@@ -7,7 +6,6 @@ import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
 import { type CommandContext, openTrusted, placesOf } from '../context.ts'
 import { formatPairs, wrapLines } from '../output.ts'
-import { reportExit, reportPluginsBy, survivesFault } from '../plugin-watch.ts'
 import type { ServerScreen } from '../server-screen.ts'
 
 export function defineServe(program: Command, context: CommandContext): void {
@@ -46,7 +44,9 @@ async function serve(context: CommandContext): Promise<never> {
     { LogLevels },
     { giveBackMemoryAtRest },
     { default: closeWithGrace },
-    { unknownWarning }
+    { unknownWarning },
+    { exposedKeysWarning },
+    { reportExit, reportPluginsBy, survivesFault }
   ] = await Promise.all([
     openTrusted(context).then(async config => [config, await context.definitions()] as const),
     import('../../core/http/server.ts'),
@@ -54,7 +54,9 @@ async function serve(context: CommandContext): Promise<never> {
     import('../../core/system/log-levels.ts'),
     import('../../core/system/give-back-memory.ts'),
     import('close-with-grace'),
-    import('../../core/config/config-error.ts')
+    import('../../core/config/config-error.ts'),
+    import('../../core/config/exposed-keys.ts'),
+    import('../plugin-watch.ts')
   ])
   const screen = process.stdout.isTTY ? await openScreen() : undefined
   const logs = new LogLevels(
