@@ -9,7 +9,6 @@ import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { letPluginsImportCorral } from '../plugin-imports.ts'
 import { KINDS, type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
-import { watchPlugins } from '../plugin-watch.ts'
 import { ask } from '../server-connection.ts'
 
 export function definePlugins(program: Command, context: CommandContext): void {
@@ -53,12 +52,14 @@ Examples:
 const HOOK_WAIT_MS = 10_000
 
 async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void> {
-  const [{ loadPlugin }, { pluginContract, startTestCorral }, { watchedPlugin }, { watchGlobals }] = await Promise.all([
-    import('../../core/plugins/outside-plugins.ts'),
-    import('../../testing/index.ts'),
-    import('../../testing/watched-plugin.ts'),
-    import('../../testing/changed-globals.ts')
-  ])
+  const [{ loadPlugin }, { pluginContract, startTestCorral }, { watchedPlugin }, { watchGlobals }, { watchPlugins }] =
+    await Promise.all([
+      import('../../core/plugins/outside-plugins.ts'),
+      import('../../testing/index.ts'),
+      import('../../testing/watched-plugin.ts'),
+      import('../../testing/changed-globals.ts'),
+      import('../plugin-watch.ts')
+    ])
   letPluginsImportCorral()
   watchPlugins()
   let close = async () => {}
