@@ -150,7 +150,11 @@ t.test('a damaged model is refused with the cause', realConversion(), async t =>
       t.equal(status, 500)
       t.match(body, { code: 'conversion_failed', error: sentence })
       const log = /\(log: ([^)]+)\)/.exec(body.error)![1]!
-      t.match(readFileSync(log, 'utf8'), /convert_hf_to_gguf\.py/, 'and the log that it names is there')
+      t.match(
+        readFileSync(log.replace('<data directory>', corral.home), 'utf8'),
+        /convert_hf_to_gguf\.py/,
+        'and the log that it names is there'
+      )
       t.notMatch(body.error, /Traceback|File "/)
       t.same(convertedFolders(corral, name), [], 'nothing is left')
 
