@@ -24,8 +24,8 @@ const CHECKS = [
   'failures_are_explained'
 ]
 
-/** Installing builds is long work that a request may really begin; feeds of what happens never end. */
-const LEFT_OUT = '/api/runtimes/(install|upgrade|use)|/(events|sse)$'
+/** Installing builds and packages is long work that a request may really begin; feeds of what happens never end. */
+const LEFT_OUT = '/api/(runtimes/(install|upgrade|use)|conversion/install)$|/(events|sse)$'
 
 export interface FuzzFigures {
   operations: number

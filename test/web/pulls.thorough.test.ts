@@ -152,7 +152,7 @@ t.test('downloads that fail, are looked at again, cancelled; a hub that is away'
     .getByRole('radio')
     .first()
     .waitFor()
-  await page.getByRole('dialog').getByRole('button', { name: 'Close' }).first().click()
+  await page.locator('.dialog-head').getByRole('button', { name: 'Close' }).click()
   fault.remove()
   hub.bandwidth = SLOW
   await downloads.getByRole('button', { name: 'Go on' }).click()
