@@ -178,6 +178,8 @@ export function createPromptCache({
     })
     if (!used.length) return
     used.sort((a, b) => b.task - a.task)
+    // One time for all: files are checked at the same time, and finish in any order.
+    const savedAt = Date.now()
     // Only what decides later whether restoring pays; without it, it is taken to.
     const pace = await promptPace(engine, ask).catch(() => undefined)
     const common = { key: await keyOf(engine), revision: spec.variant.revision, slots: engine.slots, pace }
@@ -215,7 +217,7 @@ export function createPromptCache({
             owner: slot.owner,
             trail: slot.trail,
             tokens: written.tokens,
-            usedAt: Date.now() - rank
+            usedAt: savedAt - rank
           }),
           error => abandon(messageOf(error))
         )
