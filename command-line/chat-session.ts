@@ -1,6 +1,6 @@
 import type { Counters, RunningRecord, ShownModel, WorkStep } from '../core/contracts/native-records.ts'
 import { plural } from '../core/system/plural.ts'
-import type { ChatEvent, GenerateEvent } from '../plugins/api-native/schemas.ts'
+import type { ChatEvent, GenerateEvent } from '../plugins/apis/native/schemas.ts'
 import { type ChatSettings, isLoadOption } from './chat-settings.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'

@@ -5,10 +5,10 @@
 
 import { formatTable } from '../command-line/output.ts'
 import { formatBytes } from '../core/system/bytes.ts'
-import { chooseMember } from '../plugins/cluster/placement/choose-member.ts'
-import { ClusterView, type MemberModel, modelKey } from '../plugins/cluster/placement/cluster-view.ts'
-import { PrefixMemory } from '../plugins/cluster/placement/prefix-memory.ts'
-import { type PromptBlocks, promptBlocks } from '../plugins/cluster/placement/prompt-blocks.ts'
+import { chooseMember } from '../plugins/machines/cluster/placement/choose-member.ts'
+import { ClusterView, type MemberModel, modelKey } from '../plugins/machines/cluster/placement/cluster-view.ts'
+import { PrefixMemory } from '../plugins/machines/cluster/placement/prefix-memory.ts'
+import { type PromptBlocks, promptBlocks } from '../plugins/machines/cluster/placement/prompt-blocks.ts'
 import { describeMachine } from './bench/measuring.ts'
 
 const MODEL = modelKey('corral/tiny-chat:f16', 'chat')

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url'
 import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
 import { noteInputs, root } from './inputs.mjs'
 
-export const FOLDER = join(root, 'dist', 'plugins', 'web', 'page')
+export const FOLDER = join(root, 'dist', 'plugins', 'page', 'browser')
 
 /**
  * Builds the page for browsers into dist: its files by names with hashes, each compressed in two ways, `files.json` with those
@@ -12,7 +12,7 @@ export const FOLDER = join(root, 'dist', 'plugins', 'web', 'page')
  */
 export async function buildPage() {
   const { build } = await import('esbuild')
-  const from = join(root, 'plugins', 'web', 'page')
+  const from = join(root, 'plugins', 'page', 'browser')
   const to = FOLDER
   mkdirSync(to, { recursive: true })
   // Folders in it are modules of the page that tests import: tsc makes them.
@@ -60,7 +60,7 @@ export async function buildPage() {
     path => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? []
   )
   writeFileSync(join(to, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
-  noteInputs(to, [...Object.keys(metafile.inputs), 'plugins/web/page/index.html', 'scripts/build-page.mjs'])
+  noteInputs(to, [...Object.keys(metafile.inputs), 'plugins/page/browser/index.html', 'scripts/build-page.mjs'])
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) await buildPage()

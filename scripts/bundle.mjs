@@ -10,8 +10,8 @@ const ENTRIES = {
   main: 'command-line/main.ts',
   plugin: 'core/plugins/public-api.ts',
   testing: 'testing/index.ts',
-  'digest-worker': 'plugins/download/transfer/digest-worker.ts',
-  'transfer-worker': 'plugins/download/transfer/transfer-worker.ts'
+  'digest-worker': 'plugins/models/download/transfer/digest-worker.ts',
+  'transfer-worker': 'plugins/models/download/transfer/transfer-worker.ts'
 }
 
 /** Packages that stay apart: what few need, and only where their settings say so; and serializers, which JSON.stringify replaces. */

@@ -1,5 +1,5 @@
 /**
- * Writes `plugins/conversion/packages` and `plugins/cluster-ray/packages`: the converter's Python packages, and Ray's, with
+ * Writes `plugins/models/conversion/packages` and `plugins/machines/ray/packages`: the converter's Python packages, and Ray's, with
  * the SHA-256 of each of their wheels, for all Pythons and platforms; `--ray` writes Ray's alone. Of the converter's, what changes is what the converter of the llama.cpp in `.cache/engine` asks for, and what has
  * come out since; the conversion's thorough tests and long trials show whether it still works.
  *
@@ -11,12 +11,12 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
-import { RAY_LOCK } from '../plugins/cluster-ray/ray-python.ts'
-import { LOCKS, lockedFor } from '../plugins/conversion/package-locks.ts'
-import { readRequirements } from '../plugins/conversion/python-environment.ts'
+import { RAY_LOCK } from '../plugins/machines/ray/ray-python.ts'
+import { LOCKS, lockedFor } from '../plugins/models/conversion/package-locks.ts'
+import { readRequirements } from '../plugins/models/conversion/python-environment.ts'
 import { cachedRuntimes } from './cached-engine.ts'
 
-const folder = join(packageRoot, 'plugins', 'conversion', 'packages')
+const folder = join(packageRoot, 'plugins', 'models', 'conversion', 'packages')
 const OLDEST_PYTHON = '3.10'
 const CPU_INDEX = 'https://download.pytorch.org/whl/cpu'
 /** What the converter imports without naming it, and what has no wheels in the version that it names. */

@@ -8,7 +8,7 @@ import { root } from './inputs.mjs'
 /** Compiles the package's files anew. */
 async function prepare() {
   // Nothing that an earlier state of the source left behind may get into the package.
-  for (const folder of ['bundle', 'types', join('plugins', 'web', 'page')]) {
+  for (const folder of ['bundle', 'types', join('plugins', 'page', 'browser')]) {
     rmSync(join(root, 'dist', folder), { recursive: true, force: true })
   }
   await compile()

@@ -10,7 +10,7 @@ import { ggufPieces, ggufWith, type OutputTensor, type OutputValue, padded, weig
  */
 
 /** The demo model that comes with corral. */
-export const demoModelFile = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+export const demoModelFile = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const DEMO_MODEL_WIDTH = 256
 const DEMO_MODEL_LAYERS = 3
 

@@ -15,8 +15,8 @@ import { type Progress, progressText } from '../core/contracts/progress.ts'
 import { messageOf } from '../core/errors.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { packageRoot } from '../core/system/package-info.ts'
-import { prepareRay } from '../plugins/cluster-ray/ray-python.ts'
-import { preparePython, readRequirements } from '../plugins/conversion/python-environment.ts'
+import { prepareRay } from '../plugins/machines/ray/ray-python.ts'
+import { preparePython, readRequirements } from '../plugins/models/conversion/python-environment.ts'
 import { cachedRuntimes, log } from './cached-engine.ts'
 
 const conversion = join(packageRoot, '.cache', 'conversion-python')

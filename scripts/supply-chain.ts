@@ -57,7 +57,7 @@ export function shippedPackages(lock: Lock): Shipped[] {
 
 /** The packages that are built into the page and not installed with corral. @throws as `shippedPackages` */
 export function pagePackages(lock: Lock): Shipped[] {
-  const inPage = new Set<string>(readJson('dist', 'plugins', 'web', 'page', 'packages.json'))
+  const inPage = new Set<string>(readJson('dist', 'plugins', 'page', 'browser', 'packages.json'))
   return packagesOf(lock, (name, { dev }) => dev === true && inPage.has(name))
 }
 
@@ -178,7 +178,7 @@ export function renderBillOfMaterials(): string {
         type: 'machine-learning-model',
         name: 'corral/tiny-chat',
         version: own.version,
-        description: 'The demo model in plugins/storage/demo-model, trained from nothing on data of its own',
+        description: 'The demo model in plugins/models/storage/demo-model, trained from nothing on data of its own',
         licenses: licenses('MIT')
       }
     ],
@@ -206,7 +206,7 @@ function licenseTexts(path: string): string[] {
 const INTRODUCTION = `# Third-party notices
 
 corral is installed with the packages below, and comes with parts of them. Each is used under its own licence, which follows.
-The demo model (plugins/storage/demo-model) was made by corral, and has its licence. What corral fetches at run time, because
+The demo model (plugins/models/storage/demo-model) was made by corral, and has its licence. What corral fetches at run time, because
 somebody asked for it (models, llama.cpp builds, Python packages of the converter), has licences of its own and is not part of
 the package. sbom.cdx.json lists the same packages for programs.
 `

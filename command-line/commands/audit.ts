@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError } from 'commander'
-import type { AuditEntry } from '../../plugins/audit/audit-entry.ts'
+import type { AuditEntry } from '../../plugins/people/audit/audit-entry.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'

@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { plural } from '../../core/system/plural.ts'
-import type { Capture } from '../../plugins/audit/captures/capture-records.ts'
+import type { Capture } from '../../plugins/people/audit/captures/capture-records.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { ask, withServer } from '../server-connection.ts'

@@ -12,9 +12,9 @@ import { type Progress, progressText } from '../../core/contracts/progress.ts'
 import { messageOf } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import { plural } from '../../core/system/plural.ts'
-import type { DrainState } from '../../plugins/api-native/readiness.ts'
-import type { RayPlaces, RayRecord } from '../../plugins/cluster-ray/ray-cluster.ts'
-import type { RayCall } from '../../plugins/cluster-ray/ray-python.ts'
+import type { DrainState } from '../../plugins/apis/native/readiness.ts'
+import type { RayPlaces, RayRecord } from '../../plugins/machines/ray/ray-cluster.ts'
+import type { RayCall } from '../../plugins/machines/ray/ray-python.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
 import { formatPairs, formatTable, printJson, printNote, printText } from '../output.ts'
@@ -173,8 +173,8 @@ interface RayContext {
 async function openRay(context: CommandContext): Promise<RayContext> {
   const config = await openConfig(context)
   const [{ rayPlaces, makePlaces }, { prepareRay, rayVariables }, { createLogger }] = await Promise.all([
-    import('../../plugins/cluster-ray/ray-cluster.ts'),
-    import('../../plugins/cluster-ray/ray-python.ts'),
+    import('../../plugins/machines/ray/ray-cluster.ts'),
+    import('../../plugins/machines/ray/ray-python.ts'),
     import('../../core/system/log.ts')
   ])
   const { home, logs } = config.paths
@@ -258,8 +258,8 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
   }
   const ray = await openRay(context)
   const { places, settings, config } = ray
-  const cluster = await import('../../plugins/cluster-ray/ray-cluster.ts')
-  const { askRay } = await import('../../plugins/cluster-ray/ray-python.ts')
+  const cluster = await import('../../plugins/machines/ray/ray-cluster.ts')
+  const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
   const before = await cluster.readRecord(places)
   const known = before?.own === isLocal && (isLocal || before.address === options.ray) ? before : undefined
   if (before && !known) {
@@ -350,8 +350,8 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
         'directory with --home.'
     )
   }
-  const cluster = await import('../../plugins/cluster-ray/ray-cluster.ts')
-  const { askRay } = await import('../../plugins/cluster-ray/ray-python.ts')
+  const cluster = await import('../../plugins/machines/ray/ray-cluster.ts')
+  const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
   const found = await addressTowards(address).catch(error => {
     throw new CommandFailure(EXIT.failure, `${address} cannot be reached: ${messageOf(error)}.`, error)
   })
@@ -412,7 +412,7 @@ async function untilIdle(config: LoadedConfig): Promise<void> {
 
 /** The cluster that the commands are about. @throws CommandFailure where there is none */
 async function currentCluster({ places, settings }: RayContext): Promise<{ address: string; record?: RayRecord }> {
-  const { readRecord } = await import('../../plugins/cluster-ray/ray-cluster.ts')
+  const { readRecord } = await import('../../plugins/machines/ray/ray-cluster.ts')
   const record = await readRecord(places)
   const address = settings.address || record?.address
   if (address !== undefined) return { address, ...(record?.address === address && { record }) }
@@ -425,8 +425,8 @@ async function currentCluster({ places, settings }: RayContext): Promise<{ addre
 async function showStatus(context: CommandContext, json: boolean): Promise<void> {
   const ray = await openRay(context)
   const { address } = await currentCluster(ray)
-  const { findToken } = await import('../../plugins/cluster-ray/ray-cluster.ts')
-  const { askRay } = await import('../../plugins/cluster-ray/ray-python.ts')
+  const { findToken } = await import('../../plugins/machines/ray/ray-cluster.ts')
+  const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
   const call = await ray.call(findToken(ray.places, ray.settings.token_file, context.env))
   const status = await asked(() => askRay<RayStatus>('status', { address }, call))
   const front = await frontOf(context)
@@ -512,8 +512,8 @@ async function down(context: CommandContext): Promise<void> {
   const ray = await openRay(context)
   const { config, places, settings } = ray
   const { address, record } = await currentCluster(ray)
-  const { findToken, removeRecord } = await import('../../plugins/cluster-ray/ray-cluster.ts')
-  const { askRay } = await import('../../plugins/cluster-ray/ray-python.ts')
+  const { findToken, removeRecord } = await import('../../plugins/machines/ray/ray-cluster.ts')
+  const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
   const { shutdownLimit } = await import('../../core/http/server.ts')
   const call = await ray.call(findToken(places, settings.token_file, context.env))
   // The server does not start the head again that ends now.

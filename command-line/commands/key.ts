@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
 import { CorralError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
-import type { KeyRecord, MadeKey, NewKey } from '../../plugins/security/key-file.ts'
+import type { KeyRecord, MadeKey, NewKey } from '../../plugins/people/security/key-file.ts'
 import { CommandFailure, EXIT, Interrupted } from '../command-failure.ts'
 import { type CommandContext, placesOf, usageFailure } from '../context.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
@@ -119,7 +119,7 @@ async function create(context: CommandContext, name: string, options: CreateOpti
 }
 
 async function newKey(name: string, { role, models, limit, expires }: CreateOptions): Promise<NewKey> {
-  const { LimitMistake, parseExpiry, parseKeyLimits } = await import('../../plugins/security/key-limits.ts')
+  const { LimitMistake, parseExpiry, parseKeyLimits } = await import('../../plugins/people/security/key-limits.ts')
   try {
     return {
       name,
@@ -157,7 +157,7 @@ async function openKeys(context: CommandContext): Promise<Keys> {
   const settings = (await readServerSettings(placesOf(context))) ?? (await wholeSettings(context))
   const [{ readOwner }, file] = await Promise.all([
     import('../../core/system/data-directory.ts'),
-    import('../../plugins/security/key-file.ts')
+    import('../../plugins/people/security/key-file.ts')
   ])
   const owner = await readOwner(settings.paths)
   const { named, local, byFlag } = planAddresses(settings)

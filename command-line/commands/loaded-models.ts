@@ -1,7 +1,7 @@
 import { type Command, InvalidArgumentError } from 'commander'
 import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import type { LogEvent } from '../../plugins/api-native/log-routes.ts'
+import type { LogEvent } from '../../plugins/apis/native/log-routes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
 import type { PsReply } from '../live-view.ts'

@@ -1,5 +1,5 @@
 import { type Command, Option } from 'commander'
-import type { UsageReply } from '../../plugins/usage/usage-routes.ts'
+import type { UsageReply } from '../../plugins/people/usage/usage-routes.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printJson, printText } from '../output.ts'
 import { ask } from '../server-connection.ts'

@@ -104,7 +104,7 @@ export function createProof(startEngine: StartEngine, log: ToolLog): Prove {
   }
 }
 
-const DEMO_MODEL = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const DEMO_MODEL = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 /** Milliseconds for one short answer of the demo model. */
 const ANSWER_LIMIT = 60_000
 

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { Agent } from 'undici'
-import { ConnectionPool } from '../../plugins/download/transfer/http/http-client.ts'
+import { ConnectionPool } from '../../plugins/models/download/transfer/http/http-client.ts'
 import { median } from '../bench/measuring.ts'
 
 /** Bytes that are received before the measurement, so that connections and compiled code are there. */
@@ -111,7 +111,7 @@ export function clientReport(seconds: ReadonlyMap<string, readonly number[]>, si
 
 ${rounds} rounds of ${(size / 1024 / 1024).toFixed(0)} MiB.
 
-corral has an HTTP/1.1 client of its own (\`plugins/download/transfer/http\`), because Node lets a socket read straight
+corral has an HTTP/1.1 client of its own (\`plugins/models/download/transfer/http\`), because Node lets a socket read straight
 into memory that is used again, and client libraries do not use that. Here it is held against undici's \`dispatch\` with a
 handler that copies to the same memory: one request for the file over TLS in a fresh process, after a warm-up, by turns.
 Nothing is hashed or written. The time is that of the whole process, user and system. The client stays as long as it

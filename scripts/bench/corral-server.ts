@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { frontConfig, untilStates } from '../../test/cluster/support.ts'
+import { frontConfig, untilStates } from '../../test/plugins/machines/cluster/support.ts'
 import { type Corral, type CorralOptions, startCorral } from '../../test/support/corral.ts'
 
 export const MODEL = 'corral/tiny-chat'

@@ -4,18 +4,25 @@ import { join } from 'node:path'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import pino from 'pino'
 import { modelKey, parseRequestedName } from '../../core/models/model-name.ts'
-import { chooseMember } from '../../plugins/cluster/placement/choose-member.ts'
-import { PrefixMemory } from '../../plugins/cluster/placement/prefix-memory.ts'
-import { createMetrics } from '../../plugins/metrics/metrics.ts'
-import { createKey } from '../../plugins/security/key-file.ts'
-import { openKeyStore } from '../../plugins/security/key-store.ts'
-import { createCatalog } from '../../plugins/storage/catalog.ts'
-import { ModelIndex } from '../../plugins/storage/model-index.ts'
-import { budgetsFor } from '../../plugins/usage/budgets.ts'
-import { localCounters } from '../../plugins/usage/local-counters.ts'
-import { taken, UsageBooks } from '../../plugins/usage/usage-books.ts'
-import { clusterOf, digestsOf, MODEL, member, model, talk } from '../../test/cluster/placement/support.ts'
-import { machine } from '../../test/scheduler/support.ts'
+import { chooseMember } from '../../plugins/machines/cluster/placement/choose-member.ts'
+import { PrefixMemory } from '../../plugins/machines/cluster/placement/prefix-memory.ts'
+import { createCatalog } from '../../plugins/models/storage/catalog.ts'
+import { ModelIndex } from '../../plugins/models/storage/model-index.ts'
+import { createKey } from '../../plugins/people/security/key-file.ts'
+import { openKeyStore } from '../../plugins/people/security/key-store.ts'
+import { budgetsFor } from '../../plugins/people/usage/budgets.ts'
+import { localCounters } from '../../plugins/people/usage/local-counters.ts'
+import { taken, UsageBooks } from '../../plugins/people/usage/usage-books.ts'
+import { createMetrics } from '../../plugins/watching/metrics/metrics.ts'
+import {
+  clusterOf,
+  digestsOf,
+  MODEL,
+  member,
+  model,
+  talk
+} from '../../test/plugins/machines/cluster/placement/support.ts'
+import { machine } from '../../test/plugins/running/scheduler/support.ts'
 
 /** What a request has done, with so many of something around it. */
 export interface Operation {

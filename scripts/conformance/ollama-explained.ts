@@ -39,7 +39,7 @@ export const EXPLAINED: readonly Explanation[] = [
     onOllama: false,
     why:
       "They look in `/api/ps` for the name that was pulled. corral listed its publisher's, such as `Qwen/Qwen3-0.6B-GGUF`, " +
-      'when they were run; since then the name that was pulled is listed (`test/download/library-names.test.ts`), and ' +
+      'when they were run; since then the name that was pulled is listed (`test/plugins/models/download/library-names.test.ts`), and ' +
       'these are to be run again.'
   }
 ]

@@ -1,4 +1,4 @@
-import { OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
+import { OLLAMA_VERSION } from '../../plugins/apis/ollama/routes.ts'
 import { describeMachine } from '../bench/measuring.ts'
 import { EXPLAINED, explanationOf, wholeTests } from './ollama-explained.ts'
 import type { Outcomes } from './ollama-outcomes.ts'

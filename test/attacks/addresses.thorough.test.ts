@@ -5,7 +5,7 @@ import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { TransferThread } from '../../plugins/download/transfer/transfers.ts'
+import { TransferThread } from '../../plugins/models/download/transfer/transfers.ts'
 import { type Corral, startCorral, until } from '../support/corral.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
 

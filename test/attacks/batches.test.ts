@@ -1,7 +1,7 @@
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { begin, line, openai, reaches, results, sendFile } from '../api-batches/support.ts'
+import { begin, line, openai, reaches, results, sendFile } from '../plugins/apis/batches/support.ts'
 import { type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 
 async function newKey(corral: Corral, name: string, more: object = {}): Promise<string> {

@@ -4,8 +4,8 @@ import { mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { keylessCaller } from '../../core/contracts/callers.ts'
-import { layOutSnapshot, sha256 } from '../adoption/cache-layouts.ts'
-import { name, openStore, until } from '../storage/support.ts'
+import { layOutSnapshot, sha256 } from '../plugins/models/discovery/cache-layouts.ts'
+import { name, openStore, until } from '../plugins/models/storage/support.ts'
 import { type Corral, startCorral } from '../support/corral.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
 

@@ -8,7 +8,7 @@ import { hasRole, ROLES, type Role } from '../../core/http/roles.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
-import { createKey, keyFilePath } from '../../plugins/security/key-file.ts'
+import { createKey, keyFilePath } from '../../plugins/people/security/key-file.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
 import { routeName } from '../../scripts/role-docs.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, type SendOptions, startCorral, until } from '../support/corral.ts'
@@ -61,7 +61,7 @@ t.test(
 )
 
 /** One of the page's own files, whose names have hashes. */
-const [PAGE_FILE] = JSON.parse(readFileSync(join(packageRoot, 'dist/plugins/web/page/files.json'), 'utf8'))
+const [PAGE_FILE] = JSON.parse(readFileSync(join(packageRoot, 'dist/plugins/page/browser/files.json'), 'utf8'))
 
 /** Requests for a route of the table that do nothing, whoever may send them: nothing has their name, no body is usable. */
 function harmless(route: string): { methods: string[]; path: string; body?: string } {

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { toolEnvironment } from '../../core/system/tool-environment.ts'
-import { MODEL, scriptedPython, startConverting } from '../conversion/support.ts'
+import { MODEL, scriptedPython, startConverting } from '../plugins/models/conversion/support.ts'
 import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
 import { type Corral, DEMO, until } from '../support/corral.ts'
 

@@ -6,7 +6,7 @@ import { DEMO } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 import { scriptedServer } from './scripted-server.ts'
 
-const MODEL_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const MODEL_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
 t.test('help texts, and wrong usage with suggestions', async t => {
   const home = newHome(t)

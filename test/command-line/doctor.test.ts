@@ -13,8 +13,15 @@ import { builtInKinds } from '../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../runtimes/llama-cpp/ranking.ts'
 import { BUNDLED_LISTING } from '../../runtimes/llama-cpp/sources/release.ts'
 import { renderDoctorDocs } from '../../scripts/doctor-docs.ts'
-import { answers, INTEL_GRAPHICS, PLAIN, type Recorded, recording, writeMachine } from '../hardware/support.ts'
-import { amd, machine, nvidia } from '../ranking/machines.ts'
+import {
+  answers,
+  INTEL_GRAPHICS,
+  PLAIN,
+  type Recorded,
+  recording,
+  writeMachine
+} from '../plugins/running/hardware/support.ts'
+import { amd, machine, nvidia } from '../runtimes/llama-cpp/ranking/machines.ts'
 import { startCorral } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 

@@ -1,6 +1,6 @@
 import t from 'tap'
-import { quantizedModels } from '../download/support.ts'
-import { importModels, MODELS, writeModels } from '../media/support.ts'
+import { importModels, MODELS, writeModels } from '../plugins/apis/openai/media/support.ts'
+import { quantizedModels } from '../plugins/models/download/support.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { Caller } from './api-document.ts'
@@ -85,7 +85,7 @@ t.test('every example can be sent as it is', async t => {
     const { operationId: id } = operation
     const body = exampleOf(operation)
     if (!body) {
-      t.fail(`${id} has no example: add one in plugins/docs/examples.ts`)
+      t.fail(`${id} has no example: add one in plugins/apis/reference/examples.ts`)
       continue
     }
     // Both mounts delete the same model.

@@ -17,7 +17,7 @@ export interface Block {
 /** Pages whose commands a test of their own runs. */
 export const OWN_TESTS: Record<string, string> = {
   'docs/admin.md': 'test/docs/admin.test.ts',
-  'docs/cluster-ray.md': 'test/cluster-ray/cluster-ray.thorough.test.ts',
+  'docs/cluster-ray.md': 'test/plugins/machines/ray/cluster-ray.thorough.test.ts',
   'docs/install.md': 'test/packaging/package.thorough.test.ts',
   'docs/plugins.md': 'test/command-line/plugin.thorough.test.ts'
 }

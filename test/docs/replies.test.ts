@@ -3,8 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { TINY_CHAT } from '../download/support.ts'
-import { importModels, MODELS, writeModels } from '../media/support.ts'
+import { importModels, MODELS, writeModels } from '../plugins/apis/openai/media/support.ts'
+import { TINY_CHAT } from '../plugins/models/download/support.ts'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { Caller } from './api-document.ts'
@@ -34,7 +34,7 @@ const caller = new Caller(corral, document)
 
 /** Operations that never succeed, or only with a server of llama.cpp releases or a converter, which other rooms have. */
 const WITHOUT_SUCCESS = [
-  // They answer for as long as their connection is open; test/api-native and test/api-llama have these and the others.
+  // They answer for as long as their connection is open; test/plugins/apis/native and test/plugins/apis/llama have these and the others.
   'followState',
   'followCluster',
   'llamaModelEvents',
@@ -42,7 +42,7 @@ const WITHOUT_SUCCESS = [
   'llamaEndStream',
   'llamaInfill',
   'tryModel',
-  // Without members there is none to drain; test/cluster has those that there are.
+  // Without members there is none to drain; test/plugins/machines/cluster has those that there are.
   'drainMember',
   'undrainMember',
   'copyFromMember',

@@ -9,7 +9,9 @@ import { hubContract, startTestCorral } from '../../testing/index.ts'
 function sharedFolder(t: Test): string {
   const folder = t.testdir()
   mkdirSync(join(folder, 'team', 'helper'), { recursive: true })
-  cpSync(join(packageRoot, 'plugins', 'storage', 'demo-model'), join(folder, 'team', 'helper'), { recursive: true })
+  cpSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model'), join(folder, 'team', 'helper'), {
+    recursive: true
+  })
   return folder
 }
 

@@ -2,8 +2,14 @@ import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { corralWithHub, quantizedModels } from '../download/support.ts'
-import { importModels, MODELS, pngBytes, writeModels, writeThinkingModel } from '../media/support.ts'
+import {
+  importModels,
+  MODELS,
+  pngBytes,
+  writeModels,
+  writeThinkingModel
+} from '../plugins/apis/openai/media/support.ts'
+import { corralWithHub, quantizedModels } from '../plugins/models/download/support.ts'
 import { type OpenedPage, testBrowser } from '../support/browser.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
@@ -214,7 +220,7 @@ t.test('models are loaded and unloaded', { skip }, async t => {
 
 t.test('a model that cannot be loaded', { skip }, async t => {
   const corral = await startCorral(t)
-  const path = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+  const path = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
   const { status } = await corral.json('/api/import', { model: 'test/broken', path, stream: false })
   t.equal(status, 200)
   const models = join(corral.home, 'models', 'test', 'broken')

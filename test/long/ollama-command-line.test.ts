@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { corralWithHub, quantizedModels } from '../download/support.ts'
+import { corralWithHub, quantizedModels } from '../plugins/models/download/support.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { ollamaCommandLine } from '../support/ollama-command-line.ts'
@@ -19,7 +19,7 @@ const corral = await corralWithHub(t, hub, {
   config: 'api-ollama: { listen: "127.0.0.1:0" }\ndefaults: { num_parallel: 1, temperature: 0 }'
 })
 const own = /served at (http:\/\/\S+) too/.exec(corral.log())![1]!
-const demo = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const demo = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const home = t.testdir({ Modelfile: `FROM ${demo}\nPARAMETER temperature 0\nSYSTEM You are Leo.\n` })
 const environment = (host: string) => ({ ...process.env, OLLAMA_HOST: host, HOME: home, TERM: 'xterm' })
 

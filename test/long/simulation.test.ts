@@ -1,6 +1,6 @@
 import t from 'tap'
-import { simulateMany as simulateClusters } from '../cluster/placement/simulation.ts'
-import { simulateMany } from '../scheduler/simulation.ts'
+import { simulateMany as simulateClusters } from '../plugins/machines/cluster/placement/simulation.ts'
+import { simulateMany } from '../plugins/running/scheduler/simulation.ts'
 import { record } from './support.ts'
 
 const SEEDS = 10_000

@@ -6,7 +6,7 @@ import { EventLines } from '../../core/answers/event-lines.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
 
-const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const GGUF = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 /** Where the trials leave their figures for `scripts/record-long.ts`. */
 const FIGURES = join(packageRoot, '.cache', 'long-trials')
 

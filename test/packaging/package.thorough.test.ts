@@ -169,7 +169,7 @@ t.test('the packed file is small, and is installed with a command on the PATH', 
 })
 
 t.test('what is installed pulls, answers, and loads plugins of others', async t => {
-  const demo = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+  const demo = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
   const hub = await startHubEmulator(t, {
     repositories: { 'some/tiny': { files: { 'tiny-f16.gguf': { from: demo } } } }
   })

@@ -11,7 +11,7 @@ import { noSmallDisk, smallDisk } from '../support/small-disk.ts'
  * What clients are told if nothing can be written: on a disk that is full, and on one that is read-only.
  */
 
-const FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const BLOB = Buffer.alloc(1e6, 'x')
 const LOCAL = { local: true }
 const hub = await startHubEmulator(t, {

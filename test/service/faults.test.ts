@@ -104,7 +104,7 @@ t.test('a taken port and a mistake in config.yaml end the start with what to do'
 t.test(
   'a model that cannot be loaded says why on both surfaces, is not tried at once for ever, and stops no other',
   async t => {
-    const gguf = readFileSync(join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
+    const gguf = readFileSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
     // An architecture that no llama.cpp knows, in the place of the first mention of "llama": the value of general.architecture.
     const at = gguf.indexOf('llama')
     gguf.write('lxama', at, 'latin1')

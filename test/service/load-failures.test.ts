@@ -28,7 +28,7 @@ import { engineBuildFolder } from '../support/engine-build.ts'
 import { faultyBuild } from '../support/faulty-build.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 
-const TINY = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const TINY = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
 
 const ask = (model: string, options: object = {}) => ({

@@ -18,7 +18,7 @@ import {
 import { FAILS_TO_LOAD, NEVER_READY, scriptedBuild } from '../support/scripted-build.ts'
 
 const corral = await startCorral(t, { env: { CORRAL_LLAMA_CPP: scriptedBuild(t), HF_HUB_OFFLINE: '1' } })
-const GGUF = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const GGUF = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
 let copies = 0
 /** A model of its own for one test. */

@@ -79,7 +79,7 @@ t.test('an invalid file is refused with its line, and the old settings stay', as
 
 /** A second model, with the files of the first. */
 async function withSecond(corral: Corral): Promise<string> {
-  const path = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+  const path = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
   t.equal((await corral.json('/api/import', { path, model: 'me/two' }, { local: true })).status, 200)
   return 'me/two'
 }

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { packageRoot } from '../../core/system/package-info.ts'
 
-const DEMO_FILE = join(packageRoot, 'plugins', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const DEMO_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
 /** Changes the bytes behind a metadata key of the demo model, which really answers. */
 function demoWith(key: string, change: (bytes: Buffer, keyAt: number, valueAt: number) => void): Buffer {

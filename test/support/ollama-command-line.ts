@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { OLLAMA_VERSION } from '../../plugins/api-ollama/routes.ts'
+import { OLLAMA_VERSION } from '../../plugins/apis/ollama/routes.ts'
 
 const MODULE = 'github.com/ollama/ollama'
 /** Where programs of Ollama's are kept. */

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import pino from 'pino'
 import { parseModelName } from '../../core/models/model-name.ts'
-import { ModelStore } from '../../plugins/storage/model-store.ts'
+import { ModelStore } from '../../plugins/models/storage/model-store.ts'
 
 /** Imports and removes models below `argv[2]` from the files of `argv[3]` without end: something to kill. */
 const [, , models, sources] = process.argv as [string, string, string, string]

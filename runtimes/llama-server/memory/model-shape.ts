@@ -398,7 +398,7 @@ interface ComputeSize {
 /**
  * What `llama_context::sched_reserve` reserves for a whole batch. The graph's buffers are shared between its steps, so
  * the widest step decides: the feed-forward net, or the scores of attention where flash attention is off. The sums are
- * found by comparison with llama.cpp's own figures for many shapes (test/memory), where they are at most a third too
+ * found by comparison with llama.cpp's own figures for many shapes (test/runtimes/llama-server/memory), where they are at most a third too
  * large.
  */
 export function computeSize(shape: ModelShape, options: ComputeOptions): ComputeSize {

@@ -1,0 +1,263 @@
+import { callArguments } from '../../../core/answers/call-arguments.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import type { CountRequest, MessageParam } from './schemas.ts'
+
+type Fields = Record<string, unknown>
+
+/** A block of a request and where it is there. */
+interface Block {
+  block: Fields
+  place: string
+}
+
+/** A part of a message's content as engines take it, and where in the request it comes from. */
+interface Part {
+  content: { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
+  place: string
+}
+
+/** Calls have ids of Anthropic's form outside; templates may need those that the engine gave them. */
+const ID_PREFIX = 'toolu_'
+
+/**
+ * What Claude Code puts before its system message. It differs with every request, so that nothing after it would be
+ * found in the prompt cache, and says nothing to a model.
+ */
+const BILLING_HEADER = /^x-anthropic-billing-header:(\s*[\w.-]+=[^;\n]*;)+\s*/
+
+const MEDIA_TYPE = /^image\/[a-z0-9.+-]+$/i
+
+/** The id that clients see for a call of the engine. */
+export function shownId(id: string): string {
+  return ID_PREFIX + id
+}
+
+function engineId(id: string): string {
+  return id.startsWith(ID_PREFIX) ? id.slice(ID_PREFIX.length) : id
+}
+
+export function invalid(place: string, must: string): CorralError {
+  return new CorralError('invalid_request', `"${place}" ${must}.`, { param: place })
+}
+
+/** The error for a block of a type that is not allowed where it is. */
+function unknownBlock({ block, place }: Block, allowed: string): CorralError {
+  const type = typeof block.type === 'string' ? block.type : ''
+  return new CorralError(
+    'invalid_request',
+    `"${place}" is a block of type ${JSON.stringify(type.slice(0, 60))}, which is not allowed there. Allowed are ${allowed}.`,
+    { param: `${place}.type` }
+  )
+}
+
+/**
+ * Messages and system blocks of Anthropic's API as engines take them: consecutive turns of the same role are one, results
+ * of tools are messages of their own, and the system blocks at the beginning are one message. Later ones go into the turn
+ * of the user: most templates refuse a system message there.
+ * @returns the messages, and where in the request each part of each message's content comes from
+ * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`
+ */
+export function engineMessages({ system, messages }: Pick<CountRequest, 'system' | 'messages'>): {
+  messages: Fields[]
+  places: string[][]
+} {
+  const converted: { messages: Fields[]; places: string[][] } = { messages: [], places: [] }
+  const add = (message: Fields, parts: readonly Part[] = []) => {
+    converted.messages.push(message)
+    converted.places.push(parts.map(({ place }) => place))
+  }
+  const turns = turnsOf(messages)
+  const opening = turns[0]?.role === 'system' ? turns.shift()! : undefined
+  const text = systemText([...blocksOf(system ?? [], 'system'), ...(opening?.blocks ?? [])])
+  if (text !== '') add({ role: 'system', content: text })
+  for (const { role, blocks } of turns) {
+    if (role === 'assistant') add(assistantMessage(blocks))
+    else addUserTurn(blocks, add)
+  }
+  const last = turns.at(-1)
+  if (last?.role === 'assistant' && last.blocks.some(({ block }) => block.type === 'tool_use')) {
+    throw invalid(
+      `messages.${messages.length - 1}`,
+      'calls tools, and nothing answers them yet: a message of the user with their tool_result blocks must follow'
+    )
+  }
+  return converted
+}
+
+function turnsOf(messages: readonly MessageParam[]): { role: string; blocks: Block[] }[] {
+  const turns: { role: string; blocks: Block[] }[] = []
+  const lastOfUser = messages.findLastIndex(({ role }) => role === 'user')
+  messages.forEach((message, index) => {
+    if (message.clear_at === 'next_user_message' && index < lastOfUser) return
+    let role: string = message.role
+    let blocks = blocksOf(message.content, `messages.${index}.content`)
+    if (role === 'system' && turns.some(turn => turn.role !== 'system')) {
+      role = 'user'
+      blocks = reminder(blocks)
+      if (blocks.length === 0) return
+    }
+    const turn = turns.at(-1)
+    if (turn?.role === role) turn.blocks.push(...blocks)
+    else turns.push({ role, blocks })
+  })
+  return turns
+}
+
+/** Marked as programs for Anthropic's models did it before there were system messages within conversations. */
+function reminder(blocks: readonly Block[]): Block[] {
+  const text = systemText(blocks)
+  if (text === '') return []
+  const marked = `<system-reminder>\n${text}\n</system-reminder>`
+  return [{ block: { type: 'text', text: marked }, place: blocks[0]!.place }]
+}
+
+function systemText(blocks: readonly Block[]): string {
+  const texts = blocks.map(given => {
+    const { type } = given.block
+    if (type === 'tool_addition' || type === 'tool_removal') return ''
+    if (type !== 'text') throw unknownBlock(given, 'text, tool_addition and tool_removal')
+    return textOf(given, 'text').replace(BILLING_HEADER, '')
+  })
+  return texts.filter(text => text !== '').join('\n')
+}
+
+function assistantMessage(blocks: readonly Block[]): Fields {
+  let content = ''
+  let thoughts = ''
+  const calls: Fields[] = []
+  for (const given of blocks) {
+    const { type, input } = given.block
+    if (type === 'text') content += textOf(given, 'text')
+    else if (type === 'thinking') thoughts += textOf(given, 'thinking')
+    else if (type === 'tool_use') {
+      const called = { name: textOf(given, 'name'), arguments: callArguments(input) }
+      calls.push({ id: engineId(textOf(given, 'id')), type: 'function', function: called })
+    } else if (type !== 'redacted_thinking') {
+      // Nobody here can read what was redacted.
+      throw unknownBlock(given, 'text, thinking, redacted_thinking and tool_use')
+    }
+  }
+  return {
+    role: 'assistant',
+    content,
+    ...(thoughts !== '' && { reasoning_content: thoughts }),
+    ...(calls.length > 0 && { tool_calls: calls })
+  }
+}
+
+/** Results come first: templates expect them right after the calls. */
+function addUserTurn(blocks: readonly Block[], add: (message: Fields, parts: readonly Part[]) => void): void {
+  const parts: Part[] = []
+  let results = 0
+  for (const given of blocks) {
+    if (given.block.type === 'tool_result') {
+      const read = resultParts(given)
+      add({ role: 'tool', tool_call_id: engineId(textOf(given, 'tool_use_id')), content: joined(read) }, read)
+      results++
+    } else parts.push(...readableParts(given, 'text, image, document, search_result and tool_result'))
+  }
+  if (parts.length > 0 || results === 0) add({ role: 'user', content: joined(parts) }, parts)
+}
+
+function resultParts({ block, place }: Block): Part[] {
+  const parts = allReadable(block.content ?? [], `${place}.content`)
+  // Templates know no failed results; the model has to read it.
+  if (block.is_error === true) parts.unshift(textPart('Error:', place))
+  return parts
+}
+
+// ---- blocks --------------------------------------------------------------------------------------------------------
+
+/** @throws CorralError `invalid_request` with the place where a field is no text */
+function textOf({ block, place }: Block, field: string): string {
+  const value = block[field]
+  if (typeof value === 'string') return value
+  throw invalid(`${place}.${field}`, 'must be text')
+}
+
+/** Content that is text or a list of blocks. @throws CorralError `invalid_request` */
+function blocksOf(content: unknown, place: string): Block[] {
+  if (typeof content === 'string') return [{ block: { type: 'text', text: content }, place }]
+  if (!Array.isArray(content)) throw invalid(place, 'must be text or a list of blocks')
+  return content.map((block, index) => {
+    if (isObject(block)) return { block, place: `${place}.${index}` }
+    throw invalid(`${place}.${index}`, 'must be a block: an object with a "type"')
+  })
+}
+
+/** Content in which only readable blocks are allowed. @throws CorralError `invalid_request` */
+function allReadable(content: unknown, place: string): Part[] {
+  return blocksOf(content, place).flatMap(given => readableParts(given, 'text, image, document and search_result'))
+}
+
+/**
+ * What the model reads of a block.
+ * @param allowed the types of blocks that are allowed here, for the error
+ */
+function readableParts(given: Block, allowed: string): Part[] {
+  const { block, place } = given
+  switch (block.type) {
+    case 'text':
+      return [textPart(textOf(given, 'text'), place)]
+    case 'image':
+      return [imagePart(given)]
+    case 'document':
+      return documentParts(given)
+    case 'search_result':
+      return [
+        textPart([block.title, block.source].filter(text => typeof text === 'string').join('\n'), place),
+        ...allReadable(block.content, `${place}.content`)
+      ]
+    case 'tool_reference':
+      return [textPart(`The tool ${textOf(given, 'tool_name')} can be called now.`, place)]
+    default:
+      throw unknownBlock(given, allowed)
+  }
+}
+
+/** Parts as engines take them: plain text where there is nothing else, which every template can show. */
+function joined(parts: readonly Part[]): string | Part['content'][] {
+  const texts = parts.flatMap(({ content }) => (content.type === 'text' ? [content.text] : []))
+  return texts.length === parts.length ? texts.join('\n') : parts.map(({ content }) => content)
+}
+
+function textPart(text: string, place: string): Part {
+  return { content: { type: 'text', text }, place }
+}
+
+/** The source of an image or document. */
+function sourceOf({ block, place }: Block): Block {
+  if (isObject(block.source)) return { block: block.source, place: `${place}.source` }
+  throw invalid(`${place}.source`, 'must be an object with a "type"')
+}
+
+function imagePart(given: Block): Part {
+  const source = sourceOf(given)
+  const { place } = source
+  if (source.block.type !== 'base64') {
+    throw invalid(
+      `${place}.type`,
+      'must be "base64": corral fetches nothing for a request. Send the image itself as base64 in "data"'
+    )
+  }
+  const type = textOf(source, 'media_type')
+  if (!MEDIA_TYPE.test(type)) throw invalid(`${place}.media_type`, 'must be an image type such as "image/png"')
+  const url = `data:${type};base64,${textOf(source, 'data')}`
+  return { content: { type: 'image_url', image_url: { url } }, place }
+}
+
+function documentParts(given: Block): Part[] {
+  const source = sourceOf(given)
+  const { type, content } = source.block
+  const { title, context } = given.block
+  const about = [title, context].filter(text => typeof text === 'string' && text !== '').join('\n')
+  const heading = about === '' ? [] : [textPart(about, given.place)]
+  if (type === 'text') return [...heading, textPart(textOf(source, 'data'), source.place)]
+  if (type === 'content') return [...heading, ...allReadable(content, `${source.place}.content`)]
+  throw new CorralError(
+    'unsupported_capability',
+    `"${given.place}" is a document that is not text. corral reads documents whose source has the type "text" or "content", no PDF files and no addresses: send its text.`,
+    { param: `${source.place}.type` }
+  )
+}

@@ -1,0 +1,213 @@
+import { type Static, Type } from 'typebox'
+import {
+  Given,
+  ignored,
+  keep_alive,
+  ListOf,
+  Loose,
+  OrNull,
+  options,
+  Titled
+} from '../../../core/http/request-fields.ts'
+import type { ErrorShape } from '../../../core/http/response-schemas.ts'
+import { anthropicFields } from '../../../core/models/anthropic-record.ts'
+
+const text = Given(Type.String())
+
+const Block = Loose({
+  type: Type.String({
+    description:
+      'text, image (base64), document (text), search_result, tool_result in messages of the user; text, thinking, redacted_thinking, tool_use in those of the assistant; text, tool_addition, tool_removal in those of the system'
+  }),
+  text: text,
+  thinking: text,
+  id: Given(Type.String({ description: 'Of a tool_use' })),
+  name: Given(Type.String({ description: 'Of a tool_use: the tool' })),
+  input: Type.Optional(Type.Unknown({ description: 'Of a tool_use: an object; anything else is wrapped in one' })),
+  tool_use_id: Given(Type.String({ description: 'Of a tool_result' })),
+  is_error: Given(Type.Boolean({ description: 'Of a tool_result' })),
+  content: Type.Optional(Type.Unknown({ description: 'Of a tool_result: text, or a list of blocks' })),
+  source: Type.Optional(
+    Type.Unknown({
+      description: '{type: "base64", media_type, data} of an image, {type: "text", data} of a document'
+    })
+  ),
+  title: Given(Type.String({ description: 'Of a document or search_result' })),
+  context: Given(Type.String({ description: 'Of a document' }))
+})
+
+const MessageParam = Loose({
+  role: Type.Enum(['user', 'assistant', 'system']),
+  // The list comes first: errors then name what is wrong within it.
+  content: Type.Union([Type.Array(Block), Type.String()]),
+  clear_at: Given(
+    Type.String({ description: 'Of the system: "next_user_message" hides it after the next message of the user' })
+  )
+})
+export type MessageParam = Static<typeof MessageParam>
+
+const ToolParam = Loose({
+  type: Given(Type.String({ description: 'custom, or absent; tools that run on a server are refused' })),
+  name: text,
+  description: text,
+  input_schema: Given(Loose({})),
+  defer_loading: Given(Type.Boolean({ description: 'The model sees it once a message refers to it' }))
+})
+export type ToolParam = Static<typeof ToolParam>
+
+const Format = Loose({ type: Type.Literal('json_schema'), schema: Loose({}) })
+
+const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused where it is set' }))
+
+/** What counting and answering share. */
+const conversation = {
+  model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }),
+  messages: Type.Array(MessageParam, {
+    minItems: 1,
+    description: 'Messages of the same role in a row are one turn; a last one of the assistant is continued'
+  }),
+  system: Given(Type.Union([ListOf({ type: Type.Literal('text'), text: Type.String() }), Type.String()])),
+  tools: Given(Type.Array(ToolParam)),
+  tool_choice: Given(
+    Loose({
+      type: Type.Enum(['auto', 'any', 'tool', 'none']),
+      name: text,
+      disable_parallel_tool_use: Given(Type.Boolean())
+    })
+  ),
+  thinking: Given(
+    Loose(
+      {
+        type: Type.Enum(['enabled', 'disabled', 'adaptive', 'between_tools']),
+        budget_tokens: Given(Type.Integer({ minimum: 1 })),
+        display: Given(Type.String({ description: '"omitted" leaves the thoughts out' }))
+      },
+      { description: 'Models that can think do so only where it is enabled' }
+    )
+  ),
+  output_config: Given(Loose({ effort: text, format: Given(Format) })),
+  output_format: Given(Format),
+  thread: Given(
+    Loose({ type: text }, { description: 'No conversations are kept: "continue" is answered with thread_not_found' })
+  ),
+  container: NOT_HERE,
+  mcp_servers: NOT_HERE,
+  ...ignored(
+    'billing_policy',
+    'cache_control',
+    'compaction',
+    'context_management',
+    'diagnostics',
+    'fallback_credit_token'
+  ),
+  ...ignored('betas', 'fallbacks', 'inference_geo', 'service_tier', 'speed', 'user_profile_id', 'workspace_id'),
+  options,
+  keep_alive
+}
+
+export const CountRequest = Titled('TokenCountRequest', conversation)
+export type CountRequest = Static<typeof CountRequest>
+
+export const MessagesRequest = Titled('MessagesRequest', {
+  ...conversation,
+  max_tokens: Type.Integer({ minimum: 1, description: 'Most tokens generated' }),
+  stop_sequences: Given(Type.Array(Type.String({ minLength: 1 }))),
+  temperature: Given(Type.Number()),
+  top_p: Given(Type.Number()),
+  top_k: Given(Type.Integer()),
+  stream: Given(Type.Boolean({ default: false })),
+  metadata: Given(Loose({}))
+})
+export type MessagesRequest = Static<typeof MessagesRequest>
+
+const Usage = Loose({
+  input_tokens: Type.Integer({ description: 'Those of the prompt that were not in the cache' }),
+  cache_creation_input_tokens: Type.Integer(),
+  cache_read_input_tokens: Type.Integer({ description: 'Those of the prompt that were in the cache' }),
+  output_tokens: Type.Integer()
+})
+export type Usage = Static<typeof Usage>
+
+const ReplyBlock = Type.Union([
+  Type.Object({ type: Type.Literal('text'), text: Type.String() }),
+  Type.Object({ type: Type.Literal('thinking'), thinking: Type.String(), signature: Type.String() }),
+  Type.Object({ type: Type.Literal('tool_use'), id: Type.String(), name: Type.String(), input: Type.Unknown() })
+])
+export type ReplyBlock = Static<typeof ReplyBlock>
+
+const StopReason = Type.Enum(['end_turn', 'max_tokens', 'stop_sequence', 'tool_use'])
+export type StopReason = Static<typeof StopReason>
+
+export const Message = Loose({
+  id: Type.String(),
+  type: Type.Literal('message'),
+  role: Type.Literal('assistant'),
+  model: Type.String({ description: 'As in the request' }),
+  content: Type.Array(ReplyBlock),
+  stop_reason: Type.Union([StopReason, Type.Null()], { description: 'null only where a stream begins' }),
+  stop_sequence: OrNull(Type.String()),
+  usage: Usage
+})
+export type Message = Static<typeof Message>
+
+const BlockDelta = Type.Union([
+  Type.Object({ type: Type.Literal('text_delta'), text: Type.String() }),
+  Type.Object({ type: Type.Literal('thinking_delta'), thinking: Type.String() }),
+  Type.Object({ type: Type.Literal('signature_delta'), signature: Type.String() }),
+  Type.Object({ type: Type.Literal('input_json_delta'), partial_json: Type.String() })
+])
+export type BlockDelta = Static<typeof BlockDelta>
+
+/** One event of a message that is streamed. */
+export const MessageEvent = Type.Union(
+  [
+    Type.Object({ type: Type.Literal('message_start'), message: Message }),
+    Type.Object({ type: Type.Literal('ping') }),
+    Type.Object({
+      type: Type.Literal('content_block_start'),
+      index: Type.Integer(),
+      content_block: ReplyBlock
+    }),
+    Type.Object({ type: Type.Literal('content_block_delta'), index: Type.Integer(), delta: BlockDelta }),
+    Type.Object({ type: Type.Literal('content_block_stop'), index: Type.Integer() }),
+    Type.Object({
+      type: Type.Literal('message_delta'),
+      delta: Type.Object({
+        stop_reason: StopReason,
+        stop_sequence: OrNull(Type.String())
+      }),
+      usage: Usage
+    }),
+    Type.Object({ type: Type.Literal('message_stop') })
+  ],
+  { title: 'MessageEvent' }
+)
+export type MessageEvent = Static<typeof MessageEvent>
+
+export const TokenCount = Loose({ input_tokens: Type.Integer() })
+
+export const ModelRecord = Loose({ id: Type.String(), ...anthropicFields })
+
+export type ModelRecord = Static<typeof ModelRecord>
+
+export const ModelList = Type.Object({
+  data: Type.Array(ModelRecord),
+  has_more: Type.Boolean(),
+  first_id: OrNull(Type.String()),
+  last_id: OrNull(Type.String())
+})
+
+const AnthropicError = Titled('AnthropicError', {
+  type: Type.Literal('error'),
+  error: Loose({
+    type: Type.String(),
+    message: Type.String({ description: 'What happened, to what, and what to do next' }),
+    code: Type.String({ description: 'Stable, for programs' }),
+    details: Loose({ error_code: Type.String() })
+  }),
+  request_id: Type.String()
+})
+
+/** Errors in the shape that Anthropic's clients read. */
+export const anthropicErrors: ErrorShape = codes =>
+  Type.Intersect([AnthropicError, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])

@@ -1,0 +1,453 @@
+import { randomBytes } from 'node:crypto'
+import { mkdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import type { Access } from '../../../core/contracts/built-in-services.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { askInside, type InnerReply } from '../../../core/http/inner-request.ts'
+import { namesIn } from '../../../core/system/folder-names.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import {
+  BATCH_ID,
+  type BatchRecord,
+  BatchRecordSchema,
+  batchesToRun,
+  type Ending,
+  hasEnded,
+  newBatch
+} from './batch-record.ts'
+import { checkLines, isFault, type LineLimits, linesOf, type RequestLine, readLine } from './request-lines.ts'
+import { ResultFile } from './result-file.ts'
+import { secondsNow, type UserFiles } from './user-files.ts'
+
+export interface BatchLimits extends LineLimits {
+  /** Batches of one owner that are kept, those that have ended included. */
+  batches: number
+  /** Batches that are worked on at once. */
+  running: number
+  /** Lines of each of these that are asked at once. */
+  parallel: number
+  /** Milliseconds that batches which have ended are kept. */
+  keep: number
+}
+
+interface BatchDependencies {
+  folder: string
+  files: UserFiles
+  access: Pick<Access, 'callerOf'>
+  limits(): BatchLimits
+  log: Pick<FastifyBaseLogger, 'info' | 'warn' | 'error'>
+}
+
+/** Milliseconds between looks at what is due, while there are batches that have not ended. */
+const TICK = 500
+/** Milliseconds between looks where all have ended, and after which one that could not go on, as with a full disk, is tried again. */
+const PAUSE = 60_000
+/** Longest wait for a line that is to be sent again later (milliseconds). */
+const LONGEST_WAIT = 600_000
+/** Lines that expire are written together. */
+const TOGETHER = 1000
+
+type Results = { output: ResultFile; errors: ResultFile; answered: Set<string> }
+
+/**
+ * The one owner of batches: keeps them on the disk, and has their lines answered while nobody else wants the models.
+ *
+ *   validating → in_progress → finalizing → completed, or expired
+ *       ↓ failed      ↓ cancelling → cancelled
+ *
+ * Whatever changes is on the disk before anything follows from it: `batches/<id>.json` is the record, and the folder
+ * `batches/<id>/` has the results so far, which become files of the owner at the end. Each step can be done again, so that
+ * a batch goes on from where a kill left it.
+ */
+export class Batches {
+  readonly #deps: BatchDependencies
+  readonly #records = new Map<string, BatchRecord>()
+  readonly #running = new Map<string, { controller: AbortController; done: Promise<void> }>()
+  /** When batches that could not go on are tried again. */
+  readonly #pausedUntil = new Map<string, number>()
+  #app: FastifyInstance | undefined
+  #timer: NodeJS.Timeout | undefined
+  #sweptAt = Number.NEGATIVE_INFINITY
+  #isClosed = false
+
+  constructor(deps: BatchDependencies) {
+    this.#deps = deps
+  }
+
+  /** Finds the batches of earlier servers. */
+  async load(): Promise<void> {
+    const { folder, log } = this.#deps
+    const names = await namesIn(folder)
+    for (const name of names.filter(each => each.endsWith('.json'))) {
+      const path = join(folder, name)
+      const { value, fault } = (await readJsonFile(path, BatchRecordSchema)) ?? { fault: 'it has gone' }
+      if (value && BATCH_ID.test(value.id)) this.#records.set(value.id, value)
+      else log.warn(`${path} cannot be used: ${fault ?? 'its id is none'}`)
+    }
+    // Of a record that was removed, or that was written last.
+    for (const name of names.filter(each => BATCH_ID.test(each))) {
+      const record = this.#records.get(name)
+      if (!record || hasEnded(record)) await rm(join(folder, name), { recursive: true, force: true })
+    }
+  }
+
+  /** Whether a batch that has not ended needs this file, or will make it. */
+  needs(fileId: string): boolean {
+    return [...this.#records.values()].some(
+      batch => !hasEnded(batch) && [batch.inputFile, batch.outputFile, batch.errorFile].includes(fileId)
+    )
+  }
+
+  /** Begins to work. @param app whose routes answer the lines */
+  start(app: FastifyInstance): void {
+    this.#app = app
+    this.#tick()
+  }
+
+  /** Ends what is being asked; it is asked again at the next start. */
+  async close(): Promise<void> {
+    this.#isClosed = true
+    clearTimeout(this.#timer)
+    const running = [...this.#running.values()]
+    for (const { controller } of running) controller.abort()
+    await Promise.all(running.map(({ done }) => done))
+  }
+
+  list(owner: string): BatchRecord[] {
+    return [...this.#records.values()].filter(batch => batch.owner === owner)
+  }
+
+  /** @throws CorralError `batch_not_found`, for batches of others too */
+  get(owner: string, id: string, param = 'batch_id'): BatchRecord {
+    const batch = this.#records.get(id)
+    if (batch?.owner === owner) return batch
+    throw new CorralError(
+      'batch_not_found',
+      `You have no batch ${JSON.stringify(id.slice(0, 100))}. List yours with GET /v1/batches.`,
+      { param }
+    )
+  }
+
+  /** @throws CorralError `file_not_found`, `invalid_request`, `over_limit` */
+  async create(
+    { owner, turn, address }: Caller,
+    given: Pick<BatchRecord, 'endpoint' | 'window' | 'inputFile' | 'metadata'>,
+    windowSeconds: number
+  ): Promise<BatchRecord> {
+    const { purpose } = this.#deps.files.get(owner, given.inputFile, 'input_file_id')
+    if (purpose !== 'batch') {
+      throw new CorralError('invalid_request', 'The input file must have been sent with the purpose "batch".', {
+        param: 'input_file_id'
+      })
+    }
+    await this.#makeRoom(owner)
+    const batch = newBatch({ ...given, owner, turn, address }, secondsNow(), windowSeconds)
+    const begun = structuredClone(batch)
+    this.#records.set(batch.id, batch)
+    try {
+      await this.#save(batch)
+    } catch (error) {
+      this.#records.delete(batch.id)
+      throw error
+    }
+    this.#tick()
+    return begun
+  }
+
+  /** @throws CorralError `batch_not_found`; `batch_ended` where there is nothing to cancel */
+  async cancel(owner: string, id: string): Promise<BatchRecord> {
+    const batch = this.get(owner, id)
+    if (batch.ending && batch.ending !== 'cancelled') throw ended(batch)
+    if (hasEnded(batch)) throw ended(batch)
+    if (!batch.ending) await this.#endAs(batch, 'cancelled')
+    return { ...batch, status: 'cancelling' }
+  }
+
+  async #makeRoom(owner: string): Promise<void> {
+    const { batches } = this.#deps.limits()
+    const own = this.list(owner)
+    if (own.length < batches) return
+    const [oldest] = own.filter(hasEnded).sort((a, b) => a.createdAt - b.createdAt)
+    if (oldest) return await this.#remove(oldest)
+    throw new CorralError(
+      'over_limit',
+      `You have ${own.length === 1 ? '1 batch that has' : `${own.length} batches that have`} not ended, and may have ${batches} (api-batches.batches). Wait until one has ended, or cancel one.`,
+      { details: { limit: 'api-batches.batches', value: own.length + 1, maximum: batches } }
+    )
+  }
+
+  async #remove({ id }: BatchRecord): Promise<void> {
+    const { folder } = this.#deps
+    this.#records.delete(id)
+    await rm(join(folder, `${id}.json`), { force: true })
+    await rm(join(folder, id), { recursive: true, force: true })
+  }
+
+  async #save(batch: BatchRecord): Promise<void> {
+    await writeJsonFile(join(this.#deps.folder, `${batch.id}.json`), batch, { mode: 0o600 })
+  }
+
+  /** Has a batch end, whatever is being done for it. */
+  async #endAs(batch: BatchRecord, ending: Ending): Promise<void> {
+    batch.ending = ending
+    if (ending === 'cancelled') Object.assign(batch, { status: 'cancelling', cancellingAt: secondsNow() })
+    else if (batch.status === 'in_progress') Object.assign(batch, { status: 'finalizing', finalizingAt: secondsNow() })
+    await this.#save(batch)
+    this.#pausedUntil.delete(batch.id)
+    this.#running.get(batch.id)?.controller.abort()
+    this.#tick()
+  }
+
+  /** Looks at what is due: batches that begin, go on, expire or are forgotten. */
+  #tick(): void {
+    const app = this.#app
+    if (!app || this.#isClosed) return
+    const now = Date.now()
+    const moment = performance.now()
+    const records = [...this.#records.values()]
+    clearTimeout(this.#timer)
+    // After a pause and a tick the next sweep is due for certain.
+    this.#timer = setTimeout(() => this.#tick(), records.every(hasEnded) ? PAUSE + TICK : TICK).unref()
+    if (app.drain.since) {
+      // What was asked is asked again later; the server can be stopped.
+      for (const { controller } of this.#running.values()) controller.abort()
+      return
+    }
+    for (const batch of records) {
+      if (batch.ending || hasEnded(batch) || batch.expiresAt * 1000 > now) continue
+      this.#endAs(batch, 'expired').catch(error => this.#pause(batch, error))
+    }
+    const ready = records.filter(({ id }) => (this.#pausedUntil.get(id) ?? 0) <= moment)
+    const ending = ready.filter(batch => batch.ending && !hasEnded(batch) && !this.#running.has(batch.id))
+    const isWorking = ({ ending }: BatchRecord) => !ending
+    const others = batchesToRun(ready.filter(isWorking), new Set(this.#running.keys()), this.#deps.limits().running)
+    for (const batch of [...ending, ...others]) this.#begin(batch)
+    if (moment - this.#sweptAt >= PAUSE) {
+      this.#sweptAt = moment
+      void this.#sweep(records, now)
+    }
+  }
+
+  async #sweep(records: readonly BatchRecord[], now: number): Promise<void> {
+    const { files, limits, log } = this.#deps
+    try {
+      const isOld = (batch: BatchRecord) => hasEnded(batch) && batch.createdAt * 1000 < now - limits().keep
+      for (const batch of records.filter(isOld)) await this.#remove(batch)
+      await files.sweep(id => this.needs(id))
+    } catch (error) {
+      log.warn(`Old batches and files cannot be removed: ${messageOf(error)}`)
+    }
+  }
+
+  #begin(batch: BatchRecord): void {
+    const controller = new AbortController()
+    const done = this.#work(batch, controller.signal)
+      .catch(error => {
+        if (!controller.signal.aborted) this.#pause(batch, error)
+      })
+      .finally(() => {
+        this.#running.delete(batch.id)
+        this.#tick()
+      })
+    this.#running.set(batch.id, { controller, done })
+  }
+
+  #pause(batch: BatchRecord, error: unknown): void {
+    this.#pausedUntil.set(batch.id, performance.now() + PAUSE)
+    this.#deps.log.error(`The batch ${batch.id} cannot go on, and is tried again in a minute: ${messageOf(error)}`)
+  }
+
+  /** Does what there is to do for a batch. @throws what it ends with before all is done; it is begun again then */
+  async #work(batch: BatchRecord, signal: AbortSignal): Promise<void> {
+    // What ends is ended by the next run.
+    if (batch.ending) return await this.#conclude(batch)
+    if (batch.status === 'validating') await this.#validate(batch, signal)
+    if (batch.status === 'in_progress') {
+      await this.#answerAll(batch, signal)
+      signal.throwIfAborted()
+      Object.assign(batch, { status: 'finalizing', finalizingAt: secondsNow(), ending: 'completed' })
+      await this.#save(batch)
+    }
+    await this.#conclude(batch)
+  }
+
+  async #validate(batch: BatchRecord, signal: AbortSignal): Promise<void> {
+    const { files, limits } = this.#deps
+    const { total, faults } = await checkLines(files.pathOf(batch.inputFile), batch.endpoint, limits(), signal)
+    if (batch.ending) throw new Error('it ends')
+    if (faults.length > 0) Object.assign(batch, { faults, ending: 'failed' })
+    else {
+      batch.counts.total = total
+      Object.assign(batch, { status: 'in_progress', inProgressAt: secondsNow() })
+    }
+    await this.#save(batch)
+  }
+
+  /** Opens the results so far. */
+  async #results({ id, counts }: BatchRecord): Promise<Results> {
+    const folder = join(this.#deps.folder, id)
+    await mkdir(folder, { recursive: true, mode: 0o700 })
+    const answered = new Set<string>()
+    const output = await ResultFile.open(join(folder, 'output.jsonl'), customId => answered.add(customId))
+    try {
+      const errors = await ResultFile.open(join(folder, 'errors.jsonl'), customId => answered.add(customId))
+      Object.assign(counts, { completed: output.count, failed: errors.count })
+      return { output, errors, answered }
+    } catch (error) {
+      await output.close()
+      throw error
+    }
+  }
+
+  /** The requests of a batch that have no result. Its lines were checked when it began, by the limits of that time. */
+  async *#unanswered(batch: BatchRecord, answered: Set<string>): AsyncGenerator<RequestLine> {
+    const unlimited = { endpoint: batch.endpoint, most: Number.POSITIVE_INFINITY, depth: Number.POSITIVE_INFINITY }
+    for await (const line of linesOf(this.#deps.files.pathOf(batch.inputFile))) {
+      const request = readLine(line, unlimited)
+      if (!isFault(request) && !answered.delete(request.customId)) yield request
+    }
+  }
+
+  async #answerAll(batch: BatchRecord, signal: AbortSignal): Promise<void> {
+    const results = await this.#results(batch)
+    const asking = new Set<Promise<void>>()
+    const failed = new AbortController()
+    const stop = AbortSignal.any([signal, failed.signal])
+    try {
+      for await (const request of this.#unanswered(batch, results.answered)) {
+        if (stop.aborted) break
+        const work = this.#answer(batch, request, results, stop)
+          .catch(error => failed.abort(error))
+          .finally(() => asking.delete(work))
+        asking.add(work)
+        if (asking.size >= this.#deps.limits().parallel) await Promise.race(asking)
+      }
+      await Promise.all(asking)
+      stop.throwIfAborted()
+    } finally {
+      failed.abort()
+      await Promise.all(asking)
+      await results.output.close()
+      await results.errors.close()
+    }
+  }
+
+  /** Sends the request of a line, as often as it takes, and writes down what came of it. */
+  async #answer(batch: BatchRecord, request: RequestLine, results: Results, signal: AbortSignal): Promise<void> {
+    const { access } = this.#deps
+    const { owner, turn, address, endpoint: url } = batch
+    const body = JSON.stringify(request.body)
+    for (;;) {
+      signal.throwIfAborted()
+      const caller = access.callerOf(owner)
+      if (!caller) {
+        batch.faults = [
+          { code: 'unauthorized', line: null, message: 'The key that made the batch may call no more.', param: null }
+        ]
+        await this.#endAs(batch, 'failed')
+        signal.throwIfAborted()
+      }
+      const reply = await askInside(this.#app!, { ...caller!, turn, address, idle: true }, { url, body, signal })
+      const wait = waitOf(reply)
+      if (wait === undefined) {
+        const isGood = reply.status >= 200 && reply.status < 300
+        const response = { status_code: reply.status, request_id: reply.requestId, body: jsonOf(reply) }
+        await results[isGood ? 'output' : 'errors'].add(resultLine(request.customId, response, null))
+        Object.assign(batch.counts, { completed: results.output.count, failed: results.errors.count })
+        return
+      }
+      await sleep(wait, undefined, { signal })
+    }
+  }
+
+  /** Makes files of the results, and the batch what it ends as. */
+  async #conclude(batch: BatchRecord): Promise<void> {
+    const { folder, files, log } = this.#deps
+    const { id, owner, ending, counts } = batch
+    // After a kill, files may have been made of the results already.
+    const isMoved = (await files.holds(batch.outputFile)) || (await files.holds(batch.errorFile))
+    if (batch.inProgressAt !== undefined && !isMoved) {
+      const results = await this.#results(batch)
+      try {
+        if (ending === 'expired') await this.#expireRest(batch, results)
+        Object.assign(counts, { completed: results.output.count, failed: results.errors.count })
+      } finally {
+        await results.output.close()
+        await results.errors.close()
+      }
+      await this.#save(batch)
+    }
+    if (counts.completed > 0) {
+      await files.adopt(batch.outputFile, owner, `${id}_output.jsonl`, join(folder, id, 'output.jsonl'))
+    }
+    if (counts.failed > 0) {
+      await files.adopt(batch.errorFile, owner, `${id}_error.jsonl`, join(folder, id, 'errors.jsonl'))
+    }
+    Object.assign(batch, { status: ending, [`${ending}At`]: secondsNow() })
+    await this.#save(batch)
+    await rm(join(folder, id), { recursive: true, force: true })
+    log.info(
+      { batch: id, ...counts },
+      `The batch ${id} ${ending === 'completed' ? 'is complete' : `ended: ${ending}`}.`
+    )
+  }
+
+  async #expireRest(batch: BatchRecord, { answered, errors }: Results): Promise<void> {
+    let writing: Promise<void>[] = []
+    for await (const { customId } of this.#unanswered(batch, answered)) {
+      const error = {
+        code: 'batch_expired',
+        message: 'This request could not be executed before the completion window expired.'
+      }
+      writing.push(errors.add(resultLine(customId, null, error)))
+      if (writing.length < TOGETHER) continue
+      await Promise.all(writing)
+      writing = []
+    }
+    await Promise.all(writing)
+  }
+}
+
+function resultLine(customId: string, response: object | null, error: object | null) {
+  return { id: `batch_req_${randomBytes(12).toString('hex')}`, custom_id: customId, response, error }
+}
+
+function ended({ status, ending }: BatchRecord): CorralError {
+  return new CorralError('batch_ended', `The batch cannot be cancelled: it is ${ending ?? status}.`, {
+    param: 'batch_id'
+  })
+}
+
+/** Codes of errors that are no answer to a line, but to the moment in which it was sent, with a wait in milliseconds. */
+const LATER: Record<string, number> = {
+  rate_limited: 1000,
+  queue_full: 1000,
+  too_busy: 1000,
+  unauthorized: 200,
+  draining: 1000,
+  shutting_down: 1000,
+  // Somebody wanted the memory.
+  model_stopped: 30_000
+}
+
+/** How long to wait before a line is sent again (milliseconds); undefined where it is answered. */
+function waitOf(reply: InnerReply): number | undefined {
+  if (reply.status < 400) return undefined
+  const body = jsonOf(reply)
+  const code = isObject(body) && isObject(body.error) ? String(body.error.code) : ''
+  const wait = Object.hasOwn(LATER, code) ? LATER[code]! : undefined
+  return wait && Math.min(LONGEST_WAIT, Math.max(wait, reply.retryAfter * 1000))
+}
+
+function jsonOf({ body }: InnerReply): unknown {
+  const text = body.toString()
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}

@@ -1,0 +1,151 @@
+import { createReadStream } from 'node:fs'
+import { isObject } from '../../../core/system/json-object.ts'
+import { JsonScan } from '../../../core/system/json-scan.ts'
+
+/*
+ * The lines of a batch's input file: each is one request, `{"custom_id", "method", "url", "body"}`.
+ */
+
+export const ENDPOINTS = ['/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses'] as const
+export type Endpoint = (typeof ENDPOINTS)[number]
+
+/** What is wrong with a line, as hosted services word it. */
+export interface LineFault {
+  code: string
+  line: number | null
+  message: string
+  param: string | null
+}
+
+export interface RequestLine {
+  customId: string
+  body: Record<string, unknown>
+}
+
+const LONGEST_ID = 256
+const NEWLINE = 10
+/** Bytes that are read at once. */
+const PIECE = 256 * 1024
+
+/**
+ * The lines of a file with their numbers, those without any text left out; of one that is longer than `most` bytes there
+ * is no text.
+ */
+export async function* linesOf(
+  path: string,
+  most = Number.POSITIVE_INFINITY
+): AsyncGenerator<{ number: number; text: string | undefined }> {
+  let number = 1
+  let parts: Buffer[] = []
+  let length = 0
+  const take = () => {
+    const text =
+      length > most
+        ? undefined
+        : Buffer.concat(parts)
+            .toString()
+            .replace(/^\uFEFF/, '')
+    const line = { number, text }
+    number++
+    parts = []
+    length = 0
+    return line
+  }
+  for await (const piece of createReadStream(path, { highWaterMark: PIECE }) as AsyncIterable<Buffer>) {
+    let from = 0
+    while (from < piece.length) {
+      const end = piece.indexOf(NEWLINE, from)
+      const part = piece.subarray(from, end === -1 ? undefined : end)
+      length += part.length
+      if (length <= most) parts.push(part)
+      else parts = []
+      if (end === -1) break
+      from = end + 1
+      const line = take()
+      if (line.text === undefined || /\S/.test(line.text)) yield line
+    }
+  }
+  const last = take()
+  if (last.text === undefined || /\S/.test(last.text)) yield last
+}
+
+/**
+ * Reads a request.
+ * @param depth how many levels of lists and objects it may have (`limits.body_depth`)
+ */
+export function readLine(
+  { number, text }: { number: number; text: string | undefined },
+  { endpoint, most, depth }: { endpoint: string; most: number; depth: number }
+): RequestLine | LineFault {
+  const fault = (code: string, message: string, param: string | null = null) => ({ code, line: number, message, param })
+  if (text === undefined)
+    return fault('line_too_long', `This line is longer than ${most} bytes (api-batches.line_size).`)
+  const given = new JsonScan(text, depth).next(text.length) ? undefined : parse(text)
+  if (!isObject(given)) return fault('invalid_json_line', 'This line is not parseable as a JSON object.')
+  const { custom_id: customId, method, url, body } = given
+  if (customId === undefined) {
+    return fault('missing_required_parameter', 'This line has no "custom_id".', 'custom_id')
+  }
+  if (typeof customId !== 'string' || customId === '' || customId.length > LONGEST_ID) {
+    return fault('invalid_custom_id', `"custom_id" must be text of 1 to ${LONGEST_ID} characters.`, 'custom_id')
+  }
+  if (method !== 'POST') return fault('invalid_method', '"method" must be "POST".', 'method')
+  if (url !== endpoint) {
+    return fault('invalid_url', `"url" must be the endpoint of the batch, "${endpoint}".`, 'url')
+  }
+  if (!isObject(body)) return fault('invalid_body', '"body" must be an object: the body of the request.', 'body')
+  if (body.stream === true) return fault('invalid_body', 'Answers of a batch cannot be streamed.', 'body.stream')
+  return { customId, body }
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+export function isFault(line: RequestLine | LineFault): line is LineFault {
+  return 'code' in line
+}
+
+/** Faults that are listed; what a file has more of is wrong in the same way. */
+const MOST_FAULTS = 100
+
+export interface LineLimits {
+  /** Bytes of a line. */
+  lineSize: number
+  lines: number
+  depth: number
+}
+
+/** Checks all lines. @returns how many requests there are, or what is wrong with them */
+export async function checkLines(
+  path: string,
+  endpoint: string,
+  { lineSize, lines, depth }: LineLimits,
+  signal: AbortSignal
+): Promise<{ total: number; faults: LineFault[] }> {
+  const ids = new Set<string>()
+  const faults: LineFault[] = []
+  let total = 0
+  for await (const line of linesOf(path, lineSize)) {
+    signal.throwIfAborted()
+    total++
+    if (total > lines) {
+      const message = `The file has more than ${lines} requests (api-batches.lines). Send several batches.`
+      faults.push({ code: 'too_many_requests', line: line.number, message, param: null })
+      break
+    }
+    const request = readLine(line, { endpoint, most: lineSize, depth })
+    if (isFault(request)) faults.push(request)
+    else if (ids.has(request.customId)) {
+      const message = 'The "custom_id" of this line was that of an earlier one. Each must be unique in the file.'
+      faults.push({ code: 'duplicate_custom_id', line: line.number, message, param: 'custom_id' })
+    } else ids.add(request.customId)
+    if (faults.length >= MOST_FAULTS) break
+  }
+  if (total === 0) faults.push({ code: 'empty_file', line: null, message: 'The file has no requests.', param: null })
+  return { total, faults }
+}

@@ -1,0 +1,391 @@
+import { once } from 'node:events'
+import type { Readable } from 'node:stream'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { sendErrors } from '../../../core/http/application.ts'
+import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
+import { takeAnyTime } from '../../../core/http/long-upload.ts'
+import { openaiErrorBody, openaiRoute } from '../../../core/http/openai-error.ts'
+import { Given, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
+import { DISK_ERRORS, json } from '../../../core/http/response-schemas.ts'
+import { parseDuration } from '../../../core/system/duration.ts'
+import { batchObject, FaultSchema, STATUSES } from './batch-record.ts'
+import type { Batches } from './batches.ts'
+import { ENDPOINTS } from './request-lines.ts'
+import type { ArrivingFile, FileRecord, UserFiles } from './user-files.ts'
+
+const TAG = 'OpenAI batches'
+const FORM = 'multipart/form-data'
+
+const Seconds = Type.Integer({ description: 'Seconds since the epoch' })
+const FileObject = Titled('File', {
+  id: Type.String(),
+  object: Type.Literal('file'),
+  bytes: Type.Integer(),
+  created_at: Seconds,
+  expires_at: Type.Optional(Seconds),
+  filename: Type.String(),
+  purpose: Type.String(),
+  status: Type.Literal('processed')
+})
+const BatchObject = Titled('Batch', {
+  id: Type.String(),
+  object: Type.Literal('batch'),
+  endpoint: Type.Enum([...ENDPOINTS]),
+  errors: OrNull(Loose({ object: Type.Literal('list'), data: Type.Array(FaultSchema) })),
+  input_file_id: Type.String(),
+  completion_window: Type.String(),
+  status: Type.Enum([...STATUSES]),
+  output_file_id: OrNull(Type.String({ description: 'The answers, one JSON value a line, once it has ended' })),
+  error_file_id: OrNull(Type.String({ description: 'The failures, likewise' })),
+  created_at: Seconds,
+  expires_at: Seconds,
+  request_counts: Loose({ total: Type.Integer(), completed: Type.Integer(), failed: Type.Integer() }),
+  metadata: OrNull(Type.Record(Type.String(), Type.String()))
+})
+const listOf = (item: typeof FileObject | typeof BatchObject) =>
+  Loose({
+    object: Type.Literal('list'),
+    data: Type.Array(item),
+    first_id: OrNull(Type.String()),
+    last_id: OrNull(Type.String()),
+    has_more: Type.Boolean()
+  })
+
+const FileForm = Loose({
+  file: Type.String({ format: 'binary', description: 'One request a line: {"custom_id", "method", "url", "body"}' }),
+  purpose: Type.Literal('batch'),
+  'expires_after[anchor]': Type.Optional(Type.Literal('created_at')),
+  'expires_after[seconds]': Type.Optional(Type.Integer({ minimum: 60 }))
+})
+const BatchRequest = Loose({
+  input_file_id: Type.String({ description: 'A file that was sent with the purpose "batch"' }),
+  endpoint: Type.Enum([...ENDPOINTS], { description: 'Where all its lines are sent' }),
+  completion_window: Type.String({
+    description: 'How long it may take, such as 24h; what is not answered then expires'
+  }),
+  metadata: Given(
+    Type.Record(Type.String({ maxLength: 64 }), Type.String({ maxLength: 512 }), {
+      maxProperties: 16,
+      description: 'Up to 16 texts of the client'
+    })
+  )
+})
+const Page = {
+  after: Type.Optional(Type.String({ description: 'The last id of the page before' })),
+  limit: Type.Optional(Type.String({ pattern: '^\\d{1,5}$', description: 'Most entries of the page' }))
+}
+const fileId = Type.Object({ id: Type.String({ description: 'Of the file' }) })
+const batchId = Type.Object({ id: Type.String({ description: 'Of the batch' }) })
+
+export interface BatchRouteDependencies {
+  files: UserFiles
+  batches: Batches
+  /** As of `paced`. */
+  stall(): number
+}
+
+/** Files and batches, below `/v1`. */
+export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    sendErrors(app, openaiErrorBody)
+    await app.register(uploadRoute({ files, batches, stall }))
+
+    app.get(
+      '/files',
+      openaiRoute(TAG, 'listUserFiles', 'List your files', {
+        querystring: Type.Object({
+          ...Page,
+          order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'The newest first by default' })),
+          purpose: Type.Optional(Type.String())
+        }),
+        response: { 200: json('The files', listOf(FileObject)) },
+        errors: ['invalid_request', 'file_not_found']
+      }),
+      ({ caller, query }) => {
+        const { after, limit, order, purpose } = query
+        const own = files.list(caller.owner).filter(file => purpose === undefined || file.purpose === purpose)
+        if (after !== undefined) files.get(caller.owner, after, 'after')
+        return page(sorted(own, order).map(fileObject), after, limit, 10_000)
+      }
+    )
+    app.get(
+      '/files/:id',
+      openaiRoute(TAG, 'getUserFile', 'Show a file', {
+        params: fileId,
+        response: { 200: json('The file', FileObject) },
+        errors: ['file_not_found']
+      }),
+      ({ caller, params }) => fileObject(files.get(caller.owner, params.id))
+    )
+    app.get(
+      '/files/:id/content',
+      openaiRoute(TAG, 'getUserFileContent', 'Download a file', {
+        audited: true,
+        params: fileId,
+        response: {
+          200: {
+            description: 'Its bytes',
+            content: { 'application/octet-stream': { schema: Type.Unsafe<Readable>({}) } }
+          }
+        },
+        errors: ['file_not_found']
+      }),
+      async ({ caller, params }, reply) => {
+        const file = files.get(caller.owner, params.id)
+        const content = await files.read(file)
+        return await reply
+          .headers({
+            'content-type': 'application/octet-stream',
+            'content-length': file.bytes,
+            'content-disposition': `attachment; filename*=UTF-8''${encodeURIComponent(file.filename)}`,
+            'x-content-type-options': 'nosniff',
+            'cache-control': 'no-store'
+          })
+          .send(content)
+      }
+    )
+    app.delete(
+      '/files/:id',
+      openaiRoute(TAG, 'deleteUserFile', 'Delete a file', {
+        params: fileId,
+        response: {
+          200: json('Deleted', Loose({ id: Type.String(), object: Type.Literal('file'), deleted: Type.Literal(true) }))
+        },
+        errors: ['file_not_found', 'file_in_use']
+      }),
+      async ({ caller, params }) => {
+        const { id } = files.get(caller.owner, params.id)
+        if (batches.needs(id)) {
+          throw new CorralError(
+            'file_in_use',
+            'A batch that has not ended reads the file. Cancel the batch first, or wait until it has ended.',
+            { param: 'file_id' }
+          )
+        }
+        await files.remove(id)
+        return { id, object: 'file' as const, deleted: true as const }
+      }
+    )
+
+    app.post(
+      '/batches',
+      openaiRoute(TAG, 'createBatch', 'Have the requests of a file answered', {
+        description:
+          'They are answered while nobody else wants the models: a client never waits for a batch. A batch goes on after a restart.',
+        body: BatchRequest,
+        response: { 200: json('The batch', BatchObject) },
+        errors: ['file_not_found', 'over_limit', ...DISK_ERRORS]
+      }),
+      async ({ caller, body }) => {
+        const { input_file_id: inputFile, endpoint, completion_window: window, metadata = null } = body
+        const given = { inputFile, endpoint, window, metadata }
+        return batchObject(await batches.create(caller, given, windowSeconds(window)))
+      }
+    )
+    app.get(
+      '/batches',
+      openaiRoute(TAG, 'listBatches', 'List your batches', {
+        description: 'The newest first.',
+        querystring: Type.Object(Page),
+        response: { 200: json('The batches', listOf(BatchObject)) },
+        errors: ['invalid_request', 'batch_not_found']
+      }),
+      ({ caller, query: { after, limit } }) => {
+        if (after !== undefined) batches.get(caller.owner, after, 'after')
+        return page(sorted(batches.list(caller.owner)).map(batchObject), after, limit, 20)
+      }
+    )
+    app.get(
+      '/batches/:id',
+      openaiRoute(TAG, 'getBatch', 'Show how a batch goes', {
+        params: batchId,
+        response: { 200: json('The batch', BatchObject) },
+        errors: ['batch_not_found']
+      }),
+      ({ caller, params }) => batchObject(batches.get(caller.owner, params.id))
+    )
+    app.post(
+      '/batches/:id/cancel',
+      openaiRoute(TAG, 'cancelBatch', 'Cancel a batch', {
+        description: 'What is answered stays. A moment later its status is cancelled.',
+        params: batchId,
+        response: { 200: json('The batch', BatchObject) },
+        errors: ['batch_not_found', 'batch_ended']
+      }),
+      async ({ caller, params }) => batchObject(await batches.cancel(caller.owner, params.id))
+    )
+  }
+}
+
+/** The route that takes files, in a scope of its own: its body is read as it arrives. */
+function uploadRoute({ files, stall }: BatchRouteDependencies): FastifyPluginAsync {
+  return async app => {
+    app.removeAllContentTypeParsers()
+    app.addContentTypeParser('*', (_request, _payload, done) => done(null))
+    app.post(
+      '/files',
+      openaiRoute(TAG, 'createUserFile', 'Send a file', {
+        consumes: [FORM],
+        bodySize: 'streamed',
+        body: Type.Optional(Type.Unknown({ documented: FileForm })),
+        response: { 200: json('The file', FileObject) },
+        errors: ['body_too_large', 'over_limit', 'rate_limited', ...DISK_ERRORS]
+      }),
+      async (request, reply) => {
+        takeAnyTime(request.raw)
+        reply.raw.once('finish', () => endUpload(request.raw))
+        return fileObject(await receiveForm(files, request, reply, stall()))
+      }
+    )
+  }
+}
+
+/** Parts of a form, beside the file, and how long a text of one may be. */
+const FORM_LIMITS = { files: 1, fields: 20, parts: 25, fieldSize: 1000 }
+
+/** Reads a form as it arrives: its file goes to the disk, whatever comes before or after it. */
+async function receiveForm(
+  files: UserFiles,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  stall: number
+): Promise<FileRecord> {
+  const { 'content-type': contentType = '', 'content-length': length } = request.headers
+  if (!/^multipart\/form-data\b/i.test(contentType)) {
+    throw new CorralError('invalid_request', `Send the file as a form (${FORM}) with the fields "file" and "purpose".`)
+  }
+  // Forms are rare: the reader is imported with the first one.
+  const { Busboy } = await import('@fastify/busboy')
+  const ended = clientSignal(reply)
+  const fields = new Map<string, string>()
+  let kept: Promise<FileRecord> | undefined
+  const unreadable = (error: unknown) =>
+    new CorralError('invalid_request', `The form (${FORM}) cannot be read: ${messageOf(error)}.`)
+  let form: InstanceType<typeof Busboy>
+  try {
+    form = new Busboy({
+      headers: { 'content-type': contentType },
+      limits: { ...FORM_LIMITS, fileSize: Number.POSITIVE_INFINITY }
+    })
+  } catch (error) {
+    throw unreadable(error)
+  }
+  let fail: (error: unknown) => void = () => {}
+  let finish = () => {}
+  const whole = new Promise<void>((resolve, reject) => {
+    finish = resolve
+    fail = reject
+  })
+  whole.catch(() => {})
+  ended.addEventListener('abort', () => fail(ended.reason), { once: true })
+  form.on('error', error => fail(unreadable(error)))
+  form.once('partsLimit', () => fail(unreadable('it has too many parts')))
+  form.once('filesLimit', () => fail(unreadable('it has more than one file')))
+  form.on('field', (name: string | undefined, value: string) => void (name !== undefined && fields.set(name, value)))
+  form.on('file', (name: string | undefined, content: Readable, filename: string | undefined) => {
+    if (name !== 'file') {
+      fail(new CorralError('invalid_request', 'The file must be in the field "file".', { param: 'file' }))
+      content.resume()
+      return
+    }
+    const file: ArrivingFile = { filename: filename ?? '', content }
+    const settings = whole.then(() => readFields(fields))
+    // It may fail before the file is there.
+    settings.catch(() => {})
+    kept = files.receive(request.caller, file, { length: Number(length ?? 0), form: settings })
+    kept.catch(fail)
+  })
+  form.once('finish', finish)
+  try {
+    const pieces = paced(arriving(request), stall, { received: 0, ended })
+    for await (const piece of pieces) {
+      if (!form.write(piece)) await Promise.race([once(form, 'drain'), failureOf(whole)])
+    }
+    form.end()
+    await whole
+    if (kept) return await kept
+    readFields(fields)
+    throw new CorralError('invalid_request', 'The form has no "file".', { param: 'file' })
+  } catch (error) {
+    // What is being kept ends with the form.
+    fail(error)
+    form.destroy()
+    await kept?.catch(() => {})
+    throw error
+  }
+}
+
+/** Rejects as the promise does, and never resolves. */
+function failureOf(promise: Promise<unknown>): Promise<never> {
+  return new Promise((_, reject) => promise.catch(reject))
+}
+
+/** @returns the seconds that the file is to be kept @throws CorralError `invalid_request` */
+function readFields(fields: ReadonlyMap<string, string>): { keep: number | undefined } {
+  const wrong = (param: string, message: string) => new CorralError('invalid_request', message, { param })
+  const purpose = fields.get('purpose')
+  if (purpose !== 'batch') throw wrong('purpose', '"purpose" must be "batch": files are for batches here.')
+  const seconds = fields.get('expires_after[seconds]')
+  if (seconds === undefined) return { keep: undefined }
+  if (!/^\d{1,9}$/.test(seconds) || Number(seconds) < 60) {
+    throw wrong('expires_after', '"expires_after[seconds]" must be a number of seconds from 60 on.')
+  }
+  return { keep: Number(seconds) }
+}
+
+const LONGEST_WINDOW = 30 * 24 * 3600
+
+/** @throws CorralError `invalid_request` */
+function windowSeconds(text: string): number {
+  const seconds = /^\d+[a-z]/.test(text) ? (parseDuration(text) ?? 0) / 1000 : 0
+  if (seconds >= 1 && seconds <= LONGEST_WINDOW) return Math.floor(seconds)
+  throw new CorralError(
+    'invalid_request',
+    '"completion_window" must be a length of time such as "24h", 720h at most.',
+    {
+      param: 'completion_window'
+    }
+  )
+}
+
+function fileObject({ id, bytes, createdAt, expiresAt, filename, purpose }: FileRecord): Static<typeof FileObject> {
+  return {
+    id,
+    object: 'file',
+    bytes,
+    created_at: createdAt,
+    ...(expiresAt !== undefined && { expires_at: expiresAt }),
+    filename,
+    purpose,
+    status: 'processed'
+  }
+}
+
+/** By their age; of those of one second the one that was made first counts as older. */
+function sorted<Item extends { createdAt: number }>(items: readonly Item[], order: 'asc' | 'desc' = 'desc'): Item[] {
+  const upward = [...items].sort((a, b) => a.createdAt - b.createdAt)
+  return order === 'asc' ? upward : upward.reverse()
+}
+
+function page<Item extends { id: string }>(
+  items: readonly Item[],
+  after: string | undefined,
+  limit: string | undefined,
+  usual: number
+) {
+  const most = Math.min(10_000, Math.max(1, limit === undefined ? usual : Number(limit)))
+  const from = after === undefined ? 0 : items.findIndex(({ id }) => id === after) + 1
+  const data = items.slice(from, from + most)
+  return {
+    object: 'list' as const,
+    data,
+    first_id: data[0]?.id ?? null,
+    last_id: data.at(-1)?.id ?? null,
+    has_more: from + most < items.length
+  }
+}

@@ -1,0 +1,117 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import type { Catalog } from '../../../core/contracts/models.ts'
+import { Format, Sha256, ShownModelSchema } from '../../../core/contracts/native-records.ts'
+import { requireFiles, type Storage, type StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { Titled } from '../../../core/http/request-fields.ts'
+import { FILE_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { FILE_REPLIES, sendStoredFile } from '../../../core/http/stored-file-reply.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { bareName, parseModelName } from '../../../core/models/model-name.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+
+export default definePlugin({
+  name: 'api-files',
+  api: 1,
+  description: "The models' files under /api/files, from which other corrals pull",
+  optional: true,
+  needs: ['storage', 'catalog'],
+  options: Type.Object({}, { additionalProperties: false, restart: true }),
+  setup(context) {
+    const routes = fileRoutes(context.service('storage'), context.service('catalog'))
+    return { routes: async app => void (await app.register(routes, { prefix: '/api/files' })) }
+  }
+})
+
+const FileVariantSchema = Titled('FileVariant', {
+  label: Type.String({ description: 'Such as Q8_0' }),
+  isDefault: Type.Boolean(),
+  revision: Type.String({ description: 'Identifies exactly these files' }),
+  format: Format,
+  digest: Sha256(),
+  files: ShownModelSchema.properties.files
+})
+type FileVariant = Static<typeof FileVariantSchema>
+
+const model = {
+  owner: Type.String({ description: "The model's owner" }),
+  name: Type.String({ description: "The model's name" })
+}
+
+const listFiles = nativeRoute('Files of models', 'listFiles', 'List the files of a model', {
+  role: 'operator',
+  params: Type.Object(model),
+  response: {
+    200: json('Its variants', Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) }))
+  },
+  errors: FILE_ERRORS
+})
+const getFile = nativeRoute('Files of models', 'getFile', 'Download a file of a model', {
+  role: 'operator',
+  description: 'Only files that the model has in that revision. One range at a time.',
+  params: Type.Object({
+    ...model,
+    label: Type.String({ description: 'Variant, such as Q8_0' }),
+    revision: Type.String({ description: 'As in the list of files' }),
+    '*': Type.String({ title: 'path', description: 'As in the list of files' })
+  }),
+  headers: Type.Object({
+    range: Type.Optional(Type.String({ description: 'Such as bytes=0-1023' })),
+    'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' })),
+    'if-none-match': Type.Optional(Type.String({ description: 'An etag that the client has' }))
+  }),
+  response: FILE_REPLIES,
+  errors: FILE_ERRORS
+})
+
+/** Files of stored models, with ranges and digests. Only what a manifest names can be had. */
+function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    app.get('/:owner/:name', listFiles, async ({ params, caller }) => {
+      const name = parseModelName(`${params.owner}/${params.name}`)
+      // A colon in an address would make a variant's name of it.
+      const { model } = requireFiles(catalogFor(catalog, caller).get({ owner: name.owner, name: name.name }))
+      return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
+    })
+
+    app.route({
+      method: ['GET', 'HEAD'],
+      url: '/:owner/:name/:label/:revision/*',
+      ...getFile,
+      handler: async (request, reply) => {
+        const { owner, name, label, revision, '*': path } = request.params
+        const variant = requireFiles(
+          catalogFor(catalog, request.caller).get(parseModelName(`${owner}/${name}:${label}`))
+        )
+        const file = variant.files.find(file => file.path === path)
+        if (variant.revision !== revision || !file) throw notFound(variant, revision, path)
+        return await sendStoredFile(request, reply, storage, variant, file)
+      }
+    })
+  }
+}
+
+function variantRecord({ label, isDefault, revision, format, digest, files }: StoredVariant): FileVariant {
+  return {
+    label,
+    isDefault,
+    revision,
+    format,
+    digest,
+    files: files.map(({ path, size, sha256, role }) => ({ path, size, sha256, role }))
+  }
+}
+
+function notFound({ publicName, revision }: StoredVariant, requested: string, path: string): CorralError {
+  const shown = JSON.stringify(path.length > 200 ? `${path.slice(0, 200)}…` : path)
+  return new CorralError(
+    'model_not_found',
+    revision === requested
+      ? `The model "${publicName}" has no file ${shown}. List its files, then ask for one of them.`
+      : `The model "${publicName}" is no longer there in that revision. List its files again.`,
+    { param: 'path' }
+  )
+}

@@ -1,0 +1,47 @@
+import { Type } from 'typebox'
+import { surfaceDependencies } from '../../../core/answers/model-request.ts'
+import { Timeout } from '../../../core/config/core-schema.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { ModelFeed } from './model-feed.ts'
+import { llamaRoutes, reroutedErrors } from './routes.ts'
+
+export default definePlugin({
+  name: 'api-llama',
+  api: 1,
+  description: "The API of llama-server's router, for its clients and its own page",
+  needs: ['catalog', 'scheduler', 'engines', 'downloads', 'stateFeed', 'storage'],
+  optional: true,
+  options: Type.Object(
+    {
+      heartbeat: Timeout({
+        default: '10s',
+        description: 'Silence after which a waiting stream says what is going on'
+      })
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    let { heartbeat } = options
+    const surface = surfaceDependencies(context, 'api-llama', () => heartbeat)
+    const downloads = context.service('downloads')
+    const feed = new ModelFeed({ ...surface, downloads, stateFeed: context.service('stateFeed') })
+    const deps = {
+      ...surface,
+      downloads,
+      storage: context.service('storage'),
+      feed,
+      log: context.log,
+      ended: context.signal
+    }
+    const rerouted = reroutedErrors()
+    const look = () => feed.look()
+    return {
+      hooks: rerouted.hooks,
+      on: { modelLoaded: look, modelUnloaded: look, loadFailed: look, pullFinished: ({ model }) => feed.stored(model) },
+      routes: llamaRoutes(deps, rerouted.mark),
+      reload(next: typeof options) {
+        heartbeat = next.heartbeat
+      }
+    }
+  }
+})

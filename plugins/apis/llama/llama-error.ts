@@ -1,0 +1,51 @@
+import { Type } from 'typebox'
+import type { CorralError, ErrorCode } from '../../../core/errors.ts'
+import { Loose, Titled } from '../../../core/http/request-fields.ts'
+import { type ErrorShape, routesWith } from '../../../core/http/response-schemas.ts'
+
+const TYPES: Record<number, string> = {
+  401: 'authentication_error',
+  403: 'permission_error',
+  404: 'not_found_error',
+  501: 'not_supported_error',
+  503: 'unavailable_error'
+}
+
+function typeOf({ code, status }: CorralError): string {
+  if (code === 'context_exceeded') return 'exceed_context_size_error'
+  return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
+}
+
+/** An error in llama-server's shape, whose `code` is the status; corral's own code is `corral_code`. */
+export function llamaErrorBody(error: CorralError): { error: Record<string, unknown> } {
+  const { message, param, code, status, details } = error
+  return {
+    error: {
+      ...details,
+      code: status,
+      message,
+      type: typeOf(error),
+      corral_code: code,
+      ...(param !== undefined && { param })
+    }
+  }
+}
+
+/** The same as the last event of a stream. */
+export const llamaErrorEvent = (error: CorralError) => `data: ${JSON.stringify(llamaErrorBody(error))}\n\n`
+
+const LlamaError = Titled('LlamaServerError', {
+  error: Loose({
+    code: Type.Integer({ description: 'The status' }),
+    message: Type.String({ description: 'What happened, to what, and what to do next' }),
+    type: Type.String(),
+    corral_code: Type.String({ description: 'Stable, for programs' }),
+    param: Type.Optional(Type.String({ description: 'The field at fault' }))
+  })
+})
+
+const llamaErrors: ErrorShape = (codes: readonly ErrorCode[]) =>
+  Type.Intersect([LlamaError, Type.Object({ error: Type.Object({ corral_code: Type.Enum([...codes]) }) })])
+
+/** The options of a route of this surface. */
+export const llamaRoute = routesWith(llamaErrors)

@@ -1,0 +1,132 @@
+import { Type } from 'typebox'
+import { Given, keep_alive, ListOf, Loose, loose, named, Titled } from '../../../core/http/request-fields.ts'
+import { requestOptions } from '../../../core/models/options.ts'
+
+// ---- requests ------------------------------------------------------------------------------------------------------
+
+const Texts = Type.Union([Type.String(), Type.Array(Type.String())])
+const generating = {
+  ...named,
+  ...requestOptions,
+  keep_alive,
+  n_predict: requestOptions.max_tokens,
+  stream: Given(Type.Boolean({ default: false })),
+  stop: Given(Texts),
+  return_tokens: Given(Type.Boolean({ default: false, description: 'List the tokens of the whole answer' })),
+  return_progress: Given(Type.Boolean({ default: false, description: 'Say in the stream how far the prompt is read' })),
+  response_fields: Given(Type.Array(Type.String(), { description: 'Fields of the whole answer that are wanted' }))
+}
+
+const Part = Type.Union([Type.String(), Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })])
+const PromptObject = Loose({ prompt_string: Type.String() })
+
+export const CompletionRequest = Loose({
+  ...generating,
+  prompt: Type.Union([
+    Type.String(),
+    PromptObject,
+    Type.Array(Type.Union([Part, Type.Array(Part, { minItems: 1 }), PromptObject]), { minItems: 1 })
+  ])
+})
+
+export const InfillRequest = Loose({
+  ...generating,
+  input_prefix: Given(Type.String()),
+  input_suffix: Given(Type.String()),
+  input_extra: Given(ListOf({ filename: Given(Type.String()), text: Type.String() })),
+  prompt: Given(Type.String({ description: 'Behind the prefix' }))
+})
+
+const Content = Type.Union([
+  Type.String(),
+  Type.Array(Type.String({ minLength: 1 }), { minItems: 1 }),
+  Type.Array(Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 }), { minItems: 1 })
+])
+export const EmbeddingRequest = Loose({ ...named, content: Given(Content), input: Given(Content), keep_alive })
+
+export const NamedRequest = Loose(named)
+
+const model = Type.Optional(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }))
+export const ModelQuery = Type.Object({ model }, loose)
+export const PropsQuery = Type.Object(
+  { model, autoload: Type.Optional(Type.String({ description: 'false: do not load it for that' })) },
+  loose
+)
+
+export const ConversationQuery = Type.Object(
+  {
+    conv_id: Type.String({ minLength: 1, description: 'As X-Conversation-Id had it' }),
+    from: Type.Optional(Type.String({ pattern: '^[0-9]{1,15}$', description: 'Bytes of the body that were received' }))
+  },
+  loose
+)
+export const LookupRequest = Loose({
+  conversation_ids: Type.Array(Type.String(), {
+    maxItems: 1000,
+    description: 'Names, with or without `::<model>` behind them'
+  })
+})
+
+// ---- replies -------------------------------------------------------------------------------------------------------
+
+export const HealthSchema = Loose({
+  status: Type.Literal('ok'),
+  draining: Type.Optional(Type.Literal(true, { description: 'New requests for models are refused' }))
+})
+
+export const PropsSchema = Loose({
+  role: Type.Optional(Type.Literal('router')),
+  default_generation_settings: Loose({ params: Loose({}), n_ctx: Type.Integer({ description: 'Tokens of a slot' }) }),
+  model_alias: Type.String(),
+  model_path: Type.String({ description: 'Its name: where its files are is nothing for clients' }),
+  build_info: Type.String(),
+  total_slots: Type.Optional(Type.Integer()),
+  modalities: Type.Optional(Loose({ vision: Type.Boolean(), audio: Type.Boolean(), video: Type.Boolean() })),
+  chat_template: Type.Optional(Type.String()),
+  max_instances: Type.Optional(Type.Integer({ description: 'Most models in memory at once' })),
+  models_autoload: Type.Optional(Type.Boolean()),
+  ui: Type.Optional(Type.Boolean({ description: 'A page may offer it' })),
+  ui_settings: Type.Optional(Loose({})),
+  cors_proxy_enabled: Type.Optional(Type.Boolean())
+})
+
+export const SlotSchema = Loose({
+  id: Type.Integer(),
+  model: Type.String(),
+  n_ctx: Type.Integer(),
+  is_processing: Type.Boolean()
+})
+
+export const DoneSchema = Loose({ success: Type.Literal(true) })
+
+export const FeedEventSchema = Titled('ModelFeedEvent', {
+  model: Type.String({ description: 'Its name; * for all' }),
+  event: Type.String(),
+  data: Loose({})
+})
+
+/** A request may leave out any field of the whole answer (`response_fields`). */
+export const CompletionEvent = Titled('LlamaCompletion', {
+  index: Type.Optional(Type.Integer()),
+  content: Type.Optional(Type.String()),
+  tokens: Type.Optional(Type.Array(Type.Integer())),
+  stop: Type.Optional(Type.Boolean()),
+  stop_type: Type.Optional(Type.String({ description: 'eos, limit or word' })),
+  stopping_word: Type.Optional(Type.String()),
+  model: Type.Optional(Type.String({ description: 'As in the request' })),
+  tokens_predicted: Type.Optional(Type.Integer()),
+  tokens_evaluated: Type.Optional(Type.Integer()),
+  truncated: Type.Optional(Type.Boolean()),
+  timings: Type.Optional(Loose({})),
+  generation_settings: Type.Optional(Loose({}))
+})
+
+export const VectorSchema = Loose({ index: Type.Integer(), embedding: Type.Array(Type.Array(Type.Number())) })
+
+export const StreamRecord = Loose({
+  conversation_id: Type.String(),
+  is_done: Type.Boolean(),
+  total_bytes: Type.Integer(),
+  started_at: Type.Integer({ description: 'Seconds since the epoch' }),
+  completed_at: Type.Integer({ description: 'Seconds since the epoch; 0 while it goes on' })
+})

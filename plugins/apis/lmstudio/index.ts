@@ -1,0 +1,46 @@
+import { Type } from 'typebox'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { AnswerFacts } from './answer-facts.ts'
+import { lmStudioRoutes } from './routes.ts'
+
+export default definePlugin({
+  name: 'api-lmstudio',
+  api: 1,
+  description: "LM Studio's REST API under /api/v0: models with their states, answers with their speed",
+  needs: ['catalog', 'scheduler', 'runtimes'],
+  optional: true,
+  options: Type.Object({}, { additionalProperties: false, restart: true }),
+  setup(context) {
+    const scheduler = context.service('scheduler')
+    const facts = new AnswerFacts({ scheduler, runtimes: context.service('runtimes') })
+    const deps = { catalog: context.service('catalog'), scheduler, config: context.config }
+    return {
+      hooks: async app => {
+        app.addHook('preValidation', async ({ raw, body }) => {
+          if (!facts.isMarked(raw) || !isObject(body)) return
+          readTtl(body)
+          // llama-server says which stop text ended an answer in its own words only.
+          if (!raw.url?.startsWith('/v1/embeddings')) body.verbose = true
+        })
+      },
+      on: {
+        event: (delta, request) => facts.note(delta, request),
+        eventsOf: request => facts.wantedFor(request)
+      },
+      routes: async app => {
+        await app.register(
+          lmStudioRoutes(deps, request => facts.mark(request)),
+          { prefix: '/api/v0' }
+        )
+      }
+    }
+  }
+})
+
+/** LM Studio's word for `keep_alive`, which is always seconds. */
+function readTtl(body: Record<string, unknown>): void {
+  const { ttl } = body
+  delete body.ttl
+  if (ttl !== undefined && ttl !== null) body.keep_alive ??= ttl
+}

@@ -1,0 +1,178 @@
+import type { IncomingMessage } from 'node:http'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import type { CoreConfig } from '../../../core/config/core-schema.ts'
+import { contextInForce } from '../../../core/config/model-settings.ts'
+import type { Scheduler } from '../../../core/contracts/leases.ts'
+import type { Catalog, Model } from '../../../core/contracts/models.ts'
+import type { CorralError, ErrorCode } from '../../../core/errors.ts'
+import { sendErrors } from '../../../core/http/application.ts'
+import { Loose, Titled } from '../../../core/http/request-fields.ts'
+import { reroute } from '../../../core/http/reroute.ts'
+import { ANSWER_ERRORS, json, jsonOrStream, routesWith, WITH_BODY } from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { loadStates } from '../../../core/models/load-state.ts'
+import { nameText, parseRequestedName } from '../../../core/models/model-name.ts'
+
+const TAG = 'LM Studio'
+
+interface LmStudioDependencies {
+  catalog: Catalog
+  scheduler: Scheduler
+  config: CoreConfig
+}
+
+const ModelRecord = Titled('LMStudioModel', {
+  id: Type.String(),
+  object: Type.Literal('model'),
+  type: Type.Enum(['llm', 'vlm', 'embeddings'], { description: 'vlm: it sees. Rerankers are among embeddings' }),
+  publisher: Type.String(),
+  arch: Type.String(),
+  compatibility_type: Type.String({ description: 'gguf or safetensors' }),
+  quantization: Type.String(),
+  state: Type.Enum(['loaded', 'not-loaded']),
+  max_context_length: Type.Integer({ description: 'Tokens that it was trained for' }),
+  loaded_context_length: Type.Optional(Type.Integer({ description: 'Tokens of a conversation, while it is loaded' })),
+  capabilities: Type.Array(Type.String({ description: 'tool_use' }))
+})
+
+const AnswerSchema = Titled('LMStudioAnswer', {
+  stats: Loose({
+    tokens_per_second: Type.Number(),
+    time_to_first_token: Type.Number({ description: 'Seconds from the moment when the request has its engine' }),
+    generation_time: Type.Number({ description: 'Seconds' }),
+    stop_reason: Type.String({
+      description: 'eosFound, stopStringFound, toolCalls, maxPredictedTokensReached or contextLengthReached'
+    })
+  }),
+  model_info: Loose({
+    arch: Type.String(),
+    quant: Type.String(),
+    format: Type.String(),
+    context_length: Type.Integer()
+  }),
+  runtime: Loose({
+    name: Type.String(),
+    version: Type.Optional(Type.String()),
+    supported_formats: Type.Array(Type.String())
+  })
+})
+
+const ErrorSchema = Titled('LMStudioError', {
+  error: Loose({
+    message: Type.String(),
+    type: Type.String(),
+    code: Type.String({ description: 'Stable, for programs' })
+  })
+})
+
+const lmStudioErrorBody = ({ message, status, param, code, details }: CorralError) => ({
+  error: {
+    ...details,
+    message,
+    type: status >= 500 ? 'server_error' : 'invalid_request_error',
+    param: param ?? null,
+    code
+  }
+})
+const lmStudioRoute = routesWith((codes: readonly ErrorCode[]) =>
+  Type.Intersect([ErrorSchema, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])
+)
+
+/** LM Studio's REST API without its prefix. @param mark called with each request that is answered by `/v1` */
+export function lmStudioRoutes(
+  deps: LmStudioDependencies,
+  mark: (request: IncomingMessage) => void
+): FastifyPluginAsync {
+  const { catalog } = deps
+  return async app => {
+    app.wordErrors('/api/v0/', lmStudioErrorBody)
+    sendErrors(app, lmStudioErrorBody)
+    app.setNotFoundHandler(request => {
+      throw app.noRouteError(request.method, request.url)
+    })
+    app.get(
+      '/models',
+      lmStudioRoute(TAG, 'lmStudioModels', 'List models with their states, as LM Studio does', {
+        response: {
+          200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) }))
+        }
+      }),
+      async ({ caller }) => {
+        const seen = catalogFor(catalog, caller)
+        const recordOf = modelRecords(deps)
+        return {
+          object: 'list',
+          data: [
+            ...seen.list().map(model => recordOf(model, model.publicName)),
+            ...seen.aliases().map(({ alias, model }) => recordOf(model, alias))
+          ]
+        }
+      }
+    )
+    // Names hold a slash, which clients send as it is or as %2F.
+    app.get<{ Params: { '*': string } }>(
+      '/models/*',
+      lmStudioRoute(TAG, 'lmStudioModel', 'Show a model, as LM Studio does', {
+        params: Type.Object({ '*': Type.String({ title: 'model', description: 'As the list has it' }) }),
+        response: { 200: json('The model', ModelRecord) },
+        errors: ['invalid_model_name', 'model_not_found', 'forbidden_model']
+      }),
+      async ({ params, caller }) => {
+        const name = parseRequestedName(params['*'])
+        const seen = catalogFor(catalog, caller)
+        const model = seen.get(name)
+        const alias = seen.aliases().find(({ alias }) => alias.toLowerCase() === nameText(name).toLowerCase())
+        return modelRecords(deps)(model, alias?.alias ?? model.publicName)
+      }
+    )
+    for (const [path, operationId, summary] of [
+      ['/chat/completions', 'lmStudioChat', 'Answer a conversation, with its speed'],
+      ['/completions', 'lmStudioCompletion', 'Continue a text, with its speed']
+    ] as const) {
+      const route = lmStudioRoute(TAG, operationId, summary, {
+        description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` beside it; in a stream, in its last event but [DONE]. \`ttl\` is what \`keep_alive\` is elsewhere, in seconds.`,
+        response: {
+          200: jsonOrStream('The answer', AnswerSchema, {
+            event: `The events of POST /v1${path}`,
+            item: Type.Unknown(),
+            end: '[DONE]'
+          })
+        },
+        errors: [...ANSWER_ERRORS, ...WITH_BODY]
+      })
+      reroute(app, { method: 'POST', url: path, as: `/v1${path}`, ...route }, mark)
+    }
+    const embeddings = lmStudioRoute(TAG, 'lmStudioEmbeddings', 'Make vectors of texts', {
+      description: 'The same as POST /v1/embeddings.',
+      response: { 200: json('As /v1/embeddings', Type.Unknown()) },
+      errors: [...ANSWER_ERRORS, ...WITH_BODY]
+    })
+    reroute(app, { method: 'POST', url: '/embeddings', as: '/v1/embeddings', ...embeddings }, mark)
+  }
+}
+
+/** Gives the rows of models as of this moment. */
+function modelRecords({ scheduler, config }: LmStudioDependencies) {
+  const stateOf = loadStates(scheduler)
+  const running = scheduler.running()
+  return (model: Model, id: string): Static<typeof ModelRecord> => {
+    const { capabilities, architecture = 'unknown', contextLength, quantization } = model.metadata
+    const isLoaded = stateOf(model).value === 'loaded'
+    const context = contextInForce(config, model, running)
+    const isText = capabilities.includes('completion')
+    return {
+      id,
+      object: 'model',
+      type: !isText ? 'embeddings' : capabilities.includes('vision') ? 'vlm' : 'llm',
+      publisher: model.model.owner,
+      arch: architecture,
+      compatibility_type: model.format,
+      quantization: quantization ?? model.label,
+      state: isLoaded ? 'loaded' : 'not-loaded',
+      max_context_length: contextLength ?? context,
+      ...(isLoaded && { loaded_context_length: context }),
+      capabilities: capabilities.includes('tools') ? ['tool_use'] : []
+    }
+  }
+}

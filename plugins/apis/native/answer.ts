@@ -1,0 +1,351 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { type AnswerWriter, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import { type EngineSettings, settingsFor } from '../../../core/config/model-settings.ts'
+import type { Delta, TokenProbability, ToolCallPiece } from '../../../core/contracts/engines.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import type { Framing } from '../../../core/contracts/native-api.ts'
+import type { RequestRecord } from '../../../core/http/request-record.ts'
+import { ANSWER_ERRORS, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { requireRole } from '../../../core/http/roles.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
+import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
+import { contextOf, type Turn } from './context-numbers.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+import { chatCall, earlierTurns, generateCall, type NativeCall } from './native-question.ts'
+import { FRAMES } from './native-streams.ts'
+import { failureOf, nameOf } from './records.ts'
+import {
+  ChatEventSchema,
+  ChatReplySchema,
+  type ChatRequest,
+  ChatRequestSchema,
+  GenerateEventSchema,
+  GenerateReplySchema,
+  type GenerateRequest,
+  GenerateRequestSchema
+} from './schemas.ts'
+
+/** A whole tool call, as Ollama's clients read it. */
+interface ToolCall {
+  id?: string
+  function: { name: string; arguments: unknown; index: number }
+}
+
+/** A token with as many alternatives as were requested; without any where that was none. */
+type Probability = Omit<TokenProbability, 'top_logprobs'> & Partial<Pick<TokenProbability, 'top_logprobs'>>
+
+/** A piece of an answer, or all of it. */
+interface Fragment {
+  content: string
+  thinking: string
+  /** Whole calls; all of them are in the event that ends the answer. */
+  toolCalls: ToolCall[]
+  logprobs?: Probability[]
+}
+
+/** How chat and generate write their events. */
+interface AnswerShape {
+  /** The fields of one fragment beside `model`, `created_at` and `done`. */
+  fragment(part: Fragment): Record<string, unknown>
+  /** Those of the last event of a stream. */
+  last(framing: Framing): Record<string, unknown>
+}
+
+/** Ollama's field for the policy; undefined leaves it to the server's own. */
+function truncation({ truncate }: ChatRequest | GenerateRequest): OverflowPolicy | undefined {
+  if (truncate === undefined || truncate === null) return undefined
+  return truncate ? 'drop_oldest' : 'error'
+}
+
+let lastTime = 0
+let lastTimeText = ''
+/** The current time in ISO 8601, cached for a millisecond: formatting it costs as much as the rest of a token's event. */
+function now(): string {
+  const time = Date.now()
+  if (time !== lastTime) {
+    lastTime = time
+    lastTimeText = new Date(time).toISOString()
+  }
+  return lastTimeText
+}
+
+const NOT_DONE = { done: false }
+const EMPTY: Fragment = { content: '', thinking: '', toolCalls: [] }
+const MS_TO_NS = 1e6
+
+/**
+ * Nanoseconds until a request had its model: those of its load, or until it was found to be loaded. Never 0, as in Ollama,
+ * whose clients take that for a field that is missing.
+ * @param began when the request came, of `performance.now()`
+ */
+export function timeToModel({ loadDuration, waitBegan = performance.now() }: RequestRecord, began: number): number {
+  return Math.ceil((loadDuration > 0 ? loadDuration : waitBegan - began) * MS_TO_NS)
+}
+
+interface AnswerContext {
+  /** As the request names it. */
+  model: string
+  shape: AnswerShape
+  framing: Framing
+  /** When the request came, of `performance.now()`. */
+  began: number
+  record: RequestRecord
+  loadOnly: boolean
+  /** How many of the likeliest tokens are listed at each position. */
+  topLogprobs: number
+  /** The conversation that the answer belongs to, where its end says how to continue that. */
+  turns: readonly Turn[] | undefined
+}
+
+/** One answer, in the format of Ollama's API. */
+class NativeAnswer implements AnswerWriter {
+  readonly #context: AnswerContext
+  readonly #calls: { id?: string; name: string; arguments: string }[] = []
+  readonly #whole: Fragment | undefined
+  #text = ''
+  #reason: string
+  #last: Delta = {}
+
+  /** @param whole whether deltas are collected for a reply in one piece */
+  constructor(context: AnswerContext, whole: boolean) {
+    this.#context = context
+    this.#reason = context.loadOnly ? 'load' : 'stop'
+    this.#whole = whole ? { ...EMPTY, toolCalls: [] } : undefined
+  }
+
+  add(deltas: readonly Delta[]): string {
+    let out = ''
+    for (const delta of deltas) {
+      // There is one choice, whatever "n" among the options says.
+      if (delta.choice) continue
+      const { content = '', thinking = '', finish } = delta
+      const logprobs = delta.logprobs?.map(token => this.#wantedProbabilities(token))
+      if (this.#context.turns) this.#text += content
+      for (const piece of delta.toolCalls ?? []) this.#collect(piece)
+      const toolCalls = finish ? this.#wholeCalls() : []
+      if (finish) this.#reason = finish === 'length' ? 'length' : 'stop'
+      if (delta.usage) this.#last = delta
+      if (this.#whole) {
+        this.#whole.content += content
+        this.#whole.thinking += thinking
+        this.#whole.toolCalls.push(...toolCalls)
+        if (logprobs) this.#whole.logprobs = [...(this.#whole.logprobs ?? []), ...logprobs]
+      } else if (content || thinking || toolCalls.length || logprobs?.length) {
+        const part = { content, thinking, toolCalls, ...(logprobs && { logprobs }) }
+        out += this.#frame(this.#context.shape.fragment(part), NOT_DONE)
+      }
+    }
+    return out
+  }
+
+  end(): string {
+    const { shape, framing } = this.#context
+    return this.#frame(shape.last(framing), this.#ending())
+  }
+
+  whole(): Record<string, unknown> {
+    const { model, shape } = this.#context
+    return { model, created_at: now(), ...shape.fragment(this.#whole!), ...this.#ending() }
+  }
+
+  #frame(fragment: Record<string, unknown>, state: Record<string, unknown>): string {
+    const { framing, model } = this.#context
+    // No spreads here: V8 would create new hidden classes for every event (`core/system/merged.ts`).
+    return FRAMES[framing].event(Object.assign({ model, created_at: now() }, fragment, state))
+  }
+
+  /** Engines list the token itself where no alternatives are wanted. */
+  #wantedProbabilities({ top_logprobs, ...token }: TokenProbability): Probability {
+    const { topLogprobs } = this.#context
+    return topLogprobs === 0 ? token : { ...token, top_logprobs: top_logprobs.slice(0, topLogprobs) }
+  }
+
+  #collect({ index, id, name = '', arguments: text }: ToolCallPiece): void {
+    this.#calls[index] ??= { name: '', arguments: '' }
+    const call = this.#calls[index]
+    if (id) call.id = id
+    call.name += name
+    call.arguments += text
+  }
+
+  #wholeCalls(): ToolCall[] {
+    return this.#calls.splice(0).map((call, index) => ({
+      ...(call.id && { id: call.id }),
+      function: { name: call.name, arguments: parseArguments(call.arguments), index }
+    }))
+  }
+
+  /** Why it ended and what it cost; durations are nanoseconds. */
+  #ending(): Record<string, unknown> {
+    const { usage, timing } = this.#last
+    const { began, record, turns } = this.#context
+    return {
+      done: true,
+      done_reason: this.#reason,
+      ...(turns && { context: contextOf([...turns, { role: 'assistant', content: this.#text }]) }),
+      total_duration: Math.round((performance.now() - began) * MS_TO_NS),
+      load_duration: timeToModel(record, began),
+      prompt_eval_count: usage?.promptTokens ?? 0,
+      prompt_eval_duration: Math.round((timing?.prompt ?? 0) * MS_TO_NS),
+      eval_count: usage?.completionTokens ?? 0,
+      eval_duration: Math.round((timing?.generation ?? 0) * MS_TO_NS)
+    }
+  }
+}
+
+function parseArguments(text: string): unknown {
+  try {
+    return JSON.parse(text === '' ? '{}' : text)
+  } catch {
+    // The answer was cut off in the middle of a call.
+    return text
+  }
+}
+
+/** Answers a chat or generate request: loads the model where needed, asks the engine, and writes what comes back. */
+async function answer(
+  deps: NativeDependencies,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  body: ChatRequest | GenerateRequest,
+  shape: AnswerShape,
+  /** Makes the engine's request; undefined only loads (or, with keep_alive 0, unloads) the model. */
+  callFor: (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined,
+  turns?: readonly Turn[]
+): Promise<unknown> {
+  const { scheduler, streams } = deps
+  const began = performance.now()
+  const model = nameOf(body)
+  const name = parseRequestedName(model)
+  const keepAlive = parseKeepAlive(body.keep_alive)
+  const options = parseOptions(body.options)
+  const variant = catalogFor(deps.catalog, request.caller).get(name)
+  const settings = settingsFor(deps.config, variant)
+  const call = callFor(variant, { ...settings.sampling, ...options.sampling }, settings.engine)
+  const framing = streams.framingOf(request)
+  const empty = () => ({ model, created_at: now(), ...shape.fragment(EMPTY) })
+  if (!call && keepAlive === 0) {
+    requireRole(request.caller, 'operator')
+    scheduler.keepAlive(variant.model, 0)
+    const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
+    if (body.stream === false) return { ...empty(), ...ending }
+    // Ollama replies with one JSON object then, whatever "stream" says, and some clients read no other type.
+    return reply
+      .type(framing === 'ndjson' ? 'application/json' : FRAMES.sse.contentType)
+      .header('cache-control', 'no-cache, no-transform')
+      .send(FRAMES[framing].event({ model, created_at: now(), ...shape.last(framing), ...ending }))
+  }
+  const loadOnly = call === undefined
+  const question: Question = {
+    operation: 'chat',
+    ...call,
+    lease: { model: name, options: options.load, keepAlive, loadOnly },
+    variant,
+    overflow: options.overflow ?? truncation(body) ?? (deps.truncates ? 'drop_oldest' : settings.overflow)
+  }
+  const open = (whole: boolean) => () =>
+    new NativeAnswer(
+      {
+        model,
+        shape,
+        framing,
+        began,
+        record: request.record,
+        loadOnly,
+        topLogprobs: body.top_logprobs ?? 0,
+        turns: loadOnly ? undefined : turns
+      },
+      whole
+    )
+  if (body.stream === false) return (await wholeAnswer(deps, reply, question, open(true))).whole()
+  const idle = () => ({ ...empty(), done: false })
+  const channel = streams.channel(request, reply, idle, failure => failureOf(model, failure))
+  return await streamedAnswer(deps, request, reply, question, channel, open(false))
+}
+
+/** Whether the answer was not cut off in the middle of the call: nobody can use half a call, and clients want an object. */
+function isWhole({ function: { arguments: value } }: ToolCall): boolean {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+const CHAT: AnswerShape = {
+  fragment: ({ content, thinking, toolCalls, logprobs }) => {
+    const calls = toolCalls.filter(isWhole)
+    return {
+      message: {
+        role: 'assistant',
+        content,
+        ...(thinking ? { thinking } : {}),
+        ...(calls.length ? { tool_calls: calls } : {})
+      },
+      ...(logprobs ? { logprobs } : {})
+    }
+  },
+  // Ollama's Python client needs a message in every NDJSON line; an SSE stream ends without one.
+  last: framing => (framing === 'ndjson' ? { message: { role: 'assistant', content: '' } } : {})
+}
+
+const GENERATE: AnswerShape = {
+  fragment: ({ content, thinking, logprobs }) => ({
+    response: content,
+    ...(thinking ? { thinking } : {}),
+    ...(logprobs ? { logprobs } : {})
+  }),
+  last: () => ({ response: '' })
+}
+
+/** Chat and generate. */
+export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const { streams } = deps
+    const chat = nativeRoute('Answers', 'chat', 'Answer a conversation', {
+      description: 'Loads the model if needed. Without messages it is only loaded, or unloaded if `keep_alive` is 0.',
+      body: ChatRequestSchema,
+      response: {
+        200: streams.eventsReply(
+          'The answer, in one piece if `stream` is false',
+          ChatReplySchema,
+          'Pieces of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
+          ChatEventSchema
+        )
+      },
+      errors: ANSWER_ERRORS
+    })
+    app.post('/chat', chat, async (request, reply) => {
+      const { body } = request
+      return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
+        body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
+      )
+    })
+
+    const generate = nativeRoute('Answers', 'generate', 'Continue a prompt', {
+      description:
+        'The prompt is put into the chat template as one user message, unless `raw` is true, there is a `suffix` ' +
+        'to fill in before it, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
+      body: GenerateRequestSchema,
+      response: {
+        200: streams.eventsReply(
+          'The generated text, in one piece if `stream` is false',
+          GenerateReplySchema,
+          'Pieces of the text; the last event has `done: true`',
+          GenerateEventSchema
+        )
+      },
+      errors: ANSWER_ERRORS
+    })
+    app.post('/generate', generate, async (request, reply) => {
+      const { body } = request
+      const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>
+        body.prompt ? generateCall(body, variant, sampling, engine) : undefined
+      // What is raw, or filled in, is no conversation.
+      const continues = deps.givesContext && !body.raw && !body.suffix
+      const turns: Turn[] | undefined = continues
+        ? [...earlierTurns(body), { role: 'user', content: body.prompt ?? '' }]
+        : undefined
+      return await answer(deps, request, reply, body, GENERATE, call, turns)
+    })
+  }
+}

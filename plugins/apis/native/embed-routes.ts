@@ -1,0 +1,133 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync, FastifyReply } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { embedChunked } from '../../../core/answers/chunked.ts'
+import { shortened, vectorReply } from '../../../core/answers/embedding.ts'
+import { askOnce } from '../../../core/answers/pipeline.ts'
+import type { EmbeddingsReply } from '../../../core/contracts/engines.ts'
+import { Nanoseconds } from '../../../core/contracts/native-records.ts'
+import { Given, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
+import { ANSWER_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { requireRole } from '../../../core/http/roles.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
+import { parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
+import { timeToModel } from './answer.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+import { nameOf } from './records.ts'
+
+const Embedding = Type.Array(Type.Number(), { description: 'Normalized to length 1; empty where there was no text' })
+const only = 'Without a text the model is only loaded, or unloaded where `keep_alive` is 0.'
+
+const embedRoute = nativeRoute('Answers', 'embed', 'Embed texts', {
+  description: `Loads the model in embedding mode if needed. ${only}`,
+  body: Loose({
+    ...named,
+    input: Given(
+      Type.Union([Type.String(), Type.Array(Type.String())], {
+        description: 'Texts; without any the model is only loaded'
+      })
+    ),
+    truncate: Given(
+      Type.Boolean({
+        description:
+          'Whether texts that are longer than the context are cut; by default as false, at the Ollama surface as true'
+      })
+    ),
+    dimensions: Given(
+      Type.Integer({ minimum: 1, description: "Length of each embedding, if shorter than the model's own" })
+    ),
+    options,
+    keep_alive
+  }),
+  response: {
+    200: json(
+      'An embedding for each text',
+      Titled('EmbedReply', {
+        model: Type.String({ description: 'As requested' }),
+        embeddings: Type.Array(Embedding),
+        total_duration: Nanoseconds('From the request to the reply'),
+        load_duration: Nanoseconds('Until the model had loaded, or was found to be loaded'),
+        prompt_eval_count: Type.Integer({ description: 'Tokens in all texts' })
+      })
+    )
+  },
+  errors: ANSWER_ERRORS
+})
+const embeddingsRoute = nativeRoute('Answers', 'embeddings', 'Embed one text', {
+  description: `An older form of embed. ${only}`,
+  body: Loose({
+    ...named,
+    prompt: Given(Type.String({ description: 'A text; without it the model is only loaded' })),
+    options,
+    keep_alive
+  }),
+  response: {
+    200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding }))
+  },
+  errors: ANSWER_ERRORS
+})
+
+/** Embeddings of texts, in Ollama's present and its older shape. */
+export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
+  const { catalog, scheduler } = deps
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    app.post('/embed', embedRoute, async ({ body, record }, reply) => {
+      const began = performance.now()
+      const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
+      const { vectors, promptTokens } = await embed(body, texts, reply, body)
+      const said = {
+        model: nameOf(body),
+        total_duration: Math.round((performance.now() - began) * 1e6),
+        load_duration: timeToModel(record, began),
+        prompt_eval_count: promptTokens
+      }
+      return vectorReply(
+        reply,
+        vectors,
+        vector => Array.from(vector),
+        embeddings => ({ ...said, embeddings })
+      )
+    })
+
+    app.post('/embeddings', embeddingsRoute, async ({ body }, reply) => {
+      const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)
+      return { embedding: Array.from(vectors[0] ?? []) }
+    })
+  }
+
+  /**
+   * One vector of length 1 for each text. Without texts the model is only loaded, or unloaded where `keep_alive` is 0.
+   */
+  async function embed(
+    body: Static<(typeof embeddingsRoute)['schema']['body']>,
+    texts: string[],
+    reply: FastifyReply,
+    { truncate, dimensions }: { truncate?: boolean | null; dimensions?: number | null } = {}
+  ): Promise<EmbeddingsReply> {
+    const { caller } = reply.request
+    const model = parseRequestedName(nameOf(body))
+    const keepAlive = parseKeepAlive(body.keep_alive)
+    const { load } = parseOptions(body.options)
+    const variant = catalogFor(catalog, caller).get(model)
+    const none = { vectors: [], promptTokens: 0 }
+    const loadOnly = texts.length === 0
+    if (loadOnly && keepAlive === 0) {
+      requireRole(reply.request.caller, 'operator')
+      scheduler.keepAlive(variant.model, 0)
+      return none
+    }
+    const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }
+    const question = { operation: 'embeddings' as const, body: { input: texts }, lease }
+    return await askOnce(deps, reply, question, async (lease, { input }, tally) => {
+      if (loadOnly) return none
+      return await embedChunked(lease, input, tally, {
+        truncate: truncate ?? deps.truncates,
+        ...(load.num_ctx !== undefined && { most: load.num_ctx }),
+        made: vector => shortened(vector, dimensions ?? undefined)
+      })
+    })
+  }
+}

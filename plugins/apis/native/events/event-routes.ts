@@ -1,0 +1,159 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { Type } from 'typebox'
+import {
+  type FedRecord,
+  STATE_TOPICS,
+  StateChangeSchema,
+  type StateEvent,
+  type StateFeed,
+  StateSnapshotSchema,
+  type StateTopic
+} from '../../../../core/contracts/state-events.ts'
+import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { openReplyStream } from '../../../../core/http/reply-stream.ts'
+import { nativeRoute } from '../../../../core/http/response-schemas.ts'
+
+/** Characters that are written at once, so that a snapshot of thousands of models waits for its reader too. */
+const PIECE = 64 * 2 ** 10
+
+const TOPICS = Object.keys(STATE_TOPICS)
+const EventSchema = Type.Object(
+  {
+    event: Type.Enum(['snapshot', 'change']),
+    id: Type.String({ description: 'To go on from here: the header Last-Event-ID of the next request' }),
+    data: Type.String({
+      contentMediaType: 'application/json',
+      contentSchema: Type.Union([StateSnapshotSchema, StateChangeSchema])
+    })
+  },
+  { description: 'A snapshot, then changes' }
+)
+
+/** The feed of state. */
+export function eventRoutes({
+  feed,
+  heartbeatInterval
+}: {
+  feed: StateFeed
+  heartbeatInterval: () => number
+}): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const events = nativeRoute('Server', 'followState', 'Follow the state of the server', {
+      description:
+        'Models, what is in memory and what is being loaded, pulls, memory, the llama.cpp build: first `event: snapshot` ' +
+        'with all records, then `event: change` with what has changed, at most four times a second. Of a record that is ' +
+        'known only the fields come that have changed, `null` for one that has gone. With the header `Last-Event-ID` of ' +
+        'an earlier connection it goes on from there where that is possible, else there is a snapshot again. Each caller ' +
+        'sees what GET /api/ps and GET /api/tags show it. It ends when the client leaves; 16 connections of one client ' +
+        'may follow it at once.',
+      querystring: Type.Object({
+        topics: Type.Optional(
+          Type.String({
+            pattern: `^(${TOPICS.join('|')})(,(${TOPICS.join('|')}))*$`,
+            description: `Some of ${TOPICS.join(', ')}, with commas between them; all by default`
+          })
+        ),
+        heartbeat: Type.Optional(
+          Type.String({ pattern: '^[1-9][0-9]?$', description: 'Seconds of silence after which a comment is sent' })
+        )
+      }),
+      headers: Type.Object({
+        'last-event-id': Type.Optional(Type.String({ description: 'Id of the last event that was received' }))
+      }),
+      response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } },
+      errors: ['invalid_request']
+    })
+    const members = nativeRoute('Cluster', 'followCluster', 'Follow the members of this server', {
+      role: 'operator',
+      description: 'The topics `member` and `replicas` of GET /api/events alone.',
+      headers: events.schema.headers,
+      response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
+    })
+
+    async function follow(
+      { caller, headers }: FastifyRequest,
+      reply: FastifyReply,
+      topics: ReadonlySet<StateTopic> | undefined,
+      interval: number
+    ): Promise<void> {
+      const signal = clientSignal(reply)
+      const stream = openReplyStream(reply, {
+        contentType: 'text/event-stream',
+        heartbeatInterval: interval,
+        heartbeat: status => `: ${status}\n\n`
+      })
+      stream.status = 'following'
+      await new Promise<void>(resolve => {
+        const leave = feed.follow({
+          caller,
+          ...(topics && { topics }),
+          lastId: [headers['last-event-id']].flat()[0],
+          take: event => writeAll(stream.write, framesOf(event)),
+          end: resolve
+        })
+        const end = () => {
+          leave()
+          resolve()
+        }
+        signal.addEventListener('abort', end)
+        if (signal.aborted) end()
+        // Where it goes on and nothing has changed there is nothing to say yet, but that it does.
+        else if (!stream.committed) void stream.write(': following\n\n')
+      })
+      stream.end()
+    }
+
+    // Without a body there would be nothing to end it.
+    app.get('/events', { ...events, exposeHeadRoute: false }, async (request, reply) => {
+      const { topics, heartbeat } = request.query
+      const interval = heartbeat === undefined ? heartbeatInterval() : Number(heartbeat) * 1000
+      await follow(
+        request,
+        reply,
+        topics === undefined ? undefined : new Set(topics.split(',') as StateTopic[]),
+        interval
+      )
+    })
+    app.get('/cluster/events', { ...members, exposeHeadRoute: false }, (request, reply) =>
+      follow(request, reply, new Set(['member', 'replicas']), heartbeatInterval())
+    )
+  }
+}
+
+/** Writes pieces one after the other. @returns once its reader has taken them, where it is slow */
+function writeAll(
+  write: (piece: string) => Promise<void> | undefined,
+  pieces: Iterator<string>
+): Promise<void> | undefined {
+  for (let piece = pieces.next(); !piece.done; piece = pieces.next()) {
+    const drained = write(piece.value)
+    if (drained) return drained.then(() => writeAll(write, pieces))
+  }
+  return undefined
+}
+
+/** An event as it is sent, in pieces. */
+function* framesOf(event: StateEvent): Generator<string> {
+  let piece = `event: ${event.kind}\nid: ${event.id}\ndata: `
+  const keyOf = ({ topic, key }: FedRecord) => JSON.stringify({ topic, key })
+  const lists: [name: string, records: readonly FedRecord[], json: (record: FedRecord) => string][] =
+    event.kind === 'snapshot'
+      ? [['records', event.records, ({ json }) => json]]
+      : [
+          ['removed', event.removed, keyOf],
+          ['set', event.set, ({ json }) => json]
+        ]
+  for (const [at, [name, records, json]] of lists.entries()) {
+    piece += `${at === 0 ? '{' : ','}"${name}":[`
+    for (const [index, record] of records.entries()) {
+      piece += (index === 0 ? '' : ',') + json(record)
+      if (piece.length < PIECE) continue
+      yield piece
+      piece = ''
+    }
+    piece += ']'
+  }
+  yield `${piece}}\n\n`
+}

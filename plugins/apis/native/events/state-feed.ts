@@ -1,0 +1,291 @@
+import { createHash, randomBytes } from 'node:crypto'
+import { isDeepStrictEqual } from 'node:util'
+import type { FastifyBaseLogger } from 'fastify'
+import {
+  type FedRecord,
+  STATE_TOPICS,
+  type StateFeed,
+  type StateFollower,
+  type StateRecord,
+  type StateTopic
+} from '../../../../core/contracts/state-events.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { hasRole } from '../../../../core/http/roles.ts'
+import { isAllowed } from '../../../../core/models/allowed-models.ts'
+import { type Access, isMoving, type Seen, type StateRecords } from './state-records.ts'
+
+/** Fewest milliseconds between two looks: changes come at most four times a second. */
+const INTERVAL = 250
+/** Milliseconds until the next look where nothing moves and nobody has said that something changed. */
+const IDLE_INTERVAL = 1000
+/** Who follows at once; of one client, and in all. */
+const MOST_OF_ONE = 16
+const MOST_IN_ALL = 512
+/** Changes that are kept for those who come back, and those who are slow. */
+const MOST_CHANGES = 1000
+const MOST_BYTES = 4 * 2 ** 20
+/** Bytes of a record in the log beside its JSON, roughly. */
+const RECORD_BYTES = 1024
+/** Milliseconds that the state is kept when nobody follows it, for those who come back. */
+const LINGER = 60_000
+
+const TOPICS = Object.keys(STATE_TOPICS) as StateTopic[]
+/** Models may be thousands, and are looked at when somebody says that they changed, and when nothing moves. */
+const FEW = TOPICS.filter(topic => topic !== 'model')
+
+/** A record, with what has changed of it or all of it as JSON. */
+type Held = FedRecord & { access: Access }
+
+/** One step from a version to the next. */
+interface Change {
+  removed: Held[]
+  set: Held[]
+  /** Bytes that it takes, roughly. */
+  size: number
+}
+
+interface Attached extends StateFollower {
+  /** What it may see: an epoch of its own, so that no other view goes on from its ids. */
+  epoch: string
+  /** The version that it has; undefined before the first snapshot. */
+  version: number | undefined
+  /** It has not taken yet what it got last. */
+  busy: boolean
+}
+
+/**
+ * The state of the server as records by topic and key, with a number for each change. One look at a time is shared by
+ * all who follow it, and there is none while nobody does. Nothing is kept for a single follower but the number of the
+ * last change that it had: one that is slow gets what it missed from the log, or all anew.
+ */
+export class SharedStateFeed implements StateFeed {
+  readonly #records: Pick<StateRecords, 'of' | 'forget'>
+  readonly #log: Pick<FastifyBaseLogger, 'error'>
+  readonly #followers = new Set<Attached>()
+  readonly #held = new Map<StateTopic, Map<string, Held>>()
+  /** What the last looks gave. */
+  readonly #seen = new Map<StateTopic, readonly Seen[]>()
+  #epoch = ''
+  #version = 0
+  /** The last changes, up to `#version`. */
+  #changes: Change[] = []
+  #kept = 0
+  #modelsTouched = false
+  #lookedAt = 0
+  #lookedAtModels = 0
+  #timer: { due: number; handle: NodeJS.Timeout } | undefined
+  #forgetting: NodeJS.Timeout | undefined
+
+  constructor(records: Pick<StateRecords, 'of' | 'forget'>, log: Pick<FastifyBaseLogger, 'error'>) {
+    this.#records = records
+    this.#log = log
+  }
+
+  follow(follower: StateFollower): () => void {
+    const { turn } = follower.caller
+    const own = [...this.#followers].filter(({ caller }) => caller.turn === turn).length
+    if (own >= MOST_OF_ONE || this.#followers.size >= MOST_IN_ALL) {
+      throw new CorralError(
+        'rate_limited',
+        'Too many clients follow the state of this server already. Close one of them.',
+        {
+          retryAfter: 30
+        }
+      )
+    }
+    if (this.#epoch === '') this.#begin()
+    else this.#look(true)
+    clearTimeout(this.#forgetting)
+    const epoch = this.#epochOf(follower)
+    const attached = { ...follower, epoch, version: this.#versionOf(epoch, follower.lastId), busy: false }
+    this.#followers.add(attached)
+    this.#pump(attached)
+    this.#plan(this.#lookedAt + INTERVAL)
+    return () => this.#leave(attached)
+  }
+
+  /** Something of this topic may have changed. */
+  touch(topic: StateTopic): void {
+    if (this.#followers.size === 0) return
+    if (topic === 'model') this.#modelsTouched = true
+    this.#plan(this.#lookedAt + INTERVAL)
+  }
+
+  /** Ends all streams. */
+  close(): void {
+    for (const follower of [...this.#followers]) {
+      this.#leave(follower)
+      follower.end()
+    }
+    clearTimeout(this.#forgetting)
+  }
+
+  #begin(): void {
+    this.#epoch = randomBytes(8).toString('hex')
+    this.#version = 0
+    for (const topic of TOPICS) this.#compare(topic, performance.now(), { removed: [], set: [], size: 0 })
+    this.#lookedAt = this.#lookedAtModels = performance.now()
+  }
+
+  #leave(follower: Attached): void {
+    if (!this.#followers.delete(follower) || this.#followers.size > 0) return
+    clearTimeout(this.#timer?.handle)
+    this.#timer = undefined
+    this.#forgetting = setTimeout(() => {
+      this.#epoch = ''
+      this.#held.clear()
+      this.#seen.clear()
+      this.#records.forget()
+      this.#changes = []
+      this.#kept = 0
+    }, LINGER).unref()
+  }
+
+  /** Looks at this time, or earlier where that is planned. */
+  #plan(due: number): void {
+    if (this.#timer && this.#timer.due <= due) return
+    clearTimeout(this.#timer?.handle)
+    const look = () => {
+      this.#timer = undefined
+      try {
+        const isMoving = this.#look(performance.now() - this.#lookedAtModels >= IDLE_INTERVAL)
+        this.#plan(this.#lookedAt + (isMoving ? INTERVAL : IDLE_INTERVAL))
+      } catch (error) {
+        // Whoever still wants it asks again, and is told what is wrong.
+        this.#log.error({ err: error }, 'the state of the server cannot be read; its feeds end')
+        this.close()
+      }
+    }
+    this.#timer = { due, handle: setTimeout(look, Math.max(0, due - performance.now())).unref() }
+  }
+
+  /** Tells followers what has changed since the last look. @returns whether something moves */
+  #look(withModels: boolean): boolean {
+    const now = performance.now()
+    const all = withModels || this.#modelsTouched
+    const change: Change = { removed: [], set: [], size: 0 }
+    this.#lookedAt = now
+    if (all) {
+      this.#lookedAtModels = now
+      this.#modelsTouched = false
+    }
+    let moves = false
+    for (const topic of all ? TOPICS : FEW) moves = this.#compare(topic, now, change) || moves
+    if (change.removed.length + change.set.length > 0) {
+      this.#version++
+      this.#changes.push(change)
+      this.#kept += change.size
+      for (const follower of [...this.#followers]) this.#pump(follower)
+      while (this.#changes.length > MOST_CHANGES || this.#kept > MOST_BYTES) this.#kept -= this.#changes.shift()!.size
+    }
+    return moves
+  }
+
+  /** Adds what has changed of a topic. @returns whether something of it moves */
+  #compare(topic: StateTopic, now: number, change: Change): boolean {
+    const all = this.#records.of(topic, now)
+    if (all === this.#seen.get(topic)) return false
+    const before = this.#held.get(topic)
+    const held = new Map<string, Held>()
+    let moves = false
+    for (const seen of all) {
+      moves ||= isMoving(seen)
+      const known = before?.get(seen.key)
+      const isSame = known !== undefined && accessKey(known.access) === accessKey(seen.access)
+      const patch = isSame ? changedFields(known.value, seen.value) : seen.value
+      if (patch === undefined) {
+        held.set(seen.key, known!)
+        continue
+      }
+      const whole = heldRecord(seen, seen.value)
+      held.set(seen.key, whole)
+      // Who may see it is another question now.
+      if (known && !isSame) remember(change, 'removed', known)
+      remember(change, 'set', isSame ? heldRecord(seen, patch) : whole)
+    }
+    for (const [key, known] of before ?? []) if (!held.has(key)) remember(change, 'removed', known)
+    this.#held.set(topic, held)
+    this.#seen.set(topic, all)
+    return moves
+  }
+
+  /** Gives a follower what it has not got, as long as it takes it. */
+  #pump(follower: Attached): void {
+    while (!follower.busy && this.#followers.has(follower) && follower.version !== this.#version) {
+      const taken = this.#next(follower)
+      if (!taken) continue
+      follower.busy = true
+      void taken.finally(() => {
+        follower.busy = false
+        this.#pump(follower)
+      })
+    }
+  }
+
+  #next(follower: Attached): Promise<void> | undefined {
+    const { version, epoch } = follower
+    const isSeen = (record: Held) => maySee(follower, record)
+    const at = version === undefined ? -1 : this.#changes.length - (this.#version - version)
+    if (version === undefined || at < 0) {
+      follower.version = this.#version
+      const records = [...this.#held.values()].flatMap(topic => [...topic.values()].filter(isSeen))
+      return follower.take({ kind: 'snapshot', id: `${epoch}-${this.#version}`, records })
+    }
+    follower.version = version + 1
+    const change = this.#changes[at]!
+    const [removed, set] = [change.removed.filter(isSeen), change.set.filter(isSeen)]
+    if (removed.length + set.length === 0) return undefined
+    return follower.take({ kind: 'change', id: `${epoch}-${version + 1}`, removed, set })
+  }
+
+  #epochOf({ caller: { role, models }, topics }: StateFollower): string {
+    const view = [this.#epoch, hasRole(role, 'operator'), models ?? '*', topics ? [...topics].sort() : '*']
+    return createHash('sha256').update(JSON.stringify(view)).digest('hex').slice(0, 16)
+  }
+
+  /** The version of an id of this view; undefined for other ones, and for one that never was. */
+  #versionOf(epoch: string, id: string | undefined): number | undefined {
+    const [, of, digits] = /^([0-9a-f]{16})-([0-9]{1,15})$/.exec(id ?? '') ?? []
+    const version = Number(digits)
+    return of === epoch && version <= this.#version ? version : undefined
+  }
+}
+
+function maySee({ caller: { role, models }, topics }: StateFollower, { topic, access }: Held): boolean {
+  if (topics && !topics.has(topic)) return false
+  if (access === undefined) return true
+  return access === 'operator' ? hasRole(role, 'operator') : isAllowed(models, access)
+}
+
+const accessKey = (access: Access) => (typeof access === 'object' ? access.key : access)
+
+/** @param shown what its JSON has of the value */
+function heldRecord({ topic, key, value, access }: Seen, shown: object): Held {
+  let json: string | undefined
+  return {
+    ...({ topic, key, value } as StateRecord),
+    access,
+    // Most records are never sent but in a snapshot.
+    get json() {
+      json ??= JSON.stringify({ topic, key, value: shown })
+      return json
+    }
+  }
+}
+
+function remember(change: Change, what: 'removed' | 'set', record: Held): void {
+  change[what].push(record)
+  change.size += RECORD_BYTES + (what === 'set' ? record.json.length : 0)
+}
+
+/** The fields of a record that have changed, `null` where they have gone; undefined where none has. */
+function changedFields(before: object, after: object): object | undefined {
+  if (before === after) return undefined
+  const [old, now] = [before, after] as [Record<string, unknown>, Record<string, unknown>]
+  const patch: Record<string, unknown> = {}
+  for (const [name, value] of Object.entries(now)) {
+    if (old[name] !== value && !isDeepStrictEqual(old[name], value)) patch[name] = value ?? null
+  }
+  for (const name of Object.keys(old)) if (!(name in now)) patch[name] = null
+  return Object.keys(patch).length === 0 ? undefined : patch
+}

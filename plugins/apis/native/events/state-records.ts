@@ -1,0 +1,269 @@
+import { settingsFor } from '../../../../core/config/model-settings.ts'
+import type { RunningConversion } from '../../../../core/contracts/conversion.ts'
+import type { Engines } from '../../../../core/contracts/engines.ts'
+import type { LoadingModel, RunningModel } from '../../../../core/contracts/leases.ts'
+import type { Model } from '../../../../core/contracts/models.ts'
+import { NATIVE_NAMING } from '../../../../core/contracts/native-api.ts'
+import type { PullReply } from '../../../../core/contracts/native-records.ts'
+import { progressText } from '../../../../core/contracts/progress.ts'
+import type { Services } from '../../../../core/contracts/services.ts'
+import type { StateRecord, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
+import type { CorralError } from '../../../../core/errors.ts'
+import type { Drain } from '../../../../core/http/draining.ts'
+import { parseModelName } from '../../../../core/models/model-name.ts'
+import { version } from '../../../../core/system/package-info.ts'
+import { serverId } from '../../../../core/system/server-id.ts'
+import type { NativeDependencies } from '../native-dependencies.ts'
+import { isHere, loadingRecord, localRecord, poolRecords, runningRecord } from '../records.ts'
+
+/** Milliseconds after which the progress of a pull is shown anew, even where it is the same in hundredths. */
+const PULL_INTERVAL = 1000
+/** Milliseconds between two looks at the sensors of GPUs, and where they said nothing. */
+const GPU_INTERVAL = 5000
+const SILENT_GPU_INTERVAL = 60_000
+/** Milliseconds by which the end of a model that answers moves on. */
+const EXPIRY_STEP = 10_000
+
+/** Who may see a record: operators, those whose key allows the model, or all. */
+export type Access = 'operator' | Pick<Model, 'key'> | undefined
+
+/** A record as it is now. Where its value is the same object as before, nothing of it has changed. */
+export type Seen = StateRecord & { access: Access }
+
+type Needed = 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'conversion' | 'config'
+
+interface Dependencies extends Pick<NativeDependencies, Needed> {
+  hardware: Pick<Services['hardware'], 'known' | 'readings'>
+  engines: Pick<Engines, 'elsewhere' | 'providerOf'>
+  /** Undefined until there are routes. */
+  drain(): Drain | undefined
+}
+
+/** What a record of a model was made of. */
+interface ModelFacts {
+  aliases: string
+  pinned: boolean
+  failure: CorralError | undefined
+  seen: Seen
+}
+
+/** The records of all models, with what says that they are still the same. */
+interface ModelRecords {
+  /** Models and settings, each compared by its identity. */
+  made: readonly unknown[]
+  aliases: string
+  facts: ReadonlyMap<Model, ModelFacts>
+  seen: readonly Seen[]
+}
+
+/** Reads the records of each topic from their owners. */
+export class StateRecords {
+  readonly #deps: Dependencies
+  readonly #startedAt = new Date(Date.now() - process.uptime() * 1000).toISOString()
+  /** Models may be thousands, and change seldom. */
+  #models: ModelRecords | undefined
+  /** By their ids. */
+  #pulls = new Map<string, { at: number; value: PullReply }>()
+  /** What the sensors of GPUs said, and when they are looked at again. */
+  #gpus: readonly Seen[] = []
+  #nextGpus = 0
+
+  constructor(deps: Dependencies) {
+    this.#deps = deps
+  }
+
+  /**
+   * @param now milliseconds of `performance.now()`
+   * @returns the same list as before only where nothing has changed
+   */
+  of(topic: StateTopic, now: number): readonly Seen[] {
+    const { scheduler, downloads, conversion, drain } = this.#deps
+    switch (topic) {
+      case 'server': {
+        const value = { version, id: serverId, started_at: this.#startedAt, draining: drain()?.since !== undefined }
+        return [{ topic, key: topic, value, access: undefined }]
+      }
+      case 'requests': {
+        const value = { total: scheduler.stats().requests, open: drain()?.open ?? 0 }
+        return [{ topic, key: topic, value, access: 'operator' }]
+      }
+      case 'model':
+        return this.#modelRecords()
+      case 'engine':
+        return this.#engineRecords()
+      case 'pull':
+        return this.#pullRecords(downloads.list(), now)
+      case 'conversion':
+        return conversion.running().map(conversionSeen)
+      case 'gpu':
+        return this.#gpuRecords(now)
+      case 'memory':
+        return poolRecords(scheduler.stats()).map(value => ({ topic, key: value.pool, value, access: 'operator' }))
+      case 'member':
+        return this.#deps.engines
+          .elsewhere()
+          .members.map(value => ({ topic, key: value.name, value, access: 'operator' }))
+      case 'replicas':
+        return this.#deps.engines
+          .elsewhere()
+          .replicas.map(value => ({ topic, key: `${value.model}#${value.mode}`, value, access: 'operator' }))
+      case 'build':
+        return [{ topic, key: topic, value: this.#build(), access: 'operator' }]
+    }
+  }
+
+  #engineRecords(): Seen[] {
+    const { scheduler, catalog, engines } = this.#deps
+    const { running, loading } = engines.elsewhere()
+    const elsewhere = [
+      ...running.map(record => ({ ...record, state: 'loaded' as const })),
+      ...loading.map(record => ({ ...record }))
+    ].flatMap((value): Seen[] => {
+      const access = catalog.find(parseModelName(value.name))
+      return access ? [{ topic: 'engine', key: `${access.key}#${value.mode}@${value.member}`, value, access }] : []
+    })
+    return [
+      ...scheduler.running().filter(isHere(engines)).map(loadedEngine),
+      ...scheduler.loading().filter(isHere(engines)).map(loadingEngine),
+      ...elsewhere
+    ]
+  }
+
+  /** Forgets what is kept to compare with. */
+  forget(): void {
+    this.#models = undefined
+    this.#pulls.clear()
+    this.#gpus = []
+  }
+
+  #modelRecords(): readonly Seen[] {
+    const { catalog, scheduler, config } = this.#deps
+    const { models, defaults, limits } = config
+    const settings = { models, defaults, limits } as typeof config
+    const names = new Map<string, string[]>()
+    for (const { alias, model } of catalog.aliases()) names.set(model.key, [...(names.get(model.key) ?? []), alias])
+    const list = catalog.list()
+    const last = this.#models
+    const aliases = JSON.stringify([...names])
+    const made = [models, defaults, limits, ...list, ...list.map(model => scheduler.loadFailure(model))]
+    const isSame = last?.aliases === aliases && last.made.length === made.length
+    if (isSame && made.every((one, at) => one === last.made[at])) return last.seen
+    const facts = new Map(
+      list.map(model => {
+        const own = names.get(model.key)
+        const now = {
+          aliases: `${own}`,
+          pinned: settingsFor(settings, model).pin,
+          failure: scheduler.loadFailure(model)
+        }
+        const before = last?.facts.get(model)
+        const isKnown =
+          before?.aliases === now.aliases && before.pinned === now.pinned && before.failure === now.failure
+        return [model, isKnown ? before : { ...now, seen: modelSeen(model, own, now) }] as const
+      })
+    )
+    const seen = [...facts.values()].map(({ seen }) => seen)
+    this.#models = { made, aliases, facts, seen }
+    return seen
+  }
+
+  /** Progress is shown by hundredths, and once a second where it is slower. */
+  #pullRecords(pulls: PullReply[], now: number): Seen[] {
+    const before = this.#pulls
+    this.#pulls = new Map(
+      pulls.map(value => {
+        const shown = before.get(value.id)
+        return [
+          value.id,
+          shown && now - shown.at < PULL_INTERVAL && looksLike(shown.value, value) ? shown : { at: now, value }
+        ]
+      })
+    )
+    return [...this.#pulls].map(([key, { value }]) => ({ topic: 'pull', key, value, access: 'operator' }))
+  }
+
+  /** The last readings; new ones come while somebody follows, once it is known that there are GPUs. */
+  #gpuRecords(now: number): readonly Seen[] {
+    const { hardware } = this.#deps
+    if (now < this.#nextGpus || !hardware.known()?.gpus.length) return this.#gpus
+    this.#nextGpus = Infinity
+    void hardware.readings().then(readings => {
+      this.#gpus = readings.map(({ id, ...value }) => ({ topic: 'gpu', key: id, value, access: 'operator' }))
+      this.#nextGpus = performance.now() + (readings.length > 0 ? GPU_INTERVAL : SILENT_GPU_INTERVAL)
+    })
+    return this.#gpus
+  }
+
+  #build(): StateValue<'build'> {
+    const { runtimes } = this.#deps
+    const { id, kind, version } = runtimes.current() ?? {}
+    const working = runtimes.working()
+    return {
+      state: runtimes.state(),
+      ...(id !== undefined && kind && { id, kind, version }),
+      ...(working && { status: progressText(working) }),
+      ...(working?.fraction !== undefined && { progress: hundredths(working.fraction) })
+    }
+  }
+}
+
+/** Whether a record is of something that goes on without anybody saying so: an answer, a transfer, a search for a build. */
+export function isMoving({ topic, value }: StateRecord): boolean {
+  if (topic === 'engine') return value.state === 'loaded' && value.running > 0
+  if (topic === 'pull') return value.state === 'downloading'
+  if (topic === 'conversion') return true
+  return topic === 'build' && value.status !== undefined
+}
+
+function modelSeen(
+  model: Model,
+  aliases: readonly string[] | undefined,
+  { pinned, failure }: Pick<ModelFacts, 'pinned' | 'failure'>
+): Seen {
+  const why = failure && { failure: { code: failure.code, message: failure.message } }
+  const value = { ...localRecord(model, NATIVE_NAMING, aliases), pinned, ...why }
+  return { topic: 'model', key: value.name, value, access: model }
+}
+
+const hundredths = (fraction: number) => Math.floor(fraction * 100) / 100
+
+/** Of one variant, whose public name is another one as soon as it is not the default any longer. */
+const engineKey = ({ variant, mode }: RunningModel | LoadingModel) => `${variant.key}#${mode}`
+
+function conversionSeen({ variant, dtype, progress }: RunningConversion): Seen {
+  const value = {
+    model: NATIVE_NAMING.shown(variant),
+    dtype,
+    status: progressText(progress),
+    ...(progress.fraction !== undefined && { progress: hundredths(progress.fraction) })
+  }
+  return { topic: 'conversion', key: `${variant.key}#${dtype}`, value, access: variant }
+}
+
+function loadedEngine(running: RunningModel): Seen {
+  const record = runningRecord(running, NATIVE_NAMING)
+  // The time of one that answers moves on all the time.
+  const steps = Math.ceil((running.expiresAt?.getTime() ?? 0) / EXPIRY_STEP)
+  const moves = running.running > 0 && running.expiresAt !== undefined
+  const expires_at = moves ? new Date(steps * EXPIRY_STEP).toISOString() : record.expires_at
+  const value = { ...record, expires_at, state: 'loaded' as const }
+  return { topic: 'engine', key: engineKey(running), value, access: running.variant }
+}
+
+function loadingEngine(loading: LoadingModel): Seen {
+  const record = loadingRecord(loading, NATIVE_NAMING)
+  const { progress } = record
+  const value = { ...record, ...(progress !== undefined && { progress: hundredths(progress) }) }
+  return { topic: 'engine', key: engineKey(loading), value, access: loading.variant }
+}
+
+function looksLike(shown: PullReply, now: PullReply): boolean {
+  return (
+    shown.state === now.state &&
+    shown.reason === now.reason &&
+    shown.detached === now.detached &&
+    shown.watchers === now.watchers &&
+    shown.total === now.total &&
+    hundredths(shown.completed / shown.total) === hundredths(now.completed / now.total)
+  )
+}

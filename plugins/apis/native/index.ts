@@ -1,0 +1,103 @@
+import { Type } from 'typebox'
+import { Timeout } from '../../../core/config/core-schema.ts'
+import { type Framing, NATIVE_NAMING, type NativeMount } from '../../../core/contracts/native-api.ts'
+import type { Drain } from '../../../core/http/draining.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { eventRoutes } from './events/event-routes.ts'
+import { SharedStateFeed } from './events/state-feed.ts'
+import { StateRecords } from './events/state-records.ts'
+import { levelRoutes } from './level-routes.ts'
+import { logRoutes } from './log-routes.ts'
+import { NativeStreams } from './native-streams.ts'
+import { readinessRoutes } from './readiness.ts'
+import { reloadRoute } from './reload-route.ts'
+import { nativeRoutes, serverRoutes } from './routes.ts'
+import { runtimeRoutes } from './runtime-routes.ts'
+import { settingsRoutes } from './settings-routes.ts'
+import { trialRoutes } from './trial-routes.ts'
+
+export default definePlugin({
+  name: 'api-native',
+  api: 1,
+  description: 'The native API under /api',
+  offers: ['nativeApi', 'stateFeed'],
+  needs: ['storage', 'catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion', 'hardware'],
+  options: Type.Object(
+    {
+      negotiate: Type.Boolean({
+        default: true,
+        description: 'Respect the Accept header: clients that do not accept Server-Sent Events get NDJSON'
+      }),
+      heartbeat: Timeout({
+        default: '10s',
+        description: 'Silence after which a waiting stream sends a heartbeat that says what it waits for'
+      })
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    let settings = options
+    const streams = (defaultFraming: Framing) => new NativeStreams(defaultFraming, () => settings)
+    const dependencies = ({
+      defaultFraming,
+      naming = NATIVE_NAMING,
+      truncates = false,
+      givesContext = false,
+      modelfile = () => ''
+    }: NativeMount) => ({
+      storage: context.service('storage'),
+      catalog: context.service('catalog'),
+      scheduler: context.service('scheduler'),
+      engines: context.service('engines'),
+      runtimes: context.service('runtimes'),
+      downloads: context.service('downloads'),
+      adoption: context.service('adoption'),
+      conversion: context.service('conversion'),
+      hooks: context.hooks,
+      surface: 'api-native',
+      config: context.config,
+      streams: streams(defaultFraming),
+      naming,
+      truncates,
+      givesContext,
+      modelfile
+    })
+    const native = dependencies({ defaultFraming: 'sse' })
+    let drain: Drain | undefined
+    const feed = new SharedStateFeed(
+      new StateRecords({ ...native, hardware: context.service('hardware'), drain: () => drain }),
+      context.log
+    )
+    return {
+      services: {
+        nativeApi: { routes: mount => nativeRoutes(dependencies(mount), mount.version), streams },
+        stateFeed: feed
+      },
+      on: {
+        stateChanged: topic => feed.touch(topic),
+        // Which models are pinned is a setting.
+        administered: ({ change }) => {
+          if (change === 'config_reloaded') feed.touch('model')
+        }
+      },
+      routes: async app => {
+        const prefix = '/api'
+        drain = app.drain
+        app.addHook('preClose', async () => feed.close())
+        await app.register(eventRoutes({ feed, heartbeatInterval: () => native.streams.heartbeatInterval }), { prefix })
+        await app.register(nativeRoutes(native), { prefix })
+        await app.register(runtimeRoutes(native), { prefix })
+        await app.register(logRoutes(native), { prefix })
+        await app.register(trialRoutes(native), { prefix })
+        await app.register(settingsRoutes(native), { prefix })
+        await app.register(serverRoutes(context.plugins))
+        await app.register(readinessRoutes(native))
+        await app.register(levelRoutes(context.logLevels), { prefix })
+        await app.register(reloadRoute, { prefix })
+      },
+      reload(next: typeof options) {
+        settings = next
+      }
+    }
+  }
+})

@@ -1,0 +1,126 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { type EngineLogRecord, EngineLogSchema } from '../../../core/contracts/engine-log.ts'
+import { Time } from '../../../core/contracts/native-records.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
+import { Loose } from '../../../core/http/request-fields.ts'
+import { nativeRoute } from '../../../core/http/response-schemas.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+
+/** Milliseconds between looks for new lines. */
+const LOOK_INTERVAL = 300
+/** Earlier lines that a follower gets first. */
+const BACKLOG = 20
+
+const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
+const LogEventSchema = Type.Union([
+  Loose({
+    engine,
+    line: Type.String(),
+    plain: Type.Optional(Type.String({ description: 'What the line says, in plain words' }))
+  }),
+  Loose({ engine, build, startedAt }),
+  Loose({ engine, endedAt: Time(), exit, failure })
+])
+/** The events of a followed log, each with the engine that it belongs to. */
+export type LogEvent = Static<typeof LogEventSchema>
+
+/** What the latest engines of a model printed, and how they ended. */
+export function logRoutes({ catalog, engines, streams }: NativeDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const closing = new AbortController()
+    app.addHook('preClose', async () => closing.abort())
+
+    const logs = nativeRoute('Server', 'getLogs', "Show the logs of a model's latest engines", {
+      role: 'admin',
+      description: 'Newest engine first. With `follow` it is a stream of new lines, until the client leaves.',
+      // Names hold a slash, which clients send as it is or as %2F.
+      params: Type.Object({
+        '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
+      }),
+      querystring: Type.Object({
+        lines: Type.Optional(
+          Type.String({ pattern: '^\\d{1,6}$', description: 'Number of last lines of each engine' })
+        ),
+        follow: Type.Optional(
+          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client leaves' })
+        )
+      }),
+      response: {
+        200: streams.eventsReply(
+          'Their output, and how they ended',
+          Loose({ model: Type.String(), engines: Type.Array(EngineLogSchema) }),
+          'Lines, starts and exits of engines',
+          Type.Union([...LogEventSchema.anyOf, Loose({ status: Type.String() })])
+        )
+      },
+      errors: ['invalid_request', 'invalid_model_name', 'model_not_found']
+    })
+    app.get('/logs/*', logs, async (request, reply) => {
+      const name = parseRequestedName(request.params['*'])
+      const { follow } = request.query
+      const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
+      const variant = catalog.get(name)
+      if (follow !== '1' && follow !== 'true') {
+        const records = engines.logs(variant).map(record => {
+          const kept = lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
+          return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
+        })
+        return { model: variant.publicName, engines: records }
+      }
+      const gone = AbortSignal.any([clientSignal(reply), closing.signal])
+      return await streams.reply(request, reply, async stream => {
+        stream.status = 'following'
+        const news = createLogEvents(lines ?? BACKLOG)
+        // The stream ends when the model does.
+        while (!gone.aborted && catalog.find(variant.model)) {
+          for (const event of news(engines.logs(variant))) await stream.send(event)
+          await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
+            // The loop looks at the signal.
+          })
+        }
+      })
+    })
+  }
+}
+
+/**
+ * Makes events of what is new in a model's records since the last call, oldest first. The first call starts with the last
+ * `backlog` lines of the newest engine; later engines are followed from their start.
+ */
+export function createLogEvents(backlog: number): (records: readonly EngineLogRecord[]) => LogEvent[] {
+  /** By engine: how many of its lines have been sent, and whether its end has. */
+  const sent = new Map<string, { lines: number; ended: boolean }>()
+  let first = true
+  return records => {
+    const events: LogEvent[] = []
+    // Before the first call older engines are over and done with.
+    if (first) for (const { engine } of records.slice(1)) sent.set(engine, { lines: Infinity, ended: true })
+    for (const record of [...records].reverse()) {
+      const { engine, build, startedAt, endedAt, exit, failure, dropped, lines } = record
+      let known = sent.get(engine)
+      if (!known) {
+        known = { lines: first ? dropped + Math.max(0, lines.length - backlog) : 0, ended: false }
+        sent.set(engine, known)
+        events.push({ engine, build, startedAt })
+      }
+      const from = Math.max(0, known.lines - dropped)
+      const plain = new Map(record.events?.map(({ line, text }) => [line, text]))
+      for (const [index, line] of lines.slice(from).entries()) {
+        const text = plain.get(dropped + from + index)
+        events.push({ engine, line, ...(text !== undefined && { plain: text }) })
+      }
+      known.lines = Math.max(known.lines, dropped + lines.length)
+      if (endedAt !== undefined && !known.ended) {
+        known.ended = true
+        events.push({ engine, endedAt, ...(exit && { exit }), ...(failure && { failure }) })
+      }
+    }
+    first = false
+    return events
+  }
+}

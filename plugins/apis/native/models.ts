@@ -1,0 +1,398 @@
+import { isAbsolute } from 'node:path'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { callerLease } from '../../../core/answers/pipeline.ts'
+import { reportUnknownOptions } from '../../../core/answers/unknown-options.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import type { ConvertedModel } from '../../../core/contracts/conversion.ts'
+import type { EngineMode } from '../../../core/contracts/engines.ts'
+import { FoundModelsSchema } from '../../../core/contracts/found-models.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import {
+  type ConversionRecord,
+  ConvertedSchema,
+  Done,
+  ImportedSchema,
+  LoadingModelSchema,
+  LocalModelSchema,
+  OllamaShownModelSchema,
+  PoolSchema,
+  PullSchema,
+  RunningModelSchema,
+  ShownModelSchema
+} from '../../../core/contracts/native-records.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { hasFiles, requireFiles, type StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
+import { Given, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
+import {
+  DISK_ERRORS,
+  FILE_ERRORS,
+  json,
+  MODEL_ERRORS,
+  nativeRoute,
+  type ResponseSchema,
+  type RouteSchema
+} from '../../../core/http/response-schemas.ts'
+import { hasRole } from '../../../core/http/roles.ts'
+import { catalogFor, isAllowed } from '../../../core/models/allowed-models.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../../core/models/load-options.ts'
+import { deleteModel, nameToDelete } from '../../../core/models/model-deletion.ts'
+import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
+import { parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
+import { refuseWhilePulled } from '../../../core/models/stored-variant.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+import {
+  aliasRecord,
+  isHere,
+  loadingRecord,
+  localRecord,
+  nameOf,
+  poolRecords,
+  runningRecord,
+  showRecord
+} from './records.ts'
+
+const NamedRequestSchema = Titled('NamedRequest', named)
+const ConvertRequestSchema = Titled('ConvertRequest', {
+  ...named,
+  dtype: Given(Type.String({ minLength: 1, description: 'f32, f16, bf16, q8_0, q4_k_m, …' })),
+  stream: Given(Type.Boolean({ default: true }))
+})
+const ImportRequestSchema = Titled('ImportRequest', {
+  ...named,
+  path: Given(
+    Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' })
+  ),
+  from: Given(Type.String({ minLength: 1, description: 'Instead of a path: the tool that has the model' })),
+  found: Given(Type.String({ minLength: 1, description: 'With from: the name of the model in GET /api/import/found' })),
+  stream: Given(Type.Boolean({ default: false }))
+})
+
+/** A route about one model, which the body names. */
+const about = (
+  operationId: string,
+  summary: string,
+  reply: ResponseSchema,
+  more: Pick<RouteSchema, 'role' | 'description' | 'errors' | 'audited'> = {}
+) =>
+  nativeRoute('Models', operationId, summary, {
+    body: NamedRequestSchema,
+    response: { 200: reply },
+    errors: FILE_ERRORS,
+    ...more
+  })
+
+/** Models on disk and in memory, imports and conversions. */
+export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
+  return async instance => {
+    const { storage, catalog, engines, scheduler, conversion, downloads, adoption, naming, streams } = deps
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    /** What another server holds, as this mount names it; nothing for those whose key does not allow it. */
+    function seenElsewhere<Held extends { name: string; model: string }>(record: Held, { models }: Caller): Held[] {
+      const variant = catalog.find(parseRequestedName(record.name))
+      if (!variant || !isAllowed(models, variant)) return []
+      const name = naming.shown(variant)
+      return [{ ...record, name, model: name }]
+    }
+
+    const tags = nativeRoute('Models', 'listLocalModels', 'List the models on disk', {
+      headers: LIST_HEADERS,
+      response: {
+        200: json('One record for each variant', Loose({ models: Type.Array(LocalModelSchema) })),
+        304: NOT_MODIFIED
+      }
+    })
+    const body = new ListBody()
+    app.get('/tags', tags, async ({ caller }, reply) => {
+      const models = catalogFor(catalog, caller)
+      const all = models.list()
+      const aliases = models.aliases()
+      const names = new Map<string, string[]>()
+      for (const { alias, model } of aliases) {
+        const own = names.get(model.key)
+        if (own) own.push(alias)
+        else names.set(model.key, [alias])
+      }
+      const recordOf = (model: Model, alias?: string) =>
+        alias === undefined ? localRecord(model, naming, names.get(model.key)) : aliasRecord({ alias, model }, naming)
+      if (caller.models === undefined) {
+        return body.send(reply, all, aliases, {
+          head: '{"models":[',
+          tail: ']}',
+          followNames: true,
+          factOf(model) {
+            const shown = naming.shown(model)
+            const own = names.get(model.key)
+            return own ? `${shown} ${own.join(' ')}` : shown
+          },
+          textOf(model, alias) {
+            const record = recordOf(model, alias)
+            return record && JSON.stringify(record)
+          }
+        })
+      }
+      return {
+        models: [
+          ...all.map(model => recordOf(model)),
+          ...aliases.flatMap(({ alias, model }) => recordOf(model, alias) ?? [])
+        ]
+      }
+    })
+
+    const ps = nativeRoute('Models', 'listRunningModels', 'List the models in memory', {
+      response: {
+        200: json(
+          'Models that are ready, and models that are being loaded or unloaded',
+          Loose({
+            models: Type.Array(RunningModelSchema),
+            loading: Type.Array(LoadingModelSchema),
+            memory: Type.Optional(Type.Array(PoolSchema, { description: 'For operators and admins' })),
+            pulls: Type.Optional(Type.Array(PullSchema, { description: 'Unfinished ones; for operators and admins' }))
+          })
+        )
+      }
+    })
+    app.get('/ps', ps, async ({ caller }) => {
+      const isOwn = isHere(engines)
+      const isSeen = (model: { variant: Model; mode: EngineMode }) =>
+        isOwn(model) && isAllowed(caller.models, model.variant)
+      const { running, loading } = engines.elsewhere()
+      return {
+        models: [
+          ...scheduler
+            .running()
+            .filter(isSeen)
+            .map(model => runningRecord(model, naming)),
+          ...running.flatMap(record => seenElsewhere(record, caller))
+        ],
+        loading: [
+          ...scheduler
+            .loading()
+            .filter(isSeen)
+            .map(model => loadingRecord(model, naming)),
+          ...loading.flatMap(record => seenElsewhere(record, caller))
+        ],
+        ...(hasRole(caller.role, 'operator') && {
+          memory: poolRecords(scheduler.stats()),
+          pulls: downloads.list()
+        })
+      }
+    })
+
+    const shown = naming.plainDetails ? OllamaShownModelSchema : ShownModelSchema
+    const show = about('showModel', 'Show details of a model', json('Its details', shown), { audited: false })
+    app.post('/show', show, async ({ body, caller }) => {
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
+      const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)
+      if (!hasFiles(variant) || variant.format === 'gguf') return record
+      return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
+    })
+
+    const remove = about('deleteModel', 'Delete a model from disk', json('Deleted', Done('deleted')), {
+      role: 'operator',
+      description:
+        'A name without a variant deletes all of its variants; under /ollama, as in Ollama, only the default one. ' +
+        'Running requests and pulls of it end.'
+    })
+    app.delete('/delete', remove, async ({ body, caller }) => {
+      const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(nameOf(body)))
+      await deleteModel(deps, naming.toDelete?.(full) ?? full)
+      return { status: 'deleted' }
+    })
+
+    const setDefault = about(
+      'setDefaultVariant',
+      'Choose the default variant of a model',
+      json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema })),
+      { role: 'operator' }
+    )
+    app.post('/default', setDefault, async ({ body, caller }) => {
+      const { model } = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(nameOf(body))))
+      return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
+    })
+
+    const stop = about('stopModel', 'Unload a model', json('Unloaded', Done('stopped')), {
+      role: 'operator',
+      description: 'Running requests end with `model_stopped`.',
+      errors: [...FILE_ERRORS, 'model_not_loaded']
+    })
+    app.post('/stop', stop, async ({ body, caller }) => {
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
+      await scheduler.stop(publicModelName(variant))
+      return { status: 'stopped' }
+    })
+
+    const load = nativeRoute('Models', 'loadModel', 'Load a model', {
+      role: 'operator',
+      body: Titled('LoadRequest', { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive }),
+      response: { 200: streams.workReply('Ready', Done('ready')) },
+      errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability']
+    })
+    app.post('/load', load, async (request, reply) => {
+      const { body } = request
+      const variant = catalogFor(catalog, request.caller).get(parseRequestedName(nameOf(body)))
+      const options = parseOptions(body.options).load
+      const keepAlive = parseKeepAlive(body.keep_alive)
+      reportUnknownOptions(deps, reply, variant)
+      return await streams.replyToWork(request, reply, body, async (signal, onProgress) => {
+        const lease = await scheduler.lease({
+          ...callerLease(reply),
+          model: publicModelName(variant),
+          options,
+          keepAlive,
+          signal,
+          onProgress,
+          loadOnly: true
+        })
+        lease.release()
+        return { status: 'ready' }
+      })
+    })
+
+    const findImports = nativeRoute('Imports', 'findImports', 'List the models of another tool on this machine', {
+      role: 'operator',
+      querystring: Type.Object({
+        from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
+      }),
+      description: 'Over the network only what lies below `storage.import_roots` is listed.',
+      response: { 200: json('Contents of its cache', FoundModelsSchema) },
+      errors: ['invalid_request', 'path_not_allowed']
+    })
+    app.get('/import/found', findImports, async ({ query, caller }) => adoption.find(query.from ?? '', caller))
+
+    const importModel = nativeRoute('Imports', 'importModel', 'Import a model that is on this machine', {
+      role: 'operator',
+      description:
+        'Files are linked if possible. Send either `path`, or `from` and `found`. Over the network only files below ' +
+        '`storage.import_roots` are imported; the private socket imports what the user who runs the server may read.',
+      body: ImportRequestSchema,
+      response: { 200: streams.workReply('The stored variant', ImportedSchema) },
+      errors: ['invalid_model_name', 'model_not_found', 'model_exists', ...DISK_ERRORS, 'path_not_allowed']
+    })
+    app.post('/import', importModel, async (request, reply) => {
+      const { body } = request
+      const take = await importOf(deps, body, request.caller)
+      const shown = { ...body, model: nameOf(body) || body.found }
+      return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => ({
+        status: 'success',
+        ...(await take({ signal, onProgress }))
+      }))
+    })
+
+    const convert = nativeRoute('Conversions', 'convertModel', 'Convert a SafeTensors model ahead of time', {
+      role: 'operator',
+      body: ConvertRequestSchema,
+      response: { 200: streams.workReply('The converted model', ConvertedSchema) },
+      errors: [
+        ...FILE_ERRORS,
+        'invalid_option',
+        'conversion_failed',
+        'conversion_not_installed',
+        ...DISK_ERRORS,
+        'runtime_missing'
+      ]
+    })
+    app.post('/convert', convert, async (request, reply) => {
+      const { body } = request
+      const variant = requireFiles(catalogFor(catalog, request.caller).get(parseRequestedName(nameOf(body))))
+      const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
+      const shown = { ...body, stream: body.stream ?? true }
+      return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => {
+        const made = await conversion.convert(variant, dtype, { signal, onProgress })
+        return { status: 'success', model: nameOf(body), ...conversionRecord(made) }
+      })
+    })
+
+    const installConverter = nativeRoute('Conversions', 'installConversionRuntime', 'Install what conversions need', {
+      role: 'operator',
+      description: 'Python packages of some gigabytes, in the data directory. Does nothing if they are there.',
+      body: Loose({ stream: Given(Type.Boolean({ default: true })) }),
+      bodyOptional: true,
+      response: { 200: streams.workReply('They are installed', Done('success')) },
+      errors: ['conversion_failed', 'runtime_missing', ...DISK_ERRORS]
+    })
+    app.post('/conversion/install', installConverter, async (request, reply) => {
+      const stream = request.body.stream ?? true
+      return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => {
+        await conversion.install({ signal, onProgress })
+        return { status: 'success' }
+      })
+    })
+
+    const removeConversion = nativeRoute('Conversions', 'deleteConversion', 'Delete a converted model', {
+      role: 'operator',
+      description: 'The original model stays.',
+      body: ConvertRequestSchema,
+      response: { 200: json('Deleted', Done('deleted')) },
+      errors: [...FILE_ERRORS, 'invalid_option', ...DISK_ERRORS]
+    })
+    app.delete('/convert', removeConversion, async ({ body, caller }) => {
+      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(nameOf(body))))
+      if (!body.dtype) {
+        throw invalid('Name the type to delete: "dtype", such as "q4_k_m".', 'dtype')
+      }
+      const dtype = conversion.requireDtype(body.dtype)
+      const made = (await conversion.list(variant)).find(model => model.dtype === dtype)
+      if (made) requireUnused(deps, variant, made)
+      await conversion.remove(variant, dtype)
+      return { status: 'deleted' }
+    })
+  }
+}
+
+const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })
+
+/** A GGUF made of a SafeTensors model, in `/api/show` and `/api/convert`. */
+function conversionRecord({ dtype, size, createdAt, converter, projectorPath }: ConvertedModel): ConversionRecord {
+  return { dtype, size, created_at: createdAt, converter, projector: projectorPath !== undefined }
+}
+
+function requireUnused(
+  { scheduler, conversion }: NativeDependencies,
+  { key, revision, publicName }: StoredVariant,
+  { dtype }: ConvertedModel
+): void {
+  const runs = scheduler.running().some(({ variant, options }) => {
+    const isLoaded = variant.key === key && variant.revision === revision
+    return isLoaded && conversion.requireDtype(options.dtype) === dtype
+  })
+  if (!runs && !scheduler.loading().some(({ variant }) => variant.key === key)) return
+  throw invalid(
+    `The ${dtype} of "${publicName}" is in use: the model is ${runs ? 'loaded' : 'being loaded'}. ` +
+      `Stop it first ("corral stop ${publicName}", POST /api/stop), then delete it.`,
+    'model'
+  )
+}
+
+/** The import that a request wants, checked before anything is sent. */
+async function importOf(
+  { storage, adoption, downloads, naming }: NativeDependencies,
+  body: Static<typeof ImportRequestSchema>,
+  caller: Caller
+): Promise<(waiting: Waiting) => Promise<Record<string, unknown>>> {
+  const { path, from, found } = body
+  if (from && found && !path) {
+    const ownName = async () => (await adoption.find(from, caller)).models.find(model => model.found === found)?.name
+    const text = nameOf(body) || (await ownName())
+    const name = text === undefined ? undefined : naming.toCreate(text)
+    if (name) refuseWhilePulled(downloads, name)
+    return async waiting => {
+      const { variant, ...how } = await adoption.adopt(from, found, name, waiting, caller)
+      return { model: localRecord(variant, naming), ...how }
+    }
+  }
+  if (!path || from || found) {
+    throw invalid(
+      'Say what to import: either "path" of files on the server, or "from" and "found" as GET /api/import/found names them.',
+      'path'
+    )
+  }
+  const name = naming.toCreate(nameOf(body))
+  if (!isAbsolute(path)) throw invalid('"path" must be absolute: the server does not know your folder.', 'path')
+  refuseWhilePulled(downloads, name)
+  return async waiting => ({ model: localRecord(await storage.import({ path, name, caller }, waiting), naming) })
+}

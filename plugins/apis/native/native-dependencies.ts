@@ -1,0 +1,20 @@
+import type { AnswerDependencies } from '../../../core/answers/pipeline.ts'
+import type { CoreConfig } from '../../../core/config/core-schema.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import type { ModelNaming } from '../../../core/contracts/native-api.ts'
+import type { Services } from '../../../core/contracts/services.ts'
+import type { NativeStreams } from './native-streams.ts'
+
+type Needed = 'storage' | 'catalog' | 'runtimes' | 'downloads' | 'adoption' | 'conversion'
+
+/** What the routes of one mount of the native API work with. */
+export interface NativeDependencies extends AnswerDependencies, Pick<Services, Needed> {
+  engines: Services['engines']
+  config: Readonly<CoreConfig>
+  streams: NativeStreams
+  naming: ModelNaming
+  /** As in `NativeMount`. */
+  truncates: boolean
+  givesContext: boolean
+  modelfile(variant: Model): string
+}

@@ -1,0 +1,137 @@
+import { callArguments } from '../../../core/answers/call-arguments.ts'
+import { checkMedia } from '../../../core/answers/media-parts.ts'
+import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
+import type { Question } from '../../../core/answers/pipeline.ts'
+import { type EngineSettings, setsTemplate, type TemplateSettings } from '../../../core/config/model-settings.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { type Turn, turnsOf } from './context-numbers.ts'
+import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
+
+/** The engine's part of a question, before options of the lease are added. */
+export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, unknown> }
+
+type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
+
+/** Engines look at an image's bytes, not at the type that is named. Some base64 has line breaks. */
+function imagePart(image: string): Part {
+  const url = image.startsWith('data:') ? image : `data:image/png;base64,${image.replace(/\s+/g, '')}`
+  return { type: 'image_url', image_url: { url } }
+}
+
+function contentOf(text: string, images: string[] | null | undefined): string | Part[] {
+  return images?.length ? [{ type: 'text', text }, ...images.map(imagePart)] : text
+}
+
+/** Native messages in hosted-chat form: tool calls get ids, and tool results the id of the call that they answer. */
+export function engineMessages(messages: Message[]): Record<string, unknown>[] {
+  let calls = 0
+  let open: { id: string; name: string }[] = []
+  return messages.map(message => {
+    const role = message.role ?? 'user'
+    const converted: Record<string, unknown> = { role, content: contentOf(message.content ?? '', message.images) }
+    if (message.thinking) converted.reasoning_content = message.thinking
+    if (message.tool_calls?.length) {
+      open = message.tool_calls.map(call => ({ id: call.id ?? `call_${calls++}`, name: call.function.name }))
+      converted.tool_calls = message.tool_calls.map(({ function: { name, arguments: value } }, index) => ({
+        id: open[index]!.id,
+        type: 'function',
+        function: { name, arguments: callArguments(value) }
+      }))
+    }
+    if (role === 'tool') {
+      const at = message.tool_name ? open.findIndex(call => call.name === message.tool_name) : 0
+      const [answered] = open.splice(Math.max(at, 0), 1)
+      converted.tool_call_id = message.tool_call_id ?? answered?.id ?? `call_${calls++}`
+      if (message.tool_name) converted.name = message.tool_name
+    }
+    return converted
+  })
+}
+
+function responseFormat(format: unknown): Record<string, unknown> {
+  if (format === undefined || format === null || format === '') return {}
+  if (format === 'json') return { response_format: { type: 'json_object' } }
+  if (typeof format === 'object') {
+    return { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema: format } } }
+  }
+  throw new CorralError('invalid_request', '"format" must be "json" or a JSON schema.', { param: 'format' })
+}
+
+function thinking(think: boolean | string | null | undefined): Record<string, unknown> {
+  if (think === undefined || think === null) return {}
+  const template = { chat_template_kwargs: { enable_thinking: think !== false } }
+  return typeof think === 'string' ? { ...template, reasoning_effort: think } : template
+}
+
+/** The fields of a body that shape the text. */
+function formatOf({ format, logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
+  const probabilities = logprobs ? { logprobs: true, top_logprobs: top_logprobs ?? 0 } : {}
+  return { ...responseFormat(format), ...probabilities }
+}
+
+/**
+ * The engine's request for a native chat. `sampling` are the options in force, under the engine's names.
+ * @throws CorralError when the model cannot see its images, or they are none
+ */
+export function chatCall(
+  request: ChatRequest,
+  variant: Model,
+  sampling: Record<string, unknown>,
+  engine: Pick<EngineSettings, 'projector'> = {}
+): NativeCall {
+  const messages = engineMessages(request.messages ?? [])
+  // Text comes before the images.
+  checkMedia(messages, variant, engine, (message, part) => `messages[${message}].images[${part - 1}]`)
+  return {
+    operation: 'chat',
+    body: {
+      ...sampling,
+      ...formatOf(request),
+      ...thinking(request.think),
+      ...(request.tools?.length ? { tools: request.tools } : {}),
+      messages: withModelDefaults(messages, variant.defaults)
+    }
+  }
+}
+
+/** What comes before the prompt of a generate: the conversation of `context`, with the request's own system message. */
+export function earlierTurns({ context, system }: GenerateRequest): Turn[] {
+  const turns = turnsOf(context)
+  return system ? [{ role: 'system', content: system }, ...turns.filter(({ role }) => role !== 'system')] : turns
+}
+
+/**
+ * The engine's request for a native generate: templated as one user turn, raw, or filling in before a suffix. A base model
+ * gets the bare text, unless there are images, which only conversations have.
+ */
+export function generateCall(
+  request: GenerateRequest,
+  variant: Model,
+  sampling: Record<string, unknown>,
+  engine: Pick<EngineSettings, 'projector'> & TemplateSettings = { arguments: [], environment: {} }
+): NativeCall {
+  const prompt = request.prompt ?? ''
+  const turn: Record<string, unknown> = { role: 'user', content: contentOf(prompt, request.images) }
+  checkMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
+  if (request.images?.length && (request.suffix || request.raw)) {
+    const other = request.suffix ? 'suffix' : 'raw'
+    throw new CorralError('invalid_request', `"images" cannot be combined with "${other}".`, { param: 'images' })
+  }
+  if (request.suffix) {
+    return { operation: 'completion', body: { ...sampling, prompt, suffix: request.suffix } }
+  }
+  const format = formatOf(request)
+  if (request.raw) return { operation: 'completion', body: { ...sampling, ...format, prompt } }
+  const earlier: Record<string, unknown>[] = earlierTurns(request).map(each => ({ ...each }))
+  const messages = withModelDefaults([...earlier, turn], variant.defaults)
+  if (variant.metadata.capabilities.includes('base') && !request.images?.length && !setsTemplate(engine)) {
+    return { operation: 'completion', body: { ...sampling, ...format, prompt: bareText(messages) } }
+  }
+  return { operation: 'chat', body: { ...sampling, ...format, ...thinking(request.think), messages } }
+}
+
+/** What a base model reads: a blank line parts the system's message from the text, which goes on from turn to turn. */
+function bareText(messages: readonly Record<string, unknown>[]): string {
+  return messages.map(({ role, content }) => (role === 'system' ? `${content}\n\n` : content)).join('')
+}

@@ -1,0 +1,186 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { type TSchema, Type } from 'typebox'
+import type { Channel } from '../../../core/answers/pipeline.ts'
+import type { EventStream, EventStreams, Framing } from '../../../core/contracts/native-api.ts'
+import { type WorkStep, WorkStepSchema } from '../../../core/contracts/native-records.ts'
+import { type OnProgress, type Progress, progressText } from '../../../core/contracts/progress.ts'
+import type { CorralError } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
+import { workFailureEvent } from '../../../core/http/native-error.ts'
+import { endWithFailure, openReplyStream } from '../../../core/http/reply-stream.ts'
+import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
+import { parseDuration } from '../../../core/system/duration.ts'
+import { failureOf, nameOf } from './records.ts'
+
+/** How each framing looks on the wire. */
+export const FRAMES = {
+  sse: { contentType: 'text/event-stream', event: (value: unknown) => `data: ${JSON.stringify(value)}\n\n` },
+  ndjson: { contentType: 'application/x-ndjson', event: (value: unknown) => `${JSON.stringify(value)}\n` }
+} as const
+
+/** At most ten progress events a second reach a client. */
+const EVENT_INTERVAL = 100
+
+interface StreamSettings {
+  /** Whether `Accept` counts at all. */
+  negotiate: boolean
+  heartbeat: string | number
+}
+
+type FailureEvent = (failure: CorralError) => Record<string, unknown>
+
+/** The streams of one mount. Each request chooses the framing of its own. */
+export class NativeStreams implements EventStreams {
+  readonly types: EventStreams['types']
+  readonly #defaultFraming: Framing
+  readonly #settings: () => StreamSettings
+
+  /** @param settings gives those of the moment */
+  constructor(defaultFraming: Framing, settings: () => StreamSettings) {
+    const { sse, ndjson } = FRAMES
+    this.#defaultFraming = defaultFraming
+    this.#settings = settings
+    this.types = (defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(framing => framing.contentType)
+  }
+
+  /** Milliseconds of silence after which a stream sends a heartbeat. */
+  get heartbeatInterval(): number {
+    return parseDuration(this.#settings().heartbeat)!
+  }
+
+  framingOf({ headers }: FastifyRequest): Framing {
+    const { negotiate } = this.#settings()
+    return chooseFraming({
+      accept: headers.accept,
+      override: [headers['x-stream-format']].flat()[0],
+      fallback: this.#defaultFraming,
+      negotiate
+    })
+  }
+
+  /** @param idleEvent makes a valid event that says nothing new, for NDJSON's heartbeats */
+  channel(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    idleEvent: (status: string) => unknown,
+    failureEvent: FailureEvent
+  ): Channel {
+    const framing = this.framingOf(request)
+    const { contentType, event } = FRAMES[framing]
+    reply.vary('Accept')
+    return {
+      contentType,
+      heartbeatInterval: this.heartbeatInterval,
+      heartbeat: status => (framing === 'sse' ? `: ${status}\n\n` : event(idleEvent(status))),
+      failure: error => event(failureEvent(error))
+    }
+  }
+
+  async reply(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    work: (stream: EventStream) => Promise<unknown>,
+    failureEvent: FailureEvent = workFailureEvent
+  ): Promise<void> {
+    const channel = this.channel(request, reply, status => ({ status }), failureEvent)
+    const { event } = FRAMES[this.framingOf(request)]
+    const stream = openReplyStream(reply, channel)
+    await endWithFailure(stream, request, channel.failure, async () => {
+      const send = (...events: unknown[]) => stream.write(events.map(event).join(''))
+      const last = await work(Object.assign(stream, { send }))
+      stream.end(last === undefined ? undefined : event(last))
+    })
+  }
+
+  /**
+   * Replies with the result of work that reports progress. In a stream each step is an event and the result is the
+   * last one; a failure then looks like that of a pull and, where a model is worked on, like that of an answer too.
+   */
+  async replyToWork(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    body: { model?: string | null; name?: string | null; stream?: boolean | null },
+    work: (signal: AbortSignal, onProgress: OnProgress) => Promise<Record<string, unknown>>
+  ): Promise<unknown> {
+    const signal = clientSignal(reply)
+    if (!body.stream) return await work(signal, () => undefined)
+    const model = nameOf(body)
+    const failureEvent = (failure: CorralError) => ({
+      ...(model && failureOf(model, failure)),
+      ...workFailureEvent(failure)
+    })
+    const follow = async (stream: EventStream) => {
+      let sent = 0
+      let doing = ''
+      return await work(signal, progress => {
+        stream.status = progressText(progress)
+        const done = progress.completed !== undefined && progress.completed === progress.total
+        const does = `${progress.phase} ${progress.subject} ${progress.step?.number}`
+        if (performance.now() - sent < EVENT_INTERVAL && !done && does === doing) return
+        doing = does
+        sent = performance.now()
+        void stream.send(progressEvent(progress))
+      })
+    }
+    await this.reply(request, reply, follow, failureEvent)
+  }
+
+  /** Describes a reply that is one JSON value, or a stream of events if the request wants one. */
+  eventsReply(description: string, whole: TSchema, event: string, item: TSchema): ResponseSchema {
+    return jsonOrStream(description, whole, { event, item, types: this.types })
+  }
+
+  /** Describes a reply of `replyToWork`. */
+  workReply(description: string, result: TSchema): ResponseSchema {
+    const step = Type.Union([result, WorkFailureSchema, WorkStepSchema])
+    return this.eventsReply(description, result, 'Steps of the work; the last event is the result', step)
+  }
+}
+
+function progressEvent({ phase, subject, completed, total, fraction, step }: Progress): WorkStep {
+  // A load has no bytes to count; a hundred steps say the same.
+  const steps = fraction === undefined ? {} : { completed: Math.round(fraction * 100), total: 100 }
+  return {
+    status: subject ? `${phase} ${subject}` : phase,
+    ...(step && { step: step.number, steps: step.of }),
+    ...(completed === undefined || total === undefined ? steps : { completed, total })
+  }
+}
+
+interface FramingRequest {
+  accept: string | undefined
+  /** The header `X-Stream-Format`. */
+  override: string | undefined
+  /** The mount's framing for clients that name none. */
+  fallback: Framing
+  /** Whether `Accept` counts at all. */
+  negotiate: boolean
+}
+
+/**
+ * The framing of a stream, by ordinary `Accept` negotiation (never 406). On `/api` it is SSE unless the client rules
+ * that out or names NDJSON. Where NDJSON is the default, as at Ollama's surface, `Accept` does not count: Ollama ignores
+ * it, and clients that send `text/event-stream` there read NDJSON all the same.
+ */
+export function chooseFraming({ accept, override, fallback, negotiate }: FramingRequest): Framing {
+  const named = override?.trim().toLowerCase()
+  if (named === 'sse' || named === 'ndjson') return named
+  if (!negotiate || fallback === 'ndjson' || accept === undefined || accept.trim() === '') return fallback
+  const types = acceptedTypes(accept)
+  const sse = types.get('text/event-stream')
+  const ndjson = types.get('application/x-ndjson') ?? 0
+  if ((sse ?? 0) > 0 || ndjson > 0) return ndjson > (sse ?? 0) ? 'ndjson' : 'sse'
+  const wildcard = types.get('text/*') ?? types.get('*/*') ?? 0
+  return sse === undefined && wildcard > 0 ? 'sse' : 'ndjson'
+}
+
+/** The types of an `Accept` header with their qualities. */
+function acceptedTypes(accept: string): Map<string, number> {
+  const types = new Map<string, number>()
+  for (const part of accept.toLowerCase().split(',')) {
+    const [type = '', ...parameters] = part.split(';').map(piece => piece.trim())
+    const quality = Number(parameters.find(parameter => parameter.startsWith('q='))?.slice(2) ?? 1)
+    if (type) types.set(type, Number.isNaN(quality) ? 1 : quality)
+  }
+  return types
+}

@@ -1,0 +1,273 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import type { FileProgress, Pull, PullPlan } from '../../../core/contracts/downloads.ts'
+import type { EventStream } from '../../../core/contracts/native-api.ts'
+import {
+  Done,
+  type PlanReply,
+  type PullEvent,
+  PullEventSchema,
+  PullPlanSchema,
+  PullSchema,
+  SearchReplySchema
+} from '../../../core/contracts/native-records.ts'
+import { type Progress, progressText } from '../../../core/contracts/progress.ts'
+import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
+import { Given, Loose, named, Titled } from '../../../core/http/request-fields.ts'
+import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { bareName } from '../../../core/models/model-name.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+import { nameOf } from './records.ts'
+
+const PullRequestSchema = Titled('PullRequest', {
+  model: Given(
+    Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or an address' })
+  ),
+  name: named.name,
+  as: Given(Type.String({ description: 'Name to store it under' })),
+  stream: Given(Type.Boolean({ default: true })),
+  detach: Given(
+    Type.Boolean({ default: false, description: 'Continue without a client; the reply has the status 202' })
+  ),
+  dry_run: Given(Type.Boolean({ default: false, description: 'Only plan: return what would be downloaded' }))
+})
+const PullsRequestSchema = Titled('PullsRequest', {
+  ...named,
+  id: Given(Type.String({ description: 'Id of the pull; its model may be sent instead' }))
+})
+const PauseRequestSchema = Titled('PauseRequest', {
+  ...PullsRequestSchema.properties,
+  unless_shared: Given(
+    Type.Boolean({ default: false, description: 'Leave it running where several clients follow it, or it is detached' })
+  )
+})
+const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
+const WAITING = 'waiting for other pulls'
+const HUB_ERRORS: ErrorCode[] = [
+  'address_not_allowed',
+  'rate_limited',
+  'hub_forbidden',
+  'repo_not_found',
+  'model_exists',
+  'pull_cancelled'
+]
+const PULL_ERRORS = [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
+
+/** The reply for a stored model. */
+const withWarnings = (pull: Pull | undefined) => ({
+  status: 'success' as const,
+  ...(pull && pull.warnings.length > 0 && { warnings: [...pull.warnings] })
+})
+
+/** Pulls of models from hubs. */
+export function pullRoutes({ downloads, streams, naming }: NativeDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    const start = nativeRoute('Pulls', 'pullModel', 'Download a model from a hub', {
+      role: 'operator',
+      description: 'Pauses when the last client leaves, unless `detach` is true. Data that has arrived is kept.',
+      body: PullRequestSchema,
+      response: {
+        200: streams.eventsReply(
+          'The model is stored; with `dry_run`, what would be downloaded',
+          Type.Union([PullPlanSchema, Done('success')]),
+          'Progress of each file; the last event is a success or an error',
+          PullEventSchema
+        ),
+        202: json('It continues in the background', PullSchema)
+      },
+      errors: PULL_ERRORS
+    })
+    app.post('/pull', start, async (request, reply) => {
+      const { body } = request
+      const model = nameOf(body)
+      const success = { status: 'success' }
+      const source = naming.atHub ? naming.atHub(model) : model
+      if (source === undefined) {
+        if (body.stream === false) return success
+        return await streams.reply(request, reply, async stream => {
+          void stream.send({ status: `pulling ${model}` })
+          return success
+        })
+      }
+      const { caller } = request
+      const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}), caller }
+      const signal = clientSignal(reply)
+
+      if (body.dry_run) return planReply(await downloads.plan(pullRequest, { signal }))
+      if (body.detach) {
+        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: true, caller })
+        return pull ? await reply.code(202).send(pull.record()) : success
+      }
+      if (body.stream === false) {
+        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false, caller })
+        await pull?.watch(() => undefined, signal)
+        return withWarnings(pull)
+      }
+      return await streams.reply(request, reply, async stream => {
+        const onProgress = (progress: Progress) => {
+          stream.status = progressText(progress)
+        }
+        onProgress({ phase: 'pulling', subject: model })
+        const plan = await downloads.plan(pullRequest, { signal, onProgress })
+        const pull = await downloads.pull(plan, { detached: false, caller })
+        void stream.send({ status: `pulling ${model}`, ...planSummary(plan) })
+        const events = newestEvents(stream)
+        const onEvent = (files: FileProgress[]) => {
+          stream.status = `pulling ${model}`
+          events.add(files)
+        }
+        const onWaiting = () => {
+          stream.status = WAITING
+          void stream.send({ status: WAITING })
+        }
+        await pull?.watch(onEvent, signal, onWaiting)
+        events.flush()
+        return withWarnings(pull)
+      })
+    })
+
+    const search = nativeRoute('Pulls', 'searchHubs', 'Look for models at hubs', {
+      role: 'operator',
+      description:
+        'Each with the size of the variant that a pull would choose, and whether it fits the memory. Hubs that fail are in `errors`, unless all do.',
+      querystring: Type.Object({
+        q: Type.String({ description: 'Words of the name' }),
+        hub: Type.Optional(
+          Type.String({
+            description: 'huggingface, modelscope, csghub, corral-hub or all; those of downloads.search by default'
+          })
+        ),
+        limit: Type.Optional(
+          Type.String({
+            pattern: '^(?:[1-9]|[1-4][0-9]|50)$',
+            description: 'Most models of each hub: 1 to 50, by default 10'
+          })
+        )
+      }),
+      response: { 200: json('What was found', SearchReplySchema) },
+      errors: [
+        'invalid_request',
+        'hub_forbidden',
+        'hub_unreachable',
+        'hub_rate_limited',
+        'repo_not_found',
+        'rate_limited'
+      ]
+    })
+    app.get('/search', search, async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
+      const words = q.trim().replace(/\s+/g, ' ')
+      if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
+        const message = '"q" must be words of a model\'s name, with 200 characters at most.'
+        throw new CorralError('invalid_request', message, { param: 'q' })
+      }
+      return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
+    })
+
+    const list = nativeRoute('Pulls', 'listPulls', 'List unfinished pulls', {
+      role: 'operator',
+      response: { 200: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })) }
+    })
+    app.get('/pulls', list, async () => ({ pulls: downloads.list() }))
+
+    const get = nativeRoute('Pulls', 'getPull', 'Show the progress of a pull', {
+      role: 'operator',
+      params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model that it downloads' }) }),
+      response: { 200: json('The pull', PullSchema) },
+      errors: ['model_not_found']
+    })
+    app.get('/pulls/:id', get, async ({ params: { id } }) => {
+      const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
+      if (record) return record
+      throw new CorralError('model_not_found', `There is no pull ${JSON.stringify(id)}. GET /api/pulls lists them.`, {
+        param: 'id'
+      })
+    })
+
+    const body = PullsRequestSchema
+    const response = { 200: json('The pull', PullSchema) }
+    const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', {
+      role: 'operator',
+      body: PauseRequestSchema,
+      response,
+      errors: NAMED
+    })
+    app.post('/pulls/pause', pause, async ({ body }) => {
+      return await downloads.pause(pullOf(body), { unlessShared: body.unless_shared === true })
+    })
+
+    const resume = nativeRoute('Pulls', 'resumePull', 'Resume a pull in the background', {
+      role: 'operator',
+      body,
+      response,
+      errors: PULL_ERRORS
+    })
+    app.post('/pulls/resume', resume, async ({ body, caller }) => await downloads.resume(pullOf(body), caller))
+
+    const cancel = nativeRoute('Pulls', 'cancelPull', 'Cancel a pull and delete its data', {
+      role: 'operator',
+      body,
+      response: { 200: json('Cancelled', Done('cancelled')) },
+      errors: NAMED
+    })
+    app.post('/pulls/cancel', cancel, async ({ body }) => {
+      await downloads.cancel(pullOf(body))
+      return { status: 'cancelled' }
+    })
+  }
+}
+
+/** @throws CorralError `invalid_request` when a request names no pull */
+function pullOf(body: Static<typeof PullsRequestSchema>): string {
+  const id = body.id || nameOf(body)
+  if (id) return id
+  const message = 'The request names no pull. Send its "id", or the "model" that it downloads.'
+  throw new CorralError('invalid_request', message, { param: 'id' })
+}
+
+/** Sends the progress of files to a client; one that reads slowly gets only the newest of each file. */
+function newestEvents(stream: EventStream) {
+  const waiting = new Map<string, FileProgress>()
+  let full = false
+  const flush = () => {
+    if (waiting.size === 0) return
+    const drained = stream.send(...[...waiting.values()].map(fileEvent))
+    waiting.clear()
+    if (!drained) return
+    full = true
+    void drained.then(() => {
+      full = false
+      flush()
+    })
+  }
+  return {
+    add(files: FileProgress[]) {
+      for (const file of files) waiting.set(file.path, file)
+      if (!full) flush()
+    },
+    flush
+  }
+}
+
+function fileEvent({ path, completed, total }: FileProgress): PullEvent {
+  return { status: `downloading ${path}`, digest: path, total, completed }
+}
+
+/** What the first event of a pull says beside its status. */
+function planSummary({ name, label, format, size, reason, warnings, present }: PullPlan): Omit<PullEvent, 'status'> {
+  return { model: bareName(name), label, format, size, reason, warnings, present }
+}
+
+/** A plan as `dry_run` shows it. */
+function planReply({ name, repository, files, isLocal: _, libraryName: __, ...plan }: PullPlan): PlanReply {
+  const { hub, id, revision, address, gated } = repository
+  return {
+    model: bareName(name),
+    ...plan,
+    repository: { hub, id, revision, address, gated },
+    files: files.map(({ storedPath: _, ...file }) => file)
+  }
+}

@@ -1,0 +1,208 @@
+import { basename } from 'node:path'
+import { generatedBy } from '../../../core/answers/generated-tokens.ts'
+import type { Engines } from '../../../core/contracts/engines.ts'
+import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
+import type { Model, ModelAlias } from '../../../core/contracts/models.ts'
+import type { ModelNaming } from '../../../core/contracts/native-api.ts'
+import type {
+  LoadingRecord,
+  LocalModel,
+  ModelDetails,
+  OllamaShownModel,
+  PoolRecord,
+  RunningRecord,
+  ShownModel
+} from '../../../core/contracts/native-records.ts'
+import { progressText } from '../../../core/contracts/progress.ts'
+import type { SchedulerStats } from '../../../core/contracts/scheduler-stats.ts'
+import { hasFiles } from '../../../core/contracts/storage.ts'
+import type { CorralError } from '../../../core/errors.ts'
+import { hasRole, type Role } from '../../../core/http/roles.ts'
+
+/** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
+const NEVER = '2999-12-31T23:59:59.000Z'
+
+const SIZES = [
+  ['T', 1e12],
+  ['B', 1e9],
+  ['M', 1e6],
+  ['K', 1e3]
+] as const
+
+/** `2.03M`, `7.62B`: the count of weights as people write it. */
+export function parameterSize(parameters: number | undefined): string {
+  if (parameters === undefined) return ''
+  for (const [unit, size] of SIZES) {
+    if (parameters >= size) return `${Number((parameters / size).toPrecision(3))}${unit}`
+  }
+  return String(parameters)
+}
+
+function detailsOf({ format, label, metadata }: Model, { plainDetails }: ModelNaming): ModelDetails {
+  const family = metadata.architecture ?? ''
+  const details: ModelDetails = {
+    parent_model: '',
+    format,
+    family,
+    families: family ? [family] : [],
+    parameter_size: parameterSize(metadata.parameters),
+    quantization_level: metadata.quantization ?? label
+  }
+  if (plainDetails) return details
+  if (metadata.contextLength !== undefined) details.context_length = metadata.contextLength
+  if (metadata.embeddingLength !== undefined) details.embedding_length = metadata.embeddingLength
+  return details
+}
+
+/** The record of an alias, where lists have one: the model's own under another name. */
+export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): LocalModel | undefined {
+  const name = naming.shownAlias?.(alias)
+  if (name === undefined) return undefined
+  const record = localRecord(model, naming)
+  // It is shown by this name already.
+  if (record.name === name) return undefined
+  return { ...record, name, model: name, details: { ...record.details, parent_model: record.name } }
+}
+
+/** The local model record of `/api/tags`, with what Ollama's clients read beside it. */
+export function localRecord(variant: Model, naming: ModelNaming, aliases?: readonly string[]): LocalModel {
+  const name = naming.shown(variant)
+  const others = aliases?.filter(alias => alias !== name)
+  const record: LocalModel = {
+    name,
+    model: name,
+    size: variant.size,
+    format: variant.format,
+    modified_at: variant.modifiedAt,
+    digest: variant.digest,
+    details: detailsOf(variant, naming),
+    capabilities: variant.metadata.capabilities
+  }
+  if (others && others.length > 0) record.aliases = others
+  return record
+}
+
+/**
+ * The reply of `/api/show`.
+ * @param role where a model was imported from on the server's disk is what only admins are told
+ */
+export function showRecord(
+  variant: Model,
+  naming: ModelNaming,
+  modelfile: string,
+  role: Role
+): ShownModel | OllamaShownModel {
+  const { kind, from, ...origin } = variant.origin
+  const isPath = kind === 'import' && !hasRole(role, 'admin')
+  const { options, system, messages, license } = variant.defaults ?? {}
+  const { details, ...record } = localRecord(variant, naming)
+  return {
+    modelfile,
+    details: naming.plainDetails ? details : { ...record, ...details },
+    model_info: variant.metadata.info,
+    capabilities: variant.metadata.capabilities,
+    template: variant.metadata.chatTemplate ?? '',
+    parameters: parametersText(options),
+    ...(system && { system }),
+    ...(messages && { messages }),
+    license: license ?? String(variant.metadata.info['general.license'] ?? ''),
+    modified_at: variant.modifiedAt,
+    origin: { kind, from: isPath ? basename(from) : from, ...origin },
+    files: hasFiles(variant) ? variant.files : []
+  }
+}
+
+/** Whether it is in the memory of this server: what others hold they tell of themselves. */
+export const isHere =
+  (engines: Pick<Engines, 'providerOf'>) =>
+  ({ variant, mode }: Pick<RunningModel, 'variant' | 'mode'>) =>
+    engines.providerOf(variant, mode)?.elsewhere === undefined
+
+/** The running model record of `/api/ps`. */
+export function runningRecord(
+  { variant, mode, engine, reserved, options, expiresAt, running, queued }: RunningModel,
+  naming: ModelNaming
+): RunningRecord {
+  const pools = Object.entries(reserved)
+  const sum = (list: typeof pools) => list.reduce((total, [, bytes]) => total + bytes, 0)
+  const size = sum(pools) || variant.size
+  const name = naming.shown(variant)
+  const { isolated: _, ...own } = options
+  return {
+    name,
+    model: name,
+    size,
+    format: variant.format,
+    expires_at: expiresAt?.toISOString() ?? NEVER,
+    digest: variant.digest,
+    details: detailsOf(variant, naming),
+    size_vram: Math.min(sum(pools.filter(([pool]) => pool !== 'host')), size),
+    context_length: engine.contextSize,
+    mode,
+    options: { ...own, num_ctx: engine.contextSize },
+    running,
+    queued,
+    slots: engine.slots,
+    generated_tokens: generatedBy(engine),
+    ...(pools.length > 0 && { memory: { ...reserved } })
+  }
+}
+
+/** What is kept of each memory pool for all models together. */
+export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>): PoolRecord[] {
+  const pools = new Set([...Object.keys(budget), ...Object.keys(reserved)])
+  return [...pools].sort().map(pool => {
+    const limit = budget[pool]
+    const known = limit !== undefined && Number.isFinite(limit)
+    return { pool, reserved: Math.round(reserved[pool] ?? 0), ...(known && { budget: Math.round(limit) }) }
+  })
+}
+
+/** One entry of `loading` in `/api/ps`: an engine that is not ready, and how far it is. */
+export function loadingRecord(
+  { variant, mode, state, progress, queued }: LoadingModel,
+  naming: ModelNaming
+): LoadingRecord {
+  const name = naming.shown(variant)
+  return {
+    name,
+    model: name,
+    format: variant.format,
+    mode,
+    state,
+    ...(progress ? { status: progressText(progress) } : {}),
+    ...(progress?.fraction === undefined ? {} : { progress: progress.fraction }),
+    queued
+  }
+}
+
+/**
+ * Options as Ollama's `show` writes them: a line each, the value behind the 31st column as JSON, a line for each entry
+ * of a list.
+ */
+export function parametersText(options: Readonly<Record<string, unknown>> | undefined): string {
+  return Object.entries(options ?? {})
+    .flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).map(entry => [name, entry] as const))
+    .map(([name, value]) => `${name.padEnd(30)} ${JSON.stringify(value)}`)
+    .join('\n')
+}
+
+/** The model's name as a request gives it. */
+export function nameOf(request: { model?: string | null; name?: string | null }): string {
+  // Ollama's Go client sends both, the one that it does not use empty.
+  return request.model || request.name || ''
+}
+
+/** The last event of an answer that failed after its stream had begun. */
+export function failureOf(model: string, failure: CorralError): Record<string, unknown> {
+  return {
+    model,
+    created_at: new Date().toISOString(),
+    done: true,
+    done_reason: 'error',
+    ...failure.details,
+    error: failure.message,
+    errorCode: failure.status,
+    code: failure.code
+  }
+}

@@ -1,0 +1,98 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { bodyObject } from '../../../core/http/json-body.ts'
+import { Loose } from '../../../core/http/request-fields.ts'
+import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { streamRoutes } from '../../../core/http/stream-routes.ts'
+import { type PluginReport, PluginReportSchema } from '../../../core/plugins/plugin-report.ts'
+import { version } from '../../../core/system/package-info.ts'
+import { answerRoutes } from './answer.ts'
+import { embedRoutes } from './embed-routes.ts'
+import { modelRoutes } from './models.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+import { pullRoutes } from './pull-routes.ts'
+
+const RunningSchema = Loose({
+  status: Type.Literal('ok'),
+  draining: Type.Optional(Type.Literal(true, { description: 'New requests for models are refused' }))
+})
+const health = nativeRoute('Server', 'getHealth', 'Check that corral is running', {
+  role: 'anyone',
+  response: { 200: json('Running', RunningSchema) }
+})
+const versionRoute = nativeRoute('Server', 'getVersion', "Show corral's version", {
+  response: { 200: json('The version', Loose({ version: Type.String() })) }
+})
+
+function healthOf({ drain }: FastifyInstance): Static<typeof RunningSchema> {
+  return { status: 'ok', ...(drain.since && { draining: true }) }
+}
+
+/** The native API without its prefix. */
+export function nativeRoutes(deps: NativeDependencies, shownVersion = version): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    // A body that is missing or no object gets its own code before the schema speaks of fields.
+    app.addHook('preValidation', async request => {
+      if (request.routeOptions.schema?.body) bodyObject(request.body)
+    })
+    app.get('/health', health, async () => healthOf(app))
+    app.get('/version', versionRoute, async () => ({ version: shownVersion }))
+    await app.register(answerRoutes(deps))
+    await app.register(embedRoutes(deps))
+    await app.register(modelRoutes(deps))
+    await app.register(pullRoutes(deps))
+    await app.register(streamRoutes(nativeRoute, 'Answers', 'NativeStream'))
+  }
+}
+
+const LINE = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
+
+/** For a browser where the page is elsewhere or off. Links are there only where what they lead to is. */
+function links(hasDocs: boolean, page: string | undefined): string {
+  const chat = page === undefined ? '' : ` <a href="${page}">Chat.</a>`
+  const docs = hasDocs ? ' <a href="/docs">Read and try its API.</a>' : ''
+  return `<!doctype html><html lang="en"><meta charset="utf-8"><title>corral</title><p>corral is running.${chat}${docs}</p></html>\n`
+}
+
+const root = nativeRoute('Server', 'root', 'Root page', {
+  role: 'anyone',
+  description: 'A line of text; a page for browsers.',
+  response: {
+    200: {
+      description: 'Running',
+      content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
+    }
+  }
+})
+
+const PluginsSchema = Type.Object({ plugins: Type.Array(PluginReportSchema) }, { title: 'Plugins' })
+
+const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
+  role: 'operator',
+  description: 'Built-in ones and those of the configuration: their states, and what they offer.',
+  response: { 200: json('The plugins', PluginsSchema) }
+})
+
+/** What is at the address itself (a line for programs, a page for browsers), and the plugins. */
+export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
+  return async app => {
+    app.get('/', root, async (request, reply) => {
+      reply.vary('Accept')
+      // Browsers name HTML in what they accept.
+      if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
+        return reply.type('text/plain; charset=utf-8').send(LINE)
+      }
+      const { web } = app
+      if (web?.path === '/') return web.sendPage(reply)
+      return reply
+        .type('text/html; charset=utf-8')
+        .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
+        .send(links(app.hasRoute({ method: 'GET', url: '/docs' }), web?.path))
+    })
+    app.get('/api/plugins', listPlugins, async (): Promise<Static<typeof PluginsSchema>> => {
+      return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }
+    })
+  }
+}

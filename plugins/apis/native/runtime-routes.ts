@@ -1,0 +1,152 @@
+import { basename, isAbsolute } from 'node:path'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { BuildSchema, type InstallRequest, RuntimesReportSchema } from '../../../core/contracts/builds.ts'
+import { Done, Named } from '../../../core/contracts/native-records.ts'
+import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { bodyObject } from '../../../core/http/json-body.ts'
+import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
+import { DOWNLOAD_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { withoutServerPaths } from '../../../core/http/server-folders.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+
+const TAG = 'llama.cpp builds'
+const streamed = Given(Type.Boolean({ default: true }))
+const text = (description: string) => Given(Type.String({ minLength: 1, description }))
+const InstallRequestSchema = Titled('InstallRequest', {
+  runtime: text('Kind of build, such as cuda-13; the best one by default'),
+  version: Given(
+    Type.String({ pattern: '^[\\w.-]+$', description: 'Release such as b11347 or v0.6.0; the newest by default' })
+  ),
+  archive: text('Instead of a release: absolute path of an archive on the server'),
+  companions: Given(
+    Type.Array(Type.String({ minLength: 1 }), { description: 'With archive: further archives with its libraries' })
+  ),
+  sha256: text('With archive: its SHA-256, which is checked'),
+  stream: streamed
+})
+const UseRequestSchema = Titled('UseRequest', {
+  runtime: Type.String({ minLength: 1, description: 'Id of an installed build, a kind of build, or auto' }),
+  stream: Given(Type.Boolean({ default: false }))
+})
+
+const build = Named('Build', BuildSchema)
+const BuildReplySchema = Titled('BuildReply', { status: Type.Literal('success'), build })
+export type BuildReply = Static<typeof BuildReplySchema>
+const UpgradeReplySchema = Loose({
+  status: Type.Literal('success'),
+  build,
+  previous: build,
+  changed: Type.Boolean({ description: 'Whether there was a newer release' })
+})
+export type UpgradeReply = Static<typeof UpgradeReplySchema>
+
+const USE_ERRORS: ErrorCode[] = ['runtime_not_found', 'runtime_missing']
+const INSTALL_ERRORS = [...USE_ERRORS, ...DOWNLOAD_ERRORS]
+
+/** llama.cpp builds: what there is and why, installing, choosing, upgrading and removing them. */
+export function runtimeRoutes({ runtimes, streams }: NativeDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    app.addHook('preValidation', async request => {
+      if (request.method === 'POST') request.body = bodyObject(request.body ?? {})
+    })
+
+    const report = nativeRoute(TAG, 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
+      role: 'operator',
+      response: { 200: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)) },
+      errors: ['runtime_missing']
+    })
+    app.get('/runtimes', report, async ({ caller, server }) => {
+      await runtimes.rank()
+      const report = runtimes.report()
+      if (caller.role === 'admin') return report
+      const builds = [...report.installed.map(({ build }) => build), ...(report.chosen ? [report.chosen] : [])]
+      const places = builds.map(({ directory }) => ({ path: directory, shown: basename(directory) }))
+      return withoutServerPaths(report, [...places, ...server.folders])
+    })
+
+    const install = nativeRoute(TAG, 'installRuntime', 'Install a build', {
+      role: 'admin',
+      description: 'From a release, or from an archive on the server. Engines keep running on the build in use.',
+      body: InstallRequestSchema,
+      bodyOptional: true,
+      response: { 200: streams.workReply('The installed build', BuildReplySchema) },
+      errors: INSTALL_ERRORS
+    })
+    app.post('/runtimes/install', install, async (request, reply) => {
+      const build = installRequest(request.body)
+      const stream = request.body.stream ?? true
+      return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
+        status: 'success',
+        build: await runtimes.install(build, { signal, onProgress })
+      }))
+    })
+
+    const use = nativeRoute(TAG, 'useRuntime', 'Choose the build that engines run on', {
+      role: 'admin',
+      body: UseRequestSchema,
+      response: { 200: streams.workReply('The chosen build', BuildReplySchema) },
+      errors: USE_ERRORS
+    })
+    app.post('/runtimes/use', use, async (request, reply) => {
+      const { runtime, stream } = request.body
+      return await streams.replyToWork(request, reply, { stream: stream ?? false }, async (signal, onProgress) => ({
+        status: 'success',
+        build: await runtimes.use(runtime, { signal, onProgress })
+      }))
+    })
+
+    const upgrade = nativeRoute(TAG, 'upgradeRuntime', 'Install and use the newest release of the build in use', {
+      role: 'admin',
+      description: 'If the new build does not work, the previous one stays in use.',
+      body: Loose({ stream: streamed }),
+      bodyOptional: true,
+      response: { 200: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema) },
+      errors: INSTALL_ERRORS
+    })
+    app.post('/runtimes/upgrade', upgrade, async (request, reply) => {
+      const stream = request.body.stream ?? true
+      return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
+        status: 'success',
+        ...(await runtimes.upgrade({ signal, onProgress }))
+      }))
+    })
+
+    const remove = nativeRoute(TAG, 'deleteRuntime', 'Remove an installed build', {
+      role: 'admin',
+      params: Type.Object({ id: Type.String({ description: 'Id of an installed build' }) }),
+      response: { 200: json('Removed', Done('deleted')) },
+      errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use']
+    })
+    app.delete('/runtimes/:id', remove, async ({ params: { id } }) => {
+      await runtimes.remove(id)
+      return { status: 'deleted' }
+    })
+  }
+}
+
+/** The build that a request wants installed, checked before anything is sent. @throws CorralError `invalid_request` */
+function installRequest(body: Static<typeof InstallRequestSchema>): InstallRequest {
+  const { runtime, version, archive, companions, sha256 } = body
+  const invalid = (message: string) => new CorralError('invalid_request', message, { param: 'archive' })
+  if (!archive) {
+    if (sha256 || companions) throw invalid('"sha256" and "companions" go with "archive".')
+    return { ...(runtime && { runtime }), ...(version && { version }) }
+  }
+  if (version) {
+    throw new CorralError('invalid_request', 'The version of an archive cannot be chosen. Leave "version" out.', {
+      param: 'version'
+    })
+  }
+  if (![archive, ...(companions ?? [])].every(path => isAbsolute(path))) {
+    throw invalid('Paths of archives must be absolute: the server does not know your folder.')
+  }
+  return {
+    archive,
+    ...(companions && { companions }),
+    ...(sha256 && { sha256 }),
+    ...(runtime && { runtime })
+  }
+}

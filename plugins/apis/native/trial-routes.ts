@@ -1,0 +1,150 @@
+import { once } from 'node:events'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import { WorkStepSchema } from '../../../core/contracts/native-records.ts'
+import { progressText } from '../../../core/contracts/progress.ts'
+import {
+  type TrialFailure,
+  TrialFailureSchema,
+  type TrialRecord,
+  TrialRecordSchema,
+  TrialSettingsSchema,
+  TunableSchema
+} from '../../../core/contracts/trials.ts'
+import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
+import { Loose, named, Titled } from '../../../core/http/request-fields.ts'
+import { FILE_ERRORS, json, MODEL_ERRORS, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+import { nameOf } from './records.ts'
+
+const ActivitySchema = Loose(
+  {
+    requests: Type.Integer({ minimum: 0, description: 'To models, since the server started; loads are counted too' }),
+    running: Type.Integer({ minimum: 0, description: 'Those that are answered now' }),
+    waiting: Type.Integer({ minimum: 0, description: 'Those that wait' })
+  },
+  { title: 'Activity' }
+)
+export type Activity = Static<typeof ActivitySchema>
+
+const settings = Type.Optional(TrialSettingsSchema)
+
+/** What is wrong with the request itself, which ends it: nothing was tried. */
+const OF_REQUEST: readonly ErrorCode[] = [
+  'trial_running',
+  'model_not_found',
+  'unsupported_capability',
+  'invalid_request',
+  'shutting_down'
+]
+
+/** Trials of other settings, which `corral bench` measures with. Flags of an engine are an admin's. */
+export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDependencies): FastifyPluginAsync {
+  const meant = (name: string, caller: Caller) =>
+    publicModelName(catalogFor(catalog, caller).get(parseRequestedName(name)))
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    const begin = nativeRoute('Trials', 'tryModel', 'Load a model with other settings for a while', {
+      role: 'admin',
+      description:
+        'The model is loaded anew. The settings hold, for the requests of all, until the connection is closed or another trial with the same `session` takes its place; then the model is as it was before. The connection stays open also where the load fails; meanwhile the usual settings hold. Nothing is written down.',
+      body: Titled('TrialRequest', {
+        ...named,
+        session: Type.String({ minLength: 1, maxLength: 100, description: 'A word that the client makes up' }),
+        settings
+      }),
+      response: {
+        200: {
+          description: 'Steps of the load, then what is loaded or why nothing is; after that the stream stays open',
+          content: Object.fromEntries(
+            streams.types.map(type => [
+              type,
+              { schema: Type.Union([TrialRecordSchema, TrialFailureSchema, WorkStepSchema]) }
+            ])
+          )
+        }
+      },
+      errors: [...MODEL_ERRORS, 'unsupported_capability', 'trial_running', 'invalid_option']
+    })
+    app.post('/trials', begin, async (request, reply) => {
+      const { body, caller } = request
+      const model = meant(nameOf(body), caller)
+      const signal = clientSignal(reply)
+      await streams.reply(request, reply, async stream => {
+        let said = ''
+        const onProgress = (progress: Parameters<typeof progressText>[0]) => {
+          const status = progressText(progress)
+          if (status !== said) void stream.send({ status })
+          said = status
+          stream.status = status
+        }
+        try {
+          const trial = { model, settings: body.settings ?? {}, session: body.session, signal, onProgress }
+          const { variant, mode, loadTime } = await scheduler.trial(trial)
+          const running = scheduler.running().find(each => each.variant.key === variant.key && each.mode === mode)
+          // Something else took its room in this very moment.
+          if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
+          const { engine, options } = running
+          const build = engines.logs(variant)[0]?.build
+          const record: TrialRecord = {
+            status: 'ready',
+            model: variant.publicName,
+            label: variant.label,
+            mode,
+            load_duration: Math.round(loadTime * 1e6),
+            context_length: engine.contextSize,
+            slots: engine.slots,
+            provider: engine.provider,
+            ...(build !== undefined && { build }),
+            options
+          }
+          await stream.send(record)
+        } catch (error) {
+          if (!(error instanceof CorralError) || OF_REQUEST.includes(error.code) || signal.aborted) throw error
+          const failure: TrialFailure = { status: 'failed', reason: error.message, code: error.code }
+          await stream.send(failure)
+        }
+        stream.status = 'holding'
+        if (!signal.aborted) await once(signal, 'abort')
+      })
+    })
+
+    const tunables = nativeRoute('Trials', 'listTunables', 'List the settings that a trial may change', {
+      role: 'admin',
+      audited: false,
+      body: Titled('TunablesRequest', { ...named, settings }),
+      response: {
+        200: json(
+          'The most important first',
+          Loose({
+            tunables: Type.Array(TunableSchema),
+            file: Type.Union([Type.String(), Type.Null()], {
+              description: 'The configuration file of the server; null where there is none'
+            })
+          })
+        )
+      },
+      errors: [...FILE_ERRORS, 'runtime_missing']
+    })
+    app.post('/trials/tunables', tunables, async ({ body, caller }) => ({
+      tunables: await scheduler.tunables(meant(nameOf(body), caller), body.settings ?? {}),
+      file: app.configFile() ?? null
+    }))
+
+    const activity = nativeRoute('Trials', 'getActivity', 'Show how busy the server is', {
+      role: 'operator',
+      response: { 200: json('Requests to all models', ActivitySchema) }
+    })
+    app.get('/trials/activity', activity, async (): Promise<Activity> => {
+      const { requests, engines } = scheduler.stats()
+      const sum = (of: 'running' | 'waiting') => engines.reduce((total, engine) => total + engine[of], 0)
+      return { requests, running: sum('running'), waiting: sum('waiting') }
+    })
+  }
+}

@@ -1,0 +1,88 @@
+import type { FastifyInstance } from 'fastify'
+import { Type } from 'typebox'
+import { NATIVE_NAMING } from '../../../core/contracts/native-api.ts'
+import type { FurtherListener } from '../../../core/http/further-listener.ts'
+import { LISTEN_PATTERN, listenToo, readListen } from '../../../core/http/second-listener.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { parseBytes } from '../../../core/system/bytes.ts'
+import { parseDuration } from '../../../core/system/duration.ts'
+import { BlobStore } from './models/blobs.ts'
+import { modelMakingRoutes } from './models/model-making.ts'
+import { UploadTurns } from './models/uploads.ts'
+import { ollamaNaming } from './naming.ts'
+import { pathInProfile, profileRoutes } from './routes.ts'
+
+const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
+const SWEEP_INTERVAL = 3_600_000
+
+export default definePlugin({
+  name: 'api-ollama',
+  api: 1,
+  description: "The API for Ollama's clients, under /ollama and at a second address",
+  optional: true,
+  needs: ['nativeApi', 'access', 'storage', 'catalog', 'scheduler', 'engines', 'downloads', 'conversion'],
+  options: Type.Object(
+    {
+      listen: Type.String({
+        default: '',
+        pattern: LISTEN_PATTERN,
+        title: 'an address with a port such as 127.0.0.1:11434',
+        description: "Additional address for Ollama's clients, such as 127.0.0.1:11434; empty is none"
+      })
+    },
+    { additionalProperties: false, restart: true }
+  ),
+  setup(context, options) {
+    const { log } = context
+    const address = readListen(options.listen, context.config.port, LISTEN)
+    const admit = address && context.service('access').admit(address, LISTEN.setting)
+    const naming = ollamaNaming(context.service('catalog'))
+    const nativeApi = context.service('nativeApi')
+    const storage = context.service('storage')
+    const { limits } = context.config
+    const blobs = new BlobStore(context.paths.blobs, storage, log, parseBytes(limits.uploads_size)!)
+    const making = {
+      config: context.config,
+      engines: context.service('engines'),
+      storage,
+      catalog: context.service('catalog'),
+      scheduler: context.service('scheduler'),
+      downloads: context.service('downloads'),
+      conversion: context.service('conversion'),
+      blobs,
+      uploads: new UploadTurns(limits.uploads),
+      uploadStall: parseDuration(limits.upload_stall)!
+    }
+    const sweep = () =>
+      blobs
+        .sweep()
+        .catch(error => log.warn(error, `${context.paths.blobs}, which holds files that clients sent, cannot be read`))
+    let app: FastifyInstance
+    let listener: FurtherListener | undefined
+    let sweeping: NodeJS.Timeout | undefined
+    return {
+      routes: async instance => {
+        app = instance
+        instance.addHook('preClose', async () => listener?.stopAccepting())
+        instance.addHook('onClose', async () => await listener?.closed())
+        await instance.register(modelMakingRoutes(making, NATIVE_NAMING, nativeApi.streams('sse')), { prefix: '/api' })
+        const ollama = modelMakingRoutes(making, naming, nativeApi.streams('ndjson'))
+        await instance.register(profileRoutes(nativeApi, naming, ollama))
+      },
+      async start() {
+        await sweep()
+        sweeping = setInterval(sweep, SWEEP_INTERVAL).unref()
+        if (!address) return
+        listener = await listenToo(app, address, LISTEN, {
+          log,
+          ended: context.signal,
+          prepare: request => {
+            admit?.(request)
+            request.url = pathInProfile(request.url ?? '/')
+          }
+        })
+      },
+      stop: () => clearInterval(sweeping)
+    }
+  }
+})

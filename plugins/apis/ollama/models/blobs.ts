@@ -1,0 +1,283 @@
+import { createHash, randomBytes } from 'node:crypto'
+import { mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import type { Storage } from '../../../../core/contracts/storage.ts'
+import { CorralError, isSystemError } from '../../../../core/errors.ts'
+import { arriving, endUpload, paced } from '../../../../core/http/arriving-body.ts'
+import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { takeAnyTime } from '../../../../core/http/long-upload.ts'
+import { DISK_ERRORS, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { diskRefusal, requireSpace } from '../../../../core/system/disk-space.ts'
+import { fileSize, namesIn } from '../../../../core/system/folder-names.ts'
+import { UploadSpace, type UploadTurns } from './uploads.ts'
+
+const DAY = 24 * 3_600_000
+const PART = /^[0-9a-f]{32}\.(?:part|work)$/
+const BLOB = /^sha256-([0-9a-f]{64})$/
+
+interface Blob {
+  /** Absolute. */
+  path: string
+  release(): void
+}
+
+/** Files that clients sent so that models are made of them, by their SHA-256 (64 hex digits). */
+export class BlobStore {
+  readonly #folder: string
+  readonly #storage: Storage
+  readonly #log: FastifyBaseLogger
+  /** How often each blob is in use. */
+  readonly #users = new Map<string, number>()
+  /** Uploads that are going on, and folders of work. */
+  readonly #parts = new Set<string>()
+  readonly #space: UploadSpace
+  #counted: Promise<void> | undefined
+
+  /**
+   * @param folder on the disk of the models, so that blobs become models without being copied
+   * @param most bytes of all blobs
+   */
+  constructor(folder: string, storage: Storage, log: FastifyBaseLogger, most = Number.POSITIVE_INFINITY) {
+    this.#space = new UploadSpace(most)
+    this.#folder = folder
+    this.#storage = storage
+    this.#log = log
+  }
+
+  async has(sha256: string): Promise<boolean> {
+    // The client is about to use the blob: its day starts again.
+    const now = new Date()
+    await utimes(this.#pathOf(sha256), now, now).catch(error => {
+      if (!isSystemError(error, 'ENOENT')) throw error
+    })
+    const found = await this.#find(sha256)
+    found?.release()
+    return found !== undefined
+  }
+
+  /**
+   * Stores what arrives under its digest, or nothing.
+   * @param size bytes to come, where that is known
+   * @param turn the client that sends it
+   * @throws CorralError `invalid_request` when it is something else, `insufficient_storage`, `over_limit`; whatever the
+   * body throws
+   */
+  async write(sha256: string, body: AsyncIterable<Buffer>, size: number | undefined, turn = ''): Promise<void> {
+    const folder = this.#folder
+    const name = `${randomBytes(16).toString('hex')}.part`
+    const part = join(folder, name)
+    this.#parts.add(name)
+    try {
+      await mkdir(folder, { recursive: true })
+      await this.#countBlobs()
+      if (size !== undefined) await requireSpace(folder, size, 'The file needs', 'models')
+      this.#space.take(name, size ?? 0, turn)
+      const digest = await receive(part, body, bytes => {
+        if (bytes > (size ?? 0)) this.#space.take(name, bytes, turn)
+      })
+      if (digest !== sha256) {
+        throw invalid(
+          `The file that arrived has the digest sha256:${digest}, not sha256:${sha256}; nothing of it was kept. ` +
+            'Send the file that the digest was computed of.'
+        )
+      }
+      await rename(part, this.#pathOf(sha256))
+      this.#space.rename(name, sha256)
+    } catch (error) {
+      this.#space.free(name)
+      await rm(part, { force: true })
+      throw diskRefusal(error, 'The file was not kept', 'models') ?? error
+    } finally {
+      this.#parts.delete(name)
+    }
+  }
+
+  /**
+   * Gives the absolute paths of blobs, in their order, and keeps them until the work is done. Blobs are deleted after
+   * work that succeeds: what was made of them has the same content, and is found in their place.
+   * @throws CorralError `invalid_request` naming the digest that was not sent
+   */
+  async use<T>(digests: readonly string[], work: (paths: string[]) => Promise<T>): Promise<T> {
+    const users = this.#users
+    for (const sha256 of digests) users.set(sha256, (users.get(sha256) ?? 0) + 1)
+    const found: Blob[] = []
+    let succeeded = false
+    try {
+      for (const sha256 of digests) {
+        const blob = await this.#find(sha256)
+        if (!blob) {
+          throw invalid(
+            `The file sha256:${sha256} is not here. Send it first with POST blobs/sha256:${sha256}, then create the model.`,
+            'files'
+          )
+        }
+        found.push(blob)
+      }
+      const result = await work(found.map(({ path }) => path))
+      succeeded = true
+      return result
+    } finally {
+      for (const { release } of found) release()
+      for (const sha256 of digests) {
+        const rest = users.get(sha256)! - 1
+        if (rest > 0) users.set(sha256, rest)
+        else users.delete(sha256)
+        // Another user of it may fail and try again: then it is found in the model that was made.
+        if (rest === 0 && succeeded) await this.#remove(sha256)
+      }
+    }
+  }
+
+  /** Runs work with a folder on the disk of the models, which is removed afterwards. */
+  async withFolder<T>(work: (folder: string) => Promise<T>): Promise<T> {
+    const name = `${randomBytes(16).toString('hex')}.work`
+    const folder = join(this.#folder, name)
+    this.#parts.add(name)
+    try {
+      await mkdir(folder, { recursive: true })
+      return await work(folder)
+    } finally {
+      await rm(folder, { recursive: true, force: true })
+      this.#parts.delete(name)
+    }
+  }
+
+  /** What an earlier process left counts too. */
+  #countBlobs(): Promise<void> {
+    this.#counted ??= (async () => {
+      for (const name of await namesIn(this.#folder)) {
+        const sha256 = BLOB.exec(name)?.[1]
+        if (sha256 !== undefined) this.#space.found(sha256, (await fileSize(this.#pathOf(sha256))) ?? 0)
+      }
+    })()
+    return this.#counted
+  }
+
+  async #remove(sha256: string): Promise<void> {
+    await rm(this.#pathOf(sha256), { force: true })
+    this.#space.free(sha256)
+  }
+
+  /** Removes unfinished uploads and work of an earlier process, and blobs that nobody used for a day. */
+  async sweep(): Promise<void> {
+    for (const name of await namesIn(this.#folder)) {
+      const sha256 = BLOB.exec(name)?.[1]
+      const isLeft = PART.test(name) && !this.#parts.has(name)
+      if (!isLeft && (sha256 === undefined || this.#users.has(sha256))) continue
+      const path = join(this.#folder, name)
+      try {
+        if (isLeft) await rm(path, { recursive: true, force: true })
+        else if (Date.now() - (await stat(path)).mtimeMs > DAY) await this.#remove(sha256!)
+      } catch (error) {
+        this.#log.warn(error, `${path}, which no model needs, cannot be deleted`)
+      }
+    }
+  }
+
+  #pathOf(sha256: string): string {
+    return join(this.#folder, `sha256-${sha256}`)
+  }
+
+  async #find(sha256: string): Promise<Blob | undefined> {
+    // Stored models come first: a used blob is about to be deleted, and is part of a model by then.
+    for (const variant of this.#storage.list()) {
+      const file = variant.files.find(file => file.sha256 === sha256)
+      if (!file) continue
+      const path = join(variant.directory, ...file.path.split('/'))
+      const release = this.#storage.hold(variant)
+      if ((await fileSize(path)) !== undefined) return { path, release }
+      release()
+      break
+    }
+    const path = this.#pathOf(sha256)
+    return (await fileSize(path)) === undefined ? undefined : { path, release: () => {} }
+  }
+}
+
+/**
+ * Writes a body to a new file, durably.
+ * @param onBytes called with the bytes so far before they are written
+ * @returns its SHA-256
+ */
+async function receive(path: string, body: AsyncIterable<Buffer>, onBytes: (bytes: number) => void): Promise<string> {
+  const hash = createHash('sha256')
+  let bytes = 0
+  const file = await open(path, 'wx', 0o600)
+  try {
+    for await (const chunk of body) {
+      bytes += chunk.length
+      onBytes(bytes)
+      hash.update(chunk)
+      for (let at = 0; at < chunk.length; ) at += (await file.write(chunk, at)).bytesWritten
+    }
+    await file.sync()
+  } finally {
+    await file.close()
+  }
+  return hash.digest('hex')
+}
+
+/**
+ * The 64 hex digits of a digest as Ollama's clients write it: `sha256:<64 hex digits>`, older ones with a dash.
+ * @throws CorralError `invalid_request`
+ */
+export function parseDigest(text: string, param: string): string {
+  const digits = /^sha256[:-]([0-9a-f]{64})$/i.exec(text)?.[1]
+  if (digits !== undefined) return digits.toLowerCase()
+  throw invalid(`${JSON.stringify(text.slice(0, 100))} is not a digest. Write sha256:<64 hex digits>.`, param)
+}
+
+const invalid = (message: string, param = 'digest') => new CorralError('invalid_request', message, { param })
+
+const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
+const empty = (description: string) => ({ description, content: {} })
+
+const findBlob = nativeRoute('Models', 'findBlob', 'Check whether a file is here', {
+  role: 'operator',
+  params,
+  description: 'Whoever knows the digest of a file learns whether anybody has sent it, or it is part of a model here.',
+  response: { 200: empty('It is here'), 404: empty('It is not here') },
+  errors: ['invalid_request']
+})
+const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file for a model that will be created', {
+  role: 'operator',
+  description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
+  consumes: ['application/octet-stream'],
+  bodySize: 'streamed',
+  params,
+  response: { 200: empty('It was here already'), 201: empty('Stored') },
+  errors: ['invalid_request', ...DISK_ERRORS, 'over_limit', 'rate_limited']
+})
+
+/**
+ * Routes that look for blobs and receive them.
+ * @param turns which uploads run
+ * @param stall milliseconds, see `paced`
+ */
+export function blobRoutes(blobs: BlobStore, turns: UploadTurns, stall: number): FastifyPluginAsync {
+  return async app => {
+    // Bodies of any size and type, as they arrive.
+    app.removeAllContentTypeParsers()
+    app.addContentTypeParser('*', (_request, _payload, done) => done(null))
+    app.head<{ Params: { digest: string } }>('/blobs/:digest', findBlob, async ({ params }, reply) => {
+      return await reply.code((await blobs.has(parseDigest(params.digest, 'digest'))) ? 200 : 404).send()
+    })
+    app.post<{ Params: { digest: string } }>('/blobs/:digest', storeBlob, async (request, reply) => {
+      const sha256 = parseDigest(request.params.digest, 'digest')
+      if (await blobs.has(sha256)) return await reply.code(200).send()
+      takeAnyTime(request.raw)
+      reply.raw.once('finish', () => endUpload(request.raw))
+      const upload = await turns.take(request.caller, clientSignal(reply))
+      try {
+        const length = request.headers['content-length']
+        const body = paced(arriving(request), stall, upload)
+        await blobs.write(sha256, body, length === undefined ? undefined : Number(length), upload.turn)
+      } finally {
+        upload.release()
+      }
+      return await reply.code(201).send()
+    })
+  }
+}

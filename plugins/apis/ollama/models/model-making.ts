@@ -1,0 +1,284 @@
+import { basename, join } from 'node:path'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import { reportUnknownParameters } from '../../../../core/answers/unknown-options.ts'
+import type { CoreConfig } from '../../../../core/config/core-schema.ts'
+import type { AdoptedFile, AdoptRequest } from '../../../../core/contracts/adopted-files.ts'
+import type { Caller } from '../../../../core/contracts/callers.ts'
+import type { Conversion } from '../../../../core/contracts/conversion.ts'
+import type { ModelDefaults } from '../../../../core/contracts/models.ts'
+import type { EventStreams, ModelNaming } from '../../../../core/contracts/native-api.ts'
+import { Done, WorkStepSchema } from '../../../../core/contracts/native-records.ts'
+import type { Services } from '../../../../core/contracts/services.ts'
+import { requireFiles, type StoredVariant } from '../../../../core/contracts/storage.ts'
+import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
+import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { bodyObject } from '../../../../core/http/json-body.ts'
+import { Given, Loose, Titled } from '../../../../core/http/request-fields.ts'
+import {
+  DISK_ERRORS,
+  FILE_ERRORS,
+  json,
+  jsonOrStream,
+  nativeRoute,
+  WorkFailureSchema
+} from '../../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../../core/models/allowed-models.ts'
+import { type ModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
+import { refuseWhilePulled } from '../../../../core/models/stored-variant.ts'
+import { type BlobStore, blobRoutes } from './blobs.ts'
+import { CreateRequestSchema, type Making, mergedDefaults, readCreateRequest } from './create-request.ts'
+import { modelOf } from './sent-files.ts'
+import type { UploadTurns } from './uploads.ts'
+
+const CopyRequestSchema = Titled('CopyRequest', {
+  source: Type.String({ description: 'Model to copy' }),
+  destination: Type.String({ description: 'Its new name' })
+})
+const MAKING_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', ...DISK_ERRORS]
+
+const copy = nativeRoute('Models', 'copyModel', 'Copy a model', {
+  role: 'operator',
+  description: 'Files are linked if possible; each of the two can be deleted without the other.',
+  body: CopyRequestSchema,
+  response: { 200: json('Copied', Done('success')) },
+  errors: MAKING_ERRORS
+})
+const create = nativeRoute('Models', 'createModel', 'Create a model from another one, or from files that were sent', {
+  role: 'operator',
+  description: 'Its defaults apply where a request sets nothing else. An earlier model of the same name is replaced.',
+  body: CreateRequestSchema,
+  bodySize: 'large',
+  response: {
+    200: jsonOrStream('Created', Done('success'), {
+      event: 'Steps of the work; the last event is `success`, or the error',
+      item: Type.Union([WorkFailureSchema, WorkStepSchema]),
+      types: ['text/event-stream', 'application/x-ndjson']
+    })
+  },
+  errors: [...MAKING_ERRORS, 'invalid_option']
+})
+const push = nativeRoute('Models', 'pushModel', 'Publish a model (not supported)', {
+  role: 'operator',
+  body: Loose({
+    model: Given(Type.String({ description: 'Model to publish' })),
+    name: Given(Type.String({ description: 'The same as model' }))
+  }),
+  errors: ['not_implemented', 'invalid_model_name']
+})
+
+type Needed = 'storage' | 'catalog' | 'scheduler' | 'engines' | 'downloads' | 'conversion'
+
+interface MakingDependencies extends Pick<Services, Needed> {
+  config: Pick<CoreConfig, 'limits'>
+  blobs: BlobStore
+  uploads: UploadTurns
+  /** Milliseconds, see `paced`. */
+  uploadStall: number
+}
+
+/** Copying and creating models, as Ollama's clients do it, for one mount; without a prefix. */
+export function modelMakingRoutes(
+  deps: MakingDependencies,
+  naming: ModelNaming,
+  streams: EventStreams
+): FastifyPluginAsync {
+  const stored = (name: unknown, caller: Caller) =>
+    requireFiles(catalogFor(deps.catalog, caller).get(parseRequestedName(name)))
+  const newName = naming.toCreate
+
+  return async instance => {
+    await instance.register(blobRoutes(deps.blobs, deps.uploads, deps.uploadStall))
+    await instance.register(async instance => {
+      const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+      app.addHook('preValidation', async request => void bodyObject(request.body))
+
+      app.post('/copy', copy, async ({ body, caller }, reply) => {
+        await copyModel(deps, stored(body.source, caller), newName(body.destination), clientSignal(reply))
+        return { status: 'success' }
+      })
+
+      app.post('/create', create, async (request, reply) => {
+        const { body } = request
+        const name = newName(body.model || body.name)
+        const making = readCreateRequest(body)
+        reportUnknownParameters(deps.config, reply, making.defaults.options, deps.engines.knownOptions())
+        const source = 'from' in making.source ? stored(making.source.from, request.caller) : undefined
+        const signal = clientSignal(reply)
+        const success = { status: 'success' }
+        if (body.stream === false) {
+          await createModel(deps, name, making, source, signal, () => {})
+          return success
+        }
+        return await streams.reply(request, reply, async stream => {
+          await createModel(deps, name, making, source, signal, (status, progress) => {
+            stream.status = status
+            void stream.send({ status, ...progress })
+          })
+          return success
+        })
+      })
+
+      app.post('/push', push, async ({ body }) => {
+        const name = body.model || body.name
+        throw new CorralError(
+          'not_implemented',
+          `corral does not publish models${name ? `: ${JSON.stringify(name.slice(0, 200))} stays on this machine` : ''}. ` +
+            'Another corral can pull it from here ("corral pull corral://<host>:<port>/<owner>/<name>"); ' +
+            'to publish it, upload its files with the tools of a hub.'
+        )
+      })
+    })
+  }
+}
+
+/** Reports a step, with the same words as Ollama's server where it has such a step. */
+type Report = (status: string, progress?: { digest: string; completed: number; total: number }) => void
+
+async function copyModel(
+  deps: MakingDependencies,
+  source: StoredVariant,
+  name: ModelName,
+  signal: AbortSignal
+): Promise<void> {
+  refuseWhilePulled(deps.downloads, name)
+  // A bare name may find a variant that was made under a tag, without being its name.
+  const isItself = name.variant !== undefined || source.origin.tag === undefined
+  if (isItself && deps.storage.find(name)?.key === source.key) return
+  await makeOfModel(deps, source, name, source.defaults, signal, () => {})
+}
+
+/**
+ * @param source the model that it is made of, unless it is made of files
+ * @throws CorralError `model_exists`, `invalid_request` saying what is wrong with the files, `insufficient_storage`, and
+ * what `Conversion.quantize` does
+ */
+async function createModel(
+  deps: MakingDependencies,
+  name: ModelName,
+  { source: wanted, defaults, quantize }: Making,
+  source: StoredVariant | undefined,
+  signal: AbortSignal,
+  report: Report
+): Promise<void> {
+  refuseWhilePulled(deps.downloads, name)
+  if (defaults.template !== undefined) await deps.engines.checkTemplate(defaults.template, signal)
+  const dtype = quantize === undefined ? undefined : deps.conversion.requireDtype(quantize)
+  /** SafeTensors weights are converted when they are loaded: to the type that they are to be quantized to. */
+  const defaultsFor = (format: StoredVariant['format']) =>
+    dtype === undefined || format === 'gguf' ? defaults : { ...defaults, options: { ...defaults.options, dtype } }
+  if (source) {
+    const merged = mergedDefaults(source.defaults, defaultsFor(source.format))
+    const isThatType = source.metadata.quantization?.toLowerCase() === dtype
+    await makeOfModel(deps, source, name, merged, signal, report, isThatType ? undefined : dtype)
+  } else if ('files' in wanted) {
+    const digests = wanted.files.map(({ sha256 }) => sha256)
+    await deps.blobs.use(digests, async paths => {
+      report('parsing files')
+      const model = await modelOf(wanted.files.map((file, index) => ({ ...file, path: paths[index]! })))
+      const own = mergedDefaults(undefined, defaultsFor(model.format))
+      const origin = { kind: 'made' as const, from: 'files that were sent' }
+      await adopt(deps, { name, origin, ...model, ...(own && { defaults: own }) }, signal, report, dtype)
+    })
+  }
+}
+
+/**
+ * Makes a model under another name: the same files, by link where that is possible.
+ * @param dtype that the weights of a GGUF are quantized to
+ */
+async function makeOfModel(
+  deps: MakingDependencies,
+  source: StoredVariant,
+  name: ModelName,
+  defaults: ModelDefaults | undefined,
+  signal: AbortSignal,
+  report: Report,
+  dtype?: string
+): Promise<void> {
+  const release = deps.storage.hold(source)
+  try {
+    const files = source.files.map(({ path, role, sha256 }) => ({
+      source: join(source.directory, ...path.split('/')),
+      path,
+      role,
+      sha256
+    }))
+    const origin = { kind: 'made' as const, from: source.publicName }
+    await adopt(
+      deps,
+      { name, format: source.format, origin, files, ...(defaults && { defaults }) },
+      signal,
+      report,
+      dtype
+    )
+  } finally {
+    release()
+  }
+}
+
+/**
+ * Stores a new model; one that it replaces is unloaded as soon as no request runs.
+ * @param dtype that the weights of a GGUF are quantized to
+ */
+async function adopt(
+  deps: MakingDependencies,
+  request: AdoptRequest,
+  signal: AbortSignal,
+  report: Report,
+  dtype: string | undefined
+): Promise<void> {
+  if (dtype === undefined || request.format !== 'gguf') return await store(deps, request, signal, report)
+  await deps.blobs.withFolder(async folder => {
+    const files = await quantizedFiles(deps.conversion, request.files, dtype, folder, signal, report)
+    await store(deps, { ...request, files }, signal, report)
+  })
+}
+
+/** The files of a GGUF model with weights of another type, which are one file in `folder` then. */
+async function quantizedFiles(
+  conversion: Conversion,
+  files: readonly AdoptedFile[],
+  dtype: string,
+  folder: string,
+  signal: AbortSignal,
+  report: Report
+): Promise<AdoptedFile[]> {
+  const isWeights = ({ role }: AdoptedFile) => role === 'model'
+  const weights = files.filter(isWeights)
+  const name = basename(weights[0]!.path, '.gguf').replace(/-\d{5}-of-\d{5}$/, '')
+  const path = `${name}-${dtype.toUpperCase()}.gguf`
+  await conversion.quantize(weights, join(folder, path), dtype, {
+    signal,
+    onProgress({ completed, total }) {
+      if (completed === undefined || total === undefined) return
+      report(`quantizing model to ${dtype.toUpperCase()}`, { digest: path, completed, total })
+    }
+  })
+  return [{ source: join(folder, path), path, role: 'model' }, ...files.filter(file => !isWeights(file))]
+}
+
+async function store(
+  { storage, scheduler }: MakingDependencies,
+  request: AdoptRequest,
+  signal: AbortSignal,
+  report: Report
+): Promise<void> {
+  const before = storage.find(request.name)
+  const copying = new Set<string>()
+  const digests = new Map(request.files.map(({ path, sha256 }) => [path, `sha256:${sha256}`]))
+  for (const digest of new Set(digests.values())) report(`using existing layer ${digest}`)
+  const made = await storage.adopt(request, {
+    signal,
+    onProgress({ subject, completed, total }) {
+      if (completed === undefined || total === undefined) return
+      // A linked file is complete at once.
+      if (completed === total && !copying.has(subject)) return
+      copying.add(subject)
+      report(`copying ${subject}`, { digest: digests.get(subject) ?? subject, completed, total })
+    }
+  })
+  report('writing manifest')
+  if (before && before.revision !== made.revision) scheduler.keepAlive(made.model, 0)
+}

@@ -1,0 +1,97 @@
+import type { FastifyReply } from 'fastify'
+import { shortened, type Vector, vectorReply } from '../../../core/answers/embedding.ts'
+import type { EmbeddingsReply, RankingReply } from '../../../core/contracts/engines.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import { CorralError } from '../../../core/errors.ts'
+import type { EmbeddingRequest, RerankRequest } from './schemas.ts'
+
+/**
+ * The inputs of a request: texts, or lists of tokens.
+ * @throws CorralError with the field at fault, before a model is loaded for it
+ */
+export function embeddingInputs({ input, dimensions }: EmbeddingRequest, variant: Model): (string | number[])[] {
+  const { embeddingLength } = variant.metadata
+  const empty = [input].flat().indexOf('')
+  if (empty !== -1) {
+    const param = typeof input === 'string' ? 'input' : `input[${empty}]`
+    throw new CorralError('invalid_request', `"${param}" must be text that is not empty.`, { param })
+  }
+  if (dimensions && embeddingLength !== undefined) requireLength(dimensions, embeddingLength)
+  // A list of numbers is one text, of tokens.
+  return typeof input === 'string' || typeof input[0] === 'number' ? [input as string | number[]] : (input as string[])
+}
+
+function requireLength(dimensions: number, length: number): void {
+  if (dimensions <= length) return
+  throw new CorralError(
+    'invalid_request',
+    `"dimensions" must be ${length} at most: the model's vectors are of that length.`,
+    { param: 'dimensions' }
+  )
+}
+
+/** A vector as the request wants it: cut to `dimensions`, and normalised again. @throws CorralError when it is shorter */
+export function ofDimensions(vector: Vector, { dimensions }: EmbeddingRequest): Vector {
+  if (!dimensions) return vector
+  requireLength(dimensions, vector.length)
+  return shortened(vector, dimensions)
+}
+
+export function embeddingList(
+  reply: FastifyReply,
+  { vectors, promptTokens }: EmbeddingsReply,
+  { encoding_format }: EmbeddingRequest,
+  model: string
+) {
+  const rowOf = (vector: Vector, index: number) => ({
+    object: 'embedding',
+    index,
+    embedding: encoding_format === 'base64' ? base64Of(vector) : Array.from(vector)
+  })
+  const usage = { prompt_tokens: promptTokens, total_tokens: promptTokens }
+  return vectorReply(reply, vectors, rowOf, data => ({ object: 'list', model, usage, data }))
+}
+
+/** Numbers of 32 bits, little-endian. */
+function base64Of(vector: ArrayLike<number>): string {
+  const bytes = Buffer.alloc(vector.length * 4)
+  for (let index = 0; index < vector.length; index++) bytes.writeFloatLE(vector[index]!, index * 4)
+  return bytes.toString('base64')
+}
+
+/** The texts to rank. @throws CorralError unless the request has them under one of their two names */
+export function documentTexts({ documents, texts }: RerankRequest): string[] {
+  if (Boolean(documents) === Boolean(texts)) {
+    throw new CorralError('invalid_request', 'The texts to rank must be sent either as "documents" or as "texts".', {
+      param: 'documents'
+    })
+  }
+  return texts ?? documents!.map(document => (typeof document === 'string' ? document : document.text))
+}
+
+/** The best of the engine's results, with their documents where these are requested. */
+export function ranking(
+  reply: RankingReply,
+  { top_n, return_documents }: RerankRequest,
+  documents: readonly string[],
+  model: string
+) {
+  return {
+    object: 'list',
+    model,
+    usage: { prompt_tokens: reply.promptTokens, total_tokens: reply.promptTokens },
+    results: best(reply, top_n).map(({ index, score }) => ({
+      index,
+      relevance_score: score,
+      ...(return_documents && { document: { text: documents[index]! } })
+    }))
+  }
+}
+
+/** The same as Text Embeddings Inference gives it. */
+export function textRanking(reply: RankingReply, { top_n, return_text }: RerankRequest, texts: readonly string[]) {
+  return best(reply, top_n).map(({ index, score }) => ({ index, score, ...(return_text && { text: texts[index]! }) }))
+}
+
+const best = ({ scores }: RankingReply, most: number | null | undefined) =>
+  [...scores].sort((a, b) => b.score - a.score).slice(0, most ?? undefined)

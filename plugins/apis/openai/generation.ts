@@ -1,0 +1,269 @@
+import type { TSchema } from 'typebox'
+import { callArguments } from '../../../core/answers/call-arguments.ts'
+import { checkMedia } from '../../../core/answers/media-parts.ts'
+import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
+import { type ModelRequest, passedFields } from '../../../core/answers/model-request.ts'
+import { type ToolChoice, toolFields } from '../../../core/answers/tool-choice.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { merged } from '../../../core/system/merged.ts'
+import { checkAgainst } from './check-body.ts'
+import { type AnswerHead, logprobFields } from './hosted-answer.ts'
+import { type ChatMessage, ChatRequest, CompletionRequest, type ContentPart } from './schemas.ts'
+
+export type Fields = Record<string, unknown>
+export type Prompt = string | number[]
+
+/** A request for an engine, and how its answer is written. */
+export interface Generation {
+  body: Fields
+  stream: boolean
+  head: Omit<AnswerHead, 'id' | 'echo'> & { echo?: readonly Prompt[] }
+  /** Whether an engine's hosted-chat stream can be passed on as it is, but for names. */
+  passesBytes: boolean
+}
+
+/** Makes a generation of a request's body. @throws CorralError with the field at fault, before a model is loaded */
+export type Planner = (body: Fields, request: ModelRequest) => Generation
+
+function invalid(param: string, sentence: string): CorralError {
+  return new CorralError('invalid_request', sentence, { param })
+}
+
+/** Fields that are corral's own. `n_cmpl` is llama-server's other word for `n`. */
+const OWN = ['model', 'name', 'options', 'keep_alive', 'n_cmpl']
+
+/** The fields of a body for the engine. @param schema what they are checked against once more, with those of `options` */
+export function engineFields(body: Fields, { options }: ModelRequest, schema?: TSchema): Fields {
+  // What streams is decided by the request itself, never by its options.
+  const fields = passedFields(body, options, body.stream === undefined ? [...OWN, 'stream'] : OWN)
+  if (schema && body.options) checkAgainst(schema, fields)
+  return fields
+}
+
+/** An empty stop text would end every answer at once. */
+export function stopField(stop: string | string[] | null | undefined): Fields {
+  return stop === undefined || stop === null ? {} : { stop: [stop].flat().filter(text => text !== '') }
+}
+
+function generation(
+  { requested, settings }: ModelRequest,
+  fields: Fields,
+  head: Omit<Generation['head'], 'model' | 'usage'>
+): Generation {
+  const stream = fields.stream === true
+  const options = fields.stream_options as { include_usage?: boolean | null } | undefined
+  const usage = !stream || options?.include_usage === true
+  const { operation, choices, logprobs, legacyFunctions, nothing, echo } = head
+  const several = choices > 1 || (Array.isArray(fields.prompt) && typeof fields.prompt[0] !== 'number')
+  const change = logprobs !== undefined || legacyFunctions || nothing || echo || several || fields.suffix !== undefined
+  // Engines count each choice by itself, and of completions not as hosted services do.
+  const likeHosted = !usage || operation === 'chat'
+  return {
+    stream,
+    body: merged(merged(settings.sampling, fields), {
+      model: requested,
+      stream: true,
+      ...(usage && { stream_options: { include_usage: true } })
+    }),
+    head: merged(head, { model: requested, usage }),
+    passesBytes: !change && likeHosted
+  }
+}
+
+// ---- chat ----------------------------------------------------------------------------------------------------------
+
+export const chatGeneration: Planner = (body, request) => {
+  const { variant, settings } = request
+  const chat = engineFields(body, request, ChatRequest) as ChatRequest & Fields
+  const { messages: sent, tools, tool_choice, functions, function_call, logprobs, top_logprobs, ...rest } = chat
+  if (rest.modalities?.some(kind => kind !== 'text')) {
+    throw new CorralError('unsupported_capability', 'Answers are text: "modalities" may list nothing else.', {
+      param: 'modalities'
+    })
+  }
+  if (rest.response_format?.type === 'json_schema' && !rest.response_format.json_schema) {
+    const param = 'response_format.json_schema'
+    throw invalid(param, `"${param}" is missing. It must be an object with "schema".`)
+  }
+  if (top_logprobs && !logprobs) throw invalid('top_logprobs', '"top_logprobs" needs "logprobs": true beside it.')
+  const messages = engineMessages(sent)
+  checkMedia(messages, variant, settings.engine, (message, part) => {
+    const { type } = (messages[message]!.content as { type: string }[])[part]!
+    return `messages[${message}].content[${part}].${type}`
+  })
+  const legacyFunctions = Boolean(functions?.length) && !tools?.length
+  const offered = legacyFunctions ? functions!.map(called => ({ type: 'function' as const, function: called })) : tools
+  const fields = merged(rest, {
+    messages: withModelDefaults(messages, variant.defaults),
+    ...stopField(rest.stop),
+    ...formatField(rest.response_format),
+    ...toolFields(
+      (offered ?? []).map(plainTool),
+      legacyFunctions ? functionChoice(function_call) : chatChoice(tool_choice)
+    ),
+    // Older clients expect one call at most.
+    ...(legacyFunctions && { parallel_tool_calls: false }),
+    ...(logprobs && logprobFields(top_logprobs ?? 0))
+  })
+  return generation(request, fields, {
+    operation: 'chat',
+    choices: rest.n ?? 1,
+    legacyFunctions,
+    ...(logprobs && { logprobs: top_logprobs ?? 0 })
+  })
+}
+
+/** Hugging Face's clients call the schema of a JSON object `value`, and engines ignore what they do not know. */
+function formatField(format: ChatRequest['response_format']): Fields {
+  const { value, ...rest } = { value: undefined, ...format } as Fields
+  if (rest.type !== 'json_object' || !isObject(value) || rest.schema) return {}
+  return { response_format: { ...rest, schema: value } }
+}
+
+type Tool = NonNullable<ChatRequest['tools']>[number]
+
+function withoutNulls(fields: Fields): Fields {
+  const kept: Fields = {}
+  for (const name in fields) if (fields[name] !== null) kept[name] = fields[name]
+  return kept
+}
+
+/** Without what is null: engines may take it for a value. */
+function plainTool({ type, function: called }: Tool): Tool {
+  return { type, function: withoutNulls(called) as Tool['function'] }
+}
+
+function chatChoice(choice: ChatRequest['tool_choice']): ToolChoice {
+  if (typeof choice !== 'object' || !choice) return { mode: choice ?? undefined }
+  const { type, function: one, allowed_tools: allowed } = choice
+  if (type === 'function') {
+    return { mode: 'required', names: [{ name: one?.name, param: 'tool_choice.function.name' }] }
+  }
+  if (type !== 'allowed_tools' || !allowed) {
+    throw invalid('tool_choice.type', '"tool_choice.type" must be "function" or "allowed_tools".')
+  }
+  const param = 'tool_choice.allowed_tools.tools'
+  return {
+    mode: allowed.mode,
+    names: allowed.tools.map(tool => ({ name: (tool as Partial<Tool>).function?.name, param }))
+  }
+}
+
+/** The older form of a choice. */
+function functionChoice(choice: ChatRequest['function_call']): ToolChoice {
+  if (typeof choice !== 'object' || !choice) return { mode: choice ?? undefined }
+  return { mode: 'required', names: [{ name: choice.name, param: 'function_call.name' }] }
+}
+
+/** Kinds of parts that engines read. */
+const PARTS = ['text', 'image_url', 'input_audio', 'input_video', 'video_url']
+
+/**
+ * Hosted-chat messages as engines take them: one without a role is the user's, a refusal is text, and the older calls of
+ * functions are calls of tools.
+ * @throws CorralError `invalid_request` naming the place
+ */
+export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
+  let calls = 0
+  return messages.map((message, index) => {
+    const at = `messages[${index}].content`
+    const { function_call, tool_calls, refusal, ...rest } = message
+    const converted: Fields = withoutNulls(rest)
+    converted.role ??= 'user'
+    const made = toolCalls(message, () => `call_${++calls}`)
+    if (made.length > 0) converted.tool_calls = made
+    const content = message.content ?? refusal
+    if (typeof content === 'string') converted.content = content
+    else if (content) converted.content = content.map((part, number) => enginePart(part, `${at}[${number}]`))
+    else if (converted.role !== 'assistant' || (made.length === 0 && message.content === undefined)) {
+      throw invalid(at, `"${at}" must be text or a list of parts.`)
+    } else converted.content = null
+    if (converted.role === 'function') {
+      // It answers the call before it.
+      converted.role = 'tool'
+      converted.tool_call_id = `call_${calls}`
+    }
+    return converted
+  })
+}
+
+function toolCalls({ tool_calls, function_call }: ChatMessage, newId: () => string): Fields[] {
+  const made = tool_calls?.length ? tool_calls : function_call ? [{ function: function_call }] : []
+  return made.map(call => ({
+    ...call,
+    id: ('id' in call && call.id) || newId(),
+    type: 'function',
+    function: { ...call.function, arguments: callArguments(call.function.arguments) }
+  }))
+}
+
+function enginePart(part: ContentPart, at: string): Fields {
+  const { type, text, refusal, image_url } = part
+  if (type === 'refusal') return { type: 'text', text: refusal ?? '' }
+  if (!PARTS.includes(type)) throw invalid(`${at}.type`, `"${at}.type" must be "text", "image_url" or "input_audio".`)
+  if (type === 'text' && typeof text !== 'string') throw invalid(`${at}.text`, `"${at}.text" must be text.`)
+  // Some clients leave out the object around the address.
+  return type === 'image_url' && typeof image_url === 'string' ? { type, image_url: { url: image_url } } : part
+}
+
+// ---- completions ---------------------------------------------------------------------------------------------------
+
+export const completionGeneration: Planner = (body, request) => {
+  const completion = engineFields(body, request, CompletionRequest) as CompletionRequest & Fields
+  const { prompt, suffix, echo, best_of, logprobs, n, ...rest } = completion
+  const prompts = promptsOf(prompt)
+  const kept = n ?? 1
+  const choices = Math.max(kept, best_of ?? kept)
+  const wanted = logprobs === true ? 1 : logprobs === false || logprobs === null ? undefined : logprobs
+  if (best_of && best_of < kept) throw invalid('best_of', `"best_of" must be at least "n", which is ${kept}.`)
+  if (choices > kept && rest.stream) {
+    throw invalid('best_of', 'Answers chosen by "best_of" cannot be streamed: leave out "best_of" or "stream".')
+  }
+  if (echo && wanted !== undefined) {
+    throw new CorralError(
+      'unsupported_capability',
+      'Engines report no probabilities of the prompt: leave out "echo" or "logprobs".',
+      { param: 'logprobs' }
+    )
+  }
+  // Probabilities are what the best answers are chosen by.
+  const top = choices > kept ? (wanted ?? 0) : wanted
+  // One prompt is sent as it is: an engine with a projector takes no lists.
+  const whole = prompts.length === 1 ? prompts[0] : prompts
+  const fields = merged(rest, {
+    prompt: suffix ? fillable(prompts, request.variant) : whole,
+    ...(suffix && { suffix }),
+    ...stopField(rest.stop),
+    ...(choices > 1 && { n: choices }),
+    ...(top !== undefined && logprobFields(top))
+  })
+  return generation(request, fields, {
+    operation: 'completion',
+    choices,
+    nothing: rest.max_tokens === 0,
+    ...(wanted !== undefined && { logprobs: wanted }),
+    ...(echo && { echo: prompts }),
+    ...(choices > kept && { bestOf: kept })
+  })
+}
+
+function promptsOf(prompt: CompletionRequest['prompt']): Prompt[] {
+  if (typeof prompt === 'string') return [prompt]
+  if (!prompt) return ['']
+  return typeof prompt[0] === 'number' ? [prompt as number[]] : (prompt as Prompt[])
+}
+
+function fillable(prompts: Prompt[], { metadata, publicName }: Model): string {
+  if (!metadata.capabilities.includes('insert')) {
+    throw new CorralError(
+      'unsupported_capability',
+      `Model "${publicName}" cannot fill in before a "suffix". Leave it out, or use a model that can, as many for code do.`,
+      { param: 'suffix' }
+    )
+  }
+  const [prompt] = prompts
+  if (prompts.length === 1 && typeof prompt === 'string') return prompt
+  throw invalid('prompt', '"prompt" must be one text where there is a "suffix".')
+}

@@ -1,0 +1,272 @@
+import type { Static } from 'typebox'
+import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
+import { merged } from '../../../core/system/merged.ts'
+import type { ChatChunk, Completion, Usage } from './schemas.ts'
+
+type ChatPiece = Static<typeof ChatChunk>
+type TextPiece = Static<typeof Completion>
+/** A piece of an answer, of chat completions or of completions. */
+type Chunk = ChatPiece | TextPiece
+type ChatChoice = ChatPiece['choices'][number]
+type TextChoice = TextPiece['choices'][number]
+
+/** What stays the same throughout an answer, and how it is written. */
+export interface AnswerHead {
+  operation: 'chat' | 'completion'
+  id: string
+  /** The model's name as it was requested. */
+  model: string
+  /** Choices of each prompt. */
+  choices: number
+  /** Choices to keep of each prompt, where more are made to choose from. */
+  bestOf?: number
+  /** How many of the likeliest tokens are listed at each position; undefined where no probabilities are requested. */
+  logprobs?: number
+  /** Whether the counts are sent at the end. */
+  usage: boolean
+  /** The request has functions in place of tools, and so does the answer. */
+  legacyFunctions?: boolean
+  /** Texts of the prompts, where answers begin with them. */
+  echo?: readonly string[]
+  /** The answer has no text: engines make one token where none was requested. */
+  nothing?: boolean
+}
+
+/** One answer of an engine in the words of hosted chat: as chunks, piece by piece, or as a whole. */
+export class HostedAnswer {
+  readonly #head: AnswerHead
+  readonly #created = Math.floor(Date.now() / 1000)
+  /** By choice: its latest counts; characters of its text so far, undefined until its first chunk; all of it. */
+  readonly #usage: (TokenUsage | undefined)[] = []
+  readonly #lengths: (number | undefined)[] = []
+  readonly #wholes: Delta[] = []
+  #extra: Record<string, unknown> = {}
+
+  constructor(head: AnswerHead) {
+    this.#head = head
+  }
+
+  /** The chunks of what the engine adds. */
+  chunks(deltas: readonly Delta[]): Chunk[] {
+    const chunks: Chunk[] = []
+    for (const delta of deltas) {
+      if (!this.#note(delta)) continue
+      const { choice = 0 } = delta
+      if (this.#head.operation === 'completion') chunks.push(this.#chunk([this.#textChoice(choice, delta)]))
+      else {
+        if (this.#lengths[choice] === undefined) {
+          this.#lengths[choice] = 0
+          const opening = { role: 'assistant', content: null } as const
+          chunks.push(this.#chunk([{ index: choice, finish_reason: null, delta: opening }]))
+        }
+        chunks.push(this.#chunk([this.#chatChoice(choice, delta)]))
+      }
+      if (delta.finish && !this.#head.usage) Object.assign(chunks.at(-1)!, this.#extra)
+    }
+    return chunks
+  }
+
+  /** The last chunk, with the counts, where these are wanted. */
+  lastChunk(): Chunk | undefined {
+    const usage = this.#head.usage ? this.#total() : undefined
+    return usage && { ...this.#chunk([]), ...this.#extra, usage }
+  }
+
+  /** Takes what the engine adds to an answer that is sent as a whole. */
+  add(deltas: readonly Delta[]): void {
+    for (const delta of deltas) {
+      if (!this.#note(delta)) continue
+      const { choice = 0 } = delta
+      this.#wholes[choice] ??= {}
+      append(this.#wholes[choice], delta)
+    }
+  }
+
+  /** The whole answer. */
+  whole(): Record<string, unknown> {
+    const { operation, bestOf, choices } = this.#head
+    const usage = this.#total()
+    const made = this.#wholes.map((delta, index) =>
+      operation === 'completion' ? this.#textChoice(index, delta) : this.#messageChoice(index, delta)
+    )
+    const kept =
+      bestOf === undefined
+        ? made
+        : bestChoices(this.#wholes.map(meanLogprob), choices, bestOf).map((at, index) => ({ ...made[at], index }))
+    const chunk = this.#chunk([])
+    return merged(chunk, {
+      object: chunk.object.replace('.chunk', ''),
+      choices: kept,
+      ...this.#extra,
+      ...(usage && { usage })
+    })
+  }
+
+  /** Keeps counts and the engine's own fields. @returns whether the delta adds anything else */
+  #note({ choice = 0, usage, extra, content, thinking, toolCalls, logprobs, finish }: Delta): boolean {
+    if (usage) this.#usage[choice] = usage
+    if (extra) this.#extra = extra
+    return Boolean(content || thinking || toolCalls || logprobs || finish)
+  }
+
+  #chunk(choices: (ChatChoice | TextChoice)[]): Chunk {
+    const { operation, id, model } = this.#head
+    const object = operation === 'chat' ? 'chat.completion.chunk' : 'text_completion'
+    return { id, object, created: this.#created, model, choices } as Chunk
+  }
+
+  /** The counts of all choices: each prompt is counted once, and the tokens of all answers. */
+  #total(): Usage | undefined {
+    if (this.#usage.length === 0) return undefined
+    const prompts = new Map<number, { tokens: number; cached: number }>()
+    let completion = 0
+    for (const [choice, usage] of this.#usage.entries()) {
+      if (!usage) continue
+      const prompt = this.#promptOf(choice)
+      // What the first of several choices had to read, the others find in the cache.
+      const cached = Math.min(prompts.get(prompt)?.cached ?? usage.cachedTokens, usage.cachedTokens)
+      prompts.set(prompt, { tokens: usage.promptTokens, cached })
+      completion += usage.completionTokens
+    }
+    const counts = [...prompts.values()]
+    const tokens = counts.reduce((sum, prompt) => sum + prompt.tokens, 0)
+    const cached = counts.reduce((sum, prompt) => sum + prompt.cached, 0)
+    const completionTokens = this.#head.nothing ? 0 : completion
+    return {
+      prompt_tokens: tokens,
+      completion_tokens: completionTokens,
+      total_tokens: tokens + completionTokens,
+      prompt_tokens_details: { cached_tokens: cached }
+    }
+  }
+
+  #promptOf(choice: number): number {
+    return Math.floor(choice / this.#head.choices)
+  }
+
+  #chatChoice(index: number, { content, thinking, toolCalls, logprobs, finish }: Delta): ChatChoice {
+    const { logprobs: top, legacyFunctions } = this.#head
+    const tokens = top === undefined ? [] : chatLogprobs(logprobs ?? [], top)
+    const firstCall = toolCalls?.find(piece => piece.index === 0)
+    return {
+      index,
+      finish_reason: (legacyFunctions && finish === 'tool_calls' ? 'function_call' : finish) ?? null,
+      delta: {
+        ...(content && { content }),
+        ...(thinking && { reasoning_content: thinking }),
+        ...(!legacyFunctions && toolCalls && { tool_calls: toolCalls.map(callPiece) }),
+        ...(legacyFunctions && firstCall && { function_call: callPiece(firstCall).function })
+      },
+      ...(tokens.length > 0 && { logprobs: { content: tokens, refusal: null } })
+    }
+  }
+
+  /** A choice of a whole chat completion. */
+  #messageChoice(at: number, whole: Delta) {
+    const { index, finish_reason, delta, logprobs = null } = this.#chatChoice(at, whole)
+    const { tool_calls, ...said } = delta
+    const calls = tool_calls?.map(({ index, ...call }) => call)
+    const content = calls || said.function_call ? null : ''
+    const message = { role: 'assistant', content, refusal: null, ...said, ...(calls && { tool_calls: calls }) }
+    return { index, finish_reason, logprobs, message }
+  }
+
+  #textChoice(index: number, { content = '', logprobs = [], finish }: Delta): TextChoice {
+    const { logprobs: top, echo, nothing } = this.#head
+    const before = this.#lengths[index]
+    const prompt = before === undefined && echo ? echo[this.#promptOf(index)]! : ''
+    const text = prompt + (nothing ? '' : content)
+    const offset = (before ?? 0) + [...prompt].length
+    this.#lengths[index] = (before ?? 0) + [...text].length
+    const wanted = top !== undefined && !nothing && logprobs.length > 0
+    return {
+      index,
+      text,
+      finish_reason: finish === 'tool_calls' ? 'stop' : (finish ?? null),
+      logprobs: wanted ? completionLogprobs(logprobs, top, offset) : null
+    }
+  }
+}
+
+function callPiece({ index, id, name, arguments: text }: ToolCallPiece) {
+  return { index, ...(id && { id, type: 'function' }), function: { ...(name && { name }), arguments: text } }
+}
+
+/** Adds one delta of a choice to all that came before. */
+function append(whole: Delta, { content = '', thinking = '', toolCalls = [], logprobs = [], finish }: Delta): void {
+  whole.content = (whole.content ?? '') + content
+  whole.thinking = (whole.thinking ?? '') + thinking
+  whole.logprobs = whole.logprobs ?? []
+  whole.logprobs.push(...logprobs)
+  if (finish) whole.finish = finish
+  for (const { index, id, name = '', arguments: text } of toolCalls) {
+    whole.toolCalls ??= []
+    whole.toolCalls[index] ??= { index, name: '', arguments: '' }
+    const call = whole.toolCalls[index]
+    if (id) call.id = id
+    call.name += name
+    call.arguments += text
+  }
+}
+
+/**
+ * The choices that are kept of each prompt: those whose tokens are likeliest on average, as hosted services choose them.
+ * @param means mean log probability of each choice's tokens, by the index of the choice
+ */
+export function bestChoices(means: readonly number[], made: number, kept: number): number[] {
+  const chosen: number[] = []
+  for (let first = 0; first < means.length; first += made) {
+    const group = Array.from({ length: made }, (_, place) => first + place)
+    chosen.push(...group.sort((a, b) => means[b]! - means[a]!).slice(0, kept))
+  }
+  return chosen
+}
+
+function meanLogprob({ logprobs = [] }: Delta): number {
+  const tokens = logprobs.filter(hasText)
+  return tokens.reduce((sum, { logprob }) => sum + logprob, 0) / Math.max(1, tokens.length)
+}
+
+/** The end of a text has none, nor has what an engine holds back: that comes with the token after it. */
+const hasText = ({ bytes }: TokenProbability) => bytes.length > 0
+
+/** Fields that request log probabilities of an engine. @param top how many of the likeliest tokens are wanted */
+export function logprobFields(top: number): Record<string, unknown> {
+  return { logprobs: true, top_logprobs: top }
+}
+
+/** Tokens with as many of the likeliest as were requested. */
+export function chatLogprobs(tokens: readonly TokenProbability[], top: number): TokenProbability[] {
+  return tokens.filter(hasText).map(({ token, bytes, logprob, top_logprobs }) => ({
+    token,
+    bytes,
+    logprob,
+    top_logprobs: top_logprobs.slice(0, top).map(({ token, bytes, logprob }) => ({ token, bytes, logprob }))
+  }))
+}
+
+/**
+ * The same in the older form, of completions.
+ * @param offset characters of the text before the first of these tokens
+ */
+export function completionLogprobs(tokens: readonly TokenProbability[], top: number, offset: number) {
+  const shown = chatLogprobs(tokens, top)
+  let at = offset
+  return {
+    tokens: shown.map(({ token }) => token),
+    token_logprobs: shown.map(({ logprob }) => logprob),
+    top_logprobs: top === 0 ? null : shown.map(({ top_logprobs }) => byToken(top_logprobs)),
+    text_offset: shown.map(({ token }) => {
+      const start = at
+      at += [...token].length
+      return start
+    })
+  }
+}
+
+function byToken(likeliest: TokenProbability['top_logprobs']): Record<string, number> {
+  const found = new Map<string, number>()
+  // Tokens that are parts of characters may look alike; the likeliest comes first.
+  for (const { token, logprob } of likeliest) if (!found.has(token)) found.set(token, logprob)
+  return Object.fromEntries(found)
+}

@@ -1,0 +1,44 @@
+import { Type } from 'typebox'
+import { surfaceDependencies } from '../../../core/answers/model-request.ts'
+import { Bytes, Timeout } from '../../../core/config/core-schema.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { parseBytes } from '../../../core/system/bytes.ts'
+import { openaiRoutes, secondVersionRoutes } from './routes.ts'
+
+export default definePlugin({
+  name: 'api-openai',
+  api: 1,
+  description: 'The hosted-chat API under /v1',
+  needs: ['catalog', 'scheduler', 'engines'],
+  optional: true,
+  options: Type.Object(
+    {
+      heartbeat: Timeout({
+        default: '10s',
+        description: 'Silence after which a waiting stream says what is going on'
+      }),
+      stored_responses: Bytes({
+        default: '64MiB',
+        description: 'Responses kept in memory for previous_response_id; 0 keeps none',
+        restart: true
+      })
+    },
+    { additionalProperties: false }
+  ),
+  setup(context, options) {
+    let { heartbeat } = options
+    const deps = {
+      ...surfaceDependencies(context, 'api-openai', () => heartbeat),
+      storedResponses: parseBytes(options.stored_responses)!
+    }
+    return {
+      routes: async app => {
+        await app.register(openaiRoutes(deps), { prefix: '/v1' })
+        await app.register(secondVersionRoutes(deps), { prefix: '/v2' })
+      },
+      reload(next: typeof options) {
+        heartbeat = next.heartbeat
+      }
+    }
+  }
+})

@@ -1,0 +1,141 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { checkMedia } from '../../../../core/answers/media-parts.ts'
+import { readModelRequest, type SurfaceDependencies } from '../../../../core/answers/model-request.ts'
+import { type Question, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
+import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { Given, ignored, keep_alive, Loose, named } from '../../../../core/http/request-fields.ts'
+import { LoadOptionsSchema } from '../../../../core/models/load-options.ts'
+import { SamplingOptionsSchema } from '../../../../core/models/options.ts'
+import { DONE, eventChannel, frame } from '../answer.ts'
+
+type Fields = Record<string, unknown>
+
+const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
+/** The other formats need the times of words, which engines do not report. */
+const PLAIN_FORMATS = ['json', 'text']
+const TIMED_FORMATS = ['verbose_json', 'srt', 'vtt', 'diarized_json']
+
+export const TranscriptionRequest = Loose({
+  ...named,
+  // In a form a file, in JSON its base64.
+  file: Type.Unsafe<string>({
+    type: 'string',
+    contentMediaType: 'application/octet-stream',
+    description: 'WAV, MP3 or FLAC'
+  }),
+  language: Given(Type.String({ description: 'The language spoken, as a hint to the model' })),
+  prompt: Given(Type.String({ description: 'Instructions for the model, in place of the usual ones' })),
+  response_format: Given(
+    Type.Enum([...PLAIN_FORMATS, ...TIMED_FORMATS], { description: 'Only json and text are supported' })
+  ),
+  temperature: Given(temperature),
+  max_tokens: Given(max_tokens),
+  seed: Given(seed),
+  num_ctx: Given(LoadOptionsSchema.properties.num_ctx),
+  keep_alive,
+  stream: Given(Type.Boolean()),
+  include: Given(Type.Array(Type.String(), { description: '"logprobs"' })),
+  timestamp_granularities: Given(Type.Array(Type.String(), { description: 'Not supported' })),
+  ...ignored('chunking_strategy', 'known_speaker_names', 'known_speaker_references')
+})
+export type TranscriptionRequest = Static<typeof TranscriptionRequest>
+
+/** What becomes of speech. */
+type Task = 'transcribe' | 'translate'
+
+/** Answers with the transcript of a sound, loading the model first where needed. */
+export async function transcribe(
+  deps: SurfaceDependencies,
+  request: FastifyRequest<{ Body: TranscriptionRequest }>,
+  reply: FastifyReply,
+  task: Task
+): Promise<unknown> {
+  const { stream, response_format } = request.body
+  const { variant, settings, sampling, lease } = readModelRequest(deps, request.body, request.caller)
+  const fields = transcriptionFields(request.body, task)
+  const part = { type: 'input_audio', input_audio: { data: fields.audio } }
+  checkMedia([{ content: [part] }], variant, settings.engine, () => 'file')
+  const body = { ...sampling, ...fields }
+  const question: Question = { operation: 'transcribe', body, lease, variant, overflow: 'error' }
+  if (!stream) {
+    const transcript = await wholeAnswer(deps, reply, question, () => new Transcript())
+    if (response_format !== 'text') return transcript.whole()
+    return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
+  }
+  return await streamedAnswer(deps, request, reply, question, eventChannel(deps.heartbeat()), () => {
+    const transcript = new Transcript()
+    return {
+      add: deltas => transcript.add(deltas).map(frame).join(''),
+      end: () => `${frame(transcript.done())}${DONE}`
+    }
+  })
+}
+
+/**
+ * The engine's fields for a transcript.
+ * @throws CorralError `unsupported_capability` for what no engine reports
+ */
+export function transcriptionFields(request: TranscriptionRequest, task: Task): EngineFields & { audio: string } {
+  const { file, language, prompt, response_format, timestamp_granularities, include } = request
+  const timed = (param: string, what: string) =>
+    new CorralError(
+      'unsupported_capability',
+      `${what} needs the times of words, which engines do not report. Use the response_format "json" or "text".`,
+      { param }
+    )
+  if (response_format && !PLAIN_FORMATS.includes(response_format)) {
+    throw timed('response_format', `The response_format "${response_format}"`)
+  }
+  if (timestamp_granularities?.length) throw timed('timestamp_granularities', '"timestamp_granularities"')
+  return {
+    // A data URL may name any type; engines go by the bytes.
+    audio: file.slice(file.startsWith('data:') ? file.indexOf(',') + 1 : 0),
+    ...(language && { language }),
+    ...(prompt && { prompt }),
+    ...(task === 'translate' && { translate: true }),
+    ...(include?.includes('logprobs') && { logprobs: true })
+  }
+}
+
+/** Puts a transcript together and makes its events. */
+export class Transcript {
+  #logprobs: Fields[] = []
+  #usage: TokenUsage | undefined
+  text = ''
+
+  /** The events of what the engine adds, where it has text. */
+  add(deltas: readonly Delta[]): Fields[] {
+    const events: Fields[] = []
+    for (const { choice, content, logprobs, usage } of deltas) {
+      if (choice) continue
+      this.#usage = usage ?? this.#usage
+      const likely = logprobs?.map(({ token, logprob, bytes }) => ({ token, logprob, bytes }))
+      this.#logprobs.push(...(likely ?? []))
+      if (!content) continue
+      this.text += content
+      events.push({ type: 'transcript.text.delta', delta: content, ...(likely && { logprobs: likely }) })
+    }
+    return events
+  }
+
+  whole(): Fields {
+    const { promptTokens = 0, completionTokens = 0 } = this.#usage ?? {}
+    return {
+      text: this.text,
+      ...(this.#logprobs.length > 0 && { logprobs: this.#logprobs }),
+      usage: {
+        type: 'tokens',
+        input_tokens: promptTokens,
+        output_tokens: completionTokens,
+        total_tokens: promptTokens + completionTokens
+      }
+    }
+  }
+
+  /** The last event of a stream. */
+  done(): Fields {
+    return { type: 'transcript.text.done', ...this.whole() }
+  }
+}

@@ -1,0 +1,184 @@
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import type { SurfaceDependencies } from '../../../core/answers/model-request.ts'
+import { contextInForce } from '../../../core/config/model-settings.ts'
+import type { ModelAlias, Model as StoredModel } from '../../../core/contracts/models.ts'
+import { hasFiles } from '../../../core/contracts/storage.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
+import { openaiRoute } from '../../../core/http/openai-error.ts'
+import { json } from '../../../core/http/response-schemas.ts'
+import { catalogFor, type SeenCatalog } from '../../../core/models/allowed-models.ts'
+import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
+import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
+import { nameText, parseRequestedName } from '../../../core/models/model-name.ts'
+import { Model, ModelList, ModelListQuery } from './schemas.ts'
+
+const TAG = 'OpenAI models'
+const ModelPath = Type.Object({
+  '*': Type.String({
+    title: 'model',
+    description: '<owner>/<name>, <owner>/<name>:<variant>, an alias, or a name without its owner'
+  })
+})
+
+/** The list of models, and one by its name. */
+export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies): FastifyPluginAsync {
+  const factsNow = (seen: SeenCatalog) => {
+    const running = scheduler.running()
+    const stateOf = loadStates(scheduler)
+    const names = new Map<string, string[]>()
+    for (const { alias, model } of seen.aliases()) {
+      const own = names.get(model.key)
+      if (own) own.push(alias)
+      else names.set(model.key, [alias])
+    }
+    return (variant: StoredModel): Facts => ({
+      context: contextInForce(config, variant, running),
+      state: stateOf(variant),
+      aliases: names.get(variant.key) ?? []
+    })
+  }
+  const body = new ListBody()
+  return async app => {
+    app.get<{ Querystring: ModelListQuery; Headers: Static<typeof LIST_HEADERS> }>(
+      '/models',
+      openaiRoute(TAG, 'listModels', 'List models', {
+        description: "The models on this machine, in records that OpenAI's and Anthropic's clients read.",
+        querystring: ModelListQuery,
+        headers: LIST_HEADERS,
+        response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },
+        errors: ['invalid_request']
+      }),
+      async ({ caller, query }, reply) => {
+        const seen = catalogFor(catalog, caller)
+        const isWhole = query.limit === undefined && query.after_id === undefined && query.before_id === undefined
+        if (!isWhole || caller.models !== undefined) return modelPage(listed(seen), factsNow(seen), query)
+        const models = seen.list()
+        const aliases = seen.aliases()
+        const first = models[0]?.publicName ?? aliases[0]?.alias ?? null
+        const last = aliases.at(-1)?.alias ?? models.at(-1)?.publicName ?? null
+        const factsOf = factsNow(seen)
+        return body.send(reply, models, aliases, {
+          head: '{"object":"list","data":[',
+          tail: `],"first_id":${JSON.stringify(first)},"last_id":${JSON.stringify(last)},"has_more":false}`,
+          factOf(model) {
+            const { context, state, aliases } = factsOf(model)
+            const isPlain = state.value === 'unloaded' && !state.failure && aliases.length === 0
+            return isPlain ? context : JSON.stringify([context, state, state.failure?.message, aliases])
+          },
+          textOf: (model, alias) => JSON.stringify(modelRecord({ model, alias }, factsOf(model)))
+        })
+      }
+    )
+    // Names hold a slash, which clients send as it is or as %2F.
+    app.get<{ Params: { '*': string } }>(
+      '/models/*',
+      openaiRoute(TAG, 'retrieveModel', 'Show a model', {
+        params: ModelPath,
+        response: { 200: json('The model', Model) },
+        errors: ['invalid_model_name', 'model_not_found']
+      }),
+      async request => {
+        const seen = catalogFor(catalog, request.caller)
+        const name = parseRequestedName(request.params['*'])
+        const model = seen.get(name)
+        const isMeant = ({ alias }: ModelAlias) => alias.toLowerCase() === nameText(name).toLowerCase()
+        return modelRecord(seen.aliases().find(isMeant) ?? { model }, factsNow(seen)(model))
+      }
+    )
+  }
+}
+
+/** A row of the list: a model, by its name or by an alias. */
+type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
+
+/** All models, and behind them their aliases: many clients offer and send only names that are listed. */
+const listed = (models: SeenCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
+
+const idOf = ({ model, alias }: Listed) => alias ?? model.publicName
+
+/** What holds for a model now. */
+interface Facts {
+  /** Tokens. */
+  context: number
+  state: LoadState
+  /** Its other names. */
+  aliases: readonly string[]
+}
+
+/**
+ * A model as OpenAI's clients read it (`created`, `owned_by`), Anthropic's, and
+ * those of llama-server's router, which take a row without `status` for a loaded model. It is made for thousands of
+ * models at once: of an object with `...` behind other fields V8 makes a shape for each, which takes more than the object.
+ */
+function modelRecord(
+  { model: variant, alias }: Listed,
+  { context, state: { value, progress, failure }, aliases }: Facts
+) {
+  const id = idOf({ model: variant, alias })
+  const { capabilities, contextLength, embeddingLength, parameters } = variant.metadata
+  const status: Static<typeof Model>['status'] = { value }
+  if (progress?.fraction !== undefined) status.progress = progress.fraction
+  // llama-server's words for a process that ended by itself.
+  if (failure) Object.assign(status, { failed: true, exit_code: 1, reason: failure.message })
+  const modalities = ['text']
+  if (capabilities.includes('vision')) modalities.push('image')
+  if (capabilities.includes('audio')) modalities.push('audio')
+  const meta: Record<string, number> = { n_ctx: context }
+  if (contextLength !== undefined) meta.n_ctx_train = contextLength
+  if (embeddingLength !== undefined) meta.n_embd = embeddingLength
+  if (parameters !== undefined) meta.n_params = parameters
+  meta.size = variant.size
+  const isOwn = hasFiles(variant) && alias === undefined
+  const record = Object.assign(
+    {
+      id,
+      object: 'model',
+      // Seconds since the epoch.
+      created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
+      owned_by: variant.model.owner
+    },
+    anthropicRecord(variant, id, context),
+    {
+      status,
+      architecture: { input_modalities: modalities, output_modalities: ['text'] },
+      source: isOwn ? 'cache' : 'preset',
+      can_remove: isOwn,
+      meta,
+      aliases: alias === undefined ? aliases : [],
+      tags: []
+    }
+  )
+  return alias === undefined ? record : Object.assign(record, { root: variant.publicName })
+}
+
+/**
+ * A page of the list of models: the whole of it where no limit is given.
+ * @throws CorralError `invalid_request` when there is no such place in the list
+ */
+export function modelPage(
+  models: readonly Listed[],
+  factsOf: (variant: StoredModel) => Facts,
+  { limit, after_id, before_id }: ModelListQuery
+) {
+  const placeOf = (id: string, param: string) => {
+    const at = models.findIndex(each => idOf(each).toLowerCase() === id.toLowerCase())
+    if (at === -1) throw new CorralError('invalid_request', `"${param}" must be the id of a model.`, { param })
+    return at
+  }
+  const from = after_id === undefined ? 0 : placeOf(after_id, 'after_id') + 1
+  const to = before_id === undefined ? models.length : placeOf(before_id, 'before_id')
+  const range = models.slice(from, Math.max(from, to))
+  // Before a place, the nearest ones count.
+  const backwards = before_id !== undefined && after_id === undefined
+  const page = limit === undefined ? range : backwards ? range.slice(-limit) : range.slice(0, limit)
+  const data = page.map(each => modelRecord(each, factsOf(each.model)))
+  return {
+    object: 'list',
+    data,
+    first_id: data[0]?.id ?? null,
+    last_id: data.at(-1)?.id ?? null,
+    has_more: data.length < range.length
+  }
+}

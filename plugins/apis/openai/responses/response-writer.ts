@@ -1,0 +1,255 @@
+import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../../core/contracts/engines.ts'
+import type { CorralError } from '../../../../core/errors.ts'
+import { openaiErrorBody } from '../../../../core/http/openai-error.ts'
+import { chatLogprobs } from '../hosted-answer.ts'
+import { newId } from './input-items.ts'
+import { calledFunction, type EngineRequest } from './response-request.ts'
+import type { FunctionCall, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
+
+/** An event of a streamed response. */
+export interface ResponseEvent {
+  type: string
+  sequence_number: number
+  [field: string]: unknown
+}
+
+/** The Responses API's object of a response. */
+export type ResponseObject = Record<string, unknown> & { id: string; output: readonly OutputItem[] }
+
+/** What stays the same of a response from its beginning to its end. */
+export interface ResponseHead {
+  id: string
+  /** Seconds since the epoch. */
+  createdAt: number
+  request: ResponseRequest
+  engine: EngineRequest
+  /** The options in force. */
+  sampling: Record<string, unknown>
+  truncation: 'auto' | 'disabled'
+}
+
+/** The only reason here for an incomplete response: it reached the limit of its tokens. */
+type Ending = 'completed' | 'incomplete'
+
+/**
+ * Makes a response of what the engine adds to its answer, with the events of its stream: items of reasoning, text and
+ * function calls in the order of their first pieces, each closed before the next.
+ */
+export class ResponseWriter {
+  readonly #head: ResponseHead
+  readonly #output: OutputItem[] = []
+  #events: ResponseEvent[] = []
+  #open: OutputItem | undefined
+  /** Which of the engine's calls is open. */
+  #call: number | undefined
+  #began = false
+  #sequence = 0
+  #ending: Ending = 'completed'
+  #usage: TokenUsage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 }
+  #reasoningTokens = 0
+
+  constructor(head: ResponseHead) {
+    this.#head = head
+  }
+
+  /** The events of what the engine adds. */
+  add(deltas: readonly Delta[]): ResponseEvent[] {
+    for (const { choice, thinking, content, toolCalls = [], logprobs = [], usage, finish } of deltas) {
+      if (choice) continue
+      if (usage) this.#count(usage, Boolean(thinking))
+      if (finish === 'length') this.#ending = 'incomplete'
+      if (thinking) this.#reason(thinking)
+      if (content) this.#say(content, logprobs)
+      for (const piece of toolCalls) this.#callFunction(piece)
+    }
+    return this.#taken()
+  }
+
+  /** The events that end the response, and the response. */
+  complete(): { events: ResponseEvent[]; response: ResponseObject } {
+    // Clients look for the text of a message even where there is none.
+    if (this.#output.length === 0) this.#openMessage()
+    this.#close(this.#ending)
+    const { promptTokens, cachedTokens, completionTokens } = this.#usage
+    const response = this.#response(this.#ending, {
+      usage: {
+        input_tokens: promptTokens,
+        // What is written to caches is not counted.
+        input_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: 0 },
+        output_tokens: completionTokens,
+        output_tokens_details: { reasoning_tokens: this.#reasoningTokens },
+        total_tokens: promptTokens + completionTokens
+      }
+    })
+    this.#event(`response.${this.#ending}`, { response })
+    return { events: this.#taken(), response }
+  }
+
+  /**
+   * The events that end a response that failed. The last one has the error as OpenAI's type says, and as all hosted-chat
+   * streams have it too: that is what SDKs throw.
+   */
+  fail(failure: CorralError): ResponseEvent[] {
+    this.#begin()
+    if (this.#open) this.#open.status = 'incomplete'
+    const error = { code: failureCode(failure), message: failure.message }
+    this.#event('response.failed', { response: this.#response('failed', { error }) })
+    const { error: shown } = openaiErrorBody(failure)
+    const { code, message, param } = shown
+    this.#event('error', { code, message, param, error: shown })
+    return this.#taken()
+  }
+
+  #taken(): ResponseEvent[] {
+    const events = this.#events
+    this.#events = []
+    return events
+  }
+
+  #event(type: string, fields: Record<string, unknown>): void {
+    this.#events.push({ type, sequence_number: this.#sequence++, ...fields })
+  }
+
+  /** An event of the open item. */
+  #itemEvent(type: string, fields: Record<string, unknown>): void {
+    this.#event(type, { item_id: this.#open!.id, output_index: this.#output.length - 1, ...fields })
+  }
+
+  #begin(): void {
+    if (this.#began) return
+    this.#began = true
+    const response = this.#response('in_progress', { output: [] })
+    this.#event('response.created', { response })
+    this.#event('response.in_progress', { response })
+  }
+
+  /** The engine counts all tokens alike; those since its last count are what this piece is made of. */
+  #count(usage: TokenUsage, thinking: boolean): void {
+    if (thinking) this.#reasoningTokens += usage.completionTokens - this.#usage.completionTokens
+    this.#usage = usage
+  }
+
+  #add(item: OutputItem): void {
+    this.#begin()
+    this.#close('completed')
+    this.#open = item
+    this.#output.push(item)
+    const output_index = this.#output.length - 1
+    // Events have copies of items and parts as they are before anything is in them: the originals go on growing.
+    if (item.type === 'function_call') this.#event('response.output_item.added', { output_index, item: { ...item } })
+    else {
+      this.#event('response.output_item.added', { output_index, item: { ...item, content: [] } })
+      this.#itemEvent('response.content_part.added', { content_index: 0, part: structuredClone(item.content[0]) })
+    }
+  }
+
+  #reason(delta: string): void {
+    if (this.#open?.type !== 'reasoning') {
+      const content: Reasoning['content'] = [{ type: 'reasoning_text', text: '' }]
+      this.#add({ type: 'reasoning', id: newId('rs'), status: 'in_progress', summary: [], content })
+    }
+    ;(this.#open as Reasoning).content[0]!.text += delta
+    this.#itemEvent('response.reasoning_text.delta', { content_index: 0, delta })
+  }
+
+  #openMessage(): void {
+    if (this.#open?.type === 'message') return
+    const content: OutputMessage['content'] = [{ type: 'output_text', text: '', annotations: [], logprobs: [] }]
+    this.#add({ type: 'message', id: newId('msg'), status: 'in_progress', role: 'assistant', content })
+  }
+
+  #say(delta: string, given: readonly TokenProbability[]): void {
+    this.#openMessage()
+    const [part] = (this.#open as OutputMessage).content
+    const { logprobs: top } = this.#head.engine
+    const logprobs = top === undefined ? [] : chatLogprobs(given, top)
+    part!.text += delta
+    part!.logprobs.push(...logprobs)
+    this.#itemEvent('response.output_text.delta', { content_index: 0, delta, logprobs })
+  }
+
+  #callFunction({ index, id, name = '', arguments: delta }: ToolCallPiece): void {
+    if (this.#open?.type !== 'function_call' || this.#call !== index) {
+      this.#add({
+        type: 'function_call',
+        id: newId('fc'),
+        status: 'in_progress',
+        call_id: callId(id),
+        ...calledFunction(this.#head.engine.tools, name),
+        arguments: ''
+      })
+      this.#call = index
+    }
+    if (!delta) return
+    ;(this.#open as FunctionCall).arguments += delta
+    this.#itemEvent('response.function_call_arguments.delta', { delta })
+  }
+
+  #close(status: Ending): void {
+    const item = this.#open
+    if (!item) return
+    item.status = status
+    if (item.type === 'function_call') {
+      const { name, arguments: text } = item
+      this.#itemEvent('response.function_call_arguments.done', { name, arguments: text })
+    } else {
+      const part = item.content[0]!
+      if (part.type === 'output_text') {
+        const { text, logprobs } = part
+        this.#itemEvent('response.output_text.done', { content_index: 0, text, logprobs })
+      } else this.#itemEvent('response.reasoning_text.done', { content_index: 0, text: part.text })
+      this.#itemEvent('response.content_part.done', { content_index: 0, part })
+    }
+    this.#event('response.output_item.done', { output_index: this.#output.length - 1, item })
+    this.#open = undefined
+  }
+
+  /** The response with everything that OpenAI's type has, the request's own fields repeated. */
+  #response(status: Ending | 'in_progress' | 'failed', more: Record<string, unknown>): ResponseObject {
+    const { id, createdAt, request, engine, sampling, truncation } = this.#head
+    return {
+      id,
+      object: 'response',
+      created_at: createdAt,
+      status,
+      background: false,
+      completed_at: status === 'completed' ? Math.floor(Date.now() / 1000) : null,
+      error: null,
+      incomplete_details: status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
+      instructions: request.instructions ?? null,
+      max_output_tokens: request.max_output_tokens ?? null,
+      max_tool_calls: null,
+      metadata: request.metadata ?? {},
+      model: request.model ?? request.name,
+      output: this.#output,
+      parallel_tool_calls: request.parallel_tool_calls ?? true,
+      previous_response_id: request.previous_response_id ?? null,
+      prompt_cache_key: request.prompt_cache_key ?? null,
+      reasoning: { effort: request.reasoning?.effort ?? null, summary: request.reasoning?.summary ?? null },
+      safety_identifier: request.safety_identifier ?? null,
+      service_tier: 'default',
+      store: request.store ?? true,
+      temperature: sampling.temperature ?? null,
+      text: { format: request.text?.format ?? { type: 'text' }, verbosity: request.text?.verbosity ?? 'medium' },
+      tool_choice: request.tool_choice ?? 'auto',
+      tools: engine.tools,
+      top_logprobs: engine.logprobs ?? 0,
+      top_p: sampling.top_p ?? null,
+      truncation,
+      ...(request.user && { user: request.user }),
+      ...more
+    }
+  }
+}
+
+/** A model's own id stays, since its template may take no other form; one that the engine drew gets OpenAI's form. */
+function callId(given: string | undefined): string {
+  if (!given) return newId('call')
+  return /^[A-Za-z0-9]{32}$/.test(given) ? `call_${given}` : given
+}
+
+/** OpenAI's own words for why a response failed; the event that ends the stream has corral's. */
+function failureCode({ code, status }: CorralError): string {
+  if (code === 'queue_full' || code === 'too_busy') return 'rate_limit_exceeded'
+  return status < 500 ? 'invalid_prompt' : 'server_error'
+}

@@ -1,0 +1,208 @@
+import { type Static, Type } from 'typebox'
+import {
+  Given,
+  ignored,
+  keep_alive,
+  ListOf,
+  Loose,
+  named,
+  OrNull,
+  options,
+  Titled
+} from '../../../../core/http/request-fields.ts'
+import { SamplingOptionsSchema } from '../../../../core/models/options.ts'
+
+// ---- requests ------------------------------------------------------------------------------------------------------
+
+const { temperature, top_p } = SamplingOptionsSchema.properties
+const text = Given(Type.String())
+const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused where it is set' }))
+const NO_EFFECT = Given(Type.String({ description: 'Of no effect' }))
+
+/** The body of `POST /v1/responses`, and of `/v1/responses/input_tokens`, where only some of it counts. */
+export const ResponseRequest = Titled('ResponseRequest', {
+  ...named,
+  input: Given(
+    Type.Union([Type.String(), ListOf({})], {
+      description:
+        'Text of the user, or items: messages, function calls and their outputs, reasoning, references to items'
+    })
+  ),
+  instructions: Given(Type.String({ description: 'System message; not carried over by previous_response_id' })),
+  previous_response_id: Given(Type.String({ description: 'The stored response whose conversation is continued' })),
+  tools: Given(
+    ListOf(
+      {},
+      {
+        description:
+          'Functions: {type: "function", name, description, parameters}; or groups of them: {type: "namespace", name, description, tools}. Others are left out'
+      }
+    )
+  ),
+  tool_choice: Given(
+    Type.Union([Type.String(), Loose({})], {
+      description: 'auto, none, required, {type: "function", name} or {type: "allowed_tools", mode, tools}'
+    })
+  ),
+  parallel_tool_calls: Given(Type.Boolean()),
+  text: Given(
+    Loose({
+      format: Given(Loose({}, { description: '{type: "text" | "json_object" | "json_schema", …}' })),
+      verbosity: text
+    })
+  ),
+  reasoning: Given(Loose({ effort: text, summary: text })),
+  options,
+  keep_alive,
+  stream: Given(Type.Boolean({ default: false })),
+  store: Given(Type.Boolean({ default: true, description: 'Kept in memory for previous_response_id' })),
+  max_output_tokens: Given(Type.Integer({ minimum: 1, maximum: 2 ** 31 - 1 })),
+  temperature: Given(temperature),
+  top_p: Given(top_p),
+  stop: Given(Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts that end the answer' })),
+  top_logprobs: Given(Type.Integer({ minimum: 0, maximum: 20 })),
+  include: Given(Type.Array(Type.String())),
+  truncation: Given(Type.Enum(['auto', 'disabled'], { description: 'auto: the oldest turns may be left out' })),
+  metadata: Given(
+    Type.Object({}, { additionalProperties: Type.String(), description: 'Texts, which the response repeats' })
+  ),
+  user: text,
+  background: Given(Type.Boolean({ description: 'Only false' })),
+  service_tier: NO_EFFECT,
+  safety_identifier: NO_EFFECT,
+  prompt_cache_key: Given(Type.String({ description: 'Of no effect: prompts are always cached' })),
+  conversation: NOT_HERE,
+  prompt: NOT_HERE,
+  context_management: NOT_HERE,
+  moderation: NOT_HERE,
+  max_tool_calls: Type.Optional(Type.Unknown({ description: 'Of no effect: tools are run by the client' })),
+  ...ignored('personality', 'prompt_cache_options', 'prompt_cache_retention', 'stream_options')
+})
+export type ResponseRequest = Static<typeof ResponseRequest>
+
+export const ResponseId = Type.Object({ id: Type.String({ description: 'resp_…' }) })
+export type ResponseId = Static<typeof ResponseId>
+
+export const RetrieveQuery = Loose({
+  stream: Type.Optional(Type.String({ description: 'Only false: a response that has ended is not streamed again' }))
+})
+export type RetrieveQuery = Static<typeof RetrieveQuery>
+
+export const ItemsQuery = Loose({
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 100, default: 20 })),
+  order: Type.Optional(Type.Enum(['asc', 'desc'], { default: 'desc' })),
+  after: Type.Optional(Type.String({ description: 'Id of the last item of the previous page' }))
+})
+export type ItemsQuery = Static<typeof ItemsQuery>
+
+// ---- items ---------------------------------------------------------------------------------------------------------
+
+const item = { id: Type.String(), status: Type.Enum(['in_progress', 'completed', 'incomplete']) }
+const probability = { token: Type.String(), bytes: Type.Array(Type.Integer()), logprob: Type.Number() }
+
+/** What a user's or the system's message, or the result of a call, consists of. */
+const InputPart = Type.Union([
+  Loose({ type: Type.Literal('input_text'), text: Type.String() }),
+  Loose({ type: Type.Literal('input_image'), image_url: Type.Unknown(), detail: Type.String() }),
+  Loose({ type: Type.Literal('input_audio'), input_audio: Loose({ data: Type.Unknown() }) })
+])
+export type InputPart = Static<typeof InputPart>
+
+const InputMessage = Loose({
+  type: Type.Literal('message'),
+  ...item,
+  role: Type.Enum(['user', 'developer', 'system']),
+  content: Type.Array(InputPart)
+})
+const OutputMessage = Loose({
+  type: Type.Literal('message'),
+  ...item,
+  role: Type.Literal('assistant'),
+  content: ListOf({
+    type: Type.Literal('output_text'),
+    text: Type.String(),
+    annotations: Type.Array(Type.Unknown()),
+    logprobs: ListOf({ ...probability, top_logprobs: ListOf(probability) })
+  })
+})
+export type OutputMessage = Static<typeof OutputMessage>
+
+const Reasoning = Loose({
+  type: Type.Literal('reasoning'),
+  ...item,
+  summary: ListOf({ type: Type.Literal('summary_text'), text: Type.String() }),
+  content: ListOf({ type: Type.Literal('reasoning_text'), text: Type.String() })
+})
+export type Reasoning = Static<typeof Reasoning>
+
+const FunctionCall = Loose({
+  type: Type.Literal('function_call'),
+  ...item,
+  call_id: Type.String(),
+  name: Type.String(),
+  namespace: Type.Optional(Type.String({ description: 'The group that the function belongs to' })),
+  arguments: Type.String({ description: 'JSON text' })
+})
+export type FunctionCall = Static<typeof FunctionCall>
+
+const FunctionCallOutput = Loose({
+  type: Type.Literal('function_call_output'),
+  ...item,
+  call_id: Type.String(),
+  output: Type.Union([Type.String(), Type.Array(InputPart)])
+})
+
+const OutputItem = Type.Union([OutputMessage, Reasoning, FunctionCall])
+export type OutputItem = Static<typeof OutputItem>
+const Item = Type.Union([InputMessage, FunctionCallOutput, OutputMessage, Reasoning, FunctionCall])
+export type Item = Static<typeof Item>
+
+// ---- replies -------------------------------------------------------------------------------------------------------
+
+/** A response that has ended. */
+export const Response = Titled('Response', {
+  id: Type.String({ description: 'resp_…' }),
+  object: Type.Literal('response'),
+  created_at: Type.Integer({ description: 'Seconds since the epoch' }),
+  completed_at: OrNull(Type.Integer()),
+  status: Type.Enum(['completed', 'incomplete']),
+  background: Type.Literal(false),
+  error: Type.Null(),
+  incomplete_details: OrNull(Loose({ reason: Type.Literal('max_output_tokens') })),
+  instructions: OrNull(Type.String()),
+  max_output_tokens: OrNull(Type.Integer()),
+  metadata: Type.Record(Type.String(), Type.String()),
+  model: Type.String({ description: 'As in the request' }),
+  output: Type.Array(OutputItem),
+  parallel_tool_calls: Type.Boolean(),
+  previous_response_id: OrNull(Type.String()),
+  reasoning: Loose({ effort: OrNull(Type.String()), summary: OrNull(Type.String()) }),
+  store: Type.Boolean(),
+  temperature: OrNull(Type.Number()),
+  text: Loose({ format: Loose({}), verbosity: Type.String() }),
+  tool_choice: Type.Union([Type.String(), Loose({})]),
+  tools: ListOf({ type: Type.Enum(['function', 'namespace']), name: Type.String() }),
+  top_logprobs: Type.Integer(),
+  top_p: OrNull(Type.Number()),
+  truncation: Type.Enum(['auto', 'disabled']),
+  usage: Loose({
+    input_tokens: Type.Integer(),
+    input_tokens_details: Loose({ cached_tokens: Type.Integer() }),
+    output_tokens: Type.Integer(),
+    output_tokens_details: Loose({ reasoning_tokens: Type.Integer() }),
+    total_tokens: Type.Integer()
+  })
+})
+
+/** A page of a response's input. */
+export const ItemList = Loose({
+  object: Type.Literal('list'),
+  data: Type.Array(Item),
+  first_id: OrNull(Type.String()),
+  last_id: OrNull(Type.String()),
+  has_more: Type.Boolean()
+})
+
+export const Deleted = Loose({ id: Type.String(), object: Type.Literal('response'), deleted: Type.Literal(true) })
+
+export const TokenCount = Loose({ object: Type.Literal('response.input_tokens'), input_tokens: Type.Integer() })

@@ -1,0 +1,163 @@
+import { CorralError } from '../../../../core/errors.ts'
+import type { ResponseObject } from './response-writer.ts'
+import type { Item, ItemsQuery } from './schemas.ts'
+
+/** A response that can be retrieved, and continued. */
+interface StoredResponse {
+  response: ResponseObject
+  /** The whole conversation before it, without instructions. */
+  input: readonly Item[]
+}
+
+/** What a response takes for each of its items, beside the item. */
+const BYTES_OF_REFERENCE = 16
+
+const sizeOf = (value: unknown) => Buffer.byteLength(JSON.stringify(value))
+
+/**
+ * Responses kept in memory, each for its owner (`Caller.owner`) alone: to everybody else it does not exist. Where there
+ * is no more room, the oldest one of whoever has most is dropped, so that nobody pushes out what others keep.
+ */
+export class StoredResponses {
+  readonly #owners = new Map<string, OwnResponses>()
+  readonly #mostBytes: number
+  readonly #mostEach: number
+
+  /**
+   * @param mostBytes of JSON text; 0 keeps nothing
+   * @param mostEach responses of one owner, however small they are
+   */
+  constructor(mostBytes: number, mostEach: number) {
+    this.#mostBytes = mostBytes
+    this.#mostEach = mostEach
+  }
+
+  /** Bytes of JSON text that are kept. */
+  get bytes(): number {
+    return [...this.#owners.values()].reduce((sum, { bytes }) => sum + bytes, 0)
+  }
+
+  /** Keeps a response, unless it alone is more than there is room for. */
+  add(owner: string, stored: StoredResponse): void {
+    const own = this.#owners.get(owner) ?? new OwnResponses()
+    this.#owners.set(owner, own)
+    if (own.add(stored) > this.#mostBytes) own.drop(stored.response.id)
+    while (own.count > this.#mostEach) own.dropOldest()
+    let bytes = this.bytes
+    while (bytes > this.#mostBytes) {
+      const most = [...this.#owners.values()].reduce((a, b) => (b.bytes > a.bytes ? b : a))
+      const before = most.bytes
+      most.dropOldest()
+      bytes -= before - most.bytes
+    }
+    this.#forgetEmpty()
+  }
+
+  /** @throws CorralError `response_not_found` */
+  get(owner: string, id: string, param = 'response_id'): StoredResponse {
+    const entry = this.#owners.get(owner)?.get(id)
+    if (entry) return entry
+    throw notFound(param)
+  }
+
+  /** @throws CorralError `response_not_found` */
+  delete(owner: string, id: string): void {
+    if (!this.#owners.get(owner)?.drop(id)) throw notFound('response_id')
+    this.#forgetEmpty()
+  }
+
+  /** All items of an owner, by their ids. */
+  itemsById(owner: string): Map<string, Item> {
+    return new Map(this.#owners.get(owner)?.items.map(item => [item.id, item]))
+  }
+
+  #forgetEmpty(): void {
+    for (const [owner, { count }] of this.#owners) if (count === 0) this.#owners.delete(owner)
+  }
+}
+
+/**
+ * What is kept for one owner. The items of a conversation are shared by all of its responses, and counted once: a later
+ * response keeps them when an earlier one has gone.
+ */
+class OwnResponses {
+  readonly #entries = new Map<string, StoredResponse & { size: number }>()
+  readonly #items = new Map<Item, { size: number; users: number }>()
+  bytes = 0
+
+  get count(): number {
+    return this.#entries.size
+  }
+
+  get items(): Item[] {
+    return [...this.#items.keys()]
+  }
+
+  get(id: string): StoredResponse | undefined {
+    return this.#entries.get(id)
+  }
+
+  /** @returns bytes that it would take alone */
+  add({ response, input }: StoredResponse): number {
+    const { output, ...fields } = response
+    const items = [...input, ...output]
+    const size = sizeOf(fields) + items.length * BYTES_OF_REFERENCE
+    this.#entries.set(response.id, { response, input, size })
+    this.bytes += size
+    return items.reduce((sum, item) => sum + this.#retain(item), size)
+  }
+
+  dropOldest(): void {
+    const [oldest] = this.#entries.keys()
+    if (oldest !== undefined) this.drop(oldest)
+  }
+
+  drop(id: string): boolean {
+    const entry = this.#entries.get(id)
+    if (!entry) return false
+    this.#entries.delete(id)
+    this.bytes -= entry.size
+    for (const item of [...entry.input, ...entry.response.output]) {
+      const shared = this.#items.get(item)!
+      shared.users--
+      if (shared.users > 0) continue
+      this.#items.delete(item)
+      this.bytes -= shared.size
+    }
+    return true
+  }
+
+  /** @returns its bytes */
+  #retain(item: Item): number {
+    const entry = this.#items.get(item) ?? { size: sizeOf(item), users: 0 }
+    if (entry.users === 0) {
+      this.#items.set(item, entry)
+      this.bytes += entry.size
+    }
+    entry.users++
+    return entry.size
+  }
+}
+
+function notFound(param: string): CorralError {
+  return new CorralError(
+    'response_not_found',
+    'There is no response with this id here. Responses are kept in memory only: it was not to be stored, was deleted, was among the oldest when room was needed, is from before a restart, or belongs to another API key. Send the conversation as "input" instead.',
+    { param }
+  )
+}
+
+/** A page of a list of items, as OpenAI's lists are read. */
+export function pageOf(items: readonly Item[], { limit = 20, order = 'desc', after }: ItemsQuery) {
+  const ordered = order === 'asc' ? [...items] : items.toReversed()
+  // Clients may give several items one id; the last one is taken, so that each page begins later than the one before.
+  const start = after === undefined ? 0 : ordered.findLastIndex(item => item.id === after) + 1
+  const data = ordered.slice(start, start + limit)
+  return {
+    object: 'list',
+    data,
+    first_id: data.at(0)?.id ?? null,
+    last_id: data.at(-1)?.id ?? null,
+    has_more: start + data.length < ordered.length
+  }
+}

@@ -1,0 +1,251 @@
+import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import { embedChunked, rerankChunked } from '../../../core/answers/chunked.ts'
+import { readModelRequest, type SurfaceDependencies } from '../../../core/answers/model-request.ts'
+import { askOnce, callOf } from '../../../core/answers/pipeline.ts'
+import { RunningAnswers } from '../../../core/answers/running-answers.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import type { EngineMode } from '../../../core/contracts/engines.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import { sendErrors } from '../../../core/http/application.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
+import { openaiErrorBody, openaiErrors, openaiRoute } from '../../../core/http/openai-error.ts'
+import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
+import { streamRoutes } from '../../../core/http/stream-routes.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
+import { answer } from './answer.ts'
+import { schemaCompiler } from './check-body.ts'
+import { documentTexts, embeddingInputs, embeddingList, ofDimensions, ranking, textRanking } from './embeddings.ts'
+import { chatGeneration, completionGeneration, engineFields, type Fields } from './generation.ts'
+import { mediaRoutes } from './media/routes.ts'
+import { modelRoutes } from './models.ts'
+import { responseRoutes } from './responses/routes.ts'
+import {
+  ChatChunk,
+  ChatCompletion,
+  ChatRequest,
+  Completion,
+  CompletionRequest,
+  ControlReply,
+  ControlRequest,
+  DetokenizeRequest,
+  EmbeddingRequest,
+  Embeddings,
+  Prompt,
+  PromptTokens,
+  Ranking,
+  RerankRequest,
+  Text,
+  TextRanking,
+  TokenizeRequest,
+  TokenList
+} from './schemas.ts'
+
+/** The hosted-chat API without its prefix. */
+export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: number }): FastifyPluginAsync {
+  return async app => {
+    likeHosted(app, '/v1/', deps)
+    await app.register(modelRoutes(deps))
+    await app.register(textRoutes({ ...deps, answers: new RunningAnswers() }))
+    await app.register(vectorRoutes(deps))
+    await app.register(responseRoutes(deps))
+    await app.register(mediaRoutes(deps))
+    await app.register(streamRoutes(openaiRoute, 'OpenAI chat', 'Stream'))
+  }
+}
+
+/** What Cohere's clients ask for below `/v2`. */
+export function secondVersionRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
+  return async app => {
+    likeHosted(app, '/v2/', deps)
+    rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
+  }
+}
+
+/** Words errors, and checks bodies, as hosted-chat clients know it. */
+function likeHosted(app: FastifyInstance, prefix: string, { config }: Pick<SurfaceDependencies, 'config'>): void {
+  app.wordErrors(prefix, openaiErrorBody)
+  sendErrors(app, openaiErrorBody)
+  app.setNotFoundHandler(request => {
+    throw app.noRouteError(request.method, request.url)
+  })
+  app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
+}
+
+/** Chat completions and completions. */
+function textRoutes(deps: SurfaceDependencies & { answers: RunningAnswers }): FastifyPluginAsync {
+  const TAG = 'OpenAI chat'
+  const errors = openaiErrors(ANSWER_ERRORS)
+  return async app => {
+    app.post<{ Body: Fields }>(
+      '/chat/completions',
+      openaiRoute(TAG, 'createChatCompletion', 'Answer a conversation', {
+        description: "OpenAI's Chat Completions. The model is loaded where it is not; it is never downloaded.",
+        body: ChatRequest,
+        response: {
+          200: jsonOrStream('The answer', ChatCompletion, {
+            event:
+              'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
+            item: Type.Union([ChatChunk, errors]),
+            end: '[DONE]'
+          })
+        },
+        errors: ANSWER_ERRORS
+      }),
+      (request, reply) => answer(deps, request, reply, chatGeneration)
+    )
+    app.post<{ Body: Fields }>(
+      '/completions',
+      openaiRoute(TAG, 'createCompletion', 'Continue a text', {
+        description:
+          "OpenAI's older Completions: one prompt or several, without the chat template. With a suffix, the text between is filled in.",
+        body: CompletionRequest,
+        response: {
+          200: jsonOrStream('The texts', Completion, {
+            event:
+              'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
+            item: Type.Union([Completion, errors]),
+            end: '[DONE]'
+          })
+        },
+        errors: ANSWER_ERRORS
+      }),
+      (request, reply) => answer(deps, request, reply, completionGeneration)
+    )
+    app.post<{ Body: ControlRequest }>(
+      '/chat/completions/control',
+      openaiRoute(TAG, 'controlChatCompletion', 'Control an answer while it is generated', {
+        description:
+          "As llama-server's /v1/chat/completions/control: `reasoning_end` ends the thoughts of an answer that was requested with `reasoning_control: true`, so that the model goes on with what it answers.",
+        body: ControlRequest,
+        response: { 200: json('Whether that could be done', ControlReply) },
+        errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed']
+      }),
+      async ({ body: { id, model: named, name }, caller }, reply) => {
+        const model = catalogFor(deps.catalog, caller).get(parseRequestedName(named ?? name))
+        return await deps.answers.endThought({ id, owner: caller.owner, model }, clientSignal(reply))
+      }
+    )
+  }
+}
+
+/** Any engine of the model knows its tokens. */
+function anyMode({ metadata: { capabilities } }: Model): EngineMode {
+  if (capabilities.includes('completion')) return 'chat'
+  return capabilities.includes('rerank') ? 'rerank' : 'embedding'
+}
+
+/** Embeddings, rankings and tokens: what engines return in one piece. */
+function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
+  const tokenQuestion = (body: Fields, caller: Caller) => {
+    const request = readModelRequest(deps, body, caller)
+    const lease = { ...request.lease, mode: anyMode(request.variant) }
+    return { operation: 'tokens', body: engineFields(body, request), lease } as const
+  }
+  return async app => {
+    app.post<{ Body: EmbeddingRequest }>(
+      '/embeddings',
+      openaiRoute('OpenAI embeddings', 'createEmbedding', 'Make vectors of texts', {
+        description: 'Models that generate text get an engine in embedding mode beside their own.',
+        body: EmbeddingRequest,
+        response: { 200: json('The vectors, in the order of the texts', Embeddings) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => {
+        const request = readModelRequest(deps, body, caller)
+        const input = embeddingInputs(body, request.variant)
+        const lease = { ...request.lease, mode: 'embedding' } as const
+        const question = { operation: 'embeddings', body: { input }, lease } as const
+        const vectors = await askOnce(deps, reply, question, (lease, { input }, tally) =>
+          embedChunked(lease, input, tally, { made: vector => ofDimensions(vector, body) })
+        )
+        return embeddingList(reply, vectors, body, request.requested)
+      }
+    )
+    rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
+    // What an engine makes of a conversation, without an answer.
+    const conversation = (body: Fields, caller: Caller) => {
+      const request = readModelRequest(deps, body, caller)
+      return { operation: 'tokens', body: chatGeneration(body, request).body, lease: request.lease } as const
+    }
+    app.post<{ Body: Fields }>(
+      '/chat/completions/input_tokens',
+      openaiRoute('OpenAI tokens', 'countChatTokens', 'Count the tokens of a conversation', {
+        description: "As llama-server's /v1/chat/completions/input_tokens.",
+        body: ChatRequest,
+        response: { 200: json('The number', PromptTokens) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => ({
+        object: 'response.input_tokens',
+        input_tokens: await askOnce(deps, reply, conversation(body, caller), (lease, fields) =>
+          callOf(lease, 'countTokens')(fields, lease)
+        )
+      })
+    )
+    app.post<{ Body: Fields }>(
+      '/chat/completions/prompt',
+      openaiRoute('OpenAI tokens', 'showPrompt', 'Show the prompt that a conversation becomes', {
+        description: "By the model's chat template, as llama-server's /apply-template.",
+        body: ChatRequest,
+        response: { 200: json('The prompt', Prompt) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => ({
+        prompt: await askOnce(deps, reply, conversation(body, caller), (lease, fields) =>
+          callOf(lease, 'applyTemplate')(fields, lease)
+        )
+      })
+    )
+    app.post<{ Body: Fields }>(
+      '/tokenize',
+      openaiRoute('OpenAI tokens', 'tokenize', 'Split a text into tokens', {
+        description: "As llama-server's /tokenize.",
+        body: TokenizeRequest,
+        response: { 200: json('The tokens', TokenList) },
+        errors: ANSWER_ERRORS
+      }),
+      ({ body, caller }, reply) =>
+        askOnce(deps, reply, tokenQuestion(body, caller), (lease, fields) => callOf(lease, 'tokenize')(fields, lease))
+    )
+    app.post<{ Body: Fields }>(
+      '/detokenize',
+      openaiRoute('OpenAI tokens', 'detokenize', 'Turn tokens into text', {
+        description: "As llama-server's /detokenize.",
+        body: DetokenizeRequest,
+        response: { 200: json('The text', Text) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => ({
+        content: await askOnce(deps, reply, tokenQuestion(body, caller), (lease, { tokens }) =>
+          callOf(lease, 'detokenize')(tokens as number[], lease)
+        )
+      })
+    )
+  }
+}
+
+/** Ranking. @param paths with the ids of their routes in the API document */
+function rankingRoutes(app: FastifyInstance, deps: SurfaceDependencies, paths: Record<string, string>): void {
+  for (const [path, operationId] of Object.entries(paths)) {
+    app.post<{ Body: RerankRequest }>(
+      path,
+      openaiRoute('OpenAI embeddings', operationId, 'Rank documents by a query', {
+        description:
+          "As Jina's and Cohere's rerank; with `texts`, as Text Embeddings Inference. Needs a reranking model.",
+        body: RerankRequest,
+        response: { 200: json('The documents by their relevance', Type.Union([Ranking, TextRanking])) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => {
+        const request = readModelRequest(deps, body, caller)
+        const documents = documentTexts(body)
+        const lease = { ...request.lease, mode: 'rerank' } as const
+        const question = { operation: 'rerank', body: { query: body.query, documents }, lease } as const
+        const scores = await askOnce(deps, reply, question, rerankChunked)
+        return body.texts ? textRanking(scores, body, documents) : ranking(scores, body, documents, request.requested)
+      }
+    )
+  }
+}

@@ -1,0 +1,129 @@
+import { createHash } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { join } from 'node:path'
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply, RouteOptions } from 'fastify'
+import { Type } from 'typebox'
+import type { Catalog } from '../../../core/contracts/models.ts'
+import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { packageRoot } from '../../../core/system/package-info.ts'
+import type { DescribedRoute } from './openapi.ts'
+
+export default definePlugin({
+  name: 'docs',
+  api: 1,
+  description: 'The API document under /openapi.json, and a page to read and try it under /docs',
+  optional: true,
+  needs: ['catalog'],
+  options: Type.Object({}, { additionalProperties: false, restart: true }),
+  setup(context) {
+    const catalog = context.service('catalog')
+    let described: ReturnType<typeof rememberDescribed>
+    return {
+      hooks: async app => {
+        described = rememberDescribed(app)
+      },
+      routes: async app => void (await app.register(docsRoutes(described, catalog)))
+    }
+  }
+})
+
+/**
+ * Collects the application's routes. Call it before any route is registered.
+ * @returns gives them in the order of their registration, without the HEAD of a GET.
+ */
+function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
+  const routes: { method: string; url: string; options: RouteOptions }[] = []
+  app.addHook('onRoute', options => {
+    for (const method of [options.method].flat()) routes.push({ method, url: options.url, options })
+  })
+  return () => {
+    const gets = new Set(routes.filter(({ method }) => method === 'GET').map(({ url }) => url))
+    return routes
+      .filter(({ method, url }) => method !== 'OPTIONS' && !(method === 'HEAD' && gets.has(url)))
+      .filter(({ options }) => !options.config?.leftOut)
+      .map(({ method, url, options: { schema = {}, config = {} } }) => ({
+        method,
+        url,
+        schema: config.replies ? { ...schema, response: config.replies() } : schema,
+        role: config.role ?? 'user'
+      }))
+      .filter(({ schema }) => !schema.hide)
+  }
+}
+
+/** Swagger UI's own files, which the page fetches beside the document. */
+const ASSETS = {
+  'swagger-ui-bundle.js': 'text/javascript; charset=utf-8',
+  'swagger-ui.css': 'text/css; charset=utf-8'
+}
+
+const documentRoute = nativeRoute('Server', 'getApiDocument', 'The API document', {
+  description: 'OpenAPI 3.1, of all routes of this server.',
+  response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) }
+})
+const pageRoute = nativeRoute('Server', 'getDocs', 'A page to read and try the API', {
+  role: 'anyone',
+  description: 'The page asks for a key where the API document needs one.',
+  response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } }
+})
+
+/** The API document and the page that shows it. The document is made at the first request for it; its examples name models that the caller may use. */
+function docsRoutes(described: () => DescribedRoute[], catalog: Catalog): FastifyPluginAsync {
+  let document: string | undefined
+  return async app => {
+    app.get('/openapi.json', documentRoute, async (request, reply) => {
+      const [{ openApiDocument }, { withModelsHere }] = await Promise.all([
+        import('./openapi.ts'),
+        import('./examples.ts')
+      ])
+      document ??= JSON.stringify(openApiDocument(described()))
+      return reply
+        .type('application/json; charset=utf-8')
+        .send(withModelsHere(document, catalogFor(catalog, request.caller).list()))
+    })
+
+    app.get('/docs', pageRoute, async (_request, reply) => await sendPage(reply))
+
+    const { resolve } = createRequire(import.meta.url)
+    for (const [name, type] of Object.entries(ASSETS)) {
+      app.get(`/docs/${name}`, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
+        reply
+          .type(type)
+          .headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache' })
+          .send(await readFile(resolve(`@fastify/swagger-ui/static/${name}`)))
+      )
+    }
+  }
+}
+
+function hashOf(html: string, element: 'script' | 'style'): string {
+  const text = new RegExp(`<${element}>(.*?)</${element}>`, 's').exec(html)![1]!
+  return `'sha256-${createHash('sha256').update(text).digest('base64')}'`
+}
+
+/** Sends the page. Its policy lets it run its own script and what that fetches from this server, and nothing else. */
+async function sendPage(reply: FastifyReply): Promise<FastifyReply> {
+  const html = await readFile(join(packageRoot, 'plugins', 'apis', 'reference', 'page', 'index.html'), 'utf8')
+  const policy = [
+    "default-src 'none'",
+    `script-src ${hashOf(html, 'script')} blob:`,
+    `style-src ${hashOf(html, 'style')} blob:`,
+    'img-src data:',
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'"
+  ]
+  return reply
+    .type('text/html; charset=utf-8')
+    .headers({
+      'content-security-policy': policy.join('; '),
+      'x-content-type-options': 'nosniff',
+      'referrer-policy': 'no-referrer',
+      'cache-control': 'no-cache'
+    })
+    .send(html)
+}

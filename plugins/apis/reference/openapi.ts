@@ -1,0 +1,254 @@
+import type { FastifySchema } from 'fastify'
+import type { TSchema } from 'typebox'
+import type { Role } from '../../../core/http/roles.ts'
+import { version } from '../../../core/system/package-info.ts'
+import { exampleBody, exampleParameter } from './examples.ts'
+
+/** What the document says of the service as a whole. */
+const INFO = {
+  title: 'corral',
+  version,
+  summary: 'A local model server',
+  description:
+    'Models have names of the form `<owner>/<name>`, or `<owner>/<name>:<variant>` for one of several quantizations.\n\n' +
+    'Bodies are JSON, whatever their `Content-Type` says. `null` counts as absent, and unknown fields are ' +
+    'ignored; where they may be misspelt options, the header `X-Corral-Unknown-Options` of the reply names them. Every `GET` route also answers `HEAD`.\n\n' +
+    'A key is needed only where the server has any. `x-corral-role` is the role that an operation needs; without keys, a ' +
+    'caller on the same machine is an `operator`.',
+  license: { name: 'MIT', identifier: 'MIT' }
+}
+
+/** A route that the document describes. */
+export interface DescribedRoute {
+  method: string
+  /** With Fastify's parameters, such as `/api/pulls/:id` or `/api/logs/*`. */
+  url: string
+  schema: FastifySchema
+  role: Role | 'anyone'
+}
+
+type Mapping = Record<string, unknown>
+
+/** The order of a path's operations. */
+const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE']
+
+const SECURITY_SCHEMES = {
+  bearer: { type: 'http', scheme: 'bearer', description: 'One of security.api_keys, where there are any' },
+  key: { type: 'apiKey', in: 'header', name: 'x-api-key', description: 'The same key, as other clients send it' }
+}
+
+/** The order of groups: what people try first. Others follow in the order of their routes. */
+const GROUPS = [
+  'Answers',
+  'Models',
+  'Pulls',
+  'Imports',
+  'Conversions',
+  'OpenAI chat',
+  'OpenAI models',
+  'OpenAI embeddings',
+  'OpenAI responses',
+  'OpenAI tokens',
+  'OpenAI sounds and images',
+  'Anthropic',
+  'Ollama',
+  'Files of models',
+  'Server',
+  'llama.cpp builds',
+  'Keys',
+  'Usage',
+  'Captures'
+]
+
+/**
+ * An OpenAPI 3.1 document of routes, made of their schemas (which are JSON Schema 2020-12, as OpenAPI's are). Paths are
+ * in alphabetical order.
+ */
+export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
+  const components = new Components()
+  const rank = ({ method }: DescribedRoute) => METHODS.indexOf(method)
+  const sorted = [...routes].sort((a, b) => (a.url === b.url ? rank(a) - rank(b) : a.url < b.url ? -1 : 1))
+  const paths: Record<string, Mapping> = {}
+  for (const route of sorted) {
+    const path = readablePath(route)
+    paths[path] = { ...paths[path], [route.method.toLowerCase()]: operation(route, components) }
+  }
+  const used = new Set(routes.flatMap(({ schema }) => schema.tags ?? []))
+  const tags = [...GROUPS.filter(group => used.has(group)), ...[...used].filter(tag => !GROUPS.includes(tag))]
+  return {
+    openapi: '3.1.0',
+    info: INFO,
+    servers: [{ url: '/' }],
+    // Without a key, unless the server has some.
+    security: [{}, { bearer: [] }, { key: [] }],
+    tags: tags.map(name => ({ name })),
+    paths,
+    components: {
+      schemas: components.schemas(),
+      responses: components.responses(),
+      securitySchemes: SECURITY_SCHEMES
+    }
+  }
+}
+
+function propertiesOf(schema: unknown): Record<string, TSchema & Mapping> {
+  return (schema as { properties?: Record<string, TSchema & Mapping> } | undefined)?.properties ?? {}
+}
+
+/** What the rest of a path is called, which Fastify knows as `*`: the `title` of that parameter. */
+function restName({ schema }: DescribedRoute): string {
+  return String(propertiesOf(schema.params)['*']?.title ?? 'path')
+}
+
+/** `/api/logs/*` as `/api/logs/{model}`. */
+function readablePath(route: DescribedRoute): string {
+  return route.url.replace(/:(\w+)/g, '{$1}').replace('*', `{${restName(route)}}`)
+}
+
+function operation(route: DescribedRoute, components: Components): Mapping {
+  const { tags, summary, description, operationId, security, response } = route.schema
+  const parameters = parametersOf(route, components)
+  return {
+    ...(tags && { tags }),
+    ...(summary && { summary }),
+    ...(description && { description }),
+    ...(operationId && { operationId }),
+    ...(security && { security }),
+    'x-corral-role': route.role,
+    ...(parameters.length > 0 && { parameters }),
+    ...requestBody(route, components),
+    responses: responses(response, components)
+  }
+}
+
+function parametersOf(route: DescribedRoute, components: Components): Mapping[] {
+  const parameter = (place: string, name: string, schema: unknown, required: boolean) => {
+    const { description, ...rest } = components.plain(schema) as Mapping
+    const example = exampleParameter(name, place)
+    return {
+      name,
+      in: place,
+      ...(description ? { description } : {}),
+      ...(required && { required }),
+      schema: rest,
+      ...(example !== undefined && { example })
+    }
+  }
+  const named = (place: string, schema: unknown) => {
+    const required = (schema as { required?: string[] } | undefined)?.required ?? []
+    return Object.entries(propertiesOf(schema)).map(([name, inner]) =>
+      parameter(place, name, inner, required.includes(name))
+    )
+  }
+  const inPath = propertiesOf(route.schema.params)
+  const path = [...route.url.matchAll(/:(\w+)|\*/g)].map(([text, name]) => {
+    const { title, ...schema } = inPath[name ?? '*'] ?? { type: 'string' }
+    return parameter('path', text === '*' ? restName(route) : name!, schema, true)
+  })
+  return [...path, ...named('query', route.schema.querystring), ...named('header', route.schema.headers)]
+}
+
+function requestBody({ schema }: DescribedRoute, components: Components): Mapping {
+  const body = schema.body as Mapping | undefined
+  if (!body && !schema.consumes) return {}
+  const types = schema.consumes ?? ['application/json']
+  const plain = body?.content ?? Object.fromEntries(types.map(type => [type, body ? { schema: body } : {}]))
+  const content = { ...(plain as Record<string, Mapping>) }
+  const example = schema.operationId === undefined ? undefined : exampleBody(schema.operationId)
+  const json = content['application/json']
+  if (json && example) content['application/json'] = { ...json, example }
+  return { requestBody: { ...(!schema.bodyOptional && { required: true }), content: components.plain(content) } }
+}
+
+function responses(declared: unknown, components: Components): Mapping {
+  const entries = Object.entries((declared ?? {}) as Record<string, Mapping>)
+  if (entries.length === 0) return { default: { description: 'Not described' } }
+  return Object.fromEntries(entries.map(([status, reply]) => [status, response(status, reply, components)]))
+}
+
+/** A reply as routes describe it, which may be that of the document already, or a schema of JSON alone. */
+function response(status: string, reply: Mapping, components: Components): unknown {
+  const { description = '', headers, content } = reply
+  const whole = content ?? headers ?? (Object.keys(reply).every(key => key === 'description') || reply.type === 'null')
+  if (!whole) return { description, content: { 'application/json': { schema: components.plain(reply) } } }
+  const plain = { description: String(description), ...(components.plain({ headers, content }) as Mapping) }
+  return Number(status) < 400 ? plain : components.error(status, plain as JsonObject)
+}
+
+type Json = null | boolean | number | string | Json[] | JsonObject
+type JsonObject = { [key: string]: Json }
+
+const NAME = /^[A-Z][A-Za-z0-9]*$/
+/** Where the values of a schema's keyword are data rather than schemas. */
+const DATA = new Set(['const', 'enum', 'default', 'examples', 'example'])
+
+/** Schemas and errors with a name are in the document once, and referred to elsewhere. */
+class Components {
+  readonly #schemas = new Map<string, { text: string; schema: Json }>()
+  readonly #errors = new Map<string, Json>()
+
+  /**
+   * A schema as plain JSON, in which each inner schema whose `title` is a name (`LocalModel`) is a reference. One with
+   * the keyword `documented` is that one instead.
+   */
+  plain(value: unknown): Json {
+    if (Array.isArray(value)) return value.map(item => this.plain(item))
+    if (typeof value !== 'object' || value === null) return value as Json
+    const { title, documented, ...rest } = value as Record<string, unknown>
+    if (documented !== undefined) return this.plain(documented)
+    const isNamed = typeof title === 'string' && NAME.test(title)
+    const converted: JsonObject = {}
+    for (const [key, inner] of Object.entries(isNamed ? rest : (value as object))) {
+      if (inner === undefined || key === 'needsTrust') continue
+      converted[key] = DATA.has(key) ? (inner as Json) : this.plain(inner)
+    }
+    const plain = nullable(converted)
+    return isNamed ? this.#reference(title, plain) : plain
+  }
+
+  /** Different schemas of the same name get a number. */
+  #reference(title: string, schema: Json): Json {
+    const text = JSON.stringify(schema)
+    for (let number = 1; ; number++) {
+      const name = number === 1 ? title : `${title}${number}`
+      const known = this.#schemas.get(name)
+      if (!known) this.#schemas.set(name, { text, schema })
+      if (!known || known.text === text) return { $ref: `#/components/schemas/${name}` }
+    }
+  }
+
+  /** A converted error reply as a reference; its name says surface, status and codes, as its description does. */
+  error(status: string, reply: JsonObject): Json {
+    const surface = /"#\/components\/schemas\/(\w+)"/.exec(JSON.stringify(reply))?.[1]
+    const codes = [...String(reply.description).matchAll(/`(\w+)`/g)].map(([, code]) => code!)
+    if (!surface || codes.length === 0) return reply
+    const name = [surface, status, ...codes].join('.')
+    const known = this.#errors.get(name)
+    if (known && JSON.stringify(known) !== JSON.stringify(reply)) return reply
+    this.#errors.set(name, reply)
+    return { $ref: `#/components/responses/${name}` }
+  }
+
+  schemas(): Record<string, Json> {
+    return byName([...this.#schemas].map(([name, { schema }]) => [name, schema]))
+  }
+
+  responses(): Record<string, Json> {
+    return byName([...this.#errors])
+  }
+}
+
+function byName(entries: [string, Json][]): Record<string, Json> {
+  return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
+}
+
+/** `anyOf: [schema, null]` in a shorter form, where there is one. */
+function nullable(schema: JsonObject): JsonObject {
+  const { anyOf, ...rest } = schema
+  if (!Array.isArray(anyOf) || anyOf.length !== 2 || JSON.stringify(anyOf[1]) !== '{"type":"null"}') return schema
+  const inner = anyOf[0] as JsonObject
+  if (Array.isArray(inner.anyOf)) return { ...inner, ...rest, anyOf: [...inner.anyOf, anyOf[1]!] }
+  if (Array.isArray(inner.enum)) return { ...inner, ...rest, enum: [...inner.enum, null] }
+  if (typeof inner.type === 'string' && !('const' in inner)) return { ...inner, ...rest, type: [inner.type, 'null'] }
+  return schema
+}

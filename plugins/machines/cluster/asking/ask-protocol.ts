@@ -1,0 +1,189 @@
+import { type Static, Type } from 'typebox'
+import type { EmbeddingsReply, EngineMode, TokenUsage } from '../../../../core/contracts/engines.ts'
+import type { Model } from '../../../../core/contracts/models.ts'
+import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/errors.ts'
+import { Given, keep_alive, Loose, options } from '../../../../core/http/request-fields.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
+
+/*
+ * How a front asks its members: the calls of an engine over HTTP, in the words in which engines are asked here too, so
+ * that every surface of the front says what it would say of an engine of its own.
+ */
+
+export const ASK_PATH = '/api/cluster/ask'
+export const DESCRIBE_PATH = '/api/cluster/describe'
+
+/** Calls whose answers are streams. */
+export const ANSWER_CALLS = ['chat', 'completion', 'transcribe'] as const
+export type AnswerCall = (typeof ANSWER_CALLS)[number]
+/** Calls whose answers come in one piece. */
+const ONCE_CALLS = [
+  'embed',
+  'rerank',
+  'tokenize',
+  'detokenize',
+  'countTokens',
+  'applyTemplate',
+  'properties',
+  'slotStates'
+] as const
+export type OnceCall = (typeof ONCE_CALLS)[number]
+
+const MODES: EngineMode[] = ['chat', 'embedding', 'rerank']
+
+export const AskSchema = Loose(
+  {
+    model: Type.String({ minLength: 1, description: 'Its name at the member' }),
+    mode: Type.Optional(Type.Enum(MODES)),
+    call: Type.Enum([...ANSWER_CALLS, ...ONCE_CALLS, 'load', 'endThought'], {
+      description: "The engine's call; load only loads, endThought ends the thoughts of the answer that `control` names"
+    }),
+    request: Given(
+      Loose({}, { description: 'What is asked, in the words of hosted chat, or the arguments of the call' })
+    ),
+    options,
+    keep_alive,
+    slots: Given(Type.Integer({ minimum: 1, description: 'Slots that the answer takes' })),
+    owner: Given(
+      Type.String({ maxLength: 64, description: 'Digest of the owner of the prompt: prompts of two are kept apart' })
+    ),
+    turn: Given(Type.String({ maxLength: 64, description: 'Digest of the client: clients have slots in turn' })),
+    idle: Given(Type.Boolean({ description: 'Only where no client wants the model' })),
+    bytes: Given(
+      Type.Boolean({ description: 'The answer as the bytes of a hosted-chat stream rather than as lists of deltas' })
+    ),
+    control: Given(
+      Type.String({ minLength: 1, maxLength: 64, description: 'A name by which the answer can be controlled' })
+    ),
+    whole: Given(Type.Boolean({ description: 'Nothing of it is passed on before it is complete' })),
+    count_each: Given(Type.Boolean({ description: 'Each delta with the tokens so far' })),
+    stop_text: Given(Type.Boolean({ description: 'Which text of `stop` ended the answer' })),
+    native: Given(Type.Boolean({ description: "The events in llama-server's words beside" }))
+  },
+  { title: 'ClusterAsk' }
+)
+export type AskBody = Static<typeof AskSchema>
+
+/** What a front has to know of a member's model to list it and to ask for it. */
+export interface DescribedModel
+  extends Pick<
+    Model,
+    'publicName' | 'key' | 'label' | 'isDefault' | 'digest' | 'size' | 'modifiedAt' | 'format' | 'metadata' | 'defaults'
+  > {
+  owner: string
+  name: string
+  /** What an engine of it can be started for. */
+  modes: EngineMode[]
+}
+
+/** Trailers of a stream: why it failed after it had begun; tokens of an answer that was sent as bytes. */
+export const FAILURE_TRAILER = 'x-corral-failure'
+export const USED_TRAILER = 'x-corral-used'
+/** Longest message, and details as JSON, in a trailer. */
+const LONGEST = 2000
+
+/** How NDJSON is sent to a front. It needs no heartbeats: the front follows the event stream of each member anyway. */
+export const MEMBER_LINES = {
+  contentType: 'application/x-ndjson',
+  heartbeatInterval: 2 ** 31 - 1,
+  heartbeat: () => '\n'
+}
+
+/** A member's answer is nothing that a member sends. */
+export class WrongAnswer extends Error {}
+
+/** The lines of a reply that are not empty. @throws WrongAnswer where it ends in the middle of one */
+export async function* linesOf(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
+  const decoder = new TextDecoder()
+  let rest = ''
+  for await (const chunk of body) {
+    const lines = (rest + decoder.decode(chunk, { stream: true })).split('\n')
+    rest = lines.pop()!
+    for (const line of lines) if (line !== '') yield line
+  }
+  if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
+}
+
+/** A failure as a trailer. */
+export function failureText(error: CorralError): string {
+  const details = JSON.stringify(error.details ?? {})
+  const { code, retryAfter, param, retryable } = error
+  const text = {
+    code,
+    message: error.message.slice(0, LONGEST),
+    retryAfter,
+    param,
+    retryable,
+    ...(details.length <= LONGEST && { details: error.details })
+  }
+  return encodeURIComponent(JSON.stringify(text))
+}
+
+/** The failure of a trailer; undefined for what is none. */
+export function failureOfText(text: string): CorralError | undefined {
+  try {
+    const { code, message, details, retryAfter, param, retryable } = JSON.parse(decodeURIComponent(text))
+    if (!isErrorCode(code)) return undefined
+    return new CorralError(code, String(message), {
+      ...(isObject(details) && { details }),
+      ...(typeof retryAfter === 'number' && { retryAfter }),
+      ...(typeof param === 'string' && { param }),
+      ...(retryable === false && { retryable })
+    })
+  } catch {
+    return undefined
+  }
+}
+
+/** The failure of a reply in one piece, as the native API words it; undefined for what no corral says. */
+export function failureOfReply(text: string, headers: Record<string, unknown>): CorralError | undefined {
+  try {
+    const { error, errorCode, code, requestId, param, ...details } = JSON.parse(text)
+    if (!isErrorCode(code) || typeof error !== 'string') return undefined
+    const retryAfter = Number(headers['retry-after'])
+    return new CorralError(code, error, {
+      details,
+      ...(retryAfter > 0 && { retryAfter }),
+      ...(typeof param === 'string' && { param }),
+      ...(headers['x-should-retry'] === 'false' && { retryable: false })
+    })
+  } catch {
+    return undefined
+  }
+}
+
+const isErrorCode = (code: unknown): code is ErrorCode => typeof code === 'string' && Object.hasOwn(ERROR_STATUS, code)
+
+/** Token counts of an answer as a trailer, by choice. */
+export const usedText = (used: readonly (TokenUsage | undefined)[]) => JSON.stringify(used)
+
+export function usedOfText(text: unknown): (TokenUsage | undefined | null)[] {
+  try {
+    const used = JSON.parse(String(text))
+    return Array.isArray(used) ? used : []
+  } catch {
+    return []
+  }
+}
+
+/** Vectors as JSON that is a third as long as their numbers would be. */
+export function packVectors({ vectors, promptTokens }: EmbeddingsReply) {
+  return {
+    vectors: vectors.map(vector => {
+      const numbers = Float32Array.from(vector)
+      return Buffer.from(numbers.buffer, numbers.byteOffset, numbers.byteLength).toString('base64')
+    }),
+    promptTokens
+  }
+}
+
+export function unpackVectors({ vectors, promptTokens }: { vectors: string[]; promptTokens: number }): EmbeddingsReply {
+  return {
+    vectors: vectors.map(text => {
+      // A copy of its own: pieces of Node's pool need not begin where a number may.
+      const bytes = Uint8Array.from(Buffer.from(text, 'base64'))
+      return new Float32Array(bytes.buffer)
+    }),
+    promptTokens
+  }
+}

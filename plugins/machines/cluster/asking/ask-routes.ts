@@ -1,0 +1,311 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { Type } from 'typebox'
+import { embedChunked, rerankChunked } from '../../../../core/answers/chunked.ts'
+import {
+  type AnswerDependencies,
+  askOnce,
+  callerLease,
+  callOf,
+  type ModelLease,
+  type Question,
+  streamedAnswer
+} from '../../../../core/answers/pipeline.ts'
+import { RunningAnswers } from '../../../../core/answers/running-answers.ts'
+import { settingsFor } from '../../../../core/config/model-settings.ts'
+import type { EngineFields, EngineMode, Engines, TokenUsage } from '../../../../core/contracts/engines.ts'
+import type { Operation } from '../../../../core/contracts/hooks.ts'
+import type { Lease } from '../../../../core/contracts/leases.ts'
+import type { Model } from '../../../../core/contracts/models.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { endWithFailure, openReplyStream } from '../../../../core/http/reply-stream.ts'
+import { Loose } from '../../../../core/http/request-fields.ts'
+import type { TokenTally } from '../../../../core/http/request-record.ts'
+import { ANSWER_ERRORS, json, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../../core/models/allowed-models.ts'
+import { parseRequestedName, publicModelName } from '../../../../core/models/model-name.ts'
+import { DEFAULT_SAMPLING_OPTIONS, parseKeepAlive, parseOptions } from '../../../../core/models/options.ts'
+import {
+  ANSWER_CALLS,
+  type AnswerCall,
+  type AskBody,
+  AskSchema,
+  type DescribedModel,
+  FAILURE_TRAILER,
+  failureText,
+  MEMBER_LINES,
+  type OnceCall,
+  packVectors,
+  USED_TRAILER,
+  usedText
+} from './ask-protocol.ts'
+
+/** Names in one request for descriptions. */
+const MOST_DESCRIBED = 100
+
+const OPERATIONS: Record<OnceCall, Operation> = {
+  embed: 'embeddings',
+  rerank: 'rerank',
+  tokenize: 'tokens',
+  detokenize: 'tokens',
+  countTokens: 'tokens',
+  applyTemplate: 'tokens',
+  properties: 'tokens',
+  slotStates: 'tokens'
+}
+
+/** What a server does for the fronts that it is a member of. */
+export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const answers = new RunningAnswers()
+
+    const ask = nativeRoute('Cluster', 'askForFront', 'Answer for a front', {
+      role: 'operator',
+      description:
+        'What a front asks of its members: the calls of an engine. Answers are lines of JSON, each a list of deltas, or with `bytes` ' +
+        'a hosted-chat stream; a failure behind its first byte is the trailer `x-corral-failure`. `owner` and `turn` stand ' +
+        "for the front's client, whose prompts are kept apart from those of others, and who shares slots with them in turn.",
+      body: AskSchema,
+      response: {
+        200: {
+          description: 'The answer',
+          content: {
+            'application/json': { schema: Loose({ value: Type.Unknown() }, { title: 'ClusterAnswer' }) },
+            'application/x-ndjson': { schema: Type.String({ description: 'Lists of deltas; of a load what it does' }) },
+            'text/event-stream': { schema: Loose({ data: Type.String() }, { description: 'A hosted-chat stream' }) }
+          }
+        }
+      },
+      errors: ANSWER_ERRORS
+    })
+    app.post('/ask', ask, async (request, reply) => {
+      const { body } = request
+      const model = parseRequestedName(body.model)
+      const variant = catalogFor(deps.catalog, request.caller).get(model)
+      requireOwn(variant)
+      actFor(request, body)
+      const lease: ModelLease = {
+        model,
+        options: parseOptions(body.options).load,
+        keepAlive: parseKeepAlive(body.keep_alive),
+        ...(body.mode && { mode: body.mode }),
+        ...(body.slots && { slots: body.slots })
+      }
+      if (body.call === 'endThought') {
+        const named = { id: body.control ?? '', owner: request.caller.owner, model: variant }
+        return { value: await answers.endThought(named, clientSignal(reply)) }
+      }
+      if (body.call === 'load') return await load(deps, request, reply, lease, variant)
+      if (!isAnswer(body.call))
+        return { value: await once(deps, reply, body.call, (body.request ?? {}) as EngineFields, lease) }
+      const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
+      try {
+        await answer(deps, request, reply, body.call, { body, lease, variant, ...running })
+      } finally {
+        if (running) running.end()
+      }
+    })
+
+    const describe = nativeRoute('Cluster', 'describeModels', 'Describe models for a front', {
+      role: 'operator',
+      audited: false,
+      bodySize: 'large',
+      body: Loose(
+        {
+          models: Type.Array(Type.String(), { maxItems: MOST_DESCRIBED, description: 'Their names; [] is all of them' })
+        },
+        { title: 'ClusterDescribe' }
+      ),
+      response: {
+        200: json(
+          'Those of them that are here',
+          Loose(
+            { models: Type.Array(Loose({ key: Type.String(), digest: Type.String() })) },
+            { title: 'DescribedModels' }
+          )
+        )
+      },
+      errors: ['invalid_model_name']
+    })
+    app.post('/describe', describe, async ({ body, caller }) => {
+      const catalog = catalogFor(deps.catalog, caller)
+      const wanted =
+        body.models.length > 0
+          ? body.models.flatMap(name => catalog.find(parseRequestedName(name)) ?? [])
+          : catalog.list()
+      return { models: wanted.filter(isOwn).map(variant => described(deps, variant)) }
+    })
+  }
+}
+
+const isAnswer = (call: AskBody['call']): call is AnswerCall => ANSWER_CALLS.some(known => known === call)
+
+/** Members of members are not listed, so that no request goes round in circles. */
+const isOwn = ({ format }: Model) => format !== 'cluster'
+
+function requireOwn(variant: Model): void {
+  if (isOwn(variant)) return
+  throw new CorralError(
+    'model_not_found',
+    `The model "${variant.publicName}" is not here, but at a member of this server, and requests of fronts are not passed on. Make that member one of the front itself.`,
+    { param: 'model' }
+  )
+}
+
+/**
+ * From here on the request is that of the front's client. It stays below the front's own key, so that no front can take
+ * the place of another one's client, or of a client of this server.
+ */
+function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
+  const { caller } = request
+  request.caller = {
+    ...caller,
+    owner: `${caller.owner}>${owner ?? ''}`,
+    turn: `${caller.turn}>${turn ?? owner ?? ''}`,
+    ...(idle && { idle })
+  }
+  // The front has many clients, of whom one may have no more than its share here too.
+  request.server.bodyMemory.takeAgain(request)
+}
+
+async function answer(
+  deps: AnswerDependencies,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  call: AnswerCall,
+  {
+    body,
+    lease,
+    variant,
+    controlled
+  }: { body: AskBody; lease: ModelLease; variant: Model } & Pick<Question, 'controlled'>
+): Promise<void> {
+  const trailers: Record<string, string> = {}
+  const used: (TokenUsage | undefined)[] = []
+  const trail = (name: string, value: string) => {
+    trailers[name] = value
+    reply.raw.addTrailers(trailers)
+  }
+  const question: Question = {
+    operation: call,
+    body: (body.request ?? {}) as EngineFields,
+    lease,
+    variant,
+    overflow: 'error',
+    whole: body.whole ?? false,
+    countEach: body.count_each ?? false,
+    stopText: body.stop_text ?? false,
+    native: body.native ?? false,
+    ...(controlled && { controlled }),
+    used(usage, choice) {
+      used[choice] = usage
+      trail(USED_TRAILER, usedText(used))
+    }
+  }
+  const failure = (error: CorralError) => {
+    trail(FAILURE_TRAILER, failureText(error))
+    return ''
+  }
+  const channel = body.bytes
+    ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
+    : { ...MEMBER_LINES, failure }
+  await streamedAnswer(deps, request, reply, question, channel, () => {
+    if (body.bytes) {
+      throw new CorralError('not_implemented', 'This model is not answered for in bytes here. Ask for deltas instead.')
+    }
+    return { add: deltas => `${JSON.stringify(deltas)}\n`, end: () => '' }
+  })
+}
+
+async function once(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  call: OnceCall,
+  body: EngineFields,
+  lease: ModelLease
+): Promise<unknown> {
+  return await askOnce(deps, reply, { operation: OPERATIONS[call], body, lease }, (leased, fields, tally) =>
+    callOnce(leased, call, fields, tally)
+  )
+}
+
+async function callOnce(lease: Lease, call: OnceCall, fields: EngineFields, tally: TokenTally): Promise<unknown> {
+  const { engine, signal } = lease
+  switch (call) {
+    case 'embed': {
+      const { input = [], truncate, most } = fields as { input?: string[]; truncate?: boolean; most?: number }
+      const limits = { ...(truncate !== undefined && { truncate }), ...(most !== undefined && { most }) }
+      return packVectors(await embedChunked(lease, input, tally, limits))
+    }
+    case 'rerank': {
+      const { query = '', documents = [] } = fields as { query?: string; documents?: string[] }
+      return await rerankChunked(lease, { query, documents }, tally)
+    }
+    case 'detokenize':
+      return await callOf(lease, 'detokenize')((fields.tokens ?? []) as number[], { signal })
+    case 'properties':
+      return (await engine.properties?.({ signal })) ?? null
+    case 'slotStates':
+      return (await engine.slotStates?.({ signal })) ?? null
+    default:
+      return await callOf(lease, call)(fields, { signal })
+  }
+}
+
+/** Loads a model, and says meanwhile what is done. */
+async function load(
+  { scheduler }: AnswerDependencies,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  { model: _, ...lease }: ModelLease,
+  variant: Model
+): Promise<void> {
+  request.server.drain.admit(reply)
+  const stream = openReplyStream(reply, MEMBER_LINES)
+  const failure = (error: CorralError) => {
+    reply.raw.addTrailers({ [FAILURE_TRAILER]: failureText(error) })
+    return ''
+  }
+  await endWithFailure(stream, request, failure, async () => {
+    const leased = await scheduler.lease({
+      ...lease,
+      ...callerLease(reply),
+      model: publicModelName(variant),
+      signal: clientSignal(reply),
+      onProgress: progress => void stream.write(`${JSON.stringify(progress)}\n`),
+      loadOnly: true
+    })
+    leased.release()
+    stream.end()
+  })
+}
+
+/** What a front has to know of a model. */
+export function described(
+  { config, engines }: Pick<AnswerDependencies, 'config' | 'engines'>,
+  variant: Model
+): DescribedModel {
+  const { publicName, key, label, isDefault, digest, size, modifiedAt, format, metadata, model, defaults } = variant
+  const modes: EngineMode[] = ['chat', 'embedding', 'rerank']
+  const builtIn: Record<string, unknown> = DEFAULT_SAMPLING_OPTIONS
+  const { sampling } = settingsFor(config, variant)
+  const configured = Object.entries(sampling).filter(([name, value]) => value !== builtIn[name])
+  return {
+    owner: model.owner,
+    name: model.name,
+    publicName,
+    key,
+    label,
+    isDefault,
+    digest,
+    size,
+    modifiedAt,
+    format,
+    metadata,
+    // What this server's configuration says of it holds behind a front too; what is built in, fronts have themselves.
+    defaults: { ...defaults, options: { ...defaults?.options, ...Object.fromEntries(configured) } },
+    modes: modes.filter(mode => engines.providerOf(variant, mode) !== undefined)
+  }
+}

@@ -1,0 +1,252 @@
+import { createHmac } from 'node:crypto'
+import type { EngineFields, EngineMode } from '../../../../core/contracts/engines.ts'
+import type { Model } from '../../../../core/contracts/models.ts'
+import type { OnProgress } from '../../../../core/contracts/progress.ts'
+import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
+import { withAnySignal } from '../../../../core/system/any-signal.ts'
+import type { Copies } from '../copying/copies.ts'
+import type { Member } from '../members/member.ts'
+import { connectionFault, type MemberReply } from '../members/member-connection.ts'
+import type { Members } from '../members/members.ts'
+import { chooseMember } from '../placement/choose-member.ts'
+import { modelKey } from '../placement/cluster-view.ts'
+import { promptBlocks } from '../placement/prompt-blocks.ts'
+import { ASK_PATH, type AskBody, FAILURE_TRAILER, failureOfReply, failureOfText, WrongAnswer } from './ask-protocol.ts'
+
+/** What is asked, before it is settled whom. */
+export interface Asking {
+  variant: Model
+  mode: EngineMode
+  /** What is sent beside the name of the model. */
+  body: Omit<AskBody, 'model' | 'owner' | 'turn'>
+  /** The owner of the prompt and the client, as this server knows them. */
+  owner: string | undefined
+  turn: string | undefined
+  session: string | undefined
+  /** Told what is done before a member is asked. */
+  onProgress?: OnProgress | undefined
+  traceParent?: string | undefined
+  /** Names of members that have failed with it already; those that fail here are added. */
+  tried?: Set<string>
+}
+
+/** A member is at fault, or cannot do it now: another one may. */
+export class MemberFault extends Error {
+  /** What the client gets where no other member helps. */
+  readonly outcome: CorralError
+
+  constructor(outcome: CorralError) {
+    super(outcome.message)
+    this.outcome = outcome
+  }
+}
+
+/** Refusals of a member that say nothing of others: another one may answer. */
+const ANOTHER_MAY = new Set<ErrorCode>([
+  'queue_full',
+  'too_busy',
+  'draining',
+  'shutting_down',
+  'insufficient_memory',
+  'insufficient_storage',
+  'storage_not_writable',
+  'load_failed',
+  'load_timeout',
+  'runtime_missing',
+  'conversion_failed',
+  'conversion_not_installed',
+  'engine_crashed',
+  'model_not_found',
+  'model_deleted',
+  'model_stopped',
+  'rate_limited',
+  'unauthorized',
+  'forbidden_role',
+  'forbidden_model',
+  'host_not_allowed',
+  'route_not_found',
+  'method_not_allowed',
+  'internal'
+])
+/** Those of them that are the front's own fault towards the member, in whose words the client has no interest. */
+const OF_FRONT = new Set<ErrorCode>([
+  'unauthorized',
+  'forbidden_role',
+  'forbidden_model',
+  'host_not_allowed',
+  'route_not_found',
+  'method_not_allowed'
+])
+
+/**
+ * Asks the member that answers best, and where that fails before anything has come of it another one.
+ * @param begun whether something has reached the client
+ * @param read reads what the member answers
+ * @throws CorralError, or the fault of a member that had begun
+ */
+export async function dispatch<Answer>(
+  { members, copies }: { members: Members; copies: Copies },
+  asking: Asking,
+  signal: AbortSignal,
+  { begun, read }: { begun(): boolean; read(reply: MemberReply, member: Member): Promise<Answer> }
+): Promise<Answer> {
+  const { variant, mode, body } = asking
+  const key = modelKey(variant.key, mode)
+  const { owner, session } = asking
+  const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
+  const { tried = new Set<string>() } = asking
+  /** Members that the model could not be copied from. */
+  const unread = new Set<string>()
+  let last: CorralError | undefined
+  for (;;) {
+    signal.throwIfAborted()
+    const choice = chooseMember(
+      { model: key, prompt, tried, unread },
+      members.view,
+      members.prefixes,
+      performance.now()
+    )
+    if (choice.why === 'fetch') {
+      const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, asking.onProgress)
+      if (failure) last = failure.error
+      if (failure?.member !== undefined) tried.add(failure.member)
+      if (failure?.from !== undefined) unread.add(failure.from)
+      asking.onProgress?.({ phase: 'loading', subject: '' })
+      continue
+    }
+    const member = choice.member && members.get(choice.member.name)
+    const name = member && members.nameAt(member, variant)
+    if (!member || name === undefined) throw last ?? nobody(members, variant, choice.why)
+    tried.add(member.name)
+    const model = member.view.models.get(key)
+    if (model && isRead(body.call)) {
+      members.prefixes.read(
+        { member: member.name, model: key, slots: model.slots, context: model.context },
+        prompt,
+        performance.now()
+      )
+    }
+    const end = member.begin(key)
+    try {
+      const answer = await askMember(member, { ...asking, name }, signal, read)
+      member.trust()
+      return answer
+    } catch (error) {
+      signal.throwIfAborted()
+      if (!(error instanceof MemberFault)) throw error
+      if (begun()) throw error
+      last = worse(last, error.outcome)
+    } finally {
+      end()
+    }
+  }
+}
+
+const isRead = (call: AskBody['call']) => call === 'chat' || call === 'completion'
+
+/** Of two refusals the one that says that a later try may help. */
+const worse = (before: CorralError | undefined, now: CorralError) => (before?.code === 'queue_full' ? before : now)
+
+function nobody(members: Members, { publicName }: Model, why: string): CorralError {
+  const count = members.all().length
+  if (why === 'too_large') {
+    return new CorralError(
+      'insufficient_memory',
+      `No member of this server has the memory for "${publicName}". Free some (corral stop), or add a member that has.`
+    )
+  }
+  return new CorralError(
+    'engine_crashed',
+    `None of the members that have "${publicName}" can be reached now (of ${count} in all). GET /api/cluster says why; try again in a moment.`,
+    { retryAfter: 1 }
+  )
+}
+
+/** Asks one member. @throws MemberFault, or the CorralError of a request that no other would answer either */
+export async function askMember<Answer>(
+  member: Member,
+  asking: Asking & { name: string },
+  signal: AbortSignal,
+  read: (reply: MemberReply, member: Member) => Promise<Answer>
+): Promise<Answer> {
+  return await withAnySignal([signal, member.presence], both => askUntil(both, member, asking, signal, read))
+}
+
+/** @param both aborts where the client or the member goes */
+async function askUntil<Answer>(
+  both: AbortSignal,
+  member: Member,
+  { name, variant, body, owner, turn, traceParent }: Asking & { name: string },
+  signal: AbortSignal,
+  read: (reply: MemberReply, member: Member) => Promise<Answer>
+): Promise<Answer> {
+  const { presence } = member
+  const digest = (text: string | undefined) =>
+    text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
+  const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
+  const cut = (error: unknown) => {
+    signal.throwIfAborted()
+    const why = presence.aborted ? String(presence.reason.message) : connectionFault(error)
+    member.suspect(why)
+    return new MemberFault(
+      new CorralError(
+        'engine_crashed',
+        `The member "${member.name}" that answered for "${variant.publicName}" was lost: ${why}. Send the request again.`
+      )
+    )
+  }
+  const reply = await member.connection
+    .send('POST', ASK_PATH, {
+      body: sent,
+      signal: both,
+      ...(traceParent !== undefined && { headers: { traceparent: traceParent } })
+    })
+    .catch(error => {
+      throw cut(error)
+    })
+  if (reply.statusCode !== 200) {
+    const text = await reply.body.text().catch(error => {
+      throw cut(error)
+    })
+    throw refusalOf(member, variant, reply, text)
+  }
+  let answer: Answer
+  try {
+    answer = await read(reply, member)
+  } catch (error) {
+    if (error instanceof CorralError) throw error
+    if (error instanceof WrongAnswer) {
+      member.distrust(error.message)
+      throw new MemberFault(wrong(member, variant))
+    }
+    throw cut(error)
+  }
+  const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
+  if (failure !== undefined) throw faultOf(member, variant, failureOfText(failure))
+  return answer
+}
+
+function refusalOf(member: Member, variant: Model, reply: MemberReply, text: string): MemberFault | CorralError {
+  const failure = failureOfReply(text, reply.headers)
+  if (!failure) member.distrust(`it answered with the status ${reply.statusCode} and no error of corral`)
+  return faultOf(member, variant, failure)
+}
+
+/** What a member's refusal means: for this member, or for the request. */
+function faultOf(member: Member, variant: Model, failure: CorralError | undefined): MemberFault | CorralError {
+  if (!failure) return new MemberFault(wrong(member, variant))
+  const { code } = failure
+  if (code === 'model_not_found' || code === 'model_deleted') member.lacks(variant.key)
+  // Whoever is to blame for the end of an engine ends the next one too.
+  const isInput = code === 'engine_crashed' && !failure.retryable
+  if (!ANOTHER_MAY.has(code) || isInput) return failure
+  if (!OF_FRONT.has(code)) return new MemberFault(failure)
+  member.distrust(`it refused a request (${code}): ${failure.message}`)
+  return new MemberFault(wrong(member, variant))
+}
+
+const wrong = (member: Member, { publicName }: Model) =>
+  new CorralError(
+    'engine_crashed',
+    `The member "${member.name}" did not answer for "${publicName}" as a member does. GET /api/cluster says why; send the request again.`
+  )

@@ -1,0 +1,456 @@
+import { randomUUID } from 'node:crypto'
+import { promptTokens } from '../../../core/answers/cut-answers.ts'
+import { UNENFORCED_SCHEMA } from '../../../core/answers/pipeline.ts'
+import type {
+  AnswerControls,
+  AnswerSink,
+  Delta,
+  Engine,
+  EngineExit,
+  EngineFields,
+  EngineSpec,
+  RankingReply
+} from '../../../core/contracts/engines.ts'
+import type { LeaseRequest } from '../../../core/contracts/leases.ts'
+import type { Progress } from '../../../core/contracts/progress.ts'
+import { CorralError } from '../../../core/errors.ts'
+import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { withAnySignal } from '../../../core/system/any-signal.ts'
+import { merged } from '../../../core/system/merged.ts'
+import {
+  type AnswerCall,
+  type AskBody,
+  FAILURE_TRAILER,
+  linesOf,
+  type OnceCall,
+  USED_TRAILER,
+  unpackVectors,
+  usedOfText,
+  WrongAnswer
+} from './asking/ask-protocol.ts'
+import { type Asking, askMember, dispatch, MemberFault } from './asking/dispatch.ts'
+import { type Ending, KeptAnswer, saysSomething } from './asking/kept-answer.ts'
+import type { Copies } from './copying/copies.ts'
+import type { Member } from './members/member.ts'
+import type { MemberReply } from './members/member-connection.ts'
+import type { Members } from './members/members.ts'
+import { modelKey } from './placement/cluster-view.ts'
+
+/** Requests at once: members have queues of their own, which are shared between clients as they are there. */
+const SLOTS = 65_536
+
+/** What one request says beside what it asks. */
+type AskedBy = Pick<
+  LeaseRequest,
+  | 'options'
+  | 'keepAlive'
+  | 'owner'
+  | 'turn'
+  | 'session'
+  | 'slots'
+  | 'idle'
+  | 'resumable'
+  | 'onClamped'
+  | 'onUnenforcedSchema'
+  | 'onProgress'
+>
+
+/** Models whose members do not answer in bytes. */
+export type WithoutBytes = Set<string>
+
+/** An engine whose requests members answer, each the one that does it best. */
+export function createClusterEngine(
+  spec: EngineSpec,
+  members: Members,
+  copies: Copies,
+  withoutBytes: WithoutBytes
+): Engine {
+  const stopped = new AbortController()
+  let end: (exit: EngineExit) => void = () => {}
+  const exited = new Promise<EngineExit>(resolve => {
+    end = resolve
+  })
+  const { variant, mode } = spec
+  const key = modelKey(variant.key, mode)
+  const base: Engine = {
+    id: randomUUID(),
+    provider: 'cluster',
+    spec,
+    get contextSize() {
+      const contexts = members.view.hosts(key).all.map(({ model }) => model.context)
+      return (
+        Math.max(0, ...contexts) ||
+        Math.min(spec.options.num_ctx, variant.metadata.contextLength ?? Number.POSITIVE_INFINITY)
+      )
+    },
+    slots: SLOTS,
+    memory: undefined,
+    exited,
+    async stop() {
+      stopped.abort(new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`))
+      end({ code: null, signal: null, expected: true })
+    },
+    logTail: () => []
+  }
+
+  async function forRequest(request: LeaseRequest, signal: AbortSignal): Promise<Engine> {
+    const asked = callsFor(request)
+    if (request.loadOnly) await asked.load(request, signal)
+    return Object.assign(Object.create(base) as Engine, asked.calls)
+  }
+
+  /** The calls of an engine, for one request. */
+  function callsFor(by: Partial<AskedBy>) {
+    const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
+      withAnySignal([signal, stopped.signal], use)
+    const askingOf = (body: Asking['body']): Asking => ({
+      variant,
+      mode,
+      body: {
+        mode,
+        ...(by.options && { options: by.options }),
+        ...(by.keepAlive !== undefined && { keep_alive: Number.isFinite(by.keepAlive) ? by.keepAlive / 1000 : -1 }),
+        ...(by.slots !== undefined && { slots: by.slots }),
+        ...(by.idle && { idle: true }),
+        ...body
+      },
+      owner: by.owner,
+      turn: by.turn,
+      session: by.session,
+      onProgress: by.onProgress
+    })
+    /** Tells which options the member has cut to its bounds, and what of a schema it does not enforce. */
+    const sayHeaders = ({ headers }: MemberReply) => {
+      const clamped = headers['x-corral-clamped']
+      if (typeof clamped === 'string') by.onClamped?.(clampedOptions(clamped))
+      const unenforced = headers[UNENFORCED_SCHEMA]
+      if (typeof unenforced === 'string') by.onUnenforcedSchema?.(unenforced)
+    }
+
+    /**
+     * Has a member answer with a stream. Where the member is lost before anything was said, another one is asked; where
+     * something was, another one goes on with it if the client wants its stream to survive (`resumable`).
+     * @param kept what comes of the answer, so that it can go on
+     */
+    async function stream<Piece extends readonly Delta[] | Buffer>(
+      call: AnswerCall,
+      request: EngineFields,
+      sink: AnswerSink<Piece>,
+      signal: AbortSignal,
+      more: Pick<AskBody, 'bytes' | 'whole' | 'count_each' | 'stop_text' | 'native'>,
+      read: (reply: MemberReply, take: (piece: Piece) => Promise<void>) => Promise<void>,
+      kept: KeptAnswer | undefined
+    ): Promise<void> {
+      const tried = new Set<string>()
+      let begun = false
+      /** What says nothing yet: it would stand twice where another member is asked. */
+      let held: Piece[] = []
+      const pass = async (piece: Piece) => {
+        const joined = kept ? kept.join(piece) : piece
+        if (joined.length === 0) return
+        kept?.keep(joined)
+        await sink.take(joined)
+      }
+      const take = async (piece: Piece) => {
+        if (!begun && !saysSomething(piece)) {
+          if (!isProgress(piece)) return void held.push(piece)
+          kept?.keep(piece, false)
+          return await sink.take(piece)
+        }
+        if (!begun) sink.controlled?.(controls)
+        begun = true
+        for (const early of held.splice(0)) await pass(early)
+        await pass(piece)
+      }
+      /** What the member that answers now is asked with; by its name there the answer can be controlled. */
+      let answering: { member: Member; asking: Asking } | undefined
+      const control = sink.controlled && randomUUID()
+      const controls: AnswerControls = {
+        async endThought({ signal }) {
+          const name = answering && members.nameAt(answering.member, variant)
+          if (!answering || name === undefined) return { success: false, message: 'no active completion for this id' }
+          const { member, asking } = answering
+          const body = { call: 'endThought' as const, control }
+          return await askMember(member, { ...asking, body, name }, signal, pieceOf<{ success: boolean }>).catch(
+            error => {
+              throw error instanceof MemberFault ? error.outcome : error
+            }
+          )
+        }
+      }
+      /** Completes an answer that was cut behind its last token, with what is known of its counts. */
+      async function end(kept: KeptAnswer, { completionTokens, prompt }: Ending): Promise<void> {
+        const read =
+          prompt?.promptTokens ?? (await promptTokens(calls, call, request, 0, signal).catch(() => undefined))
+        signal.throwIfAborted()
+        const usage = { promptTokens: read ?? 0, cachedTokens: prompt?.cachedTokens ?? 0, completionTokens }
+        if (more.bytes) sink.used?.(usage, 0)
+        const last = more.bytes ? kept.lastEvents(read === undefined ? undefined : usage) : kept.lastDeltas(usage)
+        if (last.length > 0) await sink.take(last as readonly Delta[] | Buffer as Piece)
+      }
+      let asked = request
+      let lost: CorralError | undefined
+      for (;;) {
+        const asking: Asking = {
+          ...askingOf({ call, request: asked, ...more, ...(control !== undefined && { control }) }),
+          tried,
+          traceParent: sink.traceParent,
+          owner: sink.owner ?? by.owner
+        }
+        try {
+          await dispatch({ members, copies }, asking, signal, {
+            begun: () => begun,
+            async read(reply, member) {
+              sayHeaders(reply)
+              held = []
+              answering = { member, asking }
+              await read(reply, take)
+            }
+          })
+          for (const early of held) await pass(early)
+          return
+        } catch (error) {
+          signal.throwIfAborted()
+          if (!(error instanceof MemberFault)) throw lost ?? error
+          lost ??= error.outcome
+        }
+        if (!kept) throw lost
+        const tokens = await elsewhere<{ tokens: number[] }>('tokenize', { content: kept.text }, tried, signal)
+        const ending = kept.ending(tokens?.tokens.length ?? 0)
+        if (ending) return await end(kept, ending)
+        const next = tokens && (await continued(kept, tokens.tokens, tried, signal))
+        if (!next) throw lost
+        asked = next
+      }
+    }
+
+    /** What another member says; undefined where none is left who could. */
+    async function elsewhere<Value>(
+      call: OnceCall,
+      request: EngineFields,
+      tried: ReadonlySet<string>,
+      signal: AbortSignal
+    ): Promise<Value | undefined> {
+      try {
+        return await once<Value>(call, request, signal, tried)
+      } catch {
+        // The client gets why its answer ended.
+        signal.throwIfAborted()
+        return undefined
+      }
+    }
+
+    /** The request with which another member goes on with an answer; undefined where none can safely. */
+    async function continued(
+      kept: KeptAnswer,
+      tokens: readonly number[],
+      tried: ReadonlySet<string>,
+      signal: AbortSignal
+    ): Promise<EngineFields | undefined> {
+      const next = kept.continuation(tokens)
+      if (!next || next.ending === '') return next?.request
+      const prompt = await elsewhere<string>('applyTemplate', next.request, tried, signal)
+      return prompt?.endsWith(next.ending) ? next.request : undefined
+    }
+
+    /** @param call what others go on with, where the client wants that */
+    const keptFor = (call: AnswerCall, request: EngineFields, sink: Pick<AnswerSink, 'native'>) =>
+      by.resumable && call !== 'transcribe' && !sink.native ? new KeptAnswer(call, request) : undefined
+
+    const deltas = (call: AnswerCall) => (request: EngineFields, sink: AnswerSink) => {
+      const { whole, countEach, stopText, native } = sink
+      const more = {
+        ...(whole && { whole: true }),
+        ...(countEach && { count_each: true }),
+        ...(stopText && { stop_text: true }),
+        ...(native && { native: true })
+      }
+      const kept = keptFor(call, request, sink)
+      return untilStopped(sink.signal, signal => stream(call, request, sink, signal, more, readDeltas, kept))
+    }
+
+    const bytes = (call: AnswerCall) => async (request: EngineFields, sink: AnswerSink<Buffer>) => {
+      const told: AnswerSink<Buffer>['used'] = sink.used?.bind(sink)
+      const kept = keptFor(call, request, sink)
+      let events = 0
+      let isCounted = false
+      const counting = merged(sink, {
+        take(chunk: Buffer) {
+          events += eventsIn(chunk)
+          return sink.take(chunk)
+        }
+      })
+      try {
+        const read = async (reply: MemberReply, take: (chunk: Buffer) => Promise<void>) => {
+          isCounted = false
+          const whole = new WholeEvents()
+          for await (const chunk of reply.body) {
+            const events = whole.push(chunk)
+            if (events) await take(events)
+          }
+          const trailers = reply.trailers as Record<string, string | undefined>
+          if (trailers[FAILURE_TRAILER] === undefined) whole.requireEnd()
+          usedOfText(trailers[USED_TRAILER]).forEach((usage, choice) => {
+            if (!usage) return
+            isCounted = true
+            told?.(kept ? kept.joinedUsage(usage) : usage, choice)
+          })
+        }
+        await untilStopped(sink.signal, signal => stream(call, request, counting, signal, { bytes: true }, read, kept))
+      } catch (error) {
+        if (error instanceof CorralError && error.code === 'not_implemented' && events === 0) {
+          withoutBytes.add(variant.key)
+          const { message } = error
+          throw new CorralError('engine_crashed', message, { details: { sent: false } })
+        }
+        // One that was cut has no counts of its own; its first event says only who speaks.
+        if (events > 1 && !isCounted) told?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
+        throw error
+      }
+    }
+
+    /** @param tried names of members that are not asked */
+    async function once<Value>(
+      call: OnceCall,
+      request: EngineFields,
+      signal: AbortSignal,
+      tried: Iterable<string> = []
+    ): Promise<Value> {
+      const asking = { ...askingOf({ call, request }), tried: new Set(tried) }
+      return await untilStopped(signal, signal =>
+        dispatch({ members, copies }, asking, signal, {
+          begun: () => false,
+          async read(reply) {
+            sayHeaders(reply)
+            return await pieceOf<Value>(reply)
+          }
+        })
+      )
+    }
+
+    const isBytes = !withoutBytes.has(variant.key)
+    const calls: Partial<Engine> = {
+      ...(mode === 'chat' && {
+        chat: deltas('chat'),
+        completion: deltas('completion'),
+        transcribe: deltas('transcribe'),
+        ...(isBytes && { chatBytes: bytes('chat'), completionBytes: bytes('completion') }),
+        countTokens: (request: EngineFields, { signal }: { signal: AbortSignal }) =>
+          once<number>('countTokens', request, signal),
+        applyTemplate: (request: EngineFields, { signal }: { signal: AbortSignal }) =>
+          once<string>('applyTemplate', request, signal)
+      }),
+      ...(mode === 'embedding' && {
+        async embed(inputs, { signal, ...limits }) {
+          return unpackVectors(await once('embed', { input: inputs, ...limits }, signal))
+        }
+      }),
+      ...(mode === 'rerank' && {
+        rerank: (query, documents, { signal }) => once<RankingReply>('rerank', { query, documents }, signal)
+      }),
+      tokenize: (request, { signal }) => once<EngineFields>('tokenize', request, signal),
+      detokenize: (tokens, { signal }) => once<string>('detokenize', { tokens }, signal),
+      properties: async ({ signal }) => (await once<EngineFields | null>('properties', {}, signal)) ?? {}
+    } as Partial<Engine>
+
+    return {
+      calls,
+      /** Has a member load the model, and tells meanwhile what it does. */
+      async load({ onProgress }: Pick<LeaseRequest, 'onProgress'>, signal: AbortSignal): Promise<void> {
+        await untilStopped(signal, signal =>
+          dispatch({ members, copies }, askingOf({ call: 'load' }), signal, {
+            begun: () => false,
+            async read(reply) {
+              sayHeaders(reply)
+              for await (const line of linesOf(reply.body)) onProgress?.(parsed(line) as Progress)
+            }
+          })
+        )
+      }
+    }
+  }
+
+  return Object.assign(base, callsFor({}).calls, { forRequest })
+}
+
+/** What a call gave whose answer comes in one piece. @throws WrongAnswer */
+async function pieceOf<Value>({ body }: MemberReply): Promise<Value> {
+  const text = await body.text()
+  try {
+    return JSON.parse(text).value as Value
+  } catch {
+    throw new WrongAnswer('its answer is not JSON')
+  }
+}
+
+/** The header's `num_ctx=4096, num_parallel=2` as options. */
+function clampedOptions(header: string): Partial<LoadOptions> {
+  return Object.fromEntries(
+    header.split(', ').map(part => {
+      const [name, value] = part.split('=') as [string, string]
+      return [name, Number(value)]
+    })
+  )
+}
+
+/** Whether a piece says how much of the prompt is read, which is to be seen at once. */
+function isProgress(piece: readonly Delta[] | Buffer): boolean {
+  return Buffer.isBuffer(piece) ? piece.includes('"prompt_progress":') : piece.some(({ reading }) => reading)
+}
+
+const LINE_FEED = 10
+const DONE = 'data: [DONE]'
+
+/** Cuts a stream of events at the ends of events: half of one could be neither renamed nor continued. */
+class WholeEvents {
+  #rest: Buffer | undefined
+  #last: Buffer | undefined
+
+  /** The events that this chunk completes. */
+  push(chunk: Buffer): Buffer | undefined {
+    const data = this.#rest ? Buffer.concat([this.#rest, chunk]) : chunk
+    const { length } = data
+    const isWhole = data[length - 1] === LINE_FEED && data[length - 2] === LINE_FEED
+    const end = isWhole ? length : data.lastIndexOf('\n\n') + 2
+    if (end < 2) {
+      this.#rest = data
+      return undefined
+    }
+    this.#rest = isWhole ? undefined : data.subarray(end)
+    this.#last = isWhole ? data : data.subarray(0, end)
+    return this.#last
+  }
+
+  /** @throws WrongAnswer where the answer is not complete */
+  requireEnd(): void {
+    if (this.#rest || !this.#last?.includes(DONE)) throw new WrongAnswer('its answer ends in the middle')
+  }
+}
+
+const EVENT = Buffer.from('data: {')
+
+function eventsIn(bytes: Buffer): number {
+  let count = 0
+  for (let at = bytes.indexOf(EVENT); at >= 0; at = bytes.indexOf(EVENT, at + EVENT.length)) count++
+  return count
+}
+
+async function readDeltas(reply: MemberReply, take: (deltas: readonly Delta[]) => Promise<void>): Promise<void> {
+  let isEmpty = true
+  for await (const line of linesOf(reply.body)) {
+    const deltas = parsed(line)
+    if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is no list')
+    isEmpty = false
+    await take(deltas)
+  }
+  const trailers = reply.trailers as Record<string, string | undefined>
+  if (isEmpty && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer has nothing in it')
+}
+
+function parsed(line: string): unknown {
+  try {
+    return JSON.parse(line)
+  } catch {
+    throw new WrongAnswer('a line of its answer is not JSON')
+  }
+}

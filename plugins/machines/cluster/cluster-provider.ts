@@ -1,0 +1,72 @@
+import type { EngineMode, EngineProvider } from '../../../core/contracts/engines.ts'
+import type { Capability, Model } from '../../../core/contracts/models.ts'
+import { createClusterEngine, type WithoutBytes } from './cluster-engine.ts'
+import type { Copies } from './copying/copies.ts'
+import type { Members } from './members/members.ts'
+import { modelKey } from './placement/cluster-view.ts'
+import type { ReplicaKeeper } from './replica-keeper.ts'
+
+/** The capability that a mode needs, where no member has said what it can do with a model. */
+const NEEDED: Record<EngineMode, Capability> = { chat: 'completion', embedding: 'embedding', rerank: 'rerank' }
+
+/** Engines of the models that members have. */
+export function clusterProvider(
+  members: Members,
+  copies: Copies,
+  replicas: Pick<ReplicaKeeper, 'records'>
+): EngineProvider {
+  const withoutBytes: WithoutBytes = new Set()
+
+  /** What is asked of each member that has the model in memory; those that do not answer are left alone. */
+  async function atEach(variant: Model, path: string, body: (name: string) => object): Promise<boolean> {
+    const holders = members.all().filter(member => isHeld(member.view.models, variant))
+    const done = await Promise.all(
+      holders.map(async member => {
+        const name = members.nameAt(member, variant)
+        if (name === undefined) return false
+        const signal = member.presence
+        try {
+          const { statusCode, body: reply } = await member.connection.send('POST', path, { body: body(name), signal })
+          await reply.dump()
+          return statusCode === 200
+        } catch {
+          // It has gone, and what it held with it.
+          return false
+        }
+      })
+    )
+    return done.includes(true)
+  }
+
+  return {
+    name: 'cluster',
+    serves({ format, key, metadata }, mode) {
+      if (format !== 'cluster') return 0
+      const described = members.all().flatMap(({ models }) => models.get(key) ?? [])
+      const isServed =
+        described.length === 0
+          ? metadata.capabilities.includes(NEEDED[mode])
+          : described.some(({ modes }) => modes.includes(mode))
+      return isServed ? 1 : 0
+    },
+    // Members load models; what a request says of that goes along with it.
+    loadOptions: () => ({}),
+    start: async spec => createClusterEngine(spec, members, copies, withoutBytes),
+    elsewhere() {
+      const held = members.elsewhere()
+      return { ...held, loading: [...held.loading, ...copies.loading()], replicas: replicas.records() }
+    },
+    unload: variant => atEach(variant, '/api/stop', model => ({ model })),
+    keepAlive(variant, ms) {
+      void atEach(variant, '/api/generate', model => ({ model, keep_alive: ms / 1000, stream: false }))
+    }
+  }
+}
+
+const MODES: EngineMode[] = ['chat', 'embedding', 'rerank']
+
+const isHeld = (models: ReadonlyMap<string, { state: string }>, { key }: Model) =>
+  MODES.some(mode => {
+    const state = models.get(modelKey(key, mode))?.state
+    return state === 'loaded' || state === 'loading'
+  })

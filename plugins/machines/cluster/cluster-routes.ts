@@ -1,0 +1,116 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync, FastifyReply } from 'fastify'
+import { Type } from 'typebox'
+import { MemberSchema, ReplicasSchema } from '../../../core/contracts/native-records.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
+import { Loose } from '../../../core/http/request-fields.ts'
+import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { serverId } from '../../../core/system/server-id.ts'
+import { failureOfReply } from './asking/ask-protocol.ts'
+import type { Member } from './members/member.ts'
+import { connectionFault } from './members/member-connection.ts'
+import type { Members } from './members/members.ts'
+import type { ReplicaKeeper } from './replica-keeper.ts'
+
+const ClusterSchema = Loose(
+  {
+    id: Type.String({ description: 'Of this server; another one after each start' }),
+    members: Type.Array(MemberSchema),
+    sources: Type.Array(
+      Loose({
+        name: Type.String({ description: 'config.yaml, dns, or what a plugin is called' }),
+        members: Type.Integer({ minimum: 0, description: 'How many it tells of' }),
+        fault: Type.Optional(
+          Type.String({ description: 'Why it cannot tell of members now; those that are known stay' })
+        ),
+        wanted: Type.Optional(
+          Type.Integer({ minimum: 0, description: 'How many members it is asked for; absent where it cannot add any' })
+        )
+      }),
+      { description: 'How members are known' }
+    ),
+    replicas: Type.Array(ReplicasSchema, {
+      description: 'Models that are in memory, or are always to be, and at how many members'
+    })
+  },
+  { title: 'Cluster' }
+)
+
+const getCluster = nativeRoute('Cluster', 'getCluster', 'Show the members of this server', {
+  role: 'operator',
+  description:
+    'Also why one that is away gets no requests. Where there are none, this server answers for itself alone.',
+  response: { 200: json('The members', ClusterSchema) }
+})
+const DrainRequestSchema = Loose(
+  {
+    member: Type.String({ minLength: 1, description: 'Its name' })
+  },
+  { title: 'ClusterDrain' }
+)
+const DrainedSchema = Loose(
+  { member: MemberSchema, by: Type.Enum(['member', 'front'], { description: 'Who sees to it' }) },
+  { title: 'DrainedMember' }
+)
+const undrain = nativeRoute('Cluster', 'undrainMember', 'Let a member take requests again', {
+  role: 'admin',
+  body: DrainRequestSchema,
+  response: { 200: json('The member', DrainedSchema) },
+  errors: ['member_not_found', 'member_unreachable']
+})
+const drain = nativeRoute('Cluster', 'drainMember', 'Drain a member', {
+  role: 'admin',
+  description:
+    'The member refuses new requests of everybody and goes on with those that it has (its own `POST /api/drain`, for ' +
+    "which an admin's key has to be set for it). With an operator's key only this server stops sending requests there: " +
+    '`by` is then `front`, and the notes of the member say what to do to have it refuse those of everybody.',
+  body: DrainRequestSchema,
+  response: { 200: json('The member', DrainedSchema) },
+  errors: ['member_not_found', 'member_unreachable']
+})
+
+/** What an operator of a front asks about its members. */
+export function clusterRoutes(members: Members, replicas: ReplicaKeeper): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    app.get('/cluster', getCluster, async () => ({
+      id: serverId,
+      members: members.records(),
+      sources: members.roster.sources.map(({ name, members, fault }) => ({
+        name,
+        members,
+        ...(fault !== undefined && { fault }),
+        ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
+      })),
+      replicas: replicas.records()
+    }))
+
+    async function setDraining(reply: FastifyReply, name: string, drains: boolean) {
+      const member = members.require(name)
+      const isOwn = await drainThere(member, drains, clientSignal(reply))
+      member.hold(!isOwn && drains)
+      const by = isOwn ? ('member' as const) : ('front' as const)
+      reply.log.info({ member: name, by }, drains ? 'a member drains' : 'a member takes requests again')
+      return { member: member.record([]), by }
+    }
+    app.post('/cluster/drain', drain, ({ body }, reply) => setDraining(reply, body.member, true))
+    app.delete('/cluster/drain', undrain, ({ body }, reply) => setDraining(reply, body.member, false))
+  }
+}
+
+/** @returns whether the key for the member allows it. @throws CorralError `member_unreachable` */
+async function drainThere(member: Member, drains: boolean, signal: AbortSignal): Promise<boolean> {
+  const unreachable = (why: string) =>
+    new CorralError('member_unreachable', `The member "${member.name}" was not drained: ${why}.`)
+  const reply = await member.connection.send(drains ? 'POST' : 'DELETE', '/api/drain', { signal }).catch(error => {
+    signal.throwIfAborted()
+    throw unreachable(connectionFault(error))
+  })
+  const text = await reply.body.text()
+  if (reply.statusCode === 200) return true
+  const failure = failureOfReply(text, reply.headers)
+  if (failure?.code === 'forbidden_role') return false
+  throw unreachable(failure?.message.replace(/\.$/, '') ?? `it answered with the status ${reply.statusCode}`)
+}

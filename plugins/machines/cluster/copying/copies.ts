@@ -1,0 +1,210 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { Model } from '../../../../core/contracts/models.ts'
+import type { LoadingRecord } from '../../../../core/contracts/native-records.ts'
+import { type OnProgress, type Progress, progressText, untilAborted } from '../../../../core/contracts/progress.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { type DescribedModel, FAILURE_TRAILER, failureOfReply, failureOfText, linesOf } from '../asking/ask-protocol.ts'
+import type { Member } from '../members/member.ts'
+import { connectionFault, type MemberReply } from '../members/member-connection.ts'
+import type { Members } from '../members/members.ts'
+import { COPY_PATH, TICKETS_PATH } from './copy-protocol.ts'
+
+/** Where a model is missing, and where it is. */
+interface Way {
+  member: Pick<Member, 'name'>
+  from: Pick<Member, 'name'>
+}
+
+/** Why a copy failed, and which of its members is not to be tried again: none where something had come of it. */
+export interface CopyFailure {
+  error: CorralError
+  member?: string
+  from?: string
+}
+
+interface Copy {
+  variant: Model
+  to: Member
+  from: Member
+  progress: Progress
+  /** Those who wait for it. */
+  waiting: Set<OnProgress>
+  controller: AbortController
+  /** Never rejects. */
+  ended: Promise<CopyFailure | undefined>
+}
+
+/** The copies of models from one member to another that requests of this server wait for. */
+export class Copies {
+  readonly #members: Members
+  readonly #changed: () => void
+  readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
+  readonly #going = new Set<Copy>()
+
+  /** @param changed called when a copy has begun, ended or come further */
+  constructor(members: Members, changed: () => void, log: Pick<FastifyBaseLogger, 'info' | 'warn'>) {
+    this.#members = members
+    this.#changed = changed
+    this.#log = log
+  }
+
+  /**
+   * Has a member copy a model from another one; all who want the model somewhere wait for one copy of it. It goes on as
+   * long as anybody waits, and then stays as far as it is: the next one goes on with it.
+   * @param isOpen whether it may be at a member
+   * @returns undefined when the member has it
+   * @throws the signal's reason
+   */
+  async copy(
+    variant: Model,
+    way: Way,
+    isOpen: (member: string) => boolean,
+    signal: AbortSignal,
+    onProgress: OnProgress = () => {}
+  ): Promise<CopyFailure | undefined> {
+    const isShared = (copy: Copy) => copy.variant.key === variant.key && isOpen(copy.to.name)
+    const copy = [...this.#going].find(isShared) ?? this.#begin(variant, way)
+    // One and the same function may wait twice.
+    const listener: OnProgress = progress => onProgress(progress)
+    copy.waiting.add(listener)
+    listener(copy.progress)
+    try {
+      return await untilAborted(copy.ended, signal)
+    } finally {
+      copy.waiting.delete(listener)
+      if (copy.waiting.size === 0) {
+        this.#end(copy)
+        copy.controller.abort(new Error('nobody waits for it any more'))
+      }
+    }
+  }
+
+  /** As `GET /api/ps` shows them. */
+  loading(): LoadingRecord[] {
+    return [...this.#going].map(({ variant, to, progress, waiting }) => ({
+      name: variant.publicName,
+      model: variant.publicName,
+      format: variant.format,
+      mode: 'chat' as const,
+      state: 'copying' as const,
+      status: progressText(progress),
+      ...(progress.fraction !== undefined && { progress: progress.fraction }),
+      queued: waiting.size,
+      member: to.name
+    }))
+  }
+
+  #begin(variant: Model, way: Way): Copy {
+    const [to, from] = [this.#members.require(way.member.name), this.#members.require(way.from.name)]
+    const copy: Copy = {
+      variant,
+      to,
+      from,
+      progress: { phase: 'copying', subject: `${variant.publicName} from ${from.name}` },
+      waiting: new Set(),
+      controller: new AbortController(),
+      ended: Promise.resolve(undefined)
+    }
+    this.#going.add(copy)
+    const fields = { model: variant.publicName, member: to.name, from: from.name }
+    this.#log.info(fields, 'a model is copied from one member to another')
+    copy.ended = this.#run(copy).then(failure => {
+      this.#end(copy)
+      if (!failure) this.#log.info(fields, 'a model was copied from one member to another')
+      else if (!copy.controller.signal.aborted) {
+        this.#log.warn({ ...fields, code: failure.error.code, reason: failure.error.message }, 'a model was not copied')
+      }
+      return failure
+    })
+    this.#changed()
+    return copy
+  }
+
+  #end(copy: Copy): void {
+    if (this.#going.delete(copy)) this.#changed()
+  }
+
+  async #run(copy: Copy): Promise<CopyFailure | undefined> {
+    const { variant, to, from } = copy
+    const { signal } = copy.controller
+    const failed = (why: string) =>
+      new CorralError(
+        'copy_failed',
+        `"${variant.publicName}" could not be copied from the member "${from.name}" to "${to.name}": ${why}. What was copied is kept. Send the request again; GET /api/cluster says how the members are.`
+      )
+    let ticket: string
+    try {
+      const name = this.#members.nameAt(from, variant) ?? variant.publicName
+      ticket = await ticketOf(from, name, signal)
+    } catch (error) {
+      if (!signal.aborted && !(error instanceof CorralError)) from.suspect(faultOf(from, error))
+      const why = error instanceof CorralError ? error.message.replace(/\.$/, '') : faultOf(from, error)
+      return { error: failed(`"${from.name}" gives no leave for it: ${why}`), from: from.name }
+    }
+    /** Bytes that were there before, and now. */
+    let before: number | undefined
+    let now = 0
+    try {
+      const { url, tlsName } = from.known
+      const body = {
+        source: from.name,
+        url: new URL(url).origin,
+        ...(tlsName !== undefined && { tls_name: tlsName }),
+        ticket,
+        digest: variant.digest
+      }
+      const reply = await sendTo(to, COPY_PATH, body, signal)
+      for await (const line of linesOf(reply.body)) {
+        const { progress, model } = JSON.parse(line) as { progress?: Progress; model?: DescribedModel }
+        if (model) {
+          to.learn(model)
+          return undefined
+        }
+        if (!progress) continue
+        if (progress.completed !== undefined) {
+          before ??= progress.completed
+          now = progress.completed
+        }
+        this.#progressed(copy, progress)
+      }
+      const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
+      throw failureOfText(failure ?? '') ?? new Error('it ended its answer before the model was there')
+    } catch (error) {
+      if (error instanceof CorralError) {
+        if (error.code !== 'copy_failed') {
+          const why = `"${variant.publicName}" cannot be copied to the member "${to.name}": ${error.message}`
+          return { error: new CorralError(error.code, why, { details: error.details ?? {} }), member: to.name }
+        }
+        return { error, ...(now <= (before ?? 0) && { from: from.name }) }
+      }
+      if (!signal.aborted) to.suspect(faultOf(to, error))
+      return { error: failed(`"${to.name}" was lost: ${faultOf(to, error)}`), member: to.name }
+    }
+  }
+
+  #progressed(copy: Copy, progress: Progress): void {
+    const before = progressText(copy.progress)
+    copy.progress = progress
+    if (progressText(progress) === before) return
+    for (const listener of copy.waiting) listener(progress)
+    this.#changed()
+  }
+}
+
+const faultOf = ({ presence }: Member, error: unknown) =>
+  presence.aborted ? String(presence.reason.message) : connectionFault(error)
+
+/** Asks a member for leave to copy one of its models, by its name there. @throws CorralError what it refuses it with */
+export async function ticketOf(member: Member, model: string, signal: AbortSignal): Promise<string> {
+  const reply = await sendTo(member, TICKETS_PATH, { model }, signal)
+  return JSON.parse(await reply.body.text()).ticket
+}
+
+/** @throws CorralError what the member refuses it with */
+async function sendTo(member: Member, path: string, body: object, signal: AbortSignal): Promise<MemberReply> {
+  const both = AbortSignal.any([signal, member.presence])
+  const reply = await member.connection.send('POST', path, { body, signal: both })
+  if (reply.statusCode === 200) return reply
+  const failure = failureOfReply(await reply.body.text(), reply.headers)
+  throw failure ?? new Error(`it answered with the status ${reply.statusCode}`)
+}

@@ -1,0 +1,165 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import type { Catalog } from '../../../../core/contracts/models.ts'
+import { Sha256, Time } from '../../../../core/contracts/native-records.ts'
+import type { Progress } from '../../../../core/contracts/progress.ts'
+import { requireFiles, type Storage, type StoredVariant } from '../../../../core/contracts/storage.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { endWithFailure, openReplyStream } from '../../../../core/http/reply-stream.ts'
+import { Given, Loose, Titled } from '../../../../core/http/request-fields.ts'
+import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { FILE_REPLIES, sendStoredFile } from '../../../../core/http/stored-file-reply.ts'
+import { catalogFor } from '../../../../core/models/allowed-models.ts'
+import { parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
+import { type DescribedModel, FAILURE_TRAILER, failureText, MEMBER_LINES } from '../asking/ask-protocol.ts'
+import { OfferSchema } from './copy-protocol.ts'
+import type { SourceFiles } from './source-files.ts'
+import { Tickets } from './tickets.ts'
+
+interface Dependencies {
+  storage: Storage
+  catalog: Catalog
+  sources: SourceFiles
+  /** What a front has to know of a model. */
+  describe(variant: StoredVariant): DescribedModel
+}
+
+const TicketSchema = Titled('CopyTicket', {
+  ticket: Type.String({ description: 'Good once' }),
+  expires_at: Time()
+})
+
+const issueTicket = nativeRoute('Cluster', 'issueTicket', 'Let another server copy a model', {
+  role: 'operator',
+  description:
+    'A front hands the ticket to the member that is to have the model, so that this one needs no key here. It is for one model and good once.',
+  body: Loose({ model: Type.String({ minLength: 1, description: 'Its name here' }) }, { title: 'TicketRequest' }),
+  response: { 200: json('The ticket', TicketSchema) },
+  errors: [...FILE_ERRORS, 'forbidden_model']
+})
+const redeemTicket = nativeRoute('Cluster', 'redeemTicket', 'Redeem a ticket for a model', {
+  role: 'anyone',
+  description: 'The ticket is what lets the caller in.',
+  body: Loose({ ticket: Type.String({ minLength: 1, maxLength: 200 }) }, { title: 'RedeemRequest' }),
+  response: { 200: json('What there is to copy', OfferSchema) },
+  errors: ['unauthorized', 'model_not_found']
+})
+const readFile = nativeRoute('Cluster', 'readModelFile', 'Read a file of a model with a ticket', {
+  role: 'anyone',
+  description: 'With "Authorization: Bearer <token>", as the ticket was redeemed for. One range at a time.',
+  params: Type.Object({ sha256: Type.String({ description: 'Of the file, as it was offered: 64 hex digits' }) }),
+  headers: Type.Object({
+    authorization: Type.Optional(Type.String({ description: 'Bearer <token>' })),
+    range: Type.Optional(Type.String({ description: 'Such as bytes=0-1023' })),
+    'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' }))
+  }),
+  response: FILE_REPLIES,
+  errors: ['unauthorized', 'model_not_found']
+})
+const copy = nativeRoute('Cluster', 'copyFromMember', 'Copy a model from another server', {
+  role: 'operator',
+  description:
+    'What a front asks of the member that is to have a model. Pauses when the client leaves, and goes on with what has come. The last line has the model; a failure behind the first byte is the trailer `x-corral-failure`.',
+  body: Loose(
+    {
+      source: Type.String({
+        minLength: 1,
+        maxLength: 200,
+        description: 'Name of the server that has the model, for messages'
+      }),
+      url: Type.String({ pattern: '^https?://[^/?#@]+/?$', description: 'Its address' }),
+      tls_name: Given(
+        Type.String({
+          pattern: '^[A-Za-z0-9.:_-]{1,255}$',
+          description: 'The name that its certificate is made out to, if another one'
+        })
+      ),
+      ticket: Type.String({ minLength: 1, maxLength: 200, description: 'That it has given for the model' }),
+      digest: Sha256("The model's: with other files it is refused")
+    },
+    { title: 'MemberCopy' }
+  ),
+  response: {
+    200: {
+      description: 'Lines of JSON: what is done, and last `model`',
+      content: { 'application/x-ndjson': { schema: Type.String() } }
+    }
+  },
+  errors: [...DOWNLOAD_ERRORS, 'copy_failed', 'model_exists', 'pull_cancelled', 'rate_limited']
+})
+
+/** Copies of models from one member to another, at both ends. */
+export function copyRoutes({ storage, catalog, sources, describe }: Dependencies): FastifyPluginAsync {
+  const tickets = new Tickets()
+
+  /** The variant that leave was given for. @throws CorralError `model_not_found` */
+  function granted({ key, revision }: Pick<StoredVariant, 'key' | 'revision'>): StoredVariant {
+    const variant = storage.find(parseModelName(key))
+    if (variant?.revision === revision) return variant
+    throw new CorralError('model_not_found', 'The model that this was for is not here any more. Ask for it anew.')
+  }
+
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    app.post('/tickets', issueTicket, async ({ body, caller }) => {
+      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(body.model)))
+      const { ticket, expiresAt } = tickets.issue(variant)
+      return { ticket, expires_at: expiresAt.toISOString() }
+    })
+
+    app.post('/tickets/redeem', redeemTicket, async ({ body }) => {
+      const { grant, token } = tickets.redeem(body.ticket)
+      const { model, label, revision, format, digest, origin, defaults, files } = granted(grant)
+      const { owner, name } = model
+      return {
+        ...{ owner, name, label, revision, format, digest, origin, token },
+        ...(defaults && { defaults }),
+        files: files.map(({ path, size, sha256, role }) => ({ path, size, sha256, role }))
+      }
+    })
+
+    app.route({
+      method: ['GET', 'HEAD'],
+      url: '/files/:sha256',
+      ...readFile,
+      handler: async (request, reply) => {
+        const variant = granted(tickets.admitted(request.headers.authorization))
+        const file = variant.files.find(({ sha256 }) => sha256 === request.params.sha256)
+        if (file) return await sendStoredFile(request, reply, storage, variant, file)
+        throw new CorralError(
+          'model_not_found',
+          'The model that the ticket was for has no such file. Read those that were offered when it was redeemed.',
+          { param: 'sha256' }
+        )
+      }
+    })
+
+    app.post('/copy', copy, async (request, reply) => {
+      const { source: name, url, tls_name: tlsName, ticket, digest } = request.body
+      if (!URL.canParse(url)) {
+        throw new CorralError(
+          'invalid_request',
+          '"url" is not the address of a server, such as http://10.0.0.11:11435.',
+          {
+            param: 'url'
+          }
+        )
+      }
+      const stream = openReplyStream(reply, MEMBER_LINES)
+      const failure = (error: CorralError) => {
+        reply.raw.addTrailers({ [FAILURE_TRAILER]: failureText(error) })
+        return ''
+      }
+      const signal = clientSignal(reply)
+      const onProgress = (progress: Progress) => void stream.write(`${JSON.stringify({ progress })}\n`)
+      await endWithFailure(stream, request, failure, async () => {
+        const source = { name, url, ticket, ...(tlsName ? { tlsName } : {}) }
+        const variant = await sources.copy(source, digest, request.caller, signal, onProgress)
+        stream.end(`${JSON.stringify({ model: describe(variant) })}\n`)
+      })
+    })
+  }
+}

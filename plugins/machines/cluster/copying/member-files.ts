@@ -1,0 +1,70 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { FileMirror, PullPlan } from '../../../../core/contracts/downloads.ts'
+import { messageOf } from '../../../../core/errors.ts'
+import { modelKey, nameText } from '../../../../core/models/model-name.ts'
+import type { Members } from '../members/members.ts'
+import { ticketOf } from './copies.ts'
+import type { OpenSource, SourceFiles } from './source-files.ts'
+
+/** Members that a pull asks for files. */
+const MOST = 4
+
+interface Found {
+  member: string
+  source: OpenSource
+  /** Digests of files that were located there: what stopped working, or was something else, is not located there again. */
+  given: Set<string>
+}
+
+/** Files of pulls of this server, where members have the same ones: they are nearer than the hub. */
+export function memberFiles(
+  members: Members,
+  sources: SourceFiles,
+  log: Pick<FastifyBaseLogger, 'info' | 'warn'>
+): FileMirror {
+  const found = new WeakMap<PullPlan, Promise<Found[]>>()
+
+  async function findAt(plan: PullPlan, signal: AbortSignal): Promise<Found[]> {
+    const key = `${modelKey(plan.name)}:${plan.label.toLowerCase()}`
+    const holders = members.all().filter(({ view, models }) => view.state !== 'away' && models.has(key))
+    const opened = await Promise.all(
+      holders.slice(0, MOST).map(async member => {
+        const { publicName } = member.models.get(key)!
+        try {
+          const { url, tlsName } = member.known
+          const ticket = await ticketOf(member, publicName, AbortSignal.any([signal, member.presence]))
+          const source = await sources.open({ name: member.name, url: new URL(url).origin, tlsName, ticket }, signal)
+          await source.close()
+          return [{ member: member.name, source, given: new Set<string>() }]
+        } catch (error) {
+          signal.throwIfAborted()
+          log.warn(
+            { member: member.name, model: publicName, reason: messageOf(error) },
+            'a member gives no files of it'
+          )
+          return []
+        }
+      })
+    )
+    return opened.flat()
+  }
+
+  return {
+    async locate(plan, { sha256, path }, signal) {
+      if (sha256 === undefined || plan.origin !== undefined) return undefined
+      const finding = found.get(plan) ?? findAt(plan, signal)
+      found.set(plan, finding)
+      for (const { member, source, given } of await finding) {
+        const location = given.has(sha256) ? undefined : source.locate(sha256)
+        if (!location) continue
+        given.add(sha256)
+        log.info(
+          { member, model: nameText({ ...plan.name, variant: plan.label }), file: path },
+          'a file comes from a member'
+        )
+        return location
+      }
+      return undefined
+    }
+  }
+}

@@ -1,0 +1,165 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import type { Catalog, Model } from '../../../../core/contracts/models.ts'
+import type { EventStreams } from '../../../../core/contracts/native-api.ts'
+import { Done, PullEventSchema } from '../../../../core/contracts/native-records.ts'
+import { progressText } from '../../../../core/contracts/progress.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { Given, Loose } from '../../../../core/http/request-fields.ts'
+import { DOWNLOAD_ERRORS, jsonOrStream, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../../core/models/allowed-models.ts'
+import { bareName, parseRequestedName } from '../../../../core/models/model-name.ts'
+import { failureOfReply } from '../asking/ask-protocol.ts'
+import type { Member } from '../members/member.ts'
+import { connectionFault } from '../members/member-connection.ts'
+import type { Members } from '../members/members.ts'
+import type { Copies } from './copies.ts'
+
+interface Dependencies {
+  members: Members
+  copies: Copies
+  catalog: Catalog
+  streams: EventStreams
+}
+
+const pull = nativeRoute('Cluster', 'pullAtMember', 'Pull a model at a member', {
+  role: 'operator',
+  description:
+    'What another member has is copied from there; all else, and what no member sends any more, the member fetches from its hub as with its own `POST /api/pull`, whose other fields are passed on.',
+  body: Loose(
+    {
+      member: Type.String({ minLength: 1, description: 'Its name' }),
+      model: Type.String({ minLength: 1, description: 'As for POST /api/pull' }),
+      stream: Given(Type.Boolean({ default: true }))
+    },
+    { title: 'MemberPull' }
+  ),
+  response: {
+    200: jsonOrStream('The member has it', Done('success'), {
+      event: 'Progress; the last event is a success or an error',
+      item: PullEventSchema,
+      types: ['text/event-stream', 'application/x-ndjson']
+    })
+  },
+  errors: [
+    ...DOWNLOAD_ERRORS,
+    'member_not_found',
+    'member_unreachable',
+    'copy_failed',
+    'invalid_model_name',
+    'repo_not_found',
+    'model_exists',
+    'hub_forbidden',
+    'pull_cancelled',
+    'address_not_allowed',
+    'unsupported_capability',
+    'forbidden_model'
+  ]
+})
+
+/** Pulls at members, which need not go to the internet for what another member has. */
+export function pullRoute({ members, copies, catalog, streams }: Dependencies): FastifyPluginAsync {
+  /** The model of other members that is meant, as this server lists it. */
+  function known(name: string, allowed: Parameters<typeof catalogFor>[1]): Model | undefined {
+    try {
+      const found = catalogFor(catalog, allowed).find(parseRequestedName(name))
+      return found?.format === 'cluster' ? found : undefined
+    } catch (error) {
+      // The name of a hub's, an address: that is for the member.
+      if (error instanceof CorralError && error.code === 'invalid_model_name') return undefined
+      throw error
+    }
+  }
+
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    app.post('/pull', pull, async (request, reply) => {
+      const { member: name, ...body } = request.body
+      const member = members.require(name)
+      const signal = clientSignal(reply)
+      const isPlain = !('as' in body || 'dry_run' in body || 'detach' in body)
+      const variant = isPlain ? known(body.model, request.caller) : undefined
+      const has = (other: Member) => other.models.get(variant!.key)?.digest === variant!.digest
+      const holders = () => members.all().filter(other => other.view.state !== 'away' && has(other))
+      if (!variant || has(member) || holders().length === 0) return await passOn()
+
+      const success = { status: 'success' }
+      const copied = async (onStatus: (status: object) => void) => {
+        const file = variant.publicName
+        let last: CorralError | undefined
+        for (const from of holders()) {
+          const way = { member, from }
+          const failure = await copies.copy(
+            variant,
+            way,
+            other => other === name,
+            signal,
+            progress => {
+              const { completed, total } = progress
+              const isCounted = completed !== undefined && total !== undefined
+              const counted = isCounted && { digest: file, completed, total }
+              onStatus({ status: progressText(progress), ...counted })
+            }
+          )
+          if (!failure) return undefined
+          last = failure.error
+          if (failure.member !== undefined) break
+        }
+        return last
+      }
+      if (body.stream === false) {
+        const failure = await copied(() => {})
+        if (!failure) return success
+        if (failure.code !== 'copy_failed') throw failure
+        return await passOn()
+      }
+      return await streams.reply(request, reply, async stream => {
+        const { label, size } = { label: variant.label, size: variant.size }
+        void stream.send({ status: `pulling ${body.model}`, model: bareName(variant.model), label, size })
+        const failure = await copied(event => void stream.send(event))
+        if (!failure) return success
+        if (failure.code !== 'copy_failed') throw failure
+        await fromHub(member, { ...body, model: variant.publicName, stream: false }, signal)
+        return success
+      })
+
+      /** Asks the member as the client has asked here, and passes on what it answers. */
+      async function passOn() {
+        const { accept, 'x-stream-format': format } = request.headers
+        const headers = { ...(accept && { accept }), ...(format && { 'x-stream-format': String(format) }) }
+        const answer = await asked(member, body, signal, headers)
+        const type = answer.headers['content-type']
+        return await reply
+          .code(answer.statusCode)
+          .header('content-type', String(type ?? 'application/json'))
+          .header('cache-control', 'no-cache, no-transform')
+          .send(answer.body)
+      }
+    })
+  }
+}
+
+/** @throws CorralError `member_unreachable` */
+async function asked(member: Member, body: object, signal: AbortSignal, headers: Record<string, string> = {}) {
+  const both = AbortSignal.any([signal, member.presence])
+  return await member.connection.send('POST', '/api/pull', { body, signal: both, headers }).catch(error => {
+    signal.throwIfAborted()
+    throw new CorralError(
+      'member_unreachable',
+      `The member "${member.name}" was not asked: ${connectionFault(error)}. GET /api/cluster says how it is.`
+    )
+  })
+}
+
+/** Has a member fetch a model from its hub. @throws CorralError what it ends with there */
+async function fromHub(member: Member, body: object, signal: AbortSignal): Promise<void> {
+  const { statusCode, headers, body: reply } = await asked(member, body, signal)
+  const text = await reply.text()
+  if (statusCode === 200) return
+  throw (
+    failureOfReply(text, headers) ??
+    new CorralError('member_unreachable', `The member "${member.name}" answered with the status ${statusCode}.`)
+  )
+}

@@ -1,0 +1,265 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { PullCaller, PullPlan } from '../../../../core/contracts/downloads.ts'
+import type { FileLocation, Hub } from '../../../../core/contracts/hubs.ts'
+import type { Progress } from '../../../../core/contracts/progress.ts'
+import type { Services } from '../../../../core/contracts/services.ts'
+import type { StoredVariant } from '../../../../core/contracts/storage.ts'
+import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { bareName, type ModelName, nameText, parseModelName } from '../../../../core/models/model-name.ts'
+import { conflictingVariant, originInWords } from '../../../../core/models/stored-variant.ts'
+import { abortAfter } from '../../../../core/system/abort-after.ts'
+import { parseJson } from '../../../../core/system/json-file.ts'
+import { bareHost } from '../../../../core/system/private-address.ts'
+import { isUsablePath } from '../../../../core/system/usable-path.ts'
+import { type ConnectionSettings, connectionFault, MemberConnection } from '../members/member-connection.ts'
+import { filePath, OfferSchema, REDEEM_PATH } from './copy-protocol.ts'
+
+/** The hub that copies are pulled from, in the records of pulls. */
+const HUB = 'cluster'
+const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
+
+/** Where a model is copied from. */
+export interface CopySource {
+  /** The server's name, for messages. */
+  name: string
+  url: string
+  /** The name that its certificate is made out to, where the address has another one. */
+  tlsName?: string | undefined
+  ticket: string
+}
+
+interface Offer {
+  name: ModelName & { variant: string }
+  variant: Pick<StoredVariant, 'format' | 'digest' | 'origin' | 'files' | 'defaults' | 'revision'>
+}
+
+/** Models of other servers that this one may read the files of. */
+export interface OpenSource {
+  readonly offer: Offer
+  /** Where a file can be read; undefined where that server has none of this content. */
+  locate(sha256: string | undefined): FileLocation | undefined
+  /** Whether it still lets the file be read. */
+  answers(sha256: string, signal: AbortSignal): Promise<boolean>
+  close(): Promise<void>
+}
+
+interface SourceSettings extends ConnectionSettings {
+  /** Milliseconds that another server may take for an answer. */
+  silence: number
+  /** The text of `ca`. */
+  authority: string | undefined
+}
+
+/** Reads models of other servers, with tickets that these have given for them. */
+export class SourceFiles {
+  readonly #services: Pick<Services, 'storage' | 'downloads'>
+  readonly #settings: SourceSettings
+  readonly #log: Pick<FastifyBaseLogger, 'warn'>
+  /** Sources of copies in progress, with the files that were located there. */
+  readonly #open = new Map<OpenSource, Set<string>>()
+
+  constructor(
+    services: Pick<Services, 'storage' | 'downloads'>,
+    settings: SourceSettings,
+    log: Pick<FastifyBaseLogger, 'warn'>
+  ) {
+    this.#services = services
+    this.#settings = settings
+    this.#log = log
+    services.downloads.addHub(this.#hub())
+  }
+
+  /**
+   * Copies a model, or goes on with a copy of it.
+   * @param digest the model's: others are refused
+   * @throws CorralError `copy_failed` where it is the source's fault; `model_exists` where another model of this name is
+   * here, `insufficient_storage` and what else pulls end with; the signal's reason
+   */
+  async copy(
+    source: CopySource,
+    digest: string,
+    caller: PullCaller,
+    signal: AbortSignal,
+    onProgress: (progress: Progress) => void
+  ): Promise<StoredVariant> {
+    const { downloads, storage } = this.#services
+    const opened = await this.open(source, signal)
+    const { name, variant } = opened.offer
+    const model = nameText(name)
+    const subject = `${model} from ${source.name}`
+    this.#open.set(opened, new Set())
+    try {
+      if (variant.digest !== digest) throw failed(model, source, 'it has other files of it by now')
+      const present = storage.find(name)
+      if (present?.digest === digest) return present
+      this.#refuseOther(name, variant, present)
+      const pull = await downloads.pull(planOf(opened.offer, source), { detached: false, caller })
+      await pull?.watch(
+        () => {
+          const { completed, total } = pull.record()
+          onProgress({ phase: 'copying', subject, completed, total, fraction: total ? completed / total : 1 })
+        },
+        signal,
+        () => onProgress({ phase: 'waiting', subject: 'for other pulls' })
+      )
+      return storage.get(name)
+    } catch (error) {
+      signal.throwIfAborted()
+      throw OF_SOURCE.has((error as CorralError).code) ? failed(model, source, whyOf(error)) : error
+    } finally {
+      this.#open.delete(opened)
+      await opened.close()
+    }
+  }
+
+  /** Redeems a ticket. @throws CorralError `copy_failed` */
+  async open(source: CopySource, signal: AbortSignal): Promise<OpenSource> {
+    const { url, tlsName, name, ticket } = source
+    const settings = this.#settings
+    const known = { name, url, ...(tlsName !== undefined && { tlsName }) }
+    const until = (signal: AbortSignal) => AbortSignal.any([signal, abortAfter(settings.silence)])
+    const redeeming = new MemberConnection(known, settings)
+    let offer: Offer & { token: string }
+    try {
+      const reply = await redeeming.send('POST', REDEEM_PATH, { body: { ticket }, signal: until(signal) })
+      const text = await reply.body.text()
+      if (reply.statusCode !== 200) throw new Error(`it answered with the status ${reply.statusCode}`)
+      offer = readOffer(text)
+    } catch (error) {
+      signal.throwIfAborted()
+      // What exactly is wrong at an address is for those who run this server, not for whoever names an address.
+      this.#log.warn({ source: name, url, reason: connectionFault(error) }, 'a model cannot be copied from a server')
+      throw failed('The model', source, 'the member that lacks it cannot get it from there, and its log says why')
+    } finally {
+      await redeeming.close()
+    }
+    const connection = new MemberConnection({ ...known, key: offer.token }, settings)
+    const files = new Map(offer.variant.files.map(file => [file.sha256, file]))
+    const { authority } = settings
+    return {
+      offer,
+      locate(sha256) {
+        const file = files.get(sha256 ?? '')
+        return (
+          file && {
+            url: connection.url + filePath(file.sha256),
+            headers: { authorization: `Bearer ${offer.token}`, 'accept-encoding': 'identity' },
+            proxy: '',
+            privateAddresses: [bareHost(new URL(url).hostname)],
+            tls: {
+              ...(authority !== undefined && { ca: authority }),
+              ...(tlsName !== undefined && { servername: tlsName })
+            },
+            size: file.size,
+            sha256: file.sha256
+          }
+        )
+      },
+      async answers(sha256, signal) {
+        try {
+          const reply = await connection.send('HEAD', filePath(sha256), { signal: until(signal) })
+          await reply.body.dump()
+          return reply.statusCode === 200
+        } catch {
+          signal.throwIfAborted()
+          return false
+        }
+      },
+      close: () => connection.close()
+    }
+  }
+
+  /** @throws CorralError `model_exists` where a copy would take the place of something else */
+  #refuseOther(name: Offer['name'], { origin }: Offer['variant'], present: StoredVariant | undefined): void {
+    const other = present ?? conflictingVariant(this.#services.storage.variants(name), origin, name.variant)
+    if (!other) return
+    throw new CorralError(
+      'model_exists',
+      `"${other.publicName}" is here with other files: it ${originInWords(other.origin)}. Pull it here anew, or remove it ("corral rm"), to have what the other members have.`,
+      { param: 'model' }
+    )
+  }
+
+  #hub(): Hub {
+    const gone = (id: string) =>
+      new CorralError(
+        'copy_failed',
+        `The server that "${id}" was being copied from is not known or does not answer any more. What was copied is kept: the next request for it at the front goes on with it, and "corral pull ${id}" fetches it from its hub.`
+      )
+    return {
+      name: HUB,
+      title: 'The members of a cluster',
+      prefixes: [],
+      async repository({ id }) {
+        throw gone(id)
+      },
+      locate: async ({ id }, { sha256 }, signal) => {
+        for (const [source, located] of this.#open) {
+          const location = source.locate(sha256)
+          if (!location || sha256 === undefined) continue
+          // It was located there before, and that has come to nothing.
+          if (located.has(sha256) && !(await source.answers(sha256, signal))) continue
+          located.add(sha256)
+          return location
+        }
+        throw gone(id)
+      }
+    }
+  }
+}
+
+/** What is the fault of the server that a model is copied from, or of the way to it. */
+const OF_SOURCE = new Set([
+  'hub_unreachable',
+  'hub_forbidden',
+  'hub_rate_limited',
+  'checksum_mismatch',
+  'address_not_allowed',
+  'unsupported_capability'
+])
+
+function whyOf(error: unknown): string {
+  const { code, details } = error as CorralError
+  if (code === 'checksum_mismatch') return `what it sends of ${details?.path} is not what it says it is`
+  if (code === 'unsupported_capability') return messageOf(error).replace(/\.$/, '')
+  return 'it stopped sending the files'
+}
+
+const failed = (model: string, { name }: CopySource, why: string) =>
+  new CorralError(
+    'copy_failed',
+    `${model === 'The model' ? model : `"${model}"`} could not be copied from "${name}": ${why}. What was copied is kept. Send the request again, or pull the model at the member that lacks it.`
+  )
+
+/** Reads what a server offers. @throws Error where it is nothing that a model is stored from */
+function readOffer(text: string): Offer & { token: string } {
+  const { value, fault } = parseJson(text, OfferSchema)
+  if (!value) throw new Error(`its offer cannot be used: ${fault}`)
+  const { owner, name, label, token, files, ...variant } = value
+  const wrong = files.find(({ path }) => !isUsablePath(path))
+  if (wrong) throw new Error(`it names a file ${JSON.stringify(wrong.path.slice(0, 200))}`)
+  const parsed = parseModelName(`${owner}/${name}:${label}`)
+  return { name: { ...parsed, variant: label }, variant: { ...variant, files }, token }
+}
+
+/** The plan of a pull that fetches a model from another server. What is recorded of it is where that has it from. */
+function planOf({ name, variant }: Offer, { name: source, url }: CopySource): PullPlan {
+  const { files, format, origin, defaults, revision } = variant
+  return {
+    name: { owner: name.owner, name: name.name },
+    label: name.variant,
+    format,
+    repository: { hub: HUB, id: bareName(name), revision, address: url, gated: false },
+    files: files.map(({ path, size, sha256, role }) => ({ path, storedPath: path, size, sha256, role })),
+    size: files.reduce((sum, { size }) => sum + size, 0),
+    reason: `It is copied from ${source}.`,
+    choices: [],
+    memory: NOTHING_NEEDED,
+    disk: NOTHING_NEEDED,
+    warnings: [],
+    present: false,
+    isLocal: false,
+    origin,
+    ...(defaults && { defaults })
+  }
+}

@@ -1,0 +1,242 @@
+import { readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type Static, Type } from 'typebox'
+import { surfaceDependencies } from '../../../core/answers/model-request.ts'
+import { ConfigError } from '../../../core/config/config-error.ts'
+import { Path, Timeout } from '../../../core/config/core-schema.ts'
+import { type EffectiveSettings, settingsFor } from '../../../core/config/model-settings.ts'
+import type { MemberSource } from '../../../core/contracts/cluster.ts'
+import { messageOf } from '../../../core/errors.ts'
+import { parseModelName } from '../../../core/models/model-name.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { parseDuration } from '../../../core/system/duration.ts'
+import { askRoutes, described } from './asking/ask-routes.ts'
+import { clusterProvider } from './cluster-provider.ts'
+import { clusterRoutes } from './cluster-routes.ts'
+import { Copies } from './copying/copies.ts'
+import { copyRoutes } from './copying/copy-routes.ts'
+import { memberFiles } from './copying/member-files.ts'
+import { pullRoute } from './copying/pull-route.ts'
+import { SourceFiles } from './copying/source-files.ts'
+import { dnsSource } from './members/dns-source.ts'
+import { Members } from './members/members.ts'
+import type { ReplicaBounds } from './placement/replicas.ts'
+import { ReplicaKeeper } from './replica-keeper.ts'
+
+/** The source of members that config.yaml lists. */
+const CONFIGURED = 'config.yaml'
+
+const Key = (description: string) => Type.String({ writeOnly: true, description })
+
+const options = Type.Object(
+  {
+    members: Type.Array(
+      Type.Object(
+        {
+          name: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$', description: 'What it is called here' }),
+          url: Type.String({ pattern: '^https?://[^/?#]+/?$', description: 'Its address' }),
+          key: Type.Optional(Key('The key of an operator there'))
+        },
+        { additionalProperties: false }
+      ),
+      {
+        default: [],
+        description: 'Servers that answer for this one: a corral on each, with their models listed here',
+        examples: [[{ name: 'node-1', url: 'http://10.0.0.11:11435', key: '…' }]]
+      }
+    ),
+    dns: Type.Object(
+      {
+        name: Type.String({
+          default: '',
+          description:
+            'A name whose addresses are all members, as of a headless Service; an SRV record as _corral._tcp.<name>'
+        }),
+        port: Type.Integer({ default: 11435, minimum: 1, maximum: 65535, description: 'Where it is no SRV record' }),
+        tls: Type.Boolean({ default: false, description: 'They are reached by HTTPS' }),
+        key: Type.String({
+          default: '',
+          writeOnly: true,
+          description: 'The key of an operator at each of them; empty uses CORRAL_CLUSTER_KEY'
+        }),
+        interval: Timeout({ default: '10s', description: 'Time between two lookups' })
+      },
+      { additionalProperties: false, description: 'Members by their DNS name' }
+    ),
+    replicas: Type.Object(
+      {
+        min: Type.Integer({
+          default: 0,
+          minimum: 0,
+          description: 'So many members always have each model in memory, as far as there is free memory'
+        }),
+        max: Type.Integer({
+          default: 0,
+          minimum: 0,
+          description:
+            'At most so many get a model whose queue is long, into free memory; 0 is no limit, 1 is never more'
+        }),
+        cooldown: Timeout({
+          default: '5m',
+          description: 'How long fewer have to be enough until one unloads it again, or a machine is given back'
+        })
+      },
+      {
+        additionalProperties: false,
+        description: 'At how many members a model is in memory; of single models "replicas" of their section'
+      }
+    ),
+    ca: Path({
+      default: '',
+      description: "File in PEM format that members' certificates are checked with, beside what this system trusts",
+      restart: true
+    }),
+    connect_timeout: Timeout({
+      default: '5s',
+      description: 'Longest time for a connection to a member',
+      restart: true
+    }),
+    silence: Timeout({
+      default: '10s',
+      description:
+        'A member that says nothing for so long is lost, with what it answers; one in order speaks every 2 s',
+      restart: true
+    })
+  },
+  { additionalProperties: false, needsTrust: true }
+)
+type Options = Static<typeof options>
+
+/** Longest wait (milliseconds) for members at the start: later ones are listed when they are there. */
+const MEETING = 5000
+
+export default definePlugin({
+  name: 'cluster',
+  api: 1,
+  description: 'Several corrals as one: members whose models are listed and answered here',
+  optional: true,
+  offers: ['cluster'],
+  needs: ['catalog', 'engines', 'scheduler', 'storage', 'downloads', 'nativeApi'],
+  options,
+  setup(context, given) {
+    const { log, hooks, config } = context
+    check(given)
+    const settings = {
+      connectTimeout: parseDuration(given.connect_timeout)!,
+      silence: parseDuration(given.silence)!,
+      ca: given.ca
+    }
+    const catalog = context.service('catalog')
+    let replicas = given.replicas
+    const members = new Members({
+      settings,
+      stateChanged: topic => hooks.stateChanged(topic),
+      changed: () => keeper.look(),
+      unloaded: (member, model) => keeper.unloaded(member, model),
+      log
+    })
+    const copies = new Copies(members, () => hooks.stateChanged('engine'), log)
+    const keeper = new ReplicaKeeper({
+      members,
+      copies,
+      boundsOf(key) {
+        const described = members.described(key)
+        const variant = described && catalog.find({ ...described, variant: described.label })
+        if (variant?.key !== key || variant.format !== 'cluster') return undefined
+        return { variant, bounds: boundsOf(replicas, settingsFor(config, variant).replicas) }
+      },
+      *minimums() {
+        if (replicas.min > 0) for (const member of members.all()) yield* member.models.keys()
+        for (const [name, { replicas }] of Object.entries(config.models)) {
+          // As with preload, a name without a variant means its default one.
+          const variant = replicas?.min ? catalog.find(parseModelName(name)) : undefined
+          if (variant) yield variant.key
+        }
+      },
+      cooldown: () => parseDuration(replicas.cooldown)!,
+      changed: () => hooks.stateChanged('replicas'),
+      log
+    })
+    for (const source of configuredSources(given)) members.addSource(source)
+    catalog.add({ name: 'cluster', models: () => members.brought() })
+    context.service('engines').add(clusterProvider(members, copies, keeper))
+    const [storage, downloads] = [context.service('storage'), context.service('downloads')]
+    const authority = given.ca === '' ? undefined : readFileSync(given.ca, 'utf8')
+    const sources = new SourceFiles({ storage, downloads }, { ...settings, authority }, log)
+    downloads.addMirror(memberFiles(members, sources, log))
+    const surface = surfaceDependencies(context, 'cluster', () => '10s')
+    const ask = askRoutes({ ...surface, optionsAtTop: false })
+    const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(surface, variant) })
+    return {
+      services: { cluster: { addSource: source => members.addSource(source) } },
+      routes: async app => {
+        await app.register(clusterRoutes(members, keeper), { prefix: '/api' })
+        await app.register(ask, { prefix: '/api/cluster' })
+        await app.register(copying, { prefix: '/api/cluster' })
+        const { streams } = context.service('nativeApi')
+        await app.register(pullRoute({ members, copies, catalog, streams: streams('sse') }), { prefix: '/api/cluster' })
+      },
+      async start() {
+        const met = members.open()
+        void met.then(() => keeper.open())
+        await Promise.race([met, sleep(MEETING, undefined, { ref: false })])
+      },
+      check,
+      async reload(next: Options) {
+        replicas = next.replicas
+        keeper.look()
+        const sources = configuredSources(next)
+        for (const source of sources) await members.roster.replace(source)
+        for (const name of [CONFIGURED, 'dns']) {
+          if (!sources.some(source => source.name === name)) await members.roster.remove(name)
+        }
+      },
+      async stop() {
+        keeper.close()
+        await members.close()
+      }
+    }
+  }
+})
+
+/** What holds for a model: what its own section says goes before what holds for all. */
+function boundsOf(all: Options['replicas'], own: EffectiveSettings['replicas']): ReplicaBounds {
+  const max = own.max ?? (own.min !== undefined && all.max > 0 ? Math.max(own.min, all.max) : all.max)
+  const most = max === 0 ? Number.POSITIVE_INFINITY : max
+  return { min: Math.min(own.min ?? all.min, most), max: most, cooldown: parseDuration(all.cooldown)! }
+}
+
+/** @throws ConfigError for what no schema finds */
+function check({ members, replicas, ca }: Options): void {
+  const wrong = (setting: string, message: string) => new ConfigError([{ where: setting, setting, message }])
+  for (const [index, { name, url }] of members.entries()) {
+    if (!URL.canParse(url)) throw wrong(`cluster.members.${index}.url`, `This is no address: ${url}.`)
+    if (members.findIndex(other => other.name === name) !== index) {
+      throw wrong(`cluster.members.${index}.name`, `Two members are called "${name}". Give each its own name.`)
+    }
+  }
+  if (replicas.max > 0 && replicas.max < replicas.min) {
+    throw wrong('cluster.replicas.max', `It is less than cluster.replicas.min, which is ${replicas.min}.`)
+  }
+  try {
+    if (ca !== '') readFileSync(ca)
+  } catch (error) {
+    throw wrong('cluster.ca', `The file cannot be read: ${messageOf(error)}`)
+  }
+}
+
+function configuredSources({ members, dns }: Options): MemberSource[] {
+  const sources: MemberSource[] = []
+  if (members.length > 0) {
+    sources.push({
+      name: CONFIGURED,
+      follow({ changed }) {
+        changed(members.map(({ url, ...member }) => ({ ...member, url: new URL(url).origin })))
+        return () => {}
+      }
+    })
+  }
+  const key = dns.key || (process.env.CORRAL_CLUSTER_KEY ?? '')
+  if (dns.name !== '') sources.push(dnsSource({ ...dns, key, interval: parseDuration(dns.interval)! }))
+  return sources
+}

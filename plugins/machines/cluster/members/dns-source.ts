@@ -1,0 +1,76 @@
+import { promises as dns } from 'node:dns'
+import { isIPv6 } from 'node:net'
+import type { KnownMember, MemberSource } from '../../../../core/contracts/cluster.ts'
+import { isSystemError, messageOf } from '../../../../core/errors.ts'
+
+/** Members that a DNS name stands for. */
+export interface DnsSettings {
+  /** Of a headless Service, or with `_service._tcp.` in front an SRV record; empty is none. */
+  name: string
+  port: number
+  tls: boolean
+  key: string
+  /** Milliseconds between two lookups. */
+  interval: number
+}
+
+/** How names are looked up. */
+export interface Lookups {
+  /** By the system, so that search domains and the hosts file count as for all programs. */
+  addresses(name: string): Promise<string[]>
+  services(name: string): Promise<{ name: string; port: number }[]>
+}
+
+const systemLookups: Lookups = {
+  addresses: async name => (await dns.lookup(name, { all: true })).map(({ address }) => address),
+  services: name => dns.resolveSrv(name)
+}
+
+/** The members behind a DNS name, which is looked up again and again: each address, or each target of an SRV record. */
+export function dnsSource(settings: DnsSettings, lookups: Lookups = systemLookups): MemberSource {
+  const { name, port, tls, key, interval } = settings
+  const isService = name.startsWith('_')
+
+  async function members(): Promise<KnownMember[]> {
+    const more = key === '' ? {} : { key }
+    const scheme = tls ? 'https' : 'http'
+    if (isService) {
+      const targets = await lookups.services(name)
+      return targets.map(({ name, port }) => ({ name: `${name}:${port}`, url: `${scheme}://${name}:${port}`, ...more }))
+    }
+    return (await lookups.addresses(name)).map(address => {
+      const host = `${isIPv6(address) ? `[${address}]` : address}:${port}`
+      // The certificate is made out to the name rather than to addresses that come and go.
+      return { name: host, url: `${scheme}://${host}`, ...more, ...(tls && { tlsName: name }) }
+    })
+  }
+
+  return {
+    name: 'dns',
+    follow({ changed, fault }) {
+      let timer: NodeJS.Timeout | undefined
+      let before = ''
+      let isOver = false
+      const look = async () => {
+        try {
+          const found = (await members()).sort((a, b) => (a.name < b.name ? -1 : 1))
+          if (isOver) return
+          if (found.length === 0) throw new Error('it has no addresses')
+          fault(undefined)
+          const now = found.map(({ url }) => url).join(' ')
+          if (now !== before) changed(found)
+          before = now
+        } catch (error) {
+          const why = isSystemError(error, 'ENOTFOUND', 'ENODATA') ? 'there is no such name' : messageOf(error)
+          if (!isOver) fault(`The DNS name "${name}" gives no members: ${why}.`)
+        }
+        if (!isOver) timer = setTimeout(look, interval).unref()
+      }
+      void look()
+      return () => {
+        isOver = true
+        clearTimeout(timer)
+      }
+    }
+  }
+}

@@ -1,0 +1,98 @@
+import { readFileSync } from 'node:fs'
+import { rootCertificates } from 'node:tls'
+import type { Agent, Dispatcher } from 'undici'
+import type { KnownMember } from '../../../../core/contracts/cluster.ts'
+import { isSystemError, messageOf } from '../../../../core/errors.ts'
+
+/** How members are connected to. */
+export interface ConnectionSettings {
+  /** Milliseconds that a connection may take. */
+  connectTimeout: number
+  /** File with certificates of authorities, beside those that the system trusts; empty is none. */
+  ca: string
+}
+
+/** What a member answered, before its body is read. */
+export type MemberReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body' | 'trailers'>
+
+/** The connections to one member. Answers take as long as they take: only the client or a lost member ends them. */
+export class MemberConnection {
+  readonly url: string
+  readonly #agent: () => Promise<Agent>
+  readonly #key: string | undefined
+
+  constructor({ url, key, tlsName }: KnownMember, { connectTimeout, ca }: ConnectionSettings) {
+    this.url = new URL(url).origin
+    this.#key = key === '' ? undefined : key
+    const options: Agent.Options = {
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      pipelining: 1,
+      connect: {
+        timeout: connectTimeout,
+        keepAlive: true,
+        ...(tlsName !== undefined && { servername: tlsName }),
+        ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] })
+      }
+    }
+    // Loaded with the first request: most servers have no members.
+    let agent: Promise<Agent> | undefined
+    this.#agent = () => {
+      agent ??= import('undici').then(({ Agent }) => new Agent(options))
+      return agent
+    }
+  }
+
+  /** @param body sent as JSON where it is no text already */
+  async send(
+    method: 'GET' | 'HEAD' | 'POST' | 'DELETE',
+    path: string,
+    { body, signal, headers }: { body?: object | string; signal: AbortSignal; headers?: Record<string, string> }
+  ): Promise<MemberReply> {
+    const { request } = await import('undici')
+    return await request(this.url + path, {
+      method,
+      dispatcher: await this.#agent(),
+      signal,
+      headers: {
+        ...headers,
+        ...(this.#key !== undefined && { authorization: `Bearer ${this.#key}` }),
+        ...(body !== undefined && { 'content-type': 'application/json' })
+      },
+      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) })
+    })
+  }
+
+  async close(): Promise<void> {
+    await (await this.#agent()).destroy()
+  }
+}
+
+/** Why a connection failed, in words that say what to look at; never a key. */
+export function connectionFault(error: unknown): string {
+  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
+  if (isSystemError(cause, 'ECONNREFUSED')) return 'nothing listens at its address'
+  if (isSystemError(cause, 'ENOTFOUND', 'EAI_AGAIN')) return 'its host name is not known'
+  if (isSystemError(cause, 'EHOSTUNREACH', 'ENETUNREACH')) return 'there is no way to its address'
+  if (isSystemError(cause, 'UND_ERR_CONNECT_TIMEOUT', 'ETIMEDOUT')) return 'its address does not answer'
+  if (isSystemError(cause, 'ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET')) return 'it cut the connection'
+  if (isSystemError(cause, 'ERR_TLS_CERT_ALTNAME_INVALID')) return 'its certificate is for another name'
+  if (isSystemError(cause, 'CERT_HAS_EXPIRED')) return 'its certificate has expired'
+  if (
+    isSystemError(
+      cause,
+      'DEPTH_ZERO_SELF_SIGNED_CERT',
+      'SELF_SIGNED_CERT_IN_CHAIN',
+      'UNABLE_TO_VERIFY_LEAF_SIGNATURE'
+    ) ||
+    isSystemError(cause, 'UNABLE_TO_GET_ISSUER_CERT_LOCALLY', 'UNABLE_TO_GET_ISSUER_CERT')
+  ) {
+    return 'its certificate is not trusted here: name the certificate of who signed it as cluster.ca'
+  }
+  if (isSystemError(cause, 'ERR_SSL_WRONG_VERSION_NUMBER', 'EPROTO')) {
+    return 'it does not speak TLS at this address: write http:// rather than https://, or set tls there'
+  }
+  if (cause instanceof Error && cause.name === 'HTTPParserError')
+    return 'what listens at its address does not speak HTTP'
+  return messageOf(cause)
+}

@@ -1,0 +1,271 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { Elsewhere } from '../../../../core/contracts/built-in-services.ts'
+import type { MemberSource } from '../../../../core/contracts/cluster.ts'
+import type { BroughtModel, Model } from '../../../../core/contracts/models.ts'
+import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
+import type { StateTopic } from '../../../../core/contracts/state-events.ts'
+import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { nameText } from '../../../../core/models/model-name.ts'
+import type { DescribedModel } from '../asking/ask-protocol.ts'
+import { ClusterView } from '../placement/cluster-view.ts'
+import { PrefixMemory } from '../placement/prefix-memory.ts'
+import { Member, type MemberSettings } from './member.ts'
+import { type ListedMember, Roster } from './roster.ts'
+
+interface MembersOptions {
+  settings: MemberSettings
+  /** Called when records of this topic may have changed. */
+  stateChanged(topic: StateTopic): void
+  /** Called when what placement sees may have changed. */
+  changed(): void
+  /** Called when an engine of a member has gone; `model` as `modelKey` gives it. */
+  unloaded(member: string, model: string): void
+  log: FastifyBaseLogger
+}
+
+/** All members of this server: who they are, what they have, and what is sent there. */
+export class Members {
+  readonly view = new ClusterView()
+  readonly prefixes = new PrefixMemory()
+  readonly roster: Roster
+  readonly #members = new Map<string, Member>()
+  readonly #options: MembersOptions
+  /** Those that left, while they still answer. */
+  readonly #leaving = new Set<Member>()
+  /** What the catalog shows, made anew when the models of a member have changed. */
+  #brought: readonly BroughtModel[] = []
+  readonly #known = new Map<string, { model: DescribedModel; isDefault: boolean; brought: BroughtModel }>()
+  /** By their keys: what they are called here. */
+  #names = new Map<string, string>()
+  #isListed = false
+
+  constructor(options: MembersOptions) {
+    this.#options = options
+    const { log } = options
+    this.roster = new Roster({
+      changed: members => this.#take(members),
+      faulty(source, reason) {
+        if (reason === undefined) log.info({ source }, 'a source of members can be asked again')
+        else log.warn({ source, reason }, 'a source of members is at fault; the members that are known stay')
+      }
+    })
+  }
+
+  /** @returns removes it. @throws Error when its name is taken */
+  addSource(source: MemberSource): () => void {
+    return this.roster.add(source)
+  }
+
+  /** Follows the sources. Resolves once each member that is known by then was reached, or could not be. */
+  async open(): Promise<void> {
+    this.roster.open()
+    await Promise.all([...this.#members.values()].map(({ met }) => met))
+  }
+
+  async close(): Promise<void> {
+    await this.roster.close()
+    await Promise.all([...this.#members.values(), ...this.#leaving].map(member => member.close()))
+  }
+
+  get(name: string): Member | undefined {
+    return this.#members.get(name)
+  }
+
+  all(): Member[] {
+    return [...this.#members.values()]
+  }
+
+  /** The member of this name. @throws CorralError `member_not_found` */
+  require(name: string): Member {
+    const member = this.#members.get(name)
+    if (member) return member
+    const names = [...this.#members.keys()]
+    const known = names.length === 0 ? 'There are none.' : `There are ${names.slice(0, 20).join(', ')}.`
+    throw new CorralError('member_not_found', `There is no member "${name}". ${known}`, { param: 'member' })
+  }
+
+  /** The models of all members, as the catalog takes them: the same objects as long as nothing has changed. */
+  brought(): readonly BroughtModel[] {
+    if (!this.#isListed) this.#list()
+    return this.#brought
+  }
+
+  /** What members tell of a model, by the key of its variant; undefined where none has it. */
+  described(key: string): DescribedModel | undefined {
+    for (const { models } of this.#members.values()) {
+      const model = models.get(key)
+      if (model) return model
+    }
+    return undefined
+  }
+
+  /** How a member calls a model of this server's catalog. */
+  nameAt(member: Member, { key }: Pick<Model, 'key'>): string | undefined {
+    const model = member.models.get(key)
+    return model && nameText({ owner: model.owner, name: model.name, variant: model.label })
+  }
+
+  /** What the members hold in memory, and they themselves. */
+  elsewhere(): Omit<Elsewhere, 'replicas'> {
+    const held = this.all().map(member => member.held(key => this.#names.get(key)))
+    return {
+      running: held.flatMap(({ running }) => running),
+      loading: held.flatMap(({ loading }) => loading),
+      members: this.records()
+    }
+  }
+
+  records(): MemberRecord[] {
+    const builds = this.all().flatMap(({ build, view }) => (view.state === 'away' ? [] : (build ?? [])))
+    const usual = mostOf(builds)
+    return this.all().map(member => {
+      const { build } = member
+      const isOther = build !== undefined && usual !== undefined && build !== usual
+      return member.record(isOther ? [`It runs the build ${build}, most others ${usual}.`] : [])
+    })
+  }
+
+  #take(listed: readonly ListedMember[]): void {
+    const { log, settings } = this.#options
+    const wanted = new Map(listed.map(member => [member.name, member]))
+    for (const [name, member] of this.#members) {
+      const now = wanted.get(name)
+      if (now && isSame(now, member.known)) wanted.delete(name)
+      else this.#remove(member)
+    }
+    for (const member of wanted.values()) {
+      try {
+        const joined = new Member(
+          member,
+          settings,
+          {
+            changed: (member, what) => this.#changed(member, what),
+            unloaded: ({ name }, model) => {
+              this.prefixes.forget(name, model)
+              this.#options.unloaded(name, model)
+            },
+            twinOf: (member, id) => this.all().find(other => other !== member && other.id === id)
+          },
+          log
+        )
+        this.#members.set(member.name, joined)
+        this.view.set(joined.view)
+      } catch (error) {
+        log.error({ member: member.name, reason: messageOf(error) }, 'a member cannot be connected to')
+      }
+    }
+    this.#relist()
+    this.#options.stateChanged('member')
+    this.#options.changed()
+  }
+
+  /** A member is none any longer: it gets no more requests, and those that it answers go on. */
+  #remove(member: Member): void {
+    this.#members.delete(member.name)
+    this.view.remove(member.name)
+    this.prefixes.forget(member.name)
+    void member.leave()
+    this.#leaving.add(member)
+    const look = () => {
+      if (member.sent > 0) return void setTimeout(look, 1000).unref()
+      this.#leaving.delete(member)
+      void member.close()
+    }
+    look()
+  }
+
+  #changed(member: Member, what: 'state' | 'models' | 'figures'): void {
+    const { stateChanged } = this.#options
+    if (this.#members.get(member.name) === member) {
+      if (what === 'models') this.#relist()
+      else if (what === 'state') this.view.set(member.view)
+    }
+    stateChanged('member')
+    stateChanged('engine')
+    this.#options.changed()
+  }
+
+  /** Settles anew which files stand for each model. */
+  #relist(): void {
+    this.#isListed = false
+    const counts = new Map<string, string[]>()
+    for (const { models } of this.#members.values()) {
+      for (const { key, digest } of models.values()) {
+        const digests = counts.get(key)
+        if (digests) digests.push(digest)
+        else counts.set(key, [digest])
+      }
+    }
+    // Where members differ, what most of them have counts; of equally many what came first.
+    const accepted = new Map([...counts].map(([key, digests]) => [key, mostOf(digests)!]))
+    for (const member of this.#members.values()) member.refresh(accepted)
+    this.#options.stateChanged('model')
+  }
+
+  #list(): void {
+    this.#isListed = true
+    const models = new Map<string, DescribedModel>()
+    /** By `owner/name` in lower case: labels of what members have as the default variant. */
+    const defaults = new Map<string, string[]>()
+    for (const member of this.#members.values()) {
+      for (const model of member.models.values()) {
+        if (!models.has(model.key)) models.set(model.key, model)
+        if (!model.isDefault) continue
+        const name = bareKey(model)
+        defaults.set(name, [...(defaults.get(name) ?? []), model.label])
+      }
+    }
+    const usual = new Map([...defaults].map(([name, labels]) => [name, mostOf(labels)!]))
+    const isDefault = (model: DescribedModel) => usual.get(bareKey(model)) === model.label
+    const ordered = [...models.values()].sort(
+      (a, b) => compare(bareKey(a), bareKey(b)) || Number(isDefault(b)) - Number(isDefault(a)) || compare(a.key, b.key)
+    )
+    this.#names = new Map()
+    const seen = new Set<string>()
+    this.#brought = ordered.map(model => {
+      const name = bareKey(model)
+      const isFirst = !seen.has(name)
+      seen.add(name)
+      this.#names.set(model.key, isFirst ? `${model.owner}/${model.name}` : nameOf(model))
+      const known = this.#known.get(model.key)
+      if (known && known.model === model && known.isDefault === isFirst) return known.brought
+      const brought = broughtOf(model)
+      this.#known.set(model.key, { model, isDefault: isFirst, brought })
+      return brought
+    })
+    // The catalog looks at a frozen list once.
+    Object.freeze(this.#brought)
+    for (const key of this.#known.keys()) if (!models.has(key)) this.#known.delete(key)
+  }
+}
+
+const bareKey = ({ owner, name }: DescribedModel) => `${owner}/${name}`.toLowerCase()
+const nameOf = ({ owner, name, label }: DescribedModel) => `${owner}/${name}:${label}`
+const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
+
+const isSame = (a: ListedMember, b: ListedMember | Member['known']) =>
+  a.url === b.url && a.key === b.key && a.tlsName === b.tlsName
+
+/** What a list has most often; of equally many what came first. */
+function mostOf<Item>(items: readonly Item[]): Item | undefined {
+  const counts = new Map<Item, number>()
+  for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1)
+  let most: Item | undefined
+  for (const [item, count] of counts) if (most === undefined || count > counts.get(most)!) most = item
+  return most
+}
+
+function broughtOf(model: DescribedModel): BroughtModel {
+  const { metadata, size, digest, modifiedAt, defaults } = model
+  const { contextLength, capabilities } = metadata
+  return {
+    name: nameOf(model),
+    capabilities,
+    ...(contextLength !== undefined && { contextLength }),
+    metadata,
+    size,
+    digest,
+    modifiedAt,
+    ...(defaults && { defaults })
+  }
+}

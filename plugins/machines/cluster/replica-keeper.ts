@@ -1,0 +1,453 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { EngineMode } from '../../../core/contracts/engines.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import type { ReplicasRecord } from '../../../core/contracts/native-records.ts'
+import type { Progress } from '../../../core/contracts/progress.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { dateAt } from '../../../core/system/clock.ts'
+import {
+  ASK_PATH,
+  type AskBody,
+  FAILURE_TRAILER,
+  failureOfReply,
+  failureOfText,
+  linesOf
+} from './asking/ask-protocol.ts'
+import type { Copies } from './copying/copies.ts'
+import type { Member } from './members/member.ts'
+import { connectionFault } from './members/member-connection.ts'
+import type { Members } from './members/members.ts'
+import { type Choice, chooseLoad } from './placement/choose-member.ts'
+import { type Host, type MemberView, modelKey } from './placement/cluster-view.ts'
+import {
+  decideMachines,
+  decideReplicas,
+  type MachineState,
+  type ReplicaBounds,
+  type ReplicaDecision,
+  type ReplicaState
+} from './placement/replicas.ts'
+
+/** Milliseconds in which changes of members are looked at together. */
+const TOGETHER = 200
+/** Milliseconds until a load that has failed is tried again there, the first time and at most. */
+const FIRST_RETRY = 15_000
+const LONGEST_RETRY = 10 * 60_000
+/** Milliseconds that a load may wait for room, or for the loads of others, until another member is looked for. */
+const ROOM_PATIENCE = 15_000
+/** Milliseconds between two signs that a minimum is to stay in memory, the shortest and the longest. */
+const [SHORTEST_RENEWAL, LONGEST_RENEWAL] = [1000, 60_000]
+
+interface ReplicaKeeperOptions {
+  members: Members
+  copies: Pick<Copies, 'copy'>
+  /** What holds for a variant by its key; undefined where this server does not ask members for it. */
+  boundsOf(variant: string): { variant: Model; bounds: ReplicaBounds } | undefined
+  /** Keys of the variants with a minimum. */
+  minimums(): Iterable<string>
+  /** Milliseconds for which fewer machines have to be enough. */
+  cooldown(): number
+  /** Called when the records have changed. */
+  changed(): void
+  log: Pick<FastifyBaseLogger, 'info' | 'warn'>
+}
+
+interface Failure {
+  count: number
+  message: string
+  retryAt: number
+}
+
+/** What this server has done for a model in one mode. The maps are by names of members. */
+interface Kept {
+  state: ReplicaState
+  /** Where it was loaded by this server on its own account: only there it is unloaded again. */
+  readonly own: Set<string>
+  readonly loads: Set<string>
+  readonly failures: Map<string, Failure>
+  /** When a minimum was loaded or renewed there. */
+  readonly renewed: Map<string, number>
+}
+
+/**
+ * Has as many members hold each model in memory as should (`decideReplicas`), and asks for machines where members have no
+ * room. What it decides from is what members themselves tell, so that several fronts come to the same: a load that another
+ * one has begun counts, and of equal members all choose the same one.
+ *
+ * Loads take only memory that is free: they are asked for as what no client waits for, so that a member unloads nothing for
+ * them that a client uses. Nothing is unloaded but what was loaded here, when it rests there.
+ */
+export class ReplicaKeeper {
+  readonly #options: ReplicaKeeperOptions
+  /** By `modelKey`. */
+  readonly #kept = new Map<string, Kept>()
+  /** By names of sources that can add machines. */
+  readonly #machines = new Map<string, MachineState>()
+  readonly #closed = new AbortController()
+  #isOpen = false
+  #timer: NodeJS.Timeout | undefined
+  #due = Number.POSITIVE_INFINITY
+  #records: readonly ReplicasRecord[] = []
+
+  constructor(options: ReplicaKeeperOptions) {
+    this.#options = options
+  }
+
+  /** Begins, now that members have said what they have. */
+  open(): void {
+    this.#isOpen = true
+    this.look()
+  }
+
+  close(): void {
+    this.#isOpen = false
+    clearTimeout(this.#timer)
+    this.#closed.abort()
+  }
+
+  records(): readonly ReplicasRecord[] {
+    return this.#records
+  }
+
+  /** How many members a source is asked for; undefined where it cannot add any. */
+  wanted(source: string): number | undefined {
+    return this.#machines.get(source)?.wanted
+  }
+
+  /** Something has changed: decides anew in a moment. */
+  look(): void {
+    this.#lookAt(performance.now() + TOGETHER)
+  }
+
+  /** An engine of a member has gone. */
+  unloaded(member: string, model: string): void {
+    const kept = this.#kept.get(model)
+    kept?.own.delete(member)
+    kept?.renewed.delete(member)
+  }
+
+  #lookAt(at: number): void {
+    if (!this.#isOpen || at >= this.#due) return
+    clearTimeout(this.#timer)
+    this.#due = at
+    this.#timer = setTimeout(
+      () => {
+        this.#due = Number.POSITIVE_INFINITY
+        this.#decide(performance.now())
+      },
+      Math.max(0, at - performance.now())
+    ).unref()
+  }
+
+  #decide(now: number): void {
+    const { members, changed } = this.#options
+    const minimums = new Set<string>()
+    for (const variant of this.#options.minimums()) {
+      const mode = members.described(variant)?.modes[0]
+      if (mode) minimums.add(modelKey(variant, mode))
+    }
+    const keys = new Set([...minimums, ...this.#kept.keys()])
+    for (const member of members.all()) for (const key of member.engines) keys.add(key)
+
+    const records: ReplicasRecord[] = []
+    const chosen = new Set<string>()
+    let lacking = 0
+    // In an order that is the same at all fronts.
+    for (const key of [...keys].sort()) {
+      const known = this.#options.boundsOf(variantOf(key))
+      if (!known) {
+        this.#kept.delete(key)
+        continue
+      }
+      const bounds = minimums.has(key) ? known.bounds : { ...known.bounds, min: 0 }
+      const { record, missing } = this.#adjust(key, known.variant, bounds, chosen, now)
+      if (record) records.push(record)
+      lacking = Math.max(lacking, missing)
+    }
+    this.#askForMachines(lacking, chosen, now)
+    if (JSON.stringify(records) === JSON.stringify(this.#records)) return
+    this.#records = records
+    changed()
+  }
+
+  /** Has more members load a model, or fewer hold it. @returns how many would have to be added for it */
+  #adjust(
+    key: string,
+    variant: Model,
+    bounds: ReplicaBounds,
+    chosen: Set<string>,
+    now: number
+  ): { record: ReplicasRecord | undefined; missing: number } {
+    const { members } = this.#options
+    const kept = this.#kept.get(key) ?? newKept()
+    for (const set of [kept.own, kept.failures, kept.renewed]) {
+      for (const member of set.keys()) if (!members.get(member)) set.delete(member)
+    }
+    const up = members.view.hosts(key).all.filter(({ member }) => member.state === 'up')
+    const loaded = up.filter(({ model }) => model.state === 'loaded')
+    const loading = new Set(up.filter(({ model }) => model.state === 'loading').map(({ member }) => member.name))
+    // One that was asked to load it may not have said so yet, or copies it first.
+    for (const name of kept.loads) if (!loaded.some(({ member }) => member.name === name)) loading.add(name)
+    const sum = (hosts: readonly Host[], number: (host: Host) => number) =>
+      hosts.reduce((total, host) => total + number(host), 0)
+    const decision = decideReplicas(
+      kept.state,
+      {
+        loaded: loaded.length,
+        loading: loading.size,
+        slots: sum(loaded, ({ model }) => model.slots),
+        free: sum(loaded, ({ model }) => (model.queued > 0 ? 0 : Math.max(0, model.slots - model.running))),
+        running: sum(up, ({ model }) => model.running),
+        queued: sum(up, ({ model }) => model.queued)
+      },
+      bounds,
+      now
+    )
+    kept.state = decision.state
+    if (decision.at !== undefined) this.#lookAt(decision.at)
+
+    const { wanted } = decision
+    const present = loaded.length + loading.size
+    const more = this.#grow(key, kept, variant, wanted - present, chosen, now)
+    const minimum = loaded.slice(0, bounds.min)
+    this.#renew(key, kept, minimum, now)
+    if (wanted < present) this.#shrink(key, kept, loaded, minimum, loaded.length - wanted)
+
+    const isIdle = present === 0 && bounds.min === 0 && kept.failures.size === 0
+    if (isIdle) this.#kept.delete(key)
+    else this.#kept.set(key, kept)
+    return {
+      missing: more.missing,
+      record: isIdle
+        ? undefined
+        : {
+            model: variant.publicName,
+            mode: modeOf(key),
+            wanted,
+            loaded: loaded.length,
+            loading: loading.size + more.begun,
+            min: bounds.min,
+            ...(Number.isFinite(bounds.max) && { max: bounds.max }),
+            reason: reasonOf(decision, present, more.obstacle),
+            failures: [...kept.failures].map(([member, { message, retryAt }]) => ({
+              member,
+              message,
+              retry_at: dateAt(retryAt).toISOString()
+            }))
+          }
+    }
+  }
+
+  #grow(
+    key: string,
+    kept: Kept,
+    variant: Model,
+    count: number,
+    chosen: Set<string>,
+    now: number
+  ): { begun: number; missing: number; obstacle: string } {
+    const { members } = this.#options
+    const resting = [...kept.failures].filter(([, { retryAt }]) => retryAt > now).map(([member]) => member)
+    // The memory a load takes is known only once the member reports it, so each member gets one load at a time.
+    const busy = [...this.#kept.values()].flatMap(({ loads }) => [...loads])
+    const tried = new Set([...resting, ...busy, ...chosen])
+    let begun = 0
+    let obstacle = ''
+    while (begun < count) {
+      const choice = chooseLoad({ model: key, tried, evicts: false }, members.view, now)
+      if (!choice.member) {
+        obstacle = 'No other member has free memory for it.'
+        break
+      }
+      begun++
+      tried.add(choice.member.name)
+      chosen.add(choice.member.name)
+      void this.#load(key, kept, variant, choice)
+    }
+    if (begun < count) for (const member of resting) this.#lookAt(kept.failures.get(member)!.retryAt)
+    // Those that fail, or have to load something else first, are no reason for more machines.
+    const others = tried.size - begun
+    return { begun, obstacle, missing: Math.max(0, count - begun - others) }
+  }
+
+  /** Unloads what was loaded here, where it rests: its member ends what it has begun nevertheless. */
+  #shrink(key: string, kept: Kept, loaded: readonly Host[], minimum: readonly Host[], count: number): void {
+    const resting = loaded.filter(
+      host =>
+        kept.own.has(host.member.name) &&
+        !minimum.includes(host) &&
+        !host.model.pinned &&
+        host.model.running + host.model.queued === 0
+    )
+    // The last ones, which are the same for all fronts.
+    for (const { member } of resting.slice(-count)) {
+      kept.own.delete(member.name)
+      void this.#unload(key, member.name).catch(error => {
+        kept.own.add(member.name)
+        this.#options.log.warn({ member: member.name, reason: messageOf(error) }, 'a model was not unloaded')
+      })
+    }
+  }
+
+  /** Keeps a minimum in memory where no request does: one that this server no longer asks for is unloaded as any other. */
+  #renew(key: string, kept: Kept, minimum: readonly Host[], now: number): void {
+    for (const { member, model } of minimum) {
+      const { expires = Number.POSITIVE_INFINITY } = model
+      if (!Number.isFinite(expires)) continue
+      const last = model.running > 0 ? now : (kept.renewed.get(member.name) ?? now)
+      kept.renewed.set(member.name, last)
+      // Its clock may be another one.
+      const at = last + Math.min(LONGEST_RENEWAL, Math.max(SHORTEST_RENEWAL, (expires - last) / 2))
+      if (now < at) {
+        this.#lookAt(at)
+        continue
+      }
+      kept.renewed.set(member.name, now)
+      this.#lookAt(now + SHORTEST_RENEWAL)
+      void this.#askToLoad(key, member.name).catch(() => {
+        // The model was unloaded meanwhile, or the member is gone: the next look loads it again, and logs that.
+      })
+    }
+  }
+
+  async #load(key: string, kept: Kept, variant: Model, choice: Choice & { member: MemberView }): Promise<void> {
+    const { copies, log } = this.#options
+    const { name } = choice.member
+    const fields = { model: variant.publicName, mode: modeOf(key), member: name }
+    kept.loads.add(name)
+    this.#kept.set(key, kept)
+    try {
+      if (choice.why === 'fetch') {
+        const failure = await copies.copy(variant, choice, member => member === name, this.#closed.signal)
+        if (failure) throw failure.error
+      }
+      await this.#askToLoad(key, name)
+      kept.failures.delete(name)
+      kept.own.add(name)
+      log.info(fields, 'one more member has a model in memory')
+    } catch (error) {
+      if (this.#closed.signal.aborted) return
+      const count = (kept.failures.get(name)?.count ?? 0) + 1
+      const wait = Math.min(LONGEST_RETRY, FIRST_RETRY * 2 ** (count - 1))
+      const message = messageOf(error)
+      kept.failures.set(name, { count, message, retryAt: performance.now() + wait })
+      log.warn({ ...fields, reason: message, seconds: wait / 1000 }, 'a model was not loaded at one more member')
+    } finally {
+      kept.loads.delete(name)
+      this.look()
+    }
+  }
+
+  /** Has a member load a model, or keep it, without unloading anything that clients use. @throws Error with why not */
+  async #askToLoad(key: string, name: string): Promise<void> {
+    const { member, model } = this.#there(key, name)
+    const alike = this.#options.members.view.hosts(key).all.find(({ model: { options } }) => options)?.model.options
+    const ended = new AbortController()
+    const signal = AbortSignal.any([this.#closed.signal, member.presence, ended.signal])
+    let waiting: NodeJS.Timeout | undefined
+    const wait = () => {
+      waiting ??= setTimeout(() => ended.abort(new Error('it has no room for it now')), ROOM_PATIENCE)
+    }
+    const body: AskBody = {
+      model,
+      mode: modeOf(key),
+      call: 'load',
+      idle: true,
+      ...(alike && { options: alike })
+    }
+    // Until it says that it does something for it, it waits.
+    wait()
+    try {
+      const reply = await member.connection.send('POST', ASK_PATH, { body, signal })
+      if (reply.statusCode !== 200) {
+        throw failureOfReply(await reply.body.text(), reply.headers) ?? new Error(`status ${reply.statusCode}`)
+      }
+      for await (const line of linesOf(reply.body)) {
+        const { phase } = JSON.parse(line) as Progress
+        if (phase === 'waiting' || phase === 'queued') {
+          wait()
+          continue
+        }
+        clearTimeout(waiting)
+        waiting = undefined
+      }
+      const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
+      if (failure !== undefined) throw failureOfText(failure) ?? new Error(failure)
+    } catch (error) {
+      if (signal.aborted) throw signal.reason
+      throw error instanceof CorralError ? error : new Error(connectionFault(error))
+    } finally {
+      clearTimeout(waiting)
+    }
+  }
+
+  async #unload(key: string, name: string): Promise<void> {
+    const { member, model } = this.#there(key, name)
+    // Not POST /api/stop, which would cut what has just begun.
+    const body = { model, keep_alive: 0, stream: false }
+    const signal = AbortSignal.any([this.#closed.signal, member.presence])
+    const reply = await member.connection.send('POST', '/api/generate', { body, signal })
+    await reply.body.dump()
+    if (reply.statusCode !== 200) throw new Error(`status ${reply.statusCode}`)
+    this.#options.log.info({ model: variantOf(key), member: name }, 'one member less has a model in memory')
+  }
+
+  /** @throws Error where it has gone meanwhile */
+  #there(key: string, name: string): { member: Member; model: string } {
+    const { members } = this.#options
+    const member = members.get(name)
+    const model = member && members.nameAt(member, { key: variantOf(key) })
+    if (!member || model === undefined) throw new Error('it has gone')
+    return { member, model }
+  }
+
+  /** @param lacking how many more members it would take @param chosen those that load something now */
+  #askForMachines(lacking: number, chosen: ReadonlySet<string>, now: number): void {
+    const { members, log } = this.#options
+    const growing = members.roster.growing
+    for (const source of this.#machines.keys()) if (!growing.includes(source)) this.#machines.delete(source)
+    const up = members.all().filter(({ view }) => view.state === 'up')
+    const isOccupied = (member: Member) => chosen.has(member.name) || [...member.engines].length > 0
+    // One that has room and cannot load it either way is no better when there are more of its kind.
+    const spare = up.filter(member => !isOccupied(member)).length
+    for (const [index, source] of growing.entries()) {
+      const its = up.filter(member => member.source === source)
+      const load = {
+        known: members.all().filter(member => member.source === source).length,
+        present: its.length,
+        occupied: its.filter(isOccupied).length,
+        lacking: index === 0 ? Math.max(0, lacking - spare) : 0
+      }
+      const before = this.#machines.get(source)
+      const { state, at } = decideMachines(before, load, this.#options.cooldown(), now)
+      this.#machines.set(source, state)
+      if (at !== undefined) this.#lookAt(at)
+      if (before?.wanted === state.wanted) continue
+      if (before) log.info({ source, members: state.wanted }, 'another number of members is wanted')
+      members.roster.want(source, state.wanted)
+    }
+  }
+}
+
+const newKept = (): Kept => ({
+  state: {},
+  own: new Set(),
+  loads: new Set(),
+  failures: new Map(),
+  renewed: new Map()
+})
+
+const variantOf = (key: string) => key.slice(0, key.lastIndexOf('#'))
+const modeOf = (key: string) => key.slice(key.lastIndexOf('#') + 1) as EngineMode
+
+const REASONS: Record<ReplicaDecision['why'], string> = {
+  minimum: 'At least so many are to have it.',
+  queue: 'Its queue is long.',
+  idle: 'Fewer are enough: one is unloaded when it rests.',
+  maximum: 'No more are to have it.',
+  enough: 'They are enough.'
+}
+
+function reasonOf({ wanted, why }: ReplicaDecision, present: number, obstacle: string): string {
+  return wanted > present && obstacle !== '' ? `${REASONS[why]} ${obstacle}` : REASONS[why]
+}

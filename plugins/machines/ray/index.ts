@@ -1,0 +1,60 @@
+import { Type } from 'typebox'
+import { ConfigWatch } from '../../../core/config/config-watch.ts'
+import { Path, Program } from '../../../core/config/core-schema.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { rayPlaces } from './ray-cluster.ts'
+import { RaySource } from './ray-source.ts'
+
+/** Milliseconds between two looks at which cluster it is: a new one takes longer than that to start. */
+const LOOK_AT_RECORD = 3000
+
+const options = Type.Object(
+  {
+    address: Type.String({
+      default: '',
+      pattern: '^([^\\s/]+:\\d+)?$',
+      title: 'an address such as 10.0.0.5:6379',
+      description: 'Ray\'s head, whose members this server answers for; empty is that of "corral cluster up"'
+    }),
+    token_file: Path({
+      default: '',
+      description: 'File with the cluster\'s token; empty is that of "corral cluster up", or the one that Ray finds'
+    }),
+    python: Program({
+      default: '',
+      description: "Python with the cluster's version of Ray; if empty, corral makes its own environment"
+    }),
+    package_index: Type.String({
+      default: '',
+      pattern: '^(https?://\\S+)?$',
+      title: 'an address such as https://pypi.org/simple',
+      description: 'Package index to install from; if empty, the settings of pip and uv apply'
+    })
+  },
+  { additionalProperties: false, restart: true, needsTrust: true }
+)
+
+export default definePlugin({
+  name: 'cluster-ray',
+  api: 1,
+  description: 'Members that Ray starts on its nodes ("corral cluster up")',
+  optional: true,
+  needs: ['cluster'],
+  options,
+  setup(context, settings) {
+    const { log, paths } = context
+    const source = new RaySource({ settings, home: paths.home, log })
+    context.service('cluster').addSource(source)
+    const { record } = rayPlaces(paths.home)
+    // The commands write which cluster it is.
+    const watch = new ConfigWatch(
+      () => record,
+      () => void source.look(),
+      LOOK_AT_RECORD
+    )
+    return {
+      start: () => watch.set(settings.address === ''),
+      stop: () => watch.set(false)
+    }
+  }
+})

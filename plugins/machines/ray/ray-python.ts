@@ -1,0 +1,162 @@
+import { createHash } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
+import { packageRoot } from '../../../core/system/package-info.ts'
+import type { PythonUse } from '../../../core/system/python/find-python.ts'
+import { lastLines } from '../../../core/system/python/install-failure.ts'
+import {
+  executableIn,
+  isComplete,
+  makePythonEnvironment,
+  PYTHON_VARIABLES,
+  removeOtherEnvironments
+} from '../../../core/system/python/python-packages.ts'
+
+/** The program that speaks with Ray. */
+export const RAY_SCRIPT = join(packageRoot, 'plugins', 'machines', 'ray', 'corral_ray.py')
+/** Ray and what it needs, with the hashes of all wheels; `npm run lock:packages` writes it. */
+export const RAY_LOCK = join(packageRoot, 'plugins', 'machines', 'ray', 'packages', 'ray.lock')
+const USE: PythonUse = { name: 'Ray', work: 'A cluster on Ray', section: 'cluster-ray', code: 'runtime_missing' }
+/** Bytes on disk of the environment while it is made. */
+const SIZE = 6e8
+const PROOF = 'import json, sys, ray; print(json.dumps({"python": sys.version.split()[0], "ray": ray.__version__}))'
+/** Before what the program says: Ray itself writes to its output too. */
+const MARK = 'corral-ray: '
+
+export interface RayPythonOptions {
+  settings: { python: string; package_index: string }
+  /** Of all environments. */
+  directory: string
+  env: NodeJS.ProcessEnv
+  log: FastifyBaseLogger
+}
+
+/**
+ * A Python that has Ray: the one that the settings name, else an environment of corral's own, made where there is none.
+ * @returns its absolute path
+ * @throws CorralError saying what is in the way and what to do
+ */
+export async function prepareRay(options: RayPythonOptions, waiting: Waiting): Promise<string> {
+  const { settings, directory, env, log } = options
+  if (process.platform !== 'linux') {
+    throw new CorralError('not_implemented', 'Clusters on Ray are for Linux: Ray runs on several machines only there.')
+  }
+  const prove = async (executable: string, signal?: AbortSignal) => {
+    const variables = { ...PYTHON_VARIABLES, ...rayVariables({}, undefined) }
+    const { stdout } = await runTool(executable, ['-c', PROOF], { cwd: directory, env, variables, signal, log })
+    return JSON.parse(stdout.at(-1) ?? '') as Record<string, string>
+  }
+  if (settings.python !== '') {
+    const executable = findExecutable(settings.python, env)
+    if (executable !== undefined) return executable
+    throw new CorralError(
+      USE.code,
+      `cluster-ray.python names ${settings.python}, which is not an executable program. Correct it in config.yaml, or ` +
+        'leave it empty and corral makes its own Python environment.'
+    )
+  }
+  const text = await readFile(RAY_LOCK, 'utf8')
+  const environment = join(directory, `ray-${createHash('sha256').update(text).digest('hex').slice(0, 12)}`)
+  if (!isComplete(environment)) {
+    await makePythonEnvironment(
+      {
+        use: USE,
+        environment,
+        packageIndex: settings.package_index,
+        env,
+        log,
+        packages: () => ({ text, size: SIZE }),
+        prove,
+        faultOf: ({ tail }) => lastLines(tail) ?? 'They print nothing.'
+      },
+      waiting
+    )
+    await removeOtherEnvironments(environment, log)
+  }
+  return executableIn(environment)
+}
+
+/**
+ * What Ray's own processes and those that speak with them get beside what every program gets.
+ * @param env whose own settings of Ray count, such as those of its encryption
+ * @param tokenFile with the cluster's token; undefined for a cluster without
+ */
+export function rayVariables(env: NodeJS.ProcessEnv, tokenFile: string | undefined): Record<string, string> {
+  const given = Object.entries(env).filter(([name, value]) => name.startsWith('RAY_') && value !== undefined)
+  const known = given.filter(([name]) => tokenFile === undefined || !name.startsWith('RAY_AUTH_'))
+  return {
+    // A node that does not find its head ends itself after a minute, and its corral with it: they wait for a day.
+    RAY_gcs_rpc_server_reconnect_timeout_s: '86400',
+    // A node that is taken for dead ends itself too. Fronts notice by themselves what does not answer.
+    RAY_health_check_period_ms: '1000',
+    RAY_health_check_timeout_ms: '5000',
+    RAY_health_check_failure_threshold: '4',
+    // Ray would end what has taken much memory, and has its processes yield to all others.
+    RAY_memory_monitor_refresh_ms: '0',
+    RAY_worker_niceness: '0',
+    ...(Object.fromEntries(known) as Record<string, string>),
+    RAY_USAGE_STATS_ENABLED: '0',
+    RAY_enable_metrics_collection: '0',
+    ...(tokenFile === undefined ? {} : { RAY_AUTH_MODE: 'token', RAY_AUTH_TOKEN_PATH: tokenFile })
+  }
+}
+
+/** Why the program could not do what it was to do. `code` is the program's own, such as `no_head`. */
+export class RayFailure extends Error {
+  override readonly name = 'RayFailure'
+  readonly code: string
+
+  constructor(code: string, message: string, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause })
+    this.code = code
+  }
+}
+
+/** How the program is run. */
+export interface RayCall {
+  python: string
+  variables: Readonly<Record<string, string>>
+  /** Where it runs: a folder that is there. */
+  cwd: string
+  env: NodeJS.ProcessEnv
+  log?: FastifyBaseLogger
+  signal?: AbortSignal
+  /** Milliseconds. */
+  timeout?: number
+}
+
+/**
+ * Has the program do something and gives what it says last.
+ * @param onReport takes each thing that it says
+ * @throws RayFailure with what it says of why it cannot
+ */
+export async function askRay<Reply>(
+  command: string,
+  options: object,
+  { python, variables, ...more }: RayCall,
+  onReport?: (report: object) => void
+): Promise<Reply> {
+  let last: { error?: string; code?: string } | undefined
+  try {
+    await runTool(python, ['-I', RAY_SCRIPT, command, JSON.stringify(options)], {
+      ...more,
+      purpose: 'packages',
+      variables: { ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', ...variables },
+      onLine(line, stream) {
+        if (stream !== 'stdout' || !line.startsWith(MARK)) return
+        last = JSON.parse(line.slice(MARK.length))
+        onReport?.(last!)
+      }
+    })
+  } catch (error) {
+    if (!(error instanceof ToolError)) throw error
+    if (last?.error !== undefined) throw new RayFailure(last.code ?? 'failed', last.error, error)
+    throw new RayFailure('failed', `${messageOf(error)} ${lastLines(error.tail) ?? ''}`.trim(), error)
+  }
+  if (last === undefined) throw new RayFailure('failed', 'Ray said nothing of what was done.')
+  return last as Reply
+}

@@ -1,0 +1,235 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import type { Readable } from 'node:stream'
+import type { FastifyBaseLogger } from 'fastify'
+import type { KnownMember, MemberSource } from '../../../core/contracts/cluster.ts'
+import { messageOf } from '../../../core/errors.ts'
+import { lineSplitter } from '../../../core/system/child-process.ts'
+import { PYTHON_VARIABLES } from '../../../core/system/python/python-packages.ts'
+import { toolEnvironment } from '../../../core/system/tool-environment.ts'
+import {
+  findToken,
+  frontName,
+  headOptions,
+  makePlaces,
+  memberVariable,
+  type RayRecord,
+  rayPlaces,
+  readRecord,
+  upOptions
+} from './ray-cluster.ts'
+import { askRay, prepareRay, RAY_SCRIPT, rayVariables } from './ray-python.ts'
+
+export interface RaySourceOptions {
+  settings: { address: string; token_file: string; python: string; package_index: string }
+  /** The data directory. */
+  home: string
+  log: FastifyBaseLogger
+  env?: NodeJS.ProcessEnv
+}
+
+type Told = Parameters<MemberSource['follow']>[0]
+
+/** What the program says, one line each. */
+type Report = { members: KnownMember[] } | { fault: string | null; code?: string | null }
+
+/** Milliseconds before the program is started again, the first time and at most. */
+const FIRST_WAIT = 500
+const LONGEST_WAIT = 30_000
+/** Milliseconds for which a head of this machine may be away before it is started again. */
+const PATIENCE = 3000
+/** Milliseconds that it may take to start. */
+const START_LIMIT = 180_000
+
+/** Members that Ray knows: told by a program that reads the table in Ray's head, and is started again when it ends. */
+export class RaySource implements MemberSource {
+  readonly name = 'ray'
+  readonly #options: RaySourceOptions
+  #told: Told | undefined
+  #wanted: number | undefined
+  #hasCluster = false
+  /** Ends what is followed now. */
+  #ending = new AbortController()
+  #following: Promise<void> = Promise.resolve()
+  /** The last of the calls of `look`, which run one after the other. */
+  #looking: Promise<void> = Promise.resolve()
+  #child: ChildProcess | undefined
+  #record: RayRecord | undefined
+
+  constructor(options: RaySourceOptions) {
+    this.#options = options
+  }
+
+  follow(told: Told): () => Promise<void> {
+    this.#told = told
+    void this.look()
+    return async () => {
+      this.#told = undefined
+      this.#ending.abort()
+      await this.#looking
+      await this.#following
+    }
+  }
+
+  /** Where there is no cluster, nobody can add machines. */
+  get want(): ((members: number) => void) | undefined {
+    if (!this.#hasCluster) return undefined
+    return members => {
+      if (members === this.#wanted) return
+      this.#wanted = members
+      this.#tellWanted()
+    }
+  }
+
+  /** Follows the cluster that the settings or the commands name now, instead of the one before. */
+  look(): Promise<void> {
+    this.#looking = this.#looking.then(() => this.#look())
+    return this.#looking
+  }
+
+  async #look(): Promise<void> {
+    const { settings, home } = this.#options
+    let record: RayRecord | undefined
+    try {
+      record = await readRecord(rayPlaces(home))
+    } catch (error) {
+      return this.#told?.fault(messageOf(error))
+    }
+    const address = settings.address || record?.address
+    // A head elsewhere is none of this server's business.
+    this.#record = record?.own && record.address === address ? record : undefined
+    this.#hasCluster = address !== undefined
+    this.#ending.abort()
+    await this.#following
+    if (!this.#told) return
+    if (address === undefined) {
+      this.#wanted = undefined
+      this.#told.changed([])
+      return this.#told.fault(undefined)
+    }
+    this.#ending = new AbortController()
+    this.#following = this.#follow(address, this.#ending.signal)
+  }
+
+  #tellWanted(): void {
+    if (this.#wanted === undefined) return
+    this.#child?.stdin?.write(`${JSON.stringify({ want: this.#wanted })}\n`)
+  }
+
+  async #follow(address: string, signal: AbortSignal): Promise<void> {
+    let wait = FIRST_WAIT
+    while (!signal.aborted) {
+      const began = performance.now()
+      const reason = await this.#watch(address, signal).catch(messageOf)
+      if (signal.aborted) return
+      this.#told?.fault(`What tells of Ray's members has ended (${reason}); it is started again.`)
+      wait = performance.now() - began > LONGEST_WAIT ? FIRST_WAIT : Math.min(LONGEST_WAIT, wait * 2)
+      await pause(wait, signal)
+    }
+  }
+
+  async #python(signal: AbortSignal): Promise<string> {
+    const { settings, home, log, env = process.env } = this.#options
+    return await prepareRay({ settings, directory: `${home}/python`, env, log }, { signal })
+  }
+
+  /** Runs the program until it ends. Returns why it did. */
+  async #watch(address: string, signal: AbortSignal): Promise<string> {
+    const { settings, home, log, env = process.env } = this.#options
+    const places = rayPlaces(home)
+    await makePlaces(places)
+    const python = await this.#python(signal)
+    const variables = rayVariables(env, findToken(places, settings.token_file, env))
+    const watched = JSON.stringify({ address, front: frontName(home) })
+    const child = spawn(python, ['-I', RAY_SCRIPT, 'watch', watched], {
+      cwd: places.folder,
+      env: { ...toolEnvironment(env), ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', ...variables },
+      // It ends when its input does, and so with this process, however that ends.
+      stdio: ['pipe', 'pipe', 'pipe', 'pipe']
+    })
+    this.#child = child
+    child.stdin.on('error', () => {
+      // It has ended, which is noticed below.
+    })
+    this.#tellWanted()
+    let last = ''
+    let headTimer: NodeJS.Timeout | undefined
+    const restarts = new AbortController()
+    const reports = lineSplitter(line => {
+      const report = parseReport(line)
+      if (report === undefined) return log.warn({ line: line.slice(0, 200) }, 'what tells of Ray said something else')
+      if ('members' in report) return this.#told?.changed(report.members)
+      this.#told?.fault(report.fault ?? undefined)
+      clearTimeout(headTimer)
+      headTimer = undefined
+      const isLost = report.code === 'no_head' || report.code === 'no_controller'
+      if (isLost && this.#record) {
+        headTimer = setTimeout(() => void this.#restore(restarts.signal), PATIENCE).unref()
+      }
+    })
+    const noise = lineSplitter(line => {
+      last = line
+      log.debug({ part: 'ray' }, line)
+    })
+    for (const [stream, splitter] of [
+      [child.stdio[3] as Readable, reports],
+      [child.stdout, noise],
+      [child.stderr, noise]
+    ] as const) {
+      stream.setEncoding('utf8')
+      stream.on('data', (text: string) => splitter.push(text))
+    }
+    const end = () => child.kill('SIGKILL')
+    signal.addEventListener('abort', end, { once: true })
+    if (signal.aborted) end()
+    return await new Promise<string>(resolve => {
+      child.once('error', error => resolve(error.message))
+      child.once('close', (code, name) => resolve(`${name ?? `exit code ${code}`}${last && `: ${last.slice(0, 300)}`}`))
+    }).finally(() => {
+      signal.removeEventListener('abort', end)
+      clearTimeout(headTimer)
+      restarts.abort()
+      this.#child = undefined
+    })
+  }
+
+  /** Starts the head of this machine again, with what it knew, and the controller where that is gone. */
+  async #restore(signal: AbortSignal): Promise<void> {
+    const { settings, home, log, env = process.env } = this.#options
+    const places = rayPlaces(home)
+    let wait = FIRST_WAIT
+    while (!signal.aborted && this.#record) {
+      const record = this.#record
+      try {
+        log.warn({ address: record.address }, "Ray's head on this machine is away: it is started again")
+        const variables = {
+          ...rayVariables(env, findToken(places, settings.token_file, env)),
+          ...(record.member === undefined ? {} : memberVariable(record.member, env))
+        }
+        const python = await this.#python(signal)
+        const call = { python, variables, cwd: places.folder, env, log, signal, timeout: START_LIMIT }
+        await askRay('head', headOptions(places, record), call)
+        await askRay('up', { ...upOptions(places, record), keep: true }, call)
+        return
+      } catch (error) {
+        if (signal.aborted) return
+        log.error({ reason: messageOf(error) }, "Ray's head could not be started again")
+      }
+      wait = Math.min(LONGEST_WAIT, wait * 2)
+      await pause(wait, signal)
+    }
+  }
+}
+
+function parseReport(line: string): Report | undefined {
+  try {
+    return JSON.parse(line) as Report
+  } catch {
+    return undefined
+  }
+}
+
+/** Waits, at most until the signal is aborted. */
+async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+  const { setTimeout: sleep } = await import('node:timers/promises')
+  await sleep(milliseconds, undefined, { signal }).catch(() => undefined)
+}

@@ -1,0 +1,298 @@
+import { createWriteStream } from 'node:fs'
+import { link, mkdir, readFile, rm, stat, symlink } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import type { ConversionTools } from '../../../core/contracts/builds.ts'
+import type { Progress, Waiting } from '../../../core/contracts/progress.ts'
+import type { StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { readGguf } from '../../../core/models/gguf-file.ts'
+import { runTool, ToolError } from '../../../core/system/child-process.ts'
+import { diskRefusal } from '../../../core/system/disk-space.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { distrust, PYTHON_VARIABLES } from '../../../core/system/python/python-packages.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
+import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
+import type { DtypePlan } from './dtypes.ts'
+import { causeOf } from './failures.ts'
+import type { ConverterPython } from './python-environment.ts'
+
+interface ConversionJob {
+  variant: StoredVariant
+  plan: DtypePlan
+  tools: ConversionTools
+  /** Version of the build that llama-quantize belongs to. */
+  engine: string
+  python: ConverterPython
+  log: ConversionLog
+  env: NodeJS.ProcessEnv
+  /** Writes to the server's log. */
+  warn: (message: string) => void
+}
+
+/**
+ * Converts a variant and puts the result in its place. Nothing is left behind when it fails.
+ * @throws CorralError `conversion_failed` or `insufficient_storage` naming the cause and the log
+ */
+export async function convertModel(job: ConversionJob, { signal, onProgress }: Required<Waiting>): Promise<void> {
+  const { variant, plan, tools, python } = job
+  const folder = await createUnfinished(variant)
+  try {
+    // Beside the files: what the tools need and what is half made is never part of the result.
+    const work = join(folder, 'work')
+    const result = join(folder, 'result')
+    await mkdir(result, { recursive: true })
+    const input = await linkInput(variant, work)
+    const { name } = variant.model
+    const hasMedia = await hasProjector(input)
+    const steps = 1 + (hasMedia ? 1 : 0) + (plan.quantize ? 1 : 0)
+    let step = 0
+    const beginStep = (phase: Progress['phase'], total = 1) => {
+      const number = ++step
+      const report = (at: ToolProgress) =>
+        onProgress({ phase, subject: '', fraction: at.completed / at.total, ...at, step: { number, of: steps } })
+      report({ completed: 0, total: Math.max(1, Math.round(total)) })
+      return report
+    }
+    const convert = (args: string[], report: (at: ToolProgress) => void) =>
+      runConverter(job, work, [input, ...args], report, signal)
+
+    const files: ConversionRecord['files'] = []
+    const keep = async (file: string, role: 'model' | 'projector') => {
+      const path = join(result, file)
+      await checkResult(path, job)
+      files.push({ name: file, size: (await stat(path)).size, role })
+    }
+
+    const modelFile = `${name}-${plan.dtype.toUpperCase()}.gguf`
+    const converted = plan.quantize ? join(work, 'converted.gguf') : join(result, modelFile)
+    const expected = ((variant.metadata.parameters ?? 0) * plan.bits.converted) / 8
+    await convert(['--outfile', converted, '--outtype', plan.outtype], beginStep('converting', expected))
+    if (plan.quantize) {
+      const { size } = await stat(converted)
+      const report = beginStep('quantizing', size)
+      const args = [converted, join(result, modelFile), plan.quantize]
+      const progress = quantizeProgress(size)
+      await runLogged(job, tools.quantize!, args, { signal, progress, report })
+      report({ completed: size, total: size })
+      await rm(converted)
+    }
+    await keep(modelFile, 'model')
+    if (hasMedia) {
+      const projector = `mmproj-${name}-${plan.projectorOuttype.toUpperCase()}.gguf`
+      const args = ['--mmproj', '--outfile', join(result, projector), '--outtype', plan.projectorOuttype]
+      try {
+        await convert(args, beginStep('converting'))
+        await keep(projector, 'projector')
+      } catch (error) {
+        if (causeIn(error) !== 'unsupported-architecture') throw error
+        await rm(join(result, projector), { force: true })
+        job.warn(`${variant.publicName} will not see images or hear: llama.cpp cannot convert that part of it`)
+      }
+    }
+    signal.throwIfAborted()
+    await publish(variant, result, {
+      dtype: plan.dtype,
+      converter: tools.version,
+      ...(plan.quantize && { quantize: job.engine }),
+      files,
+      createdAt: new Date().toISOString()
+    })
+  } catch (error) {
+    if (signal.aborted) throw signal.reason
+    if (causeIn(error) === 'python-packages' && python.environment) await distrust(python.environment)
+    throw withContext(error, job)
+  } finally {
+    await discard(folder)
+  }
+}
+
+/**
+ * A folder with links to the files that the converter may read, under the name that it puts into the GGUF. Code and
+ * pickled weights are left out: the converter would run them.
+ */
+async function linkInput(variant: StoredVariant, work: string): Promise<string> {
+  const input = join(work, variant.model.name)
+  for (const { path } of variant.files) {
+    if (/\.(py|pyc|bin|pt|pth|pkl|ckpt)$/i.test(path)) continue
+    const source = join(variant.directory, ...path.split('/'))
+    await linkFile(source, join(input, ...path.split('/')))
+  }
+  return input
+}
+
+/** Gives a file another path too, for tools that go by names. */
+export async function linkFile(source: string, target: string): Promise<void> {
+  await mkdir(dirname(target), { recursive: true })
+  try {
+    await symlink(source, target)
+  } catch (error) {
+    // Windows wants a privilege for symbolic links, and none for hard ones.
+    if (!isSystemError(error, 'EPERM', 'ENOSYS')) throw error
+    await link(source, target)
+  }
+}
+
+async function hasProjector(input: string): Promise<boolean> {
+  // Without a usable config.json the converter says better what is wrong with it.
+  const text = await readFile(join(input, 'config.json'), 'utf8').catch(() => '')
+  const { value } = await parseUntrustedJson(text, { python: true })
+  return (
+    isObject(value) && ['vision_config', 'audio_config'].some(name => value[name] && typeof value[name] === 'object')
+  )
+}
+
+async function runConverter(
+  job: ConversionJob,
+  work: string,
+  args: string[],
+  report: (at: ToolProgress) => void,
+  signal: AbortSignal
+): Promise<void> {
+  const script = join(job.tools.directory, 'convert_hf_to_gguf.py')
+  const dense = job.variant.files.some(({ path }) => /^\d+_Dense\/model\.safetensors$/.test(path))
+  const more = dense && !args.includes('--mmproj') ? ['--sentence-transformers-dense-modules'] : []
+  await runLogged(job, job.python.executable, [script, ...args, ...more], {
+    variables: {
+      ...PYTHON_VARIABLES,
+      // It reads what strangers have written: what the user keeps in the home folder is not for it.
+      HOME: work,
+      USERPROFILE: work,
+      // Never to the network, and no code that an earlier download of somebody left in a cache.
+      HF_HUB_OFFLINE: '1',
+      TRANSFORMERS_OFFLINE: '1',
+      HF_HUB_DISABLE_TELEMETRY: '1',
+      HF_HOME: join(work, 'hugging-face'),
+      PYTHONDONTWRITEBYTECODE: '1'
+    },
+    signal,
+    progress: converterProgress,
+    report
+  })
+}
+
+async function runLogged(
+  { log, env }: ConversionJob,
+  command: string,
+  args: string[],
+  options: {
+    variables?: Record<string, string>
+    signal: AbortSignal
+    progress: (line: string) => ToolProgress | undefined
+    report: (at: ToolProgress) => void
+  }
+): Promise<void> {
+  const { variables, signal, progress, report } = options
+  log.line(`$ ${[command, ...args].join(' ')}`)
+  const onLine = (line: string) => {
+    const at = progress(line)
+    if (at) report(at)
+    else log.line(line)
+  }
+  try {
+    await runTool(command, args, { env, variables, signal, onLine })
+  } catch (error) {
+    if (!(error instanceof ToolError)) throw error
+    log.line(error.message)
+    const { cause, code, sentence } = causeOf(error)
+    const message = cause === 'unknown' ? `${error.message} ${sentence}` : sentence
+    throw new CorralError(code, message, { cause: error, details: { cause } })
+  }
+}
+
+/** A file that llama.cpp could not load must never count as made. */
+async function checkResult(path: string, { log }: ConversionJob): Promise<void> {
+  try {
+    await readGguf(path)
+  } catch (cause) {
+    log.line(messageOf(cause))
+    const message = `What the tools wrote is not a complete GGUF: ${messageOf(cause)}`
+    throw new CorralError('conversion_failed', message, { cause })
+  }
+}
+
+/** Why a tool failed, where that is known. */
+const causeIn = (error: unknown) => (error instanceof CorralError ? error.details?.cause : undefined)
+
+/** The error with the model, the type and the log in its sentence. */
+function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unknown {
+  const what = `Model "${variant.publicName}" could not be converted to ${plan.dtype}`
+  const refusal = diskRefusal(cause, what, 'models')
+  if (refusal) return refusal
+  if (!(cause instanceof CorralError)) {
+    return new CorralError('conversion_failed', `${what}: ${messageOf(cause)} (log: ${log.path})`, { cause })
+  }
+  return new CorralError(cause.code, `${what}. ${cause.message} (log: ${log.path})`, {
+    cause,
+    details: { ...cause.details, log: log.path }
+  })
+}
+
+/** How far a tool is, in bytes. */
+interface ToolProgress {
+  completed: number
+  total: number
+}
+
+const FACTORS: Record<string, number> = { '': 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12 }
+const bytes = (number: string, unit: string) => Math.round(Number(number) * FACTORS[unit]!)
+
+/**
+ * Reads a line of the converter's progress bar, such as
+ * `Writing:  71%|███████   | 2.89M/4.07M [00:00<00:00, 44.4Mbyte/s]`; undefined for any other line.
+ */
+export function converterProgress(line: string): ToolProgress | undefined {
+  const match = /\bWriting:\s+\d+%\|.*\|\s*([\d.]+)([kMGT]?)\/([\d.]+)([kMGT]?) \[/.exec(line)
+  if (!match) return undefined
+  const total = bytes(match[3]!, match[4]!)
+  return total > 0 ? { completed: Math.min(bytes(match[1]!, match[2]!), total), total } : undefined
+}
+
+const TYPE_BYTES: Record<string, number> = { f32: 4, f16: 2, bf16: 2 }
+
+/**
+ * Follows llama-quantize through its lines, one before each tensor, such as
+ * `[   2/  29] token_embd.weight - [   256,   1024,      1,      1], type =    f16, converting to q6_K .. size = …`.
+ * Tensors count by their bytes: the embedding alone may be a fifth of a model.
+ * @param total bytes of the file that is quantized
+ */
+export function quantizeProgress(total: number): (line: string) => ToolProgress | undefined {
+  let before = 0
+  let current = 0
+  return line => {
+    const match = /^\[\s*\d+\/\s*\d+\]\s+\S+\s+- \[([\d, ]+)\], type =\s*(\w+)/.exec(line)
+    if (!match) return undefined
+    before += current
+    current = match[1]!.split(',').reduce((product, length) => product * Number(length), TYPE_BYTES[match[2]!] ?? 0)
+    return { completed: Math.min(before, total), total }
+  }
+}
+
+/** Bytes after which a log takes no more lines. */
+const LOG_LIMIT = 4e6
+
+type ConversionLog = Awaited<ReturnType<typeof openConversionLog>>
+
+/** Keeps what the tools of one conversion print in a file for people; the next conversion of the same kind replaces it. */
+export async function openConversionLog(logs: string, variant: StoredVariant, dtype: string) {
+  await mkdir(logs, { recursive: true })
+  const { owner, name } = variant.model
+  const path = join(logs, `conversion-${owner}-${name}-${variant.label}-${dtype}.log`)
+  const stream = createWriteStream(path)
+  // If the disk is full, the conversion itself must fail with a message about that, not its log.
+  stream.on('error', () => {})
+  let written = 0
+  return {
+    path,
+    line(text: string) {
+      if (stream.destroyed || written > LOG_LIMIT) return
+      written += text.length + 1
+      stream.write(written > LOG_LIMIT ? '(The rest is left out.)\n' : `${text}\n`)
+    },
+    close: () =>
+      new Promise<void>(resolve => {
+        if (stream.closed) return resolve()
+        stream.once('close', resolve)
+        stream.end()
+      })
+  }
+}

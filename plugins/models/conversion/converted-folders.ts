@@ -1,0 +1,113 @@
+import { randomBytes } from 'node:crypto'
+import { mkdir, open, rename, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { type Static, Type } from 'typebox'
+import type { ConvertedModel } from '../../../core/contracts/conversion.ts'
+import type { StoredVariant } from '../../../core/contracts/storage.ts'
+import { isSystemError } from '../../../core/errors.ts'
+import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+
+/** Beside a variant's own files; everything below is the conversion's. */
+const FOLDER = 'converted'
+const RECORD = 'conversion.json'
+const UNFINISHED = '.unfinished-'
+const FORMAT = 1
+
+const FileName = Type.String({ pattern: '^[^/\\\\:\\u0000]+$' })
+const RecordSchema = Type.Object({
+  format: Type.Literal(FORMAT),
+  dtype: Type.String(),
+  /** Version of llama.cpp whose converter made it. */
+  converter: Type.String(),
+  /** As `converter`, of llama-quantize where that was used. */
+  quantize: Type.Optional(Type.String()),
+  files: Type.Array(
+    Type.Object({
+      name: FileName,
+      size: Type.Integer({ minimum: 1 }),
+      role: Type.Enum(['model', 'projector'])
+    }),
+    { minItems: 1 }
+  ),
+  createdAt: Type.String()
+})
+/** What `conversion.json` beside the GGUF says. */
+export type ConversionRecord = Static<typeof RecordSchema>
+
+type Variant = Pick<StoredVariant, 'directory'>
+const root = ({ directory }: Variant) => join(directory, FOLDER)
+const unfinishedName = () => UNFINISHED + randomBytes(6).toString('hex')
+
+/** What was made of a variant in a type; undefined when there is nothing, or when it is not whole any more. */
+export async function findConverted(variant: Variant, dtype: string): Promise<ConvertedModel | undefined> {
+  const folder = join(root(variant), dtype)
+  const record = (await readJsonFile(join(folder, RECORD), RecordSchema))?.value
+  if (record?.dtype !== dtype) return undefined
+  for (const { name, size } of record.files) {
+    if ((await fileSize(join(folder, name))) !== size) return undefined
+  }
+  const pathOf = (wanted: 'model' | 'projector') =>
+    record.files.filter(({ role }) => role === wanted).map(({ name }) => join(folder, name))[0]
+  const modelPath = pathOf('model')
+  if (modelPath === undefined) return undefined
+  const projectorPath = pathOf('projector')
+  const size = record.files.reduce((sum, file) => sum + file.size, 0)
+  const { createdAt, converter } = record
+  return { dtype, modelPath, ...(projectorPath && { projectorPath }), size, createdAt, converter }
+}
+
+/** All that was made of a variant, by type. */
+export async function listConverted(variant: Variant): Promise<ConvertedModel[]> {
+  const dtypes = (await namesIn(root(variant))).filter(name => !name.startsWith('.')).sort()
+  const found = await Promise.all(dtypes.map(dtype => findConverted(variant, dtype)))
+  return found.filter(model => model !== undefined)
+}
+
+/** An empty folder to convert in, on the disk where the result will be. */
+export async function createUnfinished(variant: StoredVariant): Promise<string> {
+  const folder = join(root(variant), unfinishedName())
+  await mkdir(folder, { recursive: true })
+  return folder
+}
+
+/** Removes what killed conversions of a variant left behind; none may be running. */
+export async function clearUnfinished(variant: Variant): Promise<void> {
+  for (const name of await namesIn(root(variant))) {
+    if (name.startsWith(UNFINISHED)) await discard(join(root(variant), name))
+  }
+}
+
+/**
+ * Makes files the conversion of a variant, by one rename as the last step.
+ * @param folder holds these files and nothing else; it is moved away
+ */
+export async function publish(variant: StoredVariant, folder: string, record: Omit<ConversionRecord, 'format'>) {
+  for (const { name } of record.files) {
+    const file = await open(join(folder, name), 'r+')
+    try {
+      await file.sync()
+    } finally {
+      await file.close()
+    }
+  }
+  await writeJsonFile(join(folder, RECORD), { format: FORMAT, ...record }, { pretty: true })
+  await removeConverted(variant, record.dtype)
+  await rename(folder, join(root(variant), record.dtype))
+}
+
+/** Removes the conversion in a type, if there is one. */
+export async function removeConverted(variant: StoredVariant, dtype: string): Promise<void> {
+  const aside = join(root(variant), unfinishedName())
+  try {
+    await rename(join(root(variant), dtype), aside)
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return
+    throw error
+  }
+  await discard(aside)
+}
+
+export async function discard(folder: string): Promise<void> {
+  await rm(folder, { recursive: true, force: true, maxRetries: 3 })
+}

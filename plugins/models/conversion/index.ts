@@ -1,0 +1,269 @@
+import { join } from 'node:path'
+import { Type } from 'typebox'
+import type { Conversion, ConvertedModel, RunningConversion } from '../../../core/contracts/conversion.ts'
+import { type OnProgress, type Progress, untilAborted, type Waiting } from '../../../core/contracts/progress.ts'
+import type { StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { definePlugin, type PluginContext } from '../../../core/plugins/plugin.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
+import { requireSpace } from '../../../core/system/disk-space.ts'
+import { architecturesOf, supportedArchitectures } from './architectures.ts'
+import { convertModel, openConversionLog } from './convert-model.ts'
+import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
+import { type DtypePlan, diskNeed, planDtype } from './dtypes.ts'
+import {
+  type ConverterPython,
+  type EnvironmentOptions,
+  missingPackages,
+  PythonOptions,
+  preparePython
+} from './python-environment.ts'
+import { quantizeGguf } from './quantize-gguf.ts'
+import { SharedWork } from './shared-work.ts'
+
+export default definePlugin({
+  name: 'conversion',
+  api: 1,
+  description: "Converts SafeTensors models to GGUF, with llama.cpp's tools",
+  offers: ['conversion'],
+  needs: ['storage', 'runtimes'],
+  options: Type.Object(
+    {
+      install: Type.Enum(['ask', 'auto'], {
+        default: 'ask',
+        description:
+          'Whether the first load of a SafeTensors model may install the Python packages that it needs (some GB): ask refuses it until an operator has agreed, auto installs them'
+      }),
+      ...PythonOptions.properties
+    },
+    { additionalProperties: false, restart: true, needsTrust: true }
+  ),
+  setup(context, options) {
+    const conversion = createConversion(context, options)
+    return {
+      services: { conversion },
+      start: () => conversion.start(),
+      stop: () => conversion.stop()
+    }
+  }
+})
+
+interface ConversionService extends Conversion {
+  /** Removes what killed conversions left. */
+  start(): Promise<void>
+  /** Cancels all conversions and settles when none runs. */
+  stop(): Promise<void>
+}
+
+/** What GGUFs are quantized as, one after the other; no variant's folder. */
+const QUANTIZING = ''
+/** Separates a variant's folder from a type in the keys of conversions; part of neither. */
+const SEPARATOR = '\n'
+
+function createConversion(
+  context: PluginContext,
+  settings: EnvironmentOptions['settings'] & { install: 'ask' | 'auto' }
+): ConversionService {
+  const { log, paths, hooks } = context
+  const { env } = process
+  const storage = context.service('storage')
+  const runtimes = context.service('runtimes')
+  const conversions = new SharedWork<ConvertedModel>()
+  const underWay = new Set<RunningConversion>()
+  const environments = new SharedWork<ConverterPython>()
+  /** By a variant's folder, settled when its conversion has ended. */
+  const running = new Map<string, Promise<unknown>>()
+  const proven = new Set<string>()
+  const counts = { running: 0, finished: 0, failed: 0 }
+
+  storage.onRemove(async variants => {
+    for (const { directory, publicName } of variants) {
+      await conversions.end(
+        key => key.startsWith(directory + SEPARATOR),
+        new CorralError('model_not_found', `Model "${publicName}" was deleted.`)
+      )
+    }
+  })
+
+  /** One conversion of a model at a time: two would want twice the memory and disk. */
+  async function inTurn<T>(directory: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+    for (let other = running.get(directory); other; other = running.get(directory)) await untilAborted(other, signal)
+    const result = work().finally(() => running.delete(directory))
+    running.set(
+      directory,
+      result.catch(() => undefined)
+    )
+    return await result
+  }
+
+  const directory = join(paths.home, 'python')
+
+  async function environmentFor(waiting: Waiting): Promise<ConverterPython> {
+    return await environments.run('', waiting, async shared => {
+      const { directory: converter } = await runtimes.conversionTools(shared)
+      return await preparePython({ settings, directory, converter, env, log, proven }, shared)
+    })
+  }
+
+  /** Refuses what would install gigabytes that nobody has agreed to, unless an installation is running already. */
+  async function requireInstalled(publicName: string): Promise<void> {
+    if (settings.install === 'auto' || environments.has('')) return
+    const required = await missingPackages({ settings, directory })
+    if (required === undefined) return
+    throw new CorralError(
+      'conversion_not_installed',
+      `Model "${publicName}" has to be converted from SafeTensors first, and the Python packages for that are not ` +
+        `installed: about ${formatBytes(required)} in ${directory}. Install them once with "corral conversion install" ` +
+        '(POST /api/conversion/install), or set conversion.install to auto in config.yaml.',
+      { details: { required } }
+    )
+  }
+
+  async function make(variant: StoredVariant, plan: DtypePlan, waiting: Required<Waiting>): Promise<ConvertedModel> {
+    const { signal } = waiting
+    const { publicName, directory } = variant
+    const { dtype } = plan
+    const present = await findConverted(variant, dtype)
+    if (present) return present
+    await clearUnfinished(variant)
+    const tools = await runtimes.conversionTools(waiting)
+    if (plan.quantize && tools.quantize === undefined) {
+      throw new CorralError(
+        'runtime_missing',
+        `Converting to ${dtype} needs llama-quantize, and the llama.cpp build in use has none. ` +
+          'Choose f32, f16, bf16 or q8_0, or use a build that brings it (corral doctor shows the builds).'
+      )
+    }
+    if (tools.mismatch) log.warn(tools.mismatch)
+    const need = diskNeed(plan, variant.metadata.parameters ?? 0)
+    await requireSpace(directory, need, `Converting "${publicName}" to ${dtype} needs about`, 'models')
+    const python = await environmentFor(waiting)
+    const conversionLog = await openConversionLog(paths.logs, variant, dtype)
+    const facts = { model: publicName, dtype, log: conversionLog.path }
+    const begun = performance.now()
+    counts.running++
+    log.info(facts, `converting ${publicName} to ${dtype}`)
+    try {
+      const warn = (message: string) => log.warn(message)
+      const { version: engine } = await runtimes.build({ signal })
+      await convertModel({ variant, plan, tools, engine, python, log: conversionLog, env, warn }, waiting)
+    } catch (error) {
+      if (!signal.aborted) {
+        counts.failed++
+        log.error(facts, messageOf(error))
+      }
+      throw error
+    } finally {
+      counts.running--
+      await conversionLog.close()
+    }
+    const made = await findConverted(variant, dtype)
+    if (!made) {
+      const message = `The converted files of "${publicName}" are gone from ${directory}. Try again.`
+      throw new CorralError('conversion_failed', message)
+    }
+    counts.finished++
+    const seconds = Math.round((performance.now() - begun) / 100) / 10
+    log.info({ model: publicName, dtype, size: made.size, seconds }, `converted ${publicName} to ${dtype}`)
+    return made
+  }
+
+  function requireSafetensors({ format, publicName, label }: StoredVariant): void {
+    if (format === 'safetensors') return
+    throw new CorralError(
+      'invalid_request',
+      `Model "${publicName}" is a GGUF (${label}) already; only SafeTensors models are converted. It runs as it is.`,
+      { param: 'model' }
+    )
+  }
+
+  return {
+    requireDtype: dtype => planDtype(dtype, undefined).dtype,
+
+    async convert(variant, dtype, waiting) {
+      requireSafetensors(variant)
+      const plan = planDtype(dtype, variant.metadata.quantization)
+      const present = await findConverted(variant, plan.dtype)
+      if (present) return present
+      await requireInstalled(variant.publicName)
+      const key = variant.directory + SEPARATOR + plan.dtype
+      return await conversions.run(key, waiting, async shared => {
+        // The model may have been deleted meanwhile.
+        storage.get({ ...variant.model, variant: variant.label })
+        const release = storage.hold(variant)
+        const shown = { variant, dtype: plan.dtype, progress: { phase: 'queued', subject: '' } as Progress }
+        const { signal } = shared
+        const onProgress: OnProgress = progress => {
+          shown.progress = progress
+          shared.onProgress(progress)
+        }
+        underWay.add(shown)
+        hooks.stateChanged('conversion')
+        try {
+          onProgress(shown.progress)
+          return await inTurn(variant.directory, signal, () => make(variant, plan, { signal, onProgress }))
+        } finally {
+          release()
+          underWay.delete(shown)
+          hooks.stateChanged('conversion')
+        }
+      })
+    },
+
+    async quantize(shards, target, dtype, waiting) {
+      const signal = waiting.signal ?? new AbortController().signal
+      await inTurn(QUANTIZING, signal, async () => {
+        const { executables } = await runtimes.build(waiting)
+        await quantizeGguf(executables.quantize, { shards, target, dtype }, waiting)
+      })
+    },
+
+    async supports(config) {
+      const architectures = architecturesOf(config)
+      const folder = runtimes.presentConverter()
+      const known = folder === undefined ? undefined : await supportedArchitectures(folder)
+      const supported = known && architectures.length > 0 ? architectures.some(name => known.has(name)) : undefined
+      return { architecture: architectures[0], supported }
+    },
+
+    async install(waiting) {
+      await environmentFor(waiting)
+    },
+
+    counts: () => ({ ...counts }),
+    running: () => [...underWay],
+
+    async list(variant) {
+      return variant.format === 'safetensors' ? await listConverted(variant) : []
+    },
+
+    async remove(variant, dtype) {
+      requireSafetensors(variant)
+      const plan = planDtype(dtype, undefined)
+      if (!(await findConverted(variant, plan.dtype))) {
+        const made = (await listConverted(variant)).map(model => model.dtype)
+        throw new CorralError(
+          'model_not_found',
+          `"${variant.publicName}" has not been converted to ${plan.dtype}` +
+            `${made.length > 0 ? `; converted types: ${made.join(', ')}` : ''}.`,
+          { param: 'dtype' }
+        )
+      }
+      await removeConverted(variant, plan.dtype)
+    },
+
+    async start() {
+      for (const variant of storage.safetensors()) {
+        await clearUnfinished(variant).catch(error =>
+          log.warn(error, `Files of an interrupted conversion in ${variant.directory} cannot be deleted`)
+        )
+      }
+    },
+
+    async stop() {
+      const message = 'corral is shutting down. Repeat the conversion when it runs again.'
+      const error = new CorralError('shutting_down', message)
+      await Promise.all([conversions.end(() => true, error), environments.end(() => true, error)])
+    }
+  }
+}

@@ -1,0 +1,254 @@
+import { readFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { Program } from '../../../core/config/core-schema.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { CorralError, messageOf } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-after.ts'
+import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
+import { openConnections } from '../../../core/system/connections.ts'
+import type { PythonUse } from '../../../core/system/python/find-python.ts'
+import {
+  executableIn,
+  isComplete,
+  makePythonEnvironment,
+  PYTHON_VARIABLES,
+  removeOtherEnvironments
+} from '../../../core/system/python/python-packages.ts'
+import { causeOf } from './failures.ts'
+import { environmentName, hasTorchForProcessors, LOCK_FOLDER, readLock } from './package-locks.ts'
+
+/** The plugin's settings. */
+export const PythonOptions = Type.Object(
+  {
+    python: Program({
+      default: '',
+      description: "Python that has the converter's packages; if empty, corral makes its own environment"
+    }),
+    package_index: Type.String({
+      default: '',
+      pattern: '^(https?://\\S+)?$',
+      title: 'an address such as https://pypi.org/simple',
+      description: 'Package index to install from; if empty, the settings of pip and uv apply'
+    }),
+    torch_index: Type.String({
+      default: 'https://download.pytorch.org/whl/cpu',
+      pattern: '^(https?://\\S+)?$',
+      title: 'an address such as https://pypi.org/simple',
+      description: 'Index with CPU builds of torch, used if it can be reached; empty is none'
+    })
+  },
+  { additionalProperties: false, restart: true, needsTrust: true }
+)
+
+export interface EnvironmentOptions {
+  settings: Static<typeof PythonOptions>
+  /** Of all environments. */
+  directory: string
+  /** Folder of the converter that the packages are for. */
+  converter: string
+  env: NodeJS.ProcessEnv
+  log: FastifyBaseLogger
+  /** Where the packages are listed with their hashes; corral's own list where absent. */
+  locks?: string
+  /** Pythons of the configuration that have been proven to work, so that it is not done again for each conversion. */
+  proven: Set<string>
+}
+
+/** A Python that has proven to have the converter's packages. */
+export interface ConverterPython {
+  /** Absolute path. */
+  executable: string
+  /** Folder of the environment, where it is corral's own. */
+  environment?: string
+}
+
+const USE: PythonUse = {
+  name: 'conversions',
+  work: 'Converting SafeTensors models',
+  section: 'conversion',
+  code: 'conversion_failed'
+}
+/** Bytes on disk of an environment while it is made: with torch for processors only, or with its CUDA libraries. */
+const SIZE = { cpu: 2.5e9, cuda: 9e9 }
+
+/** Imports what the converter imports, and says the versions. */
+const PROOF = `
+import json, sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + '/gguf-py']
+import torch, numpy, transformers, sentencepiece, google.protobuf, yaml, tqdm, requests, gguf, conversion
+names = {'torch': torch, 'numpy': numpy, 'transformers': transformers, 'sentencepiece': sentencepiece}
+print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__version__) for name, module in names.items()}}))
+`
+
+/** Versions of the packages. @throws ToolError when something cannot be imported */
+async function provePython(
+  executable: string,
+  { converter, env, log }: EnvironmentOptions,
+  signal?: AbortSignal
+): Promise<Record<string, string>> {
+  const { stdout } = await runTool(executable, ['-c', PROOF, converter], {
+    env,
+    variables: { ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', HF_HUB_OFFLINE: '1' },
+    signal,
+    log
+  })
+  return JSON.parse(stdout.at(-1) ?? '') as Record<string, string>
+}
+
+/**
+ * The Python for a converter: the one that the settings name, else an environment of corral's own with the packages that
+ * corral lists with their hashes, made if there is none yet.
+ * @throws CorralError `conversion_failed` or `insufficient_storage` saying what is in the way and what to do
+ */
+export async function preparePython(options: EnvironmentOptions, waiting: Waiting): Promise<ConverterPython> {
+  const named = options.settings.python
+  if (named !== '') return await namedPython(named, options, waiting)
+  const name = await environmentName(options.locks ?? LOCK_FOLDER)
+  const environment = join(options.directory, name)
+  if (!isComplete(environment)) {
+    await makeEnvironment(environment, options, waiting)
+    await removeOtherEnvironments(environment, options.log)
+  }
+  return { executable: executableIn(environment), environment }
+}
+
+/**
+ * About how many bytes of Python packages have to be installed before conversions; undefined if none.
+ * @throws errors of the disk
+ */
+export async function missingPackages({
+  settings,
+  directory,
+  locks = LOCK_FOLDER
+}: Pick<EnvironmentOptions, 'settings' | 'directory' | 'locks'>): Promise<number | undefined> {
+  if (settings.python !== '' || isComplete(join(directory, await environmentName(locks)))) return undefined
+  return process.platform === 'linux' && settings.torch_index === '' ? SIZE.cuda : SIZE.cpu
+}
+
+async function namedPython(named: string, options: EnvironmentOptions, { signal }: Waiting): Promise<ConverterPython> {
+  const executable = findExecutable(named, options.env)
+  if (executable === undefined) {
+    throw new CorralError(
+      'conversion_failed',
+      `conversion.python names ${named}, which is not an executable program. Correct it in config.yaml, ` +
+        'or leave it empty and corral makes its own Python environment.'
+    )
+  }
+  const proof = `${executable} ${options.converter}`
+  if (options.proven.has(proof)) return { executable }
+  try {
+    const versions = await provePython(executable, options, signal)
+    options.proven.add(proof)
+    options.log.debug({ executable, ...versions }, 'the Python for conversions')
+    return { executable }
+  } catch (error) {
+    if (!(error instanceof ToolError)) throw error
+    const { cause, sentence } = causeOf(error)
+    const why = cause === 'unknown' ? `${messageOf(error)} ${sentence}` : sentence
+    throw new CorralError(
+      'conversion_failed',
+      `conversion.python names ${executable}, which cannot run llama.cpp's converter. ${why} Install ` +
+        `${join(options.converter, 'requirements', 'requirements-convert_hf_to_gguf.txt')} there, ` +
+        'or leave conversion.python empty and corral makes its own environment.',
+      { cause: error }
+    )
+  }
+}
+
+async function makeEnvironment(environment: string, options: EnvironmentOptions, waiting: Waiting): Promise<void> {
+  const { settings, env, log, locks = LOCK_FOLDER } = options
+  await makePythonEnvironment(
+    {
+      use: USE,
+      environment,
+      packageIndex: settings.package_index,
+      env,
+      log,
+      async packages(minor) {
+        const { torch_index: torchIndex } = settings
+        const isListed = await hasTorchForProcessors(locks, minor)
+        const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', waiting.signal))
+        const cuda = !hasTorch && process.platform === 'linux'
+        if (cuda) {
+          const why = isListed
+            ? `${torchIndex || 'An index with torch for processors'} cannot be reached`
+            : `No torch for processors is listed for Python 3.${minor}`
+          log.warn(
+            `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
+          )
+        }
+        const { text, madeFor } = await readLock(locks, hasTorch)
+        const others = (await readRequirements(options.converter)).filter(line => !madeFor.includes(line))
+        if (others.length > 0) {
+          log.warn(
+            `This llama.cpp's converter asks for ${others.join(', ')}; corral installs the packages that it lists with their ` +
+              'hashes all the same. If conversions fail, name a Python with other packages as conversion.python.'
+          )
+        }
+        return { text, size: cuda ? SIZE.cuda : SIZE.cpu, moreIndexes: hasTorch ? [torchIndex] : [] }
+      },
+      prove: (executable, signal) => provePython(executable, options, signal),
+      faultOf: error => causeOf(error).sentence
+    },
+    waiting
+  )
+}
+
+/** Milliseconds in which a package index must answer to count as reachable. */
+const LIMIT = 5000
+
+/** Whether a package index (in PyPI's simple layout) has a package and can be reached from here, through proxies too. */
+async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
+  const { request } = await import('undici')
+  const url = new URL(`${index.replace(/\/+$/, '')}/${name}/`)
+  const connections = await openConnections(undefined, {
+    connect: { timeout: LIMIT },
+    headersTimeout: LIMIT,
+    bodyTimeout: LIMIT
+  })
+  const limit = abortAfter(LIMIT)
+  try {
+    const { statusCode, body } = await request(url, {
+      dispatcher: connections.to(url),
+      method: 'HEAD',
+      signal: signal ? AbortSignal.any([limit, signal]) : limit
+    })
+    await body.dump()
+    return statusCode < 400
+  } catch {
+    // Why does not matter: without it the packages come from the usual index.
+    signal?.throwIfAborted()
+    return false
+  } finally {
+    await connections.close()
+  }
+}
+
+/** In the converter's folder: the packages that it needs, with the versions that this llama.cpp was tried with. */
+const FILE = join('requirements', 'requirements-convert_hf_to_gguf.txt')
+
+/** The lines of a requirements file that name packages, and the other files that it includes. */
+export function parseRequirements(text: string): { packages: string[]; includes: string[] } {
+  const lines = text
+    .replace(/\\\r?\n/g, ' ')
+    .split(/\r?\n/)
+    .map(line => line.replace(/(^|\s)#.*$/, '').trim())
+  return {
+    // Options such as index addresses are left out: corral's settings decide those.
+    packages: lines.filter(line => line !== '' && !line.startsWith('-')),
+    includes: lines.flatMap(line => /^(?:-r|--requirement)[\s=]*(.+)$/.exec(line)?.[1] ?? [])
+  }
+}
+
+/** The packages that a converter needs, as pip takes them, such as `numpy~=2.2.6`. */
+export async function readRequirements(converter: string): Promise<string[]> {
+  const read = async (path: string, readers: string[] = []): Promise<string[]> => {
+    if (readers.includes(path)) return []
+    const { packages, includes } = parseRequirements(await readFile(path, 'utf8'))
+    const included = await Promise.all(includes.map(name => read(join(dirname(path), name), [...readers, path])))
+    return [...included.flat(), ...packages]
+  }
+  return [...new Set(await read(join(converter, FILE)))]
+}

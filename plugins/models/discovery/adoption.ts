@@ -1,0 +1,233 @@
+import { join } from 'node:path'
+import type { AdoptedFile, OnCopied } from '../../../core/contracts/adopted-files.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import type { Adoption, FoundModel, FoundModels } from '../../../core/contracts/found-models.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { type ModelName, nameText } from '../../../core/models/model-name.ts'
+import { isWhole } from '../../../core/models/stored-variant.ts'
+import { CacheDisk } from './cache-disk.ts'
+import { type Candidate, validName, withoutDoubles } from './candidate.ts'
+
+/** A tool whose models can be taken over. */
+export interface Tool {
+  /** As requests name it. */
+  name: string
+  /** Key of the plugin's setting that says where its cache is. */
+  setting: string
+  /** Where its cache may be. */
+  folders(disk: CacheDisk): Promise<string[]>
+  /** The models in one of these folders; none when it is not there. */
+  models(folder: string, disk: CacheDisk): Promise<Candidate[]>
+}
+
+/** Takes over models from the caches of these tools. */
+export function createAdoption(tools: readonly Tool[], storage: Storage): Adoption {
+  function toolOf(from: string): Tool {
+    const tool = tools.find(tool => tool.name === from)
+    if (tool) return tool
+    const names = tools.map(tool => tool.name)
+    throw refuse(
+      'from',
+      `corral does not know the models of ${JSON.stringify(from)}. "from" is one of ${names.join(', ')}.`
+    )
+  }
+
+  return {
+    async find(from: string, caller?: Caller): Promise<FoundModels> {
+      const tool = toolOf(from)
+      const { folders, candidates, unreadable } = await search(tool, storage, caller)
+      if (candidates.length === 0 && unreadable.length > 0) {
+        throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
+      }
+      // Models of one name stay in the order in which they were found. Ollama's tags come before "latest", which then gets a
+      // label that is none of them.
+      const order = (candidate: Candidate) => `${nameText(candidate.name)}${isLatest(candidate) ? ':~' : ''}`
+      candidates.sort((a, b) => (order(a) < order(b) ? -1 : Number(order(a) > order(b))))
+      const models = candidates.map((candidate): FoundModel => {
+        const { found, name, format, files, path, problem, notes = [] } = candidate
+        const twin = problem ? undefined : storedAs(candidate, storage)
+        return {
+          found,
+          name: nameText(name),
+          format,
+          size: files.reduce((sum, file) => sum + file.size, 0),
+          path,
+          ...(problem && { problem }),
+          ...(notes.length > 0 && { notes }),
+          present: twin !== undefined,
+          ...(twin && { storedAs: twin.publicName })
+        }
+      })
+      return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 && { unreadable }) }
+    },
+
+    async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting, caller?: Caller) {
+      const tool = toolOf(from)
+      const { folders, candidates, unreadable } = await search(tool, storage, caller)
+      const candidate = candidates.find(candidate => candidate.found === found)
+      if (!candidate) {
+        throw new CorralError(
+          'model_not_found',
+          `There is no model ${JSON.stringify(found)} in ${folders.join(', ')}. ` +
+            [`"corral import --from ${from} --list" shows its models.`, ...unreadable].join(' '),
+          { param: 'found' }
+        )
+      }
+      if (candidate.problem) throw refuse('found', `${found} cannot be taken over. ${candidate.problem}`)
+      const { variant: label = candidate.name.variant, ...bare } = name ?? candidate.name
+      const stored = { ...bare, ...(label !== undefined && { variant: label }) }
+      const isOwnName = nameText(stored).toLowerCase() === nameText(candidate.name).toLowerCase()
+      const tag = isOwnName && candidate.tag !== undefined ? candidate.name.variant : undefined
+      const { files, release } = await sharedFiles(candidate.files, storage, caller)
+      let linked = true
+      // Small texts are always copies.
+      const onCopied: OnCopied = ({ role }) => {
+        if (role !== 'other') linked = false
+      }
+      const request = {
+        name: stored,
+        format: candidate.format,
+        origin: { kind: 'import' as const, from: candidate.path, ...(tag !== undefined && { tag }) },
+        files,
+        defaults: candidate.defaults,
+        becomesDefault: isOwnName && isLatest(candidate),
+        caller
+      }
+      const variant = await storage.adopt(request, { ...waiting, onCopied }).finally(release)
+      return { variant, linked, notes: [...(candidate.notes ?? []), ...templateNotes(candidate, variant)] }
+    }
+  }
+}
+
+const isLatest = ({ tag, name }: Candidate) => tag !== undefined && name.variant === undefined
+
+/** What becomes of a template in Go's language. */
+function templateNotes({ hasGoTemplate }: Candidate, { metadata, defaults }: StoredVariant): string[] {
+  if (!hasGoTemplate) return []
+  const reason = "Ollama's template is in Go's template language, which llama.cpp does not read"
+  if (metadata.chatTemplate !== undefined) {
+    const other = defaults?.template === undefined ? "the one in the model's own file" : 'the one that was set here'
+    return [`${reason}: the chat template is ${other}.`]
+  }
+  return [
+    `${reason}, and the model's own file has no chat template: here it is a base model, which completes text. Give it ` +
+      'a template in Jinja with POST /api/create ("from" and "template").'
+  ]
+}
+
+/**
+ * The files to take: one that another model here has already is taken from there, without being copied or read again.
+ * @returns `release` to be called once they are taken
+ */
+async function sharedFiles(
+  files: Candidate['files'],
+  storage: Storage,
+  caller: Caller | undefined
+): Promise<{ files: AdoptedFile[]; release: () => void }> {
+  const releases: (() => void)[] = []
+  const shared = files.map(async ({ size, ...file }): Promise<AdoptedFile> => {
+    for (const variant of file.claimedSha256 === undefined ? [] : storage.list()) {
+      const same = variant.files.find(each => each.sha256 === file.claimedSha256 && each.size === size)
+      const source = same && join(variant.directory, ...same.path.split('/'))
+      // A caller who may not import from the store must not get to its files by naming their digests.
+      if (source === undefined || !(await mayRead(source, storage, caller)) || !(await isWhole(variant))) continue
+      releases.push(storage.hold(variant))
+      return { source, path: file.path, role: file.role, sha256: same!.sha256 }
+    }
+    return file
+  })
+  return { files: await Promise.all(shared), release: () => void releases.map(release => release()) }
+}
+
+const refuse = (param: string, message: string) => new CorralError('invalid_request', message, { param })
+
+/** Looks into a tool's folders, as far as the caller may. @throws CorralError `path_not_allowed` when into none */
+async function search(
+  tool: Tool,
+  storage: Storage,
+  caller: Caller | undefined
+): Promise<{ folders: string[]; candidates: Candidate[]; unreadable: string[] }> {
+  const disk = new CacheDisk(path => storage.importPath(path, caller))
+  const folders: string[] = []
+  // Where the folders are may stand in the tool's own settings, which are not the caller's concern.
+  for (const folder of await tool.folders(new CacheDisk())) {
+    if (await mayRead(folder, storage, caller)) folders.push(folder)
+  }
+  if (folders.length === 0) {
+    throw new CorralError(
+      'path_not_allowed',
+      `The models of ${tool.name} are not in a folder that models may be imported from over the network. Run ` +
+        `"corral import --from ${tool.name}" as the user who runs the server, on its machine, or add the folder to ` +
+        'storage.import_roots in config.yaml.',
+      { param: 'from' }
+    )
+  }
+  const candidates: Candidate[] = []
+  for (const folder of folders) candidates.push(...(await tool.models(folder, disk)))
+  // The same model may be in two folders of one tool.
+  return { folders, candidates: distinctNames(withoutDoubles(candidates)), unreadable: disk.unreadable }
+}
+
+async function mayRead(folder: string, storage: Storage, caller: Caller | undefined): Promise<boolean> {
+  try {
+    await storage.importPath(folder, caller)
+  } catch (error) {
+    // What the system says of a folder that may be looked at is said when it is read.
+    return !(error instanceof CorralError)
+  }
+  return true
+}
+
+/**
+ * Two models that would be stored under one name, so that the second would replace the first, get two names. The plainest
+ * name in the tool, which has no host before it, stays.
+ */
+function distinctNames(candidates: Candidate[]): Candidate[] {
+  const taken = new Map<string, string>()
+  const keyOf = ({ name, format }: Candidate) => `${format} ${nameText(name).toLowerCase()}`
+  return [...candidates]
+    .sort((a, b) => a.found.length - b.found.length || (a.found < b.found ? -1 : 1))
+    .map(candidate => {
+      let distinct = candidate
+      for (let number = 2; taken.has(keyOf(distinct)); number++) {
+        const { owner, name, variant } = candidate.name
+        const other = validName(owner, `${name}-${number}`, variant)
+        const wanted = `the name ${nameText(candidate.name)} is that of "${taken.get(keyOf(candidate))}"`
+        const notes = [`It is called ${nameText(other)} here: ${wanted}.`, ...(candidate.notes ?? [])]
+        distinct = { ...candidate, name: other, notes }
+      }
+      taken.set(keyOf(distinct), candidate.found)
+      return distinct
+    })
+}
+
+/**
+ * The variant that a candidate is stored as. Ollama's models are known by their names: equal files under another name do
+ * not count. One that was imported without its settings, as earlier versions did, does not count either.
+ */
+function storedAs(candidate: Candidate, storage: Storage): StoredVariant | undefined {
+  const { name, tag, path, defaults } = candidate
+  const named = isLatest(candidate) || name.variant !== undefined ? storage.find(name) : storage.variants(name)
+  const imported = tag === undefined ? storage.list().filter(variant => isImportOf(variant, path)) : []
+  return [named ?? [], imported].flat().find(variant => {
+    const lacksSettings = defaults && !variant.defaults && variant.origin.kind === 'import'
+    return !lacksSettings && hasFilesOf(variant, candidate)
+  })
+}
+
+const isImportOf = ({ origin }: StoredVariant, path: string) => origin.kind === 'import' && origin.from === path
+
+/** Whether a stored variant has the files of a candidate, judged by names, sizes and claimed digests. */
+function hasFilesOf(variant: StoredVariant, { format, files, path }: Candidate): boolean {
+  if (variant.format !== format || variant.files.length !== files.length) return false
+  const isFrom = isImportOf(variant, path)
+  return files.every(({ path, role, size, claimedSha256 }) =>
+    variant.files.some(stored =>
+      claimedSha256
+        ? stored.sha256 === claimedSha256 && stored.role === role
+        : stored.path === path && stored.size === size && (isFrom || role === 'other')
+    )
+  )
+}

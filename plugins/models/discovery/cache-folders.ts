@@ -1,0 +1,56 @@
+import { join, resolve } from 'node:path'
+import { Type } from 'typebox'
+import { checkJson } from '../../../core/system/json-file.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
+
+/** What decides where other tools keep their models. */
+export interface Surroundings {
+  env: Record<string, string | undefined>
+  /** The user's home folder. */
+  home: string
+  platform: NodeJS.Platform
+}
+
+/** Where the Hugging Face client and llama.cpp, which shares its layout, keep models. */
+export function huggingFaceFolders(configured: string, { env, home }: Surroundings): string[] {
+  if (configured) return [configured]
+  const ofClient = env.HF_HOME || join(env.XDG_CACHE_HOME || join(home, '.cache'), 'huggingface')
+  const hub = env.HF_HUB_CACHE || env.HUGGINGFACE_HUB_CACHE || join(ofClient, 'hub')
+  return distinct([...(env.LLAMA_CACHE ? [env.LLAMA_CACHE] : []), hub], home)
+}
+
+/** Where Ollama keeps models: the user's own and those of the system's service. */
+export function ollamaFolders(configured: string, { env, home, platform }: Surroundings): string[] {
+  if (configured) return [configured]
+  const ofService = platform === 'linux' ? ['/usr/share/ollama/.ollama/models'] : []
+  return distinct([env.OLLAMA_MODELS || join(home, '.ollama', 'models'), ...ofService], home)
+}
+
+const LmStudioSettings = Type.Object({ downloadsFolder: Type.String({ minLength: 1 }) })
+
+/**
+ * Where LM Studio keeps models: in one of its own folders, or where the settings.json there says.
+ * @param read the text of a file; undefined if there is none
+ */
+export async function lmStudioFolders(
+  configured: string,
+  { home }: Pick<Surroundings, 'home'>,
+  read: (path: string) => Promise<string | undefined>
+): Promise<string[]> {
+  if (configured) return [configured]
+  const pointer = (await read(join(home, '.lmstudio-home-pointer')))?.trim()
+  const standard = [join(home, '.lmstudio'), join(home, '.cache', 'lm-studio')]
+  const folders: string[] = []
+  for (const own of distinct(pointer ? [pointer, ...standard] : standard, home)) {
+    // LM Studio itself falls back to its defaults when the file is damaged.
+    const settings = await parseUntrustedJson((await read(join(own, 'settings.json'))) ?? '')
+    const { value } = checkJson(settings.value, LmStudioSettings)
+    folders.push(value?.downloadsFolder ?? join(own, 'models'))
+  }
+  return distinct(folders, home)
+}
+
+/** Each folder once, absolute, with `~` expanded. */
+function distinct(folders: string[], home: string): string[] {
+  return [...new Set(folders.map(folder => resolve(folder.replace(/^~(?=$|[\\/])/, () => home))))]
+}

@@ -1,0 +1,77 @@
+import { readlink } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
+import { isSystemError } from '../../../core/errors.ts'
+import type { CacheDisk } from './cache-disk.ts'
+import { type CacheFile, type Candidate, validName, withoutDoubles } from './candidate.ts'
+import { planRepository, readModelFolder } from './repository.ts'
+
+/** Owner of repositories from the hub's first days, which had none. */
+const WITHOUT_OWNER = 'huggingface'
+
+/** The models in a cache of Hugging Face's client, or of llama.cpp, which lays its own out alike. */
+export async function findHuggingFace(folder: string, disk: CacheDisk): Promise<Candidate[]> {
+  const candidates: Candidate[] = []
+  for (const entry of await disk.subfolders(folder)) {
+    const [kind, first, ...rest] = entry.split('--')
+    if (kind !== 'models' || !first) continue
+    const names = rest.length === 0 ? { owner: WITHOUT_OWNER, name: first } : { owner: first, name: rest.join('--') }
+    candidates.push(...(await findRepository(join(folder, entry), names, disk)))
+  }
+  return candidates
+}
+
+async function findRepository(
+  folder: string,
+  names: { owner: string; name: string },
+  disk: CacheDisk
+): Promise<Candidate[]> {
+  const found: Candidate[] = []
+  for (const commit of await commitsOf(folder, disk)) {
+    const repository = await readModelFolder(join(folder, 'snapshots', commit), names, disk)
+    for (const file of repository.files) Object.assign(file, await claimOf(repository.folder, file))
+    found.push(...planRepository(repository))
+  }
+  // Models of the newest snapshot, and what only others have: llama.cpp fetches each quantization at the commit of its
+  // day. One that has only a part of a model hides no older one that is whole.
+  const candidates = withoutDoubles(found)
+  const blobs = candidates.length === 0 ? await disk.entries(join(folder, 'blobs')) : undefined
+  if (!blobs?.some(({ name }) => /\.(incomplete|downloadInProgress)$/.test(name))) return candidates
+  return [
+    {
+      found: `${names.owner}/${names.name}`,
+      name: validName(names.owner, names.name),
+      format: /gguf/i.test(names.name) ? 'gguf' : 'safetensors',
+      path: folder,
+      files: [],
+      problem: 'Its download was not finished. Let the tool that began it finish, or pull the model with corral.'
+    }
+  ]
+}
+
+/** Commits whose files are there: that of `main` first, then those of other references, then the rest. */
+async function commitsOf(folder: string, disk: CacheDisk): Promise<string[]> {
+  const present = await disk.subfolders(join(folder, 'snapshots'))
+  const refs = present.length > 1 ? await disk.files(join(folder, 'refs')) : []
+  const named: string[] = []
+  for (const ref of [...refs].sort((a, b) => Number(b === 'main') - Number(a === 'main'))) {
+    const commit = (await disk.text(join(folder, 'refs', ...ref.split('/'))))?.trim()
+    if (commit && present.includes(commit)) named.push(commit)
+  }
+  return [...new Set([...named, ...present])]
+}
+
+/**
+ * The digest that a snapshot's file is said to have: large files are kept under theirs. Only the first link counts, for
+ * a blob may be a link itself, into a store with digests of another kind.
+ */
+async function claimOf(folder: string, { path }: CacheFile): Promise<Pick<CacheFile, 'claimedSha256'>> {
+  try {
+    const target = await readlink(join(folder, ...path.split('/')))
+    const isDigest = basename(dirname(target)) === 'blobs' && /^[0-9a-f]{64}$/.test(basename(target))
+    return isDigest ? { claimedSha256: basename(target) } : {}
+  } catch (error) {
+    // No link: systems without them get the file itself.
+    if (isSystemError(error, 'EINVAL', 'UNKNOWN', 'ENOENT', 'EACCES')) return {}
+    throw error
+  }
+}

@@ -1,0 +1,107 @@
+import { join } from 'node:path'
+import { readGgufHeader } from '../../../core/models/gguf-file.ts'
+import { withoutShardNumber } from '../../../core/models/gguf-file-name.ts'
+import {
+  type FolderModel,
+  type FolderTexts,
+  ggufModels,
+  readFolderTexts,
+  safetensorsModel,
+  singleFiles
+} from '../../../core/models/model-folder.ts'
+import { openRegularFile } from '../../../core/system/regular-file.ts'
+import type { CacheDisk } from './cache-disk.ts'
+import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
+
+/** A model's folder in the layout of hubs: any number of quantizations, or SafeTensors weights, or both. */
+export interface CachedRepository {
+  owner: string
+  name: string
+  /** Absolute path. */
+  folder: string
+  files: CacheFile[]
+  texts: FolderTexts
+  /** Files that are not shards, whatever their names. */
+  single?: ReadonlySet<string>
+}
+
+/** What would be taken of a repository: one model for each quantization, and one for the SafeTensors weights. */
+export function planRepository({ owner, name, folder, files, texts, single }: CachedRepository): Candidate[] {
+  const byPath = new Map(files.map(file => [file.path, file]))
+  const title = `${owner}/${name}`
+  const models = ggufModels([...byPath.keys()], single)
+  const candidates = models.map((model): Candidate => {
+    const first = model.files[0]!.path
+    // Two models of one quantization in one folder are distinguished by their files' names.
+    const isAlone = models.every(other => other === model || other.label?.toLowerCase() !== model.label?.toLowerCase())
+    return {
+      found: `${title}/${first}`,
+      name: validName(owner, name, isAlone ? model.label : titleOf(first)),
+      path: join(folder, ...first.split('/')),
+      ...takenOf(model, byPath)
+    }
+  })
+  const weights = safetensorsModel([...byPath.keys()], texts)
+  if (!weights) return candidates
+  return [...candidates, { found: title, name: validName(owner, name), path: folder, ...takenOf(weights, byPath) }]
+}
+
+/** A model's files, and why they cannot be taken. */
+function takenOf(
+  { format, files, problem }: FolderModel,
+  byPath: ReadonlyMap<string, CacheFile>
+): Pick<Candidate, 'format' | 'files' | 'problem'> {
+  const isSingle = files.filter(({ role }) => role === 'model').length === 1
+  // The shards of one folder come together in one folder of the store.
+  const ggufName = (path: string) => (isSingle ? withoutShardNumber(path) : path).slice(path.lastIndexOf('/') + 1)
+  const nameOf = (path: string) => (format === 'gguf' ? ggufName(path) : path)
+  const why = problem ?? files.map(({ path }) => fileProblem(byPath.get(path)!, format)).find(Boolean)
+  return {
+    format,
+    files: files.map(({ path, role }) => adopted(byPath.get(path)!, nameOf(path), role)),
+    ...(why && { problem: why })
+  }
+}
+
+/** A GGUF file's name without folder, extension and shard number. */
+function titleOf(path: string): string {
+  return path
+    .split('/')
+    .at(-1)!
+    .replace(/\.gguf(?:\.part.*|-split-.*)?$/i, '')
+    .replace(/-\d{5}-of-\d{5}$/, '')
+}
+
+/** Reads a folder of a model's files, with what is needed to choose among them. */
+export async function readModelFolder(
+  folder: string,
+  { owner, name }: Pick<CachedRepository, 'owner' | 'name'>,
+  disk: CacheDisk
+): Promise<CachedRepository> {
+  const files: CacheFile[] = []
+  for (const path of await disk.files(folder)) {
+    files.push(await disk.file(path, join(folder, ...path.split('/'))))
+  }
+  const texts = await readFolderTexts(async name =>
+    files.some(({ path, content }) => path === name && content === 'other')
+      ? await disk.text(join(folder, name))
+      : undefined
+  )
+  const sources = new Map(files.map(({ path, source }) => [path, source]))
+  const single = await singleFiles([...sources.keys()], [...sources.keys()], async path => {
+    const file = await openRegularFile(sources.get(path)!)
+    return await readGgufHeader(path, file).finally(() => file.close())
+  })
+  return { owner, name, folder, files, texts, single }
+}
+
+/** The models in a folder of LM Studio's: `<publisher>/<model>/<files>`. */
+export async function findLmStudio(folder: string, disk: CacheDisk): Promise<Candidate[]> {
+  const candidates: Candidate[] = []
+  for (const owner of await disk.subfolders(folder)) {
+    for (const name of await disk.subfolders(join(folder, owner))) {
+      candidates.push(...planRepository(await readModelFolder(join(folder, owner, name), { owner, name }, disk)))
+    }
+  }
+  return candidates
+}

@@ -1,0 +1,199 @@
+import type { PlannedDownload } from '../../../../core/contracts/downloads.ts'
+import type { HubFile } from '../../../../core/contracts/hubs.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { labelFromFileName, storedName } from '../../../../core/models/gguf-file-name.ts'
+import { formatBytes } from '../../../../core/system/bytes.ts'
+import {
+  budgetOf,
+  byPath,
+  type Choice,
+  type ChoiceRequest,
+  fileNameOf,
+  folderOf,
+  memoryCheck,
+  plannedFile,
+  refusal,
+  sizeOf,
+  type Wanted,
+  withoutNameTwins
+} from './choice.ts'
+import { ambiguous, choicesOf, incompleteText, notAModel, nothingToRun, unknownVariant } from './choice-errors.ts'
+import { defaultQuantization, isUnsupported, requiredFor } from './default-quantization.ts'
+import {
+  doubtfulFiles,
+  findGgufModels,
+  type GgufCandidate,
+  type GgufModels,
+  hasTwins,
+  isOneFamily,
+  matchingGguf
+} from './gguf-models.ts'
+import { chooseSafetensors, INDEX, safetensorsFolders } from './safetensors-choice.ts'
+
+/** Small text files that are downloaded with GGUF models: descriptions, licences, chat templates. */
+const COMPANION =
+  /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?|config\.json|[^/]+\.jinja|template|system|params)$/i
+const MAX_COMPANION = 2 ** 20
+
+/**
+ * Decides which files of a repository a pull downloads: those of one quantization of one model. The order of the listing
+ * does not matter.
+ *
+ * 1. What the request names: a GGUF file or label, then a SafeTensors file, folder or type.
+ * 2. The only GGUF file of the repository that is a model.
+ * 3. If all GGUF files are one model, by name and header: the best quantization for the memory (`defaultQuantization`), or
+ *    the only file without a known quantization.
+ * 4. SafeTensors weights, which must be converted first.
+ *
+ * @throws CorralError `unsupported_capability` where nothing can be run, saying what there is instead; `repo_not_found`
+ * where the requested variant is missing, listing what there is; `invalid_request` where several models match
+ */
+export function chooseFiles(request: ChoiceRequest): Choice {
+  const { id, files } = request
+  const models = findGgufModels(id, files, request.headers)
+  const route = routeOf(request, models)
+  if (route.folder !== undefined) return chooseSafetensors(request, route.folder)
+  if (route.candidate) return ggufChoice(request, models, route.candidate, route.reason)
+  throw nothingToRun(id, files, models)
+}
+
+/**
+ * The files that must be read before files are chosen. For SafeTensors weights: the index that lists which of them belong
+ * together, for `weightsOfIndex`, and config.json. For GGUF: those whose names leave a doubt.
+ */
+export function filesToRead(
+  files: readonly HubFile[],
+  wanted: Wanted = {}
+): { index?: string | undefined; config?: string | undefined; headers?: string[] } {
+  const models = findGgufModels('', files)
+  const headers = doubtfulFiles(models, wanted.file ?? wanted.variant)
+  if (headers.length > 0) return { headers }
+  let folder: string | undefined
+  try {
+    folder = routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, ...wanted }, models).folder
+  } catch (error) {
+    // `chooseFiles` will refuse this, with the repository's name in its message.
+    if (!(error instanceof CorralError)) throw error
+  }
+  if (folder === undefined) return {}
+  const existing = (name: string) => files.find(({ path }) => path === folder + name)?.path
+  return { index: existing(INDEX), config: existing('config.json') }
+}
+
+type Route = { candidate?: GgufCandidate; reason: string; folder?: string }
+
+function routeOf(request: ChoiceRequest, models: GgufModels): Route {
+  const { id, files, memory } = request
+  const wanted = request.file ?? request.variant
+  const folders = safetensorsFolders(files)
+  if (wanted !== undefined) return wantedRoute(request, models, folders, wanted)
+
+  const { candidates } = models
+  if (candidates.length === 1 && !isUnsupported(candidates[0]!.quantization ?? '')) {
+    const [candidate] = candidates
+    return { candidate, reason: `${fileNameOf(candidate!.path)} is the only model in the repository.` }
+  }
+  const loadable = candidates.filter(({ quantization }) => !isUnsupported(quantization ?? ''))
+  if (hasTwins(candidates) || !isOneFamily(loadable)) throw ambiguous(id, models, candidates)
+  const best = defaultQuantization(candidates, budgetOf(memory))
+  if (best) return best
+  const unlabelled = candidates.filter(({ quantization }) => !quantization)
+  if (unlabelled.length === 1) {
+    return {
+      candidate: unlabelled[0]!,
+      reason: `${fileNameOf(unlabelled[0]!.path)} is the only model that llama.cpp loads.`
+    }
+  }
+  if (unlabelled.length > 1) throw ambiguous(id, models, candidates)
+  return { reason: '', folder: oneFolder(id, folders) }
+}
+
+function oneFolder(id: string, folders: string[]): string | undefined {
+  if (folders.length <= 1) return folders[0]
+  const labels = folders.map(folder => folder.slice(0, -1))
+  throw refusal(
+    'invalid_request',
+    `${id} has ${folders.length} sets of SafeTensors weights: ${labels.join(', ')}. Name one after a colon, as in ${id}:${labels[0]}.`,
+    { choices: labels.map(label => ({ label, size: 0 })) }
+  )
+}
+
+function wantedRoute(request: ChoiceRequest, models: GgufModels, folders: string[], wanted: string): Route {
+  const { id, files } = request
+  const found = matchingGguf(models, wanted)
+  if (found.length > 1) throw ambiguous(id, models, found, wanted)
+  const [candidate] = found
+  if (candidate) return { candidate, reason: requestedReason(candidate, wanted) }
+
+  const isNamed = (name: string) => name === wanted || name === `${wanted}.gguf`
+  const named = files.filter(({ path }) => isNamed(path) || isNamed(fileNameOf(path))).sort(byPath)
+  const weights = named.find(({ path }) => path.endsWith('.safetensors') && folders.includes(folderOf(path)))
+  if (weights) return { reason: '', folder: folderOf(weights.path) }
+  if (named.length > 0) throw notAModel(id, named[0]!.path, models)
+  const text = wanted.toLowerCase()
+  const folder = folders.find(name => name.toLowerCase() === `${text}/`)
+  if (folder) return { reason: '', folder }
+  // Whether the weights in the root have this type is known when their config has been read.
+  if (folders[0] === '' && /^(?:safetensors|b?f16|f32|fp16|fp32|fp8)$/.test(text)) return { reason: '', folder: '' }
+  if (models.candidates.length === 0 && folders[0] === '' && request.file === undefined) {
+    if (labelFromFileName(wanted)) return { reason: '', folder: '' }
+  }
+  if (models.candidates.length + folders.length === 0) throw nothingToRun(id, files, models)
+  const choices = [
+    ...choicesOf(models.candidates),
+    ...folders.map(name => ({ label: name === '' ? 'SAFETENSORS' : name.slice(0, -1), size: 0 }))
+  ]
+  throw unknownVariant(id, wanted, choices, models.incomplete)
+}
+
+function requestedReason({ label, quantization, path }: GgufCandidate, wanted: string): string {
+  const same = [label, quantization, path, fileNameOf(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
+  return same ? `${wanted} was requested.` : `${label} matches ${wanted}, which was requested.`
+}
+
+function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufCandidate, reason: string): Choice {
+  const { projector } = candidate
+  const plan = (file: HubFile, role: PlannedDownload['role']) =>
+    plannedFile(file, role, storedName(fileNameOf(file.path)))
+  const files = withoutNameTwins([
+    ...candidate.files.map(file => plan(file, 'model')),
+    ...(projector ? [plan(projector, 'projector')] : []),
+    ...companions(request.files, folderOf(candidate.path)).map(file => plan(file, 'other'))
+  ])
+  const memory = memoryCheck(requiredFor(candidate), budgetOf(request.memory))
+  const warnings: string[] = []
+  if (!memory.fits) {
+    warnings.push(
+      `${candidate.label} needs about ${formatBytes(memory.required)} of memory, but ${formatBytes(memory.available)} can be used ` +
+        'on this machine. It will be slow or not load at all.'
+    )
+  }
+  if (isUnsupported(candidate.quantization ?? '')) {
+    warnings.push(`${candidate.label} is for other engines or old versions: llama.cpp will probably not load it.`)
+  }
+  if (!projector && models.looseProjectors.length > 0) {
+    warnings.push(
+      `It is not clear which projector belongs to the model (${models.looseProjectors.join(', ')}), so none is downloaded: ` +
+        'the model will read text only.'
+    )
+  }
+  for (const set of models.incomplete) warnings.push(`Not used: ${incompleteText(set)}.`)
+  return {
+    format: 'gguf',
+    label: candidate.label,
+    files,
+    size: sizeOf(files),
+    reason,
+    choices: choicesOf(models.candidates).filter(({ label }) => label !== candidate.label),
+    memory,
+    warnings
+  }
+}
+
+/** Files beside the model come before those in the root. */
+function companions(files: readonly HubFile[], folder: string): HubFile[] {
+  const small = files.filter(
+    ({ path, size }) => COMPANION.test(fileNameOf(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION
+  )
+  return [...new Set([folder, ''])].flatMap(where => small.filter(({ path }) => folderOf(path) === where).sort(byPath))
+}

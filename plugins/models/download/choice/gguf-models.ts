@@ -1,0 +1,300 @@
+import type { HubFile } from '../../../../core/contracts/hubs.ts'
+import {
+  type FileRole,
+  labelFromFileName,
+  parseGgufFileName,
+  projectorFinder,
+  shardNames
+} from '../../../../core/models/gguf-file-name.ts'
+import { ggufIdentity, ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
+import { byPath, fileNameOf, folderOf, type Headers, sizeOf } from './choice.ts'
+
+/** A complete GGUF model, of one file or of shards. */
+export interface GgufCandidate {
+  /** Unique in the repository; the quantization wherever that is enough. */
+  label: string
+  /** As far as names show it. */
+  quantization: string | undefined
+  /** The same for all quantizations of one model, as far as names and headers show it. */
+  family: string
+  /** Path of the first file. */
+  path: string
+  /** In the order of shards. */
+  files: HubFile[]
+  /** Bytes. */
+  size: number
+  projector: HubFile | undefined
+}
+
+/** The GGUF models of a repository. */
+export interface GgufModels {
+  candidates: GgufCandidate[]
+  /** Incomplete sets of shards with the missing files, and empty files, which lack themselves. */
+  incomplete: { path: string; label: string | undefined; missing: string[] }[]
+  /** Projectors that could not be assigned to a model. */
+  looseProjectors: string[]
+  roles: Map<string, FileRole>
+}
+
+/**
+ * Groups the files of a listing into models.
+ * @param id gives the label of a single file that has none
+ * @param headers of files whose names leave a doubt: they go before the names
+ */
+export function findGgufModels(id: string, files: readonly HubFile[], headers: Headers = new Map()): GgufModels {
+  const sorted = [...files].sort(byPath)
+  const byName = new Map(sorted.map(file => [file.path, file]))
+  const names = new Map(sorted.map(({ path }) => [path, parseGgufFileName(path)]))
+  const roles = new Map([...names].map(([path, { role }]) => [path, roleOf(path, role, headers)]))
+  const isEmpty = (name: string) => byName.get(name)?.size === 0
+  const found: Found[] = []
+  const incomplete: GgufModels['incomplete'] = []
+  const seen = new Set<string>()
+  const wordsOf = folderWords([...names.keys()])
+  for (const [path, { label, base, shard }] of names) {
+    const group = shard?.group ?? path
+    if (roles.get(path) !== 'model' || seen.has(group)) continue
+    seen.add(group)
+    const shards = shardNames(path)
+    const missing = shards.filter(name => !byName.has(name) || isEmpty(name))
+    if (missing.length > 0) incomplete.push({ path, label, missing })
+    else {
+      const parts = shards.map(name => byName.get(name)!)
+      const family = `${wordsOf(path)}${base.replace(/[-._ ]+/g, '-')}`
+      found.push({ quantization: label, family, path: parts[0]!.path, files: parts, size: sizeOf(parts) })
+    }
+  }
+  const models = withoutDuplicates(withoutDrafts(withHeaders(found, headers), roles))
+  const paths = sorted.filter(({ path }) => !isEmpty(path)).map(({ path }) => path)
+  const projectorOf = projectorFinder(paths.filter(path => ['model', 'projector'].includes(roles.get(path)!)))
+  const candidates = labelled(id, models).map(candidate => ({
+    ...candidate,
+    projector: byName.get(projectorOf(candidate.path) ?? '')
+  }))
+  const taken = new Set(candidates.map(candidate => candidate.projector?.path))
+  const projectors = paths.filter(path => roles.get(path) === 'projector')
+  const looseProjectors = projectors.some(path => taken.has(path)) ? [] : projectors
+  return { candidates, incomplete, looseProjectors, roles }
+}
+
+type Found = Omit<GgufCandidate, 'label' | 'projector'>
+
+/** Files that are joined or that are no GGUF have no header of their own. */
+function roleOf(path: string, role: FileRole, headers: Headers): FileRole {
+  const keys = headers.get(path)
+  return keys && Object.keys(keys).length > 0 ? ggufPurpose(keys) : role
+}
+
+/**
+ * What folders add to the names of models. A folder that is named by a quantization adds nothing, nor does one that holds
+ * a file of the same name as such a folder, since it is another variant.
+ */
+function folderWords(paths: readonly string[]): (path: string) => string {
+  const wordsOf = (path: string) => {
+    const folders = folderOf(path).split('/').slice(0, -1)
+    const words = folders.filter(folder => labelFromFileName(folder.replace(/\.gguf$/i, '')) === undefined)
+    return words.map(word => `${word.toLowerCase()}/`).join('')
+  }
+  const variants = new Set(paths.filter(path => path.includes('/') && wordsOf(path) === '').map(fileNameOf))
+  return path => {
+    const words = wordsOf(path)
+    return variants.has(fileNameOf(path)) && !SIZE.test(words) ? '' : words
+  }
+}
+
+/** How many parameters a name says that the model has: `8B`, `0.5b`, `270M`. */
+const SIZE = /(?<![a-z0-9])\d+(?:\.\d+)?[bm](?![a-z0-9])/i
+/** Words that make another model of the same shape. */
+const KIND =
+  /^(?:instruct|base|chat|it|think(?:ing)?|reason(?:ing|er)?|coder?|math|embed(?:ding)?|rerank(?:er)?|vl|vision|v?\d.*)$/
+
+/** Joins families that headers show to be one model, and parts files of one family that they show to be several. */
+function withHeaders(found: Found[], headers: Headers): Found[] {
+  const identityOf = ({ path }: Found) => ggufIdentity(headers.get(path) ?? {})
+  const known = found.filter(model => identityOf(model) !== undefined)
+  return found.map(model => {
+    const identity = identityOf(model)
+    const read = known.filter(({ family }) => family === model.family)
+    if (identity === undefined || read.some(other => identityOf(other) !== identity)) {
+      return read.length === 0 || identity === undefined ? model : { ...model, family: `${model.family} ${identity}` }
+    }
+    const same = known.find(other => identityOf(other) === identity && !areKinds(other.family, model.family))
+    return { ...model, family: same?.family ?? model.family }
+  })
+}
+
+/** Whether words that only one of two names has make it another model. */
+function areKinds(one: string, other: string): boolean {
+  const [left, right] = [one.split(/[-/]/), other.split(/[-/]/)]
+  const differing = [...left.filter(word => !right.includes(word)), ...right.filter(word => !left.includes(word))]
+  return differing.some(word => KIND.test(word) || SIZE.test(word))
+}
+
+/** Leaves out models with a word for drafts in the middle of the name, if there is the model without this word. */
+function withoutDrafts(found: Found[], roles: Map<string, FileRole>): Found[] {
+  const families = new Set(found.map(({ family }) => family))
+  return found.filter(({ family, files }) => {
+    const main = family.replace(/(^|-)mtp(?=-|$)/, '')
+    if (main === family || !families.has(main)) return true
+    for (const { path } of files) roles.set(path, 'draft')
+    return false
+  })
+}
+
+/** Leaves out duplicates: the same bytes under another path, or a quantization in shards and in one file. */
+function withoutDuplicates(found: Found[]): Found[] {
+  const contents = new Set<string>()
+  const distinct = found.filter(({ files, quantization }) => {
+    const digests = files.map(file => file.sha256 ?? file.gitSha1)
+    const content = `${quantization} ${digests.join()}`
+    if (contents.has(content)) return false
+    if (digests.every(Boolean)) contents.add(content)
+    return true
+  })
+  const identityOf = ({ quantization, family }: Found) => `${quantization} ${family}`
+  const whole = new Map(distinct.filter(({ files }) => files.length === 1).map(one => [identityOf(one), one.size]))
+  return distinct.filter(candidate => {
+    const size = whole.get(identityOf(candidate))
+    return candidate.files.length === 1 || size === undefined || Math.abs(candidate.size - size) > size / 100
+  })
+}
+
+/**
+ * Gives each candidate a unique label: its quantization if the models share their name, or else part of its path. Labels
+ * that differ by case only are numbered, since the store could not hold both.
+ */
+function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
+  const nameOf = ({ path }: Found) => withoutExtension(fileNameOf(path)).toLowerCase()
+  const onlyOne = (keyOf: (candidate: Found) => string | undefined) => {
+    const counts = new Map<string | undefined, number>()
+    for (const one of found) counts.set(keyOf(one), (counts.get(keyOf(one)) ?? 0) + 1)
+    return (candidate: Found) => counts.get(keyOf(candidate)) === 1
+  }
+  const hasOwnQuantization = onlyOne(({ quantization }) => quantization)
+  const hasOwnFolder = onlyOne(({ path }) => folderOf(path))
+  const hasOwnName = onlyOne(nameOf)
+  const isOneModel = isOneFamily(found)
+  const taken = new Map<string, number>()
+  return found.map(candidate => {
+    const { quantization, path, family } = candidate
+    const folder = folderOf(path).slice(0, -1)
+    const isOwn = asLabel(folder) === folder && hasOwnFolder(candidate)
+    let label: string
+    if (quantization && hasOwnQuantization(candidate) && (isOneModel || NAMELESS.test(family))) {
+      label = quantization
+    } else if (found.length === 1) {
+      const fromId = labelAtEnd(id)
+      return { ...candidate, quantization: fromId, label: fromId ?? (isOwn ? folder : 'GGUF') }
+    } else label = isOwn ? folder : asLabel(hasOwnName(candidate) ? fileNameOf(path) : path)
+    const twins = (taken.get(label.toLowerCase()) ?? 0) + 1
+    taken.set(label.toLowerCase(), twins)
+    return { ...candidate, label: twins === 1 ? label : `${label}-${twins}` }
+  })
+}
+
+/** Names of files that converters give to any model. */
+const NAMELESS = /(?:^|\/)(?:ggml-)?(?:model)?$/
+
+/** Whether all are the same model, in other quantizations. */
+export const isOneFamily = (models: readonly Pick<GgufCandidate, 'family'>[]) =>
+  new Set(models.map(({ family }) => family)).size <= 1
+
+/** `acme/Tiny-Q8_0-GGUF` is Q8_0. */
+function labelAtEnd(id: string): string | undefined {
+  const name = id.replace(/[-_.]gguf$/i, '')
+  const label = labelFromFileName(name)
+  return label && name.toUpperCase().endsWith(label) ? label : undefined
+}
+
+/** A path without extension and shard number. */
+function withoutExtension(path: string): string {
+  return path.replace(/\.gguf$/i, '').replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
+}
+
+/** A path as a label, with the characters and the length that labels may have. */
+export function asLabel(path: string): string {
+  const text = withoutExtension(path)
+    .replace(/[^A-Za-z0-9._-]+/g, '-')
+    .replace(/\.{2,}/g, '.')
+  return text.slice(-96).replace(/^[^A-Za-z0-9]+|[^A-Za-z0-9]+$/g, '') || 'GGUF'
+}
+
+/**
+ * The candidates that match a variant or a file name, by the strictest rule that any of them meets. A label means the
+ * quantization of all models that have it.
+ */
+export function matchingGguf({ candidates }: Pick<GgufModels, 'candidates'>, wanted: string): GgufCandidate[] {
+  const text = wanted.toLowerCase().replace(/\/+$/, '')
+  const exact = (candidate: GgufCandidate) => candidate.files.some(file => file.path === wanted)
+  const isNamed = (candidate: GgufCandidate) => candidate.files.some(({ path }) => namesOf(path).includes(text))
+  const isLabelled = ({ label }: GgufCandidate) => label.toLowerCase() === text
+  const isInFolder = ({ path }: GgufCandidate) => folderOf(path).toLowerCase() === `${text}/`
+  const quantization = isLabel(wanted) ? labelFromFileName(wanted)!.toLowerCase() : undefined
+  const isQuantized = (candidate: GgufCandidate) => candidate.quantization?.toLowerCase() === quantization
+  const isDynamic = (candidate: GgufCandidate) => candidate.quantization?.toLowerCase() === `ud-${quantization}`
+  const inPlainFamily = ({ family }: GgufCandidate) =>
+    candidates.some(other => other.family === family && isQuantized(other))
+  const rules: ((candidate: GgufCandidate) => boolean)[] =
+    quantization === undefined
+      ? [exact, ({ label }) => label === wanted, isNamed, isLabelled, isInFolder]
+      : [
+          exact,
+          candidate =>
+            [isNamed, isLabelled, isQuantized].some(fits => fits(candidate)) ||
+            (isDynamic(candidate) && !inPlainFamily(candidate)),
+          isInFolder
+        ]
+  for (const rule of rules) {
+    const found = candidates.filter(rule)
+    if (found.length > 0) return found
+  }
+  return []
+}
+
+/**
+ * GGUF files whose headers would settle a doubt that their names leave, at most `MAX_HEADERS`: one of each model that a
+ * request may mean, or, if the names show no model or parts of others, the files that could be one.
+ */
+export function doubtfulFiles({ candidates, roles }: GgufModels, wanted: string | undefined): string[] {
+  const meant = wanted === undefined ? candidates : matchingGguf({ candidates }, wanted)
+  const paths = [...roles.keys()]
+  const isStrange = paths.some(path => STRANGE.test(path))
+  if (meant.length === 0) {
+    const hidden = ['draft', 'adapter', 'image', 'other']
+    const isMeant = (path: string) => wanted === undefined || matchesFile(path, wanted)
+    return paths
+      .filter(path => /\.gguf$/i.test(path) && hidden.includes(roles.get(path)!) && isMeant(path))
+      .slice(0, MAX_HEADERS)
+  }
+  if (isOneFamily(meant) && !hasTwins(meant)) return isStrange ? [meant[0]!.path] : []
+  const first = hasTwins(meant) ? meant : [...new Map(meant.map(one => [one.family, one])).values()]
+  return first.length > MAX_HEADERS ? [] : first.map(({ path }) => path)
+}
+
+/** Headers that are read for one choice. */
+const MAX_HEADERS = 8
+/** Files of adapters and of models that make images. */
+const STRANGE = /(?:^|\/)(?:adapter_config\.json|model_index\.json|(?:ae|vae)[^/]*\.safetensors|vae\/.*)$/
+
+const matchesFile = (path: string, wanted: string) =>
+  namesOf(path).includes(wanted.toLowerCase()) || parseGgufFileName(path).label === labelFromFileName(wanted)
+
+/** Whether two of them have the same quantization. */
+export const hasTwins = (models: readonly GgufCandidate[]) => {
+  const quantized = models.flatMap(({ quantization }) => quantization ?? [])
+  return new Set(quantized).size < quantized.length
+}
+
+/** Whether a text is nothing but a label. */
+export function isLabel(text: string): boolean {
+  const label = labelFromFileName(text)
+  return label !== undefined && label.length >= text.replace(/FP(?=16|32)/gi, 'F').length
+}
+
+/** All names of a file: with and without folders, extension and shard number; in lower case. */
+function namesOf(path: string): string[] {
+  const lower = path.toLowerCase()
+  const name = fileNameOf(lower)
+  const stems = [lower, name].flatMap(text => [text.replace(/\.gguf$/, ''), withoutExtension(text)])
+  return [lower, name, ...stems, ...stems.map(stem => `${stem}.gguf`)]
+}

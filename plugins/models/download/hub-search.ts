@@ -1,0 +1,152 @@
+import type { SearchRequest } from '../../../core/contracts/downloads.ts'
+import type { Hub, HubMatch } from '../../../core/contracts/hubs.ts'
+import type { FoundRepository, SearchReply } from '../../../core/contracts/native-records.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { parseModelName } from '../../../core/models/model-name.ts'
+import { type MemoryFacts, requireFewModelFiles } from './choice/choice.ts'
+import { chooseFiles } from './choice/choose-files.ts'
+
+interface SearchContext {
+  hubs: readonly Hub[]
+  /** Names of the hubs where a name without prefix is looked for, in order. */
+  search: readonly string[]
+  memory: () => Promise<MemoryFacts>
+}
+
+type SearchingHub = Hub & Required<Pick<Hub, 'search'>>
+
+/** Repositories of each hub whose files are listed, to know their sizes; hubs count each listing as a request. */
+const MOST_LISTED = 20
+/** Listings that are requested at once. */
+const LISTINGS_AT_ONCE = 6
+
+/** Looks for models at hubs, and what a pull of each would choose. See `Downloads.search`. */
+export async function searchHubs(
+  context: SearchContext,
+  request: Pick<SearchRequest, 'words' | 'hub' | 'limit'>,
+  waiting: Waiting
+): Promise<SearchReply> {
+  const hubs = hubsFor(context, request.hub)
+  const errors: SearchReply['errors'] = []
+  const failures: CorralError[] = []
+  const searchOne = async (hub: SearchingHub): Promise<{ hub: SearchingHub; match: HubMatch }[]> => {
+    try {
+      const found = await hub.search(request.words, request.limit, waiting)
+      // A name that no model may have here could not be pulled.
+      return found.filter(({ id }) => isName(id)).map(match => ({ hub, match }))
+    } catch (error) {
+      waiting.signal?.throwIfAborted()
+      if (!(error instanceof CorralError)) throw error
+      failures.push(error)
+      errors.push({ hub: hub.name, code: error.code, error: error.message })
+      return []
+    }
+  }
+  const found = await Promise.all(hubs.map(searchOne))
+  if (failures.length === hubs.length) throw failures[0]!
+  const memory = await context.memory()
+  const rows = found.flatMap(matches => matches.map((entry, index) => ({ ...entry, isListed: index < MOST_LISTED })))
+  const models = await inTurns(rows, LISTINGS_AT_ONCE, async ({ hub, match, isListed }) => {
+    const files = isListed
+      ? await filesOf(hub, match, memory, waiting)
+      : { problem: `Only the first ${MOST_LISTED} are looked into. Search for more of its name.` }
+    return { ...recordOf(hub, match, context.search[0] === hub.name), ...files }
+  })
+  return { models, hubs: hubs.map(({ name }) => name), errors }
+}
+
+/** @throws CorralError `invalid_request` */
+function hubsFor({ hubs, search }: SearchContext, wanted: string | undefined): SearchingHub[] {
+  const place = ({ name }: Hub) => (search.includes(name) ? search.indexOf(name) : search.length)
+  const able = hubs
+    .filter((hub): hub is SearchingHub => hub.search !== undefined)
+    .sort((a, b) => place(a) - place(b) || (a.name < b.name ? -1 : 1))
+  const chosen =
+    wanted === 'all'
+      ? able
+      : able.filter(({ name }) => (wanted === undefined ? search.includes(name) : name === wanted))
+  if (chosen.length > 0) return chosen
+  const names = able.map(({ name }) => name).join(', ')
+  const problem =
+    wanted === undefined
+      ? 'None of the hubs in "downloads.search" can be searched.'
+      : `No hub called ${JSON.stringify(wanted.slice(0, 60))} can be searched.`
+  const advice =
+    names === '' ? 'No hub that can be is enabled.' : `Those that can be are ${names}; "all" is all of them.`
+  throw new CorralError('invalid_request', `${problem} ${advice}`, { param: 'hub' })
+}
+
+function isName(id: string): boolean {
+  try {
+    return parseModelName(id).variant === undefined
+  } catch (error) {
+    if (error instanceof CorralError) return false
+    throw error
+  }
+}
+
+function recordOf({ name, prefixes }: Hub, match: HubMatch, isFirst: boolean): FoundRepository {
+  const { id, updatedAt, downloads, likes, license, ...rest } = match
+  // `hf:`, and not the beginning of an address.
+  const prefix = isFirst ? '' : (prefixes.find(text => /^[^/]+:$/.test(text)) ?? '')
+  return {
+    model: `${prefix}${id}`,
+    hub: name,
+    id,
+    publisher: id.slice(0, id.indexOf('/')),
+    ...rest,
+    ...(downloads !== undefined && { downloads }),
+    ...(likes !== undefined && { likes }),
+    ...(updatedAt !== undefined && { updated_at: updatedAt }),
+    ...(license !== undefined && { license })
+  }
+}
+
+/** What a pull of the repository would choose, by its listing alone; or why that is not known. */
+async function filesOf(
+  hub: Hub,
+  { id, formats }: HubMatch,
+  memory: MemoryFacts,
+  waiting: Waiting
+): Promise<Partial<FoundRepository>> {
+  try {
+    const { files, gated } = await hub.repository({ id }, waiting)
+    const {
+      format,
+      label,
+      files: chosen,
+      size,
+      memory: needed,
+      choices
+    } = chooseFiles({ id, files: requireFewModelFiles(id, files), memory })
+    const isKnown = chosen.every(file => file.size !== undefined)
+    return {
+      formats: [...new Set([...formats, format])],
+      ...(gated && { gated }),
+      ...(label !== undefined && { variant: label }),
+      ...(isKnown ? { size, memory: needed } : { problem: 'The hub does not say how large its files are.' }),
+      choices: choices.filter(choice => choice.label !== label)
+    }
+  } catch (error) {
+    waiting.signal?.throwIfAborted()
+    if (!(error instanceof CorralError)) throw error
+    const choices = error.details?.choices as FoundRepository['choices']
+    return { problem: error.message, ...(choices && { choices }) }
+  }
+}
+
+/** Works through a list, some of it at once; results are in the list's order. */
+async function inTurns<Item, Result>(
+  items: readonly Item[],
+  atOnce: number,
+  work: (item: Item) => Promise<Result>
+): Promise<Result[]> {
+  const results: Result[] = []
+  const left = items.entries()
+  const worker = async () => {
+    for (const [index, item] of left) results[index] = await work(item)
+  }
+  await Promise.all(Array.from({ length: atOnce }, worker))
+  return results
+}

@@ -1,0 +1,86 @@
+import type { FastifyBaseLogger } from 'fastify'
+import { Type } from 'typebox'
+import { messageOf } from '../../../core/errors.ts'
+import {
+  type ModelName,
+  modelKey,
+  nameText,
+  parseModelName,
+  parseRequestedName,
+  type RequestedName
+} from '../../../core/models/model-name.ts'
+import { readJsonFileSync, writeJsonFile } from '../../../core/system/json-file.ts'
+
+const FileSchema = Type.Object({
+  version: Type.Literal(1),
+  /** The variant by the name, which has its tag, the latest last. */
+  names: Type.Record(Type.String(), Type.String())
+})
+
+/** A name without an owner, as the file has it for comparison. */
+const keyOf = ({ name, variant }: RequestedName) => nameText({ name, variant: variant ?? 'latest' }).toLowerCase()
+
+/**
+ * The names of Ollama's library by which models were pulled, and the variants that came of it. They stay when a model is
+ * deleted: catalogs list a name only while the very variant is there.
+ */
+export class PulledNames {
+  readonly #path: string
+  readonly #log: Pick<FastifyBaseLogger, 'warn'>
+  /** As it was asked for, and the variant, by the name in lower case. */
+  #names = new Map<string, { asked: string; model: string }>()
+  #listed = new Map<string, string[]>()
+  #writing = Promise.resolve()
+
+  /** Reads the file; one that cannot be used is named in the log, and written anew with the next name. */
+  constructor(path: string, log: Pick<FastifyBaseLogger, 'warn'>) {
+    this.#path = path
+    this.#log = log
+    const { value, fault } = readJsonFileSync(path, FileSchema) ?? { value: { names: {} } }
+    if (!value)
+      log.warn(`${path} cannot be used: ${fault}. Models are not listed by the names that they were pulled by.`)
+    for (const [asked, model] of Object.entries(value?.names ?? {})) {
+      try {
+        parseRequestedName(asked)
+        parseModelName(model)
+        this.#names.set(asked.toLowerCase(), { asked, model })
+      } catch (error) {
+        log.warn(`A name in ${path} is left out: ${messageOf(error)}`)
+      }
+    }
+    this.#sort()
+  }
+
+  /** The variant that was pulled by a name. */
+  meaning(name: RequestedName): ModelName | undefined {
+    const found = name.owner === undefined ? this.#names.get(keyOf(name)) : undefined
+    return found && parseModelName(found.model)
+  }
+
+  /** Names by the keys of their variants. */
+  listed(): ReadonlyMap<string, readonly string[]> {
+    return this.#listed
+  }
+
+  /** Notes a name. A disk that does not take it costs no more than the name at the next start. */
+  async add(asked: string, { name, label }: { name: ModelName; label: string }): Promise<void> {
+    const key = asked.toLowerCase()
+    this.#names.delete(key)
+    this.#names.set(key, { asked, model: nameText({ ...name, variant: label }) })
+    this.#sort()
+    const names = Object.fromEntries([...this.#names.values()].map(({ asked, model }) => [asked, model]))
+    this.#writing = this.#writing
+      .then(() => writeJsonFile(this.#path, { version: 1, names }))
+      .catch(error => this.#log.warn(`${this.#path} cannot be written: ${messageOf(error)}`))
+    await this.#writing
+  }
+
+  #sort(): void {
+    this.#listed = new Map()
+    for (const { asked, model } of this.#names.values()) {
+      const { owner, name, variant = 'latest' } = parseModelName(model)
+      const key = `${modelKey({ owner, name })}:${variant.toLowerCase()}`
+      this.#listed.set(key, [...(this.#listed.get(key) ?? []), asked])
+    }
+  }
+}

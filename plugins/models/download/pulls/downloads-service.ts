@@ -1,0 +1,322 @@
+import { randomBytes } from 'node:crypto'
+import { mkdir, readdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type {
+  Downloads,
+  FileMirror,
+  Pull,
+  PullPlan,
+  PullRecord,
+  PullRequest,
+  SearchRequest
+} from '../../../../core/contracts/downloads.ts'
+import type { Hub } from '../../../../core/contracts/hubs.ts'
+import { untilAborted, type Waiting } from '../../../../core/contracts/progress.ts'
+import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { bareName, modelKey, parseRequestedName, type RequestedName } from '../../../../core/models/model-name.ts'
+import { addTo } from '../../../../core/system/add-to.ts'
+import { formatBytes } from '../../../../core/system/bytes.ts'
+import { prefixFault } from '../choice/pull-reference.ts'
+import { searchHubs } from '../hub-search.ts'
+import type { PulledNames } from '../pulled-names.ts'
+import { fetchedBytes, missingBytes, plannedOrigin, variantWithFiles } from './pull-files.ts'
+import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
+import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
+import { Turns } from './pull-turns.ts'
+
+export interface DownloadsOptions
+  extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'mirrors' | 'partial' | 'turns' | 'onReceived'> {
+  pulledNames: Pick<PulledNames, 'add'>
+  /** How many pulls transfer at once, and how many may wait. */
+  limits: { pulls: number; waiting: number }
+}
+
+/** Milliseconds after which a transfer makes room for that of a client that has none. */
+const TURN_LENGTH = 60_000
+/** How many times as many repositories are listed at once as pulls transfer: that is mostly waiting for hubs. */
+const LISTINGS_PER_PULL = 4
+
+export interface DownloadsService extends Downloads {
+  /** Loads the pulls of earlier runs, and continues those that were running. */
+  start(): Promise<void>
+  /** Warns of hubs in the settings that no plugin has added; called when all plugins are set up. */
+  checkSearch(): void
+  /** Takes other settings; pulls that transfer go on. */
+  configure(settings: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>): void
+  /** Ends all work; resolves when nothing is written any more. */
+  stop(): Promise<void>
+}
+
+/** `owner/name:label` in lower case: a variant has one pull at a time. */
+type PlanKey = Pick<PullPlan, 'name' | 'label'>
+const keyOf = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCase()}`
+
+export function createDownloads(options: DownloadsOptions): DownloadsService {
+  const { storage, transfers, paths, log } = options
+  const hubs: Hub[] = []
+  const mirrors: FileMirror[] = []
+  const jobs = new Map<string, PullJob>()
+  let closing = false
+  let received = 0
+
+  const hubOf = (name: string) => hubs.find(hub => hub.name === name)
+  const transferring = ({ pulls: places, waiting }: DownloadsOptions['limits']) => ({
+    places,
+    perClient: places,
+    waiting
+  })
+  const turns = new Turns({ ...transferring(options.limits), turnLength: TURN_LENGTH })
+  /** Listing has a queue of its own: hubs that take their time must not hold up transfers. */
+  const listingOf = (limits: DownloadsOptions['limits']) => ({
+    ...transferring(limits),
+    places: limits.pulls * LISTINGS_PER_PULL
+  })
+  const listing = new Turns(listingOf(options.limits))
+  const context = {
+    ...options,
+    turns,
+    hubs,
+    hubOf,
+    mirrors,
+    onReceived: (bytes: number) => {
+      received += bytes
+    },
+    partial: (plan: PlanKey) => jobs.get(keyOf(plan))?.folder
+  }
+  const refuseWhenClosing = () => {
+    if (closing) throw shuttingDown()
+  }
+
+  function addJob(record: JobRecord, completed: readonly number[] = []): PullJob {
+    const key = keyOf(record.plan)
+    const job = new PullJob(record, completed, join(paths.downloads, record.id), context, () => {
+      if (jobs.get(key) === job) jobs.delete(key)
+    })
+    jobs.set(key, job)
+    return job
+  }
+
+  /** The pulls of a model, or of one variant where the name has a label. */
+  function jobsOf(name: RequestedName): PullJob[] {
+    return [...jobs.values()].filter(
+      ({ plan }) =>
+        modelKey(name.owner === undefined ? { name: plan.name.name } : plan.name) === modelKey(name) &&
+        (name.variant === undefined || plan.label.toLowerCase() === name.variant.toLowerCase())
+    )
+  }
+
+  /** @throws CorralError `model_not_found`, or `invalid_request` when the model has several pulls */
+  function jobNamed(id: string): PullJob {
+    const named = [...jobs.values()].find(job => job.id === id)
+    if (named) return named
+    let name: RequestedName
+    try {
+      name = parseRequestedName(id)
+    } catch (error) {
+      if (error instanceof CorralError) throw pullNotFound(id)
+      throw error
+    }
+    const found = jobsOf(name)
+    if (found.length > 1) {
+      const models = found.map(job => job.record().model).join(', ')
+      throw new CorralError(
+        'invalid_request',
+        `There are several pulls of "${bareName(name)}": ${models}. Name one of them.`,
+        { param: 'id' }
+      )
+    }
+    if (!found[0]) throw pullNotFound(id)
+    return found[0]
+  }
+
+  /** Loads a folder: a pull to continue, or the remains of a crash, which are removed. */
+  async function loadJob(id: string): Promise<void> {
+    const folder = join(paths.downloads, id)
+    const names = await readdir(folder)
+    if (!names.includes(JOB_FILE)) {
+      await rm(folder, { recursive: true, force: true, maxRetries: 3 })
+      return
+    }
+    const record = await readJob(folder)
+    if (record.id !== id) throw new Error(`its ${JOB_FILE} is that of ${record.id}`)
+    if (jobs.has(keyOf(record.plan))) throw new Error('there is another one of the same model')
+    const job = addJob(record, await fetchedBytes(folder, record.plan))
+    if (!job.unfinished) return
+    if (await job.setAside()) {
+      const { model, reason } = job.record()
+      log.error(`The pull of ${model} (${id}): ${reason}`)
+      return
+    }
+    log.info(`The pull of ${job.record().model} continues where it was interrupted`)
+    await job.resume(undefined)
+  }
+
+  /** @throws CorralError `insufficient_storage` when the files of a plan do not fit on the disk */
+  async function requireRoom(plan: PullPlan): Promise<void> {
+    const job = jobs.get(keyOf(plan))
+    // A running pull checks the disk itself.
+    if (job?.running) return
+    const missing = await missingBytes(plan, job?.folder, storage.variants(plan.name))
+    const { required, available, fits } = await diskRoom(paths.downloads, missing)
+    if (fits) return
+    throw new CorralError(
+      'insufficient_storage',
+      `"${bareName(plan.name)}" (${plan.label}) needs ${formatBytes(required)} more on the disk of the models folder, ` +
+        `which has ${formatBytes(available)} free. Remove models that are not needed, choose a smaller variant, or choose ` +
+        'another disk with CORRAL_MODELS.',
+      { details: { required, available } }
+    )
+  }
+
+  return {
+    addHub(hub) {
+      if (hubOf(hub.name)) throw new Error(`There is a hub "${hub.name}" already. Give this one another name.`)
+      for (const prefix of hub.prefixes) {
+        const fault = prefixFault(prefix, hubs)
+        if (fault) throw new Error(`The hub "${hub.name}" cannot have the prefix ${JSON.stringify(prefix)}: ${fault}.`)
+      }
+      return addTo(hubs, hub)
+    },
+
+    hubs: () => hubs,
+
+    addMirror: mirror => addTo(mirrors, mirror),
+
+    async plan(request: PullRequest, waiting: Waiting) {
+      refuseWhenClosing()
+      const place = listing.enter(request.caller.turn)
+      try {
+        if (place.isWaiting) waiting.onProgress?.({ phase: 'waiting', subject: 'for other pulls' })
+        await untilAborted(place.begun, waiting.signal)
+        return await planPull(context, request, waiting)
+      } finally {
+        place.leave()
+      }
+    },
+
+    async search(request: SearchRequest, waiting: Waiting) {
+      refuseWhenClosing()
+      const place = listing.enter(request.caller.turn)
+      try {
+        await untilAborted(place.begun, waiting.signal)
+        return await searchHubs(context, request, waiting)
+      } finally {
+        place.leave()
+      }
+    },
+
+    async pull(plan, { detached, caller: { turn } }): Promise<Pull | undefined> {
+      refuseWhenClosing()
+      // Before it is there, so that it is listed by this name from the first moment.
+      if (plan.libraryName !== undefined) {
+        await options.pulledNames.add(plan.libraryName, plan)
+        options.hooks.stateChanged('model')
+      }
+      const isStored = async () => (await variantWithFiles(plan, storage.variants(plan.name))) !== undefined
+      // The model may have been stored since it was planned.
+      if (plan.present || (await isStored())) return undefined
+      for (;;) {
+        await requireRoom(plan)
+        refuseWhenClosing()
+        const other = jobsOf(plan.name).find(job => plannedOrigin(job.plan).from !== plannedOrigin(plan).from)
+        if (other) throw otherOriginRunning(other.record(), plan)
+        const present = jobs.get(keyOf(plan))
+        if (!present) break
+        await present.join(plan, { detached, turn })
+        if (!present.ended) return present
+        if (await isStored()) return undefined
+      }
+      const id = randomBytes(6).toString('hex')
+      const job = addJob({ id, createdAt: new Date().toISOString(), state: 'downloading', detached, turn, plan })
+      await job.create()
+      return job
+    },
+
+    list: () =>
+      [...jobs.values()]
+        .filter(job => !job.isStored)
+        .map(job => job.record())
+        .sort((a, b) => (a.created_at < b.created_at ? -1 : 1)),
+
+    received: () => received,
+
+    async pause(id, options = {}): Promise<PullRecord> {
+      const job = jobNamed(id)
+      await job.pause(options)
+      return job.record()
+    },
+
+    async resume(id, { turn }): Promise<PullRecord> {
+      refuseWhenClosing()
+      const job = jobNamed(id)
+      await job.resume(turn)
+      return job.record()
+    },
+
+    async cancel(id) {
+      if (!(await jobNamed(id).cancel())) throw pullNotFound(id)
+    },
+
+    async cancelModel(name, error) {
+      const cancelled = await Promise.all(jobsOf(name).map(job => job.cancel(error)))
+      return cancelled.filter(Boolean).length
+    },
+
+    configure({ limits, ...settings }) {
+      Object.assign(context, settings)
+      turns.configure(transferring(limits))
+      listing.configure(listingOf(limits))
+    },
+
+    checkSearch() {
+      const missing = options.search.filter(name => !hubOf(name))
+      if (missing.length === 0) return
+      const there = hubs.map(hub => hub.name).join(', ') || 'none'
+      log.warn(`"search" names hubs that are not enabled: ${missing.join(', ')}. Enabled hubs: ${there}`)
+    },
+
+    async start() {
+      await mkdir(paths.downloads, { recursive: true, mode: 0o700 })
+      for (const entry of await readdir(paths.downloads, { withFileTypes: true })) {
+        if (!entry.isDirectory()) continue
+        try {
+          await loadJob(entry.name)
+        } catch (error) {
+          const what = `The pull in ${join(paths.downloads, entry.name)} cannot be continued: ${messageOf(error)}.`
+          log.error(`${what} Delete the folder and pull again.`)
+        }
+      }
+    },
+
+    async stop() {
+      closing = true
+      await Promise.all([...jobs.values()].map(job => job.stop(shuttingDown())))
+      await transfers.close()
+    }
+  }
+}
+
+function pullNotFound(id: string): CorralError {
+  const shown = JSON.stringify(id.length > 200 ? `${id.slice(0, 200)}…` : id)
+  return new CorralError(
+    'model_not_found',
+    `There is no pull ${shown}. "corral pulls" (GET /api/pulls) lists unfinished pulls.`,
+    { param: 'id' }
+  )
+}
+
+function otherOriginRunning({ model, origin, id }: PullRecord, wanted: PullPlan): CorralError {
+  return new CorralError(
+    'model_exists',
+    `"${model}" is being pulled from ${origin} already, and this pull is from ${wanted.repository.address}. ` +
+      `Choose another name ("as"), or cancel the pull ${id} first.`,
+    { param: 'model' }
+  )
+}
+
+function shuttingDown(): CorralError {
+  return new CorralError(
+    'shutting_down',
+    'corral is shutting down. What was fetched is kept; pull again when it runs again.'
+  )
+}

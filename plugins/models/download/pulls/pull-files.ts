@@ -1,0 +1,149 @@
+import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { link, mkdir, rm, stat } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import type { PlannedDownload, PullPlan } from '../../../../core/contracts/downloads.ts'
+import type { HubRepository } from '../../../../core/contracts/hubs.ts'
+import type { Origin } from '../../../../core/contracts/models.ts'
+import type { StoredVariant } from '../../../../core/contracts/storage.ts'
+import { isSystemError } from '../../../../core/errors.ts'
+import { isWhole } from '../../../../core/models/stored-variant.ts'
+import { partialBytes, removePartial } from '../transfer/part-file.ts'
+
+// ---- in the folder of a pull ---------------------------------------------------------------------------------------
+
+/** The place of a file in the folder of its pull. */
+export function fileTarget(folder: string, { storedPath }: Pick<PlannedDownload, 'storedPath'>): string {
+  return join(folder, 'files', ...storedPath.split('/'))
+}
+
+/** Identifies the content of each file of a plan by its stored path: its digest, or else its revision. */
+function contents({ repository: { hub, id, revision }, files }: PullPlan): Map<string, string> {
+  return new Map(
+    files.map(file => [file.storedPath, file.sha256 ?? file.gitSha1 ?? `${hub} ${id} ${revision} ${file.path}`])
+  )
+}
+
+/** Whether two plans fetch the same bytes under the same names. */
+export function sameFiles(one: PullPlan, other: PullPlan): boolean {
+  const [left, right] = [contents(one), contents(other)]
+  return left.size === right.size && [...left].every(([path, content]) => right.get(path) === content)
+}
+
+/** Removes files and partial data of one plan that have other content in another plan. */
+export async function dropChangedPartials(folder: string, from: PullPlan, to: PullPlan): Promise<void> {
+  const kept = contents(to)
+  for (const [storedPath, content] of contents(from)) {
+    if (kept.get(storedPath) === content) continue
+    const target = fileTarget(folder, { storedPath })
+    await rm(target, { force: true })
+    await removePartial(target)
+  }
+}
+
+/** Bytes on disk of each file of a plan. */
+export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'files'>): Promise<number[]> {
+  const completed: number[] = []
+  for (const file of files) {
+    const target = fileTarget(folder, file)
+    try {
+      completed.push((await stat(target)).size)
+    } catch (error) {
+      if (!isSystemError(error, 'ENOENT')) throw error
+      completed.push(await partialBytes(target))
+    }
+  }
+  return completed
+}
+
+// ---- in storage ----------------------------------------------------------------------------------------------------
+
+/** The origin that is recorded with the model of a pull. */
+export const plannedOrigin = ({ origin, repository }: Pick<PullPlan, 'origin' | 'repository'>): Origin =>
+  origin ?? originOf(repository)
+
+/** The recorded origin of a model from a hub. Mirrors of a hub count as the same origin, so no server is named. */
+export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
+  // An id that is an address may be signed.
+  return { kind: 'hub', from: id.includes('://') ? address : `${hub}:${id}`, revision }
+}
+
+/**
+ * The variant that has exactly a plan's files, and has them still on disk.
+ * @param variants those of the plan's model
+ */
+export async function variantWithFiles(
+  plan: Pick<PullPlan, 'label' | 'format' | 'files' | 'repository' | 'origin'>,
+  variants: StoredVariant[]
+): Promise<StoredVariant | undefined> {
+  const isLabelled = ({ label }: StoredVariant) => label.toLowerCase() === plan.label.toLowerCase()
+  for (const variant of [...variants].sort((a, b) => Number(isLabelled(b)) - Number(isLabelled(a)))) {
+    if (variant.format !== plan.format || variant.files.length !== plan.files.length) continue
+    const has = await Promise.all(plan.files.map(file => hasFile(variant, file, plannedOrigin(plan))))
+    if (has.every(Boolean) && (await isWhole(variant))) return variant
+  }
+  return undefined
+}
+
+/** Whether a variant has a planned file of an origin. */
+async function hasFile({ directory, files, origin }: StoredVariant, file: PlannedDownload, from: Origin) {
+  const { sha256, gitSha1, size } = file
+  if (sha256) return files.some(stored => stored.role === file.role && stored.sha256 === sha256)
+  const stored = files.find(({ path }) => path === file.storedPath)
+  if (!stored || (size !== undefined && stored.size !== size)) return false
+  const isSameOrigin = origin.kind === 'hub' && origin.from === from.from
+  // The content of a revision never changes.
+  if (isSameOrigin && origin.revision === from.revision) return true
+  return gitSha1
+    ? (await gitDigest(join(directory, stored.path), stored.size)) === gitSha1
+    : isSameOrigin && size !== undefined
+}
+
+/** Git's SHA-1 of a file. Computed each time: only small files lack a SHA-256. */
+async function gitDigest(path: string, size: number): Promise<string | undefined> {
+  const hash = createHash('sha1').update(`blob ${size}\0`)
+  try {
+    for await (const chunk of createReadStream(path)) hash.update(chunk)
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
+    throw error
+  }
+  return hash.digest('hex')
+}
+
+/** The files of a plan that variants have already, with their absolute paths there. */
+function storedFiles({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant[]) {
+  const all = variants.flatMap(({ directory, files }) => files.map(stored => ({ directory, ...stored })))
+  return files.flatMap(file => {
+    const same = file.sha256 === undefined ? undefined : all.findLast(({ sha256 }) => sha256 === file.sha256)
+    return same ? [{ file, source: join(same.directory, ...same.path.split('/')) }] : []
+  })
+}
+
+/**
+ * Bytes of a plan's files that are still to be downloaded.
+ * @param folder of an unfinished pull
+ */
+export async function missingBytes(
+  plan: Pick<PullPlan, 'files'>,
+  folder: string | undefined,
+  variants: StoredVariant[]
+): Promise<number> {
+  const stored = new Set(storedFiles(plan, variants).map(({ file }) => file))
+  const fetched = folder === undefined ? [] : await fetchedBytes(folder, plan)
+  const missing = plan.files.map((file, index) => Math.max(0, (file.size ?? 0) - (fetched[index] ?? 0)))
+  return missing.reduce((sum, bytes, index) => sum + (stored.has(plan.files[index]!) ? 0 : bytes), 0)
+}
+
+/**
+ * Links files that other revisions and variants of the model have already: projectors are mostly the same for all of them,
+ * and a new revision may only have a new description. The transfer verifies them like all others.
+ */
+export async function linkStored(plan: PullPlan, folder: string, variants: StoredVariant[]): Promise<void> {
+  for (const { file, source } of storedFiles(plan, variants)) {
+    const target = fileTarget(folder, file)
+    await mkdir(dirname(target), { recursive: true })
+    // Where it exists from before, cannot be linked, or was deleted, the transfer verifies or fetches it.
+    await link(source, target).catch(() => undefined)
+  }
+}

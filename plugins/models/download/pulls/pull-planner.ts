@@ -1,0 +1,451 @@
+import { randomBytes } from 'node:crypto'
+import { mkdir, readFile, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { nearest } from '../../../../core/config/suggestion.ts'
+import type { Conversion } from '../../../../core/contracts/conversion.ts'
+import type { PullPlan, PullRequest } from '../../../../core/contracts/downloads.ts'
+import type { Engines } from '../../../../core/contracts/engines.ts'
+import type { Hardware } from '../../../../core/contracts/hardware.ts'
+import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../../core/contracts/hubs.ts'
+import type { Catalog, Model } from '../../../../core/contracts/models.ts'
+import type { Waiting } from '../../../../core/contracts/progress.ts'
+import { requireFiles, type Storage, type StoredVariant } from '../../../../core/contracts/storage.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { ggufStart } from '../../../../core/models/gguf-file.ts'
+import {
+  bareName,
+  type ModelName,
+  modelKey,
+  nameText,
+  parseModelName,
+  parseRequestedName,
+  publicModelName,
+  type RequestedName
+} from '../../../../core/models/model-name.ts'
+import { conflictingVariant, originInWords } from '../../../../core/models/stored-variant.ts'
+import { EVERY_ADDRESS } from '../../../../core/system/allowed-address.ts'
+import { formatBytes } from '../../../../core/system/bytes.ts'
+import type { DataPaths } from '../../../../core/system/data-paths.ts'
+import { printable } from '../../../../core/system/printable.ts'
+import { parseUntrustedJson } from '../../../../core/system/untrusted-json.ts'
+import type { MemoryFacts } from '../choice/choice.ts'
+import { requireFewModelFiles } from '../choice/choice.ts'
+import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
+import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
+import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
+import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
+import { readFileStart } from '../transfer/file-start.ts'
+import { diskSpace } from '../transfer/transfer-errors.ts'
+import type { Transfers } from '../transfer/transfers.ts'
+import { missingBytes, originOf, variantWithFiles } from './pull-files.ts'
+
+export interface PlannerContext {
+  storage: Storage
+  /** Has the models that short names and aliases mean. */
+  catalog: Pick<Catalog, 'find' | 'get'>
+  transfers: Transfers
+  conversion: Pick<Conversion, 'supports'>
+  paths: DataPaths
+  hubs: readonly Hub[]
+  hubOf(name: string): Hub | undefined
+  /** Names of the hubs where a name without prefix is looked for, in order. */
+  search: readonly string[]
+  /** Memory for models, in bytes. */
+  memory: () => Promise<MemoryFacts>
+  /** Private addresses that clients may have fetched from; see `HubRequest`. */
+  privateAddresses: readonly string[]
+  /** Folder of an unfinished pull of the same variant. */
+  partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
+}
+
+/** Bytes of the largest config or index file that is read before files are chosen. */
+const MAX_DESCRIPTION = 64_000_000
+/** Private addresses that a pull may go to. @param isLocal whether it was made by the private socket */
+export function addressesOf({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) {
+  return isLocal ? [EVERY_ADDRESS] : privateAddresses
+}
+
+/** `owner/name:tag`, or parts of it: no address of a hub. */
+const PLAIN_NAME = /^[^/:@]+(?:\/[^/:@]+)?(?::[^/:@]+)?$/
+
+const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
+
+/** Where a file of the repository is. */
+type Locate = (file: HubFile) => Promise<FileLocation>
+
+/** Plans what a pull would download. */
+export async function planPull(context: PlannerContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
+  const { storage, paths, hubs, hubOf, search } = context
+  const known = meaningOf(context, request.model)
+  if (known && 'here' in known) return presentPlan(known.here, `It ${originInWords(known.here.origin)}.`)
+  const reference = parsePullReference(known?.model ?? request.model, hubs)
+  const isLocal = request.caller.isLocal === true
+  const privateAddresses = addressesOf(context, isLocal)
+  const as = request.as ? parseModelName(request.as) : undefined
+  const wanted = as ?? reference.name
+  if (!wanted) {
+    throw new CorralError(
+      'invalid_model_name',
+      `${JSON.stringify(request.model)} contains no name to store the model under. Add one: --as <owner>/<name>, or "as" in a request.`,
+      { param: 'as' }
+    )
+  }
+  const isNamed = !as && !reference.hub && !reference.revision && !reference.variant?.includes('/')
+  const here = isNamed ? storage.find({ ...wanted, variant: reference.variant }) : undefined
+  if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
+  const searched = (reference.hub === undefined ? search : [reference.hub]).flatMap(name => hubOf(name) ?? [])
+  context.transfers.prepare()
+  let found: { hub: Hub; repository: HubRepository }
+  try {
+    found = await findRepository(searched, { ...reference, privateAddresses }, waiting)
+  } catch (error) {
+    // A model that was imported or made here needs no hub.
+    const isAbsent = error instanceof CorralError && ['repo_not_found', 'hub_unreachable'].includes(error.code)
+    if (!here || here.origin.kind === 'hub' || !isAbsent) throw error
+    return presentPlan(here, `It ${originInWords(here.origin)}.`, [error.message])
+  }
+  const { hub, repository } = found
+  // The hub's spelling is taken where it differs by case only.
+  const isSpelling = bareName(wanted).toLowerCase() === repository.id.toLowerCase()
+  const { owner, name } = isSpelling ? parseModelName(repository.id) : wanted
+  const signal = waiting.signal ?? new AbortController().signal
+  const locate: Locate = file => hub.locate(repository, file, signal, privateAddresses)
+  const choice = await choose(context, repository, reference, locate, signal).catch(error => {
+    throw withReferences(error, hub, repository.id, reference.revision)
+  })
+  const files = await withSizes(choice.files, locate)
+  const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
+  const { files: _, ...place } = repository
+  const libraryName = libraryNameOf(request, { owner, name })
+  const planned = {
+    ...choice,
+    ...(libraryName !== undefined && { libraryName }),
+    reason: [known?.reason, choice.reason].filter(Boolean).join(' '),
+    name: { owner, name },
+    label: wanted.variant ?? choice.label,
+    repository: place,
+    files,
+    size,
+    isLocal
+  }
+  const variants = storage.variants(planned.name)
+  const present = (await variantWithFiles(planned, variants)) !== undefined
+  if (!present) refuseOtherOrigin(repository, variants, planned.label)
+  const missing = present ? 0 : await missingBytes(planned, context.partial(planned), variants)
+  const disk = await diskRoom(paths.downloads, missing)
+  const warnings = [...choice.warnings]
+  if (!disk.fits) {
+    warnings.push(
+      `It needs ${formatBytes(disk.required)} more on the disk of the models folder, which has ${formatBytes(disk.available)} free.`
+    )
+  }
+  return { ...planned, disk, warnings, present }
+}
+
+/** The name of Ollama's library by which a model is asked for, with its tag; undefined where it is no such name. */
+function libraryNameOf({ model: text, as }: PullRequest, model: ModelName): string | undefined {
+  const whole = text.trim()
+  if (as || !PLAIN_NAME.test(whole)) return undefined
+  const name = parseRequestedName(whole)
+  const known = knownName(name)
+  if (!known || modelKey(known.model) !== modelKey(model)) return undefined
+  return `${name.name}:${name.variant ?? 'latest'}`
+}
+
+/** What the name of a pull stands for: a model that is here and of no hub, or another name, and why. */
+type Meaning = { here: StoredVariant } | { model: string; reason?: string }
+
+/**
+ * What a name means that is no hub's own: an alias or a short name.
+ *
+ * 1. A model that is here: it is brought up to date, from where it came. What came from no hub has no more variants there.
+ * 2. What a publisher is known to offer under a name without an owner.
+ *
+ * @returns undefined for the names and addresses of hubs
+ * @throws CorralError `repo_not_found` for a name without an owner that stands for nothing; `model_not_found` where it may
+ * be several models
+ */
+function meaningOf({ catalog, hubs }: PlannerContext, text: string): Meaning | undefined {
+  const whole = text.trim()
+  const isHubs = hubs.some(({ prefixes }) =>
+    prefixes.some(prefix => whole.toLowerCase().startsWith(prefix.toLowerCase()))
+  )
+  if (isHubs || !PLAIN_NAME.test(whole)) return undefined
+  const name = parseRequestedName(whole)
+  const here = modelHere(catalog, name)
+  if (here && name.owner !== undefined && modelKey(here.model) === modelKey(name)) return undefined
+  if (here && (here.origin.kind === 'hub' || catalog.find(name))) {
+    const stored = requireFiles(here)
+    if (stored.origin.kind !== 'hub') return { here: stored }
+    // A tag of Ollama's library is no label here.
+    const known = knownName(name)
+    const label = known && modelKey(known.model) === modelKey(stored.model) ? known.model.variant : name.variant
+    const { variant } = label === undefined ? publicModelName(stored) : { variant: label }
+    return { model: nameText({ ...stored.model, variant }) }
+  }
+  if (name.owner !== undefined) return undefined
+  const known = knownName(name)
+  if (!known) throw unknownName(name)
+  const { model, publisher, source } = known
+  const repository = bareName(model)
+  return {
+    model: `hf:${nameText(model)}`,
+    reason: `${whole} is ${repository} at Hugging Face, published by ${publisher} (source: ${source}).`
+  }
+}
+
+/**
+ * The model that a name means here; a variant that it has not may be at its hub.
+ * @throws CorralError `model_not_found` naming the models where a short name may be several
+ */
+function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Model | undefined {
+  try {
+    return catalog.find(name) ?? catalog.get({ ...name, variant: undefined })
+  } catch (error) {
+    const isAbsent = error instanceof CorralError && error.code === 'model_not_found' && !error.details?.candidates
+    if (isAbsent) return undefined
+    throw error
+  }
+}
+
+/** For a name without an owner that neither is here nor has a known publisher. */
+function unknownName(name: RequestedName): CorralError {
+  const similar = nearest(modelKey({ name: name.name }), Object.keys(KNOWN_NAMES))
+  const meant = similar === undefined || similar === modelKey({ name: name.name }) ? '' : ` Did you mean "${similar}"?`
+  return new CorralError(
+    'repo_not_found',
+    `"${nameText(name)}" is not here, and no publisher's own repository is known by that name.${meant} ` +
+      `"corral search ${name.name}" looks for it at the hubs; pull it by <owner>/<name>, such as Qwen/Qwen3-8B-GGUF ` +
+      'or hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M.',
+    { param: 'model' }
+  )
+}
+
+/** The plan of a stored model that no hub has. */
+function presentPlan(variant: StoredVariant, reason: string, warnings: string[] = []): PullPlan {
+  const { model, label, format, files, size, origin, revision } = variant
+  return {
+    name: { owner: model.owner, name: model.name },
+    label,
+    format,
+    repository: { hub: origin.kind, id: bareName(model), revision, address: origin.from, gated: false },
+    files: files.map(({ path, size, sha256, role }) => ({ path, storedPath: path, role, size, sha256 })),
+    size,
+    reason,
+    choices: [],
+    memory: NOTHING_NEEDED,
+    disk: NOTHING_NEEDED,
+    warnings,
+    present: true,
+    isLocal: false
+  }
+}
+
+/**
+ * Looks for a repository at hubs in order; the first that has it is used. A hub that fails ends the search only when no
+ * later one has the repository.
+ * @throws CorralError of the hub, see `Hub.repository`
+ */
+async function findRepository(
+  hubs: readonly Hub[],
+  { id, revision, privateAddresses }: HubRequest,
+  waiting: Waiting
+): Promise<{ hub: Hub; repository: HubRepository }> {
+  const failures: CorralError[] = []
+  const request = {
+    id,
+    ...(revision === undefined ? {} : { revision }),
+    ...(privateAddresses ? { privateAddresses } : {})
+  }
+  for (const hub of hubs) {
+    waiting.signal?.throwIfAborted()
+    try {
+      return { hub, repository: await hub.repository(request, waiting) }
+    } catch (error) {
+      if (!(error instanceof CorralError) || waiting.signal?.aborted) throw error
+      failures.push(error)
+    }
+  }
+  const failure = failures.find(({ code }) => code !== 'repo_not_found') ?? failures[0]
+  if (failure && (failure.code !== 'repo_not_found' || failures.length === 1)) throw failure
+  throw new CorralError(
+    'repo_not_found',
+    failure
+      ? `There is no "${id}" at ${hubs.map(({ title }) => title).join(', nor at ')}. Check its owner and name; a private ` +
+          'repository needs a token.'
+      : 'No hub is enabled to look for a name without prefix. Name one ("hf:<owner>/<name>"), or set "search" of the ' +
+          'section "downloads" in config.yaml.',
+    { param: 'model' }
+  )
+}
+
+/** The error for a name that may mean several models, with the whole name of each. */
+function withReferences(error: unknown, { prefixes }: Hub, id: string, revision?: string): unknown {
+  const isQuestion = error instanceof CorralError && error.code === 'invalid_request'
+  if (!isQuestion || !Array.isArray(error.details?.choices)) return error
+  const at = revision === undefined ? '' : `@${revision}`
+  const choices = error.details.choices.map(choice => ({
+    ...choice,
+    model: `${prefixes[0]}${id}:${choice.label}${at}`
+  }))
+  return new CorralError(error.code, error.message, { ...error, details: { ...error.details, choices } })
+}
+
+/** Chooses the files, by what those say that describe the others. */
+async function choose(
+  context: PlannerContext,
+  repository: HubRepository,
+  wanted: PullReference,
+  locate: Locate,
+  signal: AbortSignal
+) {
+  const { id } = repository
+  const files = requireFewModelFiles(id, repository.files)
+  const toRead = filesToRead(files, { variant: wanted.variant, file: wanted.file })
+  const { index, config: configPath, headers = [] } = toRead
+  const read = async (path: string | undefined) =>
+    path === undefined ? undefined : await readJson(context, repository, path, locate, signal)
+  const weights = await read(index)
+  const config = await read(configPath)
+  const choice = chooseFiles({
+    variant: wanted.variant,
+    file: wanted.file,
+    id,
+    files,
+    memory: await context.memory(),
+    weightsInIndex: weights === undefined ? undefined : weightsOfIndex(weights, index),
+    config,
+    headers: await readHeaders(files, headers, locate, signal)
+  })
+  if (choice.format === 'safetensors') choice.warnings.push(...(await conversionDoubts(context, repository, config)))
+  return { ...choice, label: choice.label ?? safetensorsLabel(config) }
+}
+
+/** @throws CorralError `unsupported_capability` if llama.cpp's converter does not support the model */
+async function conversionDoubts(
+  { conversion }: PlannerContext,
+  { id, address }: HubRepository,
+  config: unknown
+): Promise<string[]> {
+  const { architecture, supported } = await conversion.supports(config)
+  const shown = architecture === undefined ? 'which config.json does not name' : printable(architecture, 100)
+  if (supported) return []
+  if (supported === undefined) return [`Whether llama.cpp can convert its architecture (${shown}) is not known yet.`]
+  throw new CorralError(
+    'unsupported_capability',
+    `"${id}" cannot be converted: llama.cpp's converter does not support its architecture, ${shown} (${address}). ` +
+      'Look for a repository of this model with GGUF files, or upgrade llama.cpp with "corral runtime upgrade".',
+    { param: 'model' }
+  )
+}
+
+/** What GGUF files say at their beginning. One that cannot be read says nothing: then its name decides. */
+async function readHeaders(files: readonly HubFile[], paths: string[], locate: Locate, signal: AbortSignal) {
+  const wanted = files.filter(({ path }) => paths.includes(path))
+  const read = async (file: HubFile) =>
+    [file.path, await ggufStart(await readFileStart(() => locate(file), file.size, signal))] as const
+  return new Map(await Promise.all(wanted.map(read)))
+}
+
+/** The JSON of a repository's file, which is downloaded and verified like any other. */
+async function readJson(
+  { paths, transfers }: PlannerContext,
+  repository: HubRepository,
+  path: string,
+  locate: Locate,
+  signal: AbortSignal
+): Promise<unknown> {
+  const file = repository.files.find(listed => listed.path === path)!
+  // A folder without a record: after a crash it is removed at the next start.
+  const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
+  const target = join(folder, 'description.json')
+  await mkdir(folder, { recursive: true, mode: 0o700 })
+  try {
+    await transfers.run({
+      identity: `${repository.hub} ${repository.id} ${repository.revision}`,
+      files: [{ ...file, target }],
+      locate: async () => {
+        const location = await locate(file)
+        const size = file.size ?? location.size ?? 0
+        if (size > MAX_DESCRIPTION) throw unusable(repository, path, `it has ${size} bytes`)
+        return location
+      },
+      signal,
+      onProgress: () => undefined
+    })
+    const text = await readFile(target, 'utf8')
+    const { value, fault } = await parseUntrustedJson(text, { python: true })
+    if (fault !== undefined) throw unusable(repository, path, fault)
+    return value
+  } finally {
+    await rm(folder, { recursive: true, force: true, maxRetries: 3 })
+  }
+}
+
+function unusable({ address }: HubRepository, path: string, why: string): CorralError {
+  return new CorralError(
+    'unsupported_capability',
+    `${path} of ${address} cannot be used: ${why}. Ask its author, or choose another repository.`,
+    { param: 'model' }
+  )
+}
+
+/**
+ * Requests the location of the first file, to find out before the pull starts whether it may be downloaded, and of files
+ * whose size is not in the listing.
+ */
+async function withSizes(files: PullPlan['files'], locate: Locate): Promise<PullPlan['files']> {
+  const sized: PullPlan['files'] = []
+  for (const [index, file] of files.entries()) {
+    const isKnown = index > 0 && file.size !== undefined
+    const located: Partial<FileLocation> = isKnown ? {} : await locate(file)
+    const sha256 = file.gitSha1 ? file.sha256 : (file.sha256 ?? located.sha256)
+    sized.push({ ...file, size: file.size ?? located.size, ...(sha256 ? { sha256 } : {}) })
+  }
+  return sized
+}
+
+/** @throws CorralError `model_exists` when a model of this name came from elsewhere */
+function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[], label: string): void {
+  const other = conflictingVariant(variants, originOf(repository), label)
+  if (!other) return
+  const name = bareName(other.model)
+  throw new CorralError(
+    'model_exists',
+    `"${name}" is there already and ${originInWords(other.origin)}; the files of ${repository.address} are others. ` +
+      `Store them under another name ("as"), or remove the model first with "corral rm ${name}".`,
+    { param: 'model' }
+  )
+}
+
+/**
+ * Bytes of memory for models: of this machine, or of the container that corral runs in, and of its usable GPUs that have
+ * memory of their own.
+ * @param settings what the scheduler lets models have, where less than that
+ */
+export function machineMemory(
+  { memory, gpus }: Hardware,
+  settings: Pick<Engines['settings'], 'memory' | 'gpuMemory'>
+): MemoryFacts {
+  const own = gpus.filter(gpu => gpu.usable && !gpu.unifiedMemory)
+  return {
+    ram: Math.min(memory.limit ?? memory.total, memory.total),
+    most: settings.memory ?? Number.POSITIVE_INFINITY,
+    gpu: own.reduce(
+      (sum, gpu) => sum + Math.min(gpu.totalMemory ?? 0, settings.gpuMemory ?? Number.POSITIVE_INFINITY),
+      0
+    )
+  }
+}
+
+/**
+ * Whether files fit on the disk of their folder.
+ * @param missing bytes that are still to be downloaded
+ */
+export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
+  // The folder may have been deleted by hand.
+  await mkdir(folder, { recursive: true, mode: 0o700 })
+  const { free: available, reserve } = await diskSpace(folder)
+  const required = missing === 0 ? 0 : missing + reserve
+  return { required, available, fits: available >= required }
+}

@@ -1,0 +1,101 @@
+import type { FileProgress, OnPullEvent, PullPlan } from '../../../../core/contracts/downloads.ts'
+
+/** Milliseconds between two events of one file: fewer than ten a second. */
+const EVENT_INTERVAL = 125
+/** Milliseconds over which the speed is averaged. */
+const SPEED_WINDOW = 5_000
+
+type FileState = Omit<FileProgress, 'total'> & { total: number | undefined }
+
+/** The progress of a pull's files: collects what the transfer reports, and passes it to listeners at a limited rate. */
+export class PullProgress {
+  readonly #files: FileState[]
+  readonly #listeners = new Set<OnPullEvent>()
+  /** Files that changed since the last event. */
+  readonly #changed = new Set<FileState>()
+  #timer: NodeJS.Timeout | undefined
+  #lastEvent = Number.NEGATIVE_INFINITY
+  /** Files that this run has reported: what was on disk before does not count as speed. */
+  readonly #reported = new Set<FileState>()
+  #samples: { at: number; received: number }[] = []
+  /** Bytes received since this object was created. */
+  received = 0
+
+  /** @param completed bytes of each file that are on disk */
+  constructor(plan: PullPlan, completed: readonly number[] = []) {
+    this.#files = plan.files.map(({ path, size }, index) => ({ path, completed: completed[index] ?? 0, total: size }))
+  }
+
+  /** The files whose size is known. */
+  files(): FileProgress[] {
+    return withTotals(this.#files)
+  }
+
+  /** Bytes per second in the last seconds. */
+  speed(now = performance.now()): number {
+    const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW)
+    if (!first || now - first.at < 1) return 0
+    return Math.round(((this.received - first.received) * 1000) / Math.max(now - first.at, EVENT_INTERVAL))
+  }
+
+  /** A run begins or has ended: resets the speed. */
+  resetSpeed(): void {
+    this.#reported.clear()
+    this.#samples = []
+  }
+
+  /** Progress of a file from the transfer. @returns by how many bytes it has grown */
+  report(index: number, completed: number, total: number): number {
+    const file = this.#files[index]!
+    const grown = Math.max(0, completed - file.completed)
+    const now = performance.now()
+    if (this.#reported.has(file)) this.received += grown
+    this.#reported.add(file)
+    this.#samples.push({ at: now, received: this.received })
+    while (this.#samples.length > 1 && now - this.#samples[0]!.at > SPEED_WINDOW) this.#samples.shift()
+    this.#change(file, completed, total)
+    if (this.#changed.size > 0) {
+      this.#timer ??= setTimeout(() => this.#emit(), Math.max(0, this.#lastEvent + EVENT_INTERVAL - now))
+    }
+    return grown
+  }
+
+  /** All files are complete. */
+  finish(sizes: number[]): void {
+    for (const [index, file] of this.#files.entries()) this.#change(file, sizes[index]!, sizes[index]!)
+    this.resetSpeed()
+    this.#emit()
+  }
+
+  /** Reports all files, and then what changes. @returns stops it, after a last report */
+  listen(listener: OnPullEvent): () => void {
+    this.#emit()
+    this.#listeners.add(listener)
+    const files = this.files()
+    if (files.length > 0) listener(files)
+    return () => {
+      this.#emit()
+      this.#listeners.delete(listener)
+    }
+  }
+
+  #change(file: FileState, completed: number, total: number): void {
+    if (file.completed === completed && file.total === total) return
+    Object.assign(file, { completed, total })
+    this.#changed.add(file)
+  }
+
+  #emit(): void {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    if (this.#changed.size === 0) return
+    this.#lastEvent = performance.now()
+    const events = withTotals([...this.#changed])
+    this.#changed.clear()
+    if (events.length > 0) for (const listener of this.#listeners) listener(events)
+  }
+}
+
+function withTotals(files: readonly FileState[]): FileProgress[] {
+  return files.flatMap(({ path, completed, total }) => (total === undefined ? [] : [{ path, completed, total }]))
+}

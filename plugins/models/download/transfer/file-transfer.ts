@@ -1,0 +1,537 @@
+import type { FileLocation } from '../../../../core/contracts/hubs.ts'
+import { messageOf } from '../../../../core/errors.ts'
+import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
+import { freeSpan, requestSize, type Span, stolenSpan } from './chunk-map.ts'
+import type { Digests } from './digests.ts'
+import { type ActiveLocation, FileSource, followRedirect } from './file-source.ts'
+import { type ConnectionPool, type FetchResult, fetchBytes, type Sink } from './http/http-client.ts'
+import type { Answer } from './http/http-response.ts'
+import { ConnectionFailure } from './http/http-socket.ts'
+import { type Bandwidth, Line } from './limits.ts'
+import { PartFile, PartWriter, WRITE_SIZE } from './part-file.ts'
+import { Retries } from './retries.ts'
+import { type FetchProblem, fetchError, storageError, wrongContent } from './transfer-errors.ts'
+import type { TransferEngineOptions, TransferFile, TransferredFile } from './transfers.ts'
+import { checkTarget, type Mismatch, Verification } from './verification.ts'
+
+/** What the transfers of all files share. */
+export interface SharedResources {
+  readonly options: TransferEngineOptions
+  readonly connections: ConnectionPool
+  readonly bandwidth: Bandwidth
+  readonly digests: Digests
+  /** Memory that requests have read into, to be used again. */
+  readonly buffers: Buffer[]
+  /** A connection may be started, or has ended. */
+  changed(): void
+  received(bytes: number): void
+  /** The server refuses this many connections. */
+  overloaded(host: string): void
+}
+
+/** One running request. */
+interface Fetch {
+  span: Span | undefined
+  writer: PartWriter | undefined
+  controller: AbortController
+  startedAt: number
+  /** When the bytes of the file began to arrive. */
+  answeredAt: number
+  bytes: number
+  /** Bytes when the requests were last compared. */
+  compared: number | undefined
+}
+
+/** Times that a file's content may change while it is fetched. */
+const MAX_CHANGES = 2
+/** Requests are compared every so many milliseconds; one is replaced when it is this much slower than the next slowest. */
+const COMPARE_INTERVAL = 10_000
+const CRAWL_FACTOR = 20
+/** Bytes per second that are never too slow. */
+const FAST_ENOUGH = 64 * 1024
+
+/** The reason of requests that are cancelled here, which is no failure. */
+class Cancelled extends Error {}
+
+/**
+ * Fetches one file over several connections, verifies it, and renames it to its target: plans the requests, and decides
+ * what follows from how they end.
+ */
+export class FileTransfer {
+  readonly file: TransferFile
+  readonly #shared: SharedResources
+  readonly #identity: string
+  readonly #signal: AbortSignal
+  readonly #source: FileSource
+  readonly #verification: Verification
+  readonly #settled: Promise<TransferredFile>
+  #resolve!: (file: TransferredFile) => void
+  #reject!: (error: unknown) => void
+  #part: PartFile | undefined
+  #retries: Retries | undefined
+  /** Size of a target that existed already. */
+  #presentSize: number | undefined
+  #ended = false
+  #changes = 0
+  readonly #running = new Set<Fetch>()
+  #ranges: 'unknown' | 'yes' | 'no' = 'unknown'
+  readonly #line = new Line()
+  #comparedAt = 0
+  #allEnded: (() => void) | undefined
+  /** Bytes received in all, and the most that was ever on disk. */
+  #arrived = 0
+  #best = 0
+
+  constructor(
+    file: TransferFile,
+    identity: string,
+    locate: () => Promise<FileLocation>,
+    signal: AbortSignal,
+    shared: SharedResources
+  ) {
+    this.file = file
+    this.#shared = shared
+    this.#identity = identity
+    this.#signal = signal
+    this.#source = new FileSource(locate)
+    this.#verification = new Verification(file, shared.digests, {
+      onVerified: sha256 => this.#finish(sha256),
+      onMissing: () => this.#step(),
+      // What was fetched is something else: another place may have the right one.
+      onWrong: () => this.#source.renew(),
+      onRestart: mismatch => this.#changed(mismatch),
+      onMismatch: mismatch => this.#giveUp(mismatch),
+      onFailed: error => this.#fail(error)
+    })
+    this.#settled = new Promise((resolve, reject) => {
+      this.#resolve = resolve
+      this.#reject = reject
+    })
+    // `run` reports failures.
+    this.#settled.catch(() => {})
+  }
+
+  get completed(): number {
+    return this.#part?.map?.completed ?? this.#presentSize ?? 0
+  }
+
+  get total(): number {
+    return this.#part?.map?.size ?? this.file.size ?? this.#presentSize ?? 0
+  }
+
+  /** How many requests are running. */
+  get running(): number {
+    return this.#running.size
+  }
+
+  /** Host that it comes from; undefined while unknown. */
+  get host(): string | undefined {
+    return this.#source.host
+  }
+
+  /** All bytes are on disk, or the transfer has ended; the digest may be pending. */
+  get fetched(): boolean {
+    return this.#ended || this.#part?.map?.complete === true
+  }
+
+  /** Some bytes are missing. */
+  get fetching(): boolean {
+    return this.#part !== undefined && !this.fetched
+  }
+
+  /** Fetches and verifies the file. @throws CorralError, the signal's reason */
+  async run(): Promise<TransferredFile> {
+    const abort = () => this.#fail(this.#signal.reason)
+    try {
+      this.#signal.throwIfAborted()
+      this.#signal.addEventListener('abort', abort, { once: true })
+      const present = await checkTarget(this.file, this.#signal)
+      if (present) {
+        this.#presentSize = present.size
+        return present
+      }
+      await this.#open()
+      return await this.#settled
+    } catch (error) {
+      this.#signal.throwIfAborted()
+      throw await storageError(error, this.file.target, this.total, this.total - this.completed)
+    } finally {
+      this.#signal.removeEventListener('abort', abort)
+      await this.#close()
+    }
+  }
+
+  /** Writes the journal. */
+  async save(): Promise<void> {
+    if (this.#ended) return
+    for (const fetch of this.#running) this.#flush(fetch)
+    const failed = (error: unknown) => this.#fail(error)
+    // The journal does not wait for the disk: after a kill the system still has what was written.
+    void this.#part?.flush().catch(failed)
+    await this.#part?.save().catch(failed)
+  }
+
+  async #open(): Promise<void> {
+    const { path, size, sha256, gitSha1, target } = this.file
+    this.#part = await PartFile.open(target, { identity: this.#identity, path, size, sha256, gitSha1 })
+    this.#retries = new Retries(this.#shared.options.firstDelay, size)
+    this.#begin()
+    this.#step()
+  }
+
+  /** Verification starts with what is on disk. */
+  #begin(): void {
+    const { map, path } = this.#part!
+    if (map && !this.#ended) this.#verification.begin(path, map)
+    else this.#verification.end()
+  }
+
+  /** Continues with whatever is next. */
+  #step(): void {
+    const map = this.#part?.map
+    if (!this.#ended && map) {
+      this.#verification.advance()
+      if (map.complete && this.#running.size === 0) this.#verification.complete()
+    }
+    this.#shared.changed()
+  }
+
+  #setSize(size: number): void {
+    this.#part!.setSize(size)
+    this.#begin()
+  }
+
+  /** Nothing on disk can be used: starts over. */
+  #changed(what: Mismatch): void {
+    if (this.#ended) return
+    this.#changes += 1
+    if (this.#changes > MAX_CHANGES) {
+      this.#giveUp(what)
+      return
+    }
+    // What requests have received is not written.
+    for (const fetch of this.#running) fetch.writer = undefined
+    this.#cancelRequests()
+    this.#ranges = 'unknown'
+    this.#source.renew()
+    const part = this.#part!
+    part.reset()
+    part.place = undefined
+    if (this.file.size === undefined) part.map = undefined
+    this.#begin()
+    this.#step()
+  }
+
+  #giveUp({ expected, got }: Mismatch): void {
+    void this.#conclude(async part => {
+      await part.discard()
+      throw wrongContent(this.file.path, expected, got)
+    })
+  }
+
+  #finish(sha256: string): void {
+    void this.#conclude(async part => {
+      await part.finish()
+      return { size: part.map!.size, sha256 }
+    })
+  }
+
+  async #conclude(work: (part: PartFile) => Promise<TransferredFile>): Promise<void> {
+    if (this.#ended) return
+    this.#ended = true
+    try {
+      await this.#stopRequests()
+      this.#resolve(await work(this.#part!))
+    } catch (error) {
+      this.#reject(error)
+    }
+  }
+
+  #fail(error: unknown): void {
+    if (this.#ended) return
+    this.#ended = true
+    this.#reject(error)
+  }
+
+  async #close(): Promise<void> {
+    this.#ended = true
+    this.#verification.end()
+    await this.#stopRequests()
+    try {
+      await this.#part?.close()
+    } catch (error) {
+      // The earlier journal stays valid; on a full disk there is no space for a newer one.
+      this.#shared.options.log(`the journal of ${this.file.target} could not be written: ${messageOf(error)}`)
+    }
+  }
+
+  // ---- requests ----------------------------------------------------------------------------------------------------
+
+  /** Starts another request. @returns false when there is nothing to do for it now */
+  start(now: number): boolean {
+    const part = this.#part
+    if (this.#ended || !part || now < this.#retries!.waitUntil || part.map?.complete) return false
+    // One request finds out whether the server supports ranges.
+    if (this.#running.size >= (this.#ranges === 'yes' ? this.#shared.options.connectionsPerFile : 1)) return false
+    if (this.#ranges === 'no' && part.map && part.map.completed > 0) {
+      part.reset()
+      this.#begin()
+    }
+    const { map } = part
+    const span = map && (this.#ranges === 'no' ? { at: 0, to: map.count } : this.#nextSpan())
+    if (map && !span) return false
+    const controller = new AbortController()
+    const fetch: Fetch = {
+      span,
+      writer: undefined,
+      controller,
+      startedAt: now,
+      answeredAt: now,
+      bytes: 0,
+      compared: undefined
+    }
+    this.#running.add(fetch)
+    void this.#fetch(fetch)
+      .catch(error => this.#fail(error))
+      .finally(() => {
+        this.#running.delete(fetch)
+        if (this.#running.size === 0) this.#allEnded?.()
+        this.#step()
+      })
+    return true
+  }
+
+  /** Called often: replaces a request that crawls while others do not. */
+  tick(now: number): void {
+    if (now - this.#comparedAt < COMPARE_INTERVAL) return
+    const seconds = (now - this.#comparedAt) / 1000
+    this.#comparedAt = now
+    const [slowest, next] = [...this.#running]
+      .filter(fetch => fetch.compared !== undefined)
+      .map(fetch => ({ fetch, speed: (fetch.bytes - fetch.compared!) / seconds }))
+      .sort((a, b) => a.speed - b.speed)
+    for (const fetch of this.#running) fetch.compared = fetch.bytes
+    if (!slowest || !next || slowest.speed >= FAST_ENOUGH || slowest.speed * CRAWL_FACTOR > next.speed) return
+    slowest.fetch.controller.abort(new Cancelled())
+  }
+
+  /** Whether a request could be made now, and none is running. */
+  isIdle(now: number): boolean {
+    return this.fetching && this.#running.size === 0 && now >= this.#retries!.waitUntil
+  }
+
+  /** Ends the latest request, for one of another run; what it has received is kept. */
+  yieldConnection(): void {
+    const latest = [...this.#running].at(-1)
+    if (latest && !latest.controller.signal.aborted) latest.controller.abort(new Cancelled())
+  }
+
+  #cancelRequests(): void {
+    for (const { controller } of this.#running) controller.abort(new Cancelled())
+  }
+
+  /** Resolves when nothing is written any more. */
+  async #stopRequests(): Promise<void> {
+    this.#cancelRequests()
+    if (this.#running.size === 0) return
+    await new Promise<void>(resolve => {
+      this.#allEnded = resolve
+    })
+  }
+
+  #nextSpan(): Span | undefined {
+    const map = this.#part!.map!
+    const taken = [...this.#running].flatMap(fetch => fetch.span ?? [])
+    const bytes = requestSize(map, taken, this.#shared.options.connectionsPerFile, this.#line.worthwhile)
+    return freeSpan(map, taken, bytes) ?? stolenSpan(map, taken)
+  }
+
+  async #fetch(fetch: Fetch): Promise<void> {
+    const { signal } = fetch.controller
+    const location = await unlessAborted(this.#source.current(), signal)
+    if (location === undefined) return
+    // The hub may report with the location what its listing did not have.
+    this.#verification.expected.sha256 ??= location.reported.sha256
+    if (location.reported.size !== undefined && !this.#part!.map) this.#setSize(location.reported.size)
+    const buffer = this.#shared.buffers.pop() ?? Buffer.allocUnsafeSlow(WRITE_SIZE)
+    try {
+      for (;;) {
+        const result = await this.#request(fetch, location, buffer)
+        if (result.answer.kind !== 'redirect') {
+          this.#onResult(fetch, location, result)
+          return
+        }
+        const why = followRedirect(location, result.answer.to)
+        if (why === undefined) continue
+        this.#failed(fetch, location, { what: why })
+        return
+      }
+    } catch (error) {
+      if (signal.aborted) return
+      if (!(error instanceof ConnectionFailure)) throw error
+      this.#failed(fetch, location, { what: failureText(error) })
+    } finally {
+      this.#line.received(fetch.bytes, performance.now() - fetch.answeredAt)
+      this.#flush(fetch)
+      fetch.writer = undefined
+      this.#shared.buffers.push(buffer)
+    }
+  }
+
+  async #request(fetch: Fetch, location: ActiveLocation, buffer: Buffer): Promise<FetchResult> {
+    const { map } = this.#part!
+    const { span } = fetch
+    const { connections, options, bandwidth } = this.#shared
+    return await fetchBytes(
+      connections,
+      {
+        url: location.url,
+        headers: location.headers,
+        proxy: location.reported.proxy,
+        privateAddresses: location.reported.privateAddresses,
+        tls: location.reported.tls
+      },
+      {
+        start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
+        end: map && span ? map.end(span.to - 1) : undefined,
+        size: map?.size,
+        onAnswer: (answer, tag, wait) => {
+          if (answer.kind === 'range') this.#line.answered(wait)
+          fetch.answeredAt = performance.now()
+          return this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
+        }
+      },
+      {
+        signal: fetch.controller.signal,
+        stallTimeout: options.stallTimeout,
+        pace: bytes => bandwidth.delay(bytes, performance.now())
+      }
+    )
+  }
+
+  #onAnswer(fetch: Fetch, answer: Answer, tag: string | undefined, buffer: Buffer): Sink | undefined {
+    const part = this.#part!
+    if (answer.kind === 'rangeless' && this.#ranges === 'unknown') this.#ranges = 'no'
+    if (answer.kind !== 'range' && answer.kind !== 'whole') return undefined
+    if (!this.#verification.hasDigest && tag !== undefined) {
+      if (part.place !== undefined && part.place !== tag && part.map && part.map.completed > 0) {
+        this.#changed({ expected: `the content ${part.place}`, got: tag })
+        return undefined
+      }
+      part.place = tag
+    }
+    if (!part.map) this.#setSize(answer.size!)
+    if (answer.kind === 'range') this.#ranges = 'yes'
+    else if (this.#ranges === 'unknown') this.#ranges = 'no'
+    this.#verification.partial = this.#ranges === 'yes'
+    const map = part.map!
+    if (map.size === 0) return undefined
+    fetch.span ??= { at: 0, to: map.count }
+    // Without ranges the whole file is one stream; there is no other request then.
+    if (this.#ranges === 'no') fetch.span.to = map.count
+    const { span } = fetch
+    const { readSize } = this.#shared.bandwidth
+    const onWritten = (length: number) => {
+      this.#arrived += length
+      if (map.isComplete(span.at)) this.#verification.advance()
+    }
+    const writer = new PartWriter({ descriptor: part.descriptor, map, span, buffer, readSize, onWritten })
+    fetch.writer = writer
+    return {
+      room: () => writer.room(),
+      filled: length => {
+        fetch.bytes += length
+        this.#shared.received(length)
+        return writer.filled(length)
+      }
+    }
+  }
+
+  #onResult(fetch: Fetch, location: ActiveLocation, { answer, head, text, isPage }: FetchResult): void {
+    const reason = text === '' ? '' : `: ${text}`
+    const what = `answers ${head.status}${reason}`
+    const size = this.#part!.map?.size
+    switch (answer.kind) {
+      case 'refused':
+        this.#refused(location, { what, status: head.status, isPage })
+        break
+      case 'busy': {
+        this.#shared.overloaded(location.url.host)
+        const retryAfter = retryAfterSeconds(head.headers, Date.now())
+        this.#failed(fetch, location, { what, status: head.status, retryAfter })
+        break
+      }
+      case 'unusable': {
+        const problem = { what: `${answer.why}${reason}`, isPage: isPage || [407, 511].includes(head.status) }
+        if (answer.isLasting) this.#refused(location, problem)
+        else this.#failed(fetch, location, problem)
+        break
+      }
+      case 'size':
+        this.#changed(sizeMismatch(size, answer.size))
+        break
+      case 'rangeless':
+        if (this.#ranges === 'yes') this.#failed(fetch, location, { what: 'sends the whole file instead of a part' })
+        break
+      case 'empty':
+        this.#setSize(0)
+        break
+      default: {
+        location.failures = 0
+        const { writer, span } = fetch
+        // A response of unknown length may end before the end of the file.
+        const isShort = answer.kind === 'whole' && span && span.at < span.to && span.to === this.#part!.map!.count
+        if (writer && isShort) this.#changed(sizeMismatch(size, writer.position))
+      }
+    }
+  }
+
+  #failed(fetch: Fetch, location: ActiveLocation, problem: FetchProblem): void {
+    if (this.#ended) return
+    this.#flush(fetch)
+    // A server that is busy keeps its location: it will answer later.
+    if (problem.status === undefined) this.#source.failed(location)
+    const again = this.#retries!.failed(performance.now(), fetch.startedAt, this.#progress(), problem.retryAfter)
+    if (!again) this.#fail(fetchError(this.file.path, location.url.host, problem))
+  }
+
+  #refused(location: ActiveLocation, problem: FetchProblem): void {
+    // When a location expires all requests are refused: that counts as one refusal.
+    if (this.#ended || !this.#source.drop(location)) return
+    if (this.#running.size > 1) this.#shared.overloaded(location.url.host)
+    const again = this.#retries!.refused(performance.now(), this.#progress())
+    if (!again) this.#fail(fetchError(this.file.path, location.url.host, problem))
+  }
+
+  /** Bytes that count as progress: without ranges each attempt starts over, so only what goes beyond earlier ones. */
+  #progress(): number {
+    this.#best = Math.max(this.#best, this.completed)
+    return this.#ranges === 'no' ? this.#best : this.#arrived
+  }
+
+  #flush(fetch: Fetch): void {
+    try {
+      fetch.writer?.flush()
+    } catch (error) {
+      this.#fail(error)
+    }
+  }
+}
+
+/** The value of a promise, or undefined as soon as the signal is aborted. */
+function unlessAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value | undefined> {
+  return new Promise((resolve, reject) => {
+    if (signal.aborted) resolve(undefined)
+    signal.addEventListener('abort', () => resolve(undefined), { once: true })
+    promise.then(resolve, reject)
+  })
+}
+
+function failureText(error: ConnectionFailure): string {
+  if (error.kind === 'connect') return `cannot be reached: ${error.message}`
+  return error.kind === 'protocol' ? `does not answer like a web server: ${error.message}` : `failed: ${error.message}`
+}
+
+function sizeMismatch(expected: number | undefined, got: number): Mismatch {
+  return { expected: expected === undefined ? 'another size' : `${expected} bytes`, got: `${got} bytes` }
+}

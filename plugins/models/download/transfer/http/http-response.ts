@@ -1,0 +1,144 @@
+import { printable } from '../../../../../core/system/printable.ts'
+import { isRedirect } from '../../../../../core/system/redirects.ts'
+
+/** The first part of an HTTP/1.x response. */
+export interface ResponseHead {
+  status: number
+  /** By names in lower case; repeated ones are joined by commas. */
+  headers: Record<string, string | undefined>
+  /** The connection can be used again after the body. */
+  keepAlive: boolean
+  /** How the end of the body is marked. */
+  body: { kind: 'length'; length: number } | { kind: 'chunked' } | { kind: 'until-close' }
+}
+
+/** A response that is not valid HTTP. */
+export class InvalidResponse extends Error {
+  override readonly name = 'InvalidResponse'
+}
+
+/** Bytes of the largest head that is accepted. */
+export const HEAD_LIMIT = 64 * 1024
+
+/**
+ * Parses the status line and headers of a response to GET.
+ * @throws InvalidResponse when it is not HTTP/1.x, or its length is contradictory
+ */
+export function parseHead(text: string): ResponseHead {
+  const lines = text.split('\r\n')
+  const first = /^HTTP\/1\.([01]) (\d{3})(?: |$)/.exec(lines[0]!)
+  if (!first) throw new InvalidResponse('the response is not HTTP/1.1')
+  const status = Number(first[2])
+  const headers = new Map<string, string>()
+  for (const line of lines.slice(1)) {
+    const parts = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*$/.exec(line)
+    if (!parts) throw new InvalidResponse('the response has an invalid header line')
+    const name = parts[1]!.toLowerCase()
+    const before = headers.get(name)
+    headers.set(name, before === undefined ? parts[2]! : `${before}, ${parts[2]!}`)
+  }
+  const connection = (headers.get('connection') ?? '').toLowerCase()
+  const canStay = first[1] === '1' ? !/\bclose\b/.test(connection) : /\bkeep-alive\b/.test(connection)
+  const body = bodyOf(status, headers)
+  return { status, headers: Object.fromEntries(headers), keepAlive: canStay && body.kind !== 'until-close', body }
+}
+
+function bodyOf(status: number, headers: ReadonlyMap<string, string>): ResponseHead['body'] {
+  if (status < 200 || status === 204 || status === 304) return { kind: 'length', length: 0 }
+  const encoding = headers.get('transfer-encoding')
+  const length = headers.get('content-length')
+  if (encoding !== undefined) {
+    if (length !== undefined) throw new InvalidResponse('the response declares its length twice')
+    if (encoding.toLowerCase() === 'chunked') return { kind: 'chunked' }
+    throw new InvalidResponse(`the response uses the transfer encoding "${encoding}"`)
+  }
+  if (length === undefined) return { kind: 'until-close' }
+  const [only, ...others] = new Set(length.split(/\s*,\s*/))
+  if (others.length > 0 || !/^\d{1,15}$/.test(only!)) throw new InvalidResponse('the response has an invalid length')
+  return { kind: 'length', length: Number(only) }
+}
+
+interface ContentRange {
+  first: number
+  last: number
+  /** Undefined where the server does not know it. */
+  size: number | undefined
+}
+
+/** Parses a `Content-Range` header. */
+export function parseContentRange(value: string | undefined): ContentRange | undefined {
+  const parts = /^bytes\s+(\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/i.exec(value?.trim() ?? '')
+  if (!parts) return undefined
+  const [first, last] = [Number(parts[1]), Number(parts[2])]
+  const size = parts[3] === '*' ? undefined : Number(parts[3])
+  return last < first || last >= (size ?? Number.POSITIVE_INFINITY) ? undefined : { first, last, size }
+}
+
+/** What a response to a request for bytes from `start` on means. */
+export type Answer =
+  /** The bytes from `start` up to `end` (exclusive) follow. */
+  | { kind: 'range'; end: number; size: number | undefined }
+  /** The whole file follows: the server does not support ranges. */
+  | { kind: 'whole'; size: number | undefined }
+  /** The whole file would follow although only a later part was requested. */
+  | { kind: 'rangeless' }
+  | { kind: 'redirect'; to: string | undefined }
+  /** The file is empty. */
+  | { kind: 'empty' }
+  /** The file has another size than before. */
+  | { kind: 'size'; size: number }
+  /** Not allowed, or no longer there: another location may help. */
+  | { kind: 'refused' }
+  /** Too many requests for now. */
+  | { kind: 'busy' }
+  /** Anything else; another attempt may help unless it is lasting. */
+  | { kind: 'unusable'; why: string; isLasting?: boolean }
+
+/**
+ * Interprets the head of a response.
+ * @param end end of the requested range (exclusive); undefined for an open range
+ * @param size of the file, as far as it is known
+ */
+export function readResponse(
+  { status, headers, body }: ResponseHead,
+  start: number,
+  end: number | undefined,
+  size: number | undefined
+): Answer {
+  if (isRedirect(status)) return { kind: 'redirect', to: headers.location }
+  if (status === 429 || status === 503) return { kind: 'busy' }
+  if ([400, 401, 403, 404, 410, 451].includes(status)) return { kind: 'refused' }
+  if (status === 416) {
+    const total = /^bytes\s+\*\/(\d{1,15})$/i.exec(headers['content-range'] ?? '')?.[1]
+    if (total === '0' && size === undefined) return { kind: 'empty' }
+    if (total !== undefined && Number(total) !== size) return { kind: 'size', size: Number(total) }
+  }
+  if (status !== 200 && status !== 206) return { kind: 'unusable', why: `answers ${status}` }
+
+  const encoding = headers['content-encoding']?.toLowerCase() ?? 'identity'
+  if (encoding !== 'identity') {
+    const why = `sends it compressed (${printable(encoding, 20)}), and its bytes as they are were asked for`
+    return { kind: 'unusable', why, isLasting: true }
+  }
+  const length = body.kind === 'length' ? body.length : undefined
+  // A file may have this type too, if it has the right size.
+  const isPage = /\btext\/html\b/i.test(headers['content-type'] ?? '') && status === 200
+  if (isPage && length !== size) return { kind: 'unusable', why: WEB_PAGE, isLasting: true }
+  const range = parseContentRange(headers['content-range'])
+  const total = range && range.last - range.first + 1
+  // Some servers answer a range with 200: accept it only when all its headers agree.
+  if (range && (status === 206 || length === total)) {
+    if ((range.size ?? size) === undefined) return { kind: 'unusable', why: SIZELESS }
+    if (range.size !== undefined && size !== undefined && range.size !== size) return { kind: 'size', size: range.size }
+    const fits = range.first === start && (end === undefined || range.last < end) && (length ?? total) === total
+    if (!fits) return { kind: 'unusable', why: 'sends another part than the requested one' }
+    return { kind: 'range', end: range.last + 1, size: range.size }
+  }
+  if (status === 206) return { kind: 'unusable', why: 'sends a part without saying which' }
+  if ((length ?? size) === undefined) return { kind: 'unusable', why: SIZELESS }
+  if (length !== undefined && size !== undefined && length !== size) return { kind: 'size', size: length }
+  return start === 0 ? { kind: 'whole', size: length } : { kind: 'rangeless' }
+}
+
+export const WEB_PAGE = 'sends a web page instead of the file'
+const SIZELESS = 'does not say how large the file is'

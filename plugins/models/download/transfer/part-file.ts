@@ -1,0 +1,350 @@
+import { closeSync, fdatasync, fstatSync, ftruncateSync, mkdirSync, openSync, readSync, writeSync } from 'node:fs'
+import { access, open, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { promisify } from 'node:util'
+import { crc32 } from 'node:zlib'
+import { isSystemError } from '../../../../core/errors.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
+import { ChunkMap, type Span } from './chunk-map.ts'
+
+// ---- journal -------------------------------------------------------------------------------------------------------
+
+/** Identifies the content of a partial file. Partial data of other content are discarded. */
+export interface JournalSubject {
+  identity: string
+  path: string
+  size: number
+  sha256: string | undefined
+  gitSha1: string | undefined
+  /** The ETag or other identity of the content at its source; for files without a digest. */
+  place: string | undefined
+}
+
+/** The content that is wanted; its size may be unknown. What the server has is compared when it has answered. */
+type WantedSubject = Omit<JournalSubject, 'size' | 'place'> & { size: number | undefined }
+
+const VERSION = 1
+/** Stands for an incomplete chunk. */
+const NONE = '--------'
+const HEX = 16
+
+const partPath = (target: string) => `${target}.part`
+const journalPath = (target: string) => `${target}.part.json`
+
+export function journalText(subject: JournalSubject, map: ChunkMap): string {
+  let whole = ''
+  const begun: [chunk: number, length: number, crc: string][] = []
+  for (let chunk = 0; chunk < map.count; chunk++) {
+    const crc = map.crc[chunk]!.toString(HEX).padStart(NONE.length, '0')
+    whole += map.isComplete(chunk) ? crc : NONE
+    if (!map.isComplete(chunk) && map.have[chunk]! > 0) begun.push([chunk, map.have[chunk]!, crc])
+  }
+  const { chunkSize, completed } = map
+  return JSON.stringify({ version: VERSION, ...subject, chunkSize, completed, whole, begun })
+}
+
+/** Parses a journal; undefined when it is damaged or of another version. */
+export function parseJournal(text: string): { subject: JournalSubject; map: ChunkMap } | undefined {
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch {
+    return undefined
+  }
+  if (!isObject(value) || value.version !== VERSION) return undefined
+  const { identity, path, size, sha256, gitSha1, place, chunkSize, whole, begun } = value
+  const isCount = (number: unknown): number is number => Number.isSafeInteger(number) && (number as number) >= 0
+  const isText = (text: unknown): text is string => typeof text === 'string'
+  const isOptional = (text: unknown): text is string | undefined => text === undefined || isText(text)
+  if (!isText(identity) || !isText(path) || !isOptional(sha256) || !isOptional(gitSha1) || !isOptional(place)) return
+  if (!isCount(size) || !isCount(chunkSize) || chunkSize < 4096 || size / chunkSize > 2 ** 20) return
+  const map = new ChunkMap(size, chunkSize)
+  const checksums = isText(whole) ? (whole.match(/[0-9a-f]{8}|-{8}/g) ?? []) : []
+  if (checksums.length !== map.count || checksums.join('') !== whole || !Array.isArray(begun)) return undefined
+  for (const [chunk, crc] of checksums.entries()) {
+    if (crc !== NONE) map.add(chunk, map.end(chunk) - map.start(chunk), Number.parseInt(crc, HEX))
+  }
+  for (const entry of begun) {
+    const [chunk, length, crc] = Array.isArray(entry) ? entry : []
+    const isPart = map.have[chunk] === 0 && isCount(length) && length < map.end(chunk) - map.start(chunk)
+    if (!isPart || !isText(crc)) return undefined
+    map.add(chunk, length, Number.parseInt(crc, HEX))
+  }
+  return { subject: { identity, path, size, sha256, gitSha1, place }, map }
+}
+
+/** Whether partial data belong to the requested content. */
+export function continues(subject: JournalSubject, wanted: WantedSubject): boolean {
+  return (
+    subject.identity === wanted.identity &&
+    subject.path === wanted.path &&
+    subject.sha256 === wanted.sha256 &&
+    subject.gitSha1 === wanted.gitSha1 &&
+    (wanted.size === undefined || subject.size === wanted.size)
+  )
+}
+
+/** The journal of a partial file; undefined when there is nothing to continue. */
+async function loadJournal(target: string): Promise<ReturnType<typeof parseJournal>> {
+  try {
+    await access(partPath(target))
+    return parseJournal(await readFile(journalPath(target), 'utf8'))
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return undefined
+    throw error
+  }
+}
+
+async function removeJournal(target: string): Promise<void> {
+  await rm(journalPath(target), { force: true })
+  await rm(`${journalPath(target)}.new`, { force: true })
+}
+
+/** Bytes of a target that are on disk according to its journal. */
+export async function partialBytes(target: string): Promise<number> {
+  return (await loadJournal(target))?.map.completed ?? 0
+}
+
+/** Removes partial data of a target. */
+export async function removePartial(target: string): Promise<void> {
+  await rm(partPath(target), { force: true })
+  await removeJournal(target)
+}
+
+// ---- partial data --------------------------------------------------------------------------------------------------
+
+const READ = 1024 * 1024
+/** Bytes that are worth a flush. */
+const FLUSH_SIZE = 32 * 1024 * 1024
+
+/** The partial data of a file, with their journal. */
+export class PartFile {
+  readonly descriptor: number
+  /** Undefined while the size is unknown. */
+  map: ChunkMap | undefined
+  /** The identity of the content at its source, for files without a digest. */
+  place: string | undefined
+  readonly #target: string
+  readonly #subject: WantedSubject
+  #saving: Promise<void> = Promise.resolve()
+  #saved = ''
+  /** The running flush, and the bytes that there were when it began. */
+  #flushing: Promise<void> | undefined
+  #flushed = 0
+  #closed = false
+
+  private constructor(target: string, descriptor: number, subject: WantedSubject) {
+    this.#target = target
+    this.descriptor = descriptor
+    this.#subject = subject
+  }
+
+  /** Opens the partial data of a file, or creates it. */
+  static async open(target: string, wanted: WantedSubject): Promise<PartFile> {
+    mkdirSync(dirname(target), { recursive: true })
+    const journal = await loadJournal(target)
+    const known = journal && continues(journal.subject, wanted) ? journal : undefined
+    if (!known) await removeJournal(target)
+    const part = new PartFile(target, openSync(partPath(target), known ? 'r+' : 'w+'), wanted)
+    if (known) {
+      part.map = known.map
+      part.place = known.subject.place
+      part.#dropDamaged()
+    } else if (wanted.size !== undefined) part.setSize(wanted.size)
+    return part
+  }
+
+  get path(): string {
+    return partPath(this.#target)
+  }
+
+  setSize(size: number): void {
+    this.map = new ChunkMap(size)
+  }
+
+  /** Discards all data. */
+  reset(): void {
+    ftruncateSync(this.descriptor, 0)
+    if (this.map) this.setSize(this.map.size)
+  }
+
+  /** Writes the journal. */
+  save(): Promise<void> {
+    // One at a time: each write replaces the same file.
+    this.#saving = this.#saving.catch(() => {}).then(() => this.#save())
+    return this.#saving
+  }
+
+  async #save(): Promise<void> {
+    if (!this.map || this.#closed) return
+    const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
+    if (text === this.#saved) return
+    const path = journalPath(this.#target)
+    // Flushed before it replaces the older one: an empty journal after a power failure would cost the whole partial file.
+    await writeFile(`${path}.new`, text, { flush: true })
+    await rename(`${path}.new`, path)
+    this.#saved = text
+  }
+
+  /**
+   * Has the system begin to write to the disk, so that the flush at the end takes no time of its own.
+   * @throws the error of the disk, which it reports once
+   */
+  async flush(): Promise<void> {
+    const completed = this.map?.completed ?? 0
+    if (this.#closed || this.#flushing || Math.abs(completed - this.#flushed) < FLUSH_SIZE) return
+    this.#flushed = completed
+    this.#flushing = promisify(fdatasync)(this.descriptor)
+    try {
+      await this.#flushing
+    } finally {
+      this.#flushing = undefined
+    }
+  }
+
+  /** Closes the descriptor once nothing uses it. */
+  async #release(): Promise<void> {
+    await this.#saving.catch(() => {})
+    try {
+      await this.#flushing
+    } finally {
+      this.#closed = true
+      closeSync(this.descriptor)
+    }
+  }
+
+  /** Closes the file; partial data stay. */
+  async close(): Promise<void> {
+    if (this.#closed) return
+    try {
+      await this.save()
+    } finally {
+      await this.#release()
+    }
+  }
+
+  /** Removes the partial data and the journal. */
+  async discard(): Promise<void> {
+    if (!this.#closed) await this.#release()
+    await removePartial(this.#target)
+  }
+
+  /** Flushes the file and renames it to its target. */
+  async finish(): Promise<void> {
+    const size = this.map!.size
+    if (fstatSync(this.descriptor).size !== size) ftruncateSync(this.descriptor, size)
+    await this.#release()
+    await synced(this.path, 'r+')
+    await rename(this.path, this.#target)
+    // This makes the rename durable; Windows does not support it and does not need it.
+    if (process.platform !== 'win32') await synced(dirname(this.#target), 'r')
+    await removeJournal(this.#target)
+  }
+
+  /** Incomplete chunks are continued at once, so they are checked first; complete ones are read for the digest anyway. */
+  #dropDamaged(): void {
+    const map = this.map!
+    for (let chunk = 0; chunk < map.count; chunk++) {
+      if (map.have[chunk] === 0 || map.isComplete(chunk)) continue
+      if (crcOnDisk(this.descriptor, map.start(chunk), map.have[chunk]!) !== map.crc[chunk]) map.drop(chunk)
+    }
+  }
+}
+
+function crcOnDisk(descriptor: number, start: number, length: number): number | undefined {
+  const buffer = Buffer.allocUnsafe(Math.min(READ, length))
+  let crc = 0
+  for (let at = 0; at < length; ) {
+    const bytes = readSync(descriptor, buffer, 0, Math.min(buffer.length, length - at), start + at)
+    if (bytes === 0) return undefined
+    crc = crc32(buffer.subarray(0, bytes), crc)
+    at += bytes
+  }
+  return crc
+}
+
+async function synced(path: string, flags: string): Promise<void> {
+  const handle = await open(path, flags)
+  try {
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+}
+
+// ---- writing -------------------------------------------------------------------------------------------------------
+
+/** Bytes that are collected before they are written: few enough to be still in the processor's cache. */
+export const WRITE_SIZE = 256 * 1024
+
+export interface PartWriterOptions {
+  descriptor: number
+  map: ChunkMap
+  span: Span
+  /** Of `WRITE_SIZE` bytes. */
+  buffer: Buffer
+  /** Most bytes of one read. */
+  readSize: number
+  onWritten(bytes: number): void
+}
+
+/**
+ * Writes the bytes of one span to their position in the file. Writing is synchronous: it is mostly a copy to the page
+ * cache, and where the disk is slower than the network, the sockets must wait anyway.
+ */
+export class PartWriter {
+  readonly #options: PartWriterOptions
+  /** Where the first byte of the buffer belongs in the file. */
+  #position: number
+  #filled = 0
+  #written = 0
+
+  constructor(options: PartWriterOptions) {
+    this.#options = options
+    const { map, span } = options
+    this.#position = map.start(span.at) + map.have[span.at]!
+  }
+
+  /** Position of the next byte in the file. */
+  get position(): number {
+    return this.#position + this.#filled
+  }
+
+  /** Where the next bytes go: up to the end of a chunk or of an aligned block. */
+  room(): Buffer {
+    const { map, span, buffer, readSize } = this.#options
+    const end = Math.min(map.end(span.at), this.#position + WRITE_SIZE - (this.#position % WRITE_SIZE))
+    return buffer.subarray(this.#filled, this.#filled + Math.min(end - this.position, readSize))
+  }
+
+  /** Bytes were put into the room. @returns false when the span is complete */
+  filled(length: number): boolean {
+    const { map, span } = this.#options
+    this.#filled += length
+    const atEnd = this.position === map.end(span.at)
+    if (atEnd || this.position % WRITE_SIZE === 0) {
+      this.flush()
+      this.#position += this.#filled
+      this.#filled = 0
+      this.#written = 0
+    }
+    if (atEnd) span.at += 1
+    return span.at < span.to
+  }
+
+  /**
+   * Writes what has been collected. The buffer is not moved: a read into it may be running.
+   * @throws the error of the file system, such as ENOSPC, after what could be written was counted
+   */
+  flush(): void {
+    const { descriptor, map, span, buffer, onWritten } = this.#options
+    while (this.#written < this.#filled) {
+      const left = this.#filled - this.#written
+      const length = writeSync(descriptor, buffer, this.#written, left, this.#position + this.#written)
+      const bytes = buffer.subarray(this.#written, this.#written + length)
+      map.add(span.at, length, crc32(bytes, map.crc[span.at]!))
+      this.#written += length
+      onWritten(length)
+    }
+  }
+}

@@ -1,0 +1,99 @@
+import { statfs } from 'node:fs/promises'
+import { basename, dirname } from 'node:path'
+import { CorralError, isSystemError, messageOf } from '../../../../core/errors.ts'
+import { formatBytes } from '../../../../core/system/bytes.ts'
+import { diskRefusal } from '../../../../core/system/disk-space.ts'
+
+/** Why a request for a file failed. */
+export interface FetchProblem {
+  /** Follows the host's name: `answers 403: Access denied`. */
+  what: string
+  /** Of a response that refuses the request; undefined where something else is wrong. */
+  status?: number
+  /** Seconds that the server asks clients to wait. */
+  retryAfter?: number | undefined
+  /** A proxy or a login page answered. */
+  isPage?: boolean
+}
+
+/** The error after the last retry. */
+export function fetchError(path: string, host: string, problem: FetchProblem): CorralError {
+  const what = `${host} ${problem.what}`
+  if (problem.status === 451) {
+    return new CorralError(
+      'hub_forbidden',
+      `${path} is not delivered for legal reasons: ${what}. Choose another repository of the model.`
+    )
+  }
+  if (problem.isPage) {
+    return new CorralError(
+      'hub_unreachable',
+      `${path} could not be fetched: ${what}. A proxy or a login page seems to answer instead of the hub: log in to this ` +
+        'network, or check the proxy settings. Pull again to continue; what was fetched is kept.'
+    )
+  }
+  if (problem.status === 401 || problem.status === 403) {
+    return new CorralError(
+      'hub_forbidden',
+      `${path} may not be fetched: ${what}. Check the hub's token and whether its terms are agreed to.`
+    )
+  }
+  if (problem.status === 429) {
+    const retryAfter = problem.retryAfter ?? 60
+    return new CorralError(
+      'hub_rate_limited',
+      `${path} cannot be fetched for now: ${what}. Pull again in ${retryAfter} s; what was fetched is kept.`,
+      { retryAfter }
+    )
+  }
+  return new CorralError(
+    'hub_unreachable',
+    `${path} could not be fetched: ${what}. Pull again to continue; what was fetched is kept.`
+  )
+}
+
+/** The error for a failed write. Other errors are returned unchanged. */
+export async function storageError(error: unknown, target: string, size: number, missing: number): Promise<unknown> {
+  if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
+    const { free } = await diskSpace(dirname(target))
+    return diskFull(missing, free)
+  }
+  if (isSystemError(error, 'EFBIG')) {
+    return new CorralError(
+      'insufficient_storage',
+      `The file system of ${dirname(target)} does not take a file of ${formatBytes(size)} (FAT32 ends at 4.3 GB). Keep the models on another disk: set CORRAL_MODELS.`,
+      { details: { required: size } }
+    )
+  }
+  const refusal = diskRefusal(error, `${basename(target)} was not written`, 'models')
+  if (refusal) return refusal
+  if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'EIO', 'EMFILE', 'ENFILE', 'EISDIR')) {
+    return new CorralError('internal', `${target} could not be written: ${messageOf(error)}.`, { cause: error })
+  }
+  return error
+}
+
+/** The content differs from the hub's digest or size, also after it was fetched again. */
+export function wrongContent(path: string, expected: string, got: string): CorralError {
+  return new CorralError(
+    'checksum_mismatch',
+    `${path} is not what the hub says it is: expected ${expected}, got ${got}. Its partial data were removed; pull again, and if that fails too, the hub or something on the way to it is at fault.`,
+    { details: { path, expected, got } }
+  )
+}
+
+const LARGEST_RESERVE = 256 * 1024 * 1024
+
+/** Bytes that can be written to the disk of a folder, and the reserve that must stay free. */
+export async function diskSpace(folder: string): Promise<{ free: number; reserve: number }> {
+  const { bavail, blocks, bsize } = await statfs(folder)
+  return { free: bavail * bsize, reserve: Math.min(LARGEST_RESERVE, Math.floor(blocks * bsize * 0.02)) }
+}
+
+export function diskFull(required: number, available: number): CorralError {
+  return new CorralError(
+    'insufficient_storage',
+    `The disk of the models has ${formatBytes(available)} free and ${formatBytes(required)} are needed. Free some space and pull again: what was fetched is kept and continued.`,
+    { details: { required, available } }
+  )
+}

@@ -1,0 +1,210 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
+import type { FileLocation } from '../../../../core/contracts/hubs.ts'
+import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { FIRST_DELAY } from './retries.ts'
+
+/** One file to be fetched. */
+export interface TransferFile {
+  /** In the repository; for messages. */
+  path: string
+  /** Absolute path of the complete, verified file. Partial data and their journal lie beside it. */
+  target: string
+  /** Bytes; undefined where only the server knows. */
+  size: number | undefined
+  /** What the file is verified by; without both, by its size. */
+  sha256?: string | undefined
+  gitSha1?: string | undefined
+  /** The others are of use without it. */
+  isOptional?: boolean | undefined
+}
+
+export interface TransferRequest {
+  /** Identifies the content of all files (hub, repository, revision): partial data of another one are discarded. */
+  identity: string
+  files: readonly TransferFile[]
+  /** Where the bytes of a file are now; called again when a location stops working. Its CorralErrors end the transfer. */
+  locate(index: number, signal: AbortSignal): Promise<FileLocation>
+  signal: AbortSignal
+  /** Bytes of one file that are on disk: at most ten times per second and file, and at its end. */
+  onProgress(index: number, completed: number, total: number): void
+}
+
+/** A verified file. */
+export interface TransferredFile {
+  /** Bytes. */
+  size: number
+  /** 64 hex digits, computed from the bytes. */
+  sha256: string
+  /** Why an optional file could not be had; it has no bytes then. */
+  leftOut?: string
+}
+
+export interface Transfers {
+  /** A run will probably follow soon: what it needs is started beside whatever comes before it. */
+  prepare(): void
+  /**
+   * Fetches and verifies files, and returns them in order. Files that exist already are verified and kept. After a
+   * failure or an abort partial data stay, and the next run continues them. An optional file that fails is left out.
+   * @throws CorralError `hub_unreachable`, `hub_forbidden`, `hub_rate_limited`, `checksum_mismatch`,
+   * `insufficient_storage`; the signal's reason
+   */
+  run(request: TransferRequest): Promise<TransferredFile[]>
+  /** Ends all runs; resolves when nothing is written any more. */
+  close(): Promise<void>
+}
+
+export interface TransferOptions {
+  /** Most connections for one file, and for all files together. */
+  connectionsPerFile: number
+  connections: number
+  /** Bytes per second of all transfers together; 0 means no limit. */
+  bandwidthLimit: number
+  /** Milliseconds without a byte after which a connection is replaced. */
+  stallTimeout: number
+}
+
+/** Settings of the engine in the worker thread. */
+export interface TransferEngineOptions extends TransferOptions {
+  /** Longest first back-off, in milliseconds. */
+  firstDelay: number
+  log(message: string): void
+}
+
+/** Starts a run in the worker thread; its messages go through a port of its own. */
+export interface RunMessage {
+  identity: string
+  files: readonly TransferFile[]
+  port: MessagePort
+}
+
+/**
+ * Messages about a run to the worker thread. A location that is missing could not be found out; that of an optional file is
+ * a text that says why.
+ */
+export type ToRun = { type: 'located'; index: number; location: FileLocation | string | undefined } | { type: 'abort' }
+
+/** Messages about a run from the worker thread. The last one is `done` or `failed`. */
+export type FromRun =
+  | { type: 'locate'; index: number }
+  | { type: 'progress'; index: number; completed: number; total: number }
+  | { type: 'done'; files: TransferredFile[] }
+  /** A CorralError goes as plain data, since its class is lost between threads. */
+  | { type: 'failed'; error: Error | Pick<CorralError, 'code' | 'message' | 'details' | 'retryAfter'> }
+
+/** Milliseconds for which the thread is kept after the last run. */
+const IDLE_TIME = 5000
+
+/** Transfers whose network, disk and digest work is done in a worker thread, which runs while there is something to do. */
+export class TransferThread implements Transfers {
+  readonly #options: TransferOptions
+  /** Ends each run. */
+  readonly #runs = new Set<AbortController>()
+  #worker: Worker | undefined
+  #failure: Error | undefined
+  #idleTimer: NodeJS.Timeout | undefined
+  #closed = false
+
+  constructor(options: TransferOptions) {
+    this.#options = options
+  }
+
+  prepare(): void {
+    if (this.#closed || this.#worker) return
+    this.#worker = this.#start()
+    this.#endWhenIdle()
+  }
+
+  async run(request: TransferRequest): Promise<TransferredFile[]> {
+    const ending = new AbortController()
+    const signal = AbortSignal.any([request.signal, ending.signal])
+    signal.throwIfAborted()
+    if (this.#closed) throw shuttingDown()
+    this.#runs.add(ending)
+    const { port1: port, port2 } = new MessageChannel()
+    const post = (message: ToRun) => port.postMessage(message)
+    const abort = () => post({ type: 'abort' })
+    signal.addEventListener('abort', abort)
+    try {
+      return await new Promise((resolve, reject) => {
+        let failure: { error: unknown } | undefined
+        const locate = async (index: number) => {
+          const location = await request.locate(index, signal).catch(error => {
+            if (request.files[index]!.isOptional) return messageOf(error)
+            failure ??= { error }
+            return undefined
+          })
+          post({ type: 'located', index, location })
+        }
+        port.on('message', (message: FromRun) => {
+          if (message.type === 'locate') void locate(message.index)
+          else if (message.type === 'progress') request.onProgress(message.index, message.completed, message.total)
+          else if (message.type === 'done') resolve(message.files)
+          else if (signal.aborted) reject(signal.reason)
+          else reject(failure ? failure.error : toError(message.error))
+        })
+        port.on('close', () => reject(this.#failure ?? new Error('the worker thread of the transfers ended')))
+        // Callers pass files with other fields, which need not be cloneable.
+        const files = request.files.map(({ path, target, size, sha256, gitSha1, isOptional }) => {
+          return { path, target, size, sha256, gitSha1, isOptional }
+        })
+        this.#post({ identity: request.identity, files, port: port2 })
+      })
+    } finally {
+      signal.removeEventListener('abort', abort)
+      port.close()
+      this.#runs.delete(ending)
+      if (this.#runs.size === 0) this.#endWhenIdle()
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    for (const ending of this.#runs) ending.abort(shuttingDown())
+    while (this.#runs.size > 0) await sleep(10)
+    clearTimeout(this.#idleTimer)
+    const worker = this.#worker
+    this.#worker = undefined
+    await worker?.terminate()
+  }
+
+  #post(message: RunMessage): void {
+    clearTimeout(this.#idleTimer)
+    this.#worker ??= this.#start()
+    this.#worker.postMessage(message, [message.port])
+  }
+
+  #endWhenIdle(): void {
+    this.#idleTimer = setTimeout(() => {
+      const worker = this.#worker
+      this.#worker = undefined
+      void worker?.terminate()
+    }, IDLE_TIME).unref()
+  }
+
+  #start(): Worker {
+    this.#failure = undefined
+    const { connections, connectionsPerFile, bandwidthLimit, stallTimeout } = this.#options
+    const worker = new Worker(new URL('./transfer-worker.js', import.meta.url), {
+      workerData: { connections, connectionsPerFile, bandwidthLimit, stallTimeout, firstDelay: FIRST_DELAY },
+      // Received bytes go to memory outside the heap, which holds little.
+      resourceLimits: { maxYoungGenerationSizeMb: 4, maxOldGenerationSizeMb: 128 }
+    })
+    worker.on('message', (warning: string) => process.emitWarning(warning))
+    worker.on('error', error => {
+      this.#failure = error
+    })
+    worker.on('exit', () => {
+      if (this.#worker === worker) this.#worker = undefined
+    })
+    // The ports of runs keep the process alive while there is something to do.
+    worker.unref()
+    return worker
+  }
+}
+
+const shuttingDown = () => new CorralError('shutting_down', 'corral is shutting down.')
+
+function toError(error: Extract<FromRun, { type: 'failed' }>['error']): Error {
+  return error instanceof Error ? error : new CorralError(error.code, error.message, error)
+}

@@ -1,0 +1,206 @@
+import { createReadStream } from 'node:fs'
+import { stat } from 'node:fs/promises'
+import { basename } from 'node:path'
+import { CorralError, isSystemError } from '../../../../core/errors.ts'
+import type { ChunkMap } from './chunk-map.ts'
+import { type DigestReply, type Digests, type FileDigest, fileHashes, type WrittenChunks } from './digests.ts'
+import type { TransferFile, TransferredFile } from './transfers.ts'
+
+/** Chunks of a file that may read back differently from what was written. */
+const MAX_DAMAGED = 16
+/** Bytes that are fetched again before the digest is computed again. */
+const GROUP = 8 * 1024 * 1024
+
+/** How content differs from what the hub says; for messages. */
+export interface Mismatch {
+  expected: string
+  got: string
+}
+
+export interface VerificationEvents {
+  onVerified(sha256: string): void
+  /** Chunks were dropped and must be fetched again. */
+  onMissing(): void
+  /** The digest is wrong; one of the events below follows. */
+  onWrong(): void
+  /** The digest is wrong and parts cannot be fetched by themselves: the whole file must be fetched again. */
+  onRestart(mismatch: Mismatch): void
+  /** The digest is still wrong after every chunk was fetched again. */
+  onMismatch(mismatch: Mismatch): void
+  onFailed(error: unknown): void
+}
+
+/**
+ * Verifies a file while its bytes arrive. Chunks of an earlier process are compared with the journal; those that were just
+ * written only once the digest is wrong, or where the hub reports none. If all are as they arrived, it has chunks fetched
+ * again, some at a time in their order, and computes the digest again as soon as one of them differs from before.
+ */
+export class Verification {
+  /** The digests that the file must have, as far as the hub reports them. */
+  readonly expected: Pick<TransferFile, 'sha256' | 'gitSha1'>
+  /** Whether the server supports ranges, so that single chunks can be fetched again. */
+  partial = true
+  readonly #digests: Digests
+  readonly #events: VerificationEvents
+  #path = ''
+  #map: ChunkMap | undefined
+  #digest: FileDigest | undefined
+  /** Chunks before this process wrote any, and whether the others are compared too. */
+  #found = new Set<number>()
+  #careful = false
+  /** The first chunk that the digest has not got yet. */
+  #frontier = 0
+  /** The next chunk to be fetched again, and the checksums of those that are being fetched again. */
+  #again = 0
+  readonly #before = new Map<number, number>()
+  #mismatch: Mismatch | undefined
+  #damages = 0
+
+  constructor({ sha256, gitSha1 }: TransferFile, digests: Digests, events: VerificationEvents) {
+    this.expected = { sha256, gitSha1 }
+    this.#digests = digests
+    this.#events = events
+  }
+
+  /** Whether anything but the size is known to verify the file by. */
+  get hasDigest(): boolean {
+    return this.expected.sha256 !== undefined || this.expected.gitSha1 !== undefined
+  }
+
+  /** Starts with the chunks that are on disk already. */
+  begin(path: string, map: ChunkMap): void {
+    this.#path = path
+    this.#map = map
+    this.#again = 0
+    this.#before.clear()
+    this.#careful = false
+    this.#found = new Set([...map.have.keys()].filter(chunk => map.isComplete(chunk)))
+    this.#follow()
+  }
+
+  /** Passes chunks that have become complete to the digest. */
+  advance(): void {
+    const map = this.#map
+    if (!map || !this.#digest) return
+    const first = this.#frontier
+    const crcs: WrittenChunks['crcs'] = []
+    for (; this.#frontier < map.count && map.isComplete(this.#frontier); this.#frontier++) {
+      const checked = this.#careful || !this.hasDigest || this.#found.has(this.#frontier)
+      crcs.push(checked ? map.crc[this.#frontier] : undefined)
+    }
+    if (crcs.length > 0) this.#digest.written({ first, crcs })
+  }
+
+  /** All chunks are on disk and no request is running. */
+  complete(): void {
+    if (this.#digest || this.#before.size === 0) return
+    const differs = [...this.#before].some(([chunk, crc]) => this.#map!.crc[chunk] !== crc)
+    if (differs) this.#follow()
+    else this.#fetchAgain()
+  }
+
+  end(): void {
+    this.#digest?.close()
+    this.#digest = undefined
+  }
+
+  #follow(): void {
+    this.end()
+    this.#frontier = 0
+    const { size, chunkSize } = this.#map!
+    const file = { path: this.#path, size, chunkSize, git: this.expected.gitSha1 !== undefined }
+    this.#digest = this.#digests.follow(file, reply => this.#onReply(reply))
+    this.advance()
+  }
+
+  #onReply(reply: DigestReply): void {
+    if (reply.type === 'damaged') this.#onDamaged(reply.chunk)
+    else if (reply.type === 'failed')
+      this.#events.onFailed(Object.assign(new Error(reply.message), { code: reply.code }))
+    else this.#onDigest(reply.sha256, reply.gitSha1)
+  }
+
+  #onDamaged(chunk: number): void {
+    this.#damages += 1
+    // Every chunk of an earlier process may be damaged once; what this one has just written may not.
+    if (this.#damages > Math.max(MAX_DAMAGED, this.#map!.count)) {
+      this.end()
+      this.#events.onFailed(
+        new CorralError(
+          'internal',
+          `What was written to ${basename(this.#path)} reads back differently. Check the disk.`
+        )
+      )
+      return
+    }
+    this.#map!.drop(chunk)
+    this.#frontier = chunk
+    this.#events.onMissing()
+  }
+
+  #onDigest(sha256: string, gitSha1: string | undefined): void {
+    this.#digest = undefined
+    this.#mismatch = mismatchOf(this.expected, sha256, gitSha1)
+    if (!this.#mismatch) {
+      this.#events.onVerified(sha256)
+      return
+    }
+    if (!this.partial) {
+      this.#events.onWrong()
+      this.#events.onRestart(this.#mismatch)
+    } else if (!this.#careful) {
+      this.#careful = true
+      this.#follow()
+    } else {
+      this.#events.onWrong()
+      this.#fetchAgain()
+    }
+  }
+
+  /** Drops the next chunks, so that they are fetched again. */
+  #fetchAgain(): void {
+    const map = this.#map!
+    this.#before.clear()
+    for (let bytes = 0; bytes < GROUP && this.#again < map.count; this.#again++) {
+      bytes += map.have[this.#again]!
+      this.#before.set(this.#again, map.crc[this.#again]!)
+      map.drop(this.#again)
+    }
+    if (this.#before.size > 0) this.#events.onMissing()
+    else this.#events.onMismatch(this.#mismatch!)
+  }
+}
+
+/** How digests differ from the expected ones; undefined when they match. */
+function mismatchOf(
+  expected: Pick<TransferFile, 'sha256' | 'gitSha1'>,
+  sha256: string,
+  gitSha1: string | undefined
+): Mismatch | undefined {
+  if (expected.sha256 !== undefined && expected.sha256.toLowerCase() !== sha256) {
+    return { expected: `SHA-256 ${expected.sha256}`, got: sha256 }
+  }
+  if (expected.gitSha1 !== undefined && expected.gitSha1.toLowerCase() !== gitSha1) {
+    return { expected: `git SHA-1 ${expected.gitSha1}`, got: gitSha1 ?? 'none' }
+  }
+  return undefined
+}
+
+/**
+ * Verifies a target that exists already; undefined when there is none, or its content is wrong.
+ * @throws the error of the disk; an AbortError
+ */
+export async function checkTarget(file: TransferFile, signal: AbortSignal): Promise<TransferredFile | undefined> {
+  const found = await stat(file.target).catch(error => {
+    if (isSystemError(error, 'ENOENT')) return undefined
+    throw error
+  })
+  const isKnown = (file.size ?? file.sha256 ?? file.gitSha1) !== undefined
+  if (!found?.isFile() || !isKnown || (file.size ?? found.size) !== found.size) return undefined
+  const hashes = fileHashes(found.size, file.gitSha1 !== undefined)
+  for await (const bytes of createReadStream(file.target, { signal, highWaterMark: 256 * 1024 })) {
+    for (const hash of hashes) hash.update(bytes)
+  }
+  const [sha256, gitSha1] = hashes.map(hash => hash.digest('hex'))
+  return mismatchOf(file, sha256!, gitSha1) ? undefined : { size: found.size, sha256: sha256! }
+}

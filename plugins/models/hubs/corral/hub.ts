@@ -1,0 +1,197 @@
+import type {
+  FileLocation,
+  Hub,
+  HubFile,
+  HubMatch,
+  HubRepository,
+  HubRequest
+} from '../../../../core/contracts/hubs.ts'
+import type { Waiting } from '../../../../core/contracts/progress.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
+import { mayHaveCredentials } from '../../../../core/system/redirects.ts'
+import { isUsablePath } from '../../../../core/system/usable-path.ts'
+import { locationHeaders, proxyOf } from '../files/file-location.ts'
+import { encodePath, factsOf, fingerprint, hubFile, requireFewFiles, sha256Of, sizeOf } from '../files/listed-files.ts'
+import { momentOf } from '../files/search-matches.ts'
+import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
+import { jsonOf, wordless } from '../http/hub-response.ts'
+import { hubRefusal } from '../http/refusal.ts'
+import { bearer } from '../hub-options.ts'
+
+/**
+ * Models of another corral on the network. Its listing has all digests and addresses.
+ * @param endpoint server for references without one, without a slash at the end; empty means none
+ * @param key its API key; empty means none
+ */
+export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: string): Hub {
+  /** The key, where it belongs to this server. */
+  const credentialsFor = (server: string) =>
+    key && endpoint && mayHaveCredentials(new URL(server), new URL(endpoint), []) ? bearer(key) : undefined
+
+  function serverOf(named: string | undefined): string {
+    // A reference has only a host: the setting has the scheme too.
+    if (named && endpoint && new URL(named).host === new URL(endpoint).host) return endpoint
+    if (named || endpoint) return named ?? endpoint
+    throw new CorralError(
+      'repo_not_found',
+      'It is not known which corral to use. Write corral://<host>:<port>/<owner>/<name>, or set corral-hub.endpoint in config.yaml.',
+      { param: 'model' }
+    )
+  }
+
+  /** What requests to a server are held to: nothing where the settings name it. */
+  const heldTo = (server: string, privateAddresses: readonly string[] = []) =>
+    server === endpoint ? { redirectsAnywhere: true } : { privateAddresses }
+
+  return {
+    name: 'corral-hub',
+    title: 'Another corral',
+    prefixes: ['corral://', 'corral:'],
+
+    async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
+      const { id, endpoint: named } = parseCorralReference(request.id)
+      const server = serverOf(named)
+      const url = `${server}/api/files/${encodePath(id)}`
+      const response = await fetch({
+        url,
+        signal,
+        credentials: credentialsFor(server),
+        ...heldTo(server, request.privateAddresses)
+      })
+      if (response.status !== 200) throw refusal(response, server, id, server === endpoint)
+      const listing = await factsOf(`The corral at ${server}`, async () =>
+        readCorralListing(await jsonOf(response, 'a corral', server === endpoint))
+      )
+      if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)
+      const { name, revisions } = listing
+      const wanted = request.revision
+      const files = listing.files.filter(({ path }) => !wanted || revisions[path.split('/')[0]!] === wanted)
+      if (wanted && files.length === 0) {
+        throw new CorralError(
+          'repo_not_found',
+          `"${id}" has no revision "${wanted}" at ${server}. It has ${Object.values(revisions).join(', ')}.`,
+          { param: 'model' }
+        )
+      }
+      return {
+        hub: 'corral-hub',
+        id: name.toLowerCase() === id.toLowerCase() ? name : id,
+        revision: fingerprint(files),
+        address: `${server}/api/files/${id}`,
+        gated: false,
+        files,
+        more: { endpoint: server, revisions: JSON.stringify(revisions) }
+      }
+    },
+
+    ...(endpoint !== '' && {
+      async search(words: string, limit: number, { signal }: Waiting): Promise<HubMatch[]> {
+        const request = { url: `${endpoint}/api/tags`, signal, credentials: credentialsFor(endpoint) }
+        const response = await fetch({ ...request, ...heldTo(endpoint) })
+        if (response.status !== 200) throw refusal(response, endpoint, words, true)
+        const body = await jsonOf(response, 'a corral')
+        if (!isObject(body) || !Array.isArray(body.models)) {
+          throw new CorralError('hub_unreachable', `${endpoint} does not list models like a corral.`)
+        }
+        const wanted = words.toLowerCase().split(/\s+/)
+        const found = new Map<string, HubMatch>()
+        for (const { name, format, modified_at } of body.models.filter(isObject)) {
+          if (typeof name !== 'string' || !wanted.every(word => name.toLowerCase().includes(word))) continue
+          const [id] = name.split(':') as [string]
+          const formats = format === 'gguf' || format === 'safetensors' ? ([format] as const) : []
+          // Its variants have records of their own.
+          if (!found.has(id)) {
+            found.set(id, { id, updatedAt: momentOf(modified_at), tasks: [], gated: false, formats: [...formats] })
+          }
+        }
+        return [...found.values()].slice(0, limit)
+      }
+    }),
+
+    async locate({ id, more }, file, _signal, privateAddresses): Promise<FileLocation> {
+      const server = more?.endpoint ?? serverOf(undefined)
+      const revisions: Record<string, string> = JSON.parse(more?.revisions ?? '{}')
+      const [label, ...path] = file.path.split('/') as [string, ...string[]]
+      const url = [`${server}/api/files`, ...[id, label, String(revisions[label]), ...path].map(encodePath)].join('/')
+      return {
+        url,
+        headers: locationHeaders(credentialsFor(server)),
+        ...proxyOf(url, proxy),
+        ...(server === endpoint ? {} : { privateAddresses: privateAddresses ?? [] }),
+        size: file.size,
+        sha256: file.sha256
+      }
+    }
+  }
+}
+
+/** @param isQuoted whether the server's own words are told: not those of one that the client chose */
+function refusal(response: HubResponse, server: string, id: string, isQuoted: boolean): CorralError {
+  const { status, text } = response
+  const details = { hub: server, repository: id, hubStatus: status }
+  if (status === 404 && /"model_not_found"/.test(text)) {
+    return new CorralError(
+      'repo_not_found',
+      `The corral at ${server} has no model "${id}". It lists what it has at ${server}/api/tags.`,
+      { param: 'model', details }
+    )
+  }
+  const kind = ({ 401: 'bad-token', 403: 'forbidden', 429: 'rate-limited' } as const)[status]
+  if (kind === undefined && status < 500) {
+    return new CorralError(
+      'hub_unreachable',
+      `What answers at ${server} is not a corral that serves its files (status ${status}): is the address right, and is "api-files" enabled there?`,
+      { details }
+    )
+  }
+  const subject = {
+    title: `The corral at ${server}`,
+    id,
+    tokenAdvice: 'set its address and one of its API keys as corral-hub.endpoint and corral-hub.token in config.yaml'
+  }
+  return hubRefusal(kind ?? 'server-error', isQuoted ? response : wordless(response), subject, Date.now())
+}
+
+/**
+ * Parses the listing of another corral: its spelling of the name, files in folders named for the labels of variants, and
+ * revisions by label. Invalid variants and unsafe paths are left out; undefined when the body is not a listing.
+ * @throws InvalidFact
+ */
+export function readCorralListing(body: unknown) {
+  if (!isObject(body) || typeof body.name !== 'string' || !Array.isArray(body.variants)) return undefined
+  const files: HubFile[] = []
+  const revisions: Record<string, string> = {}
+  for (const { label, revision, files: listed } of body.variants.filter(isObject)) {
+    if (!isUsablePath(label) || label.includes('/') || !isUsablePath(revision) || !Array.isArray(listed)) continue
+    revisions[label] = revision
+    requireFewFiles(files.length + listed.length, 'this corral', body.name)
+    for (const { path, size, sha256 } of listed.filter(isObject)) {
+      if (!isUsablePath(path)) continue
+      files.push(hubFile(`${label}/${path}`, sizeOf(size, path), sha256Of(sha256 ?? '', path)))
+    }
+  }
+  return { name: body.name, files, revisions }
+}
+
+/** Port of a corral that is named without a port. */
+const USUAL_PORT = 11435
+
+/**
+ * Parses `owner/name` or `[[corral:]//]host:port/owner/name`.
+ * @returns `owner/name`, and the address of the server if it is in the reference
+ * @throws CorralError `invalid_model_name` for anything else
+ */
+export function parseCorralReference(text: string): { id: string; endpoint?: string } {
+  const match =
+    /^(?:(?:corral:)?\/\/)?(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?\/)?([^/\s]+\/[^/\s]+)$/.exec(text)
+  const [, host, port, id] = match ?? []
+  if (!id || (/^(corral:)?\/\//.test(text) && !host)) {
+    throw new CorralError(
+      'invalid_model_name',
+      `"${text.slice(0, 120)}" is not a model of another corral. Write corral://<host>:<port>/<owner>/<name>, or corral:<owner>/<name> with corral-hub.endpoint set.`,
+      { param: 'model' }
+    )
+  }
+  return host === undefined ? { id } : { id, endpoint: `http://${host}:${port ?? USUAL_PORT}` }
+}

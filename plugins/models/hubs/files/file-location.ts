@@ -1,0 +1,79 @@
+import type { FileLocation } from '../../../../core/contracts/hubs.ts'
+import { isLoopback } from '../../../../core/system/private-address.ts'
+import { type HubResponse, LOCATE_RETRY_TIME, type OutgoingRequest, USER_AGENT } from '../http/hub-fetch.ts'
+import { invalidFact, parseEtag, sha1Hex, sha256Of, sizeOf, strongEtag } from './listed-files.ts'
+
+type Headers = Record<string, string>
+
+/** Size of the file by the response to a request for it or its first byte; undefined where it is not known. */
+function sizeOfResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>, file: string) {
+  const total = /^bytes\s+[\d*-]+\/(\d+)$/i.exec(headers['content-range'] ?? '')?.[1]
+  if (total !== undefined) return sizeOf(Number(total), file)
+  const length = headers['content-length'] ?? ''
+  return status === 200 && !headers['content-encoding'] && /^\d+$/.test(length)
+    ? sizeOf(Number(length), file)
+    : undefined
+}
+
+/** Whether a response locates a file; an empty file has no first byte (416). */
+export function isLocation(response: HubResponse): boolean {
+  const { status, foreignLocation, headers } = response
+  const empty = status === 416 && /^bytes\s+\*\/0$/i.test(headers['content-range'] ?? '')
+  return foreignLocation !== undefined || (status >= 200 && status < 300) || empty
+}
+
+/**
+ * The location of a file, from the response to a request for it. Size and digest of a redirect's target are in headers of
+ * their own (`X-Linked-…`): Content-Length is that of the redirect, and the ETag of the target is not a SHA-256 although
+ * it may look like one.
+ * @param file its path, for errors
+ * @throws InvalidFact
+ */
+export function locationOf(response: HubResponse, proxy: string, file: string): FileLocation {
+  const { foreignLocation, headers, credentials } = response
+  const url = foreignLocation ?? response.url
+  const linked = (name: string) => response.hops.find(hop => hop[name])?.[name]
+  const linkedSize = linked('x-linked-size')
+  if (linkedSize && !/^\d{1,15}$/.test(linkedSize)) throw invalidFact('size', linkedSize, file)
+  const ownSize = foreignLocation ? undefined : sizeOfResponse(response, file)
+  return {
+    url,
+    headers: locationHeaders(foreignLocation ? undefined : credentials),
+    ...proxyOf(url, proxy),
+    size: linkedSize === undefined ? ownSize : Number(linkedSize),
+    sha256: linkedSha256(linked('x-linked-etag'), file),
+    identity: foreignLocation ? undefined : strongEtag(headers.etag)
+  }
+}
+
+/** Of files that git itself keeps, hubs send git's SHA-1. */
+function linkedSha256(etag: string | undefined, file: string): string | undefined {
+  return sha1Hex(parseEtag(etag)?.value) ? undefined : sha256Of(etag, file)
+}
+
+/** The proxy for an address: the hub's; none for this machine, which a proxy of the network cannot reach. */
+export function proxyOf(url: string, proxy: string): Pick<FileLocation, 'proxy'> {
+  return proxy || isLoopback(new URL(url).hostname) ? { proxy } : {}
+}
+
+/** Headers of each request for bytes. */
+export function locationHeaders(credentials: Headers | undefined): Headers {
+  return { 'user-agent': USER_AGENT, 'accept-encoding': 'identity', ...credentials }
+}
+
+/**
+ * Requests the location of a file: by HEAD where that is redirected, or else by its first byte, since some servers do not
+ * support HEAD and others only redirect requests for bytes.
+ */
+export async function requestLocation(
+  send: (outgoing: Partial<OutgoingRequest>) => Promise<HubResponse>,
+  foreign: 'stop' | 'follow',
+  withHead: boolean
+): Promise<HubResponse> {
+  const common = { foreign, headersOnly: true, retryTime: LOCATE_RETRY_TIME } as const
+  // A HEAD that is refused otherwise is followed by the request for the first byte.
+  const head = withHead ? await send({ ...common, method: 'HEAD', isFinal: ({ status }) => status !== 429 }) : undefined
+  if (head && (head.status === 429 || (isLocation(head) && head.hops.length > 1) || head.foreignLocation)) return head
+  const response = await send({ ...common, headers: { range: 'bytes=0-0' } })
+  return head && isLocation(head) ? { ...response, hops: [...head.hops, ...response.hops] } : response
+}

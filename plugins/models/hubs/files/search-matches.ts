@@ -1,0 +1,50 @@
+import type { HubMatch } from '../../../../core/contracts/hubs.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
+
+/** A word of a hub's, such as a licence or a task: other texts are left out. */
+export function wordOf(value: unknown): string | undefined {
+  return typeof value === 'string' && /^[\w.+:/-]{1,80}$/.test(value) ? value : undefined
+}
+
+const countOf = (value: unknown) =>
+  Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined
+
+/** A moment in ISO 8601; undefined for anything else. */
+export function momentOf(value: unknown): string | undefined {
+  if (typeof value !== 'string' || value.length > 40 || !/^\d{4}-\d\d-\d\d/.test(value)) return undefined
+  const time = Date.parse(value)
+  return Number.isNaN(time) ? undefined : new Date(time).toISOString()
+}
+
+/** The tags of a record, which hubs write as texts or as objects with a name. */
+export function tagsOf(value: unknown): string[] {
+  if (!Array.isArray(value)) return []
+  return value.flatMap(tag => wordOf(isObject(tag) ? tag.name : tag) ?? [])
+}
+
+const FORMATS = ['gguf', 'safetensors'] as const
+
+/**
+ * What the record of a search says of a repository; undefined where it has no name.
+ * @param id field that has its name
+ */
+export function matchOf(record: unknown, id: string): HubMatch | undefined {
+  if (!isObject(record) || typeof record[id] !== 'string') return undefined
+  const name = record[id]
+  const tags = tagsOf(record.tags)
+  const tagged = (kind: string) => tags.find(tag => tag.startsWith(`${kind}:`))?.slice(kind.length + 1)
+  const given = Array.isArray(record.tasks) ? record.tasks : [record.pipeline_tag ?? tagged('task')]
+  const isOf = (format: string) =>
+    tags.some(tag => tag.toLowerCase().replace(/^(?:library|framework):/, '') === format) ||
+    (format === 'gguf' && /gguf/i.test(name))
+  return {
+    id: name,
+    downloads: countOf(record.downloads),
+    likes: countOf(record.likes),
+    updatedAt: momentOf(record.lastModified ?? record.last_modified ?? record.updated_at),
+    license: wordOf(record.license) ?? tagged('license'),
+    tasks: given.flatMap(task => wordOf(task) ?? []).slice(0, 10),
+    gated: typeof record.gated === 'string' ? record.gated !== 'false' : record.gated === true,
+    formats: FORMATS.filter(isOf)
+  }
+}

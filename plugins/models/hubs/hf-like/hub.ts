@@ -1,0 +1,271 @@
+import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../../core/contracts/hubs.ts'
+import type { Waiting } from '../../../../core/contracts/progress.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { abortAfter } from '../../../../core/system/abort-after.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
+import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
+import { encodePath, factsOf, fingerprint, isFingerprint, requireFewFiles } from '../files/listed-files.ts'
+import { matchOf } from '../files/search-matches.ts'
+import type { EndpointResponse, SendToHub } from '../http/endpoints.ts'
+import { type HubResponse, isTemporary } from '../http/hub-fetch.ts'
+import { jsonOf } from '../http/hub-response.ts'
+import { hubRefusal, type Subject } from '../http/refusal.ts'
+import type { HubAccess } from '../hub-options.ts'
+import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from './listing.ts'
+import { isFinalRefusal, refusalKind } from './refusal.ts'
+
+/** The differences between hubs with Hugging Face's API. */
+export interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
+  name: string
+  prefixes: readonly string[]
+  proxy: string
+  /** Prefix of all paths: empty or `/csg`. */
+  pathPrefix: string
+  /** Branch to request where none is named; undefined requests the repository without one. */
+  defaultBranch?: string
+  /** Where people see a repository. */
+  pageOf(id: string): string
+  tokenAdvice: string
+  /** The settings with its address. */
+  endpointAdvice: string
+  /** Its tree lists the digest of each file. */
+  treeHasDigests: boolean
+  /** A HEAD for a file redirects like a GET. */
+  headRedirects: boolean
+  /** It has a search for names. */
+  hasSearch: boolean
+  /** How models are looked for; undefined where the hub has no search. */
+  search?: SearchDialect
+}
+
+/** How a hub is searched. */
+interface SearchDialect {
+  /** Path and query of a search, for repositories with weights in this format. */
+  path(words: string, limit: number, format: 'gguf' | 'safetensors'): string
+  /** The records in a reply. */
+  records(reply: unknown): unknown
+  /** The field of a record that has its name. */
+  id: string
+}
+
+const PAGES = 500
+
+/** A hub with Hugging Face's API, or most of it. */
+export function createHfLikeHub(options: HfLikeOptions): Hub {
+  const { title, pathPrefix } = options
+  const send: SendToHub = outgoing => options.send({ isFinal: isFinalRefusal, ...outgoing })
+  const good = ({ status }: HubResponse) => status >= 200 && status < 300
+
+  const subject = (id: string, revision: string | undefined, file?: string): Subject => {
+    return { title, id, page: options.pageOf(id), revision, file, tokenAdvice: options.tokenAdvice }
+  }
+
+  /**
+   * The description of a repository at a revision, with its response; or a refusal alone. `elsewhere` is true where the
+   * repository exists, but not the revision.
+   */
+  async function describe(id: string, revision: string | undefined, signal: AbortSignal | undefined) {
+    const base = `${pathPrefix}/api/models/${encodePath(id)}`
+    const branch = revision ?? options.defaultBranch
+    const first = branch === undefined ? base : `${base}/revision/${encodeURIComponent(branch)}`
+    const read = async (path: string) => {
+      const response = await send({ path: `${path}?blobs=true`, signal })
+      if (!good(response)) return { response, elsewhere: false }
+      const info = await jsonOf(response, title)
+      if (isObject(info) && Array.isArray(info.siblings)) requireFewFiles(info.siblings.length, title, id)
+      if (isObject(info)) return { info, response, elsewhere: false }
+      throw new CorralError('hub_unreachable', `${title} returns an invalid description of "${id}".`)
+    }
+    const described = await read(first)
+    const { status, headers } = described.response
+    if (described.info || first === base || status === 401 || headers['x-error-code'] === 'RepoNotFound')
+      return described
+    if (!['unknown-repository', 'unknown-revision'].includes(refusalKind(described.response, false))) return described
+    // Simple servers have no address for revisions, but one for the default branch.
+    const whole = await read(base)
+    if (!whole.info) return described
+    return branch === options.defaultBranch ? whole : { ...described, elsewhere: true }
+  }
+
+  async function tree(id: string, revision: string, signal: AbortSignal | undefined) {
+    const entries: unknown[] = []
+    const query = options.treeHasDigests ? '?recursive=true&expand=false' : '?recursive=true'
+    let path: string | undefined =
+      `${pathPrefix}/api/models/${encodePath(id)}/tree/${encodeURIComponent(revision)}${query}`
+    let first: EndpointResponse | undefined
+    for (let page = 0; path !== undefined; page++) {
+      const response: EndpointResponse = await send({ path, signal })
+      first ??= response
+      if (!good(response)) return { response, files: undefined }
+      const list = await jsonOf(response, title)
+      if (!Array.isArray(list) || page === PAGES) {
+        throw new CorralError('hub_unreachable', `${title} returns an invalid list of the files of "${id}".`)
+      }
+      requireFewFiles(entries.length + list.length, title, id)
+      for (const entry of list) entries.push(entry)
+      path = nextPage(response.headers.link, response.endpoint)
+    }
+    const files = await factsOf(title, () => filesOfTree(entries, options.treeHasDigests))
+    return { response: first!, files }
+  }
+
+  /** The tree of a commit; simple servers only have that of a branch. */
+  async function treeOf(id: string, sha: string | undefined, ref: string, signal: AbortSignal | undefined) {
+    const listed = await tree(id, sha ?? ref, signal)
+    return listed.files || sha === undefined || listed.response.status !== 404 ? listed : await tree(id, ref, signal)
+  }
+
+  async function refuse(
+    response: HubResponse,
+    about: Subject,
+    signal: AbortSignal | undefined,
+    kind = refusalKind(response, false)
+  ): Promise<never> {
+    const error = hubRefusal(kind, response, about, Date.now())
+    if (kind !== 'unknown-repository' || error.code !== 'repo_not_found' || !options.hasSearch) throw error
+    const similar = await similarName(send, pathPrefix, about.id, signal)
+    if (similar === undefined) throw error
+    throw new CorralError(
+      'repo_not_found',
+      `${title} has no repository "${about.id}", but it has "${similar}": upper and lower case matter there. Pull "${similar}".`,
+      { param: 'model', details: { ...error.details, similar } }
+    )
+  }
+
+  /** The response with the location of a file, or the refusal. */
+  async function locate(repository: HubRepository, file: HubFile, signal: AbortSignal | undefined) {
+    const { id, revision, more } = repository
+    const at = (revision: string) => {
+      const path = `${pathPrefix}/${encodePath(id)}/resolve/${encodeURIComponent(revision)}/${encodePath(file.path)}`
+      return requestLocation(outgoing => send({ ...outgoing, path, signal }), 'stop', options.headRedirects)
+    }
+    const ref = more?.ref ?? revision
+    if (isFingerprint(revision)) return await at(ref)
+    const response = await at(revision)
+    if (response.status !== 404 || ref === revision) return response
+    // Simple servers only have files of a branch. Digests will show whether they are the right ones.
+    const other = await at(ref)
+    return isLocation(other) ? other : response
+  }
+
+  function searchBy({ path, records, id }: SearchDialect): NonNullable<Hub['search']> {
+    const look = async (words: string, limit: number, format: 'gguf' | 'safetensors', signal?: AbortSignal) => {
+      const response = await send({ path: path(words, limit, format), signal })
+      if (!good(response)) {
+        const kind = refusalKind(response, false)
+        // A search names no repository that could be unknown or closed.
+        const isClosed = kind === 'gated' || kind === 'private' || response.status === 401
+        const ofSearch = isClosed ? 'forbidden' : kind.startsWith('unknown-') ? 'no-search' : kind
+        const about = { ...subject(words, undefined), endpointAdvice: options.endpointAdvice }
+        throw hubRefusal(ofSearch, response, about, Date.now())
+      }
+      const found = records(await jsonOf(response, title))
+      if (Array.isArray(found)) return found.flatMap(record => matchOf(record, id) ?? []).slice(0, limit)
+      throw new CorralError('hub_unreachable', `${title} returns an invalid answer to a search.`)
+    }
+    return async (words, limit, { signal }) => {
+      const found = await look(words, limit, 'gguf', signal)
+      // Weights that have to be converted first are for those who find nothing else.
+      return found.length > 0 ? found : await look(words, limit, 'safetensors', signal)
+    }
+  }
+
+  return {
+    name: options.name,
+    title,
+    prefixes: options.prefixes,
+
+    async repository({ id: requested, revision }: HubRequest, { signal }: Waiting): Promise<HubRepository> {
+      const ref = revision ?? options.defaultBranch ?? 'main'
+      const { info, response, elsewhere } = await describe(requested, revision, signal)
+      const refuseDescription = () =>
+        refuse(response, subject(requested, revision), signal, elsewhere ? 'unknown-revision' : undefined)
+      // After a final refusal no other address is tried.
+      if (!info && (response.status !== 404 || response.headers['x-error-code'])) return await refuseDescription()
+
+      const id = info ? spelling(requested, info, response) : requested
+      let sha = typeof info?.sha === 'string' && /^[\w.-]+$/.test(info.sha) ? info.sha : undefined
+      let files = info && (await factsOf(title, () => filesOfInfo(info)))
+      if (files === undefined || isIncomplete(files, options.treeHasDigests)) {
+        const listed = await treeOf(id, sha, ref, signal)
+        if (listed.files) {
+          files = files ? completed(files, listed.files) : listed.files
+          sha ??= listed.response.headers['x-repo-commit']
+        } else if (!info) return await refuseDescription()
+        // What is unknown of a file is requested with its location.
+        else if (!files || isTemporary(listed.response.status))
+          await refuse(listed.response, subject(id, revision), signal)
+      }
+      return {
+        hub: options.name,
+        id,
+        revision: sha ?? fingerprint(files!),
+        address: options.pageOf(id),
+        gated: typeof info?.gated === 'string' ? info.gated !== 'false' : info?.gated === true,
+        files: files!,
+        more: { ref }
+      }
+    },
+
+    ...(options.search && { search: searchBy(options.search) }),
+
+    async locate(repository, file, signal): Promise<FileLocation> {
+      const response = await locate(repository, file, signal)
+      if (isLocation(response)) return await factsOf(title, () => locationOf(response, options.proxy, file.path))
+      const about = subject(repository.id, repository.more?.ref, file.path)
+      const kind = refusalKind(response, true)
+      // In a gated repository the refusal of a file is about the terms.
+      const isAboutTerms = repository.gated && [401, 403].includes(response.status) && kind !== 'bad-token'
+      throw hubRefusal(isAboutTerms ? 'gated' : kind, response, about, Date.now())
+    }
+  }
+}
+
+/** The hub's spelling of a name: differs from the request by case only, or because the repository was renamed. */
+function spelling(requested: string, info: Record<string, unknown>, { hops }: HubResponse): string {
+  const id = info.id ?? info.modelId
+  if (typeof id !== 'string' || !/^[^/\s]+\/[^/\s]+$/.test(id)) return requested
+  return hops.length > 1 || id.toLowerCase() === requested.toLowerCase() ? id : requested
+}
+
+/** Time limit of the search for a similar name, in milliseconds: an error waits for it. */
+const LIMIT = 3_000
+
+/** The id among search results that differs from the requested one by case only. */
+export function sameButForCase(results: unknown, id: string): string | undefined {
+  const ids = Array.isArray(results) ? results.filter(isObject).map(result => result.id ?? result.modelId) : []
+  const isSame = (other: unknown) =>
+    typeof other === 'string' && other !== id && other.toLowerCase() === id.toLowerCase()
+  return ids.find(isSame) as string | undefined
+}
+
+/**
+ * Looks for a repository whose name differs by case only. It only improves an error message, so a search that fails finds
+ * nothing.
+ * @throws the signal's reason
+ */
+async function similarName(send: SendToHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
+  const [owner, name] = id.split('/') as [string, string]
+  const limit = abortAfter(LIMIT)
+  // Where the case of the owner is wrong, only the name finds it.
+  const queries: Record<string, string>[] = [
+    { search: name, author: owner, limit: '5' },
+    { search: name, limit: '50' }
+  ]
+  try {
+    for (const query of queries) {
+      const response = await send({
+        path: `${pathPrefix}/api/models?${new URLSearchParams(query)}`,
+        signal: signal ? AbortSignal.any([signal, limit]) : limit,
+        retryTime: 0
+      })
+      const found = response.status === 200 ? sameButForCase(await jsonOf(response, 'the hub'), id) : undefined
+      if (found !== undefined) return found
+    }
+  } catch (error) {
+    signal?.throwIfAborted()
+    const harmless = error === limit.reason || error instanceof CorralError
+    if (!harmless) throw error
+  }
+  return undefined
+}

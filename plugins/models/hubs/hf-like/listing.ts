@@ -1,0 +1,85 @@
+import type { HubFile } from '../../../../core/contracts/hubs.ts'
+import { mapInSlices } from '../../../../core/system/in-slices.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
+import { isUsablePath } from '../../../../core/system/usable-path.ts'
+import { hubFile, sha1Hex, sha256Of, sizeOf } from '../files/listed-files.ts'
+
+/**
+ * Files that are always in LFS: where a listing shows no LFS object, its blob id is that of the pointer, not of the file.
+ */
+const ALWAYS_LFS = /\.(gguf|safetensors)$/i
+
+function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile {
+  const linked = isObject(lfs) ? lfs : undefined
+  const sha256 = linked && sha256Of(linked.sha256 ?? linked.oid, path)
+  const gitSha1 = linked || ALWAYS_LFS.test(path) ? undefined : sha1Hex(oid)
+  return hubFile(path, sizeOf(linked?.size, path) ?? sizeOf(size, path), sha256, gitSha1)
+}
+
+async function filesOf(
+  entries: readonly unknown[],
+  read: (entry: Record<string, unknown>) => HubFile | undefined
+): Promise<HubFile[]> {
+  const files = await mapInSlices(entries, entry => (isObject(entry) ? read(entry) : undefined))
+  const distinct = new Map<string, HubFile>()
+  await mapInSlices(files, listed => void distinct.set(listed.path, listed))
+  return [...distinct.values()]
+}
+
+/** The files of a repository's description (`siblings`) without unsafe paths; undefined where it has no list. */
+export async function filesOfInfo({ siblings }: Record<string, unknown>): Promise<HubFile[] | undefined> {
+  if (!Array.isArray(siblings)) return undefined
+  return await filesOf(siblings, ({ rfilename, size, blobId, lfs }) =>
+    isUsablePath(rfilename) ? file(rfilename, size, blobId, lfs) : undefined
+  )
+}
+
+/**
+ * The files of a tree, without folders, links and unsafe paths.
+ * @param withDigests whether `oid` is the digest of the file even where it names no LFS object
+ */
+export async function filesOfTree(entries: readonly unknown[], withDigests: boolean): Promise<HubFile[]> {
+  return await filesOf(entries, ({ path, type, mode, size, oid, lfs }) => {
+    const isFile = (type === undefined || type === 'file' || type === 'blob') && mode !== '120000'
+    return isFile && isUsablePath(path) ? file(path, size, withDigests ? oid : undefined, lfs) : undefined
+  })
+}
+
+/** Whether the tree may add something. */
+export function isIncomplete(files: readonly HubFile[], treeHasDigests: boolean): boolean {
+  return files.some(
+    ({ size, sha256, gitSha1 }) =>
+      size === undefined || (treeHasDigests && sha256 === undefined && gitSha1 === undefined)
+  )
+}
+
+/** Completes files with what the tree has of them. */
+export function completed(files: readonly HubFile[], tree: readonly HubFile[]): HubFile[] {
+  const known = new Map(tree.map(file => [file.path, file]))
+  return files.map(file => {
+    const more = known.get(file.path)
+    if (!more) return file
+    const sha256 = file.sha256 ?? more.sha256
+    // An LFS file has no git blob of its own.
+    const gitSha1 = sha256 ? undefined : (file.gitSha1 ?? more.gitSha1)
+    // Beside an LFS object that only the tree shows, the first size may be the pointer's.
+    const size = (more.sha256 && !file.sha256 ? more.size : file.size) ?? more.size
+    return hubFile(file.path, size, sha256, gitSha1)
+  })
+}
+
+/**
+ * Path and query of a listing's next page, relative to the endpoint; undefined at the end. Hubs send it with their own
+ * host, which a mirror must not use.
+ */
+export function nextPage(link: string | undefined, endpoint: string): string | undefined {
+  for (const part of (link ?? '').split(/,\s*(?=<)/)) {
+    const target = /^\s*<([^>]+)>(.*)$/.exec(part)
+    if (!target || !/;\s*rel="?next"?/i.test(target[2]!)) continue
+    const base = new URL(endpoint)
+    const { pathname, search } = new URL(target[1]!, `${base.origin}/`)
+    const folder = base.pathname.replace(/\/$/, '')
+    return (folder && pathname.startsWith(`${folder}/`) ? pathname.slice(folder.length) : pathname) + search
+  }
+  return undefined
+}

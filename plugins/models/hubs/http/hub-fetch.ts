@@ -1,0 +1,243 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import { brotliDecompress, unzip } from 'node:zlib'
+import { CorralError } from '../../../../core/errors.ts'
+import { allowedLookup, requireAllowedHost } from '../../../../core/system/allowed-address.ts'
+import { formatBytes } from '../../../../core/system/bytes.ts'
+import { openConnections, type ServerConnections } from '../../../../core/system/connections.ts'
+import { version } from '../../../../core/system/package-info.ts'
+import { checkRedirect, isRedirect, MAX_REDIRECTS } from '../../../../core/system/redirects.ts'
+import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
+import { connectionErrorText } from './connection-errors.ts'
+
+/** Milliseconds until a response must begin, and for which it may pause. */
+const RESPONSE_TIMEOUT = 20_000
+/** Bytes of the largest response that is read: a listing of many thousand files has some MB. */
+const BODY_LIMIT = 64 * 1024 * 1024
+/** The same of a server that a client chose: it sends a listing of one model at most. */
+const CHOSEN_BODY_LIMIT = 1024 * 1024
+const ERROR_BODY_LIMIT = 64 * 1024
+/** Longest time in milliseconds for which an unused connection is kept: servers may ask for hours. */
+const KEEP_ALIVE = 10_000
+/** Milliseconds for which a request is retried, unless it says otherwise. */
+const RETRY_TIME = 8_000
+/** The same for requests for locations: a download that is running is not given up as soon. */
+export const LOCATE_RETRY_TIME = 20_000
+
+export const USER_AGENT = `corral/${version}`
+
+export interface OutgoingRequest {
+  url: string
+  method?: 'GET' | 'HEAD'
+  headers?: Headers
+  /** Sent only to the host of the address and to trusted hosts. */
+  credentials?: Headers | undefined
+  trustedHosts?: readonly string[]
+  /**
+   * Set where a client chose the address: only public servers and these are connected to; see
+   * `HubRequest.privateAddresses`.
+   */
+  privateAddresses?: readonly string[] | undefined
+  /** Settings name the address: it may redirect into a private network. */
+  redirectsAnywhere?: boolean
+  signal?: AbortSignal | undefined
+  /** What to do at a redirect to a host that gets no credentials: follow it without them, or return its address. */
+  foreign?: 'follow' | 'stop'
+  /** Leaves the body of a successful response unread. */
+  headersOnly?: boolean
+  /** Milliseconds for which the request is retried. */
+  retryTime?: number
+  /** Whether a response is final although its status is a temporary one. */
+  isFinal?(response: HubResponse): boolean
+}
+
+export interface HubResponse {
+  status: number
+  /** Address that sent it. */
+  url: string
+  headers: Headers
+  /** Headers of all responses, redirects included, in order; the last ones are `headers`. */
+  hops: Headers[]
+  text: string
+  /** Credentials that were sent. */
+  credentials: Headers | undefined
+  /** Target of a redirect to a foreign host that was not followed. */
+  foreignLocation?: string
+}
+
+/** An address for messages: without credentials, and without its query, which may hold a signature. */
+export function shownAddress(address: string): string {
+  const { origin, pathname } = new URL(address)
+  return origin + pathname
+}
+
+/**
+ * An HTTP client that follows redirects and retries temporary failures, until the plugin of its hub ends.
+ * @param title name of the hub in messages
+ * @param proxy for all requests; empty uses that of the environment
+ * @param connectTimeout milliseconds until a connection attempt fails
+ */
+export function createHubFetch(title: string, proxy: string, connectTimeout: number, ending: AbortSignal) {
+  const via = proxy ? ' (through the proxy of its settings)' : ''
+  /** By the private addresses that they may go to: one that is open must not serve a request that may not open it. */
+  const connections = new Map<string, Promise<ServerConnections>>()
+  const closeAll = () => connections.forEach(opening => void opening.then(opened => opened.close()))
+  ending.addEventListener('abort', closeAll, { once: true })
+
+  function connectionsTo(allowed: readonly string[] | undefined): Promise<ServerConnections> {
+    const key = JSON.stringify(allowed ?? null)
+    const open = connections.get(key)
+    if (open) return open
+    // An empty setting means the proxy of the environment.
+    const opening = openConnections(proxy || undefined, {
+      connect: { timeout: connectTimeout, ...(allowed ? { lookup: allowedLookup(allowed) } : {}) },
+      headersTimeout: RESPONSE_TIMEOUT,
+      bodyTimeout: RESPONSE_TIMEOUT,
+      keepAliveMaxTimeout: KEEP_ALIVE
+    })
+    connections.set(key, opening)
+    return opening
+  }
+
+  async function sendOnce(outgoing: OutgoingRequest, url: URL, credentials: Headers | undefined, signal: AbortSignal) {
+    const { privateAddresses: allowed } = outgoing
+    if (allowed) requireAllowedHost(url.hostname, allowed, proxy === '' && !hasProxy(process.env))
+    const dispatcher = (await connectionsTo(allowed)).to(url)
+    const { request } = await import('undici')
+    const response = await request(url, {
+      dispatcher,
+      method: outgoing.method ?? 'GET',
+      signal,
+      headers: {
+        'user-agent': USER_AGENT,
+        // A compressed response hides the length of a file.
+        'accept-encoding': 'identity',
+        ...outgoing.headers,
+        ...credentials
+      }
+    })
+    const headers: Headers = {}
+    for (const [name, value] of Object.entries(response.headers)) {
+      if (value !== undefined) headers[name] = Array.isArray(value) ? value.join(', ') : value
+    }
+    const { statusCode: status, body } = response
+    const leave = isRedirect(status) || (outgoing.headersOnly && status < 300)
+    // An unread body costs the connection, but it may be a whole model.
+    if (leave) {
+      body.on('error', () => undefined).destroy()
+      return { status, headers, text: '' }
+    }
+    const limit = status >= 300 ? ERROR_BODY_LIMIT : allowed ? CHOSEN_BODY_LIMIT : BODY_LIMIT
+    return { status, headers, text: await readText(body, headers, limit, url) }
+  }
+
+  async function readText(body: AsyncIterable<Buffer>, headers: Headers, limit: number, url: URL): Promise<string> {
+    const pieces: Buffer[] = []
+    let size = 0
+    for await (const piece of body) {
+      size += piece.length
+      if (size > limit) {
+        if (limit === ERROR_BODY_LIMIT) break
+        throw unreachable(`${url.host} sends a response of more than ${formatBytes(limit)}`)
+      }
+      pieces.push(piece)
+    }
+    const bytes = Buffer.concat(pieces)
+    // Some servers compress although they were asked not to.
+    const unpack = { gzip: unzip, deflate: unzip, br: brotliDecompress }[headers['content-encoding'] ?? '']
+    if (!unpack || size === 0) return bytes.toString()
+    return (await promisify<Buffer, object, Buffer>(unpack)(bytes, { maxOutputLength: limit })).toString()
+  }
+
+  function unreachable(why: string, cause?: unknown): CorralError {
+    const sentence = /[.?]$/.test(why) ? why : `${why}.`
+    return new CorralError('hub_unreachable', `${title} cannot be used: ${sentence}`, { cause })
+  }
+
+  /** One attempt, with its redirects. */
+  async function attempt(outgoing: OutgoingRequest, signal: AbortSignal): Promise<HubResponse> {
+    const start = new URL(outgoing.url)
+    const hops: Headers[] = []
+    let url = start
+    let credentials = outgoing.credentials
+    for (let redirects = 0; ; redirects++) {
+      const { status, headers, text } = await sendOnce(outgoing, url, credentials, signal).catch(error => {
+        if (signal.aborted) throw signal.reason
+        throw error instanceof CorralError ? error : unreachable(connectionErrorText(error, url.host) + via, error)
+      })
+      hops.push(headers)
+      const response = { status, url: url.href, headers, hops, text, credentials }
+      if (!isRedirect(status)) return response
+      if (redirects === MAX_REDIRECTS) throw unreachable(`${start.host} redirects more than ${MAX_REDIRECTS} times`)
+      const redirect = checkRedirect(headers.location, {
+        start,
+        from: url,
+        trustedHosts: outgoing.trustedHosts ?? [],
+        mayBePrivate: outgoing.redirectsAnywhere === true || outgoing.privateAddresses !== undefined
+      })
+      if ('refused' in redirect) throw unreachable(`${start.host} cannot be trusted: it ${redirect.refused}`)
+      if (redirect.foreign && outgoing.foreign === 'stop') return { ...response, foreignLocation: redirect.to.href }
+      // Credentials are never sent again after a foreign host, not even back to the hub.
+      if (redirect.foreign) credentials = undefined
+      url = redirect.to
+    }
+  }
+
+  /**
+   * Returns the server's response, whatever its status.
+   * @throws CorralError `hub_unreachable` when there is none; the signal's reason
+   */
+  return async function send(outgoing: OutgoingRequest): Promise<HubResponse> {
+    const signal = outgoing.signal ? AbortSignal.any([ending, outgoing.signal]) : ending
+    const last = performance.now() + (outgoing.retryTime ?? RETRY_TIME)
+    for (let tries = 0; ; tries++) {
+      signal.throwIfAborted()
+      let response: HubResponse | undefined
+      let failure: unknown
+      try {
+        response = await attempt(outgoing, signal)
+        if (!isTemporary(response.status) || outgoing.isFinal?.(response)) return response
+      } catch (error) {
+        // Errors without a cause are a server's misbehaviour, which a retry would meet again.
+        if (!(error instanceof CorralError) || error.cause === undefined) throw error
+        failure = error
+      }
+      const delay = retryDelay(tries, response?.headers, Date.now(), Math.random())
+      if (performance.now() + delay > last) {
+        if (response) return response
+        throw failure
+      }
+      await sleep(delay, undefined, { signal }).catch(() => {
+        throw signal.reason
+      })
+    }
+  }
+}
+export type HubFetch = ReturnType<typeof createHubFetch>
+
+function hasProxy(env: NodeJS.ProcessEnv): boolean {
+  return ['https_proxy', 'HTTPS_PROXY', 'http_proxy', 'HTTP_PROXY'].some(name => env[name])
+}
+
+/** Values of response headers by lower-case names. */
+export type Headers = Record<string, string>
+
+const FIRST_DELAY = 400
+const LONGEST_DELAY = 8_000
+
+/** Whether the same request may succeed a moment later. */
+export function isTemporary(status: number): boolean {
+  return status === 408 || status === 425 || status === 429 || (status >= 500 && status !== 501 && status !== 505)
+}
+
+/**
+ * Milliseconds to wait before a retry.
+ * @param attempt 0 after the first failure
+ * @param random 0 to 1
+ */
+export function retryDelay(attempt: number, headers: Headers | undefined, now: number, random: number): number {
+  const seconds = headers && retryAfterSeconds(headers, now)
+  if (seconds !== undefined) return seconds * 1000
+  const backOff = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** attempt)
+  return backOff * (0.5 + random / 2)
+}

@@ -1,0 +1,199 @@
+import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
+import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
+import { pageTitle } from '../../../../core/system/web-page.ts'
+import type { HubResponse } from './hub-fetch.ts'
+import { isHtml, quoteServer } from './hub-response.ts'
+
+/** What was requested of a hub, and how messages name it. */
+export interface Subject {
+  /** Such as `Hugging Face`, with its address where that is not the usual one. */
+  title: string
+  id: string
+  /** Where people see the repository. */
+  page?: string
+  revision?: string | undefined
+  /** The default branch, where that is not `main`. */
+  usualBranch?: string
+  file?: string | undefined
+  /** How to set a token: `set HF_TOKEN or …`. Undefined where a hub has none. */
+  tokenAdvice?: string
+  /** The settings with the hub's address: `HF_ENDPOINT or …`. */
+  endpointAdvice?: string
+}
+
+/** Why a hub refuses a request. Each hub tells them apart in its own way. */
+export type RefusalKind =
+  | 'unknown-repository'
+  | 'unknown-revision'
+  | 'unknown-file'
+  | 'gated'
+  | 'private'
+  | 'bad-token'
+  | 'disabled'
+  | 'in-check'
+  | 'forbidden'
+  | 'rate-limited'
+  | 'server-error'
+  | 'no-search'
+  | 'legal'
+  | 'proxy-login'
+  | 'page'
+
+interface Facts extends Subject {
+  /** The file or repository, for a sentence. */
+  what: string
+  /** With the hub's own code where it has one. */
+  status: string
+  /** Whether a token was sent. */
+  authorised: boolean
+  /** The hub's own words as a sentence; empty where it sends none. */
+  quoted: string
+  /** When to try again. */
+  when: string
+  html: boolean
+  /** The title of a web page, in brackets. */
+  pageTitle: string
+}
+
+const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) => string]> = {
+  'unknown-repository': [
+    'repo_not_found',
+    ({ title, id, page, tokenAdvice, authorised, quoted, status, html }) => {
+      const readers = authorised ? '' : ' to readers without a token'
+      const advice = authorised
+        ? `Check its spelling, and whether the token in use may see it (${page}).`
+        : `Check its spelling at ${page}; if it is private or gated, ${tokenAdvice}.`
+      const hint = html ? ' It answers with an HTML page: is it the right endpoint?' : ''
+      const why = status === '400' || status === '422' ? quoted : ''
+      return `${title} shows no repository "${id}"${readers}: it does not exist, is private, or is spelled in another case. ${advice}${hint}${why}`
+    }
+  ],
+  'unknown-revision': [
+    'repo_not_found',
+    ({ title, id, page, revision = 'main', usualBranch }) => {
+      const usual = usualBranch ? `, where the usual branch is "${usualBranch}"` : ''
+      return `"${id}" has no revision "${revision}" at ${title}${usual}. Its branches, tags and commits are listed at ${page}.`
+    }
+  ],
+  'unknown-file': [
+    'repo_not_found',
+    ({ title, what }) => `${title} no longer has ${what}. Pull the model again to get what is there now.`
+  ],
+  gated: [
+    'hub_forbidden',
+    ({ title, what, page, tokenAdvice, authorised, quoted }) =>
+      authorised
+        ? `${title} allows the download of ${what} to accounts on its list only, and that of the token in use is not on it. Ask for access at ${page}, wait until it is granted, and pull again.${quoted}`
+        : `${title} requires that you have agreed to its terms before you download ${what}. Agree at ${page}, then ${tokenAdvice}, and pull again.`
+  ],
+  private: [
+    'hub_forbidden',
+    ({ title, what, tokenAdvice, authorised, quoted }) =>
+      authorised
+        ? `${title} does not let the token in use read ${what}: it is private, not open to this account, or requires agreement to its terms.${quoted}`
+        : `${title} does not show ${what} to everyone: it is private or needs a login. If you have access, ${tokenAdvice}.${quoted}`
+  ],
+  'bad-token': [
+    'hub_forbidden',
+    ({ title, what, tokenAdvice, authorised, quoted }) =>
+      authorised
+        ? `${title} does not accept the token in use: it is wrong, expired or revoked. Get a new one and ${tokenAdvice}, or remove it for public models.${quoted}`
+        : `${title} requires a token for ${what}: ${tokenAdvice}.${quoted}`
+  ],
+  disabled: [
+    'hub_forbidden',
+    ({ title, id, page }) => `${title} has disabled "${id}"; nobody can download it (${page}).`
+  ],
+  'in-check': [
+    'hub_forbidden',
+    ({ title, what, quoted }) =>
+      `${title} is still checking ${what} and does not deliver it yet. Try again later.${quoted}`
+  ],
+  forbidden: [
+    'hub_forbidden',
+    ({ title, what, status, tokenAdvice, authorised, quoted }) => {
+      const advice = authorised
+        ? 'The token in use may lack the right to read it'
+        : `It may need a token: ${tokenAdvice}`
+      return `${title} refuses ${what} (status ${status}). ${advice}.${quoted}`
+    }
+  ],
+  'rate-limited': [
+    'hub_rate_limited',
+    ({ title, when, tokenAdvice, authorised }) => {
+      const advice = authorised || !tokenAdvice ? '' : `; with a token it allows more: ${tokenAdvice}`
+      return `${title} has received too many requests from here and refuses more. Try again ${when}${advice}.`
+    }
+  ],
+  'server-error': [
+    'hub_unreachable',
+    ({ title, what, status, quoted }) => {
+      const isLasting = /^4(?!08|25|29)/.test(status)
+      const advice = isLasting ? 'Is its address right, and is there a proxy in between?' : 'Try again later.'
+      return `${title} could not answer for ${what} (status ${status}).${quoted} ${advice}`
+    }
+  ],
+  'no-search': [
+    'hub_unreachable',
+    ({ title, status, endpointAdvice = 'the address of the hub' }) =>
+      `${title} has no search at this address (status ${status}). Check ${endpointAdvice}.`
+  ],
+  legal: [
+    'hub_forbidden',
+    ({ title, what, status, quoted }) =>
+      `${title} does not deliver ${what} for legal reasons (status ${status}).${quoted} Choose another repository.`
+  ],
+  'proxy-login': [
+    'hub_unreachable',
+    ({ title, what, status }) =>
+      `A proxy in front of ${title} requires a user name and a password (status ${status}), so ${what} could not be asked for. ` +
+      "Put them into HTTPS_PROXY or the hub's proxy setting: http://name:password@host:port."
+  ],
+  page: [
+    'hub_unreachable',
+    ({ title, what, status, pageTitle }) =>
+      `A proxy's or login page answered instead of ${title}${pageTitle} when ${what} was asked for (status ${status}). ` +
+      'Log in to this network in a browser, or check the proxy settings and the address of the hub.'
+  ]
+}
+
+/** What a refusal means whichever hub it should be of. A web page with a 404 may be the hub's own. */
+function generalKind(response: HubResponse): RefusalKind | undefined {
+  const { status } = response
+  if (status === 407) return 'proxy-login'
+  if (status === 451) return 'legal'
+  if (status === 511) return 'page'
+  return isHtml(response) && (status < 400 || status === 401 || status === 403) ? 'page' : undefined
+}
+
+/**
+ * The error for a hub's refusal.
+ * @param hubCode the hub's own code, where that says more than the status
+ */
+export function hubRefusal(
+  kind: RefusalKind,
+  response: HubResponse,
+  subject: Subject,
+  now: number,
+  hubCode = ''
+): CorralError {
+  const { title, id, file } = subject
+  const hubStatus = response.status
+  const retryAfter = retryAfterSeconds(response.headers, now)
+  const [code, message] = REFUSALS[generalKind(response) ?? kind]
+  const facts: Facts = {
+    ...subject,
+    what: file ? `the file "${file}" of "${id}"` : `"${id}"`,
+    status: hubCode && hubCode !== String(hubStatus) ? `${hubStatus}, code ${hubCode}` : String(hubStatus),
+    authorised: response.credentials !== undefined,
+    quoted: quoteServer(title, response),
+    when: retryAfter === undefined ? 'in some minutes' : `in ${retryAfter} s`,
+    html: isHtml(response),
+    pageTitle: pageTitle(response.text)
+  }
+  return new CorralError(code, message(facts), {
+    ...(code === 'repo_not_found' ? { param: 'model' } : {}),
+    details: { hub: title, repository: id, hubStatus, ...(hubCode ? { hubCode } : {}) },
+    ...(retryAfter !== undefined && (kind === 'rate-limited' || kind === 'server-error') ? { retryAfter } : {})
+  })
+}

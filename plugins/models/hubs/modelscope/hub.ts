@@ -1,0 +1,126 @@
+import type {
+  FileLocation,
+  Hub,
+  HubFile,
+  HubMatch,
+  HubRepository,
+  HubRequest
+} from '../../../../core/contracts/hubs.ts'
+import type { Waiting } from '../../../../core/contracts/progress.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { mapInSlices } from '../../../../core/system/in-slices.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
+import { isUsablePath } from '../../../../core/system/usable-path.ts'
+import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
+import { encodePath, factsOf, fingerprint, hubFile, requireFewFiles, sha256Of, sizeOf } from '../files/listed-files.ts'
+import { matchOf } from '../files/search-matches.ts'
+import type { HubResponse } from '../http/hub-fetch.ts'
+import { jsonOf } from '../http/hub-response.ts'
+import { hubRefusal } from '../http/refusal.ts'
+import type { HubAccess } from '../hub-options.ts'
+import { envelopeOf, isSuccess, modelScopeRefusal } from './refusal.ts'
+
+const DEFAULT_BRANCH = 'master'
+/** Repositories that one request gives at most. */
+const MOST_FOUND = 50
+
+/** ModelScope's own API. Its listings name no commit, so a fingerprint of the listing identifies the revision. */
+export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
+  // The international site has other models: its addresses only work when it is the endpoint.
+  const site = new URL(endpoint).host.endsWith('modelscope.ai') ? 'modelscope.ai' : 'modelscope.cn'
+  const api = (id: string) => `/api/v1/models/${encodePath(id)}`
+  const pageOf = (id: string) => `${endpoint}/models/${id}`
+  // Refusals are JSON too; `jsonOf` reports a web page.
+  const bodyOf = async (response: HubResponse) => {
+    const body = response.status === 200 ? await jsonOf(response, title) : await envelopeOf(response)
+    return isObject(body) ? body : {}
+  }
+
+  return {
+    name: 'modelscope',
+    title,
+    prefixes: ['modelscope:', `https://${site}/`, `https://www.${site}/`],
+
+    async repository({ id, revision = DEFAULT_BRANCH }: HubRequest, { signal }: Waiting): Promise<HubRepository> {
+      // "True" with a capital letter: anything else silently lists the top folder only.
+      const query = new URLSearchParams({ Revision: revision, Recursive: 'True' })
+      const response = await send({ path: `${api(id)}/repo/files?${query}`, signal })
+      const subject = { title, id, page: pageOf(id), revision }
+      const body = await bodyOf(response)
+      if (!isSuccess(response, body)) throw modelScopeRefusal(response, body, subject, Date.now())
+      const listing = await factsOf(title, () => readListing(body, title, id))
+      if (!listing)
+        throw new CorralError('hub_unreachable', `${title} returns an invalid list of the files of "${id}".`)
+      const { files, inCheck } = listing
+      return {
+        hub: 'modelscope',
+        id,
+        revision: fingerprint(files),
+        address: pageOf(id),
+        gated: false,
+        files,
+        more: { ref: revision, ...(inCheck.length > 0 ? { inCheck: JSON.stringify(inCheck) } : {}) }
+      }
+    },
+
+    async search(words: string, limit: number, { signal }: Waiting): Promise<HubMatch[]> {
+      const look = async (format: string) => {
+        const query = {
+          search: words,
+          sort: 'downloads',
+          page_number: '1',
+          page_size: `${Math.min(limit, MOST_FOUND)}`
+        }
+        const path = `/openapi/v1/models?${new URLSearchParams({ ...query, 'filter.library': format })}`
+        const response = await send({ path, signal })
+        const body = await bodyOf(response)
+        if (response.status === 404) throw hubRefusal('no-search', response, { title, id: words }, Date.now())
+        if (!isSuccess(response, body)) throw modelScopeRefusal(response, body, { title, id: words }, Date.now())
+        const { data } = body
+        const models = isObject(data) ? data.models : undefined
+        if (Array.isArray(models)) return models.flatMap(record => matchOf(record, 'id') ?? []).slice(0, limit)
+        throw new CorralError('hub_unreachable', `${title} returns an invalid answer to a search.`)
+      }
+      const found = await look('gguf')
+      return found.length > 0 ? found : await look('safetensors')
+    },
+
+    async locate({ id, more }: HubRepository, { path }: HubFile, signal: AbortSignal): Promise<FileLocation> {
+      const revision = more?.ref ?? DEFAULT_BRANCH
+      const query = new URLSearchParams({ Revision: revision, FilePath: path })
+      const address = `${api(id)}/repo?${query}`
+      const response = await requestLocation(outgoing => send({ ...outgoing, path: address, signal }), 'stop', false)
+      // A refusal may have status 200, with JSON in place of the bytes.
+      const isRefusal = /\bjson\b/.test(response.headers['content-type'] ?? '') && !path.endsWith('.json')
+      if (isLocation(response) && !isRefusal) return await factsOf(title, () => locationOf(response, proxy, path))
+      const refused = isRefusal && response.status === 200 ? await send({ path: address, signal }) : response
+      const inCheck = (JSON.parse(more?.inCheck ?? '[]') as string[]).includes(path)
+      const subject = { title, id, page: pageOf(id), revision, file: path }
+      throw modelScopeRefusal(refused, await envelopeOf(refused), subject, Date.now(), inCheck)
+    }
+  }
+}
+
+/**
+ * Parses a list of files, with the paths of those that the hub is still checking, and may refuse. Folders, links and
+ * unsafe paths are left out. Undefined when the body is not a listing.
+ * @throws InvalidFact, CorralError as `requireFewFiles`
+ */
+export async function readListing(body: Record<string, unknown>, title: string, id: string) {
+  const data = body.Data ?? body.data
+  const entries = isObject(data) ? (data.Files ?? data.files) : undefined
+  if (!Array.isArray(entries)) return undefined
+  requireFewFiles(entries.length, title, id)
+  const files = new Map<string, HubFile>()
+  const inCheck: string[] = []
+  await mapInSlices(entries, entry => {
+    const { Path: path, Type: type, Mode: mode } = isObject(entry) ? entry : {}
+    // Modes are git's, in decimal: 40960 is a symbolic link.
+    if ((type !== undefined && type !== 'blob') || String(mode) === '40960' || !isUsablePath(path)) return
+    const isInCheck = entry.InCheck === true
+    const digest = isInCheck && entry.Sha256 === '' ? undefined : entry.Sha256
+    files.set(path, hubFile(path, sizeOf(entry.Size, path), sha256Of(digest, path)))
+    if (isInCheck) inCheck.push(path)
+  })
+  return { files: [...files.values()], inCheck }
+}

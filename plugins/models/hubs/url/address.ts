@@ -1,0 +1,76 @@
+import { createHash } from 'node:crypto'
+import { CorralError } from '../../../../core/errors.ts'
+import { isUsablePath } from '../../../../core/system/usable-path.ts'
+
+/** Query parameters that are secret or expire: signatures, keys and tokens. */
+const SECRET =
+  /sig|token|key|credential|secret|passw|auth|policy|expires|^(se|sp|sv|sr|st|x-amz-.*|x-goog-.*|x-oss-.*)$/i
+
+/** An address, split into what may be kept and shown and what may not. */
+export interface PlainAddress {
+  /** Without credentials and fragment, and without a query that contains a secret. */
+  id: string
+  /** Headers for its host, which are never stored. */
+  credentials: Record<string, string> | undefined
+  /** The query where it contains a secret, which is never stored; else empty. */
+  secretQuery: string
+}
+
+/** @throws CorralError `repo_not_found` for an invalid address */
+export function parseAddress(text: string): PlainAddress {
+  const address = text.includes('://') ? text : `https://${text}`
+  const url = /^https?:\/\//i.test(address) && URL.canParse(address) ? new URL(address) : undefined
+  if (!url) {
+    throw new CorralError('repo_not_found', `"${text.slice(0, 120)}" is not the address of a file (https://…).`, {
+      param: 'model'
+    })
+  }
+  const { username, password, search } = url
+  const isSecret = [...url.searchParams.keys()].some(name => SECRET.test(name))
+  url.username = ''
+  url.password = ''
+  url.hash = ''
+  if (isSecret) url.search = ''
+  const user = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
+  return {
+    id: url.href,
+    credentials: username || password ? { authorization: `Basic ${Buffer.from(user).toString('base64')}` } : undefined,
+    secretQuery: isSecret ? search : ''
+  }
+}
+
+/** The last part of an address's path; undefined where that is not a file name. */
+export function nameOfAddress(id: string): string | undefined {
+  return usableName(decoded(new URL(id).pathname.split('/').at(-1)!))
+}
+
+/** The file name of a `Content-Disposition` header; undefined where it has no usable one. */
+export function nameOfDisposition(header: string | undefined): string | undefined {
+  const extended = /filename\*\s*=\s*UTF-8'[^']*'([^;\s]+)/i.exec(header ?? '')?.[1]
+  if (extended !== undefined) return usableName(decoded(extended))
+  const plain = /filename\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]+))/i.exec(header ?? '')
+  return usableName(plain?.[1]?.replace(/\\(.)/g, '$1') ?? plain?.[2])
+}
+
+/** Undefined where its % signs encode nothing. */
+function decoded(text: string): string | undefined {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    return undefined
+  }
+}
+
+const usableName = (name: string | undefined) => (isUsablePath(name) && !name.includes('/') ? name : undefined)
+
+/** The address of another file beside one. */
+export function addressBeside(id: string, name: string): string {
+  const url = new URL(id)
+  url.pathname = url.pathname.replace(/[^/]*$/, encodeURIComponent(name))
+  return url.href
+}
+
+/** Identifies the content at addresses by what their servers report about it. */
+export function contentFingerprint(facts: readonly (string | number | undefined)[][]): string {
+  return `content-${createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 40)}`
+}

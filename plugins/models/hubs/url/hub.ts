@@ -1,0 +1,129 @@
+import type { FileLocation, Hub, HubRepository, HubRequest } from '../../../../core/contracts/hubs.ts'
+import type { Waiting } from '../../../../core/contracts/progress.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { shardNames } from '../../../../core/models/gguf-file-name.ts'
+import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
+import { factsOf, hubFile, sha256OfHeaders } from '../files/listed-files.ts'
+import { type HubFetch, type HubResponse, shownAddress } from '../http/hub-fetch.ts'
+import { wordless } from '../http/hub-response.ts'
+import { hubRefusal } from '../http/refusal.ts'
+import {
+  addressBeside,
+  contentFingerprint,
+  nameOfAddress,
+  nameOfDisposition,
+  type PlainAddress,
+  parseAddress
+} from './address.ts'
+
+/** More shards than this are a mistake. */
+const MAX_SHARDS = 500
+/** Addresses whose secrets are kept: far more than there are pulls at a time. */
+const MOST_SECRETS = 1000
+
+type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
+
+/**
+ * Files at plain addresses. Passwords and signatures in an address are kept in memory only: after a restart they must be
+ * entered again.
+ */
+export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
+  const secretsOf = new Map<string, Secrets>()
+
+  function keepSecrets(id: string, secrets: Secrets): void {
+    secretsOf.delete(id)
+    if (secrets.credentials || secrets.secretQuery) secretsOf.set(id, secrets)
+    // The oldest go first.
+    for (const old of secretsOf.keys()) {
+      if (secretsOf.size <= MOST_SECRETS) break
+      secretsOf.delete(old)
+    }
+  }
+
+  /** The location of the file at an address. @throws CorralError when there is none */
+  async function find(
+    address: string,
+    secrets: Secrets | undefined,
+    privateAddresses: readonly string[] = [],
+    signal?: AbortSignal
+  ) {
+    const url = address + (secrets?.secretQuery ?? '')
+    const response = await requestLocation(
+      outgoing => fetch({ ...outgoing, url, signal, privateAddresses, credentials: secrets?.credentials }),
+      'follow',
+      true
+    )
+    if (!isLocation(response)) throw addressRefusal(response, shownAddress(address))
+    if (/\btext\/html\b/.test(response.headers['content-type'] ?? '')) {
+      throw new CorralError(
+        'repo_not_found',
+        `${shownAddress(address)} is a web page, not a model file. Use the address that the file itself is downloaded from.`,
+        { param: 'model' }
+      )
+    }
+    const { headers } = response
+    const shown = shownAddress(address)
+    const located = await factsOf(`The server of ${shown}`, () => locationOf(response, proxy, shown))
+    // Plain web servers have digest and identity in headers.
+    const sha256 = located.sha256 ?? sha256OfHeaders(headers)
+    const identity = located.identity ?? headers['last-modified']
+    return { response, location: { ...located, sha256, identity, privateAddresses } satisfies FileLocation }
+  }
+
+  return {
+    name: 'url',
+    title: 'The address',
+    prefixes: ['https://', 'http://'],
+
+    async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
+      const { id, ...secrets } = parseAddress(request.id)
+      keepSecrets(id, secrets)
+      const at = (address: string) => find(address, secrets, request.privateAddresses, signal)
+      const { response, location } = await at(id)
+      const name = nameOfDisposition(response.headers['content-disposition']) ?? nameOfAddress(id)
+      if (name === undefined) {
+        throw new CorralError(
+          'repo_not_found',
+          `${shownAddress(id)} has no name for its file. Use an address that ends in one, such as …/model.gguf.`,
+          { param: 'model' }
+        )
+      }
+      // Shards lie beside each other under their own names; a name from a header leads to no others.
+      const shards = shardNames(name)
+      const names = name === nameOfAddress(id) && shards.length <= MAX_SHARDS ? shards : [name]
+      const locations: FileLocation[] = []
+      for (const shard of names) {
+        locations.push(shard === name ? location : (await at(addressBeside(id, shard))).location)
+      }
+      const files = names.map((path, i) => hubFile(path, locations[i]!.size, locations[i]!.sha256))
+      const facts = files.map(({ path, size, sha256 }, i) => [path, size, sha256 ?? locations[i]!.identity])
+      return { hub: 'url', id, revision: contentFingerprint(facts), address: shownAddress(id), gated: false, files }
+    },
+
+    async locate({ id, files }, file, signal, privateAddresses): Promise<FileLocation> {
+      const address = files.length > 1 ? addressBeside(id, file.path) : id
+      return (await find(address, secretsOf.get(id), privateAddresses, signal)).location
+    }
+  }
+}
+
+/** The error for an address that does not deliver its file; never in its server's words. @param shown the address as it may be shown */
+function addressRefusal(response: HubResponse, shown: string): CorralError {
+  const { status } = response
+  const details = { address: shown, hubStatus: status }
+  if (status === 401 || status === 403) {
+    return new CorralError(
+      'hub_forbidden',
+      `${shown} is not public (status ${status}). If you have access, pull it again with a name and password in the address (https://name:password@…), or with a signed address that is still valid.`,
+      { details }
+    )
+  }
+  if (status < 500 && ![407, 429, 451].includes(status)) {
+    return new CorralError('repo_not_found', `There is no file at ${shown} (status ${status}). Check the address.`, {
+      param: 'model',
+      details
+    })
+  }
+  const subject = { title: `The server of ${shown}`, id: shown }
+  return hubRefusal(status === 429 ? 'rate-limited' : 'server-error', wordless(response), subject, Date.now())
+}

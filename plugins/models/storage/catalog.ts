@@ -1,0 +1,313 @@
+import { createHash } from 'node:crypto'
+import type { FastifyBaseLogger } from 'fastify'
+import type { BroughtModel, Catalog, KnownNames, Model, ModelSource } from '../../../core/contracts/models.ts'
+import type { StoredVariant } from '../../../core/contracts/storage.ts'
+import { messageOf } from '../../../core/errors.ts'
+import { isAllowed, requireAllowed } from '../../../core/models/allowed-models.ts'
+import {
+  type ModelName,
+  modelKey,
+  NO_OWNER,
+  nameText,
+  parseModelName,
+  parseRequestedName,
+  type RequestedName
+} from '../../../core/models/model-name.ts'
+import { addTo } from '../../../core/system/add-to.ts'
+import type { Aliases } from './aliases.ts'
+import { variantNamed } from './manifest.ts'
+import { namesOf } from './model-index.ts'
+import type { ModelStore } from './model-store.ts'
+import { aliasOfNothing, ambiguousName, modelNotFound } from './refusals.ts'
+import { similarNames } from './similar-names.ts'
+
+/** The label of a model of a plugin that gives it none. */
+const LABEL = 'latest'
+
+/** What requests can name of a model that a plugin brings. */
+function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modifiedAt: string): Model {
+  const { variant: label = LABEL, ...model } = parseModelName(brought.name)
+  const digest = createHash('sha256')
+    .update(JSON.stringify([source, brought]))
+    .digest('hex')
+  return {
+    ...namesOf(model, label, isDefault),
+    revision: digest.slice(0, 16),
+    format: source,
+    size: brought.size ?? 0,
+    digest: brought.digest ?? digest,
+    modifiedAt: brought.modifiedAt ?? modifiedAt,
+    origin: { kind: 'plugin', from: source },
+    metadata: {
+      quantization: '',
+      info: {},
+      ...brought.metadata,
+      ...(brought.contextLength !== undefined && { contextLength: brought.contextLength }),
+      capabilities: brought.capabilities
+    },
+    ...(brought.defaults && { defaults: brought.defaults })
+  }
+}
+
+/** The name by which Ollama's users know a variant that was imported with its tag, if that is not its public name. */
+function importedName({ origin, model: { owner, name }, label, publicName }: StoredVariant): string | undefined {
+  if (origin.kind !== 'import' || origin.tag === undefined) return undefined
+  const known = nameText({ ...(owner.toLowerCase() !== NO_OWNER && { owner }), name, variant: label })
+  return known === publicName ? undefined : known
+}
+
+/** The models of a source as they were reported, by `owner/name` and by the name alone, in lower case. */
+interface SourceIndex {
+  /** The very list that the source gave, and what it held. */
+  given: readonly BroughtModel[]
+  brought: readonly BroughtModel[]
+  byKey: Map<string, Model[]>
+  byName: Map<string, Model[][]>
+}
+
+const same = (some: readonly unknown[], others: readonly unknown[]) =>
+  some.length === others.length && some.every((each, at) => each === others[at])
+
+/**
+ * The models in storage, and after them those that plugins bring. Here is decided what a name means, in this order:
+ *
+ * 1. With an owner: the model of that name, else the one whose alias it is.
+ * 2. A short name: the model that was stored without an owner, else the one whose alias it is, else the only model of
+ *    that name, whoever's, that has the variant which the name asks for, else what a plugin knows by it.
+ *
+ * What the caller may not use is as if it were not here; only a name with an owner is refused as forbidden, and that
+ * whether it is here or not. So nobody learns what there is besides their own.
+ */
+export function createCatalog(
+  storage: Pick<ModelStore, 'list' | 'variants' | 'namesakes'>,
+  aliases: () => Aliases,
+  log: Pick<FastifyBaseLogger, 'error'>
+): Catalog {
+  const sources: ModelSource[] = []
+  const knownNames: KnownNames[] = []
+  const listings: (() => ReadonlyMap<string, readonly string[]>)[] = []
+  const indexes = new WeakMap<ModelSource, SourceIndex>()
+  /** Models by what plugins reported of them, which is compared with each request. */
+  const known = new WeakMap<BroughtModel, Model>()
+  /** The last list, which costs a look at each name: hardly anything changes between two. */
+  let last: { stored: Model[]; brought: SourceIndex[]; all: Model[] } | undefined
+  const startedAt = new Date().toISOString()
+  const reported = new Set<string>()
+
+  /** What a source gives. Its mistakes are logged, once each: those of one plugin must not hide all models. */
+  function attempt<Given>(source: ModelSource, give: () => Given): Given | undefined {
+    try {
+      return give()
+    } catch (error) {
+      const message = `The plugin "${source.name}" lists a model that is left out: ${messageOf(error)}`
+      if (!reported.has(message)) log.error(message)
+      reported.add(message)
+      return undefined
+    }
+  }
+
+  /** The models of one source. The first one of a name is its default variant. */
+  function modelsOf(source: ModelSource): SourceIndex {
+    const all = attempt(source, () => source.models()) ?? []
+    const present = indexes.get(source)
+    // A frozen list has not changed, however long it is; each name of each request comes here.
+    if (present?.given === all && Object.isFrozen(all)) return present
+    if (present && same(present.brought, all)) {
+      present.given = all
+      return present
+    }
+    const index: SourceIndex = { given: all, brought: [...all], byKey: new Map(), byName: new Map() }
+    for (const brought of all) {
+      const name = attempt(source, () => parseModelName(brought.name))
+      if (!name) continue
+      const key = modelKey(name)
+      let variants = index.byKey.get(key)
+      if (!variants) {
+        variants = []
+        index.byKey.set(key, variants)
+        const short = name.name.toLowerCase()
+        index.byName.set(short, [...(index.byName.get(short) ?? []), variants])
+      }
+      const isDefault = variants.length === 0
+      let model = known.get(brought)
+      if (model?.isDefault !== isDefault) {
+        model = modelOf(source.name, brought, isDefault, startedAt)
+        known.set(brought, model)
+      }
+      variants.push(model)
+    }
+    indexes.set(source, index)
+    return index
+  }
+
+  function variants(name: ModelName): Model[] {
+    const stored = storage.variants(name)
+    if (stored.length > 0) return stored
+    for (const source of sources) {
+      const found = modelsOf(source).byKey.get(modelKey(name))
+      if (found) return found.slice()
+    }
+    return []
+  }
+
+  /** The variants of each model of this name, whoever its owner is. */
+  function namesakes(short: string): Model[][] {
+    const groups: Model[][] = storage.namesakes(short)
+    if (sources.length === 0) return groups
+    const all = new Map(groups.map(group => [modelKey(group[0]!.model), group]))
+    for (const source of sources) {
+      for (const group of modelsOf(source).byName.get(short.toLowerCase()) ?? []) {
+        const key = modelKey(group[0]!.model)
+        if (!all.has(key)) all.set(key, group)
+      }
+    }
+    return [...all.values()]
+  }
+
+  /** The variant whose alias a name is. One that the request names goes before the one that the alias stands for. */
+  function aliased(name: RequestedName): Model | undefined {
+    const target = aliases().get(modelKey(name))?.target
+    if (!target) return undefined
+    const variant = name.variant ?? target.variant
+    // A name behind an alias is no alias itself.
+    return variantNamed(variants(target), variant === undefined ? {} : { variant })
+  }
+
+  /** By the model that it stands for, or because the key names the alias itself. */
+  function mayUseAlias(name: RequestedName, target: ModelName, allowed: readonly string[] | undefined): boolean {
+    const model = aliased(name) ?? { key: nameText(target).toLowerCase() }
+    return isAllowed(allowed, model) || isAllowed(allowed, { key: nameText(name).toLowerCase() })
+  }
+
+  /** What a short name means; several where it may mean each of them. */
+  function meanings(name: RequestedName, allowed: readonly string[] | undefined): Model[] {
+    const own = variantNamed(variants({ ...name, owner: NO_OWNER }), name)
+    if (own && isAllowed(allowed, own)) return [own]
+    const alias = aliases().get(modelKey(name))
+    if (alias && mayUseAlias(name, alias.target, allowed)) return [aliased(name) ?? []].flat()
+    const found = namesakes(name.name).flatMap(group => variantNamed(group, name) ?? [])
+    const usable = found.filter(model => isAllowed(allowed, model))
+    if (usable.length > 0) return usable
+    for (const names of knownNames) {
+      const full = names(name)
+      const known = full && variantNamed(variants(full), full)
+      if (known && isAllowed(allowed, known)) return [known]
+    }
+    return []
+  }
+
+  function find(name: RequestedName, allowed?: readonly string[]): Model | undefined {
+    if (name.owner === undefined) {
+      const [found, ...others] = meanings(name, allowed)
+      return others.length === 0 ? found : undefined
+    }
+    const own = variants(name as ModelName)
+    const found = own.length > 0 ? variantNamed(own, name) : aliased(name)
+    requireAllowed(allowed, name, found)
+    return found
+  }
+
+  /** Why a name means no model, in words that help. */
+  function notFound(name: RequestedName, allowed: readonly string[] | undefined): Error {
+    if (name.owner === undefined) {
+      const several = meanings(name, allowed)
+      if (several.length > 1) return ambiguousName(name, several)
+    }
+    const groups =
+      name.owner === undefined ? namesakes(name.name) : [variants(name as ModelName), aliasedVariants(name)]
+    const present = groups.map(group => group.filter(model => isAllowed(allowed, model))).filter(({ length }) => length)
+    if (present.length === 1 && name.variant !== undefined) return modelNotFound(name, present[0]!)
+    const alias = aliases().get(modelKey(name))
+    if (alias && variants(alias.target).length === 0 && mayUseAlias(name, alias.target, allowed)) {
+      return aliasOfNothing(name, alias.target)
+    }
+    const names: string[] = []
+    // The default variant's public name is the model's.
+    for (const model of catalog.list()) if (model.isDefault && isAllowed(allowed, model)) names.push(model.publicName)
+    return modelNotFound(name, [], {
+      similar: similarNames(name, [...names, ...catalog.aliases(allowed).map(({ alias }) => alias)]),
+      here: names,
+      mayBePulled: name.owner !== undefined || knownNames.some(known => known(name) !== undefined)
+    })
+  }
+
+  /** The variants of the model whose alias a name is. */
+  function aliasedVariants(name: RequestedName): Model[] {
+    const target = aliases().get(modelKey(name))?.target
+    return target ? variants(target) : []
+  }
+
+  const catalog: Catalog = {
+    list() {
+      const stored: Model[] = storage.list()
+      const brought = sources.map(modelsOf).filter(({ byKey }) => byKey.size > 0)
+      if (brought.length === 0) return stored
+      if (last && same(last.stored, stored) && same(last.brought, brought)) return last.all.slice()
+      const all = stored.slice()
+      const names = new Set(stored.map(({ model }) => modelKey(model)))
+      for (const { byKey } of brought) {
+        for (const [name, models] of byKey) {
+          if (names.has(name)) continue
+          names.add(name)
+          all.push(...models)
+        }
+      }
+      last = { stored, brought, all }
+      return all.slice()
+    },
+    variants,
+    find,
+    get(name, allowed) {
+      const found = find(name, allowed)
+      if (!found) throw notFound(name, allowed)
+      return found
+    },
+    aliases(allowed) {
+      const configured = [...aliases()].flatMap(([key, { alias, target }]) => {
+        const name = key.includes('/') ? parseModelName(alias) : { owner: NO_OWNER, name: alias }
+        const model = variantNamed(variants(target), target)
+        const isShown = model && (isAllowed(allowed, model) || isAllowed(allowed, { key }))
+        return isShown && variants(name).length === 0 ? [{ alias, model }] : []
+      })
+      const keys = new Set(listings.flatMap(listed => [...listed().keys()]))
+      for (const variant of storage.list()) if (importedName(variant)) keys.add(variant.key)
+      const listed = [...keys].flatMap(key =>
+        catalog
+          .listedNames({ key }, allowed)
+          .map(alias => ({ alias, model: find(parseRequestedName(alias), allowed)! }))
+      )
+      return [...configured, ...listed]
+    },
+    listedNames({ key }, allowed) {
+      const name = parseModelName(key)
+      const stored = variantNamed(storage.variants(name), name)
+      const imported = (stored && importedName(stored)) ?? []
+      const names = [imported, ...listings.map(listed => listed().get(key) ?? [])].flat()
+      // The name may have come to mean another model, or nothing.
+      return names.filter(name => find(parseRequestedName(name), allowed)?.key === key)
+    },
+    add(source) {
+      if (sources.some(({ name }) => name === source.name)) {
+        throw new Error(`There is a source of models named "${source.name}" already.`)
+      }
+      for (const brought of source.models()) {
+        const [taken] = variants(parseModelName(brought.name))
+        if (!taken) continue
+        const owner = taken.origin.kind === 'plugin' ? `"${taken.origin.from}" brings one` : 'there is one on this disk'
+        log.error(`The plugin "${source.name}" lists the model "${brought.name}", which is left out: ${owner}.`)
+      }
+      const remove = addTo(sources, source)
+      return () => {
+        remove()
+        last = undefined
+      }
+    },
+    addNames(names, listed) {
+      const removes = [addTo(knownNames, names), ...(listed ? [addTo(listings, listed)] : [])]
+      return () => {
+        for (const remove of removes) remove()
+      }
+    }
+  }
+  return catalog
+}

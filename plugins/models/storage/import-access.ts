@@ -1,0 +1,170 @@
+import { lstat, opendir, readlink, realpath } from 'node:fs/promises'
+import { isAbsolute, join, relative, resolve, sep } from 'node:path'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { type FileIdentity, isSameFile, openRegularFile, pathOfOpened } from '../../../core/system/regular-file.ts'
+import { refuseSource } from './model-files.ts'
+
+/** Names of one folder that an import looks at; a model's folder has some dozens. */
+const MOST_ENTRIES = 10_000
+/** Symbolic links on the way to one file, as on Linux. */
+const MOST_LINKS = 40
+
+/** What a file of the machine is known by, once it has been found that it may be read. */
+export interface FoundFile extends FileIdentity {
+  /** Absolute, without symbolic links. */
+  source: string
+  /** Bytes. */
+  size: number
+}
+
+/** What an import may read of the machine's disk. */
+export interface ImportAccess {
+  /**
+   * The path without symbolic links.
+   * @throws CorralError `path_not_allowed`, without having looked whether anything is there; what the system says
+   */
+  locate(path: string): Promise<string>
+  /** Opens the regular file that a path names, to see which one it is. @throws the same, and `invalid_request` */
+  find(path: string): Promise<FoundFile>
+}
+
+/** For the user who runs the server: whatever that user may read. */
+export const EVERYWHERE: ImportAccess = {
+  locate: path => realpath(path),
+  find: async path => await identify(await realpath(path))
+}
+
+/**
+ * What a caller may import from: everything by the private socket and for corral itself, else what lies below `roots`,
+ * which may be symbolic links themselves.
+ */
+export function accessOf(caller: Caller | undefined, roots: readonly string[]): ImportAccess {
+  return caller && !caller.isLocal ? within(roots) : EVERYWHERE
+}
+
+function within(named: readonly string[]): ImportAccess {
+  /**
+   * Follows links itself, and only as far as they stay below the roots: so it never finds out whether something outside
+   * is there.
+   */
+  async function locate(path: string): Promise<string> {
+    // Compared as text first: what lies outside is refused before the disk is asked for anything.
+    if (!named.some(root => stepsBelow(root, path))) throw notAllowed(path, named)
+    const roots = await realRoots(named)
+    let place = placeOf(path, roots)
+    let links = 0
+    while (place && place.steps.length > 0) {
+      const [step, ...rest] = place.steps as [string, ...string[]]
+      const next = join(place.at, step)
+      if (!(await lstat(next)).isSymbolicLink()) {
+        place = { at: next, steps: rest }
+        continue
+      }
+      if (++links > MOST_LINKS) throw refuseSource(`${path} leads through more than ${MOST_LINKS} symbolic links.`)
+      const target = placeOf(resolve(place.at, await readlink(next)), roots)
+      place = target && { at: target.at, steps: [...target.steps, ...rest] }
+    }
+    if (!place) throw notAllowed(path, named)
+    return place.at
+  }
+
+  /** Somebody may exchange a folder for a link between the look and the opening: what counts is what was opened. */
+  async function isBelow(path: string, { opened, ...found }: OpenedFile): Promise<boolean> {
+    if (opened !== undefined) return (await realRoots(named)).some(({ real }) => stepsBelow(real, opened) !== undefined)
+    const again = await locate(path)
+    return again === found.source && isSameFile(await lstat(again, { bigint: true }), found)
+  }
+
+  return {
+    locate,
+    async find(path) {
+      const opened = await identify(await locate(path))
+      if (!(await isBelow(path, opened))) throw notAllowed(path, named)
+      return opened
+    }
+  }
+}
+
+interface OpenedFile extends FoundFile {
+  /** Where the file was that has been opened, where the system says that. */
+  opened?: string
+}
+
+async function identify(source: string): Promise<OpenedFile> {
+  const file = await openRegularFile(source)
+  try {
+    const { dev, ino, size } = await file.stat({ bigint: true })
+    const opened = await readlink(pathOfOpened(file, source)).catch(() => undefined)
+    return { source, size: Number(size), dev, ino, ...(opened !== undefined && { opened }) }
+  } finally {
+    await file.close()
+  }
+}
+
+interface Root {
+  named: string
+  /** Without symbolic links. */
+  real: string
+}
+
+async function realRoots(named: readonly string[]): Promise<Root[]> {
+  const roots: Root[] = []
+  for (const root of named) {
+    // One that is not there, such as a disk that is not mounted, holds nothing to import.
+    const real = await realpath(root).catch(() => undefined)
+    if (real !== undefined) roots.push({ named: root, real })
+  }
+  return roots
+}
+
+/** The folder of a path that is known to have no links, and the steps from there. */
+interface Place {
+  at: string
+  steps: string[]
+}
+
+function placeOf(path: string, roots: readonly Root[]): Place | undefined {
+  for (const { named, real } of roots) {
+    const steps = stepsBelow(real, path) ?? stepsBelow(named, path)
+    if (steps) return { at: real, steps }
+  }
+  return undefined
+}
+
+/** The steps from a folder to a path in it; undefined for one that is not, as far as the texts tell. */
+function stepsBelow(folder: string, path: string): string[] | undefined {
+  const way = relative(folder, resolve(path))
+  if (way === '..' || way.startsWith(`..${sep}`) || isAbsolute(way)) return undefined
+  return way.split(sep).filter(step => step !== '')
+}
+
+function notAllowed(path: string, roots: readonly string[]): CorralError {
+  const allowed =
+    roots.length === 0 ? 'storage.import_roots names none' : `storage.import_roots names ${roots.join(', ')}`
+  return new CorralError(
+    'path_not_allowed',
+    `${path} is not in a folder that models may be imported from over the network: ${allowed}. Put the model there, add ` +
+      'its folder to storage.import_roots in config.yaml, or import it with "corral import" as the user who runs the ' +
+      'server, on its machine.',
+    { param: 'path' }
+  )
+}
+
+/**
+ * Names in a folder, with what they are: `link` for symbolic links.
+ * @throws CorralError `invalid_request` for a folder of thousands; what the system says
+ */
+export async function entriesOf(
+  folder: string
+): Promise<{ name: string; kind: 'file' | 'folder' | 'link' | 'other' }[]> {
+  const entries: Awaited<ReturnType<typeof entriesOf>> = []
+  for await (const entry of await opendir(folder)) {
+    if (entries.length === MOST_ENTRIES) {
+      throw refuseSource(`${folder} holds more than ${MOST_ENTRIES} files. Name the model's own file or folder.`)
+    }
+    const kind = entry.isFile() ? 'file' : entry.isDirectory() ? 'folder' : entry.isSymbolicLink() ? 'link' : 'other'
+    entries.push({ name: entry.name, kind })
+  }
+  return entries
+}

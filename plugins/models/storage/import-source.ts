@@ -1,0 +1,193 @@
+import { lstat } from 'node:fs/promises'
+import { basename, dirname, isAbsolute, join } from 'node:path'
+import type { AdoptedFile, AdoptRequest } from '../../../core/contracts/adopted-files.ts'
+import { CorralError, isSystemError } from '../../../core/errors.ts'
+import { shardNames, storedName, withoutShardNumber } from '../../../core/models/gguf-file-name.ts'
+import {
+  type FolderModel,
+  type FolderTexts,
+  ggufModel,
+  ggufModels,
+  listed,
+  readFolderTexts,
+  safetensorsModel,
+  singleFiles
+} from '../../../core/models/model-folder.ts'
+import { EVERYWHERE, entriesOf, type ImportAccess } from './import-access.ts'
+import {
+  explainedReading,
+  type ModelSource,
+  readDescription,
+  readHeader,
+  readModelFiles,
+  refuseSource as refuse,
+  type SourceFile
+} from './model-files.ts'
+
+const MAX_SUBFOLDERS = 16
+
+/**
+ * Looks at what a path names, decides which files belong to the model, and reads their headers.
+ * @param variant label that the model is to have; the files' own one otherwise
+ * @throws CorralError `invalid_request` naming the path and what is wrong with it; `path_not_allowed`
+ */
+export async function inspectSource(
+  path: string,
+  variant?: string,
+  access: ImportAccess = EVERYWHERE
+): Promise<ModelSource> {
+  requireAbsolute(path)
+  try {
+    const found = await lstat(await access.locate(path))
+    if (!found.isDirectory() && !found.isFile()) {
+      throw refuse(`${path} is neither a file nor a folder. Name a GGUF file or a model folder.`)
+    }
+    if (found.isFile() && /\.safetensors$/i.test(path)) {
+      throw refuse(`${path} is a part of a SafeTensors model. Name its folder: ${dirname(path)}`)
+    }
+    const folder = found.isFile() ? dirname(path) : path
+    const names = await folderFiles(folder, access)
+    const read = async (name: string) => await readHeader(await access.find(join(folder, name)))
+    const single = await singleFiles(found.isFile() ? [basename(path)] : names, names, read)
+    const model = found.isFile()
+      ? ggufModel(basename(path), names, single)
+      : chooseModel(folder, names, await readTexts(folder, names, access), variant, single)
+    return await inspectFiles({ format: model.format, label: variant, files: filesOf(folder, model) }, access)
+  } catch (error) {
+    throw explainedReading(path, error)
+  }
+}
+
+/**
+ * The model that an import of a folder takes. SafeTensors weights go before GGUF files, which can be named by themselves.
+ * @param names the folder's files, those of subfolders with forward slashes
+ * @param variant label that the model's name carries: it picks one of several quantizations
+ * @param single files that are not shards, whatever their names
+ * @throws CorralError `invalid_request` listing what there is to choose from
+ */
+export function chooseModel(
+  folder: string,
+  names: string[],
+  texts: FolderTexts,
+  variant?: string,
+  single?: ReadonlySet<string>
+): FolderModel {
+  const models = ggufModels(names, single)
+  const wanted = models.filter(({ label }) => variant && label?.toLowerCase() === variant.toLowerCase())
+  if (wanted.length === 1) return wanted[0]!
+  const whole = models.filter(({ problem }) => !problem)
+  const choice = safetensorsModel(names, texts) ?? whole[0] ?? models[0]
+  if (!choice) {
+    throw refuse(
+      `${folder} holds no model: neither a GGUF file nor SafeTensors weights (config.json with model*.safetensors).`
+    )
+  }
+  if (choice.format === 'safetensors' || whole.length <= 1) return choice
+  throw refuse(
+    `${folder} holds ${whole.length} models: ${listed(whole.map(({ files }) => files[0]!.path))}. Name the file to ` +
+      'import, or add its label to the name, as in <owner>/<name>:Q4_K_M.'
+  )
+}
+
+/** The files of a model, under names that every file system takes. @throws CorralError `invalid_request` */
+export function filesOf(folder: string, { format, files, problem }: FolderModel): AdoptedFile[] {
+  if (problem) throw refuse(`The model in ${folder} cannot be imported. ${problem}`)
+  // By the name of a shard, an engine would look for others.
+  const isSingle = files.filter(({ role }) => role === 'model').length === 1
+  const ggufName = (path: string) => storedName(isSingle ? withoutShardNumber(path) : path)
+  return files.map(({ path, role }) => {
+    return { source: join(folder, path), path: format === 'gguf' ? ggufName(path) : path, role }
+  })
+}
+
+/** The regular files of a folder (symbolic links followed) and of its numbered subfolders, as relative names. */
+async function folderFiles(folder: string, access: ImportAccess): Promise<string[]> {
+  const names: string[] = []
+  const subfolders: string[] = []
+  for (const { name, kind } of await entriesOf(await access.locate(folder))) {
+    if (kind === 'file' || (kind === 'link' && (await leadsToFile(join(folder, name), access)))) names.push(name)
+    // sentence-transformers keeps pooling and dense modules in 1_Pooling, 2_Dense, …
+    else if (kind === 'folder' && /^\d+_\w+$/.test(name)) subfolders.push(name)
+  }
+  for (const subfolder of subfolders.slice(0, MAX_SUBFOLDERS)) {
+    for (const { name, kind } of await entriesOf(await access.locate(join(folder, subfolder)))) {
+      const path = join(folder, subfolder, name)
+      if (kind === 'file' || (kind === 'link' && (await leadsToFile(path, access)))) names.push(`${subfolder}/${name}`)
+    }
+  }
+  return names.sort()
+}
+
+async function leadsToFile(link: string, access: ImportAccess): Promise<boolean> {
+  try {
+    return (await lstat(await access.locate(link))).isFile()
+  } catch (error) {
+    // Where it leads may not be looked at: it counts as a file, and is refused if the model needs it.
+    if (error instanceof CorralError) return error.code === 'path_not_allowed'
+    // A link that leads nowhere is as good as no file: planning says what is missing.
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'ELOOP', 'EACCES')) return false
+    throw error
+  }
+}
+
+const readTexts = (folder: string, names: string[], access: ImportAccess) =>
+  readFolderTexts(async name =>
+    names.includes(name) ? await readDescription(await access.find(join(folder, name))) : undefined
+  )
+
+function requireAbsolute(path: string): void {
+  if (isAbsolute(path) && !path.includes('\0')) return
+  throw refuse(`${JSON.stringify(path)} is not an absolute path. Name a file or folder of the machine corral runs on.`)
+}
+
+/** Relative, with forward slashes, of what all file systems accept; never what the store itself keeps beside files. */
+const STORED_PATH = /^(?!converted(\/|$))(?!.*\.\.)(?!.*[\p{Cc}\\:*?"<>|])[^/.-][^/]*(\/[^/.-][^/]*)*$/iu
+/** llama-server reads lists of files, with commas between. */
+const ENGINE_PATH = /^[A-Za-z0-9._+/-]+$/
+
+/**
+ * Reads the headers of files that were chosen already, and checks that they are one whole model.
+ * @throws CorralError `invalid_request` naming the file and what is wrong with it; `path_not_allowed`
+ */
+export async function inspectFiles(
+  { format, label, files }: Pick<AdoptRequest, 'format' | 'label' | 'files'>,
+  access: ImportAccess = EVERYWHERE
+): Promise<ModelSource> {
+  checkPaths(files)
+  const weights = files.filter(file => file.role === 'model')
+  if (weights.length === 0) throw refuse('There is no model among these files. Name its weights too.')
+  if (format === 'gguf') checkShardNames(weights.map(file => file.path))
+  const found: SourceFile[] = []
+  try {
+    // Model files first, as everywhere in the store.
+    for (const file of [...weights, ...files.filter(file => file.role !== 'model')]) {
+      requireAbsolute(file.source)
+      found.push({ ...file, ...(await access.find(file.source)) })
+    }
+    // The stored name, because caches of hubs keep the content under its digest.
+    const metadata = await readModelFiles(format, found, weights[0]!.path)
+    return { format, label: label ?? metadata.quantization ?? 'GGUF', files: found, metadata }
+  } catch (error) {
+    throw explainedReading(weights[0]!.source, error)
+  }
+}
+
+function checkPaths(files: AdoptRequest['files']): void {
+  const seen = new Set<string>()
+  for (const { path, role } of files) {
+    if (!STORED_PATH.test(path) || path.length > 255 || (role !== 'other' && !ENGINE_PATH.test(path))) {
+      throw refuse(`${JSON.stringify(path)} cannot be a file's name in the store.`)
+    }
+    if (seen.has(path.toLowerCase())) throw refuse(`Two of the files would have the name ${path} in the store.`)
+    seen.add(path.toLowerCase())
+  }
+}
+
+/** llama.cpp is given the first shard and makes the names of the others up from it. */
+function checkShardNames(paths: string[]): void {
+  if (paths.length === 1 || shardNames(paths[0]!).join() === paths.join()) return
+  throw refuse(
+    `${paths.join(', ')} are not the shards of one model, in their order: they are named ` +
+      `<name>-00001-of-${String(paths.length).padStart(5, '0')}.gguf and so on.`
+  )
+}

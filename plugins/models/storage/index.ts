@@ -1,0 +1,76 @@
+import { existsSync } from 'node:fs'
+import { mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { Type } from 'typebox'
+import writeFileAtomic from 'write-file-atomic'
+import { Path } from '../../../core/config/core-schema.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { packageRoot } from '../../../core/system/package-info.ts'
+import { currentAliases } from './aliases.ts'
+import { createCatalog } from './catalog.ts'
+import { openLastScan } from './last-scan.ts'
+import { ModelStore } from './model-store.ts'
+
+const DEMO_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+
+export default definePlugin({
+  name: 'storage',
+  api: 1,
+  description: 'Models on disk: names, variants, import and removal',
+  offers: ['storage', 'catalog'],
+  options: Type.Object(
+    {
+      demo_model: Type.Boolean({
+        default: true,
+        description: 'Store the bundled demo model corral/tiny-chat at the first start',
+        restart: true
+      }),
+      import_roots: Type.Array(Path({ minLength: 1, description: 'A folder' }), {
+        default: [],
+        uniqueItems: true,
+        needsTrust: true,
+        description: 'Folders that models may be imported from over the network; others only with "corral import" here',
+        examples: [['/srv/models']]
+      })
+    },
+    { additionalProperties: false }
+  ),
+  async setup({ log, paths, config, hooks }, options) {
+    const aliases = currentAliases(() => config.models)
+    const last = openLastScan(join(paths.cache, 'models.json'), paths.models)
+    const store = await ModelStore.open(paths.models, log, options.import_roots, last)
+    store.onChange = () => hooks.stateChanged('model')
+    if (options.demo_model) {
+      try {
+        await installDemoModel(store, paths.home)
+      } catch (error) {
+        // Everything else works without it, and the next start tries again.
+        log.error(error, 'The demo model corral/tiny-chat cannot be stored')
+      }
+    }
+    return {
+      services: { storage: store, catalog: createCatalog(store, aliases, log) },
+      reload(next: typeof options) {
+        store.importRoots = next.import_roots
+      },
+      stop: () => store.close()
+    }
+  }
+})
+
+/**
+ * Stores the demo model at the first start with a data directory. A mark in that directory, not among the models,
+ * keeps it from coming back when it has been deleted.
+ */
+async function installDemoModel(store: ModelStore, home: string): Promise<void> {
+  const mark = join(home, 'demo-model-installed')
+  if (existsSync(mark)) return
+  const name = { owner: 'corral', name: 'tiny-chat' }
+  if (!store.find(name)) {
+    // Not a link: an upgrade of corral may write into its own files.
+    const intake = { origin: { kind: 'bundled', from: 'corral' }, allowHardLink: false } as const
+    await store.import({ path: DEMO_FILE, name }, intake)
+  }
+  await mkdir(home, { recursive: true })
+  await writeFileAtomic(mark, 'corral/tiny-chat was stored once. Delete this file to have it again.\n')
+}

@@ -1,0 +1,126 @@
+import { type Static, Type } from 'typebox'
+import type { Capability } from '../../../core/contracts/models.ts'
+import { type ParsedJson, parseJson } from '../../../core/system/json-file.ts'
+
+/** The layout of manifests that this version writes. */
+const MANIFEST_VERSION = 1
+
+const Sha256 = Type.String({ pattern: '^[0-9a-f]{64}$' })
+/** Relative, with forward slashes, and never out of its folder. */
+const RelativePath = Type.String({ pattern: '^(?!.*(^|/)\\.\\.?(/|$))[^/\\\\:\\u0000]+(/[^/\\\\:\\u0000]+)*$' })
+/** One path component that corral itself makes up. */
+const FolderName = Type.String({ pattern: '^[a-z0-9][a-z0-9._-]*$' })
+const Segment = Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]*$', maxLength: 96 })
+
+const VariantSchema = Type.Object({
+  label: Segment,
+  /** Also the name of the folder beside the manifest that holds the files. */
+  revision: FolderName,
+  format: Type.Enum(['gguf', 'safetensors']),
+  files: Type.Array(
+    Type.Object({
+      path: RelativePath,
+      size: Type.Integer({ minimum: 0 }),
+      sha256: Sha256,
+      role: Type.Enum(['model', 'projector', 'other'])
+    }),
+    { minItems: 1 }
+  ),
+  size: Type.Integer({ minimum: 0 }),
+  digest: Sha256,
+  modifiedAt: Type.String({ pattern: '^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}Z$' }),
+  origin: Type.Object({
+    kind: Type.Enum(['bundled', 'import', 'hub', 'made']),
+    from: Type.String(),
+    revision: Type.Optional(Type.String()),
+    tag: Type.Optional(Type.String())
+  }),
+  metadata: Type.Object({
+    architecture: Type.Optional(Type.String()),
+    contextLength: Type.Optional(Type.Number()),
+    embeddingLength: Type.Optional(Type.Number()),
+    parameters: Type.Optional(Type.Number()),
+    quantization: Type.Optional(Type.String()),
+    chatTemplate: Type.Optional(Type.String()),
+    // Open, so that a later version may add one without making this one blind to the model.
+    capabilities: Type.Array(Type.Unsafe<Capability>({ type: 'string' })),
+    info: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number(), Type.Boolean(), Type.Null()]))
+  }),
+  /** Absent where none were set, and in manifests from before there were any. */
+  defaults: Type.Optional(
+    Type.Object({
+      options: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+      system: Type.Optional(Type.String()),
+      messages: Type.Optional(Type.Array(Type.Object({ role: Type.String(), content: Type.String() }))),
+      template: Type.Optional(Type.String()),
+      license: Type.Optional(Type.String())
+    })
+  )
+})
+
+const ManifestSchema = Type.Object({
+  version: Type.Literal(MANIFEST_VERSION),
+  owner: Segment,
+  name: Segment,
+  /** Label of the default variant. */
+  default: Segment,
+  /** Oldest first. */
+  variants: Type.Array(VariantSchema, { minItems: 1 })
+})
+
+export type VariantRecord = Static<typeof VariantSchema>
+/** What `manifest.json` of one model holds: the only truth about what is stored. */
+export type Manifest = Static<typeof ManifestSchema>
+
+/** Reads a manifest's text. */
+export function parseManifest(text: string): ParsedJson<Manifest> {
+  const parsed = parseJson(text, ManifestSchema)
+  if (parsed.value && !findLabel(parsed.value.variants, parsed.value.default)) {
+    return { fault: `its default variant ${parsed.value.default} is not among its variants` }
+  }
+  return parsed
+}
+
+/** The variant of this label, whatever its case. */
+export function findLabel<Variant extends { label: string }>(variants: Variant[], label: string): Variant | undefined {
+  const wanted = label.toLowerCase()
+  return variants.find(variant => variant.label.toLowerCase() === wanted)
+}
+
+/** The variant of a model that a name means: the default one, which is the first, where it names none. */
+export function variantNamed<Variant extends { label: string }>(
+  variants: Variant[],
+  { variant }: { variant?: string }
+): Variant | undefined {
+  return variant === undefined ? variants[0] : findLabel(variants, variant)
+}
+
+/** The manifest with a variant added, or put in the place of the one of its label. */
+export function withVariant(
+  manifest: Manifest | undefined,
+  name: { owner: string; name: string },
+  variant: VariantRecord
+): Manifest {
+  const { owner, name: bare } = name
+  const { variants, ...rest } = manifest ?? {
+    ...({ version: MANIFEST_VERSION, owner, name: bare, default: variant.label } as const),
+    variants: []
+  }
+  const old = findLabel(variants, variant.label)
+  // The label keeps the case it was first stored with: `default` and settings name it so.
+  const next = { ...variant, label: old?.label ?? variant.label }
+  return { ...rest, variants: old ? variants.map(each => (each === old ? next : each)) : [...variants, next] }
+}
+
+/**
+ * The manifest without some revisions; undefined when none is left. The oldest of the rest follows a default that goes,
+ * but for what was made under a tag of its own, while there is anything else.
+ */
+export function withoutRevisions<
+  Kept extends { default: string; variants: Pick<VariantRecord, 'label' | 'revision' | 'origin'>[] }
+>(manifest: Kept, revisions: ReadonlySet<string>): Kept | undefined {
+  const variants = manifest.variants.filter(variant => !revisions.has(variant.revision))
+  const oldest = variants.find(({ origin }) => origin.tag === undefined) ?? variants[0]
+  if (!oldest) return undefined
+  return { ...manifest, variants, default: (findLabel(variants, manifest.default) ?? oldest).label }
+}

@@ -1,0 +1,137 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Capability, ModelMetadata } from '../../../core/contracts/models.ts'
+import { messageOf } from '../../../core/errors.ts'
+import { type Manifest, parseManifest, type VariantRecord } from './manifest.ts'
+import { MANIFEST_FILE } from './model-folders.ts'
+
+/** What is long in a manifest and seldom asked for: memory does not keep it, it is read when it is wanted. */
+type Details = Pick<VariantRecord['metadata'], 'info' | 'chatTemplate'>
+
+type ShortMetadata = Omit<VariantRecord['metadata'], keyof Details> & {
+  /** Whether the manifest has a chat template. */
+  hasTemplate: boolean
+}
+type ShortVariant = Omit<VariantRecord, 'metadata'> & { metadata: ShortMetadata }
+/** A manifest without the details of its variants: what is in memory for each model. */
+export type ShortManifest = Omit<Manifest, 'variants'> & { variants: ShortVariant[] }
+
+export function shortManifest({ variants, ...manifest }: Manifest): ShortManifest {
+  return {
+    ...manifest,
+    variants: variants.map(({ metadata: { info: _, chatTemplate, ...metadata }, ...variant }) => ({
+      ...variant,
+      metadata: { ...metadata, hasTemplate: chatTemplate !== undefined }
+    }))
+  }
+}
+
+/** A short manifest as the last start wrote it down, for models that nobody has asked for yet. */
+interface UnreadManifest {
+  /** Its JSON. */
+  text: string
+  /** Whether a variant is of this format. */
+  safetensors: boolean
+}
+export type KeptManifest = UnreadManifest | (ShortManifest & { text?: undefined })
+
+/** Whether a model has SafeTensors variants. */
+export function hasSafetensors(kept: KeptManifest): boolean {
+  return kept.text === undefined ? kept.variants.some(({ format }) => format === 'safetensors') : kept.safetensors
+}
+
+/** Reads a model's whole manifest again. @param warn called if its details are lost */
+export function wholeManifest(
+  directory: string,
+  { variants, ...manifest }: ShortManifest,
+  warn: (message: string) => void
+): Manifest {
+  const details = readDetails(directory, warn)
+  return {
+    ...manifest,
+    variants: variants.map(({ metadata: { hasTemplate: _, ...metadata }, ...variant }) => ({
+      ...variant,
+      metadata: { ...metadata, ...(details.get(variant.revision) ?? { info: {} }) }
+    }))
+  }
+}
+
+/**
+ * The details of a model's variants by their revisions. They are read synchronously: a few thousand characters, wanted
+ * where people look at one model, or load it. None, and a warning, where people deleted or damaged the manifest since
+ * the start.
+ */
+function readDetails(directory: string, warn: (message: string) => void): Map<string, Details> {
+  const path = join(directory, MANIFEST_FILE)
+  let fault: string
+  try {
+    const { value, fault: found } = parseManifest(readFileSync(path, 'utf8'))
+    if (value) {
+      return new Map(
+        value.variants.map(({ revision, metadata: { info, chatTemplate } }) => [
+          revision,
+          { info, ...(chatTemplate !== undefined && { chatTemplate }) }
+        ])
+      )
+    }
+    fault = found
+  } catch (error) {
+    fault = messageOf(error)
+  }
+  warn(`${path}, which was there when corral started, cannot be used, so a part of what it says is unknown: ${fault}`)
+  return new Map()
+}
+
+/** What is known of a stored variant. Its details are read from the manifest each time that they are asked for. */
+export class StoredMetadata implements ModelMetadata {
+  declare architecture?: string
+  declare contextLength?: number
+  declare embeddingLength?: number
+  declare parameters?: number
+  declare quantization?: string
+  declare capabilities: Capability[]
+  readonly #directory: string
+  readonly #revision: string
+  readonly #warn: (message: string) => void
+  readonly #hasTemplate: boolean
+  #kept: Details | undefined
+
+  /** @param directory the model's, with the manifest */
+  constructor(
+    directory: string,
+    { revision, metadata: { hasTemplate, ...metadata } }: ShortVariant,
+    warn: (message: string) => void
+  ) {
+    Object.assign(this, metadata)
+    // Manifests do not have it, so that it holds for models of earlier versions too.
+    if (!hasTemplate && metadata.capabilities.includes('completion')) {
+      this.capabilities = metadata.capabilities.flatMap(each => (each === 'completion' ? [each, 'base'] : each))
+    }
+    this.#directory = directory
+    this.#revision = revision
+    this.#warn = warn
+    this.#hasTemplate = hasTemplate
+  }
+
+  get info(): ModelMetadata['info'] {
+    return this.#details().info
+  }
+
+  get chatTemplate(): string | undefined {
+    return this.#hasTemplate ? this.#details().chatTemplate : undefined
+  }
+
+  /** To be called before the manifest loses this revision: those who use it still have it. */
+  keepDetails(): void {
+    this.#kept ??= this.#details()
+  }
+
+  /** Also what is no property of its own. */
+  toJSON(): ModelMetadata {
+    return { ...this, ...this.#details() }
+  }
+
+  #details(): Details {
+    return this.#kept ?? readDetails(this.#directory, this.#warn).get(this.#revision) ?? { info: {} }
+  }
+}

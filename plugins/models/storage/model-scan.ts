@@ -1,0 +1,163 @@
+import { type Dirent, existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
+import { basename, dirname, join, sep } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import { messageOf } from '../../../core/errors.ts'
+import { modelKey } from '../../../core/models/model-name.ts'
+import type { LastScan } from './last-scan.ts'
+import { type Manifest, parseManifest, withoutRevisions } from './manifest.ts'
+import { type KeptManifest, type ShortManifest, shortManifest } from './model-details.ts'
+import { discardFolder, MANIFEST_FILE, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './model-folders.ts'
+
+export interface FoundModel {
+  /** Of the model's name. */
+  key: string
+  directory: string
+  manifest: KeptManifest
+}
+
+/**
+ * Reads all manifests, and clears away what a crash left behind: staging folders, revisions that no manifest names, and
+ * half-written manifests. A manifest that cannot be used is left as it is, with all beside it, and logged.
+ *
+ * It reads synchronously: nothing is served yet, and ten thousand manifests take 0.4 s so, against 2.5 s with 32
+ * asynchronous readers.
+ * @param last what the start before this one read: what has not been touched since is not read again
+ */
+export async function scanModels(models: string, log: FastifyBaseLogger, last?: LastScan): Promise<FoundModel[]> {
+  mkdirSync(models, { recursive: true })
+  // A models folder that cannot be read is an error, a folder in it only a warning.
+  readdirSync(models)
+  const found = new Map<string, FoundModel>()
+  for (const owner of subfolders(models, log)) {
+    const folder = join(models, owner)
+    if (owner === STAGING_FOLDER) await clearStaging(folder, log)
+    // Only what can be an owner's name: a disk has folders of its own, such as lost+found.
+    if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(owner)) continue
+    for (const name of subfolders(folder, log)) {
+      const directory = `${folder}${sep}${name}`
+      const path = `${owner}/${name}`
+      // Before anything is read: what changes meanwhile is read again at the next start.
+      const marks = last?.marksOf(directory)
+      const unchanged = marks && last?.find(path, marks)
+      const manifest =
+        unchanged ?? (await readModel(models, directory, log, short => marks && last?.add(path, marks, short)))
+      if (!manifest) continue
+      const key = path.toLowerCase()
+      // One name may be there in two spellings, when a folder was copied by hand: the first one counts.
+      const first = found.get(key)
+      if (first) log.warn(`${directory} is skipped: ${first.directory} is the same name in another case`)
+      else found.set(key, { key, directory, manifest })
+    }
+  }
+  return [...found.values()]
+}
+
+/**
+ * Reads a model's folder, and clears it of what a crash left. Nothing where there is no model that can be used.
+ * @param onGood called where there was nothing to warn of, which the next start would have to do again
+ */
+async function readModel(
+  models: string,
+  directory: string,
+  log: FastifyBaseLogger,
+  onGood: (manifest: ShortManifest) => void
+): Promise<ShortManifest | undefined> {
+  const entries = entriesOf(directory, log)
+  const { manifest, fault } = readManifest(directory, entries)
+  const isClear = fault === undefined && (await clearLeftovers(models, directory, entries, manifest, log))
+  const { whole, lost } = withoutLostVariants(entries, manifest)
+  if (whole && lost) log.warn(`${directory} has lost the variants whose files were in ${lost}`)
+  const problem = fault ?? (manifest && !whole ? `the folders of its files are gone: ${lost}` : undefined)
+  if (problem !== undefined) {
+    log.warn(`The model in ${directory} is skipped: ${join(directory, MANIFEST_FILE)} cannot be used: ${problem}`)
+    return undefined
+  }
+  if (!whole) return undefined
+  const short = shortManifest(whole)
+  if (isClear && !lost) onGood(short)
+  return short
+}
+
+/** The names of the folders in a folder. */
+function subfolders(folder: string, log: FastifyBaseLogger): string[] {
+  const names: string[] = []
+  for (const entry of entriesOf(folder, log)) {
+    if (entry.isDirectory()) names.push(entry.name)
+    else if (entry.isSymbolicLink()) {
+      const path = join(folder, entry.name)
+      log.warn(`${path} is skipped: it is a symbolic link, and models are kept inside the models folder only`)
+    }
+  }
+  return names.sort()
+}
+
+/** What is in a folder; nothing, and a warning, where it cannot be read: the other models are served all the same. */
+function entriesOf(folder: string, log: FastifyBaseLogger): Dirent[] {
+  try {
+    return readdirSync(folder, { withFileTypes: true })
+  } catch (error) {
+    log.warn(`${folder} is skipped: it cannot be read: ${messageOf(error)}`)
+    return []
+  }
+}
+
+async function clearStaging(staging: string, log: FastifyBaseLogger): Promise<void> {
+  try {
+    await rm(staging, { recursive: true, force: true })
+  } catch (error) {
+    log.warn(error, `${staging}, left by an interrupted import or removal, cannot be deleted`)
+  }
+}
+
+/** A model's manifest; nothing where the model was never finished, or its removal was interrupted. */
+function readManifest(folder: string, entries: Dirent[]): { manifest?: Manifest; fault?: string } {
+  const present = entries.find(entry => entry.name === MANIFEST_FILE)
+  if (!present) return {}
+  if (!present.isFile()) return { fault: 'it is not a regular file' }
+  let text: string
+  try {
+    text = readFileSync(join(folder, MANIFEST_FILE), 'utf8')
+  } catch (error) {
+    return { fault: messageOf(error) }
+  }
+  const { value: manifest, fault } = parseManifest(text)
+  if (!manifest) return { fault }
+  const isHere = modelKey(manifest) === `${basename(dirname(folder))}/${basename(folder)}`.toLowerCase()
+  return isHere ? { manifest } : { fault: `it is the manifest of ${manifest.owner}/${manifest.name}` }
+}
+
+/** The manifest with the variants whose folders are there, and the names of the other folders. */
+function withoutLostVariants(entries: Dirent[], manifest: Manifest | undefined): { whole?: Manifest; lost?: string } {
+  if (!manifest) return {}
+  const folders = new Set(entries.filter(entry => entry.isDirectory()).map(entry => entry.name))
+  const lost = manifest.variants.map(variant => variant.revision).filter(revision => !folders.has(revision))
+  return lost.length === 0
+    ? { whole: manifest }
+    : { whole: withoutRevisions(manifest, new Set(lost)), lost: lost.join(', ') }
+}
+
+/** @returns false, and a warning, where some cannot be deleted */
+async function clearLeftovers(
+  models: string,
+  folder: string,
+  entries: Dirent[],
+  manifest: Manifest | undefined,
+  log: FastifyBaseLogger
+): Promise<boolean> {
+  const named = new Set(manifest?.variants.map(variant => variant.revision))
+  try {
+    for (const entry of entries) {
+      const path = join(folder, entry.name)
+      if (entry.isDirectory() && entry.name === `${MANIFEST_FILE}.lock`) rmdirSync(path)
+      else if (entry.isDirectory() && !named.has(entry.name) && existsSync(join(path, REVISION_MARK))) {
+        await discardFolder(models, path)
+      } else if (entry.isFile() && /^manifest\.json\.\d+$/.test(entry.name)) rmSync(path)
+    }
+    if (!manifest) await removeEmptyFolders(folder)
+    return true
+  } catch (error) {
+    log.warn(error, `Leftovers of an interrupted import or removal in ${folder} cannot be deleted`)
+    return false
+  }
+}

@@ -1,0 +1,342 @@
+import { existsSync } from 'node:fs'
+import { mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import type { AdoptRequest, OnCopied } from '../../../core/contracts/adopted-files.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import type { ModelDefaults, Origin } from '../../../core/contracts/models.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import type { ImportRequest, Storage, StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
+import { isWhole } from '../../../core/models/stored-variant.ts'
+import { accessOf } from './import-access.ts'
+import { inspectFiles, inspectSource } from './import-source.ts'
+import type { LastScan } from './last-scan.ts'
+import {
+  findLabel,
+  type Manifest,
+  type VariantRecord,
+  variantNamed,
+  withoutRevisions,
+  withVariant
+} from './manifest.ts'
+import { shortManifest } from './model-details.ts'
+import type { ModelSource } from './model-files.ts'
+import {
+  discardFolder,
+  MANIFEST_FILE,
+  modelFolder,
+  placeRevision,
+  RevisionFolders,
+  removeEmptyFolders,
+  removeManifest,
+  writeManifest
+} from './model-folders.ts'
+import { ModelIndex } from './model-index.ts'
+import { scanModels } from './model-scan.ts'
+import { placementOf } from './placement.ts'
+import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
+import { type StagedRevision, stageFiles } from './staging.ts'
+
+/** How files are taken into the store. */
+type Intake = Waiting & {
+  origin: Origin
+  defaults?: ModelDefaults
+  becomesDefault?: boolean
+  allowHardLink: boolean
+  onCopied?: OnCopied
+}
+
+/** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
+export class ModelStore implements Storage {
+  readonly #models: string
+  readonly #log: FastifyBaseLogger
+  readonly #index: ModelIndex
+  /** Whole imports, which may take minutes. */
+  readonly #imports = new KeyedQueue()
+  /** Changes of manifests, which are short: a removal does not wait for an import's copying. */
+  readonly #changes = new KeyedQueue()
+  readonly #listeners: ((variants: StoredVariant[]) => Promise<void>)[] = []
+  readonly #folders: RevisionFolders
+  /** Imports and deletions that are going on. */
+  readonly #work = new Set<Promise<unknown>>()
+  readonly #closing = new AbortController()
+
+  /** Absolute folders that callers over the network may import from. */
+  importRoots: readonly string[]
+  /** Called after each change of what is listed. */
+  onChange: () => void = () => {}
+
+  private constructor(models: string, log: FastifyBaseLogger, importRoots: readonly string[]) {
+    this.#models = models
+    this.#log = log
+    this.importRoots = importRoots
+    this.#index = new ModelIndex(
+      () => this.onChange(),
+      message => log.warn(message)
+    )
+    this.#folders = new RevisionFolders(models, log, (key, work) => void this.#tracked(this.#changes.run(key, work)))
+  }
+
+  /**
+   * Reads what is stored below `models` and clears away what a crash left there.
+   * @param importRoots absolute folders that callers over the network may import from
+   * @param last what the start before this one read, and where the next one finds what this one does
+   */
+  static async open(
+    models: string,
+    log: FastifyBaseLogger,
+    importRoots: readonly string[] = [],
+    last?: LastScan
+  ): Promise<ModelStore> {
+    const store = new ModelStore(models, log, importRoots)
+    for (const { key, directory, manifest } of await store.#explained(() => scanModels(models, log, last))) {
+      store.#index.put(key, directory, manifest)
+    }
+    if (last) void store.#tracked(last.save(log))
+    return store
+  }
+
+  /** Calls imports off and waits until nothing is written or deleted any longer. */
+  async close(): Promise<void> {
+    this.#closing.abort(
+      new CorralError('shutting_down', 'corral is shutting down. Repeat the import when it runs again.')
+    )
+    await Promise.allSettled(this.#work)
+  }
+
+  list(): StoredVariant[] {
+    return this.#index.list().slice()
+  }
+
+  safetensors(): StoredVariant[] {
+    return this.#index.safetensors()
+  }
+
+  variants(name: ModelName): StoredVariant[] {
+    return this.#index.variants(modelKey(name)).slice()
+  }
+
+  find(name: ModelName): StoredVariant | undefined {
+    return variantNamed(this.#index.variants(modelKey(name)), name)
+  }
+
+  /** The variants of each model of this name, whoever its owner is. */
+  namesakes(name: string): StoredVariant[][] {
+    return this.#index.namesakes(name.toLowerCase())
+  }
+
+  get(name: ModelName): StoredVariant {
+    const variant = this.find(name)
+    if (!variant) throw modelNotFound(name, this.variants(name))
+    return variant
+  }
+
+  /** Imports as `path`'s own, or as another origin. */
+  async import({ path, name, caller }: ImportRequest, intake: Partial<Intake> = {}): Promise<StoredVariant> {
+    const options = { origin: { kind: 'import', from: path }, allowHardLink: true, ...intake } as const
+    // What came from a hub is refused before anything is copied; for the rest the content decides.
+    const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
+    if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
+    const access = accessOf(caller, this.importRoots)
+    return this.#take(name, await inspectSource(path, name.variant, access), options)
+  }
+
+  async importPath(path: string, caller: Caller | undefined): Promise<string> {
+    return await accessOf(caller, this.importRoots).locate(path)
+  }
+
+  async adopt(
+    request: AdoptRequest,
+    { onRead, ...waiting }: Waiting & { onCopied?: OnCopied; onRead?: () => Promise<void> } = {}
+  ): Promise<StoredVariant> {
+    const { name, origin, defaults, becomesDefault } = request
+    const label = request.label ?? name.variant
+    // The name becomes a label, and so a part of paths.
+    if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
+    const source = await inspectFiles({ ...request, label }, accessOf(request.caller, this.importRoots))
+    await onRead?.()
+    return this.#take(name, source, { ...waiting, origin, defaults, becomesDefault, allowHardLink: true })
+  }
+
+  /** Stages what was inspected and makes it part of a model. */
+  async #take(
+    name: ModelName,
+    { files, ...source }: ModelSource,
+    { origin, defaults, becomesDefault, signal: caller, ...staging }: Intake
+  ): Promise<StoredVariant> {
+    const signal = caller ? AbortSignal.any([caller, this.#closing.signal]) : this.#closing.signal
+    const stageAndCommit = () =>
+      this.#explained(async () => {
+        const staged = await stageFiles(this.#models, files, { ...staging, signal })
+        return await this.commit(name, { ...staged, ...source, origin, defaults, becomesDefault }, signal)
+      })
+    return this.#tracked(this.#imports.run(modelKey(name), stageAndCommit, signal))
+  }
+
+  /** Does work on the disk, whose refusals are explained. */
+  async #explained<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work()
+    } catch (error) {
+      throw writeFailure(this.#models, error)
+    }
+  }
+
+  #tracked<T>(work: Promise<T>): Promise<T> {
+    const tracked = work.finally(() => this.#work.delete(tracked))
+    this.#work.add(tracked)
+    return tracked
+  }
+
+  /**
+   * Makes a staged revision a variant of a model, as its first, another, or a newer one of that label; the manifest
+   * decides, and is written last. The same content again is the variant that is there. The staging folder is used up.
+   * @throws CorralError `model_exists` when the model came from elsewhere
+   */
+  async commit(name: ModelName, staged: StagedRevision, signal?: AbortSignal): Promise<StoredVariant> {
+    const { folder, format, files } = staged
+    const place = async () => {
+      const { present, becomesDefault, ...placed } = placementOf(name, staged, this.variants(name))
+      if (present?.digest === placed.digest && (await isWhole(present))) {
+        return becomesDefault ? await this.#makeDefault(present) : present
+      }
+      const directory = await this.#folderFor(name)
+      const wanted = `${placed.label.toLowerCase()}-${placed.digest.slice(0, 8)}`
+      const revision = await placeRevision(folder, directory, wanted)
+      try {
+        const size = files.reduce((sum, file) => sum + file.size, 0)
+        const variant = { ...placed, revision, format, files, size, modifiedAt: new Date().toISOString() }
+        return await this.#record(name, directory, variant, becomesDefault)
+      } catch (error) {
+        await discardFolder(this.#models, join(directory, revision))
+        await removeEmptyFolders(directory)
+        throw error
+      }
+    }
+    try {
+      return await this.#changes.run(modelKey(name), place, signal)
+    } finally {
+      await discardFolder(this.#models, folder)
+    }
+  }
+
+  async remove(name: ModelName): Promise<StoredVariant[]> {
+    const key = modelKey(name)
+    const variants = this.variants(name)
+    if (variants.length === 0) throw modelNotFound(name, [])
+    const toDelete = name.variant === undefined ? variants : [this.get(name)]
+    this.#index.setHidden(key, toDelete, true)
+    return this.#changes.run(key, async () => {
+      await this.#notifyListeners(toDelete)
+      const directory = this.#index.directory(key)!
+      const rest = withoutRevisions(this.#index.manifest(key)!, new Set(toDelete.map(variant => variant.revision)))
+      try {
+        await this.#explained(() => (rest ? this.#write(key, directory, rest) : this.#removeManifest(key, directory)))
+        if (!rest) this.#index.delete(key)
+      } finally {
+        this.#index.setHidden(key, toDelete, false)
+      }
+      for (const variant of toDelete) await this.#folders.retire(key, variant.directory)
+      return toDelete
+    })
+  }
+
+  async setDefault(requested: ModelName): Promise<StoredVariant> {
+    const name = this.get(requested).model
+    return this.#changes.run(modelKey(name), () => this.#makeDefault(this.get(name)))
+  }
+
+  async #makeDefault(variant: StoredVariant): Promise<StoredVariant> {
+    if (variant.isDefault) return variant
+    const key = modelKey(variant.model)
+    const manifest = { ...this.#index.manifest(key)!, default: variant.label }
+    await this.#explained(() => this.#write(key, this.#index.directory(key)!, manifest))
+    return this.get(variant.model)
+  }
+
+  async #write(key: string, directory: string, manifest: Manifest): Promise<void> {
+    this.#index.keepDetails(key, new Set(manifest.variants.map(({ revision }) => revision)))
+    await writeManifest(directory, manifest)
+    this.#index.put(key, directory, shortManifest(manifest))
+  }
+
+  async #removeManifest(key: string, directory: string): Promise<void> {
+    this.#index.keepDetails(key, new Set())
+    await removeManifest(directory)
+  }
+
+  onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void {
+    this.#listeners.push(listener)
+  }
+
+  hold({ directory }: StoredVariant): () => void {
+    return this.#folders.hold(directory)
+  }
+
+  /** A model's folder for a new revision; not one whose manifest could not be read. */
+  async #folderFor(name: ModelName): Promise<string> {
+    const known = this.#index.directory(modelKey(name))
+    if (known !== undefined) {
+      // It may have been deleted by hand.
+      await mkdir(known, { recursive: true })
+      return known
+    }
+    const directory = await modelFolder(this.#models, name)
+    if (!existsSync(join(directory, MANIFEST_FILE))) return directory
+    throw new CorralError(
+      'model_exists',
+      `${directory} holds a model whose ${MANIFEST_FILE} cannot be used (the log says why). ` +
+        `Repair it and restart corral, or delete the folder, before "${bareName(name)}" is stored again.`
+    )
+  }
+
+  /** Writes a variant into its model's manifest, and gives it as it is then: a removal may take it at any later moment. */
+  async #record(
+    name: ModelName,
+    directory: string,
+    variant: VariantRecord,
+    becomesDefault: boolean
+  ): Promise<StoredVariant> {
+    const key = modelKey(name)
+    const before = this.#index.manifest(key)
+    const replaced = before && findLabel(before.variants, variant.label)
+    // Memory holds what the disk says: without the fields that are undefined.
+    const next = withVariant(before, name, variant)
+    if (becomesDefault) next.default = findLabel(next.variants, variant.label)!.label
+    await this.#write(key, directory, JSON.parse(JSON.stringify(next)))
+    const stored = findLabel(this.#index.variants(key), variant.label)!
+    // The same folder, when the old one was deleted by hand.
+    if (replaced && replaced.revision !== variant.revision) {
+      await this.#folders.retire(key, join(directory, replaced.revision))
+    }
+    return stored
+  }
+
+  async #notifyListeners(variants: StoredVariant[]): Promise<void> {
+    for (const result of await Promise.allSettled(this.#listeners.map(listener => listener(variants)))) {
+      if (result.status === 'fulfilled') continue
+      this.#log.error(result.reason, 'A part of corral failed to release a model that is being removed')
+    }
+  }
+}
+
+/** Lets tasks with the same key run one after another, in order; others run side by side. */
+class KeyedQueue {
+  readonly #tails = new Map<string, Promise<unknown>>()
+
+  /** Runs the task when all earlier ones of its key have ended, unless the signal is aborted by then. */
+  async run<T>(key: string, task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+    const turn = (this.#tails.get(key) ?? Promise.resolve()).then(() => {
+      signal?.throwIfAborted()
+      return task()
+    })
+    const tail = turn.catch(() => {})
+    this.#tails.set(key, tail)
+    void tail.then(() => {
+      if (this.#tails.get(key) === tail) this.#tails.delete(key)
+    })
+    return turn
+  }
+}

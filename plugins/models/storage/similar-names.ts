@@ -1,0 +1,56 @@
+import { nearest } from '../../../core/config/suggestion.ts'
+import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
+import type { RequestedName } from '../../../core/models/model-name.ts'
+
+/** How many names are compared letter by letter: that takes time, and requests for what is not here are many. */
+const MOST_COMPARED = 1000
+const MOST_GIVEN = 3
+
+/** Stems by name: finding them takes time, and each request for what is not here needs those of all models. */
+const stems = new Map<string, string>()
+const MOST_STEMS = 50_000
+
+function stemOfModel(full: string): string {
+  let stem = stems.get(full)
+  if (stem === undefined) {
+    if (stems.size >= MOST_STEMS) stems.clear()
+    stem = stemOf(full.slice(full.indexOf('/') + 1))
+    stems.set(full, stem)
+  }
+  return stem
+}
+
+/**
+ * What is left of a name when nobody looks closely: without "-GGUF", a quantization's label at the end, case and signs.
+ */
+function stemOf(name: string): string {
+  const bare = name.replace(/[-._]gguf$/i, '')
+  const label = labelFromFileName(bare)
+  const short = label && bare.toUpperCase().endsWith(label) ? bare.slice(0, -label.length) : bare
+  return short.toLowerCase().replace(/[^a-z0-9]/g, '')
+}
+
+/**
+ * The names that may have been meant by one that no model has, the likeliest first: those of the same stem under
+ * another owner, then those that begin with it, then the nearest one by its letters. Pure.
+ * @param names `owner/name`, or only a name
+ */
+export function similarNames({ owner, name, variant }: RequestedName, names: readonly string[]): string[] {
+  // Ollama's tags are part of other people's names: qwen3:8b, Qwen3-8B-GGUF.
+  const wanted = new Set([stemOf(name), ...(variant === undefined ? [] : [stemOf(`${name}-${variant}`)])])
+  wanted.delete('')
+  const models = names.map(full => ({ full, stem: stemOfModel(full) }))
+  const isOwners = ({ full }: { full: string }) =>
+    owner !== undefined && full.toLowerCase().startsWith(`${owner.toLowerCase()}/`)
+  const ownersFirst = (found: typeof models) =>
+    [...found].sort((a, b) => Number(isOwners(b)) - Number(isOwners(a))).map(({ full }) => full)
+  const equal = ownersFirst(models.filter(({ stem }) => wanted.has(stem)))
+  if (equal.length > 0) return equal.slice(0, MOST_GIVEN)
+  const beginning = [...wanted].filter(({ length }) => length >= 4)
+  const begun = ownersFirst(models.filter(({ stem }) => beginning.some(begin => stem.startsWith(begin))))
+  if (begun.length > 0) return begun.slice(0, MOST_GIVEN)
+  const near = models.slice(0, MOST_COMPARED)
+  const byStem = new Map(near.map(({ full, stem }) => [stem, full]))
+  const found = nearest(stemOf(name), [...byStem.keys()])
+  return found === undefined ? [] : [byStem.get(found)!]
+}

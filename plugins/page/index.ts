@@ -1,0 +1,81 @@
+import { join } from 'node:path'
+import type { FastifyReply } from 'fastify'
+import { Type } from 'typebox'
+import { Bytes } from '../../core/config/core-schema.ts'
+import { definePlugin } from '../../core/plugins/plugin.ts'
+import { parseBytes } from '../../core/system/bytes.ts'
+import { conversationRoutes } from './conversation-routes.ts'
+import { ConversationStore } from './conversation-store.ts'
+import { PageFiles } from './page-files.ts'
+
+const PATH_PATTERN = '^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$'
+
+export default definePlugin({
+  name: 'web',
+  api: 1,
+  description: 'The page for browsers: chat, models, what the server does',
+  optional: true,
+  offers: ['web'],
+  options: Type.Object(
+    {
+      path: Type.String({
+        default: '/',
+        pattern: PATH_PATTERN,
+        title: 'a path such as / or /chat',
+        description: 'Where the page is',
+        restart: true
+      }),
+      conversations: Type.Enum(['browser', 'server'], {
+        default: 'browser',
+        description: 'Where the page keeps conversations: each browser its own, or the server for each key'
+      }),
+      conversation_count: Type.Integer({
+        default: 2000,
+        minimum: 1,
+        maximum: 100_000,
+        description: 'Most conversations of a key that the server keeps'
+      }),
+      conversation_bytes: Bytes({ default: '256MiB', description: 'Most bytes of these' })
+    },
+    { additionalProperties: false }
+  ),
+  async setup({ paths, log }, options) {
+    const { path } = options
+    let now = options
+    const quota = () => ({ count: now.conversation_count, bytes: parseBytes(now.conversation_bytes)! })
+    const conversations = new ConversationStore(join(paths.home, 'conversations'), quota, log)
+    const files = await PageFiles.read(baseOf(path), filesOf(path))
+    const sendPage = (reply: FastifyReply) => files.sendPage(reply, now.conversations)
+    return {
+      services: { web: { path, sendPage } },
+      reload(next: typeof options) {
+        now = next
+      },
+      routes: async app => {
+        await app.register(conversationRoutes(conversations, () => now.conversations === 'server'))
+        // At the root, `GET /` belongs to programs too: the native API decides between them and browsers.
+        if (path !== '/') {
+          app.get(path, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
+            sendPage(reply)
+          )
+        }
+        app.get<{ Params: { file: string } }>(
+          `${path === '/' ? '' : path}/page/:file`,
+          { config: { role: 'anyone' }, schema: { hide: true } },
+          async (request, reply) => files.sendFile(request.params.file, reply)
+        )
+      }
+    }
+  }
+})
+
+/** Where the page's files are, seen from the page. */
+function filesOf(path: string): string {
+  return path === '/' ? './browser/' : `./${path.slice(path.lastIndexOf('/') + 1)}/page/`
+}
+
+/** Where the server's own addresses begin, seen from the page: relative, so that a proxy may put both below a path. */
+function baseOf(path: string): string {
+  const depth = path.split('/').length - 2
+  return depth === 0 ? './' : '../'.repeat(depth)
+}

@@ -1,0 +1,87 @@
+import { constants } from 'node:fs'
+import { open } from 'node:fs/promises'
+import { isSystemError } from '../../../core/errors.ts'
+import type { AuditEntry } from './audit-entry.ts'
+
+/** Bytes that are read at once. */
+const CHUNK = 256 * 1024
+const LINE_END = 10
+
+export interface AuditQuery {
+  /** Only what was over at this moment or later; milliseconds since the epoch. */
+  since?: number
+  /** Only what a caller with a key of this name did. */
+  key?: string
+  limit: number
+}
+
+/**
+ * The latest entries that fit, oldest first. Reads no further back than it has to.
+ * @param files the newest first
+ * @throws the signal's reason, and as the disk does
+ */
+export async function readAudit(
+  files: readonly string[],
+  { since = Number.NEGATIVE_INFINITY, key, limit }: AuditQuery,
+  signal: AbortSignal
+): Promise<AuditEntry[]> {
+  const found: AuditEntry[] = []
+  const wanted = key === undefined ? undefined : `"key":${JSON.stringify(key)}`
+  const seen = new Set<number>()
+  for (const file of files) {
+    for await (const line of linesFromEnd(file, seen)) {
+      signal.throwIfAborted()
+      const entry = parseEntry(line)
+      if (!entry) continue
+      if (Date.parse(entry.time) < since) return found.reverse()
+      // The text is looked at first: most lines are of others.
+      if (wanted !== undefined && !(line.includes(wanted) && entry.key === key)) continue
+      found.push(entry)
+      if (found.length >= limit) return found.reverse()
+    }
+  }
+  return found.reverse()
+}
+
+/** An entry; undefined for a line that a kill left in its middle. */
+function parseEntry(line: string): AuditEntry | undefined {
+  try {
+    const entry = JSON.parse(line)
+    return typeof entry?.time === 'string' ? entry : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/**
+ * The lines of a file, the last one first.
+ * @param seen files that were read already, by their inodes: one may have got another name meanwhile
+ */
+async function* linesFromEnd(path: string, seen: Set<number>): AsyncGenerator<string> {
+  const handle = await open(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0)).catch(error => {
+    // It was old enough to be removed, or nothing was written yet.
+    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
+    throw error
+  })
+  if (!handle) return
+  try {
+    const { ino, size } = await handle.stat()
+    if (seen.has(ino)) return
+    seen.add(ino)
+    let rest = Buffer.alloc(0)
+    for (let end = size; end > 0; ) {
+      const start = Math.max(0, end - CHUNK)
+      const { buffer, bytesRead } = await handle.read(Buffer.alloc(end - start), 0, end - start, start)
+      const piece = Buffer.concat([buffer.subarray(0, bytesRead), rest])
+      end = start
+      const first = start === 0 ? -1 : piece.indexOf(LINE_END)
+      // The beginning of its first line is in the piece before.
+      rest = first === -1 && start > 0 ? piece : piece.subarray(0, first + 1)
+      const whole = start === 0 ? piece : first === -1 ? Buffer.alloc(0) : piece.subarray(first + 1)
+      const lines = whole.toString('utf8').split('\n')
+      for (const line of lines.reverse()) if (line !== '') yield line
+    }
+  } finally {
+    await handle.close()
+  }
+}

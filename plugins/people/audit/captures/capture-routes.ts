@@ -1,0 +1,172 @@
+import { createReadStream } from 'node:fs'
+import { createInterface } from 'node:readline'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { Type } from 'typebox'
+import type { Access } from '../../../../core/contracts/built-in-services.ts'
+import type { Catalog } from '../../../../core/contracts/models.ts'
+import type { EventStreams } from '../../../../core/contracts/native-api.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { Given, Loose } from '../../../../core/http/request-fields.ts'
+import { DISK_ERRORS, json, jsonOrStream, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { bareName, parseRequestedName } from '../../../../core/models/model-name.ts'
+import { parseBytes } from '../../../../core/system/bytes.ts'
+import { parseDuration } from '../../../../core/system/duration.ts'
+import { CaptureRecordSchema, CaptureSchema } from './capture-records.ts'
+import type { Captures } from './captures.ts'
+
+const TAG = 'Captures'
+const LONGEST_TIME = 24 * 3_600_000
+const USUAL_SIZE = '64MiB'
+const LARGEST_SIZE = 2 ** 30
+
+export interface CaptureDependencies {
+  captures: Captures
+  access: Pick<Access, 'ownerOf'>
+  catalog: Pick<Catalog, 'get'>
+  streams: EventStreams
+}
+
+/** Captures of requests, for admins. */
+export function captureRoutes({ captures, access, catalog, streams }: CaptureDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const params = Type.Object({ id: Type.String() })
+
+    const start = nativeRoute(TAG, 'startCapture', 'Write requests and answers down for a while', {
+      role: 'admin',
+      description:
+        'Those of a key, of a model, or of a key to a model. Their answers have the header `x-corral-captured`. It ends by itself, and with the server.',
+      body: Loose({
+        key: Given(Type.String({ description: 'Name of a key' })),
+        model: Given(Type.String({ description: '<owner>/<name>, or <owner>/<name>:<variant> for one variant' })),
+        for: Given(
+          Type.Union([Type.String(), Type.Number()], { description: 'Such as 10m; at most 24h. It cannot be left out' })
+        ),
+        max_bytes: Given(
+          Type.Union([Type.String(), Type.Number()], { description: `Bytes at which it ends (${USUAL_SIZE})` })
+        )
+      }),
+      response: { 200: json('The capture', CaptureSchema) },
+      errors: ['invalid_option', 'key_not_found', 'invalid_model_name', 'model_not_found', ...DISK_ERRORS]
+    })
+    app.post('/api/captures', start, async ({ body, caller }) => {
+      const key = body.key ?? undefined
+      const owner = key === undefined ? undefined : access.ownerOf(key)
+      if (key !== undefined && owner === undefined) {
+        throw new CorralError(
+          'key_not_found',
+          'There is no key of that name. "corral key list" shows those there are.',
+          {
+            param: 'key'
+          }
+        )
+      }
+      if (key === undefined && body.model == null) {
+        throw new CorralError('invalid_option', 'Say whose requests: give "key", "model" or both.', { param: 'key' })
+      }
+      return await captures.start({
+        key,
+        owner,
+        model: body.model == null ? undefined : knownModel(catalog, body.model),
+        time: timeOf(body.for),
+        maxBytes: sizeOf(body.max_bytes ?? USUAL_SIZE),
+        by: caller.name ?? caller.address
+      })
+    })
+
+    const list = nativeRoute(TAG, 'listCaptures', 'List captures', {
+      role: 'admin',
+      response: {
+        200: json(
+          'Those that go on and those that are kept, the latest first',
+          Loose({ captures: Type.Array(CaptureSchema) })
+        )
+      }
+    })
+    app.get('/api/captures', list, async () => ({ captures: captures.list() }))
+
+    const show = nativeRoute(TAG, 'getCapture', 'Show captured requests and answers', {
+      role: 'admin',
+      audited: true,
+      params,
+      response: {
+        200: jsonOrStream('Never', CaptureRecordSchema, {
+          event: 'A request, once it was over',
+          item: CaptureRecordSchema,
+          types: streams.types
+        })
+      },
+      errors: ['capture_not_found']
+    })
+    app.get('/api/captures/:id', show, async (request, reply) => {
+      const path = await captures.recordsOf(request.params.id)
+      return await streams.reply(request, reply, async stream => {
+        for await (const line of createInterface({
+          input: createReadStream(path),
+          crlfDelay: Number.POSITIVE_INFINITY
+        })) {
+          const record = parsed(line)
+          if (record) await stream.send(record)
+        }
+        return undefined
+      })
+    })
+
+    const stop = nativeRoute(TAG, 'stopCapture', 'End a capture', {
+      role: 'admin',
+      description: 'What it has is kept for `audit.capture_keep` days.',
+      params,
+      response: { 200: json('The capture', CaptureSchema) },
+      errors: ['capture_not_found']
+    })
+    app.post('/api/captures/:id/stop', stop, async ({ params: { id } }) => await captures.stop(id))
+
+    const remove = nativeRoute(TAG, 'deleteCapture', 'End a capture and delete what it has', {
+      role: 'admin',
+      params,
+      response: { 200: json('Deleted', Type.Object({ status: Type.Literal('deleted') })) },
+      errors: ['capture_not_found']
+    })
+    app.delete('/api/captures/:id', remove, async ({ params: { id } }) => {
+      await captures.remove(id)
+      return { status: 'deleted' as const }
+    })
+  }
+}
+
+/** A record; undefined for a line that a kill left in its middle. */
+function parsed(line: string): unknown {
+  try {
+    return JSON.parse(line)
+  } catch {
+    return undefined
+  }
+}
+
+/** The public name of a model that is here. @throws CorralError */
+function knownModel(catalog: Pick<Catalog, 'get'>, text: string): string {
+  const name = parseRequestedName(text)
+  const { publicName, model } = catalog.get(name)
+  return name.variant === undefined ? bareName(model) : publicName
+}
+
+function timeOf(text: string | number | null | undefined): number {
+  const time = parseDuration(text)
+  if (time !== undefined && time > 0 && time <= LONGEST_TIME) return time
+  throw new CorralError(
+    'invalid_option',
+    '"for" is no length of time up to 24h. Write 10m, 2h or a number of seconds.',
+    {
+      param: 'for'
+    }
+  )
+}
+
+function sizeOf(text: string | number): number {
+  const size = parseBytes(text)
+  if (size !== undefined && size > 0 && size <= LARGEST_SIZE) return size
+  throw new CorralError('invalid_option', '"max_bytes" is no size up to 1GiB. Write 64MiB or a number of bytes.', {
+    param: 'max_bytes'
+  })
+}

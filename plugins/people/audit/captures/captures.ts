@@ -1,0 +1,361 @@
+import { randomBytes } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { appendFile, chmod, mkdir, readdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { FastifyBaseLogger, FastifyRequest } from 'fastify'
+import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../../../../core/contracts/hooks.ts'
+import { CorralError, isSystemError, messageOf } from '../../../../core/errors.ts'
+import { within } from '../../../../core/plugins/plugin-error.ts'
+import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
+import { AnswerText } from './answer-text.ts'
+import { boundedCopy, type CopyBudget } from './bounded-copy.ts'
+import { type Capture, type CaptureFile, CaptureFileSchema, lineOf } from './capture-records.ts'
+
+/*
+ * What was asked and answered, written down for a while because an admin says so. Captured answers say it in a header, the
+ * log when it begins and ends; nothing goes on after a restart, and files go after some days.
+ */
+
+export const CAPTURED_HEADER = 'x-corral-captured'
+/** Captures that go on at once. */
+const MOST_ACTIVE = 16
+/** Characters of a request, and of its answer, that are kept. */
+const LONGEST = 2 ** 20
+/** Characters that requests which go on may hold together. */
+const MOST_HELD = 64 * 2 ** 20
+/** Milliseconds that plugins may look at a record. */
+const FILTER_TIME = 10_000
+const DAY = 86_400_000
+const SWEEP_INTERVAL = 3_600_000
+
+interface ActiveCapture {
+  capture: Capture
+  owner: string | undefined
+  timer: NodeJS.Timeout | undefined
+}
+
+/** A captured request that is not over. */
+interface CapturedRequest {
+  by: ActiveCapture[]
+  hooked: HookedRequest
+  body: unknown
+  answer: AnswerText
+  budget: CopyBudget
+  held: number
+}
+
+export interface CaptureOptions {
+  folder: string
+  log: FastifyBaseLogger
+  hooks: Pick<Hooks, 'capture'>
+  /** Writes beginnings and ends into the audit log. */
+  note(event: { event: string; target: string; by: string }): void
+}
+
+/** What is to be captured. */
+export interface NewCapture {
+  key?: string | undefined
+  /** Owner of that key. */
+  owner: string | undefined
+  model?: string | undefined
+  /** Milliseconds. */
+  time: number
+  maxBytes: number
+  by: string
+}
+
+export class Captures {
+  readonly #options: CaptureOptions
+  readonly #all = new Map<string, ActiveCapture>()
+  readonly #going = new WeakMap<FastifyRequest, CapturedRequest>()
+  #goingCount = 0
+  #held = 0
+  #working: Promise<unknown> = Promise.resolve()
+  #sweeping: NodeJS.Timeout | undefined
+  /** Days that those are kept which have ended. */
+  keep: number
+
+  constructor(options: CaptureOptions, keep: number) {
+    this.#options = options
+    this.keep = keep
+  }
+
+  /** Reads what there is. What had not ended has ended with the server. */
+  async open(): Promise<void> {
+    const { folder, log } = this.#options
+    const files = await readdir(folder).catch(() => [])
+    for (const file of files.filter(name => name.endsWith('.json'))) {
+      const read = await readJsonFile(join(folder, file), CaptureFileSchema).catch(() => undefined)
+      if (!read?.value || `${read.value.capture.id}.json` !== file) {
+        log.warn({ file }, 'The description of a capture cannot be read; it is left as it is.')
+        continue
+      }
+      const { capture, owner } = read.value
+      const entry: ActiveCapture = { capture, owner, timer: undefined }
+      this.#all.set(capture.id, entry)
+      if (capture.endedAt !== undefined) continue
+      Object.assign(capture, await countLines(this.#recordsPath(capture)))
+      await this.#end(entry, 'restart')
+    }
+    this.#sweeping = setInterval(() => void this.sweep(), SWEEP_INTERVAL).unref()
+    await this.sweep()
+  }
+
+  /** @throws CorralError `invalid_option`, and as the disk does */
+  async start({ key, owner, model, time, maxBytes, by }: NewCapture): Promise<Capture> {
+    if (this.#active().length >= MOST_ACTIVE) {
+      throw new CorralError('invalid_option', `${MOST_ACTIVE} captures go on already. Stop one of them first.`)
+    }
+    const now = Date.now()
+    const capture: Capture = {
+      id: `c${randomBytes(6).toString('hex')}`,
+      ...(key !== undefined && { key }),
+      ...(model !== undefined && { model }),
+      by,
+      startedAt: new Date(now).toISOString(),
+      endsAt: new Date(now + time).toISOString(),
+      records: 0,
+      bytes: 0,
+      maxBytes,
+      dropped: 0
+    }
+    const entry: ActiveCapture = { capture, owner, timer: undefined }
+    await mkdir(this.#options.folder, { recursive: true, mode: 0o700 })
+    await this.#save(entry)
+    await appendFile(this.#recordsPath(capture), '', { mode: 0o600 })
+    entry.timer = setTimeout(() => void this.#end(entry, 'time'), time).unref()
+    this.#all.set(capture.id, entry)
+    this.#tell(entry, 'capture_started', by, `begins, until ${capture.endsAt}: requests and answers are written down.`)
+    return capture
+  }
+
+  /** The latest first. */
+  list(): Capture[] {
+    const all = [...this.#all.values()].map(({ capture }) => capture)
+    return all.sort((a, b) => (a.startedAt < b.startedAt ? 1 : -1))
+  }
+
+  /** @throws CorralError `capture_not_found` */
+  get(id: string): Capture {
+    return this.#find(id).capture
+  }
+
+  async stop(id: string): Promise<Capture> {
+    const entry = this.#find(id)
+    await this.#end(entry, 'stopped')
+    return entry.capture
+  }
+
+  /** Ends it and deletes what it has. */
+  async remove(id: string): Promise<void> {
+    const entry = this.#find(id)
+    await this.#end(entry, 'stopped')
+    await this.#delete(entry)
+  }
+
+  /** Path of the records of a capture, once all that are over are in it. */
+  async recordsOf(id: string): Promise<string> {
+    const { capture } = this.#find(id)
+    await this.#working
+    return this.#recordsPath(capture)
+  }
+
+  /** Ends the captures of a key that was revoked: a new one of its name may be somebody else's. */
+  keyRevoked(name: string): void {
+    for (const entry of this.#active()) if (entry.capture.key === name) void this.#end(entry, 'key_revoked')
+  }
+
+  async sweep(): Promise<void> {
+    for (const entry of [...this.#all.values()]) {
+      const { endedAt } = entry.capture
+      if (endedAt === undefined || Date.now() - Date.parse(endedAt) <= this.keep * DAY) continue
+      await this.#delete(entry).catch(error => {
+        this.#options.log.error({ capture: entry.capture.id }, `An old capture cannot be deleted: ${messageOf(error)}`)
+      })
+    }
+  }
+
+  /** What is captured is complete. */
+  async close(): Promise<void> {
+    clearInterval(this.#sweeping)
+    for (const { timer } of this.#active()) clearTimeout(timer)
+    await this.#working
+  }
+
+  // ---- requests --------------------------------------------------------------------------------------------------
+
+  /** The hooks that captures need; while nothing is captured there are none, so that no request waits for them. */
+  get hooks(): Pick<PluginHooks, 'request' | 'leased' | 'event' | 'eventsOf'> {
+    const captures = this
+    return {
+      get request() {
+        return captures.#active().length > 0 ? captures.#request : undefined
+      },
+      get leased() {
+        return captures.#goingCount > 0 ? captures.#leased : undefined
+      },
+      get event() {
+        return captures.#goingCount > 0 ? captures.#event : undefined
+      },
+      eventsOf: ({ reply }: HookedRequest) => reply !== undefined && captures.#going.has(reply.request)
+    }
+  }
+
+  readonly #request = (hooked: HookedRequest): void => {
+    const { caller, reply, body } = hooked
+    if (!reply) return
+    const { request } = reply
+    const model = request.record.use?.model ?? hooked.model
+    const by = this.#active().filter(
+      ({ capture, owner }) =>
+        (capture.key === undefined || owner === caller.owner) &&
+        (capture.model === undefined || model === capture.model || model.startsWith(`${capture.model}:`))
+    )
+    if (by.length === 0) return
+    reply.header(CAPTURED_HEADER, '1')
+    const room = Math.min(LONGEST, (MOST_HELD - this.#held) / 2)
+    const budget: CopyBudget = { left: room, cut: false }
+    const copy = boundedCopy(body, budget)
+    // As much again for the answer, which may not take what the request did not need: both are counted as held.
+    const held = 2 * room
+    budget.left = room
+    this.#held += held
+    this.#goingCount++
+    this.#going.set(request, { by, hooked, body: copy, answer: new AnswerText(budget), budget, held })
+  }
+
+  readonly #leased = ({ reply }: HookedRequest): void => reply && this.#going.get(reply.request)?.answer.reset()
+
+  readonly #event: NonNullable<PluginHooks['event']> = (event, { reply }) => {
+    if (reply) this.#going.get(reply.request)?.answer.add(event)
+  }
+
+  /** Takes a request that is over. */
+  take(request: FastifyRequest): void {
+    const going = this.#goingCount === 0 ? undefined : this.#going.get(request)
+    if (!going) return
+    this.#going.delete(request)
+    this.#goingCount--
+    const work = async () => {
+      await this.#keep(request, going)
+      this.#held -= going.held
+    }
+    this.#working = this.#working.then(work, work)
+  }
+
+  async #keep(request: FastifyRequest, { by, hooked, body, answer, budget }: CapturedRequest): Promise<void> {
+    const { caller, record, id } = request
+    const { tokens, status, failure, use } = record
+    const made: CaptureRecord = {
+      time: new Date().toISOString(),
+      requestId: id,
+      ...(caller.name !== undefined && { key: caller.name }),
+      address: caller.address,
+      surface: hooked.surface,
+      operation: hooked.operation,
+      model: use?.model ?? hooked.model,
+      body,
+      answer: answer.choices(),
+      status,
+      ...(failure && { code: failure.code }),
+      tokens: { in: tokens.prompt, cached: tokens.cached, out: tokens.completion },
+      ...(budget.cut && { cut: true as const })
+    }
+    let line: string | undefined
+    try {
+      const kept = await within(FILTER_TIME, () => this.#options.hooks.capture(made))
+      line = kept && lineOf(kept)
+    } catch (error) {
+      this.#options.log.error({ err: error, requestId: id }, 'A captured request is not kept: a plugin took too long.')
+    }
+    for (const entry of by) await this.#append(entry, line)
+  }
+
+  async #append(entry: ActiveCapture, line: string | undefined): Promise<void> {
+    const { capture } = entry
+    if (this.#all.get(capture.id) !== entry) return
+    const size = line === undefined ? 0 : Buffer.byteLength(line)
+    const isFull = capture.bytes + size > capture.maxBytes
+    if (line === undefined || isFull) capture.dropped++
+    else {
+      try {
+        await appendFile(this.#recordsPath(capture), line, { mode: 0o600 })
+        capture.bytes += size
+        capture.records++
+      } catch (error) {
+        capture.dropped++
+        const message = `A captured request is not kept: ${messageOf(error)}`
+        if (capture.dropped === 1) this.#options.log.error({ capture: capture.id }, message)
+      }
+    }
+    if (isFull) await this.#end(entry, 'size')
+    else if (capture.endedAt !== undefined) await this.#save(entry).catch(() => undefined)
+  }
+
+  // ---- files -----------------------------------------------------------------------------------------------------
+
+  async #end(entry: ActiveCapture, reason: string): Promise<void> {
+    const { capture } = entry
+    if (capture.endedAt !== undefined) return
+    clearTimeout(entry.timer)
+    capture.endedAt = new Date().toISOString()
+    capture.endReason = reason
+    const { records, dropped } = capture
+    this.#tell(entry, 'capture_ended', reason, `has ended (${reason}): ${records} records, ${dropped} not kept.`)
+    await this.#save(entry).catch(error => {
+      this.#options.log.error({ capture: capture.id }, `The end of a capture cannot be written: ${messageOf(error)}`)
+    })
+  }
+
+  #tell({ capture }: ActiveCapture, event: string, by: string, what: string): void {
+    const { id, key, model } = capture
+    const of = [key !== undefined && `key ${key}`, model !== undefined && `model ${model}`].filter(Boolean).join(', ')
+    this.#options.log.warn({ capture: id }, `Capture ${id} of ${of} ${what}`)
+    this.#options.note({ event, target: `${id}: ${of}`, by })
+  }
+
+  async #save({ capture, owner }: ActiveCapture): Promise<void> {
+    const path = join(this.#options.folder, `${capture.id}.json`)
+    const file: CaptureFile = { version: 1, ...(owner !== undefined && { owner }), capture }
+    await writeJsonFile(path, file, { mode: 0o600 })
+    await chmod(path, 0o600)
+  }
+
+  async #delete({ capture }: ActiveCapture): Promise<void> {
+    this.#all.delete(capture.id)
+    for (const path of [this.#recordsPath(capture), join(this.#options.folder, `${capture.id}.json`)]) {
+      await rm(path, { force: true })
+    }
+  }
+
+  #recordsPath({ id }: Capture): string {
+    return join(this.#options.folder, `${id}.jsonl`)
+  }
+
+  #active(): ActiveCapture[] {
+    const active: ActiveCapture[] = []
+    for (const entry of this.#all.values()) if (entry.capture.endedAt === undefined) active.push(entry)
+    return active
+  }
+
+  #find(id: string): ActiveCapture {
+    const found = this.#all.get(id)
+    if (found) return found
+    throw new CorralError('capture_not_found', 'There is no such capture. "corral capture list" shows those there are.')
+  }
+}
+
+/** What a server that was killed had written down. */
+async function countLines(path: string): Promise<Pick<Capture, 'records' | 'bytes'>> {
+  let records = 0
+  let bytes = 0
+  try {
+    for await (const chunk of createReadStream(path) as AsyncIterable<Buffer>) {
+      bytes += chunk.length
+      for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, at + 1)) records++
+    }
+  } catch (error) {
+    if (!isSystemError(error, 'ENOENT')) throw error
+  }
+  return { records, bytes }
+}

@@ -1,0 +1,120 @@
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { CorralError } from '../../../core/errors.ts'
+import { innerCaller } from '../../../core/http/inner-request.ts'
+import { RATE_LIMIT_HEADERS } from '../../../core/http/rate-limit-headers.ts'
+import { requireRole } from '../../../core/http/roles.ts'
+import type { Found } from './find-caller.ts'
+import {
+  hostAllowed,
+  type OriginPattern,
+  originAllowed,
+  quoted,
+  requireSameOrigin,
+  siteAllowed
+} from './host-and-origin.ts'
+
+interface AccessRules {
+  /** Whether the `Host` header of a request must name this machine, and whether an address will do as a name. */
+  hostCheck(request: FastifyRequest): 'names' | 'names and addresses' | 'none'
+  /** This machine's names besides loopback ones, normalized by `nameKey`. */
+  hostNames(): ReadonlySet<string>
+  origins(): readonly OriginPattern[]
+  /** @throws CorralError `unauthorized` or `rate_limited` */
+  findCaller(request: FastifyRequest): Found | Promise<Found>
+}
+
+const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
+/** What a page's script may read of a reply besides the usual headers. */
+const EXPOSED_HEADERS = [
+  'x-request-id, request-id, retry-after, x-should-retry',
+  'x-corral-dropped-messages, x-corral-unenforced-schema, x-corral-unheeded-schema, x-corral-clamped, x-corral-captured',
+  'x-corral-unknown-options, x-corral-stream-id',
+  RATE_LIMIT_HEADERS.join(', ')
+].join(', ')
+
+/**
+ * Checks that come before every route. They throw: the error handler of the route's own surface formats the answer.
+ * Headers are set before any reply is taken over, so that streamed answers carry them too.
+ */
+export function accessHooks(rules: AccessRules): FastifyPluginAsync {
+  return async app => {
+    app.addHook('onRequest', async (request, reply) => {
+      // Whoever sent it was let in before.
+      if (innerCaller(request.raw)) return requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
+      const { headers, method } = request
+      const { host, origin } = headers
+      // A web page cannot open the private socket; what passes its requests on must not make an admin of it.
+      const { isLocal = false } = request.caller
+      if (isLocal && origin !== undefined) {
+        throw new CorralError(
+          'origin_not_allowed',
+          "Web pages may not use the private socket. Use the server's address."
+        )
+      }
+      const check = isLocal ? 'none' : rules.hostCheck(request)
+      if (check !== 'none' && !hostAllowed(host, rules.hostNames(), { addresses: check === 'names and addresses' })) {
+        throw new CorralError(
+          'host_not_allowed',
+          `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
+        )
+      }
+      reply.header('vary', 'Origin')
+      if (!originAllowed(origin, host, rules.origins())) {
+        throw new CorralError(
+          'origin_not_allowed',
+          `Pages from ${quoted(origin)} may not use this server. Add it to security.origins in config.yaml (or CORRAL_ORIGINS) to allow it.`
+        )
+      }
+      const role = request.routeOptions.config?.role ?? 'user'
+      const isPublic = role === 'anyone' && (method === 'GET' || method === 'HEAD')
+      if (origin === undefined && !siteAllowed([headers['sec-fetch-site']].flat()[0], isPublic)) {
+        throw new CorralError(
+          'origin_not_allowed',
+          'A page of another site sent this request without its origin, as links and images do. Enter the address in the browser, or call it from a page in security.origins with fetch().'
+        )
+      }
+      if (origin !== undefined) {
+        reply.header('access-control-allow-origin', origin)
+        reply.header('access-control-expose-headers', EXPOSED_HEADERS)
+        const isPreflight = method === 'OPTIONS' && headers['access-control-request-method'] !== undefined
+        if (isPreflight) return answerPreflight(request, reply)
+      }
+      if (method === 'OPTIONS' && request.is404) return answerOptions(app, request, reply)
+      try {
+        const found = rules.findCaller(request)
+        const { caller, key } = found instanceof Promise ? await found : found
+        request.caller = caller
+        key?.track(reply.raw)
+      } catch (error) {
+        if (error instanceof CorralError && error.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
+        throw error
+      }
+      if (request.caller.session && origin !== undefined) requireSameOrigin(origin, host)
+      if (role !== 'anyone') app.connectionGuard.takeFor(request.caller.turn, request.raw.socket)
+      requireRole(request.caller, role)
+    })
+  }
+}
+
+/** Which methods a path has, for programs that ask before they call. @throws CorralError `route_not_found` */
+function answerOptions(app: FastifyInstance, { url }: FastifyRequest, reply: FastifyReply): FastifyReply {
+  const refusal = app.noRouteError('OPTIONS', url)
+  const { allow } = (refusal.details ?? {}) as { allow?: string[] }
+  if (url !== '*' && !allow) throw refusal
+  return reply
+    .code(204)
+    .header('allow', [...(allow ?? METHODS.split(', ')), 'OPTIONS'].join(', '))
+    .send()
+}
+
+function answerPreflight({ headers }: FastifyRequest, reply: FastifyReply): FastifyReply {
+  reply.vary('Access-Control-Request-Headers')
+  const wanted = headers['access-control-request-headers']
+  if (wanted !== undefined) reply.header('access-control-allow-headers', wanted)
+  // A public page that calls a private address asks for this (Private Network Access).
+  if (headers['access-control-request-private-network'] === 'true') {
+    reply.header('access-control-allow-private-network', 'true')
+  }
+  // Browsers may remember the answer for ten minutes.
+  return reply.code(204).headers({ 'access-control-allow-methods': METHODS, 'access-control-max-age': '600' }).send()
+}

@@ -1,0 +1,248 @@
+import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { lstat, mkdir, stat } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { type Static, Type } from 'typebox'
+import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { ROLES } from '../../../core/http/roles.ts'
+import { MODEL_PATTERN } from '../../../core/models/allowed-models.ts'
+import { parseKeepAlive } from '../../../core/models/options.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
+import type { DataPaths } from '../../../core/system/data-paths.ts'
+import { diskRefusal } from '../../../core/system/disk-space.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import { faultSentence, findFault } from '../../../core/system/schema-check.ts'
+import { withShortLock } from '../../../core/system/short-lock.ts'
+import { KeyLimitsSchema } from './key-limits.ts'
+
+/*
+ * The keys that `corral key` and /api/keys make, in a file of the data directory. Both change the file under a lock; a
+ * server that runs reads it again whenever it has changed (key-store.ts).
+ */
+
+/** What a key may be called: it stands in logs, and in addresses. */
+const KEY_NAME_PATTERN = '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'
+
+/** Checked by its beginning: a key whose end cannot be read must not live for ever. */
+const Moment = Type.String({
+  format: 'date-time',
+  pattern: '^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d',
+  title: 'a moment in ISO 8601'
+})
+
+/** What may be told of a key. */
+const about = {
+  name: Type.String({ pattern: KEY_NAME_PATTERN, title: 'a name of at most 64 letters, digits and . _ @ -' }),
+  role: Type.Enum([...ROLES]),
+  models: Type.Optional(
+    Type.Array(Type.String({ pattern: MODEL_PATTERN, title: 'a model such as owner/name or owner/*' }), { minItems: 1 })
+  ),
+  limits: Type.Optional(KeyLimitsSchema),
+  created: Moment,
+  expires: Type.Optional(Moment)
+}
+export const KeyRecordSchema = Type.Object(about, { title: 'KeyRecord' })
+export type KeyRecord = Static<typeof KeyRecordSchema>
+
+const KeyEntrySchema = Type.Object({ id: Type.String(), salt: Type.String(), hash: Type.String(), ...about })
+export type KeyEntry = Static<typeof KeyEntrySchema>
+
+/** Where there is this file keys are required, though it may list none: revoking the last key does not open the server. */
+const KeyFileSchema = Type.Object({ version: Type.Literal(1), keys: Type.Array(KeyEntrySchema) })
+
+export function keyFilePath({ home }: Pick<DataPaths, 'home'>): string {
+  return join(home, 'keys.json')
+}
+
+/** Larger ones are no lists of keys; to read one would hold up everybody (bytes). */
+const LARGEST_FILE = 64 * 2 ** 20
+
+/**
+ * What changes when the file does; undefined where there never was one.
+ * @throws Error naming the file where it cannot be read
+ */
+export async function keyFileMark(path: string): Promise<string | undefined> {
+  const found = await stat(path, { bigint: true }).catch(error => {
+    if (!isSystemError(error, 'ENOENT', 'ENOTDIR')) throw unusable(path, messageOf(error))
+  })
+  if (!found) {
+    // On a disk that is not mounted, keys are as secret as ever: without them the server would be open.
+    if (await isLink(path)) throw unusable(path, 'it is a symbolic link to a file that is not there')
+    return undefined
+  }
+  // Reading a pipe would wait for ever.
+  if (!found.isFile()) throw unusable(path, 'it is no regular file')
+  if (found.size > LARGEST_FILE) throw unusable(path, `it is larger than ${formatBytes(LARGEST_FILE)}`)
+  return `${found.ino}:${found.size}:${found.mtimeNs}`
+}
+
+async function isLink(path: string): Promise<boolean> {
+  return await lstat(path).then(
+    found => found.isSymbolicLink(),
+    () => false
+  )
+}
+
+/**
+ * The keys in the file; undefined where there never was one.
+ * @throws Error naming the file where it cannot be used: keys must not be lost by a typing mistake
+ */
+export async function readKeys(path: string): Promise<KeyEntry[] | undefined> {
+  if ((await keyFileMark(path)) === undefined) return undefined
+  const read = await readJsonFile(path, KeyFileSchema)
+  if (read?.fault === undefined) return read?.value?.keys
+  throw unusable(path, read.fault)
+}
+
+function unusable(path: string, fault: string): Error {
+  return new Error(
+    `The file of API keys, ${path}, cannot be used: ${fault}. Mend it, or delete it to begin without keys.`
+  )
+}
+
+/** Changes the file while nobody else does. */
+async function changeKeys<Result>(
+  path: string,
+  change: (keys: KeyEntry[]) => { keys: KeyEntry[]; result: Result }
+): Promise<Result> {
+  try {
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 })
+    return await withShortLock(path, async () => {
+      const { keys, result } = change((await readKeys(path)) ?? [])
+      await writeJsonFile(path, { version: 1, keys }, { mode: 0o600, pretty: true })
+      return result
+    })
+  } catch (error) {
+    throw diskRefusal(error, 'The keys were not changed', 'home') ?? error
+  }
+}
+
+/** What a key is made of; all but the name may be left out. */
+export const NewKeySchema = Type.Object(
+  {
+    name: about.name,
+    role: Type.Optional(about.role),
+    models: about.models,
+    limits: about.limits,
+    expires: about.expires
+  },
+  { title: 'NewKey', additionalProperties: false }
+)
+export type NewKey = Static<typeof NewKeySchema>
+
+/** A key in clear: shown once, when it is made, and kept nowhere. */
+export interface MadeKey {
+  key: string
+  record: KeyRecord
+}
+
+/**
+ * Makes a key.
+ * @param wanted a `NewKey`, which is checked
+ * @throws CorralError `key_exists` where the name is taken; `invalid_request` or `invalid_option`
+ */
+export async function createKey(path: string, wanted: object): Promise<MadeKey> {
+  checkNewKey(wanted)
+  const { name, role = 'user', models, limits, expires } = wanted
+  return await changeKeys(path, keys => {
+    if (keys.some(key => sameName(key.name, name))) {
+      throw new CorralError(
+        'key_exists',
+        `There is a key named "${name}" already. Choose another name, or replace that key with: corral key rotate ${name}`,
+        { param: 'name' }
+      )
+    }
+    const { id, secret, ...hashed } = newSecret()
+    const entry: KeyEntry = {
+      id,
+      name,
+      role,
+      ...(models && { models }),
+      ...(limits && Object.keys(limits).length > 0 && { limits }),
+      created: new Date().toISOString(),
+      ...(expires !== undefined && { expires }),
+      ...hashed
+    }
+    return { keys: [...keys, entry], result: { key: keyText(id, secret), record: recordOf(entry) } }
+  })
+}
+
+function checkNewKey(wanted: object): asserts wanted is NewKey {
+  const refuse = (message: string, param: string) => new CorralError('invalid_request', message, { param })
+  const fault = findFault(NewKeySchema, wanted)
+  if (fault) throw refuse(faultSentence(fault, 'The key'), fault.path.join('.'))
+  const { limits, expires } = wanted as NewKey
+  parseKeepAlive(limits?.keep_alive)
+  if (expires !== undefined && !(Date.parse(expires) > Date.now())) {
+    throw refuse(`"expires" must be a moment to come, in ISO 8601; ${expires} is not.`, 'expires')
+  }
+}
+
+/** Forgets a key. @throws CorralError `key_not_found` */
+export async function revokeKey(path: string, name: string): Promise<KeyRecord> {
+  return await changeKeys(path, keys => {
+    const entry = named(keys, name)
+    return { keys: keys.filter(key => key !== entry), result: recordOf(entry) }
+  })
+}
+
+/**
+ * Gives a key another secret. It keeps its id, and so all that belongs to its owner.
+ * @throws CorralError `key_not_found`
+ */
+export async function rotateKey(path: string, name: string): Promise<MadeKey> {
+  return await changeKeys(path, keys => {
+    const entry = named(keys, name)
+    const { id: _, secret, ...hashed } = newSecret()
+    const rotated = { ...entry, ...hashed }
+    return {
+      keys: keys.map(key => (key === entry ? rotated : key)),
+      result: { key: keyText(entry.id, secret), record: recordOf(rotated) }
+    }
+  })
+}
+
+/** What may be told of a key: neither its hash nor its salt. */
+export function recordOf({ id: _, salt: __, hash: ___, ...record }: KeyEntry): KeyRecord {
+  return record
+}
+
+const sameName = (one: string, other: string) => one.toLowerCase() === other.toLowerCase()
+
+function named(keys: readonly KeyEntry[], name: string): KeyEntry {
+  const entry = keys.find(key => sameName(key.name, name))
+  if (entry) return entry
+  throw new CorralError('key_not_found', `There is no key named "${name}". "corral key list" shows those there are.`, {
+    param: 'name'
+  })
+}
+
+const keyText = (id: string, secret: string) => `corral_${id}_${secret}`
+
+/** The id and the secret in a key of corral's; undefined for any other text. */
+export function parseKey(text: string): { id: string; secret: string } | undefined {
+  const [, id, secret] = /^corral_([0-9a-f]{16})_([A-Za-z0-9_-]{43})$/.exec(text) ?? []
+  return id === undefined ? undefined : { id, secret: secret! }
+}
+
+function newSecret() {
+  const secret = randomBytes(32).toString('base64url')
+  const salt = randomBytes(16).toString('base64url')
+  return { id: randomBytes(8).toString('hex'), secret, salt, hash: hashOf(salt, secret).toString('base64url') }
+}
+
+/**
+ * A fast hash, on purpose. Slow ones (scrypt, Argon2) protect passwords that people choose, of which there are few
+ * enough to try them all. A secret here is 256 random bits: nobody can try those, however fast the hash is, and a slow
+ * one would be computed for each request.
+ */
+function hashOf(salt: string, secret: string): Buffer {
+  // In one call, which costs a third less than `createHash`: this runs for each request.
+  return hash('sha256', salt + secret, 'buffer')
+}
+
+/** Whether this is the secret of a key. */
+export function isSecretOf({ salt, hash }: Pick<KeyEntry, 'salt' | 'hash'>, secret: string): boolean {
+  const known = Buffer.from(hash, 'base64url')
+  const sent = hashOf(salt, secret)
+  return known.length === sent.length && timingSafeEqual(known, sent)
+}

@@ -1,0 +1,157 @@
+import type { AddressInfo } from 'node:net'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastify'
+import { Type } from 'typebox'
+import { Time } from '../../../core/contracts/native-records.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { httpOrigin } from '../../../core/http/listening.ts'
+import { Given, loose } from '../../../core/http/request-fields.ts'
+import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { ROLES } from '../../../core/http/roles.ts'
+import { isLoopbackHost, requireSameOrigin } from './host-and-origin.ts'
+import { userOfPeer } from './peer-user.ts'
+import type { SessionStore } from './session-store.ts'
+
+const TAG = 'Keys'
+
+export const SessionRecordSchema = Type.Object(
+  {
+    id: Type.String(),
+    created_at: Time(),
+    expires_at: Time(),
+    last_used_at: Time(),
+    key: Type.Optional(Type.String({ description: 'Name of the key whose admin made it; absent for "corral open"' })),
+    address: Type.String({ description: 'Where it was begun from' }),
+    user_agent: Type.Optional(Type.String({ description: 'What the browser said of itself' }))
+  },
+  { title: 'Session' }
+)
+
+interface SessionRules {
+  sessions: SessionStore
+  /** The address that the server itself listens on, as it is configured. */
+  host: string
+  /** Names of this server that were configured. */
+  names(): readonly string[]
+  /** Counts a wrong link as a wrong key. @returns what it is refused for */
+  refuse(address: string, token: string, refusal: CorralError): CorralError
+}
+
+/** Links for browsers, and the sessions that begin by them. */
+export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    const link = nativeRoute(TAG, 'createSessionLink', 'Make a link that opens the page as an admin', {
+      role: 'admin',
+      description:
+        'The page trades what is in the link for a session (`POST /api/sessions`), once, within a minute. `corral open` does both.',
+      body: Type.Object(
+        {
+          uid: Given(
+            Type.Integer({
+              minimum: 0,
+              description: 'Only programs of this user of the same machine may use it (Linux)'
+            })
+          )
+        },
+        loose
+      ),
+      response: {
+        200: json(
+          'The link',
+          Type.Object({
+            address: Type.String({ description: 'To be opened in a browser; whoever has it is an admin' }),
+            expires_at: Time('When it cannot be used any longer')
+          })
+        )
+      }
+    })
+    app.post('/api/sessions/links', link, async (request, reply) => {
+      const { token, ends } = sessions.makeLink(request.caller, request.body.uid ?? undefined)
+      reply.header('cache-control', 'no-store')
+      const address = `${originFor(app, request, { host, names: names() })}${app.web?.path ?? '/'}#open=${token}`
+      return { address, expires_at: ends.toISOString() }
+    })
+
+    const begin = nativeRoute(TAG, 'createSession', 'Begin a session by a link', {
+      role: 'anyone',
+      description: "For the server's own page: pages of other origins are refused. The session is sent as a key is.",
+      body: Type.Object({ token: Type.String({ description: 'What follows "#open=" in the link' }) }, loose),
+      response: {
+        200: json(
+          'The session',
+          Type.Object({
+            key: Type.String({ description: 'To be sent as "Authorization: Bearer …"; it is in this reply only' }),
+            role: Type.Enum([...ROLES]),
+            expires_at: Time()
+          })
+        )
+      },
+      errors: ['link_ended', 'link_refused', 'rate_limited']
+    })
+    app.post('/api/sessions', begin, async (request, reply) => {
+      const { origin, host: called, 'user-agent': userAgent } = request.headers
+      if (origin !== undefined) requireSameOrigin(origin, called)
+      const { address } = request.caller
+      const { token } = request.body
+      const uid = () => userOfPeer(request.raw.socket)
+      const { key, record } = await sessions.begin(token, { address, userAgent, uid }).catch(error => {
+        throw error instanceof CorralError && error.code === 'link_ended' ? refuse(address, token, error) : error
+      })
+      reply.header('cache-control', 'no-store')
+      return { key, role: 'admin' as const, expires_at: record.expires_at }
+    })
+
+    const list = nativeRoute(TAG, 'listSessions', 'List the sessions of browsers', {
+      role: 'admin',
+      response: {
+        200: json('The newest first', Type.Object({ sessions: Type.Array(SessionRecordSchema) }))
+      }
+    })
+    app.get('/api/sessions', list, async (_request, reply) => {
+      reply.header('cache-control', 'no-store')
+      return { sessions: sessions.list() }
+    })
+
+    const ended = json('Ended', Type.Object({ status: Type.Literal('ended'), session: SessionRecordSchema }))
+    const endOwn = nativeRoute(TAG, 'endOwnSession', 'End the session that the request came by', {
+      response: { 200: ended },
+      errors: ['session_not_found']
+    })
+    app.delete('/api/sessions/current', endOwn, async ({ caller }) => {
+      if (!caller.session) {
+        throw new CorralError('session_not_found', 'This request came by no session, so there is none to end.')
+      }
+      return { status: 'ended' as const, session: sessions.end(caller.session.id, 'its browser') }
+    })
+
+    const end = nativeRoute(TAG, 'endSession', 'End a session of a browser', {
+      role: 'admin',
+      description: 'Its answers end.',
+      params: Type.Object({ id: Type.String({ description: 'The id of a session' }) }),
+      response: { 200: ended },
+      errors: ['session_not_found']
+    })
+    app.delete('/api/sessions/:id', end, async ({ params, caller }) => {
+      return { status: 'ended' as const, session: sessions.end(params.id, caller.name ?? caller.address) }
+    })
+  }
+}
+
+/** How a browser reaches the server: as whoever asks has reached it, or for the private socket as it listens. */
+function originFor(
+  app: FastifyInstance,
+  { caller, headers }: FastifyRequest,
+  { host, names }: { host: string; names: readonly string[] }
+): string {
+  const { encrypts } = app.connectionGuard
+  const scheme = encrypts ? 'https' : 'http'
+  if (!caller.isLocal && headers.host !== undefined) return `${scheme}://${headers.host}`
+  const { port } = app.server.address() as AddressInfo
+  const isGeneral = host === '0.0.0.0' || host === '::' || isLoopbackHost(host)
+  // A certificate is made out to a name.
+  if (encrypts && isGeneral) return httpOrigin({ host: names[0] ?? 'localhost', port }, true)
+  const reached = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
+  return httpOrigin({ host: reached, port }, encrypts)
+}

@@ -1,0 +1,230 @@
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import type { FastifyBaseLogger } from 'fastify'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { dateAt } from '../../../core/system/clock.ts'
+import { setNewest } from '../../../core/system/newest-entries.ts'
+import { printable } from '../../../core/system/printable.ts'
+import { type KnownCredential, revocation } from './key-store.ts'
+
+/*
+ * Sessions of browsers: an admin asks for a link (`corral open`), and the page that is opened by it trades what is in the
+ * link for a session, with which it is what that admin is. Both are in memory only: they end with the server.
+ */
+
+/** How long a link can be used (milliseconds). */
+export const LINK_LIFE = 60_000
+/** How long a session lasts (milliseconds). */
+const SESSION_LIFE = 12 * 3_600_000
+/** Links and sessions at once; one more ends the oldest. Only admins make them. */
+const MOST = 100
+const LONGEST_AGENT = 200
+
+const SESSION_TEXT = /^corral_session_([0-9a-f]{16})_([A-Za-z0-9_-]{43})$/
+
+/** Whether a credential is one of a session, known or not. */
+export const isSessionText = (text: string) => SESSION_TEXT.test(text)
+
+/** What a link, and a session by it, may do: what the admin who asked for it may. */
+type Maker = Omit<Caller, 'turn' | 'address' | 'isLocal'>
+
+interface Link {
+  readonly maker: Maker
+  readonly ends: number
+  /** The user of this machine whose programs alone may use it; whose they are does not matter where absent. */
+  readonly uid: number | undefined
+}
+
+export interface SessionRecord {
+  id: string
+  created_at: string
+  expires_at: string
+  last_used_at: string
+  key?: string
+  address: string
+  user_agent?: string
+}
+
+interface Session extends KnownCredential {
+  readonly digest: Buffer
+  readonly record: SessionRecord
+  readonly ends: number
+  end(reason: CorralError): void
+}
+
+/** Who uses a link. */
+export interface LinkUser {
+  address: string
+  userAgent: string | undefined
+  /** The user of this machine whose program it is; undefined where that cannot be told. */
+  uid(): Promise<number | undefined>
+}
+
+/** Links and sessions of a server. */
+export class SessionStore {
+  readonly #links = new Map<string, Link>()
+  readonly #sessions = new Map<string, Session>()
+  readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
+  readonly #changed: (change: 'session_created' | 'session_ended', id: string, by: string) => void
+
+  /** @param changed is told of each session that begins or ends, and by whom */
+  constructor(
+    log: Pick<FastifyBaseLogger, 'info' | 'warn'>,
+    changed: (change: 'session_created' | 'session_ended', id: string, by: string) => void
+  ) {
+    this.#log = log
+    this.#changed = changed
+  }
+
+  /**
+   * Makes a link for what an admin is.
+   * @param uid as in `Link`
+   * @returns the secret that it is made of, and the date on which it ends
+   */
+  makeLink({ turn: _, address: __, isLocal: ___, ...maker }: Caller, uid?: number): { token: string; ends: Date } {
+    const now = performance.now()
+    for (const [digest, { ends }] of this.#links) if (ends <= now) this.#links.delete(digest)
+    const token = randomBytes(32).toString('base64url')
+    const ends = now + LINK_LIFE
+    setNewest(this.#links, digestOf(token).toString('hex'), { maker, ends, uid }, MOST)
+    return { token, ends: dateAt(ends) }
+  }
+
+  /**
+   * Begins a session by a link, which then can be used no more: of two at once one gets it.
+   * @throws CorralError `link_ended`; `link_refused` where it is for another user's browser
+   */
+  async begin(token: string, user: LinkUser): Promise<{ key: string; record: SessionRecord }> {
+    const place = digestOf(token).toString('hex')
+    const link = this.#links.get(place)
+    if (link?.uid !== undefined) {
+      const uid = await user.uid()
+      if (uid !== link.uid) {
+        this.#log.warn({ uid, address: user.address }, 'A link of "corral open" was used by a program of another user.')
+        throw new CorralError(
+          'link_refused',
+          'This link is for a browser of the user who ran "corral open", on the same machine, and this one is not known to be that. For another browser, take the link of: corral open --print'
+        )
+      }
+    }
+    const isWhole = link !== undefined && this.#links.delete(place) && link.ends > performance.now()
+    if (!isWhole || link.maker.revoked?.aborted) throw endedLink()
+    return this.#begin(link.maker, user)
+  }
+
+  /** The session of a credential; undefined where there is none such. */
+  find(text: string): KnownCredential | undefined {
+    const [, id, secret] = SESSION_TEXT.exec(text) ?? []
+    const session = id === undefined ? undefined : this.#sessions.get(id)
+    if (!session || !timingSafeEqual(session.digest, digestOf(secret!))) return undefined
+    // Timers run late on a machine that slept.
+    if (session.ends <= Date.now()) {
+      this.#expire(session)
+      return undefined
+    }
+    session.record.last_used_at = new Date().toISOString()
+    return session
+  }
+
+  /** The sessions, the newest first. */
+  list(): SessionRecord[] {
+    return [...this.#sessions.values()].reverse().map(({ record }) => record)
+  }
+
+  /**
+   * Ends a session and its answers.
+   * @param by who says so, for the log
+   * @throws CorralError `session_not_found`
+   */
+  end(id: string, by: string): SessionRecord {
+    const session = this.#sessions.get(id)
+    if (!session) {
+      throw new CorralError(
+        'session_not_found',
+        'There is no such session; it may have ended. GET /api/sessions has those there are.'
+      )
+    }
+    this.#end(session, by)
+    return session.record
+  }
+
+  close(): void {
+    for (const session of this.#sessions.values()) this.#end(session, 'the end of the server')
+  }
+
+  #begin(maker: Maker, { address, userAgent }: LinkUser): { key: string; record: SessionRecord } {
+    if (this.#sessions.size >= MOST) {
+      const [oldest] = this.#sessions.values()
+      this.#end(oldest!, 'newer sessions')
+    }
+    const id = randomBytes(8).toString('hex')
+    const secret = randomBytes(32).toString('base64url')
+    const now = Date.now()
+    // It ends with what made it.
+    const others = [maker.expires, maker.session?.expires]
+      .map(moment => Date.parse(moment ?? ''))
+      .filter(Number.isFinite)
+    const ends = Math.min(now + SESSION_LIFE, ...others)
+    const record: SessionRecord = {
+      id,
+      created_at: new Date(now).toISOString(),
+      expires_at: new Date(ends).toISOString(),
+      last_used_at: new Date(now).toISOString(),
+      ...(maker.name !== undefined && { key: maker.name }),
+      address,
+      ...(userAgent !== undefined && { user_agent: printable(userAgent, LONGEST_AGENT) })
+    }
+    const { signal, track, revoke } = revocation()
+    const withMaker = () => this.#end(session, maker.name === undefined ? 'its session' : `the end of ${maker.name}`)
+    maker.revoked?.addEventListener('abort', withMaker, { once: true })
+    const timer = setTimeout(() => this.#expire(session), ends - now).unref()
+    const session: Session = {
+      caller: { ...maker, revoked: signal, session: { id, expires: record.expires_at } },
+      isLong: true,
+      track,
+      digest: digestOf(secret),
+      record,
+      ends,
+      end(reason) {
+        clearTimeout(timer)
+        maker.revoked?.removeEventListener('abort', withMaker)
+        revoke(reason)
+      }
+    }
+    this.#sessions.set(id, session)
+    const by = maker.name ?? 'corral open'
+    this.#log.info({ session: id, key: maker.name, address }, 'A session of a browser began.')
+    this.#changed('session_created', id, by)
+    return { key: `corral_session_${id}_${secret}`, record }
+  }
+
+  #expire(session: Session): void {
+    this.#end(session, 'its time')
+  }
+
+  #end(session: Session, by: string): void {
+    const { id } = session.record
+    if (!this.#sessions.delete(id)) return
+    session.end(endedSession())
+    this.#log.info({ session: id }, `A session of a browser was ended by ${by}.`)
+    this.#changed('session_ended', id, by)
+  }
+}
+
+const digestOf = (text: string) => createHash('sha256').update(text).digest()
+
+function endedLink(): CorralError {
+  return new CorralError(
+    'link_ended',
+    `This link was used already, or is older than ${LINK_LIFE / 1000} s: each works once. Run "corral open" again.`
+  )
+}
+
+/** What a session that has ended is answered; programs tell it from a wrong key by `session`. */
+export function endedSession(): CorralError {
+  return new CorralError(
+    'unauthorized',
+    'This session has ended: sessions last 12 hours at most, and no longer than the server runs. Run "corral open" again, or send an API key.',
+    { details: { session: 'ended' } }
+  )
+}

@@ -1,0 +1,94 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import { type BudgetState, moment } from '../../../core/http/rate-limit-headers.ts'
+import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { howToGetRole, ROLES } from '../../../core/http/roles.ts'
+import { KeyRecordSchema } from './key-file.ts'
+import type { KeyStore } from './key-store.ts'
+
+const { name, models, limits } = KeyRecordSchema.properties
+
+const BudgetSchema = Type.Object(
+  {
+    name: Type.String({ description: 'The limit, such as tokens_per_day' }),
+    limit: Type.Integer(),
+    remaining: Type.Integer({ minimum: 0 }),
+    resets_at: Type.String({ format: 'date-time', description: 'When all of it is there again' })
+  },
+  { title: 'Budget' }
+)
+
+const WhoAmISchema = Type.Object(
+  {
+    role: Type.Enum([...ROLES]),
+    how: Type.Enum(['key', 'session', 'keyless', 'private_socket'], { description: 'What the request was let in for' }),
+    keyless: Type.Boolean({ description: 'Whether it was let in with neither a key nor a session' }),
+    keys_required: Type.Boolean({ description: 'Whether this server answers nobody without a key' }),
+    key: Type.Optional(
+      Type.Object({
+        name,
+        expires_at: Type.Optional(Type.String({ format: 'date-time' })),
+        models,
+        limits
+      })
+    ),
+    budgets: Type.Array(BudgetSchema, { description: 'What is left of the limits in time, over all models' }),
+    session: Type.Optional(Type.Object({ id: Type.String(), expires_at: Type.String({ format: 'date-time' }) })),
+    more: Type.Optional(Type.String({ description: 'How to become admin, for all who are not' }))
+  },
+  { title: 'WhoAmI' }
+)
+type WhoAmI = Static<typeof WhoAmISchema>
+
+const route = nativeRoute('Keys', 'whoAmI', 'Who the caller is to this server, and what it may take', {
+  description: 'Without a key where one is needed: `unauthorized`, as everywhere.',
+  response: { 200: json('The caller', WhoAmISchema) }
+})
+
+/** Tells callers what they are. */
+export function whoAmIRoute(keys: Pick<KeyStore, 'required'>): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    app.get('/api/whoami', route, async ({ caller }, reply) => {
+      const now = Date.now()
+      const budgets = (await app.usage?.budgetsOf(caller)) ?? []
+      reply.header('cache-control', 'no-store')
+      return describe(caller, keys.required, budgets, now)
+    })
+  }
+}
+
+function describe(caller: Caller, required: boolean, budgets: readonly BudgetState[], now: number): WhoAmI {
+  const { role, name, session } = caller
+  const how = wayIn(caller)
+  return {
+    role,
+    how,
+    keyless: how === 'keyless' || how === 'private_socket',
+    keys_required: required,
+    ...(name !== undefined && { key: keyOf(caller, name) }),
+    ...(session && { session: { id: session.id, expires_at: session.expires } }),
+    budgets: budgets.map(({ name, limit, used, reset }) => {
+      return { name, limit, remaining: Math.max(0, limit - used), resets_at: moment(now + reset) }
+    }),
+    ...(role !== 'admin' && { more: howToGetRole(caller, 'admin') })
+  }
+}
+
+function wayIn({ isLocal, session, name }: Caller): WhoAmI['how'] {
+  if (isLocal) return 'private_socket'
+  if (session) return 'session'
+  return name === undefined ? 'keyless' : 'key'
+}
+
+function keyOf({ models, bounds, budgets, expires }: Caller, name: string): NonNullable<WhoAmI['key']> {
+  const limits = { ...budgets, ...bounds }
+  return {
+    name,
+    ...(expires !== undefined && { expires_at: expires }),
+    ...(models && { models: [...models] }),
+    ...(Object.keys(limits).length > 0 && { limits })
+  }
+}

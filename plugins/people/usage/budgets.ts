@@ -1,0 +1,108 @@
+import type { BudgetKind, BudgetName, Budgets, Caller } from '../../../core/contracts/callers.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { type BudgetState, moment } from '../../../core/http/rate-limit-headers.ts'
+
+/** What a client may take in time. */
+export interface Budget {
+  readonly name: BudgetName
+  readonly kind: BudgetKind
+  /** Seconds. A minute begins with its first request, a day at 00:00 UTC. */
+  readonly window: typeof MINUTE | typeof DAY
+  readonly limit: number
+  readonly owner: string
+  /** The model that it is for; all together where absent. */
+  readonly model?: string | undefined
+  /** Where it is counted, without the day. */
+  readonly place: string
+}
+
+export const MINUTE = 60
+export const DAY = 86_400
+
+const KINDS: readonly BudgetKind[] = ['requests', 'tokens', 'tokens_in', 'tokens_out']
+const ALL = KINDS.flatMap(kind => [
+  { kind, window: MINUTE, name: `${kind}_per_minute` } as const,
+  { kind, window: DAY, name: `${kind}_per_day` } as const
+])
+
+/**
+ * The budgets that hold for a caller and a model: over all models what its key says, else what `limits` says; and of
+ * this model what the model's section says. Callers without a key are one client.
+ */
+export function budgetsFor(
+  { owner, budgets: own }: Pick<Caller, 'owner' | 'budgets'>,
+  model: string,
+  general: Budgets,
+  ofModel: Budgets
+): Budget[] {
+  const found: Budget[] = []
+  for (const { name, kind, window } of ALL) {
+    const limit = own?.[name] ?? general[name] ?? 0
+    if (limit > 0) found.push({ name, kind, window, limit, owner, place: `${owner} * ${kind}` })
+    const limitOfModel = ofModel[name] ?? 0
+    if (limitOfModel > 0) {
+      found.push({ name, kind, window, limit: limitOfModel, owner, model, place: `${owner} ${model} ${kind}` })
+    }
+  }
+  return found
+}
+
+/** Most owners and models whose budgets are remembered. */
+const MOST_REMEMBERED = 1000
+
+/** As `budgetsFor`, which is asked only where something has changed: clients ask for the same model again and again. */
+export function rememberedBudgets(): (...args: Parameters<typeof budgetsFor>) => readonly Budget[] {
+  type Found = { own: Budgets | undefined; general: Budgets; ofModel: Budgets; budgets: readonly Budget[] }
+  const known = new Map<string, Found>()
+  return (caller, model, general, ofModel) => {
+    const place = `${caller.owner} ${model}`
+    const found = known.get(place)
+    const isSame = found?.own === caller.budgets && found?.general === general && found.ofModel === ofModel
+    if (isSame) return found.budgets
+    const budgets = budgetsFor(caller, model, general, ofModel)
+    if (known.size >= MOST_REMEMBERED) known.clear()
+    known.set(place, { own: caller.budgets, general, ofModel, budgets })
+    return budgets
+  }
+}
+
+/**
+ * The budget for which a request is refused: of those that are used up the one that takes longest to be refilled.
+ * Requests are counted before this is decided, tokens after their answers.
+ * @param reads whether the request has models read or write
+ */
+export function exhausted(states: readonly BudgetState[], reads: boolean): BudgetState | undefined {
+  let longest: BudgetState | undefined
+  for (const state of states) {
+    const { kind, used, limit, reset } = state
+    const isUsedUp = kind === 'requests' ? used > limit : reads && used >= limit
+    if (isUsedUp && (!longest || reset > longest.reset)) longest = state
+  }
+  return longest
+}
+
+const TAKES: Record<BudgetKind, (limit: number) => string> = {
+  requests: limit => `send ${limit} requests`,
+  tokens: limit => `have ${limit} tokens read and written`,
+  tokens_in: limit => `have ${limit} tokens read`,
+  tokens_out: limit => `have ${limit} tokens written`
+}
+
+/** @param name of the key; absent for callers without one. @param now milliseconds since the epoch */
+export function rateLimited(
+  { name: limit, ...state }: BudgetState,
+  name: string | undefined,
+  now: number
+): CorralError {
+  const wait = Math.max(1, Math.ceil(state.reset / 1000))
+  const who = name === undefined ? 'Callers without a key' : `The API key "${name}"`
+  const together = name === undefined ? ' together' : ''
+  const of = state.model === undefined ? '' : ` ${state.kind === 'requests' ? 'to' : 'by'} the model "${state.model}"`
+  const span = state.window === DAY ? 'day' : 'minute'
+  const when = state.window === DAY ? `at ${moment(now + state.reset)}` : `in ${wait} s`
+  return new CorralError(
+    'rate_limited',
+    `${who} may${together} ${TAKES[state.kind](state.limit)}${of} a ${span}, and this budget is used up. It is refilled ${when}: wait until then, or ask the admin of this server for more (${limit}).`,
+    { retryAfter: wait, details: { limit, value: state.limit } }
+  )
+}

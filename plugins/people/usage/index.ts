@@ -1,0 +1,62 @@
+import { join } from 'node:path'
+import { Type } from 'typebox'
+import { ConfigError } from '../../../core/config/config-error.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { localCounters } from './local-counters.ts'
+import { UsageBooks } from './usage-books.ts'
+import { UsageGate } from './usage-gate.ts'
+import { usageRoutes } from './usage-routes.ts'
+
+export default definePlugin({
+  name: 'usage',
+  api: 1,
+  description: 'What each key takes of models: books of it, and the limits in time',
+  offers: ['usage'],
+  options: Type.Object(
+    {
+      keep_days: Type.Integer({
+        default: 365,
+        minimum: 1,
+        maximum: 36_500,
+        description: 'How many days the books are kept'
+      }),
+      redis: Type.String({
+        default: '',
+        pattern: '^(rediss?://\\S+)?$',
+        title: 'an address such as redis://10.0.0.7:6379 or rediss://user:password@redis.example.org:6380',
+        writeOnly: true,
+        restart: true,
+        needsTrust: true,
+        description:
+          'Redis or Valkey in which several servers count the limits in time together; empty counts in this server alone'
+      })
+    },
+    { additionalProperties: false }
+  ),
+  async setup(context, options) {
+    let { keep_days: keepDays } = options
+    const books = new UsageBooks(join(context.paths.home, 'usage'), () => keepDays, context.log)
+    if (options.redis !== '' && !URL.canParse(options.redis)) {
+      const message = 'It is no address. Write one such as redis://10.0.0.7:6379, or leave it empty.'
+      throw new ConfigError([{ where: 'usage.redis', setting: 'usage.redis', message }])
+    }
+    const local = localCounters(books)
+    const counters =
+      options.redis === ''
+        ? local
+        : await (await import('./shared-counters.ts')).sharedCounters(options.redis, local, context.log)
+    const gate = new UsageGate(() => context.config, books, counters)
+    return {
+      services: { usage: gate },
+      on: gate.hooks,
+      hooks: async app => gate.attach(app),
+      routes: usageRoutes(books),
+      start: () => books.forget(),
+      reload: async next => {
+        keepDays = next.keep_days
+        await books.forget()
+      },
+      stop: () => gate.close()
+    }
+  }
+})

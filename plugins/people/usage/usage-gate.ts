@@ -1,0 +1,209 @@
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { CoreConfig } from '../../../core/config/core-schema.ts'
+import { settingsFor } from '../../../core/config/model-settings.ts'
+import type { Usage } from '../../../core/contracts/built-in-services.ts'
+import type { BudgetKind, Caller } from '../../../core/contracts/callers.ts'
+import type { HookedRequest, PluginHooks } from '../../../core/contracts/hooks.ts'
+import { type BudgetState, rateLimitHeaders } from '../../../core/http/rate-limit-headers.ts'
+import { OpenSet } from '../../../core/system/open-tables.ts'
+import { type Budget, budgetsFor, exhausted, rateLimited, rememberedBudgets } from './budgets.ts'
+import type { Count, Counters } from './local-counters.ts'
+import { type Account, type Taken, taken, type UsageBooks } from './usage-books.ts'
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** Of one that budgets hold for, and that was let in. */
+    admission: Admission | undefined
+  }
+}
+
+/** What a request that was let in took from. */
+interface Admission {
+  budgets: readonly Budget[]
+  /** When each of them is refilled, in milliseconds since the epoch: after that nothing is given back. */
+  ends: readonly number[]
+  /** When the next day begins. */
+  tomorrow: number
+  /** What it was charged so far. */
+  charged: Taken
+}
+
+const ONE_REQUEST = Object.freeze(taken({ requests: 1 }))
+const NOTHING = Object.freeze(taken())
+const REQUEST_BACK = Object.freeze(taken({ requests: -1 }))
+
+/** The name of what callers without a key take together. */
+const KEYLESS = '(no key)'
+
+const accountOf = ({ owner, name = KEYLESS }: Caller): Account => ({ owner, name })
+
+/**
+ * The one place that decides whether a request is within its budgets, and writes down what it took.
+ *
+ * A request is counted before it waits for an engine; while budgets of tokens are used up, none is let in. Since it may
+ * wait for long, it is asked once more when it has its engine. Its tokens are charged when it is over, whatever became of
+ * it. So nobody ever gets more than a budget and what was being answered when that was used up.
+ */
+export class UsageGate implements Usage {
+  readonly #config: () => CoreConfig
+  readonly #books: UsageBooks
+  readonly #counters: Counters
+  readonly #budgetsFor = rememberedBudgets()
+  /** Requests with budgets that have an engine, or had one a moment ago. */
+  readonly #answering = new OpenSet<FastifyRequest>()
+  /** Charges that are on their way to a counter elsewhere. */
+  readonly #charging = new Set<Promise<unknown>>()
+
+  constructor(config: () => CoreConfig, books: UsageBooks, counters: Counters) {
+    this.#config = config
+    this.#books = books
+    this.#counters = counters
+  }
+
+  readonly hooks: PluginHooks = {
+    request: hooked => {
+      const { caller, reply } = hooked
+      const { model, variant } = reply?.request.record.use ?? { model: hooked.model, variant: undefined }
+      const config = this.#config()
+      this.#books.add(accountOf(caller), model, ONE_REQUEST)
+      const ofModel = variant ? settingsFor(config, variant).budgets : {}
+      const budgets = this.#budgetsFor(caller, model, config.limits, ofModel)
+      return budgets.length === 0 ? undefined : this.#admit(hooked, budgets)
+    },
+    leased: hooked => {
+      const request = hooked.reply?.request
+      const { admission } = request ?? {}
+      return request && admission?.budgets.some(ofTokens) ? this.#recheck(hooked, request, admission) : undefined
+    }
+  }
+
+  /** Has what each request took charged, once it is over. */
+  attach(app: FastifyInstance): void {
+    app.decorateRequest('admission', undefined)
+    app.onRequestEnd(request => {
+      this.#answering.delete(request)
+      this.charge(request)
+    })
+  }
+
+  /** Charges what a request took and was not charged before. */
+  charge(request: FastifyRequest): void {
+    const { record, admission } = request
+    const { use, tokens } = record
+    if (!use) return
+    const charged = admission?.charged ?? NOTHING
+    const more: Taken = {
+      requests: 0,
+      tokens_in: Math.max(0, tokens.prompt - charged.tokens_in),
+      tokens_cached: Math.max(0, tokens.cached - charged.tokens_cached),
+      tokens_out: Math.max(0, tokens.completion - charged.tokens_out)
+    }
+    const { tokens_in, tokens_out } = more
+    if (tokens_in === 0 && tokens_out === 0) return
+    this.#books.add(accountOf(request.caller), use.model, more)
+    if (!admission) return
+    admission.charged = {
+      requests: 0,
+      tokens_in: charged.tokens_in + tokens_in,
+      tokens_cached: charged.tokens_cached + more.tokens_cached,
+      tokens_out: charged.tokens_out + tokens_out
+    }
+    const amounts: Record<BudgetKind, number> = { requests: 0, tokens: tokens_in + tokens_out, tokens_in, tokens_out }
+    for (const budget of admission.budgets) {
+      if (amounts[budget.kind] === 0) continue
+      const charging = this.#counters.add(budget, amounts[budget.kind])
+      if (!(charging instanceof Promise)) continue
+      this.#charging.add(charging)
+      void charging.finally(() => this.#charging.delete(charging))
+    }
+  }
+
+  async budgetsOf(caller: Caller): Promise<BudgetState[]> {
+    return await this.#look(budgetsFor(caller, '', this.#config().limits, {}), 0)
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#charging)
+    await this.#counters.close()
+    await this.#books.close()
+  }
+
+  #admit(hooked: HookedRequest, budgets: readonly Budget[]): Promise<void> | undefined {
+    // Before the counts are asked for, so that no moment in which they are refilled is said too late.
+    const now = Date.now()
+    const moment = performance.now()
+    const tomorrow = now + this.#books.untilTomorrow()
+    return soon(this.#look(budgets, 1), states => {
+      const ends = states.map(({ reset }) => moment + reset)
+      const admission: Admission = { budgets, ends, tomorrow, charged: NOTHING }
+      this.#refuseExhausted(hooked, admission, { now, states, deciding: states })
+      const { reply } = hooked
+      if (!reply) return
+      reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
+      reply.request.admission = admission
+    })
+  }
+
+  #recheck(hooked: HookedRequest, asking: FastifyRequest, admission: Admission): Promise<void> | undefined {
+    // Whose slot this one has may not have reached its client's end yet.
+    for (const request of this.#answering) if (request.record.answered !== undefined) this.charge(request)
+    this.#answering.add(asking)
+    const now = Date.now()
+    return soon(this.#look(admission.budgets, 0), states =>
+      this.#refuseExhausted(hooked, admission, { now, states, deciding: states.filter(ofTokens) })
+    )
+  }
+
+  /** What was taken of budgets. @param requests how many requests are added */
+  #look(budgets: readonly Budget[], requests: number): BudgetState[] | Promise<BudgetState[]> {
+    const counts = budgets.map(budget => this.#counters.add(budget, budget.kind === 'requests' ? requests : 0))
+    return counts.some(isPending)
+      ? Promise.all(counts).then(found => statesOf(budgets, found))
+      : statesOf(budgets, counts as Count[])
+  }
+
+  /**
+   * @param deciding those of the states that may refuse it
+   * @throws CorralError `rate_limited`; the request is then not counted
+   */
+  #refuseExhausted(
+    hooked: HookedRequest,
+    { budgets, ends, tomorrow }: Admission,
+    { now, states, deciding }: { now: number; states: readonly BudgetState[]; deciding: readonly BudgetState[] }
+  ): void {
+    const empty = exhausted(deciding, hooked.operation !== 'tokens')
+    if (!empty) return
+    const { reply, caller } = hooked
+    const model = reply?.request.record.use?.model ?? hooked.model
+    if (reply) {
+      reply.request.admission = undefined
+      this.#answering.delete(reply.request)
+    }
+    if (Date.now() < tomorrow) this.#books.add(accountOf(caller), model, REQUEST_BACK)
+    for (const [at, budget] of budgets.entries()) {
+      if (budget.kind === 'requests' && performance.now() < ends[at]!) void this.#counters.add(budget, -1)
+    }
+    const left = states.map(state => (ofTokens(state) ? state : { ...state, used: state.used - 1 }))
+    if (reply && !reply.raw.headersSent) reply.headers(rateLimitHeaders(left, dialectOf(hooked), now))
+    throw rateLimited(empty, caller.name, now)
+  }
+}
+
+const isPending = (count: Count | Promise<Count>) => count instanceof Promise
+
+function statesOf(budgets: readonly Budget[], counts: readonly Count[]): BudgetState[] {
+  return budgets.map(({ name, kind, window, model, limit }, at) => {
+    const { used, reset } = counts[at]!
+    return { name, kind, window, model, limit, used, reset }
+  })
+}
+
+/** Goes on with what is there, at once where nothing is to be waited for. */
+function soon<Value>(value: Value | Promise<Value>, next: (value: Value) => void): Promise<void> | undefined {
+  if (value instanceof Promise) return value.then(next)
+  next(value)
+  return undefined
+}
+
+const ofTokens = ({ kind }: { kind: BudgetKind }) => kind !== 'requests'
+const dialectOf = ({ surface }: HookedRequest) => (surface === 'api-anthropic' ? 'anthropic' : 'openai')

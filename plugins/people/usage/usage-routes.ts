@@ -1,0 +1,79 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { hasRole } from '../../../core/http/roles.ts'
+import { sinceOf } from '../../../core/http/since.ts'
+import { dateOf, type Taken, taken, type UsageBooks } from './usage-books.ts'
+
+const count = (description: string) => Type.Integer({ description })
+
+const counts = {
+  requests: count('Requests that asked a model'),
+  tokens_in: count('Tokens that models read, those in their caches included'),
+  tokens_cached: count('Those of them that were in caches'),
+  tokens_out: count('Tokens that models wrote')
+}
+const date = (description: string) => Type.String({ pattern: '^\\d{4}-\\d\\d-\\d\\d$', description })
+
+export const UsageReplySchema = Type.Object(
+  {
+    by: Type.Enum(['key', 'model', 'day']),
+    since: date('The first day (UTC) that is counted'),
+    until: date('The last one: today'),
+    usage: Type.Array(
+      Type.Object({
+        name: Type.String({ description: 'A key, "(no key)", a model or a day' }),
+        ...counts
+      })
+    ),
+    total: Type.Object(counts)
+  },
+  { title: 'UsageReport' }
+)
+export type UsageReply = Static<typeof UsageReplySchema>
+
+const route = nativeRoute('Usage', 'getUsage', 'What was taken of models', {
+  description: 'By key, model or day. Callers with the role `user` see what their own key took.',
+  querystring: Type.Object({
+    by: Type.Optional(Type.Enum(['key', 'model', 'day'], { default: 'key' })),
+    since: Type.Optional(
+      Type.String({
+        default: '30d',
+        description: 'How long ago, such as 7d or 12h, or a day such as 2025-12-31; whole days (UTC) are counted'
+      })
+    )
+  }),
+  response: { 200: json('What was taken, sorted by name', UsageReplySchema) },
+  errors: ['invalid_request']
+})
+
+/** The books, for whoever may see them. */
+export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    app.get('/api/usage', route, async ({ query, caller }, reply): Promise<UsageReply> => {
+      const { by = 'key', since: wanted = '30d' } = query
+      const now = Date.now()
+      const since = dateOf(sinceOf(wanted, now))
+      const seesAll = hasRole(caller.role, 'operator')
+      const groups = new Map<string, { name: string; sum: Taken }>()
+      const total = taken()
+      await books.read(since, (day, row) => {
+        if (!seesAll && row.owner !== caller.owner) return
+        // Two keys may have had the same name, one after another.
+        const id = by === 'key' ? row.owner : by === 'model' ? row.model : day
+        const group = groups.get(id) ?? { name: by === 'key' ? row.name : id, sum: taken() }
+        groups.set(id, group)
+        for (const field of Object.keys(total) as (keyof Taken)[]) {
+          group.sum[field] += row[field]
+          total[field] += row[field]
+        }
+      })
+      const usage = [...groups.values()].map(({ name, sum }) => ({ name, ...sum }))
+      usage.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0))
+      reply.header('cache-control', 'no-store')
+      return { by, since, until: dateOf(now), usage, total }
+    })
+  }
+}

@@ -1,0 +1,53 @@
+import type { Gpu, MemoryNow } from '../../../core/contracts/hardware.ts'
+import { nvidiaMemory } from './nvidia.ts'
+import type { Machine } from './probe.ts'
+import { readDrmCards } from './system-cards.ts'
+
+/** Milliseconds for which the output of nvidia-smi is reused: a call takes a good part of a second. */
+const REUSED_FOR = 1000
+/** Milliseconds until it is called again after a failure. */
+const RETRY_AFTER = 30_000
+
+export type GpuMemory = (machine: Machine, gpus: readonly Gpu[]) => Promise<MemoryNow['gpus']>
+
+/**
+ * Reads the free memory of GPUs that have dedicated memory of a known size. GPUs that cannot be read are left out. Never
+ * rejects.
+ */
+export function createGpuMemory(): GpuMemory {
+  let answer: ReturnType<typeof nvidiaMemory> | undefined
+  let until = 0
+
+  function nvidia(machine: Machine): ReturnType<typeof nvidiaMemory> {
+    if (answer && performance.now() < until) return answer
+    until = performance.now() + REUSED_FOR
+    answer = nvidiaMemory(machine).catch(() => {
+      // Loads must not wait again and again for a program that fails or hangs.
+      until = performance.now() + RETRY_AFTER
+      return undefined
+    })
+    return answer
+  }
+
+  return async (machine, gpus) => {
+    const own = gpus.filter(gpu => gpu.usable && !gpu.unifiedMemory && gpu.totalMemory !== undefined)
+    const has = (vendor: Gpu['vendor']) => own.some(gpu => gpu.vendor === vendor)
+    const [smi = [], drm] = await Promise.all([
+      has('nvidia') ? nvidia(machine) : [],
+      has('amd') ? readDrmCards(machine.files) : []
+    ])
+    const now: MemoryNow['gpus'] = {}
+    for (const { id, vendor, pciBus, totalMemory } of own) {
+      const isSame = (place: string | undefined) => place !== undefined && place === pciBus
+      const card =
+        vendor === 'nvidia'
+          ? smi.find(each => isSame(each.pciBus) || id === `nvidia:${each.index}`)
+          : drm.find(each => each.vendor === vendor && isSame(each.pciBus))
+      // The whole of a partitioned card has another size: what is free in one instance is unknown.
+      if (vendor === 'nvidia' && card?.totalMemory !== totalMemory) continue
+      const { totalMemory: total, freeMemory: free } = card ?? {}
+      if (total !== undefined && free !== undefined) now[id] = { total, free }
+    }
+    return now
+  }
+}

@@ -1,0 +1,84 @@
+import type { Gpu } from '../../../core/contracts/hardware.ts'
+import type { Sighting } from './probe.ts'
+
+/**
+ * Normalizes a PCI address to `0000:01:00.0`; tools print it with more digits, without the domain, or in upper case.
+ * Undefined if it is none.
+ */
+export function pciAddress(text: string | undefined): string | undefined {
+  const match = /^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$/i.exec(text?.trim() ?? '')
+  if (!match) return undefined
+  const domain = Number.parseInt(match[1] ?? '0', 16)
+    .toString(16)
+    .padStart(4, '0')
+  return `${domain}:${match[2]}:${match[3]}.${match[4]}`.toLowerCase()
+}
+
+/** The PCI address from the number that AMD's tools print: bus in the upper byte, device and function in the lower. */
+export function addressOfLocation(location: number, domain = 0): string | undefined {
+  if (!Number.isInteger(location) || location <= 0 || location > 0xffff) return undefined
+  const hex = (value: number, digits: number) => value.toString(16).padStart(digits, '0')
+  return `${hex(domain, 4)}:${hex(location >> 8, 2)}:${hex((location >> 3) & 31, 2)}.${location & 7}`
+}
+
+/** Normalizes an id to `0x73df`, from `0x73DF`, `73df` or a number; undefined if it is none. */
+export function pciId(value: string | number | undefined): string | undefined {
+  const number =
+    typeof value === 'number'
+      ? value
+      : /^\s*(0x)?[0-9a-f]{4}\s*$/i.test(value ?? '')
+        ? Number.parseInt(value!, 16)
+        : NaN
+  return number > 0 && number <= 0xffff ? `0x${number.toString(16).padStart(4, '0')}` : undefined
+}
+
+const VENDORS: Record<string, Gpu['vendor']> = {
+  '0x10de': 'nvidia',
+  '0x1002': 'amd',
+  '0x8086': 'intel',
+  '0x106b': 'apple',
+  '0x5143': 'qualcomm',
+  '0x17cb': 'qualcomm'
+}
+
+/** The vendor of a PCI vendor id; `other` for display chips of servers, virtual machines and the like. */
+export function vendorOfId(id: string | undefined): Gpu['vendor'] {
+  return VENDORS[id ?? ''] ?? 'other'
+}
+
+/** The vendor of a GPU's name; `other` if the name does not say. */
+export function vendorOfName(name: string): Gpu['vendor'] {
+  if (/nvidia|geforce|quadro|\btesla\b/i.test(name)) return 'nvidia'
+  if (/\bamd\b|\bati\b|radeon|advanced micro devices/i.test(name)) return 'amd'
+  if (/intel/i.test(name)) return 'intel'
+  if (/apple/i.test(name)) return 'apple'
+  return /qualcomm|adreno/i.test(name) ? 'qualcomm' : 'other'
+}
+
+/** How manufacturers write their names. */
+export const VENDOR_NAMES: Partial<Record<Gpu['vendor'], string>> = {
+  nvidia: 'NVIDIA',
+  amd: 'AMD',
+  intel: 'Intel',
+  apple: 'Apple',
+  qualcomm: 'Qualcomm'
+}
+
+/** `GP102 [GeForce GTX 1080 Ti]` → `NVIDIA GeForce GTX 1080 Ti`; the brackets contain the product name. */
+export function marketingName(vendor: Gpu['vendor'], chip: string): string {
+  const name = /\[([^\]]+)\]\s*$/.exec(chip)?.[1] ?? chip.trim()
+  const maker = VENDOR_NAMES[vendor]
+  return maker === undefined || name.toLowerCase().includes(maker.toLowerCase()) ? name : `${maker} ${name}`
+}
+
+/**
+ * Looks up a device in the system's list of PCI ids (https://pci-ids.ucw.cz): vendors at the start of a line, their
+ * devices after a tab. Undefined if it is not listed.
+ */
+export function pciName({ vendor, pciId }: Pick<Sighting, 'vendor' | 'pciId'>, list: string): string | undefined {
+  const vendorId = Object.keys(VENDORS).find(id => VENDORS[id] === vendor)
+  if (vendorId === undefined || pciId === undefined) return undefined
+  const devices = list.split(/^(?=[0-9a-f]{4} )/m).find(block => block.startsWith(`${vendorId.slice(2)} `)) ?? ''
+  const device = new RegExp(`^\\t${pciId.slice(2)} +(\\S.*)`, 'm').exec(devices)?.[1]
+  return device === undefined ? undefined : marketingName(vendor, device)
+}

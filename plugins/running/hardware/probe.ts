@@ -1,0 +1,195 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../../core/contracts/hardware.ts'
+
+/*
+ * What a probe is, what it reports, and what the parsers of all probes share.
+ */
+
+/** The machine under inspection: this one, or a recording of another. */
+export interface Machine {
+  /** Prefix of all system files; empty for this machine. */
+  readonly root: string
+  readonly platform: string
+  readonly arch: string
+  readonly files: SystemFiles
+  /**
+   * Runs a program from the PATH and returns its output, whatever its exit code.
+   * @throws ProbeFailure if there is no such program, or it takes too long or prints without end
+   */
+  run(program: string, args: readonly string[]): Promise<Printed>
+}
+
+/** The output of a program. */
+export interface Printed {
+  /** Both streams, standard output first. */
+  text: string
+  stdout: string
+  /** How it failed, if it did: many print what is wrong and exit with an error. */
+  failure?: string
+}
+
+/** The files of a machine, by their absolute paths there. Missing or unreadable ones are undefined or empty. */
+export interface SystemFiles {
+  text(path: string): Promise<string | undefined>
+  /** Names in a folder, in natural order: `card2` before `card10`. */
+  names(folder: string): Promise<string[]>
+  /** The path with symbolic links resolved. */
+  real(path: string): Promise<string | undefined>
+}
+
+/** A source of information about a machine: a tool, or files of the system. */
+export interface Probe {
+  /** Name in the report, such as `nvidia-smi`. */
+  name: string
+  /** The platforms that have it; all if absent. */
+  platforms?: readonly string[]
+  /** @throws ProbeFailure if it is absent or reports nothing usable */
+  find(machine: Machine): Promise<Findings>
+}
+
+/** What one source reports about a machine. */
+export interface Findings {
+  gpus?: Sighting[]
+  problems?: HardwareProblem[]
+  cpu?: Partial<Hardware['cpu']>
+  memory?: Partial<Hardware['memory']>
+  libraries?: string[]
+  glibc?: string
+  /** Vendors with an installed Vulkan driver, whether or not it works. */
+  vulkanDrivers?: Gpu['vendor'][]
+  /** True if this user lacks permission to open the devices of AMD and Intel GPUs. */
+  noDeviceAccess?: boolean
+  /** One line for `ProbeReport.detail`. */
+  detail?: string
+}
+
+/** A GPU as one source reports it; what the source does not report is absent. */
+export interface Sighting extends Partial<Omit<Gpu, 'id' | 'vendor' | 'apis'>> {
+  vendor: Gpu['vendor']
+  api?: Gpu['apis'][number]
+}
+
+/** Why a probe reported nothing, or less than it could. */
+export class ProbeFailure extends Error {
+  override readonly name = 'ProbeFailure'
+  readonly outcome: Exclude<ProbeReport['outcome'], 'ok'>
+  /** What it reported nevertheless. */
+  readonly findings: Findings
+
+  constructor(outcome: Exclude<ProbeReport['outcome'], 'ok'>, detail: string, findings: Findings = {}) {
+    super(detail)
+    this.outcome = outcome
+    this.findings = findings
+  }
+}
+
+/**
+ * A probe that runs one program and parses its standard output.
+ * @param command the program and its arguments
+ * @param parse returns undefined for output that it cannot read
+ */
+export function programProbe(
+  name: string,
+  platforms: readonly string[],
+  [program, ...args]: [string, ...string[]],
+  parse: (stdout: string) => Findings | Sighting[] | undefined
+): Probe {
+  return {
+    name,
+    platforms,
+    async find(machine) {
+      const { stdout, text, failure } = await machine.run(program, args)
+      const parsed = parse(stdout)
+      const findings = Array.isArray(parsed) ? { gpus: parsed } : parsed
+      if (findings && !(failure && findings.gpus?.length === 0)) return findings
+      if (failure) throw new ProbeFailure('failed', `${failure} ${lastLine(text)}`)
+      throw new ProbeFailure('unreadable', `unknown output of ${program}: ${lastLine(text)}`)
+    }
+  }
+}
+
+const lastLine = (text: string) => text.trim().split('\n').at(-1) ?? ''
+
+/** The output of a program that a probe can do without; empty if it is absent or fails. */
+export async function optionalOutput(machine: Machine, program: string, ...args: string[]): Promise<string> {
+  try {
+    return (await machine.run(program, args)).text
+  } catch (error) {
+    if (error instanceof ProbeFailure) return ''
+    throw error
+  }
+}
+
+/** Maximum length of a report's detail in characters: a broken program may print a lot. */
+const DETAIL_LENGTH = 200
+
+/**
+ * Runs a probe with a time limit in milliseconds. Never rejects and never takes longer: a hung driver can block even the
+ * reading of a file for ever.
+ */
+export async function runProbe(
+  probe: Probe,
+  machine: Machine,
+  limit: number
+): Promise<{ report: ProbeReport; findings: Findings }> {
+  const began = performance.now()
+  const result = (outcome: ProbeReport['outcome'], findings: Findings, text = '') => {
+    const line = text.replace(/\s+/g, ' ').trim()
+    const detail = line.length > DETAIL_LENGTH ? `${line.slice(0, DETAIL_LENGTH)}…` : line
+    const duration = Math.round(performance.now() - began)
+    return { findings, report: { probe: probe.name, outcome, ...(detail && { detail }), duration } }
+  }
+  try {
+    const findings = await Promise.race([probe.find(machine), timeLimit(limit, probe.name)])
+    return result('ok', findings, findings.detail)
+  } catch (error) {
+    if (error instanceof ProbeFailure) return result(error.outcome, error.findings, error.message)
+    return result('failed', {}, error instanceof Error ? error.message : String(error))
+  }
+}
+
+/** Rejects after so many milliseconds, for a race. @throws ProbeFailure */
+export async function timeLimit(limit: number, what: string): Promise<never> {
+  await sleep(limit, undefined, { ref: false })
+  throw new ProbeFailure('timed_out', `${what} did not answer within ${limit / 1000} s`)
+}
+
+/** Drops undefined values, so that what is unknown is absent. */
+export function defined<Values extends object>(
+  values: Values
+): { [Key in keyof Values]: Exclude<Values[Key], undefined> } {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as never
+}
+
+/** A sighting without what its source left undefined. */
+export const sighting = (values: Sighting): Sighting => defined(values)
+
+/** The value in a line `key: value` or `key=value`; undefined if it is missing or empty. @param key regular expression */
+export function fieldOf(text: string, key: string): string | undefined {
+  return new RegExp(`^[ \\t]*${key}[ \\t]*[:=][ \\t]*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
+}
+
+/** Parses JSON; undefined if it is invalid. */
+export function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+/** No device has more memory; a larger value is wrong. */
+const MOST_BYTES = 2 ** 46
+
+/** Bytes from a number or numeric text in units of `unit`; undefined if it is no number, 0 or implausibly large. */
+export function bytesOf(value: unknown, unit = 1): number | undefined {
+  const number =
+    typeof value === 'number' ? value : /^\s*\d{1,18}(\.\d+)?\s*$/.test(String(value)) ? Number(value) : NaN
+  const bytes = Math.round(number * unit)
+  return bytes > 0 && bytes <= MOST_BYTES ? bytes : undefined
+}
+
+/** Free memory from the figures of one source; undefined if they contradict each other. */
+export function freeOf(total: number | undefined, used: number | undefined): number | undefined {
+  return total === undefined || used === undefined || used > total ? undefined : total - used
+}

@@ -1,0 +1,113 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { EngineMode, EngineProvider, Engines, MemoryUse } from '../../../core/contracts/engines.ts'
+import type { Capability, Model } from '../../../core/contracts/models.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { addTo } from '../../../core/system/add-to.ts'
+
+/** The registry of providers, with what only the scheduler needs of it. */
+export interface EngineRegistry extends Engines {
+  /** As `providerOf`. @throws CorralError `unsupported_capability` saying what the model can */
+  requireProvider(model: Model, mode: EngineMode): EngineProvider
+  /** Bytes that engines may take of each memory pool. */
+  budget(held: MemoryUse): Promise<MemoryUse>
+  /** Closes all providers. */
+  close(): Promise<void>
+}
+
+const PURPOSES: Record<EngineMode, string> = {
+  chat: 'generate text',
+  embedding: 'make embeddings',
+  rerank: 'rank documents'
+}
+/** Where a capability is used. */
+const PLACES: Partial<Record<Capability, string>> = {
+  completion: 'generates text',
+  embedding: 'makes embeddings (/v1/embeddings, /api/embed)',
+  rerank: 'ranks documents (/v1/rerank)'
+}
+
+function unsupported({ publicName, metadata }: Model, mode: EngineMode): CorralError {
+  const able = metadata.capabilities.flatMap(capability => PLACES[capability] ?? [])
+  const kind = metadata.architecture ? ` (${metadata.architecture})` : ''
+  const instead = able.length ? `it ${able.join(' and ')}` : `corral cannot answer with models of its kind${kind}`
+  return new CorralError(
+    'unsupported_capability',
+    `Model "${publicName}" cannot ${PURPOSES[mode]}: ${instead}. Use a model that can.`,
+    { param: 'model' }
+  )
+}
+
+export function createEngineRegistry(
+  limits: Pick<Engines, 'settings' | 'hostMemory'>,
+  log?: Pick<FastifyBaseLogger, 'error'>
+): EngineRegistry {
+  const providers: EngineProvider[] = []
+  /** Providers whose `serves` was reported to fail. */
+  const faulty = new Set<EngineProvider>()
+
+  /** How well a provider serves a model. One that fails serves none, so that it does not keep the others from it. */
+  function scoreOf(provider: EngineProvider, model: Model, mode: EngineMode): number {
+    try {
+      return provider.serves(model, mode)
+    } catch (error) {
+      if (!faulty.has(provider)) {
+        log?.error({ err: error }, `The engine provider "${provider.name}" fails in "serves", so it serves no model.`)
+      }
+      faulty.add(provider)
+      return 0
+    }
+  }
+
+  function providerOf(model: Model, mode: EngineMode): EngineProvider | undefined {
+    let best: EngineProvider | undefined
+    let most = 0
+    for (const provider of providers) {
+      const score = scoreOf(provider, model, mode)
+      if (score > most) [best, most] = [provider, score]
+    }
+    return best
+  }
+
+  return {
+    ...limits,
+    add(provider) {
+      if (providers.some(({ name }) => name === provider.name)) {
+        throw new Error(`There is a provider of engines named "${provider.name}" already.`)
+      }
+      return addTo(providers, provider)
+    },
+    providerOf,
+    requireProvider(model, mode) {
+      const provider = providerOf(model, mode)
+      if (!provider) throw unsupported(model, mode)
+      return provider
+    },
+    async checkTemplate(template, signal) {
+      for (const provider of providers) await provider.checkTemplate?.(template, signal)
+    },
+    knownOptions() {
+      const lists = providers.flatMap(({ knownOptions }) => knownOptions ?? [])
+      return lists.length === 0 ? undefined : new Set(lists.flatMap(list => [...list]))
+    },
+    elsewhere() {
+      const all = providers.flatMap(provider => provider.elsewhere?.() ?? [])
+      return {
+        running: all.flatMap(({ running }) => running),
+        loading: all.flatMap(({ loading }) => loading),
+        members: all.flatMap(({ members }) => members),
+        replicas: all.flatMap(({ replicas }) => replicas)
+      }
+    },
+    logs: model => providers.flatMap(provider => provider.logs?.(model) ?? []),
+    async budget(held) {
+      const [host, ...pools] = await Promise.all([
+        limits.hostMemory(),
+        ...providers.map(provider => provider.budgets?.(held))
+      ])
+      return Object.assign({}, ...pools, { host })
+    },
+    async close() {
+      await Promise.all(providers.map(provider => provider.close?.()))
+    }
+  }
+}

@@ -1,0 +1,335 @@
+import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { OpenMap, OpenSet } from '../../../core/system/open-tables.ts'
+
+export interface QueuedRequest {
+  id: number
+  /** The client that it is of: slots are shared by turns between clients. */
+  turn: string
+  /** Those that the request itself gives. */
+  options: Partial<LoadOptions>
+  /** Takes no slot: it is granted once the engine is ready. */
+  loadOnly: boolean
+  /** How many slots it takes at once; all of the engine's where it has fewer. */
+  slots: number
+  arrivedAt: number
+  /** Its number in the order of arrival, which it keeps when it waits again. */
+  place: number
+  /** Whether it was counted as a reload of its client already. */
+  isCounted: boolean
+  /** Gets only what no client wants, and gives it back as soon as one does. */
+  idle: boolean
+}
+
+/**
+ * The requests that wait for one engine. Whatever the scheduler asks for with each event costs at most the logarithm of
+ * how many wait: the first of all, the first of each client, whose turn it is, and who has most.
+ */
+export class RequestQueue {
+  readonly #byId = new OpenMap<number, QueuedRequest>()
+  readonly #byTurn = new OpenMap<string, ClientLine>()
+  readonly #hadBy: (turn: string) => number
+  /** Clients in the order of their turns (`inTurn`); apart those whose first request does not fit what runs. */
+  readonly #fitting = new Heap('atFitting', inTurn)
+  readonly #misfits = new Heap('atMisfits', inTurn)
+  readonly #crowded = new Heap('atCrowded', (a, b) => b.counted - a.counted || a.place - b.place)
+  #fits: (request: QueuedRequest) => boolean = () => true
+  #places = 0
+
+  /** Requests of clients, in order of arrival. */
+  readonly clients = new Line(request => this.#waits(request))
+  /** Those that take what is idle. */
+  readonly idle = new Line(request => this.#waits(request))
+  /** Requests of clients and others that take no slot. */
+  readonly loadOnly = new OpenSet<QueuedRequest>()
+
+  /** @param hadBy what a client has had of the engine (`Client.had`); who changes it calls `reorder` */
+  constructor(hadBy: (turn: string) => number) {
+    this.#hadBy = hadBy
+  }
+
+  get length(): number {
+    return this.#byId.size
+  }
+
+  get(id: number): QueuedRequest | undefined {
+    return this.#byId.get(id)
+  }
+
+  /** The requests of a client. */
+  of(turn: string): Line | undefined {
+    return this.#byTurn.get(turn)
+  }
+
+  /** The clients that wait. */
+  turns(): Iterable<string> {
+    return this.#byTurn.keys()
+  }
+
+  /** One that comes, or comes back: it is the first of its client again. */
+  add(request: Omit<QueuedRequest, 'place'> & { place?: number }): void {
+    const queued = request as QueuedRequest
+    queued.place ??= ++this.#places
+    this.#byId.set(queued.id, queued)
+    if (queued.loadOnly) this.loadOnly.add(queued)
+    if (queued.idle) {
+      this.idle.add(queued)
+      return
+    }
+    this.clients.add(queued)
+    let line = this.#byTurn.get(queued.turn)
+    if (!line) {
+      line = new ClientLine(queued.turn, request => this.#waits(request))
+      this.#byTurn.set(queued.turn, line)
+    }
+    line.add(queued)
+    this.#settle(line)
+  }
+
+  remove(request: QueuedRequest): void {
+    if (!this.#waits(request)) return
+    this.#byId.delete(request.id)
+    this.loadOnly.delete(request)
+    if (request.idle) {
+      this.idle.remove()
+      return
+    }
+    this.clients.remove()
+    const line = this.#byTurn.get(request.turn)!
+    line.remove()
+    this.#settle(line)
+  }
+
+  /** What a client has had was changed. */
+  reorder(turn: string): void {
+    const line = this.#byTurn.get(turn)
+    if (line) this.#settle(line)
+  }
+
+  /** Says which requests fit what runs, where that has changed. */
+  judge(fits: (request: QueuedRequest) => boolean): void {
+    this.#fits = fits
+    for (const line of this.#byTurn.values()) this.#settle(line)
+  }
+
+  /** Of the clients that `isMeant` is true of, the first in turn whose first request fits, and the first whose does not. */
+  firstInTurn(isMeant: (turn: string) => boolean): string[] {
+    const first = [this.#fitting, this.#misfits].map(heap => heap.find(({ turn }) => isMeant(turn)))
+    return first.flatMap(line => (line ? [line.turn] : []))
+  }
+
+  /** The client with most requests; of several the one that has waited longest. */
+  get mostCrowded(): Line | undefined {
+    return this.#crowded.first
+  }
+
+  /** All of them, in order of arrival. */
+  [Symbol.iterator](): Iterator<QueuedRequest> {
+    return [...this.#byId.values()].sort((a, b) => a.place - b.place)[Symbol.iterator]()
+  }
+
+  #waits(request: QueuedRequest): boolean {
+    return this.#byId.get(request.id) === request
+  }
+
+  /** Puts a client where it belongs now. */
+  #settle(line: ClientLine): void {
+    const { first, turn } = line
+    if (!first) {
+      for (const heap of [this.#fitting, this.#misfits, this.#crowded]) heap.remove(line)
+      this.#byTurn.delete(turn)
+      return
+    }
+    line.had = this.#hadBy(turn)
+    line.arrivedAt = first.arrivedAt
+    line.id = first.id
+    line.place = first.place
+    line.counted = line.length
+    const [now, before] = this.#fits(first) ? [this.#fitting, this.#misfits] : [this.#misfits, this.#fitting]
+    before.remove(line)
+    now.put(line)
+    this.#crowded.put(line)
+  }
+}
+
+/** By what they have had, then by arrival. Those that run, or had reloads, are compared apart (`turns.ts`). */
+function inTurn(a: ClientLine, b: ClientLine): number {
+  return a.had - b.had || a.arrivedAt - b.arrivedAt || a.id - b.id
+}
+
+/** Requests in order of arrival. Those that have left stay in the list until they are many. */
+class Line {
+  readonly #waits: (request: QueuedRequest) => boolean
+  #requests: QueuedRequest[] = []
+  /** None before it waits. */
+  #start = 0
+  length = 0
+
+  /** @param waits whether a request is still in the queue */
+  constructor(waits: (request: QueuedRequest) => boolean) {
+    this.#waits = waits
+  }
+
+  add(request: QueuedRequest): void {
+    this.length++
+    const requests = this.#requests
+    const newest = requests.at(-1)
+    if (newest === undefined || newest.place < request.place) {
+      requests.push(request)
+      return
+    }
+    let low = 0
+    for (let high = requests.length; low < high; ) {
+      const middle = (low + high) >> 1
+      if (requests[middle]!.place < request.place) low = middle + 1
+      else high = middle
+    }
+    // One that comes back may not have been swept yet.
+    if (requests[low] !== request) requests.splice(low, 0, request)
+    this.#start = Math.min(this.#start, low)
+  }
+
+  /** One has left. */
+  remove(): void {
+    this.length--
+    if (this.#requests.length <= 2 * this.length + 16) return
+    this.#requests = this.#requests.filter(this.#waits)
+    this.#start = 0
+  }
+
+  get first(): QueuedRequest | undefined {
+    const requests = this.#requests
+    while (this.#start < requests.length && !this.#waits(requests[this.#start]!)) this.#start++
+    return requests[this.#start]
+  }
+
+  get last(): QueuedRequest | undefined {
+    const requests = this.#requests
+    while (requests.length > 0 && !this.#waits(requests.at(-1)!)) requests.pop()
+    this.#start = Math.min(this.#start, requests.length)
+    return requests.at(-1)
+  }
+
+  *[Symbol.iterator](): Generator<QueuedRequest> {
+    for (let at = this.#start; at < this.#requests.length; at++) {
+      const request = this.#requests[at]!
+      if (this.#waits(request)) yield request
+    }
+  }
+
+  /** Those that came behind this place, the newest first. */
+  *after(place: number): Generator<QueuedRequest> {
+    for (let at = this.#requests.length - 1; at >= 0; at--) {
+      const request = this.#requests[at]!
+      if (request.place <= place) return
+      if (this.#waits(request)) yield request
+    }
+  }
+}
+
+export type { Line }
+
+/** The requests of one client, with what it is compared by, as it was when it was put in its place. */
+class ClientLine extends Line {
+  readonly turn: string
+  had = 0
+  arrivedAt = 0
+  id = 0
+  place = 0
+  counted = 0
+  /** Where it is in each heap; -1 where it is not. A Map of places would be made anew with each request that comes alone. */
+  atFitting = -1
+  atMisfits = -1
+  atCrowded = -1
+
+  constructor(turn: string, waits: (request: QueuedRequest) => boolean) {
+    super(waits)
+    this.turn = turn
+  }
+}
+
+/** Gives the first of some clients by an order. */
+class Heap {
+  readonly #at: 'atFitting' | 'atMisfits' | 'atCrowded'
+  readonly #compare: (a: ClientLine, b: ClientLine) => number
+  readonly #items: ClientLine[] = []
+
+  /** @param at where each of them keeps its place in this heap */
+  constructor(at: 'atFitting' | 'atMisfits' | 'atCrowded', compare: (a: ClientLine, b: ClientLine) => number) {
+    this.#at = at
+    this.#compare = compare
+  }
+
+  get first(): ClientLine | undefined {
+    return this.#items[0]
+  }
+
+  /** Adds one, or moves it to where it belongs now. */
+  put(item: ClientLine): void {
+    let at = item[this.#at]
+    if (at === -1) {
+      at = this.#items.length
+      this.#set(at, item)
+    }
+    this.#down(this.#up(at))
+  }
+
+  remove(item: ClientLine): void {
+    const at = item[this.#at]
+    if (at === -1) return
+    item[this.#at] = -1
+    const last = this.#items.pop()!
+    if (last === item) return
+    this.#set(at, last)
+    this.#down(this.#up(at))
+  }
+
+  /** The first one in order of which this is true; it costs as much as those before it are many. */
+  find(isMeant: (item: ClientLine) => boolean): ClientLine | undefined {
+    const open = this.#items.length > 0 ? [0] : []
+    while (open.length > 0) {
+      let least = 0
+      for (let at = 1; at < open.length; at++) if (this.#isBefore(open[at]!, open[least]!)) least = at
+      const [at] = open.splice(least, 1) as [number]
+      const item = this.#items[at]!
+      if (isMeant(item)) return item
+      for (const child of [2 * at + 1, 2 * at + 2]) if (child < this.#items.length) open.push(child)
+    }
+    return undefined
+  }
+
+  #isBefore(one: number, other: number): boolean {
+    return this.#compare(this.#items[one]!, this.#items[other]!) < 0
+  }
+
+  #set(at: number, item: ClientLine): void {
+    this.#items[at] = item
+    item[this.#at] = at
+  }
+
+  #swap(one: number, other: number): void {
+    const item = this.#items[one]!
+    this.#set(one, this.#items[other]!)
+    this.#set(other, item)
+  }
+
+  #up(start: number): number {
+    let at = start
+    for (let above = (at - 1) >> 1; at > 0 && this.#isBefore(at, above); above = (at - 1) >> 1) {
+      this.#swap(at, above)
+      at = above
+    }
+    return at
+  }
+
+  #down(start: number): void {
+    for (let at = start; ; ) {
+      let least = at
+      for (const child of [2 * at + 1, 2 * at + 2]) {
+        if (child < this.#items.length && this.#isBefore(child, least)) least = child
+      }
+      if (least === at) return
+      this.#swap(at, least)
+      at = least
+    }
+  }
+}

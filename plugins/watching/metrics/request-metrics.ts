@@ -1,0 +1,163 @@
+import type { FastifyRequest } from 'fastify'
+import type { Registry } from 'prom-client'
+import type { Operation } from '../../../core/contracts/hooks.ts'
+import type { RequestObserver, RequestRecord } from '../../../core/http/request-record.ts'
+import type { LabelValues } from './label-values.ts'
+import { SeriesCounter, SeriesHistogram } from './series.ts'
+
+/** The names that OpenTelemetry has for operations; the others keep corral's. */
+const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_completion' }
+
+/*
+ * Buckets in seconds, or tokens. Those of `gen_ai_…` are the conventions' own, with a few more at the ends: small models
+ * take less than 10 ms for a token, and the wait for a model that is loaded counts.
+ */
+const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 120]
+const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
+const DURATION = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 327.68]
+const TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576]
+const WAIT = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
+const OVERHEAD = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1]
+
+/** Seconds of so many milliseconds; 0 for what is no length of time, which would spoil a sum for good. */
+function seconds(milliseconds: number): number {
+  return milliseconds > 0 ? milliseconds / 1000 : 0
+}
+
+/** Requests that end alike count in the same series. */
+interface Kind {
+  surface: string
+  operation: Operation
+  model: string
+  key: string
+  status: number
+  /** The error code of those that failed. */
+  code: string
+}
+
+/** Counts requests as they end. @returns the observer, which never throws */
+export function requestMetrics(registry: Registry, values: LabelValues): RequestObserver {
+  const requests = new SeriesCounter(
+    {
+      name: 'corral_requests_total',
+      help: 'Requests that have ended, by API, model, name of the key, status (499: the client left) and error code'
+    },
+    registry
+  )
+  const tokens = new SeriesCounter(
+    {
+      name: 'corral_tokens_total',
+      help: 'Tokens of requests that have ended, by model, name of the key and type: input (cached ones included), cached, output'
+    },
+    registry
+  )
+  const wait = new SeriesHistogram(
+    {
+      name: 'corral_queue_wait_seconds',
+      help: 'Time that requests waited for an engine, its load included, also where they got none',
+      buckets: WAIT
+    },
+    registry
+  )
+  const overhead = new SeriesHistogram(
+    {
+      name: 'corral_overhead_seconds',
+      help: "Time that corral itself took for requests to models: neither the client's sending, nor the wait for an engine, nor the engine's work",
+      buckets: OVERHEAD
+    },
+    registry
+  )
+  const duration = new SeriesHistogram(
+    {
+      name: 'gen_ai_server_request_duration_seconds',
+      help: 'Time from a request to the end of its answer; error_type is the error code of those that failed',
+      buckets: DURATION
+    },
+    registry
+  )
+  const firstToken = new SeriesHistogram(
+    {
+      name: 'gen_ai_server_time_to_first_token_seconds',
+      help: 'Time from a request to the first token of its answer, the wait included, of successful answers',
+      buckets: FIRST_TOKEN
+    },
+    registry
+  )
+  const perToken = new SeriesHistogram(
+    {
+      name: 'gen_ai_server_time_per_output_token_seconds',
+      help: 'Time per token after the first one, of successful answers',
+      buckets: PER_TOKEN
+    },
+    registry
+  )
+  const usage = new SeriesHistogram(
+    {
+      name: 'gen_ai_client_token_usage',
+      help: 'Tokens of requests that have ended, by type: input or output',
+      buckets: TOKENS
+    },
+    registry
+  )
+
+  /** The series of requests to a model. */
+  function seriesOf({ surface, operation, model, key, status, code }: Kind) {
+    const of = {
+      gen_ai_operation_name: OPERATIONS[operation] ?? operation,
+      gen_ai_provider_name: 'corral',
+      gen_ai_request_model: model
+    }
+    return {
+      requests: requests.with({ surface, model, key, status: `${status}`, code }),
+      duration: duration.with({ ...of, error_type: code || (status >= 400 ? `${status}` : '') }),
+      overhead: overhead.with({ surface }),
+      wait: wait.with({ model }),
+      firstToken: firstToken.with(of),
+      perToken: perToken.with(of),
+      input: usage.with({ ...of, gen_ai_token_type: 'input' }),
+      output: usage.with({ ...of, gen_ai_token_type: 'output' }),
+      tokensIn: tokens.with({ model, key, type: 'input' }),
+      tokensCached: tokens.with({ model, key, type: 'cached' }),
+      tokensOut: tokens.with({ model, key, type: 'output' })
+    }
+  }
+  /** By all that tells kinds apart; the labels bound how many there are. */
+  const known = new Map<string, ReturnType<typeof seriesOf>>()
+
+  function observeUse(record: RequestRecord, kind: Kind): void {
+    const place = `${kind.surface} ${kind.operation} ${kind.model} ${kind.status} ${kind.code} ${kind.key}`
+    let series = known.get(place)
+    if (!series) {
+      series = seriesOf(kind)
+      known.set(place, series)
+    }
+    const { began, ended, waitBegan, leased, firstPiece, answered, status } = record
+    const { prompt, cached, completion } = record.tokens
+    series.requests.value++
+    series.duration.observe(seconds(ended - began))
+    series.overhead.observe(seconds(record.overhead))
+    if (waitBegan !== undefined) series.wait.observe(seconds((leased ?? ended) - waitBegan))
+    if (status < 400 && firstPiece !== undefined) {
+      series.firstToken.observe(seconds(firstPiece - began))
+      const after = (answered ?? ended) - firstPiece
+      if (completion > 1) series.perToken.observe(seconds(after) / (completion - 1))
+    }
+    if (prompt > 0) series.input.observe(prompt)
+    if (completion > 0) series.output.observe(completion)
+    series.tokensIn.value += prompt
+    series.tokensCached.value += cached
+    series.tokensOut.value += completion
+  }
+
+  return (request: FastifyRequest) => {
+    const { record, caller } = request
+    const { use, status, failure } = record
+    // Only models that exist are in the record: what else clients name becomes no label.
+    const model = use ? values.model(use.model) : ''
+    const key = values.key(caller?.name ?? '', model)
+    const surface = use?.surface ?? request.routeOptions.config?.plugin ?? ''
+    const code = failure?.code ?? ''
+    if (use) observeUse(record, { surface, operation: use.operation, model, key, status, code })
+    else requests.with({ surface, model, key, status: `${status}`, code }).value++
+  }
+}

@@ -1,0 +1,339 @@
+import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
+import type { Elsewhere } from '../../../core/contracts/built-in-services.ts'
+import type { ConversionCounts } from '../../../core/contracts/conversion.ts'
+import type { PullRecord } from '../../../core/contracts/downloads.ts'
+import type { EngineMode } from '../../../core/contracts/engines.ts'
+import type { PluginHooks } from '../../../core/contracts/hooks.ts'
+import type { EngineStats, SchedulerStats } from '../../../core/contracts/scheduler-stats.ts'
+import { version } from '../../../core/system/package-info.ts'
+import { type LabelValues, OTHER } from './label-values.ts'
+
+/** What a model in one mode does now, here or at members of a cluster. */
+export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
+  /** Undefined where members do not tell. */
+  readonly longestWait: number | undefined
+}
+
+/** Where figures are read from at a scrape. */
+export interface Sources {
+  scheduler(): Omit<SchedulerStats, 'engines'> & { readonly engines: readonly MeasuredEngine[] }
+  pulls(): readonly Pick<PullRecord, 'state'>[]
+  /** Bytes. */
+  received(): number
+  conversions(): ConversionCounts
+  /** Bytes free on the disk of the models; undefined where that is unknown. */
+  freeSpace(): Promise<number | undefined>
+}
+
+const LOAD = [0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
+const PULL_STATES = ['downloading', 'waiting', 'storing', 'paused', 'failed']
+
+/** Counts what happens to models. @returns the hooks that do */
+export function modelMetrics(registry: Registry, values: LabelValues): PluginHooks {
+  const registers = [registry]
+  const loads = new Histogram({
+    name: 'corral_load_seconds',
+    help: 'Time that loads of models took, from the room for them to the engine that answers',
+    labelNames: ['model'] as const,
+    buckets: LOAD,
+    registers
+  })
+  const loadFailures = new Counter({
+    name: 'corral_load_failures_total',
+    help: 'Loads that failed, by error code and cause (docs/failures.md)',
+    labelNames: ['model', 'code', 'cause'] as const,
+    registers
+  })
+  const unloads = new Counter({
+    name: 'corral_unloads_total',
+    help: 'Engines that have ended, by reason: idle, evicted, reload, stopped or failed',
+    labelNames: ['model', 'reason'] as const,
+    registers
+  })
+  const engineFailures = new Counter({
+    name: 'corral_engine_failures_total',
+    help: 'Engines that ended while they served, by cause such as stuck, hung or over_memory (docs/failures.md)',
+    labelNames: ['model', 'cause'] as const,
+    registers
+  })
+  const pulls = new Counter({
+    name: 'corral_downloads_total',
+    help: 'Downloads that were stored or failed; code says why',
+    labelNames: ['outcome', 'code'] as const,
+    registers
+  })
+  return {
+    modelLoaded({ model, milliseconds }) {
+      loads.observe({ model: values.model(model) }, milliseconds / 1000)
+    },
+    modelUnloaded({ model, reason, cause = 'unknown' }) {
+      unloads.inc({ model: values.model(model), reason })
+      if (reason === 'failed') engineFailures.inc({ model: values.model(model), cause })
+    },
+    loadFailed({ model, code, cause = '' }) {
+      loadFailures.inc({ model: values.model(model), code, cause })
+    },
+    pullFinished: () => pulls.inc({ outcome: 'stored', code: '' }),
+    pullFailed: ({ code }) => pulls.inc({ outcome: 'failed', code })
+  }
+}
+
+/**
+ * What models of members do, at all of them together, whoever asked for it: what this server keeps of them itself says only
+ * that requests are passed on.
+ * @param named the public name of a model here; undefined where it is none of the members'
+ */
+export function withMembers(
+  own: readonly EngineStats[],
+  { running, loading }: Pick<Elsewhere, 'running' | 'loading'>,
+  named: (model: string, mode: EngineMode) => string | undefined
+): MeasuredEngine[] {
+  const keyOf = (model: string, mode: EngineMode) => `${model}#${mode}`
+  const there = new Map<string, MeasuredEngine>()
+  const add = (name: string, mode: EngineMode, more: Partial<MeasuredEngine> & { waiting: number }) => {
+    const model = named(name, mode)
+    if (model === undefined) return
+    const before = there.get(keyOf(model, mode))
+    const sum = (of: (engine: Partial<MeasuredEngine>) => number | undefined) =>
+      (of(before ?? {}) ?? 0) + (of(more) ?? 0)
+    there.set(keyOf(model, mode), {
+      model,
+      mode,
+      isLoaded: more.isLoaded || before?.isLoaded || false,
+      isBlocked: more.isBlocked || before?.isBlocked || false,
+      slots: sum(({ slots }) => slots),
+      freeSlots: sum(({ freeSlots }) => freeSlots),
+      running: sum(({ running }) => running),
+      waiting: sum(({ waiting }) => waiting),
+      longestWait: undefined,
+      reserved: {}
+    })
+  }
+  for (const { name, mode, slots, running: answered, queued } of running) {
+    const freeSlots = Math.max(0, slots - answered)
+    add(name, mode as EngineMode, { isLoaded: true, slots, freeSlots, running: answered, waiting: queued })
+  }
+  for (const { name, mode, queued } of loading) add(name, mode as EngineMode, { waiting: queued })
+  const here: EngineStats[] = []
+  for (const engine of own) {
+    if (named(engine.model, engine.mode) === undefined) here.push(engine)
+    else add(engine.model, engine.mode, { waiting: engine.waiting, isBlocked: engine.isBlocked })
+  }
+  return [...here, ...there.values()]
+}
+
+/** What there is at the moment of a scrape. */
+interface Snapshot {
+  engines: readonly MeasuredEngine[]
+  memory: SchedulerStats['memory']
+  /** Pulls by state. */
+  pulls: ReadonlyMap<string, number>
+  received: number
+  conversions: ConversionCounts
+  freeSpace: number | undefined
+}
+
+type Sample = readonly [labels: Record<string, string>, value: number]
+
+interface Family {
+  name: string
+  help: string
+  labels?: readonly string[]
+  isCounter?: true
+  read(snapshot: Snapshot): readonly Sample[]
+}
+
+/** A gauge of each model in each mode. */
+function perEngine(name: string, help: string, value: (engine: MeasuredEngine) => number | undefined): Family {
+  const read = ({ engines }: Snapshot) =>
+    engines.flatMap(engine => {
+      const known = value(engine)
+      return known === undefined ? [] : [[{ model: engine.model, mode: engine.mode }, known] as const]
+    })
+  return { name, help, labels: ['model', 'mode'], read }
+}
+
+/** A gauge of each model by the name that vLLM has for it, which load balancers read, as the Gateway API's extension. */
+function perModel(name: string, help: string, value: (engines: readonly MeasuredEngine[]) => number): Family {
+  return {
+    name: `vllm:${name}`,
+    help,
+    labels: ['model_name'],
+    read({ engines }) {
+      // Before its first load a server has room, and no metric at all would read as a server that is broken.
+      if (engines.length === 0) return [[{ model_name: '' }, value([])]]
+      const models = new Map<string, MeasuredEngine[]>()
+      for (const engine of engines) models.set(engine.model, [...(models.get(engine.model) ?? []), engine])
+      return [...models].map(([model, its]) => [{ model_name: model }, value(its)] as const)
+    }
+  }
+}
+
+function byPool(name: string, help: string, read: (memory: Snapshot['memory']) => Record<string, number>): Family {
+  const samples = ({ memory }: Snapshot) =>
+    Object.entries(read(memory)).map(([pool, value]) => [{ pool }, value] as const)
+  return { name, help, labels: ['pool'], read: samples }
+}
+
+/** A gauge of the server as a whole, for load balancers that read one value of each server. */
+function ofServer(name: string, help: string, value: (engines: readonly MeasuredEngine[]) => number): Family {
+  return { name, help, read: ({ engines }) => [[{}, value(engines)]] }
+}
+
+const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
+
+const allRunning = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ running }) => running))
+const allWaiting = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ waiting }) => waiting))
+
+/** The share of slots that requests have, from 0 to 1; 0 where nothing is loaded. */
+function usedSlots(engines: readonly MeasuredEngine[]): number {
+  const slots = sum(engines.map(each => each.slots))
+  return slots === 0 ? 0 : 1 - sum(engines.map(each => each.freeSlots)) / slots
+}
+
+const FAMILIES: readonly Family[] = [
+  {
+    name: 'corral_build_info',
+    help: 'The versions of corral and of Node',
+    labels: ['version', 'node'],
+    read: () => [[{ version, node: process.versions.node }, 1]]
+  },
+  perEngine('corral_model_loaded', '1 while the model is loaded', ({ isLoaded }) => Number(isLoaded)),
+  perEngine(
+    'corral_model_blocked',
+    '1 while requests for the model are refused, since its loads failed repeatedly',
+    ({ isBlocked }) => Number(isBlocked)
+  ),
+  perEngine('corral_slots', 'Requests that the loaded model answers at once', ({ slots }) => slots),
+  perEngine('corral_slots_free', 'Slots that no request has', ({ freeSlots }) => freeSlots),
+  perEngine('corral_requests_running', 'Requests that the model answers', ({ running }) => running),
+  perEngine('corral_requests_waiting', 'Requests that wait for the model or a slot of it', ({ waiting }) => waiting),
+  perEngine(
+    'corral_queue_oldest_seconds',
+    'Time that the oldest of the waiting requests has waited',
+    ({ longestWait }) => (longestWait === undefined ? undefined : longestWait / 1000)
+  ),
+  {
+    name: 'corral_model_memory_bytes',
+    help: 'Memory that is kept for the model, by pool: host or a GPU',
+    labels: ['model', 'mode', 'pool'],
+    read: ({ engines }) =>
+      engines.flatMap(({ model, mode, reserved }) =>
+        Object.entries(reserved).map(([pool, bytes]) => [{ model, mode, pool }, bytes] as const)
+      )
+  },
+  byPool('corral_memory_reserved_bytes', 'Memory that is kept for all models, by pool', ({ reserved, budget }) => ({
+    ...Object.fromEntries(Object.keys(budget).map(pool => [pool, 0])),
+    ...reserved
+  })),
+  byPool('corral_memory_budget_bytes', 'Memory that all models together may have, by pool', ({ budget }) => budget),
+  ofServer('corral_server_requests_running', 'Requests that models of the server answer', allRunning),
+  ofServer('corral_server_requests_waiting', 'Requests that wait for models of the server', allWaiting),
+  ofServer(
+    'corral_server_slots_used_ratio',
+    'Share of the slots of all loaded models that requests have; 1 is all',
+    usedSlots
+  ),
+  // By the names that llama-server has for them.
+  ofServer('llamacpp:requests_processing', 'Requests that models of the server answer', allRunning),
+  ofServer('llamacpp:requests_deferred', 'Requests that wait for models of the server', allWaiting),
+  perModel('num_requests_running', 'Requests that the model answers', allRunning),
+  perModel('num_requests_waiting', 'Requests that wait for the model', allWaiting),
+  perModel(
+    'kv_cache_usage_perc',
+    "Share of the model's slots that requests have, each of which has its part of the KV cache; 1 is all",
+    usedSlots
+  ),
+  {
+    name: 'corral_downloads_unfinished',
+    help: 'Downloads that are not done, by state',
+    labels: ['state'],
+    read: ({ pulls }) => PULL_STATES.map(state => [{ state }, pulls.get(state) ?? 0])
+  },
+  {
+    name: 'corral_download_bytes_total',
+    help: 'Bytes of files that downloads got',
+    isCounter: true,
+    read: ({ received }) => [[{}, received]]
+  },
+  {
+    name: 'corral_conversions_running',
+    help: 'Conversions of SafeTensors models that run',
+    read: ({ conversions }) => [[{}, conversions.running]]
+  },
+  {
+    name: 'corral_conversions_total',
+    help: 'Conversions that have ended, by outcome',
+    labels: ['outcome'],
+    isCounter: true,
+    read: ({ conversions: { finished, failed } }) => [
+      [{ outcome: 'finished' }, finished],
+      [{ outcome: 'failed' }, failed]
+    ]
+  },
+  {
+    name: 'corral_disk_free_bytes',
+    help: 'Bytes free on the disk of the models',
+    read: ({ freeSpace }) => (freeSpace === undefined ? [] : [[{}, freeSpace]])
+  }
+]
+
+/**
+ * What there is now, which is read at each scrape and never before.
+ * @returns reads it; to be called before the registry is written out
+ */
+export function stateMetrics(registry: Registry, values: LabelValues, sources: Sources): () => Promise<void> {
+  const metrics = FAMILIES.map(({ name, help, labels = [], isCounter, read }) => {
+    const configuration = { name, help, labelNames: labels, registers: [registry] }
+    return { metric: isCounter ? new Counter(configuration) : new Gauge(configuration), read }
+  })
+  return async () => {
+    const freeSpace = await sources.freeSpace()
+    const { engines, memory } = sources.scheduler()
+    const pulls = new Map<string, number>()
+    for (const { state } of sources.pulls()) pulls.set(state, (pulls.get(state) ?? 0) + 1)
+    const snapshot: Snapshot = {
+      engines: bounded(engines, values),
+      memory,
+      pulls,
+      received: sources.received(),
+      conversions: sources.conversions(),
+      freeSpace
+    }
+    // From here on nothing waits: two scrapes at once must not count twice.
+    for (const { metric, read } of metrics) {
+      metric.reset()
+      for (const [labels, value] of read(snapshot)) metric.inc(labels, value)
+    }
+  }
+}
+
+/** Those of models that are not counted apart as one of each mode. */
+function bounded(engines: readonly MeasuredEngine[], values: LabelValues): MeasuredEngine[] {
+  const named: MeasuredEngine[] = []
+  const others = new Map<string, MeasuredEngine>()
+  for (const engine of engines) {
+    const model = values.model(engine.model)
+    if (model !== OTHER) named.push(engine)
+    else others.set(engine.mode, together(others.get(engine.mode), engine))
+  }
+  return [...named, ...others.values()]
+}
+
+function together(one: MeasuredEngine | undefined, other: MeasuredEngine): MeasuredEngine {
+  if (!one) return { ...other, model: OTHER }
+  const reserved = { ...one.reserved }
+  for (const [pool, bytes] of Object.entries(other.reserved)) reserved[pool] = (reserved[pool] ?? 0) + bytes
+  return {
+    model: OTHER,
+    mode: one.mode,
+    isLoaded: one.isLoaded || other.isLoaded,
+    isBlocked: one.isBlocked || other.isBlocked,
+    slots: one.slots + other.slots,
+    freeSlots: one.freeSlots + other.freeSlots,
+    running: one.running + other.running,
+    waiting: one.waiting + other.waiting,
+    longestWait: Math.max(one.longestWait ?? 0, other.longestWait ?? 0),
+    reserved
+  }
+}

@@ -1,0 +1,462 @@
+import { copyFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import Anthropic from '@anthropic-ai/sdk'
+import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
+import { jsonSchemaOutputFormat } from '@anthropic-ai/sdk/helpers/json-schema'
+import t from 'tap'
+import { demoModelFile, randomProjector } from '../../../../scripts/random-models.ts'
+import { DEMO, startCorral, until } from '../../../support/corral.ts'
+import { failure } from '../../../support/failure.ts'
+import { pngBytes } from '../openai/media/support.ts'
+
+// The official client against a real server and a real engine of one slot.
+const QUESTION = { role: 'user' as const, content: 'What is the capital of France?' }
+const ANSWER = 'The capital of France is Paris.'
+const WEATHER: Anthropic.Tool = {
+  name: 'get_weather',
+  description: 'Get the current weather in a city',
+  input_schema: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
+}
+const ask = { model: DEMO, max_tokens: 100, messages: [QUESTION] }
+
+const DEFAULTS = 'defaults:\n  temperature: 0\n  num_parallel: 1\n'
+
+const corral = await startCorral(t, { config: DEFAULTS })
+const client = clientOf(corral.url)
+
+function clientOf(baseURL: string, apiKey = 'any'): Anthropic {
+  return new Anthropic({ baseURL, apiKey, maxRetries: 0 })
+}
+
+async function running(): Promise<number> {
+  const { body } = await corral.json('/api/ps')
+  return body.models.reduce((sum: number, model: { running?: number }) => sum + (model.running ?? 0), 0)
+}
+
+/** An answer that goes on until the context is full. */
+function endless(more: object = {}) {
+  const messages = [{ role: 'user' as const, content: 'Count to 30.' }]
+  const options = { num_ctx: 32_000, ignore_eos: true }
+  return { model: DEMO, max_tokens: 20_000, messages, options, ...more } as Anthropic.MessageCreateParamsNonStreaming
+}
+
+const total = (usage: Anthropic.Usage) => usage.input_tokens + usage.cache_read_input_tokens!
+
+t.test('answers, whole and streamed', async t => {
+  const whole = await client.messages.create(ask)
+  t.match(whole, {
+    id: /^msg_[0-9a-f]{24}$/,
+    type: 'message',
+    role: 'assistant',
+    model: DEMO,
+    content: [{ type: 'text', text: ANSWER }],
+    stop_reason: 'end_turn',
+    stop_sequence: null,
+    usage: { input_tokens: 19, cache_creation_input_tokens: 0, cache_read_input_tokens: 0, output_tokens: 9 }
+  })
+  t.match(whole._request_id, /^[0-9a-f-]{36}$/)
+  const stream = client.messages.stream({ ...ask, model: 'Corral/tiny-chat:latest' })
+  const texts: string[] = []
+  const types: string[] = []
+  let begin: Anthropic.Message | undefined
+  stream.on('text', text => texts.push(text))
+  for await (const event of stream) {
+    if (types.at(-1) !== event.type) types.push(event.type)
+    if (event.type === 'message_start') begin = structuredClone(event.message)
+  }
+  const final = await stream.finalMessage()
+  t.strictSame(types, [
+    'message_start',
+    'content_block_start',
+    'content_block_delta',
+    'content_block_stop',
+    'message_delta',
+    'message_stop'
+  ])
+  t.ok(texts.length > 3, 'it comes in pieces')
+  t.equal(texts.join(''), ANSWER)
+  t.match(final, { model: 'Corral/tiny-chat:latest', content: [{ text: ANSWER }], stop_reason: 'end_turn' })
+  t.ok(final.usage.cache_read_input_tokens! > 0, 'the same prompt is in the cache')
+  t.equal(total(final.usage), 19)
+  t.equal(final.usage.output_tokens, 9)
+  t.match(begin!.usage, { ...final.usage, output_tokens: 0 }, 'what was read is known from the beginning')
+  const mounted = await clientOf(`${corral.url}/anthropic`).messages.create(ask)
+  t.match(mounted.content, [{ text: ANSWER }])
+  const { content } = await client.beta.messages.create({ ...ask, betas: ['output-128k-2025-02-19'] })
+  t.match(content, [{ text: ANSWER }])
+})
+
+t.test('turns, system texts, a prefilled answer', async t => {
+  const turns = await client.messages.create({
+    ...ask,
+    system: [{ type: 'text', text: 'You are Leo.', cache_control: { type: 'ephemeral' } }],
+    messages: [{ role: 'user', content: [{ type: 'text', text: 'Who are you?' }] }]
+  })
+  t.match(turns.content, [{ text: 'I am Leo.' }])
+  const named = await client.messages.create({
+    ...ask,
+    messages: [
+      { role: 'user', content: 'My name is Mina.' },
+      { role: 'assistant', content: 'Nice to meet you,' },
+      { role: 'assistant', content: [{ type: 'text', text: ' Mina!' }] },
+      { role: 'user', content: 'What is my name?' }
+    ]
+  })
+  t.match(named.content, [{ text: /Mina/ }])
+  const begun = { ...ask, messages: [QUESTION, { role: 'assistant' as const, content: 'The capital of' }] }
+  t.match((await client.messages.create(begun)).content, [{ text: ' France is Paris.' }])
+  t.equal(await client.messages.stream(begun).finalText(), ' France is Paris.')
+})
+
+t.test('why an answer ends', async t => {
+  const count = { ...ask, messages: [{ role: 'user' as const, content: 'Count to 12.' }] }
+  for (const send of [
+    (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.create(params),
+    (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.stream(params).finalMessage()
+  ]) {
+    const stopped = await send({ ...count, stop_sequences: ['nothing', '5,'] })
+    t.match(stopped, { stop_reason: 'stop_sequence', stop_sequence: '5,', content: [{ text: '1, 2, 3, 4, ' }] })
+    const ended = await send({ ...count, stop_sequences: ['nothing'] })
+    t.match(ended, { stop_reason: 'end_turn', stop_sequence: null })
+    const short = await send({ ...count, max_tokens: 3 })
+    t.match(short, { stop_reason: 'max_tokens', usage: { output_tokens: 3 } })
+  }
+})
+
+t.test('tools, one and two at once, and answers with their results', async t => {
+  for (const send of [
+    (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.create(params),
+    (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.stream(params).finalMessage()
+  ]) {
+    // The demo model tells one result only.
+    for (const [cities, answer] of [
+      [['Paris'], 'The weather in Paris is sunny.'],
+      [['Paris', 'Rome'], /^The weather in (Paris|Rome) is sunny\.$/]
+    ] as const) {
+      const messages: Anthropic.MessageParam[] = [
+        { role: 'user', content: `What is the weather in ${cities.join(' and ')}?` }
+      ]
+      const asked = { ...ask, messages, tools: [WEATHER] }
+      const called = await send(asked)
+      t.equal(called.stop_reason, 'tool_use')
+      const calls = called.content.filter(block => block.type === 'tool_use')
+      t.match(
+        calls,
+        cities.map(city => ({ id: /^toolu_./, name: 'get_weather', input: { city } }))
+      )
+      t.equal(new Set(calls.map(({ id }) => id)).size, cities.length)
+      const results = calls.map(({ id }) => ({ type: 'tool_result' as const, tool_use_id: id, content: 'sunny' }))
+      messages.push({ role: 'assistant', content: called.content }, { role: 'user', content: results })
+      const told = await send({ ...asked, messages })
+      t.match(told, { stop_reason: 'end_turn', content: [{ type: 'text', text: answer }] })
+    }
+  }
+  const both = {
+    ...ask,
+    tools: [WEATHER],
+    messages: [{ role: 'user' as const, content: 'What is the weather in Paris and Rome?' }]
+  }
+  const one = await client.messages.create({
+    ...both,
+    tool_choice: { type: 'auto', disable_parallel_tool_use: true }
+  })
+  t.match(one.content, [{ name: 'get_weather', input: { city: 'Paris' } }])
+  t.equal(one.content.length, 1)
+  const must = await client.messages.create({
+    ...both,
+    tools: [{ ...WEATHER, name: 'other', description: 'Another' }, WEATHER],
+    tool_choice: { type: 'tool', name: 'get_weather' }
+  })
+  t.match(must.content, [{ name: 'get_weather' }])
+  const none = await client.messages.create({ ...both, tool_choice: { type: 'none' } })
+  t.ok(none.content.every(({ type }) => type === 'text'))
+})
+
+t.test('the tool runner, and conversations that a server would keep', async t => {
+  const getWeather = betaTool({
+    name: 'get_weather',
+    description: 'Get the current weather in a city',
+    inputSchema: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+    run: async ({ city }) => (city === 'Paris' ? 'sunny' : 'unknown')
+  })
+  const asked = { ...ask, messages: [{ role: 'user' as const, content: 'What is the weather in Paris?' }] }
+  for (const stream of [false, true]) {
+    const final = await client.beta.messages.toolRunner({ ...asked, tools: [getWeather], stream })
+    t.match(final, { content: [{ text: 'The weather in Paris is sunny.' }], stop_reason: 'end_turn' })
+  }
+  const thread = client.beta.messages.thread({ model: DEMO, max_tokens: 50 })
+  await thread.send({ role: 'user', content: 'My name is Mina.' })
+  const named = await thread.send({ role: 'user', content: 'What is my name?' })
+  t.match(named.content, [{ text: /Mina/ }], 'the SDK sends all of it again')
+})
+
+t.test('requests as Claude Code sends them', async t => {
+  const request = {
+    model: DEMO,
+    max_tokens: 50,
+    system: [
+      { type: 'text', text: 'x-anthropic-billing-header: cc_version=2.1.330.4f9; cc_entrypoint=sdk-cli;' },
+      { type: 'text', text: 'You are Leo.', cache_control: { type: 'ephemeral' } }
+    ],
+    messages: [
+      { role: 'user', content: [{ type: 'text', text: 'Who are you?', cache_control: { type: 'ephemeral' } }] },
+      { role: 'assistant', content: [{ type: 'text', text: 'I am Leo.' }] },
+      { role: 'user', content: 'What is the weather in Paris?' },
+      { role: 'system', content: [{ type: 'tool_addition', tool: { type: 'tool_reference', name: 'get_weather' } }] }
+    ],
+    tools: [
+      { ...WEATHER, defer_loading: true },
+      {
+        name: 'Placeholder',
+        description: 'Never',
+        input_schema: { type: 'object', properties: {} },
+        defer_loading: true
+      }
+    ],
+    metadata: { user_id: '{"device_id":"x"}' },
+    thinking: { type: 'adaptive', display: 'omitted' },
+    context_management: { edits: [{ type: 'clear_thinking_20251015', keep: 'all' }] },
+    output_config: { effort: 'high' }
+  } as unknown as typeof ask
+  const betas = ['claude-code-20250219', 'interleaved-thinking-2025-05-14', 'context-management-2025-06-27']
+  const answered = await client.beta.messages.stream({ ...request, betas } as never).finalMessage()
+  t.match(answered.content, [{ type: 'tool_use', name: 'get_weather', input: { city: 'Paris' } }])
+  const reminded = [...request.messages, { role: 'system' as const, content: 'It is Monday.' }]
+  t.match(await client.messages.create({ ...request, messages: reminded }), { type: 'message', role: 'assistant' })
+})
+
+t.test('structured answers', async t => {
+  const format = jsonSchemaOutputFormat({
+    type: 'object',
+    properties: { ok: { type: 'boolean' }, color: { enum: ['red', 'green', 'blue'] } },
+    required: ['ok', 'color'],
+    additionalProperties: false
+  })
+  const whole = await client.messages.parse({ ...ask, output_config: { format } })
+  t.match(whole.parsed_output, { ok: Boolean, color: /^(red|green|blue)$/ })
+  const streamed = await client.messages.stream({ ...ask, output_config: { format } }).finalMessage()
+  t.match(streamed.parsed_output, { ok: Boolean, color: /^(red|green|blue)$/ })
+})
+
+t.test('counts agree with what answers read', async t => {
+  const requests: Anthropic.MessageCountTokensParams[] = [
+    { model: DEMO, messages: [QUESTION] },
+    { model: DEMO, messages: [QUESTION], system: [{ type: 'text', text: 'You are Leo.' }], tools: [WEATHER] },
+    { model: DEMO, messages: [QUESTION, { role: 'assistant', content: 'The capital' }] },
+    {
+      model: DEMO,
+      tools: [WEATHER],
+      messages: [
+        { role: 'user', content: 'What is the weather in Paris?' },
+        {
+          role: 'assistant',
+          content: [{ type: 'tool_use', id: 'toolu_1', name: 'get_weather', input: { city: 'Paris' } }]
+        },
+        { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'toolu_1', content: 'sunny' }] }
+      ]
+    }
+  ]
+  for (const request of requests) {
+    const { input_tokens } = await client.messages.countTokens(request)
+    const answered = await client.messages.create({ ...request, max_tokens: 5 } as never as typeof ask)
+    t.equal(input_tokens, total(answered.usage))
+    const again = await client.messages.stream({ ...request, max_tokens: 5 } as never as typeof ask).finalMessage()
+    t.equal(input_tokens, total(again.usage))
+  }
+  t.match(await failure(client.messages.countTokens({ model: DEMO, messages: [] })), { status: 400 })
+})
+
+t.test('images, in messages and in results of tools', async t => {
+  // What it answers means nothing: its projector has random weights.
+  const folder = t.testdir()
+  const model = 'random/seeing'
+  copyFileSync(demoModelFile, join(folder, 'seeing.gguf'))
+  writeFileSync(join(folder, 'mmproj-F16.gguf'), randomProjector('vision'))
+  const path = join(folder, 'seeing.gguf')
+  t.match(await corral.json('/api/import', { path, name: model, stream: false }), { status: 200 })
+  const source = { type: 'base64' as const, media_type: 'image/png' as const, data: pngBytes().toString('base64') }
+  const image = { type: 'image' as const, source }
+  const see = (content: Anthropic.MessageParam['content']) => ({
+    model,
+    messages: [{ role: 'user' as const, content }]
+  })
+  const bare = await client.messages.countTokens(see([{ type: 'text', text: 'What is this?' }]))
+  const messages: Anthropic.MessageParam[] = [
+    { role: 'user', content: [{ type: 'text', text: 'What is this?' }, image] },
+    { role: 'assistant', content: [{ type: 'tool_use', id: 'toolu_1', name: 'look', input: {} }] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'toolu_1', content: [image] }] }
+  ]
+  let before = bare.input_tokens
+  for (const request of [see(messages[0]!.content), { model, messages }]) {
+    const { input_tokens } = await client.messages.countTokens(request)
+    t.ok(input_tokens > before + 3, 'each image has tokens')
+    before = input_tokens
+    const answered = await client.messages.create({ ...request, max_tokens: 5 })
+    t.equal(total(answered.usage), input_tokens)
+  }
+  const broken = see([{ ...image, source: { ...source, data: 'AAAA' } }])
+  t.match(await failure(client.messages.create({ ...broken, max_tokens: 5 })), {
+    status: 400,
+    errorCode: 'invalid_request',
+    error: { error: { param: 'messages.0.content.0.source' } }
+  })
+})
+
+t.test('models', async t => {
+  for (const base of ['', '/anthropic']) {
+    const { models } = clientOf(corral.url + base)
+    const ids: string[] = []
+    for await (const model of models.list()) ids.push(model.id)
+    t.ok(ids.includes(DEMO))
+    const record = await models.retrieve(DEMO)
+    t.match(record, { type: 'model', id: DEMO, display_name: DEMO, max_input_tokens: 4096, max_tokens: 4096 })
+    t.match(record, {
+      lifecycle: 'active',
+      capabilities: { thinking: { supported: false }, image_input: { supported: false } }
+    })
+    t.strictSame(
+      Object.keys(record.capabilities!).sort(),
+      [
+        'batch',
+        'citations',
+        'code_execution',
+        'context_management',
+        'effort',
+        'image_input',
+        'pdf_input',
+        'server_tools',
+        'structured_outputs',
+        'thinking'
+      ],
+      'every capability that the SDK declares'
+    )
+    t.ok((await failure(models.retrieve('corral/none'))) instanceof Anthropic.NotFoundError)
+  }
+  const { body } = await corral.json('/v1/models')
+  t.match(body, { object: 'list', data: [{ object: 'model' }] }, 'others get theirs')
+})
+
+t.test('errors by their class', async t => {
+  const long = [{ role: 'user' as const, content: 'hello there '.repeat(20_000) }]
+  const url = { type: 'image', source: { type: 'url', url: 'http://127.0.0.1/x.png' } }
+  const png = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0KGgo=' } }
+  const table: [object, new (...args: never[]) => Error, object][] = [
+    [{ model: 'no/such' }, Anthropic.NotFoundError, { type: 'not_found_error', errorCode: 'model_not_found' }],
+    [{ model: 'nonsense' }, Anthropic.NotFoundError, { errorCode: 'model_not_found' }],
+    [{ model: 'a b' }, Anthropic.BadRequestError, { errorCode: 'invalid_model_name' }],
+    [{ max_tokens: undefined }, Anthropic.BadRequestError, { errorCode: 'invalid_request', message: /max_tokens/ }],
+    [{ temperature: -1 }, Anthropic.BadRequestError, { errorCode: 'invalid_option' }],
+    [{ messages: [{ role: 'user', content: [url] }] }, Anthropic.BadRequestError, { message: /base64/ }],
+    [
+      { messages: [{ role: 'user', content: [png] }] },
+      Anthropic.BadRequestError,
+      { errorCode: 'unsupported_capability' }
+    ],
+    [
+      { messages: long },
+      Anthropic.BadRequestError,
+      {
+        type: 'invalid_request_error',
+        errorCode: 'context_exceeded',
+        apiMessage: /^prompt is too long: \d+ tokens > \d+ maximum\./,
+        details: { n_prompt_tokens: Number, n_ctx: Number }
+      }
+    ]
+  ]
+  for (const [params, type, wanted] of table) {
+    for (const stream of [false, true]) {
+      const error = await failure(client.messages.create({ ...ask, ...params, stream } as never))
+      t.ok(error instanceof type, error.message)
+      t.match(error, wanted)
+      t.match(error.requestID, /^[0-9a-f-]{36}$/)
+      t.equal(error.error.request_id, error.requestID)
+    }
+  }
+  for (const [path, status, body] of [
+    ['/v1/messages', 400, { error: { type: 'invalid_request_error', code: 'missing_body' } }],
+    ['/v1/messages/batches', 404, { type: 'error', error: { type: 'not_found_error', code: 'route_not_found' } }],
+    ['/anthropic/v1/nothing', 404, { type: 'error', error: { type: 'not_found_error' } }],
+    ['/anthropic/v1/messages/%ff', 400, { type: 'error', error: { code: 'invalid_request' } }]
+  ] as const) {
+    const got = await corral.json(path, '')
+    t.equal(got.status, status, path)
+    t.match(got.body, body, path)
+  }
+  t.match(await corral.json('/v1/messages'), { status: 405, body: { type: 'error' } })
+})
+
+t.test('the oldest turns are dropped on request', async t => {
+  const messages: Anthropic.MessageParam[] = []
+  for (let turn = 0; turn < 30; turn++) {
+    messages.push({ role: 'user', content: 'hello there '.repeat(60) }, { role: 'assistant', content: 'Hello!' })
+  }
+  messages.push(QUESTION)
+  const given = { ...ask, messages, options: { context_overflow: 'drop_oldest' } } as typeof ask
+  const { data, response } = await client.messages.create(given).withResponse()
+  t.ok(Number(response.headers.get('x-corral-dropped-messages')) > 0)
+  t.equal(data.content[0]!.type, 'text')
+})
+
+t.test('a client that disconnects frees the only slot at once', async t => {
+  for (let round = 0; round < 3; round++) {
+    const stream = client.messages.stream(endless())
+    for await (const event of stream) if (event.type === 'content_block_delta') break
+    t.match((await client.messages.create(ask)).content, [{ text: ANSWER }])
+  }
+  const controller = new AbortController()
+  const whole = failure(client.messages.create(endless(), { signal: controller.signal, timeout: 600_000 }))
+  await until('it runs', async () => (await running()) === 1)
+  controller.abort()
+  t.ok((await whole) instanceof Anthropic.APIUserAbortError)
+  await until('the slot is free', async () => (await running()) === 0)
+})
+
+t.test('an engine that dies in the middle', async t => {
+  const stream = client.messages.stream(endless())
+  const error = await failure(
+    (async () => {
+      // Once: what was sent before its death may still arrive, and there is nothing left to kill then.
+      let killed = false
+      for await (const event of stream) {
+        if (killed || event.type !== 'content_block_delta') continue
+        killed = true
+        for (const pid of corral.enginePids()) process.kill(pid, 'SIGKILL')
+      }
+    })()
+  )
+  t.ok(error instanceof Anthropic.APIError)
+  t.match(error, { type: 'api_error', errorCode: 'engine_crashed' })
+  t.match((await client.messages.create(ask)).content, [{ text: ANSWER }], 'the next request is answered')
+})
+
+t.test('keys, and a stream that waits for its turn', async t => {
+  const config = `${DEFAULTS}security:\n  api_keys: [secret]\napi-anthropic:\n  heartbeat: 200ms\n`
+  const { url, send } = await startCorral(t, { config })
+  for (const stream of [false, true]) {
+    const error = await failure(clientOf(url, 'wrong').messages.create({ ...ask, stream } as never))
+    t.ok(error instanceof Anthropic.AuthenticationError)
+    t.match(error, { type: 'authentication_error', errorCode: 'unauthorized', requestID: /./ })
+  }
+  const keyed = clientOf(url, 'secret')
+  t.match((await keyed.models.list()).data, [{ id: DEMO }])
+  const bearer = new Anthropic({ baseURL: url, apiKey: null, authToken: 'secret', maxRetries: 0 })
+  t.match((await bearer.models.list()).data, [{ id: DEMO }])
+
+  const first = keyed.messages.stream(endless())
+  for await (const event of first) {
+    if (event.type !== 'content_block_delta') continue
+    const response = await send('/v1/messages', { ...ask, stream: true }, { headers: { 'x-api-key': 'secret' } })
+    t.equal(response.status, 200)
+    t.match(response.headers.get('content-type'), /^text\/event-stream/)
+    t.match(response.headers.get('request-id'), /^[0-9a-f-]{36}$/)
+    const reader = response.body!.getReader()
+    const { value } = await reader.read()
+    t.match(Buffer.from(value!).toString(), /^event: ping\ndata: \{"type":"ping"\}\n\n/)
+    first.abort()
+    let text = ''
+    for (let part = await reader.read(); !part.done; part = await reader.read()) text += Buffer.from(part.value)
+    t.match(text, /event: message_start\n/)
+    t.ok(text.endsWith('event: message_stop\ndata: {"type":"message_stop"}\n\n'))
+    break
+  }
+})

@@ -1,0 +1,222 @@
+import { existsSync, readdirSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { DEMO, startCorral } from '../../../support/corral.ts'
+import { begin, line, openai, reaches, results, sendFile, textOf } from './support.ts'
+
+const corral = await startCorral(t)
+const client = openai(corral)
+
+t.test('a batch goes its whole way by the SDK: file, batch, polling, list, results', async t => {
+  const lines = [
+    line('capital', { messages: [{ role: 'user', content: 'What is the capital of France?' }] }),
+    line('unknown', { model: 'nobody/nothing' }),
+    line('wrong', { messages: 'none' }),
+    line('last')
+  ]
+  const file = await sendFile(client, lines, 'questions.jsonl')
+  const bytes = Buffer.byteLength(textOf(lines))
+  t.match(file, { object: 'file', filename: 'questions.jsonl', purpose: 'batch', status: 'processed', bytes })
+  t.equal(await (await client.files.content(file.id)).text(), textOf(lines))
+
+  const metadata = { of: 'a test' }
+  const created = await client.batches.create({
+    input_file_id: file.id,
+    endpoint: '/v1/chat/completions',
+    completion_window: '24h',
+    metadata
+  })
+  t.match(created, {
+    object: 'batch',
+    status: 'validating',
+    input_file_id: file.id,
+    completion_window: '24h',
+    metadata
+  })
+  t.equal(created.expires_at, created.created_at + 24 * 3600)
+  t.same(
+    (await client.batches.list()).data.map(({ id }) => id),
+    [created.id]
+  )
+
+  const batch = await reaches(client, created.id, 'completed')
+  t.same(batch.request_counts, { total: 4, completed: 2, failed: 2 })
+  t.ok(batch.in_progress_at && batch.finalizing_at && batch.completed_at)
+  const answers = await results(client, batch.output_file_id)
+  t.same(answers.map(({ custom_id }) => custom_id).sort(), ['capital', 'last'])
+  const capital = answers.find(({ custom_id }) => custom_id === 'capital')
+  t.match(capital, { id: /^batch_req_/, error: null, response: { status_code: 200, request_id: /\S/ } })
+  t.match(capital.response.body, {
+    object: 'chat.completion',
+    model: DEMO,
+    choices: [{ message: { role: 'assistant', content: /Paris/ } }],
+    usage: { completion_tokens: Number }
+  })
+  const errors = await results(client, batch.error_file_id)
+  t.match(Object.fromEntries(errors.map(each => [each.custom_id, each])), {
+    unknown: { error: null, response: { status_code: 404, body: { error: { code: 'model_not_found' } } } },
+    wrong: {
+      error: null,
+      response: { status_code: 400, body: { error: { code: 'invalid_request', param: 'messages' } } }
+    }
+  })
+  const files = await client.files.list()
+  t.same(files.data.map(({ purpose }) => purpose).sort(), ['batch', 'batch_output', 'batch_output'])
+  t.same(
+    (await client.files.list({ purpose: 'batch' })).data.map(({ id }) => id),
+    [file.id]
+  )
+  for (const { id } of files.data) t.match(await client.files.delete(id), { id, deleted: true, object: 'file' })
+  t.same((await client.files.list()).data, [])
+  t.same(readdirSync(join(corral.home, 'batches', 'files')), [], 'and nothing of them is left on the disk')
+  await t.rejects(client.files.retrieve(file.id), { status: 404, code: 'file_not_found' })
+})
+
+t.test('completions, embeddings and responses are answered too', async t => {
+  const cases = [
+    ['/v1/completions', { prompt: 'Once', messages: undefined }, { object: 'text_completion' }],
+    [
+      '/v1/embeddings',
+      { input: ['one', 'two'], messages: undefined },
+      { object: 'list', data: [{ index: 0 }, { index: 1 }] }
+    ],
+    // So many that the reply is made in pieces.
+    [
+      '/v1/embeddings',
+      { input: Array.from({ length: 300 }, (_, index) => `number ${index}`), messages: undefined },
+      { object: 'list', data: { length: 300, 299: { index: 299, embedding: Array } } }
+    ],
+    ['/v1/responses', { input: 'Hello', messages: undefined }, { object: 'response', status: /completed|incomplete/ }]
+  ] as const
+  for (const [endpoint, body, expected] of cases) {
+    const { id } = await begin(client, [line('one', body, endpoint)], { endpoint })
+    const batch = await reaches(client, id, 'completed')
+    const [answer] = await results(client, batch.output_file_id)
+    t.match(answer?.response, { status_code: 200, body: expected }, endpoint)
+  }
+})
+
+t.test('what is wrong with lines is listed with their numbers, and nothing is answered', async t => {
+  const lines = [
+    line('first'),
+    '{"custom_id": "no JSON"',
+    '',
+    { method: 'POST', url: '/v1/chat/completions', body: {} },
+    line('first'),
+    { ...line('get'), method: 'GET' },
+    line('other', {}, '/v1/embeddings'),
+    line('../../etc/passwd', {}, '/api/delete'),
+    { ...line('body'), body: [] },
+    line('stream', { stream: true }),
+    '[]',
+    { ...line('x'), custom_id: 7 }
+  ]
+  const { id } = await begin(client, lines)
+  const batch = await reaches(client, id, 'failed')
+  t.same(
+    batch.errors?.data?.map(({ line, code, param }) => [line, code, param]),
+    [
+      [2, 'invalid_json_line', null],
+      [4, 'missing_required_parameter', 'custom_id'],
+      [5, 'duplicate_custom_id', 'custom_id'],
+      [6, 'invalid_method', 'method'],
+      [7, 'invalid_url', 'url'],
+      [8, 'invalid_url', 'url'],
+      [9, 'invalid_body', 'body'],
+      [10, 'invalid_body', 'body.stream'],
+      [11, 'invalid_json_line', null],
+      [12, 'invalid_custom_id', 'custom_id']
+    ]
+  )
+  t.match(batch, { output_file_id: null, error_file_id: null, request_counts: { total: 0 } })
+  const empty = await reaches(client, (await begin(client, ['', ' '])).id, 'failed')
+  t.match(empty.errors?.data, [{ code: 'empty_file', line: null }])
+  await t.rejects(client.batches.cancel(id), { status: 409, code: 'batch_ended' })
+})
+
+t.test('a batch is cancelled, what it answered stays; one expires, and says so of each line', async t => {
+  const long = Array.from({ length: 200 }, (_, n) => line(`line-${n}`, { max_tokens: 100, ignore_eos: true }))
+  const { id } = await begin(client, long)
+  await t.rejects(client.files.delete((await client.batches.retrieve(id)).input_file_id), {
+    status: 409,
+    code: 'file_in_use'
+  })
+  while (!(await client.batches.retrieve(id)).request_counts?.completed)
+    await new Promise(resolve => setTimeout(resolve, 50))
+  t.match(await client.batches.cancel(id), { status: 'cancelling', cancelling_at: Number })
+  const cancelled = await reaches(client, id, 'cancelled')
+  const { completed, failed, total } = cancelled.request_counts!
+  t.ok(completed > 0 && completed < 200)
+  t.same([failed, total], [0, 200])
+  t.equal((await results(client, cancelled.output_file_id)).length, completed)
+
+  const { id: short } = await begin(client, long, { completion_window: '4s' as '24h' })
+  const expired = await reaches(client, short, 'expired')
+  const counts = expired.request_counts!
+  t.equal(counts.completed + counts.failed, 200)
+  const answers = await results(client, expired.output_file_id)
+  const errors = await results(client, expired.error_file_id)
+  t.equal(new Set([...answers, ...errors].map(({ custom_id }) => custom_id)).size, 200, 'each line once')
+  t.match(errors.at(-1), { response: null, error: { code: 'batch_expired', message: /window expired/ } })
+})
+
+t.test('requests that cannot be carried out', async t => {
+  const file = await sendFile(client, [line('a')])
+  const create = (more: object) =>
+    client.batches.create({
+      input_file_id: file.id,
+      endpoint: '/v1/chat/completions',
+      completion_window: '24h',
+      ...more
+    })
+  await t.rejects(create({ endpoint: '/v1/moderations' }), { status: 400, code: 'invalid_request', param: 'endpoint' })
+  await t.rejects(create({ completion_window: 'soon' }), {
+    status: 400,
+    code: 'invalid_request',
+    param: 'completion_window'
+  })
+  await t.rejects(create({ completion_window: '1000h' }), {
+    status: 400,
+    code: 'invalid_request',
+    param: 'completion_window'
+  })
+  await t.rejects(create({ input_file_id: 'file-none' }), {
+    status: 404,
+    code: 'file_not_found',
+    param: 'input_file_id'
+  })
+  await t.rejects(create({ metadata: { a: 7 } }), { status: 400, code: 'invalid_request' })
+  await t.rejects(client.batches.retrieve('batch_none'), { status: 404, code: 'batch_not_found' })
+  await t.rejects(client.batches.list({ after: 'batch_none' }), {
+    status: 404,
+    code: 'batch_not_found',
+    param: 'after'
+  })
+  await t.rejects(client.files.create({ file: new File(['x'], 'x'), purpose: 'fine-tune' }), {
+    status: 400,
+    code: 'invalid_request',
+    param: 'purpose'
+  })
+  const form = new FormData()
+  form.set('purpose', 'batch')
+  const post = async (body: string | FormData) => {
+    const reply = await fetch(`${corral.url}/v1/files`, { method: 'POST', body })
+    return { status: reply.status, body: await reply.json() }
+  }
+  t.match(await post(form), { status: 400, body: { error: { param: 'file', code: 'invalid_request' } } })
+  t.match(await post('{}'), { status: 400, body: { error: { message: /multipart/ } } })
+  await client.files.delete(file.id)
+})
+
+t.test('pages of lists', async t => {
+  const made: string[] = []
+  for (const name of ['a', 'b', 'c']) made.push((await sendFile(client, [line(name)], `${name}.jsonl`)).id)
+  const newest = await client.files.list({ purpose: 'batch', limit: 2 })
+  t.same(
+    newest.data.slice(0, 2).map(({ id }) => id),
+    [made[2], made[1]]
+  )
+  t.equal(newest.hasNextPage(), true)
+  t.ok((await newest.getNextPage()).data.some(({ id }) => id === made[0]))
+  t.ok(existsSync(join(corral.home, 'batches', 'files', `${made[0]}.jsonl`)))
+})

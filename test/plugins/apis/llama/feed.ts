@@ -1,0 +1,23 @@
+import { fetch } from 'undici'
+import { EventLines } from '../../../../core/answers/event-lines.ts'
+import type { Corral } from '../../../support/corral.ts'
+
+/** Follows `/models/sse` until `leave` is called, or the stream ends (`read`). */
+export async function follow({ url }: Pick<Corral, 'url'>, headers: Record<string, string> = {}) {
+  const leaving = new AbortController()
+  const reply = await fetch(`${url}/models/sse`, { signal: leaving.signal, headers })
+  const events: any[] = []
+  const lines = new EventLines()
+  const read = (async () => {
+    for await (const chunk of reply.body!) {
+      for (const payload of lines.push(Buffer.from(chunk))) events.push(JSON.parse(payload))
+    }
+  })().catch(() => {})
+  const statuses = () => events.filter(({ event }) => event === 'model_status').map(({ data }) => data.status)
+  /** Names of the events of a model, each once where it follows itself. */
+  const kinds = (name: string) => {
+    const own = events.filter(({ model }) => model === name).map(({ event }) => event as string)
+    return own.filter((kind, at) => kind !== own[at - 1])
+  }
+  return { reply, events, statuses, kinds, read, leave: () => leaving.abort() }
+}

@@ -1,0 +1,177 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { connect } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { DEMO, startCorral, until } from '../../../support/corral.ts'
+import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import { readState } from '../../../support/state-reader.ts'
+import { TINY_CHAT } from '../../models/download/support.ts'
+
+const PULLED = 'test/tiny-GGUF'
+const hub = await startHubEmulator(t, {
+  repositories: { [PULLED]: { files: { 'tiny-F16.gguf': readFileSync(TINY_CHAT) } } },
+  bandwidth: { total: 1024 * 1024 }
+})
+const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+t.teardown(() => rmSync(home, { recursive: true, force: true }))
+const options = {
+  home,
+  env: { HF_ENDPOINT: hub.url, HF_HOME: join(home, 'hf'), HF_TOKEN: '', HF_HUB_OFFLINE: '' },
+  config: `models:\n  ${DEMO}:\n    aliases: [helper]\n    pin: true\n`
+}
+const corral = await startCorral(t, options)
+const [owner = '', name = ''] = DEMO.split('/')
+
+t.test('first all that there is, as the lists have it', async t => {
+  const state = await readState(corral)
+  t.equal(state.reply.headers.get('content-type'), 'text/event-stream')
+  await until('a snapshot', () => state.events.length > 0)
+  const [first] = state.events
+  t.equal(first!.event, 'snapshot')
+  t.match(first!.id, /^[0-9a-f]{16}-\d+$/)
+  const { models } = (await corral.json('/api/tags')).body
+  t.strictSame(state.of('model'), [{ ...models[0], aliases: ['helper'], pinned: true }])
+  t.match(state.records.get('server/server'), { version: String, started_at: String, draining: false })
+  t.match(state.records.get('requests/requests'), { total: Number, open: 0 })
+  t.match(state.records.get('build/build'), { state: /idle|searching|ready/ })
+  t.strictSame([state.of('engine'), state.of('pull')], [[], []])
+  await state.leave()
+})
+
+t.test('a configuration that is read again: what is pinned', async t => {
+  const state = await readState(corral)
+  await until('a snapshot', () => state.of('model').length > 0)
+  for (const pin of [false, true]) {
+    corral.configure(options.config.replace('true', String(pin)))
+    t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+    await until(`pinned: ${pin}`, () => state.of('model')[0]?.pinned === pin)
+  }
+  await state.leave()
+})
+
+t.test('a load and an unload, step by step', async t => {
+  const state = await readState(corral)
+  t.equal((await corral.json('/api/load', { model: DEMO })).status, 200)
+  await until('it is loaded', () => state.of('engine')[0]?.state === 'loaded')
+  // A quick load is over before the feed has looked at each of its steps.
+  const steps = ['queued', 'loading', 'loaded']
+  const inOrder = state.states.toSorted((a, b) => steps.indexOf(a) - steps.indexOf(b))
+  t.same(state.states, inOrder, 'the steps that were seen come in their order')
+  t.ok(state.states.every(step => steps.includes(step)))
+  const { models, memory } = (await corral.json('/api/ps')).body
+  t.strictSame(state.of('engine'), [{ ...models[0], state: 'loaded' }], 'as GET /api/ps has it')
+  await until('its memory is counted', () => state.of('memory').some(({ reserved }) => reserved > 0))
+  const reserved = (pools: any[]) => pools.map(({ pool, reserved }) => ({ pool, reserved }))
+  t.strictSame(reserved(state.of('memory')), reserved(memory))
+  await corral.json('/api/generate', { model: DEMO, prompt: 'The capital of', stream: false })
+  const { generated_tokens } = (await corral.json('/api/ps')).body.models[0]
+  t.ok(generated_tokens > 0)
+  await until('its tokens are counted', () => state.of('engine')[0].generated_tokens === generated_tokens)
+  const patches = state.events.filter(({ event }) => event === 'change').flatMap(({ data }) => data.set)
+  const tokens = patches.findLast(({ value }) => value.generated_tokens !== undefined)
+  t.notOk('details' in tokens.value, 'of a known record only what has changed comes')
+  t.equal((await corral.json('/api/stop', { model: DEMO })).status, 200)
+  await until('it is gone', () => state.of('engine').length === 0)
+  await state.leave()
+})
+
+t.test('a load that fails says why, until one succeeds', async t => {
+  await corral.json('/api/copy', { source: DEMO, destination: 'team/broken' })
+  const state = await readState(corral, '?topics=model,engine')
+  t.teardown(state.leave)
+  const own = () => state.records.get('model/team/broken')
+  await until('it is here', own)
+  const configure = async (section: string) => {
+    corral.configure(`${options.config}${section}`)
+    await corral.json('/api/reload', {}, { local: true })
+  }
+  await configure('  team/broken:\n    arguments: ["--no-such-flag"]\n')
+  await corral.json('/api/load', { model: 'team/broken' })
+  await until('it failed', () => own().failure)
+  t.match(own().failure, { code: 'load_failed', message: /team\/broken/ })
+  await configure('')
+  t.equal((await corral.json('/api/load', { model: 'team/broken' })).status, 200)
+  await until('it is forgotten', () => own().failure === undefined)
+  await corral.json('/api/delete', { model: 'team/broken' }, { method: 'DELETE' })
+  await until('it is deleted', () => own() === undefined && state.of('engine').length === 0)
+})
+
+t.test('a pull with its progress, the model that it brings, and its deletion', async t => {
+  const state = await readState(corral)
+  await corral.json('/api/pull', { model: PULLED, detach: true })
+  await until('it is stored', () => state.records.has(`model/${PULLED}`) && state.of('pull').length === 0)
+  const pulls = state.events.flatMap(({ data }) => data.set ?? []).filter(({ topic }: any) => topic === 'pull')
+  t.match(pulls[0].value, { model: `${PULLED}:F16`, state: 'downloading', total: Number, files: Array })
+  const progress = pulls.flatMap(({ value }: any) => value.completed ?? [])
+  t.ok(progress.length > 2, `${progress.length} steps`)
+  t.strictSame(
+    progress,
+    [...progress].sort((a, b) => a - b)
+  )
+  await corral.json('/api/delete', { model: PULLED }, { method: 'DELETE' })
+  await until('it is deleted', () => !state.records.has(`model/${PULLED}`))
+  await state.leave()
+})
+
+t.test('draining, and a stream that is cut and goes on', async t => {
+  const whole = await readState(corral)
+  const cut = await readState(corral)
+  await corral.json('/api/drain', {}, { local: true })
+  await until('it is said', () => cut.records.get('server/server')?.draining)
+  await cut.leave()
+  await corral.json('/api/copy', { source: DEMO, destination: 'team/copy' })
+  await until('the copy is here', () => whole.records.has('model/team/copy'))
+  await corral.send('/api/drain', undefined, { local: true, method: 'DELETE' })
+  await until('it is said', () => whole.records.get('server/server').draining === false)
+  const again = await readState(corral, '', { headers: { 'last-event-id': cut.lastId() } })
+  await until('it has all', () => again.events.length > 0 && again.lastId() === whole.lastId())
+  t.ok(again.events.every(({ event }) => event === 'change'))
+  t.strictSame(
+    [...cut.events, ...again.events].map(({ id }) => id),
+    whole.events.map(({ id }) => id),
+    'nothing is lost or doubled'
+  )
+  await Promise.all([whole.leave(), again.leave()])
+})
+
+t.test('one that reads nothing keeps nobody waiting', async t => {
+  const { hostname, port } = new URL(corral.url)
+  const stalled = connect(Number(port), hostname).pause()
+  t.teardown(() => stalled.destroy())
+  stalled.write(`GET /api/events HTTP/1.1\r\nhost: ${hostname}:${port}\r\n\r\n`)
+  const state = await readState(corral)
+  await corral.json('/api/delete', { model: 'team/copy' }, { method: 'DELETE' })
+  await until('the other hears of it', () => state.events.length > 0 && !state.records.has('model/team/copy'))
+  await state.leave()
+})
+
+t.test('what cannot be followed is refused', async t => {
+  t.match(await corral.json('/api/events?topics=everything'), { status: 400, body: { code: 'invalid_request' } })
+  t.equal((await corral.send('/api/events', undefined, { method: 'HEAD' })).status, 405)
+  const some = await readState(corral, '?topics=server,memory')
+  await until('a snapshot', () => some.events.length > 0)
+  const topics = some.events[0]!.data.records.map(({ topic }: any) => topic)
+  t.strictSame([...new Set(topics)].sort(), ['memory', 'server'])
+  const more = await Promise.all(Array.from({ length: 15 }, () => readState(corral, '?topics=server')))
+  t.match(await corral.json('/api/events'), { status: 429, body: { code: 'rate_limited' } })
+  await Promise.all([some, ...more].map(({ leave }) => leave()))
+  await until('there is room again', async () => {
+    const next = await readState(corral)
+    await next.leave()
+    return next.reply.status === 200
+  })
+})
+
+t.test('a server that starts anew says all again', async t => {
+  const before = await readState(corral)
+  await until('a snapshot', () => before.events.length > 0)
+  await corral.end()
+  await before.read
+  const next = await startCorral(t, options)
+  const after = await readState(next, '', { headers: { 'last-event-id': before.lastId() } })
+  await until('a snapshot', () => after.events.length > 0)
+  t.equal(after.events[0]!.event, 'snapshot')
+  t.match(after.of('model'), [{ name: `${owner}/${name}` }])
+  await after.leave()
+})

@@ -1,0 +1,215 @@
+import t from 'tap'
+import { EventLines } from '../../../../core/answers/event-lines.ts'
+import type { Model } from '../../../../core/contracts/models.ts'
+import type { Framing } from '../../../../core/contracts/native-api.ts'
+import { NATIVE_NAMING } from '../../../../core/contracts/native-api.ts'
+import type { StoredVariant } from '../../../../core/contracts/storage.ts'
+import { parseOptions, parseRequestOptions } from '../../../../core/models/options.ts'
+import { parseDuration } from '../../../../core/system/duration.ts'
+import { chatCall, engineMessages, generateCall } from '../../../../plugins/apis/native/native-question.ts'
+import { chooseFraming } from '../../../../plugins/apis/native/native-streams.ts'
+import { parameterSize, showRecord } from '../../../../plugins/apis/native/records.ts'
+
+t.test('framing by Accept', t => {
+  const table: [accept: string | undefined, onApi: Framing][] = [
+    [undefined, 'sse'],
+    ['', 'sse'],
+    ['*/*', 'sse'],
+    ['text/event-stream', 'sse'],
+    ['application/json', 'ndjson'],
+    ['application/x-ndjson', 'ndjson'],
+    ['application/json, text/plain, */*', 'sse'],
+    ['text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8', 'sse'],
+    ['text/*', 'sse'],
+    ['text/html', 'ndjson'],
+    ['text/event-stream;q=0, */*', 'ndjson'],
+    ['text/event-stream;q=0.5, application/x-ndjson', 'ndjson'],
+    ['text/event-stream, application/x-ndjson;q=0.5', 'sse'],
+    ['TEXT/EVENT-STREAM', 'sse'],
+    ['*/*;q=0', 'ndjson'],
+    ['nonsense', 'ndjson']
+  ]
+  for (const [accept, onApi] of table) {
+    const choose = (fallback: Framing) => chooseFraming({ accept, override: undefined, fallback, negotiate: true })
+    t.equal(choose('sse'), onApi, `/api with ${accept}`)
+    t.equal(choose('ndjson'), 'ndjson', `/ollama with ${accept}`)
+  }
+  const accept = 'application/json'
+  t.equal(chooseFraming({ accept, override: 'sse', fallback: 'sse', negotiate: true }), 'sse')
+  t.equal(chooseFraming({ accept: '*/*', override: 'NDJSON', fallback: 'sse', negotiate: true }), 'ndjson')
+  t.equal(chooseFraming({ accept, override: 'xml', fallback: 'sse', negotiate: false }), 'sse')
+  t.end()
+})
+
+t.test('options: aliases, checks, nulls', t => {
+  t.same(parseOptions({ num_predict: 5, temperature: 0, seed: 7, stop: ['x'], num_gpu: -1 }), {
+    load: { n_gpu_layers: -1 },
+    sampling: { max_tokens: 5, temperature: 0, seed: 7, stop: ['x'] }
+  })
+  t.same(parseOptions({ max_tokens: 3, num_predict: 9 }).sampling, { max_tokens: 3 }, 'the canonical name wins')
+  t.same(parseOptions({ max_tokens: null, num_predict: 9 }).sampling, { max_tokens: 9 })
+  t.same(parseOptions({ max_tokens: -2 }).sampling, { max_tokens: -1 }, 'negative is no limit')
+  t.same(parseOptions({ cache_type_k: 'Q8_0' }).load, { cache_type_k: 'q8_0' })
+  t.same(parseOptions(null), { load: {}, sampling: {} })
+  const wrong: unknown[] = [
+    { temperature: '0.5' },
+    { temperature: -1 },
+    { temperature: Number.NaN },
+    { top_p: 2 },
+    { top_k: 1.5 },
+    { seed: 'x' },
+    { num_ctx: 0 },
+    { num_ctx: 1e12 },
+    { num_parallel: 0 },
+    { num_parallel: 257 },
+    { n_gpu_layers: true },
+    { cache_type_k: 'q9' },
+    { cache_type_v: 8 },
+    { dtype: '../x' },
+    { max_completion_tokens: {} },
+    [],
+    'x',
+    7
+  ]
+  for (const options of wrong) {
+    t.throws(() => parseOptions(options), { code: 'invalid_option', status: 400 }, JSON.stringify(options))
+  }
+  t.throws(() => parseOptions({ num_predict: 'x' }), { message: /num_predict/ }, 'the error names it as it was spelled')
+  t.match(parseRequestOptions({ temperature: 1, model: 'x', num_ctx: 5, max_completion_tokens: 3 }), {
+    load: { num_ctx: 5 },
+    sampling: { temperature: 1, max_tokens: 3, model: undefined }
+  })
+  t.end()
+})
+
+t.test('durations', t => {
+  const table: [unknown, number | undefined][] = [
+    [5, 5000],
+    ['5', 5000],
+    ['5m', 300_000],
+    ['1h30m', 5_400_000],
+    ['-1s', -1000],
+    [-1, -1000],
+    ['1.5h', 5_400_000],
+    ['100ms', 100],
+    [0, 0],
+    ['0', 0],
+    ['', undefined],
+    ['5 m', undefined],
+    ['m', undefined],
+    ['5x', undefined],
+    [Number.NaN, undefined],
+    [null, undefined],
+    [{}, undefined]
+  ]
+  for (const [value, ms] of table) t.equal(parseDuration(value), ms, JSON.stringify(value))
+  t.end()
+})
+
+const variant = {
+  publicName: 'a/b',
+  metadata: { capabilities: ['completion'], info: {} }
+} as unknown as StoredVariant
+const seeing = {
+  ...variant,
+  metadata: { capabilities: ['completion', 'vision'], info: {} }
+} as unknown as StoredVariant
+
+t.test('native messages become the engine’s', t => {
+  t.same(engineMessages([{ content: 'Hi' }]), [{ role: 'user', content: 'Hi' }])
+  t.same(
+    engineMessages([
+      { role: 'user', content: 'Weather in Paris and Rome?' },
+      {
+        role: 'assistant',
+        tool_calls: [
+          { function: { name: 'get_weather', arguments: { city: 'Paris' } } },
+          { id: 'x7', function: { name: 'get_time', arguments: '{"city":"Rome"}' } }
+        ]
+      },
+      { role: 'tool', tool_name: 'get_time', content: '12:00' },
+      { role: 'tool', content: 'sunny' }
+    ]),
+    [
+      { role: 'user', content: 'Weather in Paris and Rome?' },
+      {
+        role: 'assistant',
+        content: '',
+        tool_calls: [
+          { id: 'call_0', type: 'function', function: { name: 'get_weather', arguments: '{"city":"Paris"}' } },
+          { id: 'x7', type: 'function', function: { name: 'get_time', arguments: '{"city":"Rome"}' } }
+        ]
+      },
+      { role: 'tool', name: 'get_time', tool_call_id: 'x7', content: '12:00' },
+      { role: 'tool', tool_call_id: 'call_0', content: 'sunny' }
+    ]
+  )
+  t.match(chatCall({ messages: [{ content: 'x', images: ['iVBORw0K'] }] }, seeing, {}).body.messages, [
+    { content: [{ type: 'text', text: 'x' }, { image_url: { url: 'data:image/png;base64,iVBORw0K' } }] }
+  ])
+  t.throws(() => chatCall({ messages: [{ content: 'x', images: ['iVBORw0K'] }] }, variant, {}), {
+    code: 'unsupported_capability'
+  })
+  t.end()
+})
+
+t.test('generate is templated, raw or filling in', t => {
+  t.same(generateCall({ prompt: 'Hi', system: 'Be short.' }, variant, { temperature: 0 }), {
+    operation: 'chat',
+    body: {
+      temperature: 0,
+      messages: [
+        { role: 'system', content: 'Be short.' },
+        { role: 'user', content: 'Hi' }
+      ]
+    }
+  })
+  t.same(generateCall({ prompt: 'Hi', raw: true }, variant, {}), {
+    operation: 'completion',
+    body: { prompt: 'Hi' }
+  })
+  t.same(generateCall({ prompt: 'a', suffix: 'b' }, variant, { max_tokens: 3 }), {
+    operation: 'completion',
+    body: { max_tokens: 3, prompt: 'a', suffix: 'b' }
+  })
+  t.match(generateCall({ prompt: 'Hi', format: { type: 'object' } }, variant, {}).body.response_format, {
+    type: 'json_schema',
+    json_schema: { schema: { type: 'object' } }
+  })
+  t.same(generateCall({ prompt: 'Hi', think: false }, variant, {}).body.chat_template_kwargs, {
+    enable_thinking: false
+  })
+  t.throws(() => generateCall({ prompt: 'Hi', format: 'xml' }, variant, {}), { code: 'invalid_request' })
+  t.end()
+})
+
+t.test('events are found across any cut of the bytes', t => {
+  const bytes = Buffer.from('data: {"a":"é"}\n\n: ping\n\ndata: [DONE]\n\n')
+  for (let at = 0; at <= bytes.length; at++) {
+    const lines = new EventLines()
+    t.same([...lines.push(bytes.subarray(0, at)), ...lines.push(bytes.subarray(at))], ['{"a":"é"}', '[DONE]'])
+  }
+  t.end()
+})
+
+t.test('parameter sizes', t => {
+  t.equal(parameterSize(2_033_408), '2.03M')
+  t.equal(parameterSize(7_615_616_512), '7.62B')
+  t.equal(parameterSize(undefined), '')
+  t.equal(parameterSize(12), '12')
+  t.end()
+})
+
+t.test('where a model was imported from on the disk is for admins alone', async t => {
+  const variant = {
+    origin: { kind: 'import', from: '/home/alice/models/x.gguf' },
+    model: { owner: 'a', name: 'x' },
+    metadata: { capabilities: [], info: {} }
+  } as unknown as Model
+  const origins = (['user', 'operator', 'admin'] as const).map(
+    role => showRecord(variant, NATIVE_NAMING, '', role).origin.from
+  )
+  t.same(origins, ['x.gguf', 'x.gguf', '/home/alice/models/x.gguf'])
+  const pulled = { ...variant, origin: { kind: 'hub' as const, from: 'hf:a/x' } }
+  t.equal(showRecord(pulled, NATIVE_NAMING, '', 'user').origin.from, 'hf:a/x')
+})

@@ -1,0 +1,375 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { Ollama } from 'ollama'
+import t from 'tap'
+import { randomEncoder, writeRandomDecoderEmbedding } from '../../../../scripts/random-models.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, until } from '../../../support/corral.ts'
+import { writeGguf } from '../../../support/gguf-writer.ts'
+import { ask, corralWithListener } from './support.ts'
+
+// Ollama's own JavaScript client, at both addresses of the profile.
+const { corral, address } = await corralWithListener(t)
+const profile = `${corral.url}/ollama`
+const client = new Ollama({ host: address })
+const failure = (promise: Promise<unknown>): Promise<any> =>
+  promise.then(
+    () => undefined,
+    error => error
+  )
+const length = (vector: readonly number[]) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0))
+const WEATHER = {
+  type: 'function',
+  function: {
+    name: 'get_weather',
+    description: 'Get the weather of a city',
+    parameters: { type: 'object', required: ['city'], properties: { city: { type: 'string', description: 'City' } } }
+  }
+}
+
+for (const [name, host] of [
+  ['below /ollama', profile],
+  ['at its own address', address]
+] as const) {
+  t.test(`the official client ${name}`, async t => {
+    const client = new Ollama({ host })
+    t.match(await client.version(), { version: /^\d+\.\d+\.\d+$/ })
+    const { models } = await client.list()
+    t.match(models, [{ name: `${DEMO}:latest`, model: `${DEMO}:latest`, digest: /^[0-9a-f]{64}$/ }])
+    const shown = await client.show({ model: 'tiny-chat' })
+    t.match(shown, { details: { family: 'llama' }, model_info: { 'general.architecture': 'llama' } })
+    t.ok(shown.capabilities.includes('tools'))
+
+    const whole = await client.chat({ model: 'tiny-chat', messages: [CAPITAL_QUESTION] })
+    t.match(whole, { model: 'tiny-chat', message: { content: CAPITAL_ANSWER }, done: true, done_reason: 'stop' })
+    for (const count of [
+      'total_duration',
+      'prompt_eval_count',
+      'prompt_eval_duration',
+      'eval_count',
+      'eval_duration'
+    ]) {
+      t.ok(Number.isInteger((whole as any)[count]) && (whole as any)[count] > 0, count)
+    }
+    t.ok(whole.total_duration >= whole.eval_duration, 'all in nanoseconds')
+    t.match((await client.ps()).models, [{ name: `${DEMO}:latest`, size_vram: 0, expires_at: /Z$/ }])
+
+    let text = ''
+    let pieces = 0
+    for await (const part of await client.chat({
+      model: `${DEMO}:latest`,
+      messages: [CAPITAL_QUESTION],
+      stream: true,
+      keep_alive: '10m0s'
+    })) {
+      text += part.message.content
+      pieces++
+    }
+    t.equal(text, CAPITAL_ANSWER)
+    t.ok(pieces > 3)
+    const { response } = await client.generate({ model: 'tiny-chat:latest', prompt: CAPITAL_QUESTION.content })
+    t.equal(response, CAPITAL_ANSWER)
+    t.match(await failure(client.chat({ model: 'nix', messages: [] })), {
+      status_code: 404,
+      error: /^model 'nix' not found/
+    })
+    t.match(await failure(client.show({ model: 'nobody/nix' })), { error: /^model 'nobody\/nix' not found/ })
+  })
+}
+
+t.test('tools: whole calls with objects, and the turn that uses the result', async t => {
+  const messages: any[] = [{ role: 'user', content: 'What is the weather in Paris?' }]
+  for (const stream of [false, true]) {
+    const calls: any[] = []
+    if (stream) {
+      for await (const { message } of await client.chat({ model: 'tiny-chat', messages, tools: [WEATHER], stream })) {
+        calls.push(...(message.tool_calls ?? []))
+      }
+    } else {
+      const { message } = await client.chat({ model: 'tiny-chat', messages, tools: [WEATHER], stream })
+      calls.push(...(message.tool_calls ?? []))
+    }
+    t.match(calls, [{ function: { name: 'get_weather', arguments: { city: 'Paris' } } }], `stream: ${stream}`)
+    if (stream) {
+      const answer = await client.chat({
+        model: 'tiny-chat',
+        messages: [
+          ...messages,
+          { role: 'assistant', content: '', tool_calls: calls },
+          { role: 'tool', tool_name: 'get_weather', content: 'sunny, 21 degrees' }
+        ],
+        tools: [WEATHER]
+      })
+      t.match(answer.message.content, /sunny|21/, 'the answer uses the result')
+    }
+  }
+})
+
+t.test('a tool call that is cut off', async t => {
+  const messages = [{ role: 'user', content: 'What is the weather in Paris?' }]
+  for (const num_predict of [10, 12, 14]) {
+    const body = { model: 'tiny-chat', messages, tools: [WEATHER], options: { num_predict }, stream: false }
+    const { lines } = await ask('POST', `${address}/api/chat`, {}, JSON.stringify(body))
+    t.match(lines, [{ done_reason: 'length', message: { content: '' } }])
+    t.notOk('tool_calls' in lines[0].message, 'nobody can call half a call')
+  }
+})
+
+t.test('format, think, logprobs, images and what a request cannot do', async t => {
+  const format = {
+    type: 'object',
+    properties: { city: { type: 'string', maxLength: 12 }, big: { type: 'boolean' } },
+    required: ['city', 'big']
+  }
+  const structured = await client.chat({ model: 'tiny-chat', messages: [CAPITAL_QUESTION], format, think: false })
+  t.same(Object.keys(JSON.parse(structured.message.content)).sort(), ['big', 'city'])
+  const generated = await client.generate({ model: 'tiny-chat', prompt: 'Who?', format, think: 'high' })
+  t.same(Object.keys(JSON.parse(String(generated.response))).sort(), ['big', 'city'])
+
+  const asked = { model: 'tiny-chat', messages: [CAPITAL_QUESTION], logprobs: true, top_logprobs: 3, stream: false }
+  const [{ logprobs, eval_count }] = (await ask('POST', `${address}/api/chat`, {}, JSON.stringify(asked))).lines
+  t.equal(logprobs.map((entry: any) => entry.token).join(''), CAPITAL_ANSWER)
+  t.ok(logprobs.length <= eval_count)
+  t.ok(logprobs.every((entry: any) => entry.logprob <= 0 && entry.top_logprobs.length === 3))
+  const streamed = await ask('POST', `${address}/api/chat`, {}, JSON.stringify({ ...asked, stream: true }))
+  t.same(
+    streamed.lines.flatMap(line => line.logprobs ?? []).map(entry => entry.token),
+    logprobs.map((entry: any) => entry.token)
+  )
+
+  const refused = async (path: string, more: object) =>
+    await ask('POST', `${profile}/api${path}`, {}, JSON.stringify({ model: 'tiny-chat', prompt: 'Hi', ...more }))
+  t.match(await refused('/generate', { images: ['iVBORw0KGgo='] }), {
+    status: 400,
+    lines: [{ code: 'unsupported_capability' }]
+  })
+  t.match(await refused('/generate', { template: '{{ .Prompt }}' }), {
+    status: 400,
+    lines: [{ error: /its own template/, code: 'invalid_request' }]
+  })
+  t.match(await refused('/generate', { template: '', context: [1, 2], suffix: '', system: '', stream: false }), {
+    status: 200,
+    lines: [{ done: true }]
+  })
+  t.match(await refused('/push', {}), { status: 501, lines: [{ code: 'not_implemented' }] })
+  t.match(await refused('/me', {}), { status: 501, lines: [{ code: 'not_implemented' }] })
+  t.match(await ask('GET', `${address}/api/status`, {}), { lines: [{ cloud: { disabled: true } }] })
+  const options = {
+    num_predict: 4,
+    num_thread: 2,
+    num_batch: 64,
+    num_keep: 4,
+    repeat_last_n: 64,
+    repeat_penalty: 1.1,
+    use_mmap: true,
+    main_gpu: 0,
+    num_gpu: -1,
+    typical_p: 1,
+    mirostat: 0,
+    penalize_newline: false
+  }
+  t.match(await refused('/generate', { options, stream: false }), {
+    status: 200,
+    lines: [{ done_reason: 'length', eval_count: 4 }]
+  })
+})
+
+t.test('a conversation that is too long', async t => {
+  const old = Array.from({ length: 40 }, (_, index) => [
+    { role: 'user', content: `Question ${index}: what is the capital of France, once more, please?` },
+    { role: 'assistant', content: CAPITAL_ANSWER }
+  ]).flat()
+  const messages = [...old, CAPITAL_QUESTION]
+  const options = { num_ctx: 256, num_predict: 20 }
+  // A larger context that is loaded would satisfy the request.
+  await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
+  await until('it is unloaded', async () => (await client.ps()).models.length === 0)
+  const send = async (more: object) =>
+    await ask('POST', `${address}/api/chat`, {}, JSON.stringify({ model: 'tiny-chat', messages, options, ...more }))
+  const refusal = { status: 400, lines: [{ code: 'context_exceeded', n_ctx: 256 }] }
+  t.match(await send({ stream: false, truncate: false }), refusal)
+  for (const more of [{}, { truncate: true }]) {
+    t.match(await send({ stream: false, ...more }), { status: 200, lines: [{ message: { content: CAPITAL_ANSWER } }] })
+  }
+})
+
+t.test('load, unload, and a client that disconnects', async t => {
+  await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
+  await until('it is unloaded', async () => (await client.ps()).models.length === 0)
+  const load = await ask('POST', `${address}/api/generate`, {}, JSON.stringify({ model: 'tiny-chat', keep_alive: -1 }))
+  t.match(load.lines, [{ done: true, done_reason: 'load', response: '' }])
+  t.equal(load.lines.length, 1)
+  t.match((await client.ps()).models, [{ expires_at: /^2999/ }])
+  const unload = await ask(
+    'POST',
+    `${address}/api/chat`,
+    { accept: '*/*' },
+    JSON.stringify({ model: 'tiny-chat', messages: [], keep_alive: 0 })
+  )
+  t.match(unload, { type: /^application\/json/, lines: [{ done_reason: 'unload', message: { role: 'assistant' } }] })
+  await until('it is unloaded', async () => (await client.ps()).models.length === 0)
+
+  const { options, ...chat } = endless('tiny-chat')
+  const stream = (await client.chat({ ...chat, options, stream: true } as never)) as any
+  for await (const _ of stream) break
+  stream.abort()
+  await until('its slot is free', async () =>
+    (await corral.json('/api/ps')).body.models.every((model: any) => model.running === 0)
+  )
+  t.pass('the answer ended with its client')
+})
+
+t.test('embeddings', async t => {
+  const { embeddings, ...counts } = await client.embed({ model: 'tiny-chat', input: ['Paris', 'London'] })
+  t.equal(embeddings.length, 2)
+  for (const embedding of embeddings) t.ok(Math.abs(length(embedding) - 1) < 1e-6 && embedding.length === 256)
+  t.match(counts, { model: 'tiny-chat', total_duration: Number, load_duration: Number, prompt_eval_count: Number })
+  const single = await client.embed({ model: `${DEMO}:latest`, input: 'Paris', dimensions: 16, keep_alive: '5m' })
+  t.equal(single.embeddings.length, 1)
+  t.equal(single.embeddings[0]!.length, 16)
+  t.ok(Math.abs(length(single.embeddings[0]!) - 1) < 1e-6)
+  const scale = length(embeddings[0]!.slice(0, 16))
+  t.ok(single.embeddings[0]!.every((value, index) => Math.abs(value - embeddings[0]![index]! / scale) < 1e-3))
+  const older = await client.embeddings({ model: 'tiny-chat', prompt: 'Paris' })
+  t.ok(older.embedding.every((value, index) => Math.abs(value - embeddings[0]![index]!) < 1e-3))
+  t.same(await client.embed({ model: 'tiny-chat', input: [] }).then(reply => reply.embeddings), [])
+  t.same(await client.embeddings({ model: 'tiny-chat', prompt: '' }), { embedding: [] })
+
+  const many = Array.from({ length: 70 }, (_, index) => (index % 2 ? 'Paris' : 'London'))
+  const all = (await client.embed({ model: 'tiny-chat', input: many })).embeddings
+  t.equal(all.length, many.length)
+  t.ok(
+    all.every((embedding, index) => Math.abs(embedding[0]! - embeddings[index % 2 ? 0 : 1]![0]!) < 1e-3),
+    'in order'
+  )
+
+  const gone = new AbortController()
+  const body = JSON.stringify({ model: 'tiny-chat', input: Array.from({ length: 5000 }, () => 'Paris '.repeat(400)) })
+  const left = failure(fetch(`${address}/api/embed`, { method: 'POST', body, signal: gone.signal }))
+  const running = async () => (await client.ps()).models.map((model: any) => model.running)
+  await until('it runs', async () => (await running()).includes(1))
+  gone.abort()
+  t.match(await left, { name: 'AbortError' })
+  await until('the slot of a client that leaves is free', async () => (await running()).every(count => count === 0))
+
+  const long = 'The capital of France is Paris. '.repeat(2000)
+  t.match(await failure(client.embed({ model: 'tiny-chat', input: ['Paris', long], truncate: false })), {
+    status_code: 400,
+    error: /tokens.*context/
+  })
+  const cut = await client.embed({ model: 'tiny-chat', input: ['Paris', long], truncate: true })
+  t.equal(cut.embeddings.length, 2)
+  t.ok(
+    cut.embeddings[0]!.every((value, index) => Math.abs(value - embeddings[0]![index]!) < 1e-3),
+    'the short one stays'
+  )
+  t.ok(cut.prompt_eval_count > 4000)
+
+  const native = await corral.json('/api/embed', { model: DEMO, input: 'Paris' })
+  t.match(native, { status: 200, body: { model: DEMO } })
+  t.equal(native.body.embeddings[0].length, 256)
+  t.match(await corral.json('/api/embeddings', { model: DEMO, prompt: 'Paris' }), { status: 200 })
+  for (const body of [{ input: 7 }, { input: [7] }, { input: { a: 1 } }, { input: 'x', dimensions: 0 }]) {
+    t.match(await corral.json('/api/embed', { model: DEMO, ...body }), { status: 400 }, JSON.stringify(body))
+  }
+  t.match(await corral.json('/api/embed', { model: 'tiny-chat', input: 'x' }), {
+    status: 200,
+    body: { model: 'tiny-chat' }
+  })
+  await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
+  await until('all engines of the model end', async () => (await client.ps()).models.length === 0)
+})
+
+t.test('models that are made for embeddings', async t => {
+  const folder = t.testdir()
+  const encoder = join(folder, 'encoder.gguf')
+  const decoder = join(folder, 'decoder.gguf')
+  writeFileSync(encoder, randomEncoder('embedding', 1))
+  await writeRandomDecoderEmbedding(decoder, 1)
+  for (const [path, model] of [
+    [encoder, 'library/encoder'],
+    [decoder, 'library/decoder']
+  ] as const) {
+    t.equal((await corral.json('/api/import', { path, model })).status, 200, model)
+  }
+  const long = 'The capital of France is Paris. '.repeat(1000)
+  for (const model of ['encoder', 'decoder']) {
+    t.same((await client.show({ model })).capabilities, ['embedding'], 'its command line embeds the prompt then')
+    const { embeddings } = await client.embed({ model, input: ['Paris', long], truncate: true })
+    t.ok(
+      embeddings.every(embedding => Math.abs(length(embedding) - 1) < 1e-5),
+      model
+    )
+    t.match(await failure(client.embed({ model, input: long, truncate: false })), {
+      status_code: 400,
+      error: /tokens.*context/
+    })
+    t.match(await failure(client.chat({ model, messages: [CAPITAL_QUESTION] })), { status_code: 400 })
+    await client.delete({ model })
+  }
+})
+
+t.test('names that several owners have, and more variants', async t => {
+  const file = `${t.testdir()}/one.gguf`
+  writeGguf(file)
+  for (const model of ['a/twin', 'b/twin', 'library/own', 'c/own', 'a/single:Q8_0', 'a/single:Q4_K_M']) {
+    t.equal((await corral.json('/api/import', { path: file, model })).status, 200, model)
+  }
+  const names = (await client.list()).models.map(({ name }) => name).sort()
+  t.same(names, [
+    'a/single:Q4_K_M',
+    'a/single:latest',
+    'a/twin:latest',
+    'b/twin:latest',
+    'c/own:latest',
+    `${DEMO}:latest`,
+    'own:latest'
+  ])
+  for (const name of names) t.equal((await client.show({ model: name })).details.format, 'gguf', name)
+  t.match(await failure(client.show({ model: 'twin' })), { status_code: 404, error: /a\/twin or b\/twin/ })
+  t.match(await corral.json('/api/show', { model: 'own' }), { status: 200, body: { details: { name: 'library/own' } } })
+  t.match((await corral.json('/api/tags')).body.models.map((model: any) => model.name).sort(), [
+    'a/single',
+    'a/single:Q4_K_M',
+    'a/twin',
+    'b/twin',
+    'c/own',
+    DEMO,
+    'library/own'
+  ])
+  t.match(await client.delete({ model: 'own' }), { status: 'success' })
+  t.equal((await corral.json('/api/show', { model: 'c/own' })).status, 200, "another owner's stays")
+  t.equal((await corral.json('/api/show', { model: 'library/own' })).status, 404)
+  t.match(await client.delete({ model: 'single' }), { status: 'success' })
+  t.match((await client.show({ model: 'single:latest' })).details, { quantization_level: String })
+  t.match((await corral.json('/api/tags')).body.models, [{ name: 'a/single' }], 'its other variant stays')
+  t.match(await client.delete({ model: 'single:q4_k_m' }), { status: 'success' })
+})
+
+t.test('the hosted-chat API at the same base', async t => {
+  for (const base of [profile, address]) {
+    const chat = { model: 'tiny-chat', messages: [CAPITAL_QUESTION], temperature: 0 }
+    const reply = await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify(chat))
+    t.match(reply, { status: 200, lines: [{ choices: [{ message: { content: CAPITAL_ANSWER } }] }] }, base)
+    const named = { ...chat, model: `${DEMO}:latest`, stream: true }
+    t.match((await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify(named))).text, /data: \[DONE\]/)
+    t.match(await ask('GET', `${base}/v1/models`, {}), { lines: [{ object: 'list', data: Array }] })
+    t.match(await ask('GET', `${base}/v1/models/tiny-chat`, {}), { lines: [{ object: 'model' }] })
+    t.match(await ask('GET', `${base}/v1/models/tiny%2Dchat?x=1`, {}), { lines: [{ object: 'model' }] })
+    t.match(await ask('GET', `${base}/v1/models/corral%2ftiny-chat`, {}), { lines: [{ object: 'model' }] })
+    t.match(await ask('GET', `${base}/v1/models/nix`, {}), {
+      status: 404,
+      lines: [{ error: { code: 'model_not_found', message: /"nix"/ } }]
+    })
+    t.match(await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify({ ...chat, model: 'nix' })), {
+      status: 404,
+      lines: [{ error: { code: 'model_not_found', message: /"nix"/ } }]
+    })
+    t.match(await ask('GET', `${base}/v1/nix`, {}), { status: 404, lines: [{ error: { code: 'route_not_found' } }] })
+  }
+  t.equal(
+    (await ask('POST', `${corral.url}/v1/chat/completions`, {}, JSON.stringify({ model: 'tiny-chat' }))).status,
+    400
+  )
+  const lines = corral.log().match(/"POST \/v1\/chat\/completions 200"/g)
+  t.equal(lines?.length, 4, 'each request is logged once')
+})

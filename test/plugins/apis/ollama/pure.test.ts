@@ -1,0 +1,167 @@
+import t from 'tap'
+import { shortened } from '../../../../core/answers/embedding.ts'
+import type { StoredVariant } from '../../../../core/contracts/storage.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { httpOrigin } from '../../../../core/http/listening.ts'
+import { readListen } from '../../../../core/http/second-listener.ts'
+import { parseModelName, type RequestedName } from '../../../../core/models/model-name.ts'
+import { newName, ollamaNaming, shown } from '../../../../plugins/apis/ollama/naming.ts'
+import { likeOllama, OLLAMA_VERSION, pathInProfile } from '../../../../plugins/apis/ollama/routes.ts'
+import { cutTokens } from '../../../../runtimes/llama-server/calls.ts'
+
+function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
+  const [owner = '', bare = ''] = name.split('/')
+  return {
+    key: `${name}:${label}`.toLowerCase(),
+    model: { owner, name: bare, variant: label },
+    label,
+    isDefault: true,
+    origin: { kind: 'hub', from: `huggingface:${name}` },
+    ...more
+  } as StoredVariant
+}
+
+const STORED = [
+  variant('corral/tiny-chat', 'F16', { origin: { kind: 'bundled', from: 'corral' } }),
+  variant('corral/tiny-chat', 'Q8_0', { isDefault: false }),
+  variant('Qwen/Big', 'Q4_K_M'),
+  variant('Qwen/Big', 'Q8_0', { isDefault: false }),
+  variant('other/big', 'Q8_0'),
+  variant('library/made', 'Q8_0', { origin: { kind: 'import', from: '/x' } }),
+  variant('someone/made', 'Q8_0')
+]
+const same = (a: string, b: string) => a.toLowerCase() === b.toLowerCase()
+const variantsOf = (name: RequestedName) =>
+  STORED.filter(
+    ({ model }) => same(model.name, name.name) && (name.owner === undefined || same(model.owner, name.owner))
+  )
+/** Finds the first model of a name: which one a short name means is not what is tested here. */
+const storage = {
+  variants: variantsOf,
+  find: (name: RequestedName) =>
+    variantsOf(name).find(({ label, isDefault }) => (name.variant ? same(label, name.variant) : isDefault))
+}
+
+t.test('names as records show them', t => {
+  t.same(STORED.map(shown), [
+    'corral/tiny-chat:latest',
+    'corral/tiny-chat:Q8_0',
+    'Qwen/Big:latest',
+    'Qwen/Big:Q8_0',
+    'other/big:latest',
+    'made:latest',
+    'someone/made:latest'
+  ])
+  t.same(newName('mine'), { owner: 'library', name: 'mine' })
+  t.same(newName('mine:v2'), { owner: 'library', name: 'mine', variant: 'v2' })
+  t.same(newName('me/mine:latest'), { owner: 'me', name: 'mine' })
+  t.end()
+})
+
+t.test('what a deletion means', t => {
+  const tagged = variant('library/tagged', 'v1', { origin: { kind: 'made', from: 'x', tag: 'v1' } })
+  const variants = (name: RequestedName) => (name.name === 'tagged' ? [tagged] : storage.variants(name))
+  const { toDelete } = ollamaNaming({ ...storage, variants, listedNames: () => [] })
+  const table: [asked: string, owner: string, name: string, label?: string][] = [
+    ['corral/tiny-chat', 'corral', 'tiny-chat', 'F16'],
+    ['Qwen/Big:latest', 'Qwen', 'Big', 'Q4_K_M'],
+    ['Qwen/Big:Q8_0', 'Qwen', 'Big', 'Q8_0'],
+    ['library/tagged:v1', 'library', 'tagged', 'v1'],
+    ['being/pulled', 'being', 'pulled']
+  ]
+  for (const [asked, owner, name, label] of table) {
+    t.same(toDelete!(parseModelName(asked)), { owner, name, ...(label && { variant: label }) }, asked)
+  }
+  t.throws(() => toDelete!(parseModelName('library/tagged')), { code: 'model_not_found', message: /only tagged:v1/ })
+  t.end()
+})
+
+t.test('what a pull asks hubs for', t => {
+  const { atHub } = ollamaNaming({ ...storage, listedNames: () => [] })
+  const table: [asked: string, source: string | undefined][] = [
+    ['tiny-chat', undefined],
+    ['corral/tiny-chat:latest', undefined],
+    ['made', undefined],
+    ['registry.ollama.ai/library/made:latest', undefined],
+    ['Qwen/Big:Q8_0', 'Qwen/Big:Q8_0'],
+    ['hf.co/Qwen/Big:Q8_0', 'hf.co/Qwen/Big:Q8_0'],
+    ['hf:new/one', 'hf:new/one'],
+    ['new/one:Q4_K_M@main', 'new/one:Q4_K_M@main'],
+    ['https://example.org/a/b.gguf?x=1:2', 'https://example.org/a/b.gguf?x=1:2'],
+    ['llama3.2:1b', 'llama3.2:1b'],
+    ['https://ollama.com/library/llama3.2', 'llama3.2']
+  ]
+  for (const [asked, source] of table) t.equal(atHub!(asked), source, asked)
+  t.end()
+})
+
+const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
+
+t.test('the other address: where it is, and what its paths mean', t => {
+  t.same(readListen('127.0.0.1:11434', 11435, LISTEN), { host: '127.0.0.1', port: 11434 })
+  t.same(readListen('[::1]:0', 11435, LISTEN), { host: '::1', port: 0 })
+  t.same(readListen('localhost:1', 11435, LISTEN), { host: 'localhost', port: 1 })
+  t.equal(readListen('', 11435, LISTEN), undefined)
+  for (const text of ['11434', ':11434', '127.0.0.1', '127.0.0.1:99999', '[::1', '::1:80', '[nix]:80', 'a b:1']) {
+    t.throws(
+      () => readListen(text, 11435, LISTEN),
+      { name: 'ConfigError', message: /not an address with a port/ },
+      text
+    )
+  }
+  t.throws(() => readListen('127.0.0.1:11435', 11435, LISTEN), { name: 'ConfigError', message: /the server's own/ })
+  t.equal(httpOrigin({ host: '::1', port: 5 }), 'http://[::1]:5')
+  const table: [url: string, path: string][] = [
+    ['/', '/ollama/'],
+    ['/api/tags?x=1', '/ollama/api/tags?x=1'],
+    ['/v1/models', '/v1/models'],
+    ['/v1', '/v1'],
+    ['/v1?x', '/v1?x'],
+    ['/v10', '/ollama/v10'],
+    ['/../api/tags', '/ollama/../api/tags'],
+    ['http://localhost:11434/api/tags', '/ollama/api/tags'],
+    ['http://localhost:11434', '/ollama'],
+    ['*', '/ollama*']
+  ]
+  for (const [url, path] of table) t.equal(pathInProfile(url), path, url)
+  t.end()
+})
+
+t.test('words and numbers that clients look for', t => {
+  const missing = new CorralError('model_not_found', 'There is no model "a/b" here.', { param: 'model' })
+  t.match(likeOllama(missing, { model: '', name: 'b' }), {
+    code: 'model_not_found',
+    message: /^model 'b' not found\. There is no/,
+    param: 'model'
+  })
+  t.match(likeOllama(missing, { model: 'new', from: 'b' }), { message: /^model 'b' not found/ })
+  t.equal(likeOllama(missing, undefined), missing)
+  const long = new CorralError('context_exceeded', 'The prompt has 8 tokens.', { details: { n_ctx: 3 } })
+  const exceeded = {
+    message: 'the input length exceeds the context length. The prompt has 8 tokens.',
+    details: { n_ctx: 3 }
+  }
+  t.match(likeOllama(long, { model: 'b', messages: [] }), exceeded)
+  t.match(likeOllama(long, { model: 'b', input: 'x', truncate: false }), exceeded)
+  t.match(likeOllama(long, { model: 'b', input: 'x' }), { message: /^input after truncation exceeds maximum context / })
+  const other = new CorralError('invalid_request', 'No.')
+  t.equal(likeOllama(other, { model: 'b' }), other)
+  const parts = OLLAMA_VERSION.split('.')
+  t.ok(parts.length === 3 && parts.every(part => /^\d+$/.test(part)), 'each part of the version is a number')
+  const [major, minor, patch] = parts.map(Number) as [number, number, number]
+  t.ok(major * 1e6 + minor * 1e3 + patch >= 6004, 'VS Code takes 0.6.4 and later')
+  t.end()
+})
+
+t.test('embeddings: cut texts, fewer dimensions', t => {
+  t.same(cutTokens([1, 10, 11, 12, 13, 2], [10, 11, 12, 13], 4), [1, 10, 11, 2], 'first and last tokens stay')
+  t.same(cutTokens([1, 10, 11, 12], [10, 11, 12], 2), [1, 10])
+  t.same(cutTokens([10, 11, 12], [10, 11, 12], 2), [10, 11])
+  t.same(cutTokens([1, 10, 11, 2], [10, 11], 1), [1, 2], 'never more than one can do')
+  t.same(shortened([3, 4, 12], 2), [0.6, 0.8])
+  t.same(shortened([3, 4]), [0.6, 0.8])
+  t.same(shortened([3, 4], 9), [0.6, 0.8])
+  t.same(shortened([0, 0]), [0, 0])
+  t.throws(() => shortened([1, Number.NaN]), { code: 'internal' })
+  t.end()
+})

@@ -1,0 +1,56 @@
+import type { Test } from 'tap'
+import { type Corral, type CorralOptions, startCorral } from '../../../support/corral.ts'
+
+/** A corral that serves Ollama's clients at an address of their own too. */
+export async function corralWithListener(
+  t: Pick<Test, 'teardown'>,
+  { config, ...options }: CorralOptions = {}
+): Promise<{ corral: Corral; address: string }> {
+  const corral = await startCorral(t, {
+    ...options,
+    config: `api-ollama: { listen: "127.0.0.1:0" }\n${config ?? 'defaults: { num_parallel: 1, temperature: 0 }'}`
+  })
+  return { corral, address: addressOf(corral) }
+}
+
+function addressOf(corral: Corral): string {
+  const found = /served at (http:\/\/127\.0\.0\.1:\d+) too/.exec(corral.log())?.[1]
+  if (found === undefined) throw new Error(`no address of its own:\n${corral.log()}`)
+  return found
+}
+
+export interface Answer {
+  status: number
+  type: string
+  text: string
+  /** The JSON values of its lines; empty where it is no JSON. */
+  lines: any[]
+}
+
+/** Sends a request as a client words it, and reads the reply to its end. */
+export async function ask(
+  method: string,
+  url: string,
+  headers: Record<string, string>,
+  body?: string | Uint8Array | ReadableStream
+): Promise<Answer> {
+  const response = await fetch(url, {
+    method,
+    headers,
+    ...(body === undefined ? {} : { body }),
+    ...(body instanceof ReadableStream ? { duplex: 'half' as const } : {})
+  } as RequestInit)
+  const text = await response.text()
+  const isJson = text.startsWith('{') || text.startsWith('[')
+  return {
+    status: response.status,
+    type: response.headers.get('content-type') ?? '',
+    text,
+    lines: isJson
+      ? text
+          .trimEnd()
+          .split('\n')
+          .map(line => JSON.parse(line))
+      : []
+  }
+}

@@ -1,0 +1,246 @@
+import t from 'tap'
+import { until } from '../../../support/corral.ts'
+import { answers, chat, DONE, event, MODEL, serviceOf, splitError } from './scripted-service.ts'
+import { eventStream, jsonResponse, type Responder, variantOf } from './support.ts'
+
+t.test('bytes pass through as they are', async t => {
+  const text = `${event('ä')}: a comment\n${event('b')}${DONE}`
+  const { send, idle } = await serviceOf(t, [answers(text)])
+  const response = await send('/chat/completions', chat, { headers: { accept: 'application/json' } })
+  t.equal(response.status, 200)
+  t.equal(response.headers.get('content-type'), 'text/event-stream')
+  t.equal(response.headers.get('cache-control'), 'no-cache, no-transform')
+  t.equal(response.headers.get('x-accel-buffering'), 'no')
+  t.ok(response.headers.get('x-request-id'))
+  t.equal(await response.text(), text)
+  await idle()
+  const tagged = await send('/chat/completions', { ...chat, model: 'Corral/Tiny-Chat:latest' })
+  t.equal(await tagged.text(), text.replaceAll(`"model":"${MODEL}"`, '"model":"Corral/Tiny-Chat:latest"'))
+})
+
+t.test('a stream that ends too early ends in an error, never in [DONE]', async t => {
+  for (const [what, chunks, before] of [
+    ['between events', [event('a')], event('a')],
+    ['within an event', [event('a'), event('b').slice(0, 20)], event('a')],
+    ['after one line feed', [event('a'), event('b').slice(0, -1)], event('a')]
+  ] as const) {
+    const { send, idle } = await serviceOf(t, [answers(...chunks)])
+    const text = await (await send('/chat/completions', chat)).text()
+    const found = splitError(text)
+    t.equal(found.before, before, what)
+    t.match(found.error, { code: 'engine_crashed', type: 'server_error', param: null, message: /middle/ })
+    await idle()
+  }
+})
+
+t.test('an empty stream is retried once, then answered with an error status', async t => {
+  let asked = 0
+  const { send, engines } = await serviceOf(t, [
+    (request, engine) => {
+      asked++
+      return answers()(request, engine)
+    }
+  ])
+  const response = await send('/chat/completions', chat)
+  t.equal(response.status, 500)
+  t.equal(asked, 2)
+  t.match(await response.json(), { error: { code: 'engine_crashed' } })
+  t.notOk(response.headers.get('x-should-retry'), 'a client may try again')
+  t.equal(engines.length, 1)
+})
+
+t.test('an engine that dies before it answers is replaced once', async t => {
+  const dies: Responder = (_request, engine) => {
+    engine.crash()
+    return new Promise(() => {})
+  }
+  const fine = await serviceOf(t, [dies, answers(event('a'), DONE)])
+  const response = await fine.send('/chat/completions', chat)
+  t.equal(await response.text(), event('a') + DONE)
+  t.equal(fine.engines.length, 2)
+
+  const whole = await serviceOf(t, [dies, answers(event('back'), DONE)])
+  t.match(await whole.json('/chat/completions', { ...chat, stream: false }), {
+    status: 200,
+    body: { choices: [{ message: { content: 'back' } }] }
+  })
+  t.equal(whole.engines.length, 2)
+
+  const hopeless = await serviceOf(t, [dies])
+  const failed = await hopeless.json('/chat/completions', chat)
+  t.equal(failed.status, 500)
+  t.match(failed.body.error, { code: 'engine_crashed', type: 'server_error' })
+  t.equal(hopeless.engines.length, 2)
+})
+
+t.test('an engine that dies in the middle of an answer', async t => {
+  const { send, engines, idle } = await serviceOf(t, [
+    async (_request, engine) => {
+      const response = eventStream()
+      response.body.write(event('a'))
+      setTimeout(() => engine.crash(), 20)
+      return response
+    },
+    answers(event('new'), DONE)
+  ])
+  const found = splitError(await (await send('/chat/completions', chat)).text())
+  t.equal(found.before, event('a'))
+  t.match(found.error, { code: 'engine_crashed' })
+  await idle()
+  t.equal(engines.length, 1, 'what has begun is not begun again')
+  t.equal(await (await send('/chat/completions', chat)).text(), event('new') + DONE, 'the next request is answered')
+})
+
+t.test("the engine's own error within the stream", async t => {
+  const error = '{"error":{"code":500,"message":"Compute error.","type":"server_error"}}'
+  const { send, log, idle } = await serviceOf(t, [answers(event('a'), `${event('b')}data: ${error}\n\n`)])
+  const found = splitError(await (await send('/chat/completions', chat)).text())
+  t.equal(found.before, event('a') + event('b'))
+  t.match(found.error, { code: 'internal', type: 'server_error', message: /Compute error/ })
+  t.ok(
+    log.some(line => line.includes('Compute error')),
+    'the admin is told'
+  )
+  await idle()
+})
+
+t.test('an answer that is an error has its status, streamed or not', async t => {
+  const error = (code: number, message: string, type: string, more = {}) => ({
+    error: { code, message, type, ...more }
+  })
+  const exceeded = error(400, 'x', 'exceed_context_size_error', { n_prompt_tokens: 6012, n_ctx: 512 })
+  for (const [status, body, wanted, fields] of [
+    [
+      400,
+      exceeded,
+      400,
+      {
+        code: 'context_exceeded',
+        type: 'invalid_request_error',
+        n_prompt_tokens: 6012,
+        n_ctx: 512,
+        message: /6012.*512/
+      }
+    ],
+    [
+      501,
+      error(501, 'This server does not support it', 'not_supported_error'),
+      400,
+      { code: 'unsupported_capability' }
+    ],
+    [500, error(500, 'Compute error.', 'server_error'), 500, { code: 'internal', type: 'server_error' }],
+    [500, 'not JSON', 500, { code: 'internal' }],
+    [400, error(400, 'bad grammar', 'invalid_request_error'), 400, { code: 'invalid_request', message: /bad grammar/ }],
+    [503, error(503, 'Loading model', 'unavailable_error'), 503, { code: 'queue_full', type: 'rate_limit_error' }]
+  ] as const) {
+    const { json, idle } = await serviceOf(t, [() => jsonResponse(status, body)])
+    for (const stream of [true, false]) {
+      const reply = await json('/chat/completions', { ...chat, stream })
+      t.equal(reply.status, wanted)
+      t.match(reply.headers.get('content-type'), 'application/json')
+      t.match(reply.body.error, fields)
+      t.equal(reply.headers.get('x-should-retry'), wanted === 500 ? 'false' : null)
+      t.equal(reply.headers.get('retry-after'), wanted === 503 ? '1' : null)
+    }
+    await idle()
+  }
+})
+
+t.test('a model that is stopped, deleted or shut down while it answers', async t => {
+  const hangs: Responder = () => {
+    const response = eventStream()
+    response.body.write(event('a'))
+    return response
+  }
+  const silent: Responder = () => new Promise(() => {})
+  const name = { owner: 'corral', name: 'tiny-chat' }
+  type Fixture = Awaited<ReturnType<typeof serviceOf>>
+  for (const [code, act] of [
+    ['model_stopped', (fixture: Fixture) => fixture.scheduler.stop(name)],
+    ['model_deleted', (fixture: Fixture) => fixture.storage.drop('corral/tiny-chat:f16')],
+    ['shutting_down', (fixture: Fixture) => fixture.scheduler.close(1)]
+  ] as const) {
+    const begun = await serviceOf(t, [hangs])
+    const response = await begun.send('/chat/completions', chat)
+    await act(begun)
+    const found = splitError(await response.text())
+    t.equal(found.before, event('a'))
+    t.match(found.error, { code, type: 'server_error' })
+
+    for (const stream of [true, false]) {
+      const waiting = await serviceOf(t, [silent])
+      const reply = waiting.json('/chat/completions', { ...chat, stream })
+      await until('it runs', () => waiting.scheduler.running()[0]?.running === 1)
+      await act(waiting)
+      t.match(await reply, { status: 503, body: { error: { code } } })
+      t.equal((await reply).headers.get('x-should-retry'), 'false')
+    }
+  }
+})
+
+t.test('settings of the model and the server are the defaults of a request', async t => {
+  const bodies: Record<string, unknown>[] = []
+  const { json } = await serviceOf(
+    t,
+    [
+      request => {
+        bodies.push(JSON.parse(String(request.body)))
+        return jsonResponse(200, { model: MODEL })
+      }
+    ],
+    { defaults: { temperature: 0.1, min_p: 0.05 }, models: { 'CORRAL/tiny-chat': { options: { top_k: 7 } } } }
+  )
+  await json('/chat/completions', { ...chat, stream: false, options: { top_p: 0.5 } })
+  t.match(bodies[0], { temperature: 0.1, min_p: 0.05, top_k: 7, top_p: 0.5, max_tokens: 2048, seed: -1 })
+  for (const name of ['num_ctx', 'options', 'keep_alive', 'dtype']) t.notOk(name in bodies[0]!)
+})
+
+t.test('requests that are answered without a model', async t => {
+  const { json, send, url } = await serviceOf(t, [answers(event('a'), DONE)])
+  const error = (status: number, fields: object) => ({ status, body: { error: fields } })
+  t.match(
+    await json('/nothing'),
+    error(404, { code: 'route_not_found', type: 'not_found_error', message: String, param: null })
+  )
+  t.match(await json(''), error(404, { code: 'route_not_found' }))
+  const wrong = await json('/chat/completions')
+  t.match(wrong, error(405, { code: 'method_not_allowed', type: 'invalid_request_error' }))
+  t.equal(wrong.headers.get('allow'), 'POST')
+  t.match(await json('/models', {}), error(405, { code: 'method_not_allowed' }))
+  t.match(await json('/chat/completions', '{"model":'), error(400, { code: 'invalid_json' }))
+  t.match(await json('/chat/completions', ''), error(400, { code: 'missing_body' }))
+  t.match(await json('/chat/completions', '[]'), error(400, { code: 'invalid_request' }))
+  t.match(await json('/chat/completions', '{}'), error(400, { code: 'invalid_request', param: 'messages' }))
+  t.match(
+    await json('/chat/completions', { messages: chat.messages }),
+    error(400, { code: 'invalid_model_name', param: 'model' })
+  )
+  t.match(
+    await json('/chat/completions', { ...chat, model: 'no/such' }),
+    error(404, { code: 'model_not_found', type: 'not_found_error', param: 'model' })
+  )
+  t.match(await json('/chat/completions', { ...chat, model: 'a/../b' }), error(400, { code: 'invalid_model_name' }))
+  t.match(
+    await json('/chat/completions', { ...chat, temperature: 'x' }),
+    error(400, { code: 'invalid_option', param: 'temperature' })
+  )
+  const large = JSON.stringify({ ...chat, user: 'x'.repeat(2 ** 20) })
+  t.match(await json('/chat/completions', large), error(413, { code: 'body_too_large' }))
+  const deep = `{"model":"${MODEL}","messages":[{"content":"x"}],"x":${'['.repeat(200_000)}${']'.repeat(200_000)}}`
+  t.match(await json('/chat/completions', deep), error(400, { code: 'over_limit' }))
+  const form = await send(
+    '/chat/completions',
+    { ...chat, stream: false },
+    { headers: { 'content-type': 'text/plain' } }
+  )
+  t.equal(form.status, 200, 'a body is JSON whatever its type says')
+  t.equal((await fetch(`${url}/chat/completions/`, { method: 'POST', body: '{}' })).status, 400, 'a slash at the end')
+})
+
+t.test('a model without text generation', async t => {
+  const { json } = await serviceOf(t, [() => jsonResponse(200, { tokens: [] })], {
+    variants: [variantOf('corral', 'tiny-chat', { capabilities: ['embedding'] })]
+  })
+  t.match(await json('/chat/completions', chat), { status: 400, body: { error: { code: 'unsupported_capability' } } })
+  t.match(await json('/tokenize', { model: MODEL, content: 'x' }), { status: 200, body: { tokens: [] } })
+})

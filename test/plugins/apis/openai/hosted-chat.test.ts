@@ -1,0 +1,234 @@
+import type OpenAI from 'openai'
+import t from 'tap'
+import { ChatCompletion } from '../../../../plugins/apis/openai/schemas.ts'
+import { failure } from '../../../support/failure.ts'
+import { conforms, MODEL, question, startHosted } from './hosted.ts'
+import { variantOf } from './support.ts'
+
+// What the hosted services do in chats and llama-server does otherwise or not at all.
+const { client, service, events, idle } = await startHosted(t, [variantOf('corral', 'tiny-chat')])
+const ANSWER = 'The capital of France is Paris.'
+const weather = {
+  type: 'function' as const,
+  function: {
+    name: 'get_weather',
+    description: 'Get the current weather in a city',
+    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
+  }
+}
+const add = {
+  type: 'function' as const,
+  function: {
+    name: 'add',
+    description: 'Add two numbers',
+    parameters: { type: 'object', properties: { a: { type: 'number' }, b: { type: 'number' } }, required: ['a', 'b'] }
+  }
+}
+const chat = (fields: object = {}) => ({ model: MODEL, messages: [question], ...fields })
+
+t.test('several choices, and their counts', async t => {
+  const two = (await client.chat.completions.create(chat({ n: 2, seed: 5 }) as never)) as OpenAI.ChatCompletion
+  t.match(two.id, /^chatcmpl-\w{32}$/)
+  t.ok(two.system_fingerprint)
+  conforms(t, ChatCompletion, two, 'ChatCompletion')
+  t.strictSame(
+    two.choices.map(({ index, message }) => [index, message.content, message.refusal]),
+    [
+      [0, ANSWER, null],
+      [1, ANSWER, null]
+    ]
+  )
+  t.match(two.usage, { prompt_tokens: 19, completion_tokens: 18, total_tokens: 37 })
+
+  const streamed = await events(t, '/chat/completions', chat({ n: 2, stream_options: { include_usage: true } }))
+  t.strictSame(
+    streamed.filter(event => event.usage).map(event => [event.choices, event.usage.completion_tokens]),
+    [[[], 18]],
+    'once, at the end'
+  )
+  t.ok(streamed.at(-1).usage)
+  for (const index of [0, 1]) {
+    const pieces = streamed.flatMap(({ choices }) => choices).filter(choice => choice.index === index)
+    t.equal(pieces.map(({ delta }) => delta.content ?? '').join(''), ANSWER)
+    t.equal(pieces.at(-1).finish_reason, 'stop')
+  }
+  t.equal(new Set(streamed.map(({ id }) => id)).size, 1)
+
+  for (const stream of [false, true]) {
+    const many = await failure(client.chat.completions.create(chat({ n: 3, stream }) as never))
+    t.match(many, { status: 400, param: 'n', message: /2 at most.*num_parallel/ })
+  }
+  await idle()
+})
+
+t.test('log probabilities', async t => {
+  const whole = (await client.chat.completions.create(
+    chat({ logprobs: true, top_logprobs: 2 }) as never
+  )) as OpenAI.ChatCompletion
+  const tokens = whole.choices[0]!.logprobs!.content!
+  conforms(t, ChatCompletion, whole, 'ChatCompletion')
+  t.equal(tokens.map(({ token }) => token).join(''), ANSWER)
+  t.equal(tokens.length, whole.usage!.completion_tokens - 1, 'all but the end of the text')
+  for (const { token, bytes, logprob, top_logprobs } of tokens) {
+    t.equal(Buffer.from(bytes!).toString(), token)
+    t.ok(logprob <= 0)
+    t.equal(top_logprobs.length, 2)
+    t.equal(top_logprobs[0]!.logprob, logprob, 'at temperature 0 it is the likeliest')
+  }
+  const plain = (await client.chat.completions.create(chat({ logprobs: true }) as never)) as OpenAI.ChatCompletion
+  t.strictSame(
+    plain.choices[0]!.logprobs!.content!.map(({ top_logprobs }) => top_logprobs),
+    tokens.map(() => [])
+  )
+  const stream = await events(t, '/chat/completions', chat({ logprobs: true, top_logprobs: 2 }))
+  const told = stream.flatMap(event => event.choices[0]?.logprobs?.content ?? [])
+  t.strictSame(
+    told.map(({ token, top_logprobs }) => [token, top_logprobs.length]),
+    tokens.map(({ token }) => [token, 2])
+  )
+  const called = await client.chat.completions
+    .stream({
+      model: MODEL,
+      messages: [{ role: 'user', content: 'What is the weather in Paris?' }],
+      tools: [weather],
+      logprobs: true
+    })
+    .finalChatCompletion()
+  t.match(called.choices[0], {
+    finish_reason: 'tool_calls',
+    message: { tool_calls: [{ function: { name: 'get_weather' } }] }
+  })
+})
+
+t.test('tools', async t => {
+  const messages = [{ role: 'user' as const, content: 'What is the weather in Paris and Rome?' }]
+  const both = await client.chat.completions.create({ model: MODEL, messages, tools: [weather] })
+  const calls = both.choices[0]!.message.tool_calls as { id: string; function: { arguments: string } }[]
+  t.equal(both.choices[0]!.message.content, null)
+  conforms(t, ChatCompletion, both, 'ChatCompletion')
+  t.strictSame(
+    calls.map(call => JSON.parse(call.function.arguments)),
+    [{ city: 'Paris' }, { city: 'Rome' }]
+  )
+  t.equal(new Set(calls.map(({ id }) => id)).size, 2)
+  const streamed = await events(t, '/chat/completions', { model: MODEL, messages, tools: [weather] })
+  const pieces = streamed.flatMap(({ choices }) => choices[0]?.delta.tool_calls ?? [])
+  t.strictSame([...new Set(pieces.map(({ index }) => index))], [0, 1])
+  for (const index of [0, 1]) {
+    const own = pieces.filter(piece => piece.index === index)
+    t.strictSame(
+      own.map(({ id, type }) => [typeof id, type]),
+      own.map((_, at) => (at === 0 ? ['string', 'function'] : ['undefined', undefined])),
+      'id and type come with the first piece'
+    )
+    t.strictSame(JSON.parse(own.map(piece => piece.function.arguments ?? '').join('')), {
+      city: ['Paris', 'Rome'][index]
+    })
+  }
+  const answered = await client.chat.completions.create({
+    model: MODEL,
+    messages: [
+      { role: 'user', content: 'What is the weather in Paris?' },
+      { role: 'assistant', content: null, tool_calls: [{ ...calls[0]!, type: 'function' } as never] },
+      { role: 'tool', tool_call_id: calls[0]!.id, content: 'sunny' }
+    ],
+    tools: [weather]
+  })
+  t.equal(answered.choices[0]!.message.content, 'The weather in Paris is sunny.')
+
+  const one = [{ role: 'user' as const, content: 'What is the weather in Paris?' }]
+  const choose = async (tool_choice: unknown, tools = [weather, add]) =>
+    (
+      (await client.chat.completions.create({
+        model: MODEL,
+        messages: one,
+        tools,
+        tool_choice
+      } as never)) as OpenAI.ChatCompletion
+    ).choices[0]!
+  t.match(await choose('auto'), { finish_reason: 'tool_calls' })
+  t.match(await choose('required'), { message: { tool_calls: [{ function: { name: 'get_weather' } }] } })
+  t.match(await choose({ type: 'function', function: { name: 'get_weather' } }), {
+    message: { tool_calls: [{ function: { name: 'get_weather' } }] }
+  })
+  const none = await choose('none')
+  t.equal(none.message.tool_calls, undefined)
+  t.equal(none.finish_reason, 'stop')
+  t.notMatch(none.message.content, 'tool_call')
+})
+
+t.test('functions of older clients', async t => {
+  const older = {
+    model: MODEL,
+    messages: [{ role: 'user' as const, content: 'What is the weather in Paris?' }],
+    functions: [weather.function]
+  }
+  const whole = await client.chat.completions.create(older)
+  t.match(whole.choices[0], { finish_reason: 'function_call', message: { function_call: { name: 'get_weather' } } })
+  t.strictSame(JSON.parse(whole.choices[0]!.message.function_call!.arguments), { city: 'Paris' })
+  t.notOk(whole.choices[0]!.message.tool_calls)
+  conforms(t, ChatCompletion, whole, 'ChatCompletion')
+  const stream = await events(t, '/chat/completions', older)
+  const pieces = stream.flatMap(event => event.choices[0]?.delta.function_call ?? [])
+  t.equal(pieces[0].name, 'get_weather')
+  t.strictSame(JSON.parse(pieces.map(piece => piece.arguments ?? '').join('')), { city: 'Paris' })
+  const answered = await client.chat.completions.create({
+    ...older,
+    messages: [
+      ...older.messages,
+      { role: 'assistant', content: null, function_call: { name: 'get_weather', arguments: '{"city":"Paris"}' } },
+      { role: 'function', name: 'get_weather', content: 'sunny' }
+    ]
+  })
+  t.equal(answered.choices[0]!.message.content, 'The weather in Paris is sunny.')
+})
+
+t.test('the form of the answer', async t => {
+  const ask = async (fields: object) =>
+    (await client.chat.completions.create(chat({ max_tokens: 60, ...fields }) as never)) as OpenAI.ChatCompletion
+  const object = await ask({ response_format: { type: 'json_object' } })
+  if (object.choices[0]!.finish_reason === 'stop') JSON.parse(object.choices[0]!.message.content!)
+  t.match(object.choices[0]!.message.content, /^\s*\{/)
+  const schema = {
+    type: 'object',
+    properties: { city: { enum: ['Paris', 'Rome'] }, sure: { type: 'boolean' } },
+    required: ['city', 'sure'],
+    additionalProperties: false
+  }
+  const called = await ask({ response_format: { type: 'json_object', value: schema } })
+  t.match(Object.keys(JSON.parse(called.choices[0]!.message.content!)), ['city', 'sure'], "in Hugging Face's words")
+  const strict = await ask({
+    response_format: { type: 'json_schema', json_schema: { name: 'city', schema, strict: true } }
+  })
+  t.match(JSON.parse(strict.choices[0]!.message.content!), { city: /Paris|Rome/, sure: Boolean })
+  t.equal((await ask({ response_format: { type: 'text' } })).choices[0]!.message.content, ANSWER)
+  const impossible = { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'secret' } } }
+  t.match(await failure(ask({ response_format: impossible })), { status: 400, code: 'invalid_request' })
+
+  t.equal((await ask({ stop: ['', ' is', 'Paris'] })).choices[0]!.message.content, 'The capital of France')
+  t.equal((await ask({ stop: ' of' })).choices[0]!.message.content, 'The capital')
+  const developer = [
+    { role: 'developer', content: 'You are Leo.' },
+    { role: 'user', content: 'Who are you?' }
+  ]
+  t.equal((await ask({ messages: developer })).choices[0]!.message.content, 'I am Leo.')
+  const parts = [{ role: 'user', content: [{ type: 'text', text: 'What is the capital of France?' }] }]
+  t.equal((await ask({ messages: parts })).choices[0]!.message.content, ANSWER)
+  const ignored = {
+    user: 'me',
+    metadata: { a: 'b' },
+    store: true,
+    service_tier: 'auto',
+    reasoning_effort: 'low',
+    verbosity: 'low',
+    prompt_cache_key: 'x',
+    safety_identifier: 'x',
+    modalities: ['text'],
+    parallel_tool_calls: true,
+    prediction: { type: 'content', content: 'x' }
+  }
+  t.equal((await ask(ignored)).choices[0]!.message.content, ANSWER)
+  const { body } = await service.json('/tokenize', { model: MODEL, content: ' Paris' })
+  const biased = await ask({ logit_bias: { [body.tokens[0]]: -100 } })
+  t.notMatch(biased.choices[0]!.message.content, 'Paris')
+})

@@ -1,0 +1,57 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import OpenAI from 'openai'
+import type { Test } from 'tap'
+import type { TSchema } from 'typebox'
+import { Compile } from 'typebox/compile'
+import { EventLines } from '../../../../core/answers/event-lines.ts'
+import type { StoredVariant } from '../../../../core/contracts/storage.ts'
+import { createLlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
+import { buildOf } from '../../../runtimes/llama-server/support.ts'
+import { until } from '../../../support/corral.ts'
+import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { differs } from './declared-types.ts'
+import { startService } from './support.ts'
+
+export const MODEL = 'corral/tiny-chat'
+export const question = { role: 'user' as const, content: 'What is the capital of France?' }
+
+/** A service of these models with a real llama-server of two slots, the official client, and what it is asked for. */
+export async function startHosted(t: Test, variants: StoredVariant[]) {
+  const runs = mkdtempSync(join(tmpdir(), 'corral-hosted-'))
+  t.teardown(() => rmSync(runs, { recursive: true, force: true }))
+  const build = buildOf(join(engineBuildFolder(), process.platform === 'win32' ? 'llama-server.exe' : 'llama-server'))
+  const asked: string[] = []
+  const service = await startService(t, {
+    variants,
+    defaults: { num_parallel: 2, temperature: 0 },
+    startEngine: (spec, waiting) => {
+      asked.push(`${spec.alias} ${spec.mode}`)
+      const log = { debug: () => {}, warn: () => {} }
+      return createLlamaServerEngine(build, spec, { log, runDirectory: runs, loadTimeout: 60_000 }, waiting)
+    }
+  })
+  const client = new OpenAI({ baseURL: service.url, apiKey: 'any', maxRetries: 0 })
+  const idle = () => until('the slots are free', () => service.scheduler.running().every(model => model.running === 0))
+
+  /** The events of a stream, of which the last is `[DONE]`. */
+  async function events(t: Test, path: string, body: object): Promise<any[]> {
+    const response = await service.send(path, { ...body, stream: true })
+    const payloads = new EventLines().push(Buffer.from(await response.arrayBuffer()))
+    t.equal(payloads.pop(), '[DONE]')
+    const found = payloads.map(payload => JSON.parse(payload))
+    if (path.startsWith('/chat')) {
+      for (const chunk of found) t.equal(differs('ChatCompletionChunk', chunk), undefined)
+    }
+    return found
+  }
+
+  return { service, client, asked, idle, events }
+}
+
+/** Whether a reply is what the API document says of it, and what the official client declares. */
+export function conforms(t: Test, schema: TSchema, reply: unknown, declared?: string) {
+  t.strictSame(Compile(schema).Errors(reply), [])
+  if (declared) t.equal(differs(declared, reply), undefined)
+}

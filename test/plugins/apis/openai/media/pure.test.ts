@@ -1,0 +1,272 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import Fastify from 'fastify'
+import t from 'tap'
+import { checkMedia, imageSize } from '../../../../../core/answers/media-parts.ts'
+import type { EngineMode } from '../../../../../core/contracts/engines.ts'
+import type { Capability } from '../../../../../core/contracts/models.ts'
+import type { StoredVariant } from '../../../../../core/contracts/storage.ts'
+import { CorralError } from '../../../../../core/errors.ts'
+import { acceptForms } from '../../../../../plugins/apis/openai/media/form-body.ts'
+import {
+  Transcript,
+  TranscriptionRequest,
+  transcriptionFields
+} from '../../../../../plugins/apis/openai/media/transcribe.ts'
+import { readModelFiles } from '../../../../../plugins/models/storage/model-files.ts'
+import { createEngineRegistry } from '../../../../../plugins/running/scheduler/engine-registry.ts'
+import { launchSpec } from '../../../../../runtimes/llama-server/launch-spec.ts'
+import { servesMode } from '../../../../../runtimes/llama-server/provider.ts'
+import { isCacheFault, requestError } from '../../../../../runtimes/llama-server/request-error.ts'
+import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
+import { sourceAt } from '../../../models/storage/support.ts'
+import { hugePngBytes, pngBytes, wavBytes } from './support.ts'
+
+function variantOf(capabilities: Capability[], architecture = 'llama'): StoredVariant {
+  return {
+    model: { owner: 'a', name: 'b' },
+    label: 'F16',
+    isDefault: true,
+    publicName: 'a/b',
+    key: 'a/b:f16',
+    revision: '1',
+    format: 'gguf',
+    directory: '/models/a/b/1',
+    files: [],
+    size: 1,
+    digest: '0'.repeat(64),
+    modifiedAt: '2026-01-02T03:04:05.678Z',
+    origin: { kind: 'import', from: 'test' },
+    metadata: { architecture, capabilities, info: {} }
+  }
+}
+
+function refusal(work: () => unknown): { code?: string; message?: string; param?: string | undefined } {
+  try {
+    work()
+  } catch (error) {
+    if (error instanceof CorralError) return { code: error.code, message: error.message, param: error.param }
+    throw error
+  }
+  return {}
+}
+
+t.test('sizes of images', async t => {
+  t.same(imageSize(pngBytes(7, 9)), { width: 7, height: 9 })
+  t.same(imageSize(hugePngBytes()), { width: 60_000, height: 60_000 })
+  const gif = Buffer.from('GIF89a\x05\x00\x04\x00', 'latin1')
+  t.same(imageSize(gif), { width: 5, height: 4 })
+  const bmp = Buffer.alloc(26)
+  bmp.write('BM', 'latin1')
+  bmp.writeInt32LE(300, 18)
+  bmp.writeInt32LE(-200, 22)
+  t.same(imageSize(bmp), { width: 300, height: 200 }, 'stored from the top')
+  // Start, a segment of 2 bytes more than its length, padding, the frame: 8 bits, height, width.
+  const jpeg = Buffer.from('ffd8ffe000040102ffffc2000b0801000200030000', 'hex')
+  t.same(imageSize(jpeg), { width: 512, height: 256 })
+  for (const cut of [pngBytes().subarray(0, 20), gif.subarray(0, 8), bmp.subarray(0, 20), jpeg.subarray(0, 14)]) {
+    t.same(imageSize(cut), { width: 0, height: 0 })
+  }
+  t.same(imageSize(Buffer.from('ffd80000000000000000000000', 'hex')), { width: 0, height: 0 }, 'no marker')
+  t.same(imageSize(Buffer.from('RIFF    WEBP')), { width: 0, height: 0 })
+})
+
+t.test('what messages hold', async t => {
+  const png = `data:image/png;base64,${pngBytes().toString('base64')}`
+  const seeing = variantOf(['completion', 'vision'])
+  const check = (part: object, variant = seeing, projector?: string | null) =>
+    refusal(() => checkMedia([{ content: 'x' }, { content: [{ type: 'text' }, part] }], variant, { projector }))
+  const image = (image_url: unknown) => ({ type: 'image_url', image_url })
+  t.same(check(image({ url: png })), {})
+  t.same(check(image(png)), {}, 'the address without an object around it')
+  t.same(check(image({ url: png.replace('image/png', 'application/octet-stream') })), {}, 'the bytes count')
+  t.match(check(image({ url: png }), variantOf(['completion'])), {
+    code: 'unsupported_capability',
+    message: /has no projector/,
+    param: 'messages[1].content[1]'
+  })
+  t.match(check(image({ url: png }), seeing, null), { code: 'unsupported_capability', message: /config\.yaml/ })
+  t.same(check(image({ url: png }), variantOf(['completion']), '/m/mmproj.gguf'), {}, 'a projector from config.yaml')
+  for (const given of [undefined, null, 5, '', {}, { url: 5 }, { url: null }]) {
+    t.match(check(image(given)), { code: 'invalid_request', message: /holds no data/ }, JSON.stringify(given))
+  }
+  const sound = (data: string) => ({ type: 'input_audio', input_audio: { data, format: 'wav' } })
+  const hearing = variantOf(['completion', 'audio'])
+  t.same(check(sound(wavBytes(0.1).toString('base64')), hearing), {})
+  t.same(check(sound(`data:audio/wav;base64,${wavBytes(0.1).toString('base64')}`), hearing), {})
+  t.match(check(sound('HTTP://127.0.0.1/x.wav'), hearing), { message: /fetches nothing/ })
+  t.match(check(sound('http:/127.0.0.1/x.wav'), hearing), { message: /not valid base64/ })
+  t.match(check(sound(pngBytes().toString('base64')), hearing), { message: /not a sound/ })
+  const video = {
+    type: 'video_url',
+    video_url: { url: `data:video/mp4;base64,${Buffer.from('#EXTM3U').toString('base64')}` }
+  }
+  t.match(check(video), { code: 'invalid_request', message: /not a video/ })
+  t.same(check({ type: 'constructor' }), {}, 'other kinds are the surface’s to judge')
+})
+
+t.test('forms', async t => {
+  const app = Fastify()
+  t.teardown(() => app.close())
+  acceptForms(app)
+  app.setValidatorCompiler(() => () => true)
+  app.post('/', { schema: { body: TranscriptionRequest } }, async ({ body }) => body)
+  const part = (name: string, value: string, more = '') =>
+    `--x\r\nContent-Disposition: form-data; name="${name}"${more}\r\n\r\n${value}\r\n`
+  const send = (...parts: string[]) =>
+    app.inject({
+      method: 'POST',
+      url: '/',
+      headers: { 'content-type': 'multipart/form-data; boundary=x' },
+      payload: `${parts.join('')}--x--\r\n`
+    })
+  const sent = await send(
+    part('file', 'abc', '; filename="ü.wav"\r\nContent-Type: audio/wav'),
+    part('temperature', '0.5'),
+    part('stream', 'True'),
+    part('model', '12'),
+    part('include[]', 'logprobs'),
+    part('include[]', 'more'),
+    part('timestamp_granularities', 'word'),
+    part('unknown', '7'),
+    part('constructor', 'x')
+  )
+  t.same(sent.json(), {
+    file: Buffer.from('abc').toString('base64'),
+    temperature: 0.5,
+    stream: true,
+    model: '12',
+    include: ['logprobs', 'more'],
+    timestamp_granularities: ['word'],
+    unknown: '7',
+    constructor: 'x'
+  })
+  t.match((await send(part('temperature', 'hot'), part('stream', 'maybe'))).json(), {
+    temperature: 'hot',
+    stream: 'maybe'
+  })
+  for (const more of ['', '; filename="x"']) {
+    const unnamed = await send(`--x\r\nContent-Disposition: form-data${more}\r\n\r\nabc\r\n`)
+    t.match(unnamed.json(), { message: /has no name/ })
+  }
+  // The reader passes over what has no headers, however long it is.
+  t.same((await send(`--x\r\n\r\n${'y'.repeat(200_000)}\r\n`, part('model', 'a/b'))).json(), { model: 'a/b' })
+})
+
+t.test('transcripts', async t => {
+  const request = { file: 'UklG' }
+  t.same(transcriptionFields(request, 'transcribe'), { audio: 'UklG' })
+  t.same(transcriptionFields({ ...request, prompt: 'Write it down', language: 'de' }, 'translate'), {
+    audio: 'UklG',
+    prompt: 'Write it down',
+    language: 'de',
+    translate: true
+  })
+  t.same(transcriptionFields({ file: 'data:audio/wav;base64,UklG', include: ['logprobs'] }, 'transcribe'), {
+    audio: 'UklG',
+    logprobs: true
+  })
+  for (const given of [{ response_format: 'vtt' as const }, { timestamp_granularities: ['word'] }]) {
+    const [param] = Object.keys(given)
+    const found = refusal(() => transcriptionFields({ ...request, ...given }, 'transcribe'))
+    t.match(found, { code: 'unsupported_capability', param })
+  }
+  const transcript = new Transcript()
+  t.same(transcript.add([{ reading: { tokens: 1, total: 3, cached: 0 } }]), [])
+  const likely = { token: 'a', logprob: -1, bytes: [97] }
+  t.same(transcript.add([{ content: 'a', logprobs: [{ ...likely, top_logprobs: [] }] }]), [
+    { type: 'transcript.text.delta', delta: 'a', logprobs: [likely] }
+  ])
+  t.same(transcript.add([{ content: 'b' }]), [{ type: 'transcript.text.delta', delta: 'b' }])
+  transcript.add([{ usage: { promptTokens: 5, cachedTokens: 2, completionTokens: 2 }, finish: 'stop' }])
+  t.same(transcript.done(), {
+    type: 'transcript.text.done',
+    text: 'ab',
+    logprobs: [likely],
+    usage: { type: 'tokens', input_tokens: 5, output_tokens: 2, total_tokens: 7 }
+  })
+})
+
+t.test('how a folder of sentence-transformers makes one embedding of many', async t => {
+  const modules = [
+    { idx: 0, path: '', type: 'sentence_transformers.models.Transformer' },
+    { idx: 1, path: '1_Pooling', type: 'sentence_transformers.models.Pooling' }
+  ]
+  const folder = t.testdir({
+    'config.json': JSON.stringify({ architectures: ['Qwen3ForCausalLM'], model_type: 'qwen3' }),
+    'modules.json': JSON.stringify(modules),
+    '1_Pooling': { 'config.json': JSON.stringify({ pooling_mode_mean_tokens: false, pooling_mode_lasttoken: true }) }
+  })
+  writeFileSync(join(folder, 'model.safetensors'), safetensorsBytes())
+  const file = (path: string, role: 'model' | 'other' = 'other') => ({
+    path,
+    role,
+    ...sourceAt(join(folder, path))
+  })
+  const weights = file('model.safetensors', 'model')
+  const described = ['config.json', 'modules.json', '1_Pooling/config.json'].map(path => file(path))
+  const { capabilities, info } = await readModelFiles('safetensors', [weights, ...described], weights.path)
+  t.same(capabilities, ['embedding'])
+  t.equal(info['qwen3.pooling_type'], 3, 'the engine is told so')
+  const without = await readModelFiles('safetensors', [weights, ...described.slice(0, 2)], weights.path)
+  t.equal(without.info['qwen3.pooling_type'], undefined)
+})
+
+t.test('which models serve in which mode', async t => {
+  const table: [Capability[], EngineMode[], RegExp][] = [
+    [['completion', 'tools', 'vision'], ['chat', 'embedding'], /it generates text\./],
+    [['embedding'], ['embedding'], /it makes embeddings \(/],
+    [['rerank'], ['rerank'], /it ranks documents \(/],
+    [[], [], /cannot answer with models of its kind \(t5\)/]
+  ]
+  const engines = createEngineRegistry({
+    settings: { promptCache: 0, memory: undefined, gpuMemory: undefined },
+    hostMemory: async () => 0
+  })
+  const provider = { name: 'test', serves: servesMode, start: () => Promise.reject(new Error('not here')) }
+  engines.add(provider)
+  t.throws(() => engines.add(provider), { message: /"test" already/ })
+  for (const [capabilities, able, words] of table) {
+    const variant = variantOf(capabilities, 't5')
+    for (const mode of ['chat', 'embedding', 'rerank'] as const) {
+      const found = refusal(() => engines.requireProvider(variant, mode))
+      if (able.includes(mode)) t.same(found, {}, `${capabilities} ${mode}`)
+      else t.match(found, { code: 'unsupported_capability', message: words }, `${capabilities} ${mode}`)
+    }
+  }
+  const files = { modelPath: '/m/a.gguf', projectorPath: '/m/mmproj.gguf' }
+  const settings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
+  const projectorOf = (mode: EngineMode, more: { projector?: string | null } = {}) =>
+    launchSpec(
+      {
+        alias: 'a/b',
+        mode,
+        variant: variantOf(['completion']),
+        options: {} as never,
+        settings: { ...settings, ...more }
+      },
+      files,
+      { find: () => undefined }
+    ).projectorPath
+  t.equal(projectorOf('chat'), '/m/mmproj.gguf')
+  t.equal(projectorOf('chat', { projector: '/x.gguf' }), '/x.gguf')
+  t.equal(projectorOf('chat', { projector: null }), undefined)
+  t.equal(projectorOf('embedding'), undefined, 'nobody shows it images')
+})
+
+t.test('what llama-server says of media', async t => {
+  const said = (message: string, status = 500) =>
+    requestError(status, JSON.stringify({ error: { code: status, message } }))
+  const mistakes = ['Failed to load image or audio file', 'Failed to tokenize prompt', 'Invalid base64 value']
+  for (const message of mistakes) t.equal(said(message).code, 'invalid_request', message)
+  const named = ['uri must be base64 encoded', 'unsupported content[].type', 'Invalid uri format: data:text/plain']
+  for (const message of named) t.equal(said(message, 400).code, 'invalid_request', message)
+  const hint = 'hint: if this is unexpected, you may need to provide the mmproj'
+  for (const sense of ['image', 'audio', 'video']) {
+    t.equal(said(`${sense} input is not supported - ${hint}`).code, 'unsupported_capability')
+  }
+  t.equal(said('The current model does not support audio input.', 501).code, 'unsupported_capability')
+  t.ok(isCacheFault(said('got exception: Chunk not found')))
+  t.notOk(isCacheFault(said('Failed to load image or audio file')))
+  t.notOk(isCacheFault(new Error('Chunk not found')))
+})

@@ -1,0 +1,317 @@
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import OpenAI, { toFile } from 'openai'
+import t from 'tap'
+import { DEMO, startCorral, until } from '../../../../support/corral.ts'
+import { hugePngBytes, importModels, MODELS, pngBytes, wavBytes, writeModels } from './support.ts'
+
+// Images and sounds with projectors of random weights: what the model says of them means nothing, what is tested is
+// that they find their way to it, and that mistakes are told before a model is loaded for them.
+const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n  max_tokens: 16\n  num_ctx: 1024\n' })
+await importModels(corral, await writeModels(t.testdir()))
+const client = new OpenAI({ baseURL: `${corral.url}/v1`, apiKey: 'any', maxRetries: 0 })
+
+const base64 = (bytes: Buffer) => bytes.toString('base64')
+const dataUrl = (bytes: Buffer, type = 'image/png') => `data:${type};base64,${base64(bytes)}`
+const PNG = pngBytes()
+const text = { type: 'text', text: 'What do you see?' }
+const image = (url: string) => ({ type: 'image_url', image_url: { url } })
+const sound = (data: string, format = 'wav') => ({ type: 'input_audio', input_audio: { data, format } })
+const chat = (model: string, ...content: unknown[]) =>
+  corral.json('/v1/chat/completions', { model, messages: [{ role: 'user', content }] })
+const nothingLoaded = async () => {
+  const { models, loading } = (await corral.json('/api/ps')).body
+  return models.length === 0 && loading.length === 0
+}
+
+t.test('invalid media are refused before a model is loaded', async t => {
+  let fetched = 0
+  const server = createServer((_, response) => {
+    fetched++
+    response.end(PNG)
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => void server.close())
+  const address = `http://127.0.0.1:${(server.address() as AddressInfo).port}/x.png`
+  const playlist = Buffer.from(`#EXTM3U\n#EXTINF:1,\n${address}\n#EXT-X-ENDLIST\n`)
+
+  const at = 'messages[0].content[1]'
+  const cases: [string, string, unknown, string, RegExp][] = [
+    ['no base64', MODELS.seeing, image('data:image/png;base64,!!!'), at, /not valid base64/],
+    ['nothing', MODELS.seeing, image('data:image/png;base64,'), at, /is not an image/],
+    ['no image', MODELS.seeing, image(dataUrl(Buffer.from('Hello, world'))), at, /is not an image that can be read/],
+    ['a list of addresses', MODELS.seeing, image(dataUrl(playlist)), at, /is not an image that can be read/],
+    ['a sound', MODELS.seeing, image(dataUrl(wavBytes(0.1))), at, /is not an image that can be read/],
+    ['an address', MODELS.seeing, image(address), at, /corral fetches nothing/],
+    ['a file', MODELS.seeing, image('file:///etc/passwd'), at, /corral fetches nothing/],
+    ['a path', MODELS.seeing, image('/etc/passwd'), at, /must be a data URL/],
+    ['a huge image', MODELS.seeing, image(dataUrl(hugePngBytes())), at, /60000 × 60000 pixels/],
+    ['a sound that is an address', MODELS.hearing, sound(address), at, /corral fetches nothing/],
+    ['no sound', MODELS.hearing, sound(base64(Buffer.from('Hello, world'))), at, /is not a sound that can be read/],
+    ['Ogg', MODELS.hearing, sound(base64(Buffer.from('OggS0000000000'))), at, /Send WAV, MP3 or FLAC/]
+  ]
+  for (const [what, model, part, place, words] of cases) {
+    const { status, body } = await chat(model, text, part)
+    t.equal(status, 400, `${what}: ${JSON.stringify(body)}`)
+    t.match(body.error, { code: 'invalid_request', type: 'invalid_request_error', message: words }, what)
+    t.ok(String(body.error.param).startsWith(place), `${what}: ${body.error.param}`)
+  }
+  const senseless: [string, unknown, RegExp][] = [
+    [DEMO, image(dataUrl(PNG)), /cannot understand images: it has no projector/],
+    [MODELS.hearing, image(dataUrl(PNG)), /cannot understand images/],
+    [MODELS.seeing, sound(base64(wavBytes(0.1))), /cannot understand sounds/]
+  ]
+  for (const [model, part, words] of senseless) {
+    const { status, body } = await chat(model, text, part)
+    t.match({ status, error: body.error }, { status: 400, error: { code: 'unsupported_capability', message: words } })
+  }
+  const native: [object, string, string][] = [
+    [{ model: DEMO, messages: [{ content: 'x', images: [base64(PNG)] }] }, 'unsupported_capability', 'no projector'],
+    [
+      { model: MODELS.seeing, messages: [{ content: 'x', images: [base64(PNG), 'AAAA'] }] },
+      'invalid_request',
+      'images[1]'
+    ],
+    [{ model: MODELS.seeing, messages: [{ content: 'x', images: ['http://x/y'] }] }, 'invalid_request', 'images[0]']
+  ]
+  for (const [request, code, place] of native) {
+    const { status, body } = await corral.json('/api/chat', { ...request, stream: false })
+    t.match({ status, body }, { status: 400, body: { code } }, JSON.stringify(body))
+    t.ok(body.error.includes(place), body.error)
+  }
+  t.equal(fetched, 0, 'no address was followed')
+  t.ok(await nothingLoaded())
+})
+
+t.test('images', async t => {
+  const one = await chat(MODELS.seeing, text, image(dataUrl(PNG)))
+  t.equal(one.status, 200, JSON.stringify(one.body))
+  const without = await chat(MODELS.seeing, text)
+  const tokens = one.body.usage.prompt_tokens - without.body.usage.prompt_tokens
+  t.ok(tokens >= 16, `an image is ${tokens} tokens`)
+  const two = await chat(MODELS.seeing, text, image(dataUrl(PNG)), image(dataUrl(pngBytes(40, 20, 5))))
+  t.ok(two.body.usage.prompt_tokens - one.body.usage.prompt_tokens >= 16, 'two are more')
+
+  const body = {
+    model: MODELS.seeing,
+    messages: [{ content: 'What do you see?', images: [base64(PNG)] }],
+    stream: false
+  }
+  const native = await corral.json('/api/chat', body)
+  t.equal(native.status, 200, JSON.stringify(native.body))
+  t.equal(native.body.prompt_eval_count, one.body.usage.prompt_tokens, 'the same by /api')
+  const generated = await corral.json('/api/generate', {
+    model: MODELS.seeing,
+    prompt: 'What do you see?',
+    images: [dataUrl(PNG)],
+    stream: false
+  })
+  t.equal(generated.body.prompt_eval_count, one.body.usage.prompt_tokens)
+  const events = await corral.events('/v1/chat/completions', {
+    model: MODELS.seeing,
+    messages: [{ role: 'user', content: [text, image(dataUrl(PNG))] }],
+    stream: true
+  })
+  t.equal(events.at(-1), '[DONE]')
+  const message = await corral.json('/v1/messages', {
+    model: MODELS.seeing,
+    max_tokens: 16,
+    messages: [
+      {
+        role: 'user',
+        content: [{ type: 'image', source: { type: 'base64', media_type: 'image/png', data: base64(PNG) } }, text]
+      }
+    ]
+  })
+  t.equal(message.status, 200, JSON.stringify(message.body))
+  const response = await client.responses.create({
+    model: MODELS.seeing,
+    input: [
+      {
+        role: 'user',
+        content: [
+          { type: 'input_text', text: 'What do you see?' },
+          { type: 'input_image', image_url: dataUrl(PNG), detail: 'auto' }
+        ]
+      }
+    ]
+  })
+  t.equal(response.usage?.input_tokens, one.body.usage.prompt_tokens)
+
+  // It begins as an image does; llama-server finds out that it is none.
+  const damaged = await chat(MODELS.seeing, text, image(dataUrl(PNG.subarray(0, 30))))
+  t.match(damaged, { status: 400, body: { error: { code: 'invalid_request' } } }, JSON.stringify(damaged.body))
+  t.equal((await chat(MODELS.seeing, text)).status, 200, 'the engine goes on')
+})
+
+t.test('sounds in chats', async t => {
+  const heard = await chat(MODELS.hearing, text, sound(base64(wavBytes(1))))
+  t.equal(heard.status, 200, JSON.stringify(heard.body))
+  t.ok(heard.body.usage.prompt_tokens > 150, `${heard.body.usage.prompt_tokens} tokens`)
+  const url = await chat(MODELS.hearing, text, sound(dataUrl(wavBytes(1), 'audio/wav')))
+  t.equal(url.body.usage?.prompt_tokens, heard.body.usage.prompt_tokens, JSON.stringify(url.body))
+  const damaged = await chat(MODELS.hearing, text, sound(base64(wavBytes(1).subarray(0, 30))))
+  t.match(damaged, { status: 400, body: { error: { code: 'invalid_request' } } }, JSON.stringify(damaged.body))
+})
+
+t.test('transcriptions', async t => {
+  const file = () => toFile(wavBytes(1), 'tone.wav', { type: 'audio/wav' })
+  const json = await client.audio.transcriptions.create({ model: MODELS.hearing, file: await file(), language: 'en' })
+  t.type(json.text, 'string')
+  t.match(json.usage, { type: 'tokens', input_tokens: Number, output_tokens: Number, total_tokens: Number })
+  t.ok((json.usage as { input_tokens: number }).input_tokens > 150, 'the sound was read')
+  const plain = await client.audio.transcriptions.create({
+    model: MODELS.hearing,
+    file: await file(),
+    language: 'en',
+    response_format: 'text'
+  })
+  t.equal(plain as unknown as string, `${json.text}\n`)
+  const prompted = await client.audio.transcriptions.create({
+    model: MODELS.hearing,
+    file: await file(),
+    prompt: 'What is the capital of France? '.repeat(5),
+    temperature: 0,
+    include: ['logprobs']
+  })
+  t.ok(
+    (prompted.usage as { input_tokens: number }).input_tokens > (json.usage as { input_tokens: number }).input_tokens
+  )
+  t.match(prompted.logprobs, [{ token: String, logprob: Number, bytes: Array }])
+
+  let streamed = ''
+  const types = new Set<string>()
+  const stream = await client.audio.transcriptions.create({
+    model: MODELS.hearing,
+    file: await file(),
+    language: 'en',
+    stream: true
+  })
+  for await (const event of stream) {
+    types.add(event.type)
+    if (event.type === 'transcript.text.delta') streamed += event.delta
+    if (event.type === 'transcript.text.done') t.match(event, { text: streamed, usage: json.usage })
+  }
+  t.equal(streamed, json.text)
+  t.same([...types], ['transcript.text.delta', 'transcript.text.done'])
+  const translated = await client.audio.translations.create({ model: MODELS.hearing, file: await file() })
+  t.type(translated.text, 'string')
+  const asJson = await corral.json('/v1/audio/transcriptions', {
+    model: MODELS.hearing,
+    file: base64(wavBytes(1)),
+    language: 'en'
+  })
+  t.same(asJson.body, { ...json }, 'JSON with base64 is taken too')
+  const long = new FormData()
+  for (const [name, value] of Object.entries({ model: MODELS.hearing, num_ctx: '600', max_tokens: '3', seed: '1' })) {
+    long.append(name, value)
+  }
+  long.append('file', new Blob([wavBytes(65)]), 'long.wav')
+  const heard = await fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: long })
+  const { usage } = (await heard.json()) as any
+  t.ok(usage.input_tokens > 450, 'three pieces of 30 seconds')
+  t.equal(usage.output_tokens, 3)
+  const form = new FormData()
+  form.append('model', MODELS.hearing)
+  form.append('file', new Blob([wavBytes(240)]), 'longer.wav')
+  const tooLong = await fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: form })
+  t.match(await tooLong.json(), { error: { code: 'context_exceeded', n_prompt_tokens: Number, n_ctx: Number } })
+})
+
+t.test('transcriptions that are refused', async t => {
+  const send = (fields: Record<string, string | Blob>, path = 'transcriptions') => {
+    const form = new FormData()
+    for (const [name, value] of Object.entries(fields)) {
+      if (typeof value === 'string') form.append(name, value)
+      else form.append(name, value, 'tone.wav')
+    }
+    return fetch(`${corral.url}/v1/audio/${path}`, { method: 'POST', body: form })
+  }
+  const file = new Blob([wavBytes(0.2)])
+  const { hearing: model } = MODELS
+  const cases: [Record<string, string | Blob>, number, string, string | null, RegExp][] = [
+    [{ file }, 400, 'invalid_model_name', 'model', /model/],
+    [{ model: 'random/none', file }, 404, 'model_not_found', null, /random\/none/],
+    [{ model: DEMO, file }, 400, 'unsupported_capability', 'file', /cannot understand sounds/],
+    [{ model: MODELS.seeing, file }, 400, 'unsupported_capability', 'file', /cannot understand sounds/],
+    [{ model }, 400, 'invalid_request', 'file', /"file" is missing\. It must be a file of a form/],
+    [{ model, file: new Blob([]) }, 400, 'invalid_request', 'file', /holds no data/],
+    [{ model, file: new Blob(['no sound at all']) }, 400, 'invalid_request', 'file', /WAV, MP3 or FLAC/],
+    [{ model, file: new Blob([wavBytes(0.2).subarray(0, 20)]) }, 400, 'invalid_request', null, /audio/],
+    [{ model, file, response_format: 'srt' }, 400, 'unsupported_capability', 'response_format', /"json" or "text"/],
+    [
+      { model, file, response_format: 'verbose_json' },
+      400,
+      'unsupported_capability',
+      'response_format',
+      /needs the times of words/
+    ],
+    [{ model, file, response_format: 'poem' }, 400, 'invalid_request', 'response_format', /"json"/],
+    [
+      { model, file, 'timestamp_granularities[]': 'word' },
+      400,
+      'unsupported_capability',
+      'timestamp_granularities',
+      /./
+    ],
+    [{ model, file, temperature: 'hot' }, 400, 'invalid_option', 'temperature', /number/],
+    [{ model, file, stream: 'perhaps' }, 400, 'invalid_request', 'stream', /true or false/]
+  ]
+  for (const [fields, status, code, param, words] of cases) {
+    const response = await send(fields)
+    const { error } = (await response.json()) as any
+    t.match({ status: response.status, error }, { status, error: { code, message: words } }, JSON.stringify(error))
+    if (param !== null) t.equal(error.param, param)
+  }
+  const raw = (body: string, type: string) =>
+    corral.json('/v1/audio/transcriptions', body, { headers: { 'content-type': type } })
+  for (const [body, type] of [
+    ['--x\r\nContent-Disposition: form-data; name="model"\r\n\r\na/b', 'multipart/form-data; boundary=x'],
+    ['nothing', 'multipart/form-data'],
+    ['--x--\r\n', 'multipart/form-data; boundary=x'],
+    [
+      `${'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n'.repeat(200)}--x--\r\n`,
+      'multipart/form-data; boundary=x'
+    ],
+    [
+      '--x\r\nContent-Disposition: form-data; name="__proto__"\r\n\r\nb\r\n--x--\r\n',
+      'multipart/form-data; boundary=x'
+    ],
+    ['{}', 'application/json'],
+    ['[', 'application/json']
+  ]) {
+    const { status, body: answer } = await raw(body!, type!)
+    t.equal(status, 400, `${body!.slice(0, 40)}: ${JSON.stringify(answer)}`)
+    t.type(answer.error.message, 'string')
+  }
+})
+
+t.test('a client that disconnects frees its slot', async t => {
+  const controller = new AbortController()
+  const form = new FormData()
+  form.append('model', MODELS.hearing)
+  form.append('file', new Blob([wavBytes(120)]), 'long.wav')
+  const left = fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: form, signal: controller.signal })
+  const running = async () => {
+    const { models } = (await corral.json('/api/ps')).body
+    return models.find((model: any) => model.name === MODELS.hearing)?.running
+  }
+  await until('it is being heard', async () => (await running()) === 1)
+  controller.abort()
+  await t.rejects(left)
+  await until('the slot is free', async () => (await running()) === 0)
+})
+
+t.test('what no model can do', async t => {
+  const speech = client.audio.speech.create({ model: DEMO, input: 'Hi', voice: 'alloy' })
+  await t.rejects(speech, { status: 400, code: 'unsupported_capability', message: /cannot speak/ })
+  const none = client.images.generate({ model: 'random/none', prompt: 'a horse' })
+  await t.rejects(none, { status: 404, code: 'model_not_found' })
+  const picture = client.images.generate({ model: DEMO, prompt: 'a horse' })
+  await t.rejects(picture, { status: 400, code: 'unsupported_capability', message: /cannot make images/ })
+  const png = () => toFile(PNG, 'x.png', { type: 'image/png' })
+  const edit = client.images.edit({ model: DEMO, prompt: 'a horse', image: await png() })
+  await t.rejects(edit, { status: 400, code: 'unsupported_capability' })
+  const variation = client.images.createVariation({ model: DEMO, image: await png() })
+  await t.rejects(variation, { status: 400, code: 'unsupported_capability' })
+})

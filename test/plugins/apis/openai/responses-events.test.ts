@@ -1,0 +1,243 @@
+import { accumulateResponse } from 'openai/lib/responses/ResponseAccumulator'
+import t, { type Test } from 'tap'
+import type { Delta } from '../../../../core/contracts/engines.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { parseRequestOptions } from '../../../../core/models/options.ts'
+import { engineRequest } from '../../../../plugins/apis/openai/responses/response-request.ts'
+import {
+  type ResponseEvent,
+  type ResponseHead,
+  type ResponseObject,
+  ResponseWriter
+} from '../../../../plugins/apis/openai/responses/response-writer.ts'
+import { randomBelow } from '../../../support/random.ts'
+import { trialCount } from '../../../support/trial-count.ts'
+import { differs } from './declared-types.ts'
+import { TOOL } from './support.ts'
+
+t.test('what the client declares is really checked', async t => {
+  t.match(differs('ResponseStreamEvent', { type: 'response.nothing', sequence_number: 0 }), /response\.nothing/)
+  const delta = { type: 'response.output_text.delta', content_index: 0, item_id: 'x', output_index: 0, logprobs: [] }
+  t.equal(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 'x' }), undefined)
+  t.match(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 7 }), /delta is 7, no string/)
+  t.match(differs('ResponseStreamEvent', { ...delta, delta: 'x' }), /sequence_number is missing/)
+  t.match(differs('Response', { object: 'response' }), /id is missing/)
+})
+
+function headOf(request: object = {}): ResponseHead {
+  const given = { model: 'corral/tiny-chat', input: 'Hi', ...request }
+  return {
+    id: 'resp_1',
+    createdAt: 1,
+    request: given,
+    engine: engineRequest(given, parseRequestOptions(given)),
+    sampling: { temperature: 0.7, top_p: 0.9 },
+    truncation: 'disabled'
+  }
+}
+
+const piece = (given: Partial<Delta>): Delta => given
+
+/** Runs a writer over pieces, and checks what holds of every stream of events. */
+function write(t: Test, head: ResponseHead, deltas: Delta[]): { events: ResponseEvent[]; response: ResponseObject } {
+  const writer = new ResponseWriter(head)
+  // What was sent is what it was then: later pieces change nothing of it.
+  const sent = (events: ResponseEvent[]) => structuredClone(events)
+  const events = deltas.flatMap(delta => sent(writer.add([delta])))
+  const last = writer.complete()
+  events.push(...sent(last.events))
+  check(t, events, last.response)
+  return { events, response: last.response }
+}
+
+function check(t: Test, events: ResponseEvent[], response: ResponseObject): void {
+  const faults: unknown[] = []
+  const expect = (holds: boolean, what: unknown) => {
+    if (!holds) faults.push(what)
+  }
+  let snapshot: any
+  const texts = new Map<unknown, string>()
+  const open = new Set<unknown>()
+  const added: unknown[] = []
+  events.forEach((event, index) => {
+    expect(event.sequence_number === index, `sequence number ${event.sequence_number} at ${index}`)
+    expect(differs('ResponseStreamEvent', event) === undefined, differs('ResponseStreamEvent', event))
+    snapshot = accumulateResponse(event as never, snapshot)
+    const { type, item, item_id, delta } = event as { type: string; item?: any; item_id?: string; delta?: string }
+    if (type === 'response.output_item.added') {
+      expect(open.size === 0, 'an item begins before the one before has ended')
+      open.add(item.id)
+      added.push(item.id)
+    }
+    if (item_id) expect(open.has(item_id), `${type} outside of its item`)
+    if (type.endsWith('.delta')) texts.set(item_id, (texts.get(item_id) ?? '') + delta)
+    const whole = event.text ?? (type === 'response.function_call_arguments.done' ? event.arguments : undefined)
+    if (whole !== undefined) expect(whole === (texts.get(item_id) ?? ''), `${type} is not what its pieces join to`)
+    if (type === 'response.output_item.done') {
+      expect(open.delete(item.id), 'an item ended that had not begun')
+      expect(JSON.stringify(item) === JSON.stringify(response.output[event.output_index as number]), 'item differs')
+    }
+  })
+  expect(open.size === 0, 'an item has not ended')
+  expect(events[0]?.type === 'response.created' && events[1]?.type === 'response.in_progress', 'the beginning')
+  expect(events.at(-1)?.type === `response.${response.status}`, 'the end')
+  expect(JSON.stringify(added) === JSON.stringify(response.output.map(({ id }) => id)), 'items in their order')
+  expect(differs('Response', response) === undefined, differs('Response', response))
+  t.strictSame(faults, [], 'events')
+  t.match(snapshot, JSON.parse(JSON.stringify(response)), 'what the client makes of the events is the response')
+}
+
+t.test('events of an answer with everything', async t => {
+  const usage = (completionTokens: number) => ({ promptTokens: 20, cachedTokens: 5, completionTokens })
+  const { events, response } = write(t, headOf({ tools: [TOOL] }), [
+    piece({ reading: { tokens: 1, total: 2, cached: 0 } }),
+    piece({ thinking: 'H', usage: usage(1) }),
+    piece({ thinking: 'm.', usage: usage(3) }),
+    piece({ content: 'Let ', usage: usage(5) }),
+    piece({ content: 'me see.' }),
+    piece({ toolCalls: [{ index: 0, id: 'X'.repeat(32), name: 'look', arguments: '' }] }),
+    piece({ toolCalls: [{ index: 0, arguments: '{"a":' }] }),
+    piece({
+      toolCalls: [
+        { index: 0, arguments: '1}' },
+        { index: 1, id: 'own:1', name: 'ask', arguments: '{}' }
+      ]
+    }),
+    piece({ toolCalls: [{ index: 2, name: 'look', arguments: '{}' }] }),
+    piece({ finish: 'stop', usage: usage(40) })
+  ])
+  t.strictSame(
+    events.map(({ type }) => type.replace('response.', '')),
+    [
+      ...['created', 'in_progress'],
+      ...['output_item.added', 'content_part.added', 'reasoning_text.delta', 'reasoning_text.delta'],
+      ...['reasoning_text.done', 'content_part.done', 'output_item.done'],
+      ...['output_item.added', 'content_part.added', 'output_text.delta', 'output_text.delta'],
+      ...['output_text.done', 'content_part.done', 'output_item.done'],
+      ...['output_item.added', 'function_call_arguments.delta', 'function_call_arguments.delta'],
+      ...['function_call_arguments.done', 'output_item.done'],
+      ...['output_item.added', 'function_call_arguments.delta', 'function_call_arguments.done', 'output_item.done'],
+      ...['output_item.added', 'function_call_arguments.delta', 'function_call_arguments.done', 'output_item.done'],
+      'completed'
+    ]
+  )
+  t.match(response, {
+    status: 'completed',
+    incomplete_details: null,
+    tools: [TOOL],
+    output: [
+      { type: 'reasoning', id: /^rs_/, content: [{ text: 'Hm.' }], status: 'completed' },
+      { type: 'message', id: /^msg_/, content: [{ text: 'Let me see.' }], status: 'completed' },
+      { type: 'function_call', id: /^fc_/, call_id: `call_${'X'.repeat(32)}`, name: 'look', arguments: '{"a":1}' },
+      { type: 'function_call', call_id: 'own:1', name: 'ask', arguments: '{}' },
+      { type: 'function_call', call_id: /^call_[0-9a-f]{48}$/, name: 'look', arguments: '{}' }
+    ],
+    usage: {
+      input_tokens: 20,
+      input_tokens_details: { cached_tokens: 5 },
+      output_tokens: 40,
+      output_tokens_details: { reasoning_tokens: 3 },
+      total_tokens: 60
+    }
+  })
+})
+
+t.test('a call of a function of a group', async t => {
+  const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }
+  const { response } = write(t, headOf({ tools: [TOOL, group] }), [
+    piece({ toolCalls: [{ index: 0, name: 'look', arguments: '{}' }] }),
+    piece({ toolCalls: [{ index: 1, name: 'crm__look', arguments: '{}' }] }),
+    piece({ finish: 'stop' })
+  ])
+  const [plain, grouped] = response.output
+  t.match(grouped, { type: 'function_call', name: 'look', namespace: 'crm' })
+  t.match(plain, { type: 'function_call', name: 'look' })
+  t.notOk('namespace' in plain!)
+  t.match(response.tools, [TOOL, group])
+})
+
+t.test('answers that are cut, or empty', async t => {
+  const cut = write(t, headOf(), [piece({ content: 'Once' }), piece({ finish: 'length' })]).response
+  t.match(cut, {
+    status: 'incomplete',
+    completed_at: null,
+    incomplete_details: { reason: 'max_output_tokens' },
+    output: [{ status: 'incomplete', content: [{ text: 'Once' }] }]
+  })
+  const thought = write(t, headOf(), [piece({ thinking: 'Hm' }), piece({ finish: 'length' })]).response
+  t.match(thought, { status: 'incomplete', output: [{ type: 'reasoning', status: 'incomplete' }] })
+  t.equal(thought.output.length, 1)
+  const empty = write(t, headOf(), [piece({ finish: 'stop' })]).response
+  t.match(empty, { status: 'completed', output: [{ type: 'message', content: [{ text: '' }] }] })
+})
+
+t.test('log probabilities', async t => {
+  const token = (text: string, logprob: number) => ({ id: 7, token: text, bytes: [...Buffer.from(text)], logprob })
+  const given = [{ ...token('Pa', -0.1), top_logprobs: [token('Pa', -0.1), token('Ro', -2)] }]
+  const told = { token: 'Pa', bytes: [80, 97], logprob: -0.1 }
+  for (const [request, expected] of [
+    [{}, []],
+    [{ include: ['message.output_text.logprobs'] }, [{ ...told, top_logprobs: [] }]],
+    [{ top_logprobs: 1 }, [{ ...told, top_logprobs: [told] }]]
+  ] as const) {
+    const { events, response } = write(t, headOf(request), [piece({ content: 'Pa', logprobs: given })])
+    t.strictSame((response.output[0] as any).content[0].logprobs, expected, JSON.stringify(request))
+    t.strictSame(events.find(({ type }) => type === 'response.output_text.delta')!.logprobs, expected)
+  }
+})
+
+t.test('an answer that breaks off', async t => {
+  const broken = new CorralError('engine_crashed', 'It broke.')
+  for (const [code, word] of [
+    ['engine_crashed', 'server_error'],
+    ['queue_full', 'rate_limit_exceeded'],
+    ['context_exceeded', 'invalid_prompt']
+  ] as const) {
+    const events = new ResponseWriter(headOf()).fail(new CorralError(code, 'It broke.'))
+    t.match(events[2], { type: 'response.failed', response: { error: { code: word, message: 'It broke.' } } })
+  }
+  const writer = new ResponseWriter(headOf())
+  const events = [...writer.add([piece({ content: 'Once' })]), ...writer.fail(broken)]
+  t.strictSame(
+    events.map(({ sequence_number, type }) => [sequence_number, type]),
+    [
+      [0, 'response.created'],
+      [1, 'response.in_progress'],
+      [2, 'response.output_item.added'],
+      [3, 'response.content_part.added'],
+      [4, 'response.output_text.delta'],
+      [5, 'response.failed'],
+      [6, 'error']
+    ]
+  )
+  for (const event of events) t.equal(differs('ResponseStreamEvent', event), undefined)
+  t.match(events[5]!.response, { status: 'failed', output: [{ status: 'incomplete', content: [{ text: 'Once' }] }] })
+  t.match(events[6], { code: 'engine_crashed', message: 'It broke.', param: null, error: { type: 'server_error' } })
+})
+
+t.test('events of any answer', async t => {
+  const next = randomBelow(5)
+  const text = () => ['a', 'ä', '€', '🦙', ' b', '\n', '{"'][next(7)]!
+  for (let round = 0; round < trialCount(100); round++) {
+    let called = -1
+    const deltas = Array.from({ length: next(12) }, () => {
+      switch (next(5)) {
+        case 0:
+          return piece({ thinking: text() })
+        case 1:
+          return piece({ content: text() })
+        case 2:
+          called++
+          return piece({
+            toolCalls: [{ index: called, id: `id${called}`, name: 'f', arguments: next(2) ? text() : '' }]
+          })
+        case 3:
+          return called < 0 ? piece({}) : piece({ content: text(), toolCalls: [{ index: called, arguments: text() }] })
+        default:
+          return piece({ thinking: text(), content: text() })
+      }
+    })
+    deltas.push(piece({ finish: next(2) ? 'stop' : 'length' }))
+    write(t, headOf(), deltas)
+  }
+})

@@ -1,0 +1,380 @@
+import OpenAI from 'openai'
+import { zodTextFormat } from 'openai/helpers/zod'
+import type { FunctionTool, ResponseInputItem, ResponseStreamEvent } from 'openai/resources/responses/responses'
+import t from 'tap'
+import { z } from 'zod'
+import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { failure } from '../../../support/failure.ts'
+import { differs } from './declared-types.ts'
+import { checkEvents, eventsOf } from './response-events.ts'
+
+// The official client against a corral of its own with the real engine.
+const corral = await startCorral(t, {
+  config: 'defaults:\n  num_ctx: 2048\n  num_parallel: 2\n  temperature: 0\napi-openai:\n  stored_responses: 200KiB\n'
+})
+const client = new OpenAI({ baseURL: `${corral.url}/v1`, apiKey: 'any', maxRetries: 0 })
+const CAPITAL = 'What is the capital of France?'
+const WEATHER = 'What is the weather in Paris?'
+const getWeather: FunctionTool = {
+  type: 'function',
+  name: 'get_weather',
+  description: 'Current weather of a city',
+  parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+  strict: true
+}
+
+const running = async () => {
+  const { body } = await corral.json('/api/ps')
+  return body.models.reduce((sum: number, model: { running: number }) => sum + model.running, 0)
+}
+const idle = () => until('all slots are free', async () => (await running()) === 0)
+
+t.test('an answer', async t => {
+  const response = await client.responses.create({ model: DEMO, input: CAPITAL, metadata: { of: 'mine' }, user: 'me' })
+  t.equal(response.output_text, CAPITAL_ANSWER)
+  t.equal(differs('Response', response), undefined)
+  t.match(response, {
+    status: 'completed',
+    model: DEMO,
+    metadata: { of: 'mine' },
+    temperature: 0,
+    top_p: 0.9,
+    usage: { input_tokens: 19, output_tokens: 9, total_tokens: 28, output_tokens_details: { reasoning_tokens: 0 } }
+  })
+  const again = await client.responses.create({ model: DEMO, input: [{ role: 'user', content: CAPITAL }] })
+  t.ok(again.usage!.input_tokens_details.cached_tokens > 0)
+  t.equal(again.usage!.input_tokens, 19)
+  const count = await client.responses.inputTokens.count({ model: DEMO, input: CAPITAL })
+  t.strictSame({ ...count }, { object: 'response.input_tokens', input_tokens: 19 })
+  const named = await client.responses.create({
+    model: 'CORRAL/tiny-chat:latest',
+    instructions: 'You are Leo.',
+    input: 'Who are you?'
+  })
+  t.match(named, { output_text: 'I am Leo.', model: 'CORRAL/tiny-chat:latest', instructions: 'You are Leo.' })
+})
+
+t.test('a stream', async t => {
+  const raw = await corral.send('/v1/responses', { model: DEMO, input: CAPITAL, stream: true })
+  t.equal(raw.headers.get('content-type'), 'text/event-stream')
+  t.equal(raw.headers.get('cache-control'), 'no-cache, no-transform')
+  const blocks = (await raw.text()).trimEnd().split('\n\n')
+  for (const block of blocks) {
+    const [, name, data] = /^event: (\S+)\ndata: (.*)$/.exec(block)!
+    t.equal(JSON.parse(data!).type, name)
+  }
+  const stream = client.responses.stream({ model: DEMO, input: CAPITAL })
+  let text = ''
+  stream.on('response.output_text.delta', ({ delta, snapshot }) => {
+    text += delta
+    t.equal(snapshot, text)
+  })
+  const events = await eventsOf(stream)
+  checkEvents(t, events)
+  t.equal(events.length, blocks.length)
+  t.equal(text, CAPITAL_ANSWER)
+  const final = await stream.finalResponse()
+  t.equal(final.output_text, CAPITAL_ANSWER)
+  t.equal(final.usage!.output_tokens, 9)
+  t.equal(differs('Response', final), undefined)
+})
+
+t.test('functions: a call, and an answer based on its result', async t => {
+  const asked = await client.responses.create({ model: DEMO, input: WEATHER, tools: [getWeather] })
+  t.equal(differs('Response', asked), undefined)
+  const [call] = asked.output
+  if (call?.type !== 'function_call') return t.fail(`no call: ${JSON.stringify(asked.output)}`)
+  t.match(call, { id: /^fc_/, call_id: /^call_/, name: 'get_weather', status: 'completed' })
+  t.strictSame(JSON.parse(call.arguments), { city: 'Paris' })
+  const result = { type: 'function_call_output' as const, call_id: call.call_id, output: 'sunny' }
+
+  const chained = await client.responses.create({
+    model: DEMO,
+    previous_response_id: asked.id,
+    input: [result],
+    tools: [getWeather]
+  })
+  t.equal(chained.output_text, 'The weather in Paris is sunny.')
+  t.equal(chained.previous_response_id, asked.id)
+  const history: ResponseInputItem[] = [{ role: 'user', content: WEATHER }, ...asked.output, result] as never
+  const whole = await client.responses.create({ model: DEMO, input: history, tools: [getWeather] })
+  t.equal(whole.output_text, chained.output_text, 'the same where the client keeps the conversation')
+  t.equal(whole.usage!.input_tokens, chained.usage!.input_tokens)
+  const referring = await client.responses.create({
+    model: DEMO,
+    input: [
+      { role: 'user', content: WEATHER },
+      { type: 'item_reference', id: call.id! },
+      { ...result, output: [{ type: 'input_text', text: 'sunny' }] }
+    ],
+    tools: [getWeather]
+  })
+  t.equal(referring.output_text, chained.output_text, 'the same where it refers to the call')
+  return undefined
+})
+
+t.test('functions: two calls at once, streamed, and choices', async t => {
+  const stream = client.responses.stream({
+    model: DEMO,
+    input: 'What is the weather in Paris and Rome?',
+    tools: [getWeather]
+  })
+  const events = await eventsOf(stream)
+  checkEvents(t, events)
+  const { output } = await stream.finalResponse()
+  t.strictSame(
+    output.map(item => item.type === 'function_call' && JSON.parse(item.arguments)),
+    [{ city: 'Paris' }, { city: 'Rome' }]
+  )
+  const pieces = (index: number) =>
+    events.flatMap(event =>
+      event.type === 'response.function_call_arguments.delta' && event.output_index === index ? [event.delta] : []
+    )
+  for (const [index, item] of output.entries()) {
+    t.ok(pieces(index).length > 1, 'arguments come in pieces')
+    t.equal(pieces(index).join(''), item.type === 'function_call' && item.arguments)
+  }
+  const text = await client.responses.create({ model: DEMO, input: WEATHER, tools: [getWeather], tool_choice: 'none' })
+  t.strictSame(
+    text.output.map(({ type }) => type),
+    ['message']
+  )
+  const chosen = await client.responses.create({
+    model: DEMO,
+    input: WEATHER,
+    tools: [getWeather, { ...getWeather, name: 'get_time' }],
+    tool_choice: { type: 'function', name: 'get_weather' }
+  })
+  t.match(chosen.output.at(-1), { type: 'function_call', name: 'get_weather' })
+  t.match(chosen.tool_choice, { type: 'function', name: 'get_weather' })
+})
+
+t.test('structured output', async t => {
+  const City = z.object({ city: z.enum(['Paris', 'Rome']), size: z.number().int().min(0).max(9) })
+  const parsed = await client.responses.parse({
+    model: DEMO,
+    input: CAPITAL,
+    text: { format: zodTextFormat(City, 'city') }
+  })
+  t.ok(City.safeParse(parsed.output_parsed).success, parsed.output_text)
+  t.match(parsed.text, { format: { type: 'json_schema', name: 'city' } })
+  const stream = client.responses.stream({ model: DEMO, input: CAPITAL, text: { format: zodTextFormat(City, 'city') } })
+  t.ok(City.safeParse((await stream.finalResponse()).output_parsed).success)
+})
+
+t.test('log probabilities, also beside functions', async t => {
+  for (const tools of [[], [getWeather]]) {
+    const response = await client.responses.create({
+      model: DEMO,
+      input: CAPITAL,
+      tools,
+      top_logprobs: 2,
+      include: ['message.output_text.logprobs']
+    })
+    t.equal(differs('Response', response), undefined)
+    const [message] = response.output
+    const part = message?.type === 'message' ? message.content[0] : undefined
+    if (part?.type !== 'output_text') return t.fail('no text')
+    t.equal(part.text, CAPITAL_ANSWER)
+    t.equal(Buffer.concat(part.logprobs!.map(({ bytes }) => Buffer.from(bytes))).toString(), part.text)
+    for (const { logprob, top_logprobs } of part.logprobs!) {
+      t.equal(top_logprobs.length, 2)
+      t.ok(logprob <= 0 && top_logprobs[0]!.logprob === logprob, 'at temperature 0 the likeliest is taken')
+    }
+  }
+  return undefined
+})
+
+t.test('an answer that ends at its token limit', async t => {
+  const request = { model: DEMO, input: 'Count to 12.', max_output_tokens: 5 }
+  const response = await client.responses.create(request)
+  t.match(response, {
+    status: 'incomplete',
+    incomplete_details: { reason: 'max_output_tokens' },
+    max_output_tokens: 5,
+    usage: { output_tokens: 5 },
+    output: [{ status: 'incomplete' }]
+  })
+  t.equal(differs('Response', response), undefined)
+  const events = await eventsOf(await client.responses.create({ ...request, stream: true }))
+  checkEvents(t, events)
+  t.equal(events.at(-1)!.type, 'response.incomplete')
+})
+
+t.test('stored responses', async t => {
+  const first = await client.responses.create({ model: DEMO, input: 'My name is Rosa.', instructions: 'Be kind.' })
+  const stream = client.responses.stream({ model: DEMO, input: 'What is my name?', previous_response_id: first.id })
+  const second = await stream.finalResponse()
+  t.equal(second.output_text, 'Your name is Rosa.')
+  t.equal(second.instructions, null, 'instructions are not carried over')
+
+  t.strictSame({ ...(await client.responses.retrieve(first.id)) }, { ...first })
+  t.equal((await client.responses.retrieve(second.id)).output_text, 'Your name is Rosa.')
+  const items = await client.responses.inputItems.list(second.id)
+  t.strictSame(
+    items.data.map(item => item.type === 'message' && [item.role, (item.content[0] as { text: string }).text]),
+    [
+      ['user', 'What is my name?'],
+      ['assistant', first.output_text],
+      ['user', 'My name is Rosa.']
+    ]
+  )
+  for (const item of items.data) t.equal(differs('ResponseItem', item), undefined)
+  const one = []
+  for await (const { id } of client.responses.inputItems.list(second.id, { limit: 1, order: 'asc' })) one.push(id)
+  t.strictSame(one, items.data.map(({ id }) => id).reverse(), 'page by page')
+
+  t.match(await failure(client.responses.cancel(first.id)), { status: 400, code: 'invalid_request', message: /ended/ })
+  t.match(await failure(client.responses.retrieve(first.id, { stream: true })), {
+    status: 400,
+    code: 'unsupported_capability'
+  })
+  await client.responses.delete(first.id)
+  for (const gone of [
+    () => client.responses.retrieve(first.id),
+    () => client.responses.inputItems.list(first.id),
+    () => client.responses.delete(first.id),
+    () => client.responses.cancel(first.id),
+    () => client.responses.create({ model: DEMO, input: 'Hi', previous_response_id: first.id })
+  ]) {
+    const error = await failure(gone())
+    t.ok(error instanceof OpenAI.NotFoundError)
+    t.match(error, { code: 'response_not_found', message: /memory only/ })
+  }
+  const third = await client.responses.create({
+    model: DEMO,
+    input: 'What is my name?',
+    previous_response_id: second.id
+  })
+  t.equal(third.output_text, 'Your name is Rosa.', 'a later response has what it needs')
+
+  const secret = await client.responses.create({ model: DEMO, input: CAPITAL, store: false })
+  t.match(secret, { store: false })
+  t.match(await failure(client.responses.retrieve(secret.id)), { status: 404 })
+
+  const long = 'word '.repeat(300)
+  for (let count = 0; count < 30; count++) {
+    const metadata = Object.fromEntries(Array.from({ length: 16 }, (_, index) => [`${index}`, 'x'.repeat(512)]))
+    await client.responses.create({ model: DEMO, input: long, max_output_tokens: 1, metadata })
+  }
+  t.match(await failure(client.responses.retrieve(second.id)), { status: 404 }, 'the oldest had to go')
+})
+
+t.test('errors by their types', async t => {
+  const model = DEMO
+  const table: [object, new (...args: never[]) => Error, Record<string, unknown>][] = [
+    [{ model: 'corral/nothing', input: 'Hi' }, OpenAI.NotFoundError, { code: 'model_not_found', param: 'model' }],
+    [{ model: 'nothing', input: 'Hi' }, OpenAI.NotFoundError, { code: 'model_not_found', param: 'model' }],
+    [{ input: 'Hi' }, OpenAI.BadRequestError, { code: 'invalid_model_name', param: 'model' }],
+    [{ model }, OpenAI.BadRequestError, { code: 'invalid_request', param: 'input', message: /input/ }],
+    [{ model, input: [] }, OpenAI.BadRequestError, { code: 'invalid_request', param: 'input' }],
+    [
+      { model, input: 7 },
+      OpenAI.BadRequestError,
+      { code: 'invalid_request', param: 'input', message: /text or a list/ }
+    ],
+    [{ model, input: 'Hi', stream: 'yes' }, OpenAI.BadRequestError, { param: 'stream' }],
+    [{ model, input: 'Hi', max_output_tokens: 0 }, OpenAI.BadRequestError, { param: 'max_output_tokens' }],
+    [
+      { model, input: 'Hi', temperature: 'hot' },
+      OpenAI.BadRequestError,
+      { code: 'invalid_option', param: 'temperature' }
+    ],
+    [{ model, input: 'Hi', metadata: { a: 1 } }, OpenAI.BadRequestError, { param: 'metadata.a' }],
+    [{ model, input: 'Hi', top_logprobs: 21 }, OpenAI.BadRequestError, { param: 'top_logprobs' }],
+    [{ model, input: 'Hi', background: true }, OpenAI.BadRequestError, { code: 'unsupported_capability' }],
+    [{ model, input: 'Hi', tools: [{ type: 'web_search' }] }, OpenAI.BadRequestError, { param: 'tools[0].type' }],
+    [{ model, input: 'Hi', tools: ['x'] }, OpenAI.BadRequestError, { param: 'tools[0]' }],
+    [
+      { model, input: [{ role: 'user', content: [{ type: 'input_image', image_url: 'http://127.0.0.1:1/a.png' }] }] },
+      OpenAI.BadRequestError,
+      { code: 'unsupported_capability', param: 'input[0].content[0]' }
+    ],
+    [
+      { model, input: 'Hi', text: { format: { type: 'json_schema', name: 'x', schema: { type: 'nothing' } } } },
+      OpenAI.BadRequestError,
+      { code: 'invalid_request' }
+    ],
+    [
+      { model, input: 'word '.repeat(5000), options: { context_overflow: 'error' } },
+      OpenAI.BadRequestError,
+      { code: 'context_exceeded', error: { n_prompt_tokens: Number, n_ctx: 2048 } }
+    ]
+  ]
+  for (const [request, type, expected] of table) {
+    for (const stream of [false, true]) {
+      const error = await failure(client.responses.create({ stream, ...request } as never))
+      t.ok(error instanceof type, `${JSON.stringify(request).slice(0, 200)}: ${error}`)
+      t.match(error, expected, JSON.stringify(request).slice(0, 200))
+    }
+  }
+  const malformed = await corral.json('/v1/responses', '{"model":')
+  t.match(malformed, { status: 400, body: { error: { code: 'invalid_json', type: 'invalid_request_error' } } })
+  await idle()
+})
+
+t.test('a conversation that is too long drops its oldest turns where truncation is allowed', async t => {
+  const turns = Array.from({ length: 8 }, (_, index) => [
+    { role: 'user' as const, content: `${index} ${'word '.repeat(200)}` },
+    { role: 'assistant' as const, content: 'Yes.' }
+  ]).flat()
+  const input = [...turns, { role: 'user' as const, content: CAPITAL }]
+  const request = { model: DEMO, input, max_output_tokens: 20 }
+  t.match(await failure(client.responses.create({ ...request, truncation: 'disabled' })), { code: 'context_exceeded' })
+  const { data, response } = await client.responses.create({ ...request, truncation: 'auto' }).withResponse()
+  t.equal(data.truncation, 'auto')
+  t.ok(Number(response.headers.get('x-corral-dropped-messages')) >= 2)
+  t.ok(data.usage!.input_tokens < 2048)
+})
+
+t.test('a client that disconnects frees its slot', async t => {
+  const request = {
+    model: DEMO,
+    input: 'Count to 30.',
+    options: { ignore_eos: true, max_tokens: 20_000, num_ctx: 32_000 }
+  }
+  await client.responses.create({ ...request, options: { ...request.options, max_tokens: 1 } } as never)
+  const stream = (await client.responses.create({
+    ...request,
+    stream: true
+  } as never)) as unknown as AsyncIterable<ResponseStreamEvent>
+  for await (const event of stream) {
+    if (event.type !== 'response.output_text.delta') continue
+    t.equal(await running(), 1)
+    break
+  }
+  await idle()
+  const leaving = new AbortController()
+  const unstreamed = failure(client.responses.create(request as never, { signal: leaving.signal }))
+  await until('it is answered', async () => (await running()) === 1)
+  leaving.abort()
+  t.ok((await unstreamed) instanceof OpenAI.APIUserAbortError)
+  await idle()
+})
+
+t.test('a model that is stopped in the middle of an answer', async t => {
+  const request = {
+    model: DEMO,
+    input: 'Count to 30.',
+    options: { ignore_eos: true, max_tokens: 20_000, num_ctx: 32_000 }
+  }
+  const events: ResponseStreamEvent[] = []
+  let stopped: Promise<unknown> | undefined
+  const error = await failure(
+    (async () => {
+      const stream = await client.responses.create({ ...request, stream: true } as never)
+      for await (const event of stream as unknown as AsyncIterable<ResponseStreamEvent>) {
+        if (event.type === 'response.output_text.delta') stopped ??= corral.json('/api/stop', { model: DEMO })
+        events.push(event)
+      }
+    })()
+  )
+  t.ok(error instanceof OpenAI.APIError)
+  t.match(error, { code: 'model_stopped', type: 'server_error' })
+  await stopped
+  checkEvents(t, events)
+  const last = events.at(-1)!
+  t.match(last, { type: 'response.failed', response: { status: 'failed', error: { code: 'server_error' } } })
+  if (last.type !== 'response.failed') return
+  t.match(await failure(client.responses.retrieve(last.response.id)), { status: 404 }, 'what failed is not stored')
+})

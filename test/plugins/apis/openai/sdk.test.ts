@@ -1,0 +1,286 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import Anthropic from '@anthropic-ai/sdk'
+import OpenAI from 'openai'
+import t from 'tap'
+import { createLlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
+import { buildOf } from '../../../runtimes/llama-server/support.ts'
+import { until } from '../../../support/corral.ts'
+import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { failure } from '../../../support/failure.ts'
+import { startService, variantOf } from './support.ts'
+
+// The official client against a real llama-server: what it gets must be what it gets from a hosted service.
+const MODEL = 'corral/tiny-chat'
+const runs = mkdtempSync(join(tmpdir(), 'corral-openai-'))
+t.teardown(() => rmSync(runs, { recursive: true, force: true }))
+const build = buildOf(join(engineBuildFolder(), process.platform === 'win32' ? 'llama-server.exe' : 'llama-server'))
+let started = 0
+const service = await startService(t, {
+  variants: [
+    variantOf('corral', 'tiny-chat'),
+    variantOf('corral', 'tiny-chat', { label: 'Q8_0', isDefault: false }),
+    variantOf('Other', 'One.5')
+  ],
+  defaults: { num_parallel: 1, temperature: 0 },
+  startEngine: (spec, waiting) => {
+    started++
+    const log = { debug: () => {}, warn: () => {} }
+    return createLlamaServerEngine(build, spec, { log, runDirectory: runs, loadTimeout: 60_000 }, waiting)
+  }
+})
+const client = new OpenAI({ baseURL: service.url, apiKey: 'any', maxRetries: 0 })
+const question = { role: 'user' as const, content: 'What is the capital of France?' }
+const ANSWER = 'The capital of France is Paris.'
+const idle = () => until('the slot is free', () => service.scheduler.running().every(model => model.running === 0))
+
+t.test('models', async t => {
+  const list = await client.models.list()
+  t.strictSame(
+    list.data.map(({ id }) => id),
+    ['corral/tiny-chat', 'corral/tiny-chat:Q8_0', 'Other/One.5']
+  )
+  t.match(list.data[0], {
+    id: MODEL,
+    object: 'model',
+    created: 1767323045,
+    owned_by: 'corral',
+    type: 'model',
+    display_name: MODEL,
+    created_at: '2026-01-02T03:04:05.678Z',
+    max_input_tokens: 1024
+  } as never)
+  for (const [asked, id] of [
+    ['corral/tiny-chat', MODEL],
+    ['CORRAL/Tiny-Chat', MODEL],
+    ['corral/tiny-chat:latest', MODEL],
+    ['corral/tiny-chat:f16', MODEL],
+    ['corral/tiny-chat:q8_0', 'corral/tiny-chat:Q8_0'],
+    ['other/one.5', 'Other/One.5']
+  ] as const) {
+    t.match(await client.models.retrieve(asked), { id, object: 'model' }, 'the client sends %2F')
+    t.match((await service.json(`/models/${asked}`)).body, { id })
+    const head = await fetch(`${service.url}/models/${asked}`, { method: 'HEAD' })
+    t.equal(head.status, 200)
+    t.equal(await head.text(), '')
+  }
+  t.ok((await failure(client.models.retrieve('corral/none'))) instanceof OpenAI.NotFoundError)
+  t.ok((await failure(client.models.retrieve('none'))) instanceof OpenAI.NotFoundError)
+  t.equal((await fetch(`${service.url}/models`, { method: 'HEAD' })).status, 200)
+  const anthropic = new Anthropic({ baseURL: service.url.replace('/v1', ''), apiKey: 'any', maxRetries: 0 })
+  const ids: string[] = []
+  for await (const model of anthropic.models.list({ limit: 1 })) ids.push(model.id)
+  t.strictSame(
+    ids,
+    list.data.map(({ id }) => id),
+    'page by page'
+  )
+  t.match(await anthropic.models.retrieve(MODEL), { type: 'model', display_name: MODEL, created_at: String })
+  t.match(await service.json('/models?limit=0'), { status: 400, body: { error: { param: 'limit' } } })
+  t.equal(started, 0, 'none of this loads a model')
+})
+
+t.test('chat, whole and streamed', async t => {
+  const whole = await client.chat.completions.create({ model: MODEL, messages: [question] })
+  t.match(whole, {
+    object: 'chat.completion',
+    model: MODEL,
+    choices: [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content: ANSWER } }],
+    usage: { prompt_tokens: 19, completion_tokens: 9, total_tokens: 28 }
+  })
+  const stream = await client.chat.completions.create({
+    model: 'Corral/tiny-chat:LATEST',
+    messages: [question],
+    stream: true,
+    stream_options: { include_usage: true }
+  })
+  let text = ''
+  let usage: unknown
+  for await (const chunk of stream) {
+    t.equal(chunk.model, 'Corral/tiny-chat:LATEST', 'the name is the one asked for')
+    text += chunk.choices[0]?.delta.content ?? ''
+    usage = chunk.usage ?? usage
+  }
+  t.equal(text, ANSWER)
+  t.match(usage, { completion_tokens: 9, total_tokens: 28 })
+  t.equal(started, 1)
+
+  const turns = await client.chat.completions.create({
+    model: MODEL,
+    messages: [
+      { role: 'user', content: 'My name is Mina.' },
+      { role: 'assistant', content: 'Nice to meet you, Mina!' },
+      { role: 'user', content: 'What is my name?' }
+    ]
+  })
+  t.match(turns.choices[0]!.message.content, /Mina/)
+  const short = await client.chat.completions.create({ model: MODEL, messages: [question], max_completion_tokens: 3 })
+  t.equal(short.choices[0]!.finish_reason, 'length')
+  t.equal(short.usage!.completion_tokens, 3)
+  const raw = await service.json('/chat/completions', { model: MODEL, messages: [{ content: question.content }] })
+  t.equal(raw.body.choices[0].message.content, ANSWER, 'a message without a role is the user')
+})
+
+t.test('a stream of several choices has only valid chunks', async t => {
+  const text = await (
+    await service.send('/completions', { model: MODEL, prompt: ['hi', 'ho'], max_tokens: 2, stream: true })
+  ).text()
+  t.notMatch(text, 'data: null')
+  t.ok(text.endsWith('data: [DONE]\n\n'))
+  const indexes = new Set<number>()
+  const stream = await client.completions.create({ model: MODEL, prompt: ['hi', 'ho'], max_tokens: 2, stream: true })
+  for await (const chunk of stream) indexes.add(chunk.choices[0]!.index)
+  t.strictSame([...indexes].sort(), [0, 1])
+})
+
+t.test('the same seed gives the same answer, and options count on /v1 too', async t => {
+  const ask = (fields: object) =>
+    service.json('/chat/completions', {
+      model: MODEL,
+      messages: [{ content: 'Purple' }],
+      temperature: 5,
+      top_p: 1,
+      top_k: 0,
+      max_tokens: 12,
+      ...fields
+    })
+  const answers = await Promise.all([ask({ seed: 7 }), ask({ seed: 7 }), ask({ options: { seed: 7 } })])
+  const texts = answers.map(({ body }) => body.choices[0].message.content)
+  t.equal(texts[0], texts[1])
+  t.equal(texts[0], texts[2])
+  const greedy = await service.json('/chat/completions', {
+    model: MODEL,
+    messages: [question],
+    options: { temperature: 0, max_tokens: 4 }
+  })
+  t.equal(greedy.body.choices[0].message.content, 'The capital of Fra')
+  const random = await Promise.all(Array.from({ length: 6 }, () => ask({})))
+  t.ok(new Set(random.map(({ body }) => body.choices[0].message.content)).size > 1, 'without a seed answers differ')
+})
+
+t.test('tools', async t => {
+  const tools = [
+    {
+      type: 'function' as const,
+      function: {
+        name: 'get_weather',
+        description: 'Get the current weather in a city',
+        parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
+      }
+    }
+  ]
+  const messages = [{ role: 'user' as const, content: 'What is the weather in Paris?' }]
+  const whole = await client.chat.completions.create({ model: MODEL, messages, tools })
+  const call = whole.choices[0]!.message.tool_calls?.[0]
+  t.match(call, { type: 'function', function: { name: 'get_weather' } })
+  t.strictSame(JSON.parse((call as { function: { arguments: string } }).function.arguments), { city: 'Paris' })
+  t.equal(whole.choices[0]!.finish_reason, 'tool_calls')
+  const streamed = await client.chat.completions.stream({ model: MODEL, messages, tools }).finalChatCompletion()
+  t.match(streamed.choices[0]!.message.tool_calls?.[0], { function: { name: 'get_weather' } })
+  const broken = client.chat.completions.create({ model: MODEL, messages, tools: [{ secret: 1 } as never] })
+  t.match(await failure(broken), { status: 400, code: 'invalid_request', param: 'tools[0].type' })
+})
+
+t.test('completions and tokens', async t => {
+  const completion = await client.completions.create({ model: MODEL, prompt: 'hi', max_tokens: 3 })
+  t.match(completion, { object: 'text_completion', model: MODEL, usage: { completion_tokens: 3 } })
+  const { body } = await service.json('/tokenize', { model: MODEL, content: 'Hello there' })
+  t.ok(body.tokens.length > 0)
+  t.match((await service.json('/detokenize', { model: MODEL, tokens: body.tokens })).body, { content: /Hello there/ })
+  const beyond = await service.json('/detokenize', { model: MODEL, tokens: [99_999_999] })
+  t.match(beyond, { status: 400, body: { error: { code: 'invalid_request', message: /out of range/ } } })
+  t.match(await service.json('/tokenize', { model: MODEL }), { status: 400, body: { error: { param: 'content' } } })
+})
+
+t.test('embeddings come from an engine of their own, beside the chat', async t => {
+  // The client asks for base64 and decodes it by itself.
+  const one = await client.embeddings.create({ model: MODEL, input: 'hello world' })
+  const vector = one.data[0]!.embedding
+  t.equal(typeof vector[0], 'number')
+  t.match(one, { object: 'list', model: MODEL, usage: { prompt_tokens: Number, total_tokens: Number } })
+  const plain = await client.embeddings.create({ model: MODEL, input: ['hello world', 'x'], encoding_format: 'float' })
+  t.equal(plain.data.length, 2)
+  t.equal(plain.data[0]!.embedding.length, vector.length)
+  t.ok(plain.data[0]!.embedding.every((value, index) => Math.abs(value - vector[index]!) < 1e-3))
+  const named = await service.json('/embeddings', { model: 'CORRAL/tiny-chat', input: 'x' })
+  t.equal(named.body.model, 'CORRAL/tiny-chat')
+  t.strictSame(
+    service.scheduler
+      .running()
+      .map(({ mode }) => mode)
+      .sort(),
+    ['chat', 'embedding']
+  )
+  const long = await service.json('/embeddings', { model: MODEL, input: 'hello '.repeat(5000) })
+  t.match(long, { status: 400, body: { error: { code: 'context_exceeded' } } })
+})
+
+t.test('errors by their type', async t => {
+  const create = (fields: object, stream = false) =>
+    client.chat.completions.create({
+      model: MODEL,
+      messages: [question],
+      stream,
+      ...fields
+    } as never) as Promise<unknown>
+  const long = { messages: [{ role: 'user', content: 'hello there '.repeat(4000) }] }
+  for (const stream of [false, true]) {
+    t.ok((await failure(create({ model: 'no/such' }, stream))) instanceof OpenAI.NotFoundError)
+    t.match(await failure(create({ model: 'no/such' }, stream)), { code: 'model_not_found', param: 'model' })
+    t.ok((await failure(create({ messages: [] }, stream))) instanceof OpenAI.BadRequestError)
+    t.match(await failure(create({ temperature: 'hot' }, stream)), { code: 'invalid_option', param: 'temperature' })
+    t.match(await failure(create({ response_format: { type: 'secret' } }, stream)), {
+      status: 400,
+      code: 'invalid_request'
+    })
+    t.match(await failure(create(long, stream)), {
+      status: 400,
+      code: 'context_exceeded',
+      message: /\d+ tokens.* 1024/
+    })
+    const image = [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } }] }]
+    t.match(await failure(create({ messages: image }, stream)), { status: 400, code: 'unsupported_capability' })
+  }
+})
+
+t.test('a client that disconnects frees the only slot at once', async t => {
+  // Nothing stops this answer but the context's end.
+  const endless = { model: MODEL, messages: [question], max_tokens: -1, logit_bias: {}, ignore_eos: true }
+  for (let round = 0; round < 5; round++) {
+    const stream = await client.chat.completions.create({ ...endless, stream: true } as never)
+    for await (const _ of stream as unknown as AsyncIterable<unknown>) break
+    const next = await client.chat.completions.create({ model: MODEL, messages: [question] })
+    t.equal(next.choices[0]!.message.content, ANSWER)
+  }
+  const controller = new AbortController()
+  const whole = client.chat.completions.create({ ...endless } as never, { signal: controller.signal })
+  const rejected = failure(whole)
+  await until('it runs', () => service.scheduler.running().some(model => model.running === 1))
+  controller.abort()
+  t.ok((await rejected) instanceof OpenAI.APIUserAbortError)
+  await idle()
+})
+
+t.test('an engine that is killed during an answer', async t => {
+  const stream = await service.send('/chat/completions', {
+    model: MODEL,
+    messages: [question],
+    stream: true,
+    max_tokens: -1,
+    ignore_eos: true
+  })
+  const reader = stream.body!.getReader()
+  let text = Buffer.from((await reader.read()).value!).toString()
+  const { pid } = service.scheduler.running().find(({ mode }) => mode === 'chat')!.engine
+  process.kill(pid!, 'SIGKILL')
+  for (let part = await reader.read(); !part.done; part = await reader.read())
+    text += Buffer.from(part.value).toString()
+  const events = text.trimEnd().split('\n\n')
+  t.match(JSON.parse(events.at(-1)!.slice('data: '.length)), {
+    error: { code: 'engine_crashed', type: 'server_error' }
+  })
+  t.notMatch(text, '[DONE]')
+  const next = await client.chat.completions.create({ model: MODEL, messages: [question] })
+  t.equal(next.choices[0]!.message.content, ANSWER, 'the next request is answered')
+})

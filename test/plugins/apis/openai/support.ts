@@ -1,0 +1,293 @@
+import { once } from 'node:events'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { PassThrough, Readable } from 'node:stream'
+import pino from 'pino'
+import type { Test } from 'tap'
+import { Value } from 'typebox/value'
+import { type CoreConfig, CoreConfigSchema, type ModelSettings } from '../../../../core/config/core-schema.ts'
+import type { Engine, EngineExit, EngineSpec } from '../../../../core/contracts/engines.ts'
+import type { Scheduler } from '../../../../core/contracts/leases.ts'
+import type { Capability } from '../../../../core/contracts/models.ts'
+import type { Waiting } from '../../../../core/contracts/progress.ts'
+import { requireFiles, type Storage, type StoredVariant } from '../../../../core/contracts/storage.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { createApplication } from '../../../../core/http/application.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../../../core/models/load-options.ts'
+import { bareName, modelKey } from '../../../../core/models/model-name.ts'
+import { DEFAULT_SAMPLING_OPTIONS } from '../../../../core/models/options.ts'
+import { HookRegistry } from '../../../../core/plugins/hook-registry.ts'
+import { packageRoot } from '../../../../core/system/package-info.ts'
+import { openaiRoutes } from '../../../../plugins/apis/openai/routes.ts'
+import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
+import { createEngineRegistry } from '../../../../plugins/running/scheduler/engine-registry.ts'
+import { createScheduler } from '../../../../plugins/running/scheduler/scheduler.ts'
+import { engineCalls } from '../../../../runtimes/llama-server/calls.ts'
+import { type LaunchSpec, launchSpec, ownFiles } from '../../../../runtimes/llama-server/launch-spec.ts'
+import { servesMode } from '../../../../runtimes/llama-server/provider.ts'
+import type { EngineBody } from '../../../../runtimes/llama-server/response-body.ts'
+import { SlotOwners } from '../../../../runtimes/llama-server/slot-owners.ts'
+import type { EngineRequest, EngineResponse } from '../../../../runtimes/llama-server/upstream.ts'
+import { engineBody } from '../../../support/engine-body.ts'
+
+const DEMO_MODEL = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model')
+
+/** A variant whose files are the demo model's, whatever it is called. */
+export function variantOf(
+  owner: string,
+  name: string,
+  given: { label?: string; isDefault?: boolean; capabilities?: Capability[] } = {}
+): StoredVariant {
+  const { label = 'F16', isDefault = true, capabilities = ['completion', 'tools'] } = given
+  return {
+    model: { owner, name },
+    label,
+    isDefault,
+    publicName: isDefault ? `${owner}/${name}` : `${owner}/${name}:${label}`,
+    key: `${owner}/${name}:${label}`.toLowerCase(),
+    revision: '1',
+    format: 'gguf',
+    directory: DEMO_MODEL,
+    files: [{ path: 'tiny-chat-f16.gguf', size: 1, sha256: '0'.repeat(64), role: 'model' }],
+    size: 1,
+    digest: '0'.repeat(64),
+    modifiedAt: '2026-01-02T03:04:05.678Z',
+    origin: { kind: 'bundled', from: 'test' },
+    metadata: { architecture: 'llama', contextLength: 4096, capabilities, info: {} }
+  }
+}
+
+/** Models in memory only. */
+function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Promise<void> } {
+  const listeners: ((gone: StoredVariant[]) => Promise<void>)[] = []
+  const unused = () => Promise.reject(new Error('not used here'))
+  const storage: Storage & { drop(key: string): Promise<void> } = {
+    safetensors: () => [],
+    list: () => variants,
+    variants: name => variants.filter(variant => modelKey(variant.model) === modelKey(name)),
+    find: name =>
+      storage
+        .variants(name)
+        .find(({ isDefault, label }) =>
+          name.variant === undefined ? isDefault : label.toLowerCase() === name.variant.toLowerCase()
+        ),
+    get(name) {
+      const found = storage.find(name)
+      if (found) return found
+      throw new CorralError('model_not_found', `Model "${bareName(name)}" is not here.`, { param: 'model' })
+    },
+    import: unused,
+    adopt: unused,
+    importPath: unused,
+    remove: unused,
+    setDefault: unused,
+    onRemove: listener => void listeners.push(listener),
+    hold: () => () => {},
+    async drop(key) {
+      const gone = variants.filter(variant => variant.key === key)
+      variants = variants.filter(variant => variant.key !== key)
+      for (const listener of listeners) await listener(gone)
+    }
+  }
+  return storage
+}
+
+/** What a fake engine does with a request. */
+export type Responder = (request: EngineRequest, engine: FakeEngine) => Promise<EngineResponse> | EngineResponse
+
+export interface FakeEngine extends Engine {
+  /** Dies as a process does: everything open breaks, `exited` settles. */
+  crash(): void
+}
+
+/** An engine without a process. What it is asked is kept in `asked`. */
+export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
+  let settle: (exit: EngineExit) => void = () => {}
+  const exited = new Promise<EngineExit>(resolve => {
+    settle = resolve
+  })
+  const open = new Set<(error: CorralError) => void>()
+  const request = async (asked: EngineRequest): Promise<EngineResponse> => {
+    let cut: (error: Error) => void = () => {}
+    const broken = new Promise<never>((_, reject) => {
+      cut = reject
+    })
+    broken.catch(() => {})
+    open.add(cut)
+    asked.signal!.addEventListener('abort', () => cut(asked.signal!.reason))
+    const response = await Promise.race([respond(asked, engine), broken])
+    broken.catch(error => (response.body as EngineBody & Readable).destroy(error))
+    return response
+  }
+  const engine: FakeEngine = {
+    ...engineCalls({
+      request,
+      alias: spec.alias,
+      mode: spec.mode,
+      contextSize: spec.options.num_ctx,
+      metadata: spec.variant.metadata,
+      slotOwners: new SlotOwners(spec.options.num_parallel, false)
+    }),
+    id: 'fake',
+    provider: 'fake',
+    spec,
+    contextSize: spec.options.num_ctx,
+    slots: spec.options.num_parallel,
+    memory: undefined,
+    pid: undefined,
+    exited,
+    async stop() {
+      for (const cut of open) cut(new CorralError('model_stopped', 'stopped'))
+      settle({ code: 0, signal: null, expected: true })
+    },
+    logTail: () => [],
+    crash() {
+      for (const cut of open)
+        cut(new CorralError('engine_crashed', `The engine of "${spec.alias}" ended while in use.`))
+      settle({ code: null, signal: 'SIGKILL', expected: false })
+    }
+  }
+  return engine
+}
+
+/** A response of an engine whose body the test writes. */
+export function eventStream(): EngineResponse & { body: PassThrough & EngineBody } {
+  return { status: 200, body: engineBody(new PassThrough()) }
+}
+
+export function jsonResponse(status: number, body: unknown): EngineResponse {
+  const text = typeof body === 'string' ? body : JSON.stringify(body)
+  return { status, body: engineBody(Readable.from([Buffer.from(text)])) }
+}
+
+export interface Service {
+  url: string
+  scheduler: Scheduler & { close(graceMs: number): Promise<void> }
+  storage: Storage & { drop(key: string): Promise<void> }
+  /** Sends JSON to a path below `/v1`. */
+  send(path: string, body?: unknown, init?: RequestInit): Promise<Response>
+  json(path: string, body?: unknown, init?: RequestInit): Promise<{ status: number; headers: Headers; body: any }>
+  /** What was logged, one JSON text a line. */
+  log: string[]
+}
+
+export interface ServiceOptions {
+  variants: StoredVariant[]
+  startEngine: (spec: LaunchSpec, waiting: Waiting) => Promise<Engine>
+  heartbeat?: number
+  defaults?: Record<string, unknown>
+  models?: Record<string, ModelSettings>
+  maxQueue?: number
+}
+
+/** The `/v1` surface over the real scheduler, with models in memory and engines of the test's making. */
+export async function startService(t: Test, options: ServiceOptions): Promise<Service> {
+  const log: string[] = []
+  const logger = pino({ level: 'debug' }, { write: line => void log.push(line) })
+  const config = {
+    host: '127.0.0.1',
+    port: 0,
+    tls: { certificate: '', key: '' },
+    body_limit: '1MiB',
+    shutdown_grace: '1s',
+    defaults: { ...DEFAULT_SAMPLING_OPTIONS, ...DEFAULT_LOAD_OPTIONS, num_ctx: 1024, ...options.defaults },
+    limits: Value.Create(CoreConfigSchema.properties.limits),
+    models: options.models ?? {}
+  } as unknown as CoreConfig
+  const storage = storageOf(options.variants)
+  const hooks = new HookRegistry(logger)
+  const engines = createEngineRegistry({
+    settings: { promptCache: 0, memory: undefined, gpuMemory: undefined },
+    hostMemory: async () => 2 ** 40
+  })
+  engines.add({
+    name: 'test',
+    serves: servesMode,
+    estimate: async () => ({ use: { host: 1 }, certain: true, explain: () => '' }),
+    start(spec, waiting) {
+      const variant = requireFiles(spec.variant)
+      return options.startEngine(launchSpec({ ...spec, variant }, ownFiles(variant), storage), waiting)
+    }
+  })
+  const namesakes = (name: string) => {
+    const found = options.variants.filter(({ model }) => model.name.toLowerCase() === name.toLowerCase())
+    const keys = new Set(found.map(({ model }) => modelKey(model)))
+    return [...keys].map(key => found.filter(({ model }) => modelKey(model) === key))
+  }
+  const catalog = createCatalog({ ...storage, namesakes }, () => new Map(), pino({ level: 'silent' }))
+  const scheduler = createScheduler({
+    storage,
+    catalog,
+    engines,
+    hooks,
+    hostMemory: { add() {}, configure() {}, budget: async () => 2 ** 40 },
+    config,
+    limits: {
+      maxLoaded: 4,
+      maxQueue: options.maxQueue ?? 512,
+      keepAlive: 300_000,
+      fairWait: 15_000,
+      fairCount: 64,
+      roomTimeout: 300_000,
+      loadGrace: 10_000,
+      queuePerKey: 512,
+      reloads: 6
+    },
+    log: logger
+  })
+  const app = await createApplication(config, logger)
+  await app.register(
+    openaiRoutes({
+      catalog,
+      scheduler,
+      hooks,
+      engines,
+      surface: 'api-openai',
+      config,
+      heartbeat: () => options.heartbeat ?? 10_000,
+      storedResponses: 2 ** 20
+    }),
+    {
+      prefix: '/v1'
+    }
+  )
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(async () => {
+    await scheduler.close(0)
+    app.server.closeAllConnections()
+    await app.close()
+  })
+  const url = `http://127.0.0.1:${(app.server.address() as AddressInfo).port}/v1`
+  const service: Service = {
+    url,
+    scheduler,
+    storage,
+    log,
+    send: (path, body, init) =>
+      fetch(url + path, {
+        method: body === undefined ? 'GET' : 'POST',
+        ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+        ...init
+      }),
+    async json(path, body, init) {
+      const response = await service.send(path, body, init)
+      const text = await response.text()
+      return { status: response.status, headers: response.headers, body: text === '' ? undefined : JSON.parse(text) }
+    }
+  }
+  return service
+}
+
+/** Resolves when a stream has been destroyed or has ended. */
+export async function closed(stream: Readable): Promise<void> {
+  if (!stream.closed) await once(stream, 'close')
+}
+
+/** A function as requests for responses declare it. */
+export const TOOL = {
+  type: 'function',
+  name: 'look',
+  description: 'Looks',
+  parameters: { type: 'object' },
+  strict: false
+}

@@ -1,0 +1,179 @@
+import { once } from 'node:events'
+import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { Readable } from 'node:stream'
+import t from 'tap'
+import { CorralError } from '../../../../core/errors.ts'
+import type { EngineRequest } from '../../../../runtimes/llama-server/upstream.ts'
+import { until } from '../../../support/corral.ts'
+import { engineBody } from '../../../support/engine-body.ts'
+import { answers, chat, DONE, event, neverLoads, serviceOf, splitError } from './scripted-service.ts'
+import { closed, eventStream, fakeEngine, type ServiceOptions } from './support.ts'
+
+t.test('a client that disconnects cancels its request to the engine', async t => {
+  const requests: EngineRequest[] = []
+  const bodies: Readable[] = []
+  const fixture = await serviceOf(t, [
+    request => {
+      requests.push(request)
+      if (JSON.parse(String(request.body)).messages[0].content !== 'hi') return new Promise(() => {})
+      const response = eventStream()
+      bodies.push(response.body)
+      response.body.write(event('a'))
+      return response
+    }
+  ])
+  for (const [what, body] of [
+    ['before the first byte of a stream', { ...chat, messages: [{ role: 'user', content: 'wait' }] }],
+    ['before a whole answer', { ...chat, messages: [{ role: 'user', content: 'wait' }], stream: false }],
+    ['in the middle', chat]
+  ] as const) {
+    const count = requests.length
+    const controller = new AbortController()
+    const reply = fixture.send('/chat/completions', body, { signal: controller.signal })
+    if (body === chat) await (await reply).body!.getReader().read()
+    else reply.catch(() => {})
+    await until('the engine is asked', () => requests.length > count)
+    t.equal(requests.at(-1)!.signal!.aborted, false)
+    controller.abort()
+    await until('the engine is told', () => requests.at(-1)!.signal!.aborted)
+    await fixture.idle()
+    t.pass(what)
+  }
+  await closed(bodies[0]!)
+  t.ok(bodies[0]!.destroyed)
+  t.notOk(
+    fixture.log.some(line => line.includes('"level":50')),
+    'that is no error'
+  )
+})
+
+t.test('a client that disconnects while the model loads leaves the queue', async t => {
+  const fixture = await serviceOf(t, [], { startEngine: neverLoads })
+  const controller = new AbortController()
+  const reply = fixture.send('/chat/completions', chat, { signal: controller.signal })
+  reply.catch(() => {})
+  await until('it loads', () => fixture.scheduler.loading()[0]?.queued === 1)
+  controller.abort()
+  await until('nobody waits', () => (fixture.scheduler.loading()[0]?.queued ?? 0) === 0)
+  t.notOk(
+    fixture.log.some(line => line.includes('"level":50')),
+    'that is no error'
+  )
+})
+
+t.test('a slow reader is not buffered for, and loses nothing', async t => {
+  const block = event('x'.repeat(64 * 1024))
+  const total = 500
+  let taken = 0
+  const { url, idle } = await serviceOf(t, [
+    () => {
+      const source = function* () {
+        for (; taken < total; taken++) yield Buffer.from(block)
+        yield Buffer.from(DONE)
+      }
+      return { status: 200, body: engineBody(Readable.from(source(), { objectMode: false })) }
+    }
+  ])
+  const request = httpRequest(`${url}/chat/completions`, { method: 'POST' })
+  request.end(JSON.stringify(chat))
+  const [response] = (await once(request, 'response')) as [IncomingMessage]
+  response.pause()
+  let before = -1
+  await until('the engine is not read any more', async () => {
+    const still = taken === before
+    before = taken
+    await new Promise(resolve => setTimeout(resolve, 200))
+    return still
+  })
+  t.ok(taken < total / 2, `${taken} of ${total} blocks were taken while nobody read`)
+  let bytes = 0
+  let tail = ''
+  for await (const chunk of response) {
+    bytes += chunk.length
+    tail = (tail + chunk.toString('latin1')).slice(-DONE.length)
+  }
+  t.equal(bytes, total * block.length + DONE.length)
+  t.equal(tail, DONE)
+  await idle()
+})
+
+t.test('heartbeats say what is going on; later failures travel in the stream', async t => {
+  const slow = (end: 'loads' | 'fails'): Partial<ServiceOptions> => ({
+    heartbeat: 30,
+    startEngine: async (spec, { onProgress }) => {
+      onProgress?.({ phase: 'building', subject: 'llama.cpp', fraction: 0.12 })
+      await new Promise(resolve => setTimeout(resolve, 200))
+      onProgress?.({ phase: 'loading', subject: '', fraction: 0.42 })
+      await new Promise(resolve => setTimeout(resolve, 200))
+      if (end === 'fails') throw new CorralError('load_failed', 'It is broken.')
+      return fakeEngine(spec, answers(event('a'), DONE))
+    }
+  })
+  const loading = await serviceOf(t, [], slow('loads'))
+  const text = await (await loading.send('/chat/completions', chat)).text()
+  t.match(text, /^(: [^\n]+\n\n)+data: /)
+  t.match(text, ': building llama.cpp 12%\n\n')
+  t.match(text, ': loading 42%\n\n')
+  t.ok(text.endsWith(event('a') + DONE))
+
+  const failing = await serviceOf(t, [], slow('fails'))
+  const response = await failing.send('/chat/completions', chat)
+  t.equal(response.status, 200)
+  t.match(splitError(await response.text()).error, { code: 'load_failed', message: /broken/ })
+
+  const early = await serviceOf(t, [], { ...slow('fails'), heartbeat: 10_000 })
+  const status = await early.json('/chat/completions', chat)
+  t.match(status, { status: 500, body: { error: { code: 'load_failed' } } })
+  t.equal(status.headers.get('x-should-retry'), 'false')
+})
+
+t.test('a heartbeat does not keep a request from its second try', async t => {
+  const { send, engines } = await serviceOf(
+    t,
+    [
+      async (_request, engine) => {
+        await new Promise(resolve => setTimeout(resolve, 120))
+        engine.crash()
+        return await new Promise(() => {})
+      },
+      answers(':\n\n', event('a'), DONE)
+    ],
+    { heartbeat: 30 }
+  )
+  const text = await (await send('/chat/completions', chat)).text()
+  t.match(text, /^(:[a-z ]*\n\n)+data: /)
+  t.ok(text.endsWith(event('a') + DONE))
+  t.equal(engines.length, 2)
+})
+
+t.test('a full queue', async t => {
+  const { json, send, scheduler } = await serviceOf(t, [], { maxQueue: 1, startEngine: neverLoads })
+  const controller = new AbortController()
+  const first = send('/chat/completions', chat, { signal: controller.signal })
+  first.catch(() => {})
+  await until('the first one waits', () => scheduler.loading()[0]?.queued === 1)
+  const reply = await json('/chat/completions', chat)
+  t.equal(reply.status, 503)
+  t.match(reply.body.error, { code: 'queue_full', type: 'rate_limit_error' })
+  t.ok(Number(reply.headers.get('retry-after')) >= 1)
+  t.notOk(reply.headers.get('x-should-retry'))
+  controller.abort()
+})
+
+t.test('concurrent requests share one engine', async t => {
+  const { send, engines } = await serviceOf(t, [answers(event('a'), DONE)])
+  const replies = await Promise.all(
+    Array.from({ length: 50 }, async () => (await send('/chat/completions', chat)).text())
+  )
+  for (const text of replies) t.equal(text, event('a') + DONE)
+  t.equal(engines.length, 1)
+})
+
+t.test('keep_alive', async t => {
+  const { send, scheduler, idle } = await serviceOf(t, [answers(event('a'), DONE)])
+  await (await send('/chat/completions', { ...chat, keep_alive: -1 })).text()
+  await idle()
+  t.equal(scheduler.running()[0]!.expiresAt, undefined)
+  await (await send('/chat/completions', { ...chat, keep_alive: '0' })).text()
+  await until('it is unloaded', () => scheduler.running().length === 0)
+})

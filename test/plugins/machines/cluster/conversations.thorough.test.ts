@@ -1,0 +1,81 @@
+import t from 'tap'
+import { type Corral, DEMO, until } from '../../../support/corral.ts'
+import { randomBelow } from '../../../support/random.ts'
+import { membersOf, startFront, startNodes, untilStates } from './support.ts'
+
+/*
+ * Real conversations over three nodes with real engines: what their caches held, by the engines' own counts, beside one
+ * node with the same memory and beside round robin.
+ */
+
+const CONVERSATIONS = 10
+const TURNS = 5
+const engines = (slots: number) => ({ config: `defaults:\n  num_parallel: ${slots}\n` })
+
+interface Hits {
+  cached: number
+  prompt: number
+}
+
+/** Has all conversations, three at a time, with the same questions in every run. @param name no run finds what another one left */
+async function converse(name: string, ask: (body: object) => Promise<any>): Promise<Hits> {
+  const words = (below: (most: number) => number, count: number) =>
+    Array.from({ length: count }, () => below(1000)).join(' ')
+  const systems = [1, 2].map(seed => `${name}. ${words(randomBelow(seed), 80)}`)
+  const talks = Array.from({ length: CONVERSATIONS }, (_, index) => ({
+    left: TURNS,
+    messages: [{ role: 'system', content: systems[index % 2]! }]
+  }))
+  const hits: Hits = { cached: 0, prompt: 0 }
+  const take = async (lane: number) => {
+    const below = randomBelow(10 + lane)
+    const own = talks.filter((_, index) => index % 3 === lane)
+    for (;;) {
+      const open = own.filter(({ left }) => left > 0)
+      if (!open.length) return
+      const talk = open[below(open.length)]!
+      talk.left--
+      talk.messages.push({ role: 'user', content: words(below, 12) })
+      const { choices, usage } = await ask({ model: DEMO, messages: talk.messages, temperature: 0, max_tokens: 12 })
+      talk.messages.push({ role: 'assistant', content: choices[0].message.content })
+      hits.cached += usage.prompt_tokens_details.cached_tokens
+      hits.prompt += usage.prompt_tokens
+    }
+  }
+  await Promise.all([0, 1, 2].map(take))
+  return hits
+}
+
+const asker = (server: Corral) => async (body: object) => {
+  const reply = await server.json('/v1/chat/completions', body)
+  if (reply.status !== 200) throw new Error(JSON.stringify(reply.body))
+  return reply.body
+}
+
+const shareOf = ({ cached, prompt }: Hits) => cached / prompt
+
+t.setTimeout(900_000)
+
+t.test('conversations find what was read, as they would at one node', async t => {
+  const { nodes, members } = await startNodes(t, 3, engines(4))
+  const { nodes: alone } = await startNodes(t, 1, engines(12))
+  const front = await startFront(t, members)
+  await untilStates(front, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
+  await Promise.all([...nodes, ...alone].map(node => node.json('/api/load', { model: DEMO })))
+  await until('all have it', async () => (await membersOf(front)).every(({ loaded }) => loaded.length === 1))
+
+  const single = shareOf(await converse('one node', asker(alone[0]!)))
+  const clustered = shareOf(await converse('a front', asker(front)))
+  const generated: number[] = await Promise.all(
+    nodes.map(async node => (await node.json('/api/ps')).body.models[0].generated_tokens)
+  )
+  let next = 0
+  const turns = shareOf(await converse('round robin', body => asker(nodes[next++ % 3]!)(body)))
+
+  const spread = (Math.max(...generated) * 3) / generated.reduce((sum, each) => sum + each, 0)
+  t.comment(`hits: one node ${single.toFixed(3)}, corral ${clustered.toFixed(3)}, round robin ${turns.toFixed(3)}`)
+  t.comment(`tokens: ${generated.join(', ')}; spread ${spread.toFixed(2)}`)
+  t.ok(clustered >= 0.9 * single, `${clustered} of ${single}`)
+  t.ok(clustered > turns, `${clustered}, and ${turns} by round robin`)
+  t.ok(spread <= 1.5, `spread ${spread}`)
+})

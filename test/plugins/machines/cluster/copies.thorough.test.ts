@@ -1,0 +1,292 @@
+import { once } from 'node:events'
+import { closeSync, openSync, readdirSync, readFileSync, writeFileSync, writeSync } from 'node:fs'
+import { createServer } from 'node:http'
+import { type AddressInfo, createServer as createPort } from 'node:net'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { ggufBytes } from '../../../support/gguf-writer.ts'
+import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import { makeCertificate, whyNoCertificates } from '../../../support/make-certificate.ts'
+import { noSmallDisk, smallDisk } from '../../../support/small-disk.ts'
+import { filesBelow, MIB, NO_SETTINGS, pulls, sha256, storedDigests, TINY_CHAT } from '../../models/download/support.ts'
+import { membersOf, startFront, untilStates } from './support.ts'
+
+// Copies between members, with everything that may come in between.
+
+t.setTimeout(900_000)
+
+const SIZE = readFileSync(TINY_CHAT).length
+const DIGEST = sha256(readFileSync(TINY_CHAT))
+const WITHOUT = 'storage:\n  demo_model: false\n'
+/** So slow that what happens in the middle happens in the middle. */
+const SLOW = `${WITHOUT}downloads:\n  bandwidth_limit: 300KB\n  pause_after: 1s\n`
+
+const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0, max_tokens: 20 }
+const ask = (front: Corral) => front.json('/v1/chat/completions', chat)
+const contentOf = ({ body }: { body: any }) => body.choices?.[0].message.content ?? JSON.stringify(body)
+const digestsAt = ({ home }: Corral) => storedDigests(join(home, 'models'), '.gguf')
+const storedAt = (node: Corral) =>
+  filesBelow(join(node.home, 'models')).filter(path => path.endsWith('.gguf') && !path.startsWith('.downloads'))
+
+/** A server that keeps its address when it is started again. */
+async function startAgain(t: Test, port: number, config: string, home?: string): Promise<Corral> {
+  return await startCorral(t, { config, flags: ['--port', String(port)], ...(home !== undefined && { home }) })
+}
+
+async function freePort(): Promise<number> {
+  const server = createPort().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  await new Promise(resolve => server.close(resolve))
+  return port
+}
+
+/** A front whose members with the model take no requests, so that the one that lacks it has to copy it. */
+async function setting(t: Test, holders: Corral[], lacking: Corral, cluster = '') {
+  const members = [
+    ...holders.map(({ url }, index) => ({ name: `holder-${index + 1}`, url })),
+    { name: 'lacking', url: lacking.url }
+  ]
+  const front = await startFront(t, members, { cluster })
+  await untilStates(front, Object.fromEntries(members.map(({ name }) => [name, 'up'])))
+  for (const { name } of members.slice(0, -1)) await front.json('/api/cluster/drain', { member: name }, { local: true })
+  return front
+}
+
+/** Waits until so many bytes have been copied. */
+const copying = (node: Corral, bytes: number) =>
+  until('it is being copied', async () => {
+    const [pull] = await pulls(node)
+    return pull?.completed > bytes && pull.completed < SIZE ? pull : undefined
+  })
+
+/** A slow copy under the stream of a client that can leave, once so many bytes have come. */
+async function beginSlowCopy(t: Test, bytes: number) {
+  const holder = await startCorral(t)
+  const lacking = await startCorral(t, { config: SLOW })
+  const front = await setting(t, [holder], lacking)
+  const leaving = new AbortController()
+  const first = front.send('/v1/chat/completions', { ...chat, stream: true }, { signal: leaving.signal })
+  first.catch(() => {})
+  await copying(lacking, bytes)
+  return { lacking, front, leaving }
+}
+
+/** Changes a byte in the middle of a stored model, whose size stays. */
+function damage(node: Corral): void {
+  const [path] = storedAt(node)
+  const file = openSync(join(node.home, 'models', path!), 'r+')
+  writeSync(file, Buffer.from([255, 1, 255]), 0, 3, SIZE - 5000)
+  closeSync(file)
+}
+
+t.test('clients see the progress of a copy; one that leaves does not end it for the others', async t => {
+  const { lacking, front, leaving } = await beginSlowCopy(t, 0)
+  const second = ask(front)
+  const loading = await until('it is shown', async () => (await front.json('/api/ps')).body.loading[0])
+  t.match(loading, { name: DEMO, state: 'copying', member: 'lacking', status: /^copying .* from holder-1/ })
+  await until('both wait', async () => (await front.json('/api/ps')).body.loading[0]?.queued === 2)
+  t.match((await membersOf(front)).find(({ name }) => name === 'lacking').pulls, [
+    { model: `${DEMO}:F16`, state: 'downloading', total: SIZE }
+  ])
+  leaving.abort()
+  await until('one waits', async () => (await front.json('/api/ps')).body.loading[0]?.queued === 1)
+  t.equal(contentOf(await second), CAPITAL_ANSWER)
+  t.same(await digestsAt(lacking), [DIGEST])
+})
+
+t.test('a copy that nobody waits for is paused, and the next request goes on with it', async t => {
+  const { lacking, front, leaving } = await beginSlowCopy(t, 300_000)
+  leaving.abort()
+  const paused = await until('it is paused', async () => (await pulls(lacking)).find(({ state }) => state === 'paused'))
+  t.same((await front.json('/api/ps')).body.loading, [])
+  t.ok(paused.completed > 0 && paused.completed < SIZE)
+  const second = ask(front)
+  const going = await copying(lacking, 0)
+  t.ok(going.completed >= paused.completed, 'with what was there')
+  t.equal(contentOf(await second), CAPITAL_ANSWER)
+  t.same(await digestsAt(lacking), [DIGEST])
+})
+
+t.test(
+  'when the source of a copy is killed, another one takes over; with none left, the client gets an error',
+  async t => {
+    // More than the system has on its way between two processes.
+    const file = join(t.testdir(), 'large-F16.gguf')
+    const weights = 24 * MIB
+    const large = ggufBytes({
+      metadata: { 'general.architecture': 'llama', 'llama.context_length': 4096, 'llama.embedding_length': 64 },
+      tensors: [{ name: 'output.weight', shape: [weights] }]
+    })
+    writeFileSync(file, large)
+    const holders = await Promise.all([startCorral(t), startCorral(t)])
+    const model = 'me/large'
+    for (const node of holders)
+      t.match(await node.json('/api/import', { model, path: file, stream: false }), { status: 200 })
+    const lacking = await startCorral(t, { config: SLOW.replace('300KB', '4MB') })
+    const front = await setting(t, holders, lacking)
+    // It is no model that answers, which shows once it is there.
+    const load = front.json('/api/load', { model })
+    const going = (from: Corral, bytes: number) =>
+      until(`it comes from ${from.url}`, async () =>
+        (await pulls(lacking)).find(({ origin, completed }) => origin === from.url && completed > bytes)
+      )
+    const begun = await until('it is being copied', async () =>
+      (await pulls(lacking)).find(({ completed }) => completed > 8 * MIB)
+    )
+    const killed = holders.findIndex(({ url }) => url === begun.origin)
+    await holders[killed]!.end('SIGKILL')
+    await going(holders[1 - killed]!, 8 * MIB)
+    await holders[1 - killed]!.end('SIGKILL')
+    const { status, body } = await load
+    t.ok(status >= 500 && /^(copy_failed|engine_crashed)$/.test(body.code), `${status} ${JSON.stringify(body)}`)
+    t.same(
+      storedAt(lacking).filter(path => path.includes('large')),
+      [],
+      'nothing half-made is a model'
+    )
+    t.ok((await pulls(lacking))[0].completed > 8 * MIB, 'what has come is kept')
+  }
+)
+
+t.test('a member that is killed while it copies goes on when it is back', async t => {
+  const port = await freePort()
+  const holder = await startCorral(t)
+  const lacking = await startAgain(t, port, SLOW)
+  const front = await setting(t, [holder], lacking)
+  const answer = ask(front)
+  await copying(lacking, 400_000)
+  await lacking.end('SIGKILL')
+  const { status, body } = await answer
+  t.ok(status >= 500 && /^(copy_failed|engine_crashed)$/.test(body.error.code), `${status} ${JSON.stringify(body)}`)
+  const back = await startAgain(t, port, SLOW, lacking.home)
+  await untilStates(front, { lacking: 'up' })
+  const [left] = await pulls(back)
+  t.ok(left.completed > 0, JSON.stringify(left))
+  t.same(storedAt(back), [])
+  t.equal(contentOf(await ask(front)), CAPITAL_ANSWER)
+  t.same(await digestsAt(back), [DIGEST])
+})
+
+t.test('a copy that finds the disk full says so, and is made once there is room', { skip: noSmallDisk() }, async t => {
+  const disk = smallDisk(t, '2m')
+  const holder = await startCorral(t)
+  const lacking = await startCorral(t, { config: WITHOUT, env: { CORRAL_MODELS: disk.folder } })
+  const front = await setting(t, [holder], lacking)
+  const { status, body } = await ask(front)
+  t.match({ status, ...body.error }, { status: 507, code: 'insufficient_storage', message: /free|space|room/i })
+  t.same(await storedDigests(disk.folder, '.gguf'), [])
+  disk.resize('64m')
+  t.equal(contentOf(await ask(front)), CAPITAL_ANSWER)
+  t.same(await storedDigests(disk.folder, '.gguf'), [DIGEST])
+})
+
+t.test('copies over HTTPS: only from members whose certificate is trusted', async t => {
+  const missing = whyNoCertificates()
+  if (missing) return t.comment(`skipped: ${missing}`)
+  const folder = t.testdir()
+  const { cert, key } = makeCertificate(30)
+  const file = (name: string, text: string) => {
+    writeFileSync(join(folder, name), text)
+    return join(folder, name)
+  }
+  const authority = file('cert.pem', cert)
+  const tls = `tls: { certificate: ${authority}, key: ${file('key.pem', key)} }\n`
+  const trusting = `cluster:\n  ca: ${authority}\n`
+  const holder = await startCorral(t, { config: tls, ca: cert })
+  t.match(holder.url, /^https:/)
+  const copied = async (config: string) => {
+    const lacking = await startCorral(t, { config: `${tls}${WITHOUT}${config}`, ca: cert })
+    const front = await setting(t, [holder], lacking, `  ca: ${authority}\n`)
+    return { lacking, answer: await ask(front) }
+  }
+  const { lacking, answer } = await copied(trusting)
+  t.equal(contentOf(answer), CAPITAL_ANSWER)
+  t.same(await digestsAt(lacking), [DIGEST])
+  const refused = await copied('')
+  t.match(refused.answer, {
+    status: 502,
+    body: { error: { code: 'copy_failed', message: /its log says why/ } }
+  })
+  t.match(refused.lacking.log(), /certificate is not trusted here.*cluster\.ca/)
+  t.same(storedAt(refused.lacking), [])
+})
+
+t.test('what a holder sends that is not what it says is refused', async t => {
+  const holder = await startCorral(t)
+  const lacking = await startCorral(t, { config: WITHOUT })
+  damage(holder)
+  const front = await setting(t, [holder], lacking)
+  const { status, body } = await ask(front)
+  t.match({ status, ...body.error }, { status: 502, code: 'copy_failed', message: /not what it says it is/ })
+  t.same(storedAt(lacking), [])
+
+  // A server of somebody else's making that names a file outside of the model's folder.
+  const offer = {
+    ...{ owner: 'me', name: 'evil', label: 'F16', revision: 'r', format: 'gguf', digest: DIGEST, token: 'x' },
+    origin: { kind: 'import', from: '/' },
+    files: [{ path: '../../../../evil.gguf', size: 4, sha256: DIGEST, role: 'model' }]
+  }
+  const evil = createServer((_, reply) => reply.end(JSON.stringify(offer))).listen(0, '127.0.0.1')
+  t.teardown(() => evil.close())
+  await once(evil, 'listening')
+  const url = `http://127.0.0.1:${(evil.address() as AddressInfo).port}`
+  const refused = await lacking.json('/api/cluster/copy', { source: 'evil', url, ticket: 'x', digest: DIGEST })
+  t.match(refused, { status: 502, body: { code: 'copy_failed' } })
+  t.notMatch(refused.body.error, /evil\.gguf/, 'nothing of what it sent is repeated')
+  t.same(
+    readdirSync(lacking.home, { recursive: true }).filter(path => String(path).includes('evil')),
+    []
+  )
+})
+
+t.test('pulls of a front come from its members, and from the hub where these have it not, or wrong', async t => {
+  const path = 'tiny-F16.gguf'
+  const hub = await startHubEmulator(t, {
+    repositories: { 'test/tiny-GGUF': { files: { [path]: readFileSync(TINY_CHAT) } } }
+  })
+  const env = { ...NO_SETTINGS, HF_ENDPOINT: hub.url }
+  const options = { env, config: WITHOUT }
+  const [holder, other] = await Promise.all([startCorral(t, options), startCorral(t, options)])
+  t.match(await holder.json('/api/pull', { model: 'test/tiny-GGUF', stream: false }), { status: 200 })
+  const members = [
+    { name: 'holder', url: holder.url },
+    { name: 'other', url: other.url }
+  ]
+  const front = await startFront(t, members, { env })
+  await untilStates(front, { holder: 'up', other: 'up' })
+  const served = hub.traffic.bytes(path)
+
+  t.match(await front.json('/api/pull', { model: 'test/tiny-GGUF', stream: false }), { status: 200 })
+  t.equal(hub.traffic.bytes(path), served, 'the hub sent none of it')
+  t.same(await digestsAt(front), [DIGEST])
+  const origin = { kind: 'hub', from: 'huggingface:test/tiny-GGUF' }
+  t.match((await front.json('/api/show', { model: 'test/tiny-GGUF' })).body, { origin })
+  await front.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+
+  const events = await front.events('/api/cluster/pull', { member: 'other', model: 'test/tiny-GGUF' })
+  t.match(events[0], { status: 'pulling test/tiny-GGUF' })
+  t.match(events.at(-1), { status: 'success' })
+  t.equal(hub.traffic.bytes(path), served)
+  t.same(await digestsAt(other), [DIGEST])
+  t.match((await other.json('/api/show', { model: 'test/tiny-GGUF' })).body, { origin }, 'it names the hub')
+  await other.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+
+  damage(holder)
+  t.match(await front.json('/api/cluster/pull', { member: 'other', model: 'test/tiny-GGUF', stream: false }), {
+    status: 200
+  })
+  t.same(await digestsAt(other), [DIGEST], 'the hub has the right one')
+  await other.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+  t.match(await front.json('/api/pull', { model: 'test/tiny-GGUF', stream: false }), { status: 200 })
+  t.same(await digestsAt(front), [DIGEST])
+  t.ok(hub.traffic.bytes(path) > served)
+  t.match(await front.json('/api/cluster/pull', { member: 'nobody', model: 'a/b' }), {
+    body: { code: 'member_not_found' }
+  })
+  t.match(await front.json('/api/cluster/pull', { member: 'other', model: 'hf:test/none', stream: false }), {
+    status: 404,
+    body: { code: 'repo_not_found' }
+  })
+})

@@ -1,0 +1,188 @@
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t from 'tap'
+import { alive, type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
+import { frontConfig, membersOf, startFront, startNodes, untilStates } from './support.ts'
+
+const short = { model: DEMO, messages: [{ role: 'user', content: 'What is 7 + 8?' }], temperature: 0, max_tokens: 20 }
+
+/** Streams an answer. @returns how it ended: whole, with an error of this code, or refused with a status */
+async function streamed(front: Corral, body: object, begun?: () => void): Promise<{ end: string; text: string }> {
+  const reply = await front.send('/v1/chat/completions', { ...body, stream: true })
+  if (reply.status !== 200) return { end: `status ${reply.status} ${await reply.text()}`, text: '' }
+  let text = ''
+  for await (const chunk of reply.body!) {
+    text += Buffer.from(chunk as Uint8Array).toString()
+    if (text.includes('"content":"')) begun?.()
+  }
+  if (text.includes('data: [DONE]')) return { end: 'whole', text }
+  return { end: /"code":"([a-z_]+)"/.exec(text)?.[1] ?? 'cut', text }
+}
+
+t.setTimeout(900_000)
+
+t.test('one of three members is killed under 64 streams', async t => {
+  const { nodes, members } = await startNodes(t, 3)
+  const front = await startFront(t, members)
+  await untilStates(front, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
+  // All have the model in memory, so that all get some of the streams.
+  await Promise.all(nodes.map(node => node.json('/api/load', { model: DEMO })))
+  await until('all have it', async () => (await membersOf(front)).every(({ loaded }) => loaded.length === 1))
+  const hasBegun = Array.from({ length: 64 }, () => false)
+  const long = { ...endlessHosted(DEMO), max_tokens: 400 }
+  const streams = hasBegun.map((_, index) => streamed(front, long, () => (hasBegun[index] = true)))
+  await until(
+    'some have begun at each',
+    async () => (await membersOf(front)).every(({ sent }) => sent >= 10) && hasBegun.filter(Boolean).length > 3
+  )
+  const engines = nodes[0]!.enginePids()
+  await nodes[0]!.end('SIGKILL')
+  const killed = Date.now()
+  await until('the front knows', async () =>
+    (await membersOf(front)).some(({ name, state }) => name === 'node-1' && state === 'away')
+  )
+  t.comment(`noticed after ${Date.now() - killed} ms`)
+  const results = await Promise.all(streams)
+  const lost = results.flatMap(({ end }, index) => (end === 'whole' ? [] : [{ end, text: results[index]!.text }]))
+  t.comment(`${lost.length} of 64 were cut`)
+  for (const { end, text } of lost) {
+    t.equal(end, 'engine_crashed', text.slice(0, 200))
+    t.match(text, /"content":"/, 'only what had begun was cut')
+  }
+  t.ok(lost.length < 64)
+  await until('no engine is left of the one that was killed', () => engines.every(pid => !alive(pid)))
+  t.equal((await streamed(front, short)).end, 'whole')
+})
+
+t.test('a front that is killed leaves its members as they are; two fronts serve the same ones', async t => {
+  const { nodes, members } = await startNodes(t, 2)
+  const first = await startFront(t, members)
+  const second = await startFront(t, members)
+  await Promise.all([first, second].map(front => untilStates(front, { 'node-1': 'up', 'node-2': 'up' })))
+  const ends = await Promise.all(Array.from({ length: 16 }, (_, index) => streamed(index % 2 ? first : second, short)))
+  t.same([...new Set(ends.map(({ end }) => end))], ['whole'])
+  const before = nodes.flatMap(node => node.enginePids())
+  const other = streamed(second, { ...short, max_tokens: 300, ignore_eos: true })
+  await first.end('SIGKILL')
+  t.equal((await other).end, 'whole')
+  t.same(
+    nodes.flatMap(node => node.enginePids()),
+    before
+  )
+  const again = await startFront(t, members)
+  await untilStates(again, { 'node-1': 'up', 'node-2': 'up' })
+  t.equal((await streamed(again, short)).end, 'whole')
+  t.same(
+    nodes.flatMap(node => node.enginePids()),
+    before
+  )
+})
+
+t.test('joining, draining and leaving under load cuts nothing', async t => {
+  const { nodes, members } = await startNodes(t, 3)
+  const front = await startFront(t, members.slice(0, 2))
+  await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
+  let isOver = false
+  const ends = new Map<string, number>()
+  const clients = Array.from({ length: 6 }, async () => {
+    while (!isOver) {
+      const { end } = await streamed(front, { ...short, max_tokens: 60, ignore_eos: true })
+      ends.set(end, (ends.get(end) ?? 0) + 1)
+    }
+  })
+  const reload = (list: typeof members) => {
+    front.configure(frontConfig(list, 'storage:\n  demo_model: false\n'))
+    return front.json('/api/reload', {}, { local: true })
+  }
+  t.match(await reload(members), { status: 200 })
+  await untilStates(front, { 'node-3': 'up' })
+  t.match(await front.json('/api/cluster/drain', { member: 'node-1' }, { local: true }), { status: 200 })
+  await until('nothing is left at the drained one', async () =>
+    (await membersOf(front)).some(({ name, sent }) => name === 'node-1' && sent === 0)
+  )
+  t.match(await nodes[1]!.json('/api/drain', undefined, { method: 'POST', local: true }), { status: 200 })
+  await untilStates(front, { 'node-2': 'draining' })
+  t.match(await reload(members.slice(2)), { status: 200 })
+  const done = [...ends.values()].reduce((sum, count) => sum + count, 0)
+  await until('it goes on', () => [...ends.values()].reduce((sum, count) => sum + count, 0) > done + 6)
+  isOver = true
+  await Promise.all(clients)
+  t.same([...ends.keys()], ['whole'])
+  t.same(
+    (await membersOf(front)).map(({ name }) => name),
+    ['node-3']
+  )
+})
+
+t.test('a member that hangs is lost after its silence; one that comes back is taken again', async t => {
+  const { nodes, members } = await startNodes(t, 2)
+  const front = await startFront(t, members)
+  await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
+  nodes[0]!.process.kill('SIGSTOP')
+  t.teardown(() => void nodes[0]!.process.kill('SIGCONT'))
+  const ends = await Promise.all(Array.from({ length: 6 }, () => streamed(front, short)))
+  t.same([...new Set(ends.map(({ end }) => end))], ['whole'], 'what it had not begun goes elsewhere')
+  await untilStates(front, { 'node-1': 'away', 'node-2': 'up' })
+  nodes[0]!.process.kill('SIGCONT')
+  await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
+})
+
+t.test('what can be no member is said, and why', async t => {
+  const node = await startCorral(t)
+  const keyed = await startCorral(t)
+  const made = await keyed.json('/api/keys', { name: 'someone', role: 'user' }, { local: true })
+  const user = made.body.key as string
+  const page = createServer((_, reply) => reply.end('<p>hello</p>')).listen(0, '127.0.0.1')
+  t.teardown(() => page.close())
+  await until('it listens', () => page.listening)
+  const other = `http://127.0.0.1:${(page.address() as AddressInfo).port}`
+  const front = await startFront(t, [
+    { name: 'good', url: node.url },
+    { name: 'twin', url: node.url.replace('127.0.0.1', 'localhost') },
+    { name: 'wrong-key', url: keyed.url, key: 'corral-wrong' },
+    { name: 'user-key', url: keyed.url.replace('127.0.0.1', 'localhost'), key: user },
+    { name: 'page', url: other },
+    { name: 'nobody', url: 'http://127.0.0.1:9' },
+    { name: 'tls', url: node.url.replace('http:', 'https:').replace('127.0.0.1', '127.0.0.2') }
+  ])
+  await until('all were looked at', async () =>
+    (await membersOf(front)).every(({ state, reason }) => state === 'up' || !/not been reached/.test(reason))
+  )
+  const reasons = Object.fromEntries((await membersOf(front)).map(({ name, state, reason }) => [name, reason ?? state]))
+  t.match(reasons, {
+    'wrong-key': /refuses the key/,
+    'user-key': /key is that of a user/,
+    page: /not a corral/,
+    nobody: /nothing listens/i
+  })
+  t.same([reasons.good, reasons.twin].filter(reason => reason === 'up').length, 1)
+  t.match(
+    [reasons.good, reasons.twin].find(reason => reason !== 'up'),
+    /same server as the member/
+  )
+  t.notMatch(JSON.stringify(await membersOf(front)) + front.log(), /corral-wrong/, 'no key is shown or logged')
+  t.equal((await streamed(front, short)).end, 'whole')
+  const asUser = { headers: { authorization: `Bearer ${user}` } }
+  for (const [path, body] of [
+    ['/api/cluster/ask', { model: DEMO, call: 'load', owner: 'x' }],
+    ['/api/cluster/describe', { models: [] }]
+  ] as const) {
+    t.match(await keyed.json(path, body, asUser), { status: 403, body: { code: 'forbidden_role' } }, path)
+  }
+})
+
+t.test('a front that is its own member says so', async t => {
+  const front = await startFront(t, [])
+  front.configure(frontConfig([{ name: 'self', url: front.url }]))
+  t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
+  await until('it is said', async () => /this server itself/.test((await membersOf(front))[0]?.reason))
+})
+
+t.test('a member that refuses, or answers wrongly, leads to another one', async t => {
+  const { members } = await startNodes(t, 1, { config: 'scheduler:\n  max_queue: 0\n  keep_alive: -1\n' })
+  const node = await startCorral(t)
+  const front = await startFront(t, [...members, { name: 'good', url: node.url }])
+  await untilStates(front, { 'node-1': 'up', good: 'up' })
+  const ends = await Promise.all(Array.from({ length: 24 }, () => streamed(front, short)))
+  t.same([...new Set(ends.map(({ end }) => end))], ['whole'], '503 queue_full of one')
+})

@@ -1,0 +1,289 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http'
+import { type AddressInfo, createServer as createPlainServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import {
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  joined,
+  startCorral,
+  until
+} from '../../../support/corral.ts'
+import { localhostCertificate } from '../../../support/localhost-certificate.ts'
+import { makeCertificate, whyNoCertificates } from '../../../support/make-certificate.ts'
+import { type MemberCorral, membersOf, startFront, untilStates } from './support.ts'
+
+/*
+ * Members that are reached in other ways than by a plain address, and some that answer as no corral does: these are real
+ * ones behind a proxy that spoils their answers.
+ */
+
+const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0 }
+
+/** What is sent in the place of the member's answer to a front's request. */
+type Fault = (reply: ServerResponse, answer: Buffer, from: IncomingMessage) => void
+
+/** A member behind a proxy. Other routes than the one by which fronts ask are passed on as they are. */
+async function spoiled(t: Pick<Test, 'teardown'>, node: Corral) {
+  const state: { fault: Fault | undefined; asked: number } = { fault: undefined, asked: 0 }
+  const server = createServer((incoming, reply) => {
+    const chunks: Buffer[] = []
+    incoming.on('data', chunk => chunks.push(chunk))
+    incoming.on('end', () => {
+      const isAsk = incoming.url === '/api/cluster/ask'
+      if (isAsk) state.asked++
+      const { host, ...headers } = incoming.headers
+      const onward = request(node.url + incoming.url, { method: incoming.method!, headers }, from => {
+        const fault = isAsk ? state.fault : undefined
+        if (!fault) {
+          reply.writeHead(from.statusCode!, from.headers)
+          from.on('data', chunk => reply.write(chunk))
+          from.on('end', () => {
+            reply.addTrailers(from.trailers as Record<string, string>)
+            reply.end()
+          })
+          return
+        }
+        const answer: Buffer[] = []
+        from.on('data', chunk => answer.push(chunk))
+        from.on('end', () => fault(reply, Buffer.concat(answer), from))
+      })
+      onward.on('error', () => reply.destroy())
+      reply.on('close', () => onward.destroy())
+      onward.end(Buffer.concat(chunks))
+    })
+  })
+  server.listen(0, '127.0.0.1')
+  await until('it listens', () => server.listening)
+  t.teardown(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return { state, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }
+}
+
+const eventStream = { 'content-type': 'text/event-stream' }
+const FAULTS: Record<string, Fault> = {
+  'HTML with status 200': reply => reply.writeHead(200, { 'content-type': 'text/html' }).end('<p>Hello</p>'),
+  'HTML with status 502': reply => reply.writeHead(502, { 'content-type': 'text/html' }).end('<p>Bad gateway</p>'),
+  'JSON that is cut': (reply, answer, { headers }) => {
+    reply.writeHead(200, { 'content-type': headers['content-type']! }).end(answer.subarray(0, 40))
+  },
+  'nothing at all': (reply, _, { headers }) => {
+    reply.writeHead(200, { 'content-type': headers['content-type']! }).end()
+  },
+  'an event with the role alone, and an end': (reply, answer) => {
+    reply.writeHead(200, eventStream).end(answer.subarray(0, answer.indexOf('\n\n') + 2))
+  },
+  'an event with the role alone, and a cut connection': (reply, answer) => {
+    const events = answer.includes('data: ')
+    reply.writeHead(200, events ? eventStream : { 'content-type': 'application/x-ndjson' })
+    reply.write(events ? answer.subarray(0, answer.indexOf('\n\n') + 2) : '[{}]\n', () => reply.destroy())
+  },
+  'a status that no member has': reply => reply.writeHead(418).end('{"error": "a teapot"}')
+}
+
+t.setTimeout(600_000)
+
+t.test('what a member spoils, another one answers, and the member rests', async t => {
+  const node = await startCorral(t)
+  const other = await startCorral(t)
+  const { state, url } = await spoiled(t, other)
+  const front = await startFront(t, [
+    { name: 'spoiled', url },
+    { name: 'good', url: node.url }
+  ])
+  const member = async () => (await membersOf(front)).find(({ name }) => name === 'spoiled')
+  // What a member has in memory reaches the front a moment later.
+  const untilOnlySpoiledHasIt = () =>
+    until('the front knows who has the model in memory', async () =>
+      (await membersOf(front)).every(
+        ({ name, state, loaded }) => state === 'up' && loaded.length === (name === 'spoiled' ? 1 : 0)
+      )
+    )
+  const ask = {
+    bytes: async () => joined((await front.events('/v1/chat/completions', { ...chat, stream: true })).slice(0, -1)),
+    lines: async () =>
+      joined(await front.events('/api/chat', { model: DEMO, messages: chat.messages, options: { temperature: 0 } })),
+    once: async () => (await front.json('/tokenize', { model: DEMO, content: 'Paris' })).body.tokens?.length > 0
+  }
+  for (const [what, fault] of Object.entries(FAULTS)) {
+    for (const [form, answerOf] of Object.entries(ask)) {
+      state.fault = undefined
+      await untilStates(front, { spoiled: 'up', good: 'up' })
+      // It alone has the model in memory, so that it is asked first.
+      await node.json('/api/stop', { model: DEMO })
+      await other.json('/api/load', { model: DEMO })
+      await untilOnlySpoiledHasIt()
+      // An answer as it should be, so that its next rest is a short one.
+      t.ok(await ask.once())
+      await node.json('/api/stop', { model: DEMO })
+      await untilOnlySpoiledHasIt()
+      state.fault = fault
+      state.asked = 0
+      const answer = await answerOf()
+      t.equal(answer, form === 'once' ? true : CAPITAL_ANSWER, `${what}, ${form}`)
+      t.ok(state.asked > 0, 'it was asked')
+      if (!what.includes('cut connection')) {
+        const { state: now, reason } = await member()
+        t.ok(now === 'up' || (now === 'away' && reason.length > 10), `${what}: ${reason}`)
+      }
+    }
+  }
+  state.fault = FAULTS['HTML with status 502']
+  await untilStates(front, { spoiled: 'up' })
+  await other.json('/api/load', { model: DEMO })
+  await node.json('/api/stop', { model: DEMO })
+  await until('it is found out', async () => {
+    await ask.bytes()
+    return (await member()).state === 'away'
+  })
+  t.match((await member()).reason, /status 502/)
+  state.fault = undefined
+  await untilStates(front, { spoiled: 'up' })
+})
+
+/** Sends an answer as far as its last token, one delta in each line, and cuts the connection. */
+const cutBehindLastToken: Fault = (reply, answer, { headers }) => {
+  const type = headers['content-type']!
+  // Tokens are counted for the front as ever.
+  if (type.includes('application/json')) return reply.writeHead(200, { 'content-type': type }).end(answer)
+  const text = answer.toString()
+  const pieces = type.includes('event-stream')
+    ? text.split(/(?<=\n\n)/)
+    : text
+        .split('\n')
+        .flatMap(line => (line === '' ? [] : JSON.parse(line).map((d: object) => `${JSON.stringify([d])}\n`)))
+  const end = pieces.findIndex(piece => /"finish(_reason)?":"/.test(piece))
+  reply.writeHead(200, { 'content-type': type })
+  reply.write(pieces.slice(0, end).join(''), () => reply.destroy())
+}
+
+t.test('an answer that is cut behind its last token is ended by the front', async t => {
+  const node = await startCorral(t)
+  const other = await startCorral(t)
+  const { state, url } = await spoiled(t, other)
+  const more = { max_tokens: 4, temperature: 0, stream: true }
+  const counted = { ...more, stream_options: { include_usage: true } }
+  const options = { num_predict: 4, temperature: 0 }
+  const surfaces: [path: string, body: object][] = [
+    ['/v1/chat/completions', { ...chat, ...counted }],
+    ['/v1/chat/completions', { ...chat, ...more }],
+    ['/v1/completions', { model: DEMO, prompt: 'What is the', ...counted }],
+    ['/v1/completions', { model: DEMO, prompt: 'What is the', ...more }],
+    ['/api/chat', { model: DEMO, messages: chat.messages, options }],
+    ['/v1/messages', { ...chat, ...more }]
+  ]
+  const OWN =
+    /^(id|created|created_at|system_fingerprint|timings|.*_duration|tokens_per_second|cached_tokens|input_tokens|cache_read_input_tokens)$/
+  /** What a client sees of an answer, but for names, times and what was cached. Alone, nobody may be left who counts. */
+  const seen = (events: any[], isAlone: boolean) =>
+    events
+      .filter(({ choices }) => !isAlone || choices?.length !== 0)
+      .map(event =>
+        JSON.parse(
+          JSON.stringify(event, (name, value) => (OWN.test(name) || (isAlone && name === 'usage') ? undefined : value))
+        )
+      )
+  for (const others of [[{ name: 'good', url: node.url }], []]) {
+    const front = await startFront(t, [{ name: 'spoiled', url }, ...others])
+    for (const [path, body] of surfaces) {
+      const whole = seen(await node.events(path, body), others.length === 0)
+      state.fault = undefined
+      await until('the member is back', async () => {
+        const members = await membersOf(front)
+        return members.every(({ state, sent }) => state === 'up' && sent === 0)
+      })
+      await other.json('/api/load', { model: DEMO })
+      await node.json('/api/stop', { model: DEMO })
+      await until('the front knows who has the model in memory', async () =>
+        (await membersOf(front)).every(({ name, loaded }) => loaded.length === (name === 'spoiled' ? 1 : 0))
+      )
+      state.fault = cutBehindLastToken
+      state.asked = 0
+      const events = await front.events(path, body, { headers: { 'x-corral-resumable': 'true' } })
+      t.ok(state.asked > 0, 'it was asked')
+      t.same(seen(events, others.length === 0), whole, `${path}, ${others.length} others`)
+    }
+  }
+})
+
+t.test('what is no member at all', async t => {
+  const node = await startCorral(t)
+  const silent = createPlainServer(socket => socket.on('error', () => {}).write('220 mail.example.org ESMTP\r\n'))
+  const beats = createServer((_, reply) => {
+    reply.writeHead(200, { 'content-type': 'text/event-stream' })
+    const timer = setInterval(() => reply.write(': here\n\n'), 50)
+    reply.on('close', () => clearInterval(timer))
+  })
+  const early = createServer((_, reply) => {
+    reply.writeHead(200, { 'content-type': 'text/event-stream' })
+    const value = { version: '0.0.1', started_at: '2020-01-01T00:00:00.000Z', draining: false }
+    const records = [{ topic: 'server', key: 'server', value }]
+    reply.write(`event: snapshot\ndata: ${JSON.stringify({ records })}\n\n`)
+  })
+  const members: MemberCorral[] = [{ name: 'good', url: node.url }]
+  for (const [name, server] of Object.entries({ silent, beats, early })) {
+    server.listen(0, '127.0.0.1')
+    await until('it listens', () => server.listening)
+    t.teardown(() => {
+      if ('closeAllConnections' in server) server.closeAllConnections()
+      server.close()
+    })
+    members.push({ name, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` })
+  }
+  const front = await startFront(t, members)
+  await until('all were looked at', async () =>
+    (await membersOf(front)).every(({ state, reason }) => state === 'up' || !/not been reached/.test(reason))
+  )
+  const reasons = Object.fromEntries((await membersOf(front)).map(({ name, reason }) => [name, reason]))
+  t.match(reasons.silent, /does not speak HTTP/)
+  t.match(reasons.beats, /said nothing for/)
+  t.match(reasons.early, /upgrade it/)
+  t.equal((await front.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
+})
+
+t.test("members over HTTPS, by certificates of an authority of one's own, and by a DNS name", async t => {
+  const missing = whyNoCertificates()
+  if (missing) return t.comment(`skipped: ${missing}`)
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const { cert, key } = makeCertificate(30)
+  writeFileSync(join(folder, 'cert.pem'), cert)
+  writeFileSync(join(folder, 'key.pem'), key)
+  writeFileSync(join(folder, 'other.pem'), localhostCertificate.cert)
+  const config = `tls: { certificate: ${folder}/cert.pem, key: ${folder}/key.pem }\n`
+  const node = await startCorral(t, { config, ca: cert })
+  t.match(node.url, /^https:/)
+  const port = new URL(node.url).port
+  const listed = (ca: string) =>
+    `cluster:\n  ca: ${JSON.stringify(ca)}\n  members: [{name: node-1, url: ${JSON.stringify(node.url)}}]\nstorage:\n  demo_model: false\n`
+
+  const front = await startCorral(t, { config: listed(join(folder, 'cert.pem')) })
+  await untilStates(front, { 'node-1': 'up' })
+  t.equal((await front.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
+
+  for (const ca of ['', join(folder, 'other.pem')]) {
+    const wrong = await startCorral(t, { config: listed(ca) })
+    const [member] = await until('it was looked at', async () => {
+      const members = await membersOf(wrong)
+      return /certificate/.test(members[0].reason) ? members : undefined
+    })
+    t.match(member, { state: 'away', reason: /certificate is not trusted here.*cluster\.ca/ })
+  }
+
+  const dns = `cluster:\n  ca: ${folder}/cert.pem\n  dns: { name: localhost, port: ${port}, tls: true, interval: 1s }\n`
+  const named = await startCorral(t, { config: `${dns}storage:\n  demo_model: false\n` })
+  await untilStates(named, { [`127.0.0.1:${port}`]: 'up' })
+  t.equal((await named.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
+  t.match((await named.json('/api/cluster')).body.sources, [{ name: 'dns', members: Number }])
+
+  const unknown = `cluster:\n  dns: { name: none.invalid, interval: 1s }\nstorage:\n  demo_model: false\n`
+  const lost = await startCorral(t, { config: unknown })
+  const fault = await until('it is said', async () => (await lost.json('/api/cluster')).body.sources[0].fault)
+  t.match(fault, /"none\.invalid" gives no members/)
+})

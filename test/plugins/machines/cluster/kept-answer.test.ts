@@ -1,0 +1,204 @@
+import t from 'tap'
+import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
+import { KeptAnswer, saysSomething } from '../../../../plugins/machines/cluster/asking/kept-answer.ts'
+
+const messages = [{ role: 'user', content: 'Count.' }]
+const text = (content: string): Delta[] => [{ content }]
+const event = (fields: object) => `data: ${JSON.stringify(fields)}\n\n`
+const names = { created: 1, id: 'chatcmpl-1', model: 'm', object: 'chat.completion.chunk' }
+const said = (content: string, more: object = {}) =>
+  event({ choices: [{ finish_reason: null, index: 0, delta: { content } }], ...names, ...more })
+const opening = (more: object = {}) =>
+  event({
+    choices: [{ finish_reason: null, index: 0, delta: { role: 'assistant', content: null } }],
+    ...names,
+    ...more
+  })
+
+/** An answer of which "1, 2," has come, in three tokens. */
+function begun(request: EngineFields = { messages }, call: 'chat' | 'completion' = 'chat'): KeptAnswer {
+  const kept = new KeptAnswer(call, request)
+  for (const piece of ['1', ', 2', ',']) kept.keep(text(piece))
+  return kept
+}
+
+t.test('a chat goes on with what was said as the beginning of its last message', t => {
+  const next = begun({ messages, max_completion_tokens: 10, n_predict: 50 }).continuation([1, 2, 3])
+  t.strictSame(next, {
+    request: {
+      messages: [...messages, { role: 'assistant', content: '1, 2,' }],
+      // Both counts of the token limit are one, and the first one's rest is what is left.
+      max_tokens: 47,
+      continue_final_message: true,
+      add_generation_prompt: false
+    },
+    ending: '1, 2,'
+  })
+  t.end()
+})
+
+t.test('thoughts go on as thoughts, and a message that was begun is begun with more', t => {
+  const thinking = new KeptAnswer('chat', { messages })
+  thinking.keep([{ thinking: 'I must' }])
+  t.match(thinking.continuation([1, 2]), {
+    request: { messages: [messages[0], { role: 'assistant', content: '', reasoning_content: 'I must' }] },
+    ending: 'I must'
+  })
+  const prefilled = { messages: [...messages, { role: 'assistant', content: 'So: ' }], continue_final_message: true }
+  t.match(begun(prefilled).continuation([1, 2, 3]), {
+    request: { messages: [messages[0], { role: 'assistant', content: 'So: 1, 2,' }] },
+    ending: 'So: 1, 2,'
+  })
+  t.end()
+})
+
+t.test('a text goes on behind what was written, a list of tokens with tokens', t => {
+  t.match(begun({ prompt: 'Numbers: ' }, 'completion').continuation([1, 2, 3]), {
+    request: { prompt: 'Numbers: 1, 2,' }
+  })
+  t.strictSame(begun({ prompt: [7, 8] }, 'completion').continuation([1, 2, 3])?.request.prompt, [7, 8, 1, 2, 3])
+  t.end()
+})
+
+t.test('what cannot go on safely does not', t => {
+  const last = { role: 'assistant', content: 'So: ' }
+  const chats: EngineFields[] = [
+    { n: 2 },
+    { response_format: { type: 'json_object' } },
+    { grammar: 'root ::= "a"' },
+    { json_schema: {} },
+    { tools: [{}], tool_choice: 'required' },
+    { messages: [...messages, last] }
+  ]
+  for (const more of chats) {
+    t.equal(begun({ messages, ...more }).continuation([1, 2, 3]), undefined, JSON.stringify(more))
+  }
+  for (const request of [{ prompt: 'a', suffix: 'b' }, { prompt: ['a', 'b'] }]) {
+    t.equal(begun(request, 'completion').continuation([1, 2, 3]), undefined, JSON.stringify(request))
+  }
+  for (const delta of [{ toolCalls: [{ index: 0, name: 'f', arguments: '{' }] }, { finish: 'stop' }, { choice: 1 }]) {
+    const kept = begun()
+    kept.keep([delta as Delta])
+    t.equal(kept.continuation([1, 2, 3]), undefined, JSON.stringify(delta))
+  }
+  const long = begun()
+  for (let count = 0; count < 11; count++) long.keep(text('x'.repeat(100_000)))
+  t.equal(long.continuation([1]), undefined, 'it is longer than what is kept')
+  t.equal(long.text, '', 'and nothing of it is kept')
+  t.ok(begun({ messages, tools: [{}] }).continuation([1, 2, 3]), 'no tool is called yet')
+  t.end()
+})
+
+t.test('an answer ends where it has all its tokens, or where why it ended was said', t => {
+  const prompt = { promptTokens: 9, cachedTokens: 4 }
+  const usage = { ...prompt, completionTokens: 3 }
+  const limited = begun({ messages, max_tokens: 3 })
+  t.strictSame(limited.ending(0), { completionTokens: 3, prompt: undefined })
+  t.match(limited.lastDeltas(usage), [{ finish: 'length', usage }])
+  t.equal(begun({ messages, max_tokens: 4 }).ending(3), undefined)
+  t.strictSame(begun({ messages, max_tokens: 4 }).ending(4), { completionTokens: 4, prompt: undefined })
+  t.equal(begun().ending(3), undefined, 'it has no limit')
+  t.equal(begun({ messages, n: 2, max_tokens: 3 }).ending(3), undefined, 'another choice may have more to say')
+  t.equal(begun({ prompt: ['a', 'b'], max_tokens: 3 }, 'completion').ending(3), undefined)
+
+  const finished = begun()
+  finished.keep([{ reading: { tokens: 9, total: 9, cached: 4 } }, { finish: 'stop' }])
+  t.strictSame(finished.ending(3), { completionTokens: 3, prompt })
+  t.notOk(finished.lastDeltas(usage)[0]?.finish, 'that was said')
+  t.match(finished.lastDeltas(usage), [{ usage }])
+  finished.keep([{ usage }])
+  t.strictSame(finished.lastDeltas(usage), [], 'so were the counts')
+  t.end()
+})
+
+t.test('the end of a stream is said as its engine would have said it', t => {
+  const usage = { promptTokens: 9, cachedTokens: 4, completionTokens: 1 }
+  const hosted = {
+    completion_tokens: 1,
+    prompt_tokens: 9,
+    total_tokens: 10,
+    prompt_tokens_details: { cached_tokens: 4 }
+  }
+  const endOf = (kept: KeptAnswer, counted: TokenUsage | undefined = usage) => {
+    t.ok(kept.ending(0))
+    const payloads = kept.lastEvents(counted).toString().trimEnd().split('\n\n')
+    t.equal(payloads.pop(), 'data: [DONE]')
+    return payloads.map(payload => JSON.parse(payload.slice(6)))
+  }
+  const chat = (more: EngineFields, ...pieces: string[]) => {
+    const kept = new KeptAnswer('chat', { messages, max_tokens: 1, ...more })
+    for (const piece of [opening(), said('1'), ...pieces]) kept.keep(Buffer.from(piece))
+    return kept
+  }
+  const last = { ...names, choices: [{ index: 0, finish_reason: 'length', delta: {} }] }
+  const counts = { ...names, choices: [], usage: hosted }
+  const wanted = { stream_options: { include_usage: true } }
+  t.strictSame(endOf(chat({})), [last])
+  t.strictSame(endOf(chat(wanted)), [last, counts])
+  t.strictSame(endOf(chat(wanted, event(last))), [counts])
+  t.strictSame(endOf(chat(wanted, event(last), event(counts))), [])
+  const uncounted = chat(wanted)
+  t.ok(uncounted.ending(0))
+  t.notMatch(uncounted.lastEvents(undefined).toString(), 'usage', 'counts that nobody knows are left out')
+
+  const text = { ...names, object: 'text_completion' }
+  const completion = new KeptAnswer('completion', { prompt: 'a', max_tokens: 1 })
+  completion.keep(Buffer.from(event({ ...text, choices: [{ text: '1', index: 0, finish_reason: null }] })))
+  t.strictSame(endOf(completion), [
+    { ...text, choices: [{ index: 0, finish_reason: 'length', text: '', logprobs: null }], usage: hosted }
+  ])
+  t.end()
+})
+
+t.test('what is added is joined, with the counts and times of the whole', t => {
+  const kept = new KeptAnswer('chat', { messages })
+  kept.keep([{ reading: { tokens: 5, total: 9, cached: 4 } }], false)
+  for (const piece of ['1', ', 2', ',']) kept.keep(text(piece))
+  t.strictSame(kept.join(text('as it is')), text('as it is'))
+  kept.continuation([1, 2, 3])
+  t.strictSame(kept.join([{ reading: { tokens: 1, total: 12, cached: 0 } }]), [], 'the prompt has been read once')
+  const usage = { promptTokens: 12, cachedTokens: 0, completionTokens: 4 }
+  const [end] = kept.join<readonly Delta[]>([{ finish: 'stop', usage, timing: { prompt: 1, generation: 2 } }])
+  t.match(end, { finish: 'stop', usage: { promptTokens: 9, cachedTokens: 4, completionTokens: 7 } })
+  t.ok(end!.timing!.generation >= 2)
+  t.end()
+})
+
+t.test('bytes are kept and joined as events of one answer', t => {
+  const kept = new KeptAnswer('chat', { messages })
+  for (const piece of [opening(), said('1'), said(', é'), said(',')]) kept.keep(Buffer.from(piece))
+  t.equal(kept.text, '1, é,')
+  t.match(kept.continuation([1, 2, 3, 4]), { ending: '1, é,' })
+  const other = { id: 'chatcmpl-2', created: 2, model: 'm' }
+  const timings = { prompt_n: 13, predicted_n: 6, predicted_ms: 12 }
+  const usage = { prompt_tokens: 13, completion_tokens: 6, total_tokens: 19 }
+  const joined = kept.join(
+    Buffer.from(
+      opening({ ...other, prompt_progress: { total: 13 } }) +
+        opening(other) +
+        said(' 3', other) +
+        event({ choices: [], ...names, ...other, usage, timings }) +
+        'data: [DONE]\n\n'
+    )
+  )
+  const payloads = joined.toString().trim().split('\n\n')
+  t.equal(payloads.length, 3)
+  t.equal(`${payloads[0]}\n\n`, said(' 3'))
+  t.match(JSON.parse(payloads[1]!.slice(6)), {
+    id: 'chatcmpl-1',
+    created: 1,
+    usage: { prompt_tokens: 9, completion_tokens: 10, total_tokens: 19 },
+    timings: { predicted_n: 10 }
+  })
+  t.equal(payloads[2], 'data: [DONE]')
+  t.end()
+})
+
+t.test('an answer has begun with its first text, thought or call', t => {
+  t.notOk(saysSomething(Buffer.from(opening())))
+  t.notOk(saysSomething(Buffer.from(opening({ prompt_progress: { total: 1 } }))))
+  t.ok(saysSomething(Buffer.from(opening() + said('1'))))
+  t.notOk(saysSomething([{ reading: { tokens: 1, total: 2, cached: 0 } }, { extra: {} }]))
+  for (const delta of [{ content: 'a' }, { thinking: 'a' }, { finish: 'stop' as const }]) t.ok(saysSomething([delta]))
+  t.end()
+})

@@ -1,0 +1,190 @@
+import { join } from 'node:path'
+import t from 'tap'
+import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../../../support/corral.ts'
+import {
+  importModels,
+  MODELS,
+  pngBytes,
+  readThoughts,
+  wavBytes,
+  writeModels,
+  writeThinkingModel
+} from '../../apis/openai/media/support.ts'
+import { membersOf, startFront, untilStates } from './support.ts'
+
+/*
+ * Requests of all surfaces at a front and at its member: the answers are the same, but for ids, times and what a cache
+ * held.
+ */
+
+const node = await startCorral(t)
+await importModels(node, await writeModels(t.testdir()))
+const THINKER = 'team/thinker'
+const file = join(t.testdir({ thinker: {} }), 'thinker', 'thinker.gguf')
+await writeThinkingModel(file)
+await node.json('/api/import', { model: THINKER, path: file, stream: false })
+const front = await startFront(t, [{ name: 'node-1', url: node.url }])
+await untilStates(front, { 'node-1': 'up' })
+await until('its models are known', async () => (await membersOf(front))[0].models.length === 7)
+
+/** Fields that no two answers have alike, and those that say where a model is. */
+const OWN =
+  /^(id|request_?id|created(_at)?|completed_at|timings?|.*_duration|item_id|obfuscation|cached_tokens|cache_(read|creation).*|tokens_cached|reused|response_?id|call_id|load_.*|stats|id_slot|format|runtime|source|files|can_remove|compatibility_type|kind|from)$/i
+
+/** An answer without them. */
+function plain(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(plain)
+  if (typeof value === 'number') return Math.round(value * 1e4) / 1e4
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(
+    Object.entries(value).flatMap(([name, field]) => (OWN.test(name) ? [] : [[name, plain(field)]]))
+  )
+}
+
+/** The events, lines or the whole of a reply; pieces of text are one, since they come in any chunks. */
+function parsed(text: string, type: string): unknown {
+  if (type.includes('event-stream')) {
+    return text
+      .split('\n')
+      .filter(line => line !== '' && !line.startsWith(':'))
+      .map(line => (line.startsWith('data: {') ? plain(JSON.parse(line.slice(6))) : line))
+  }
+  if (type.includes('ndjson')) return text.split('\n').flatMap(line => (line ? [plain(JSON.parse(line))] : []))
+  return type.includes('json') ? plain(JSON.parse(text)) : text
+}
+
+const HEADERS = ['content-type', 'x-corral-clamped', 'x-corral-unenforced-schema', 'x-should-retry', 'retry-after']
+
+async function ask(server: typeof node, path: string, body: object | string | FormData | undefined) {
+  const reply =
+    body instanceof FormData ? await fetch(server.url + path, { method: 'POST', body }) : await server.send(path, body)
+  const type = reply.headers.get('content-type') ?? ''
+  return {
+    status: reply.status,
+    headers: HEADERS.map(name => `${name}: ${reply.headers.get(name)}`),
+    body: parsed(await reply.text(), type)
+  }
+}
+
+const greedy = { temperature: 0 }
+const chat = { model: DEMO, messages: [CAPITAL_QUESTION], ...greedy }
+const native = { model: DEMO, messages: [CAPITAL_QUESTION], options: greedy }
+const tool = {
+  type: 'function',
+  function: {
+    name: 'get_weather',
+    description: 'The weather',
+    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
+  }
+}
+const weather = { messages: [{ role: 'user', content: 'What is the weather in Paris?' }], tools: [tool] }
+const schema = { type: 'object', properties: { n: { type: 'number', minimum: 0.5 } }, required: ['n'] }
+const format = { type: 'json_schema', json_schema: { name: 'n', schema } }
+const image = { type: 'image_url', image_url: { url: `data:image/png;base64,${pngBytes().toString('base64')}` } }
+const embedding = { model: MODELS.embedding, input: ['one', 'two and more'] }
+
+const REQUESTS: [string, (object | string)?][] = [
+  ['/v1/chat/completions', chat],
+  ['/v1/chat/completions', { ...chat, stream: true }],
+  ['/v1/chat/completions', { ...chat, stream: true, stream_options: { include_usage: true } }],
+  ['/v1/chat/completions', { ...chat, logprobs: true, top_logprobs: 2 }],
+  ['/v1/chat/completions', { ...chat, n: 2, max_tokens: 5 }],
+  ['/v1/chat/completions', { ...chat, ...weather }],
+  ['/v1/chat/completions', { ...chat, ...weather, stream: true }],
+  ['/v1/chat/completions', { ...chat, response_format: format, max_tokens: 5 }],
+  ['/v1/chat/completions', { ...chat, max_tokens: 5, stop: ['is'] }],
+  [
+    '/v1/chat/completions',
+    { ...chat, model: MODELS.seeing, max_tokens: 5, messages: [{ role: 'user', content: [image] }] }
+  ],
+  ['/v1/chat/completions', { ...chat, messages: [{ role: 'user', content: [image] }] }],
+  ['/v1/chat/completions', { ...chat, messages: [{ role: 'user', content: 'a '.repeat(20_000) }] }],
+  ['/v1/chat/completions', { ...chat, grammar: 'root ::= ' }],
+  ['/v1/chat/completions', { ...chat, model: MODELS.embedding }],
+  ['/v1/completions', { model: DEMO, prompt: 'What is', max_tokens: 5, logprobs: 1, ...greedy }],
+  ['/v1/completions', { model: DEMO, prompt: ['What is', 'The'], max_tokens: 5, ...greedy }],
+  ['/v1/completions', { model: DEMO, prompt: 'What is', max_tokens: 5, stream: true, ...greedy }],
+  ['/v1/responses', { model: DEMO, input: CAPITAL_QUESTION.content, ...greedy }],
+  ['/v1/responses', { model: DEMO, input: CAPITAL_QUESTION.content, stream: true, ...greedy }],
+  ['/v1/messages', { ...chat, max_tokens: 50 }],
+  ['/v1/messages', { ...chat, max_tokens: 50, stream: true }],
+  [
+    '/v1/messages',
+    { ...chat, max_tokens: 50, messages: [CAPITAL_QUESTION, { role: 'assistant', content: 'The capital of' }] }
+  ],
+  ['/v1/messages/count_tokens', { model: DEMO, messages: [CAPITAL_QUESTION] }],
+  ['/api/chat', { ...native, stream: false }],
+  ['/api/chat', native],
+  ['/api/chat', { ...native, ...weather, stream: false }],
+  ['/api/generate', { model: DEMO, prompt: 'What is', options: greedy, stream: false }],
+  ['/api/embed', { model: MODELS.embedding, input: 'one' }],
+  ['/api/embed', { model: MODELS.decoder, input: ['one', 'two'] }],
+  ['/ollama/api/chat', { ...native, stream: false }],
+  ['/ollama/api/chat', native],
+  ['/ollama/api/generate', { model: DEMO, prompt: 'What is', options: greedy, stream: false }],
+  ['/ollama/api/embed', { model: MODELS.embedding, input: ['one'] }],
+  ['/ollama/api/embeddings', { model: MODELS.embedding, prompt: 'one' }],
+  ['/v1/embeddings', embedding],
+  ['/v1/embeddings', { ...embedding, encoding_format: 'float', dimensions: 8 }],
+  ['/v1/embeddings', { ...embedding, input: 'a '.repeat(20_000) }],
+  ['/v1/rerank', { model: MODELS.reranker, query: 'one', documents: ['two', 'one'] }],
+  ['/rerank', { model: MODELS.reranker, query: 'one', documents: ['two', 'one'], top_n: 1 }],
+  ['/completion', { model: DEMO, prompt: 'What is', n_predict: 5, ...greedy }],
+  ['/completion', { model: DEMO, prompt: 'What is', n_predict: 5, stream: true, ...greedy }],
+  ['/infill', { model: DEMO, input_prefix: 'a', input_suffix: 'b', n_predict: 2, ...greedy }],
+  ['/embedding', { model: MODELS.embedding, content: 'one' }],
+  ['/tokenize', { model: DEMO, content: 'Paris is here', with_pieces: true }],
+  ['/detokenize', { model: DEMO, tokens: [60, 61, 62] }],
+  ['/apply-template', { model: DEMO, messages: [CAPITAL_QUESTION] }],
+  ['/api/v0/chat/completions', chat],
+  ['/api/v0/completions', { model: DEMO, prompt: 'What is', max_tokens: 5, ...greedy }],
+  ['/api/v0/embeddings', embedding],
+  ['/api/show', { model: DEMO }],
+  ['/ollama/api/show', { model: MODELS.embedding }],
+  ['/v1/chat/completions', '{"model": "none/such", "messages": []}']
+]
+
+for (const [path, body] of REQUESTS) {
+  const what = `${path} ${JSON.stringify(body ?? '').slice(0, 100)}`
+  t.test(what, async t => {
+    const there = await ask(node, path, body)
+    t.strictSame(await ask(front, path, body), there, JSON.stringify(there.body).slice(0, 300))
+  })
+}
+
+t.test("an answer's thoughts are ended at the member", async t => {
+  const body = {
+    model: THINKER,
+    messages: [{ role: 'user', content: 'Hi' }],
+    stream: true,
+    max_tokens: -1,
+    ignore_eos: true,
+    reasoning_control: true
+  }
+  for (const more of [{}, { logprobs: true }]) {
+    const leaving = new AbortController()
+    const reply = await front.send('/v1/chat/completions', { ...body, ...more }, { signal: leaving.signal })
+    const { said, read } = await readThoughts(reply)
+    const control = { model: THINKER, action: 'reasoning_end', id: said.id }
+    t.equal(said.content, '')
+    t.match(await front.json('/v1/chat/completions/control', control), { status: 200, body: { success: true } })
+    await until('it answers', () => said.content.length > 0)
+    leaving.abort()
+    await read
+  }
+})
+
+t.test('transcriptions', async t => {
+  for (const more of [{}, { response_format: 'text' }, { response_format: 'verbose_json' }, { stream: 'true' }]) {
+    const form = () => {
+      const data = new FormData()
+      data.append('file', new Blob([wavBytes()]), 'a.wav')
+      data.append('model', MODELS.hearing)
+      data.append('temperature', '0')
+      for (const [name, value] of Object.entries(more)) data.append(name, value)
+      return data
+    }
+    const there = await ask(node, '/v1/audio/transcriptions', form())
+    t.strictSame(await ask(front, '/v1/audio/transcriptions', form()), there, JSON.stringify(there).slice(0, 300))
+  }
+})

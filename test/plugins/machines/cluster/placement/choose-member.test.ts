@@ -1,0 +1,329 @@
+import t, { type Test } from 'tap'
+import {
+  type Choice,
+  chooseLoad,
+  chooseMember
+} from '../../../../../plugins/machines/cluster/placement/choose-member.ts'
+import type { MemberView } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
+import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
+import { clusterOf, digestsOf, holding, MODEL, member, model, stored, talk, text } from './support.ts'
+
+const GIB = 2 ** 30
+const MINUTE = 60_000
+
+interface Case {
+  what: string
+  members: MemberView[]
+  /** Who has read which conversation, and when. */
+  read?: [member: string, contents: string[], at?: number, session?: string][]
+  asks?: string[]
+  session?: string
+  tried?: string[]
+  now?: number
+  expected: string
+}
+
+const say = ({ member, why, from }: Choice & { from?: MemberView }) =>
+  [member?.name ?? 'nobody', why, ...(from ? [from.name] : [])].join(' ')
+
+function check(t: Test, cases: readonly Case[]): void {
+  for (const { what, members, read = [], asks = ['hello'], session, tried = [], now = 0, expected } of cases) {
+    const cluster = clusterOf(...members)
+    const prefixes = new PrefixMemory()
+    for (const [name, contents, at = 0, own] of read) {
+      const host = cluster.hosts(MODEL).get(name)!
+      prefixes.read({ member: name, model: MODEL, ...host.model }, digestsOf(talk(...contents), own), at)
+    }
+    const wanted = { model: MODEL, prompt: digestsOf(talk(...asks), session), tried: new Set(tried) }
+    const choice = chooseMember(wanted, cluster, prefixes, now)
+    t.equal(say(choice), expected, what)
+    const reversed = clusterOf(...[...members].reverse())
+    t.equal(say(chooseMember(wanted, reversed, prefixes, now)), expected, `${what}, in whichever order members came`)
+  }
+}
+
+const first = [text(2000, 1)]
+const second = [...first, text(500, 2), 'and then?']
+const busy = (running: number, queued = 0) => model({ running, queued })
+
+t.test('of several that have it in memory', t => {
+  check(t, [
+    {
+      what: 'the one with fewest running',
+      members: [member('a', busy(2)), member('b', busy(1)), member('c', busy(3))],
+      expected: 'b least_busy'
+    },
+    {
+      what: 'by the share of its slots',
+      members: [member('a', model({ slots: 16, running: 3 })), member('b', busy(1))],
+      expected: 'a least_busy'
+    },
+    {
+      what: 'a conversation goes on where it was',
+      members: [member('a', busy(3)), member('b')].map(each => (each.models.size ? each : member('b', busy(0)))),
+      read: [['a', first]],
+      asks: second,
+      expected: 'a prefix'
+    },
+    {
+      what: 'though not in a queue while a slot is free elsewhere',
+      members: [member('a', busy(4)), member('b', busy(3))],
+      read: [['a', first]],
+      asks: second,
+      expected: 'b least_busy'
+    },
+    {
+      what: 'the longest of several',
+      members: [member('a', busy(0)), member('b', busy(2))],
+      read: [
+        ['a', first],
+        ['b', second]
+      ],
+      asks: [...second, 'x', 'y'],
+      expected: 'b prefix'
+    },
+    {
+      what: 'a beginning that is shared is worth a little company',
+      members: [member('a', busy(2)), member('b', busy(0))],
+      read: [['a', [`${text(9000, 1)} first`]]],
+      asks: [`${text(9000, 1)} second`],
+      expected: 'a prefix'
+    },
+    {
+      what: 'but not a crowd',
+      members: [member('a', busy(3)), member('b', busy(0))],
+      read: [['a', [`${text(3000, 1)} first`]]],
+      asks: [`${text(3000, 1)} second`],
+      expected: 'b least_busy'
+    },
+    {
+      what: 'a new one pushes nobody out',
+      members: [member('a', model({ slots: 1 })), member('b', model({ slots: 1 }))],
+      read: [['a', [text(900, 5)]]],
+      expected: 'b least_busy'
+    },
+    {
+      what: 'or the one that has rested longest',
+      members: [member('a', model({ slots: 1 })), member('b', model({ slots: 1 })), member('c', model({ slots: 1 }))],
+      read: [
+        ['a', [text(900, 5)], 1.9 * MINUTE],
+        ['b', [text(900, 6)], 0],
+        ['c', [text(900, 7)], 2 * MINUTE]
+      ],
+      now: 2 * MINUTE,
+      expected: 'b least_busy'
+    }
+  ])
+  t.end()
+})
+
+t.test('sessions', t => {
+  const members = [member('a', busy(0)), member('b', busy(1)), member('c', busy(1))]
+  check(t, [
+    {
+      what: 'where the session was, whatever it asks now',
+      members,
+      read: [['b', ['one thing'], 0, 's']],
+      asks: ['another one'],
+      session: 's',
+      expected: 'b session'
+    },
+    { what: 'a new one has its home for all fronts', members, session: 's', expected: 'c session' }
+  ])
+  t.end()
+})
+
+t.test('a conversation that began at another front goes on where that sent it', t => {
+  const members = ['a', 'b', 'c', 'd', 'e'].map(name => member(name, busy(0)))
+  for (let number = 0; number < 20; number++) {
+    const prompt = (contents: string[]) => ({ model: MODEL, prompt: digestsOf(talk(...contents)) })
+    const begun = [text(800, number)]
+    const one = chooseMember(prompt(begun), clusterOf(...members), new PrefixMemory(), 0)
+    const other = chooseMember(prompt([...begun, 'yes', 'on']), clusterOf(...members), new PrefixMemory(), 0)
+    t.equal(other.member?.name, one.member?.name)
+  }
+  t.end()
+})
+
+t.test('where all are busy', t => {
+  check(t, [
+    {
+      what: 'the shortest queue',
+      members: [member('a', busy(4, 12)), member('b', busy(4, 3))],
+      read: [['a', first]],
+      asks: second,
+      expected: 'b least_busy'
+    },
+    {
+      what: 'where its prefix is, unless the queue is a round longer',
+      members: [member('a', busy(4, 6)), member('b', busy(4, 3))],
+      read: [['a', first]],
+      asks: second,
+      expected: 'a prefix'
+    },
+    {
+      what: 'one that is loading, while the others have long queues',
+      members: [member('a', busy(4, 20)), member('b', model({ state: 'loading', slots: 0 }))],
+      expected: 'b least_busy'
+    },
+    {
+      what: 'not one that is loading, for a short queue',
+      members: [member('a', busy(4, 1)), member('b', model({ state: 'loading', slots: 0, queued: 8 }))],
+      expected: 'a least_busy'
+    }
+  ])
+  t.end()
+})
+
+t.test('who is left out', t => {
+  const draining = { state: 'draining' } as const
+  const away = { state: 'away' } as const
+  check(t, [
+    {
+      what: 'who drains',
+      members: [member('a', busy(0), draining), member('b', busy(3))],
+      read: [['a', first]],
+      asks: second,
+      expected: 'b least_busy'
+    },
+    {
+      what: 'who is away',
+      members: [member('a', busy(0), away), member('b', busy(3))],
+      read: [['a', first]],
+      asks: second,
+      expected: 'b least_busy'
+    },
+    {
+      what: 'who was tried',
+      members: [member('a', busy(0)), member('b', busy(3))],
+      tried: ['a'],
+      expected: 'b least_busy'
+    },
+    {
+      what: 'all',
+      members: [member('a', busy(0), draining), member('b', busy(3), away), member('c', busy(0))],
+      tried: ['c'],
+      expected: 'nobody away'
+    },
+    { what: 'nobody has it', members: [member('a'), member('b')], expected: 'nobody unknown' },
+    { what: 'there is nobody', members: [], expected: 'nobody unknown' },
+    {
+      what: 'what drains gives its files',
+      members: [member('a', busy(0), draining), member('b')],
+      expected: 'b fetch a'
+    },
+    { what: 'what is away cannot', members: [member('a', busy(0), away), member('b')], expected: 'nobody away' }
+  ])
+  t.end()
+})
+
+t.test('where it is loaded', t => {
+  const other = (more: object) => ({ [MODEL]: stored(), other: model({ size: 4 * GIB, usedAt: 0, ...more }) })
+  const large = stored({ size: 6 * GIB })
+  check(t, [
+    {
+      what: 'where there is room',
+      members: [member('a', stored(), holding(7.5)), member('b', stored(), holding(2))],
+      expected: 'b load'
+    },
+    {
+      what: 'where there is most of it',
+      members: [member('a', stored(), holding(4)), member('b', stored(), holding(2))],
+      expected: 'b load'
+    },
+    {
+      what: 'a limit is none',
+      members: [
+        member('a', stored(), holding(4)),
+        member('b', stored(), { memory: [{ pool: 'host', reserved: 9 * GIB }] })
+      ],
+      expected: 'b load'
+    },
+    {
+      what: 'instead of what has rested longest',
+      members: [
+        member('a', other({ usedAt: 9 * MINUTE }), holding(7.5)),
+        member('b', other({ usedAt: 0 }), holding(7.5))
+      ],
+      now: 10 * MINUTE,
+      expected: 'b load'
+    },
+    {
+      what: 'not instead of what is in use',
+      members: [
+        member('a', other({ usedAt: 9 * MINUTE }), holding(7.5)),
+        member('b', other({ running: 1 }), holding(7.5))
+      ],
+      now: 10 * MINUTE,
+      expected: 'a load'
+    },
+    {
+      what: 'pinned ones stay',
+      members: [member('a', other({ pinned: true }), holding(7.5)), member('b', other({ running: 1 }), holding(7.5))],
+      expected: 'b load'
+    },
+    {
+      what: 'several pools together',
+      members: [
+        member('a', large, {
+          memory: [
+            { pool: 'host', reserved: 0, budget: 4 * GIB },
+            { pool: 'CUDA0', reserved: 0, budget: 4 * GIB }
+          ]
+        })
+      ],
+      expected: 'a load'
+    },
+    {
+      what: 'it fits nowhere',
+      members: [member('a', stored({ size: 9 * GIB })), member('b')],
+      expected: 'nobody too_large'
+    },
+    {
+      what: 'fetched where it fits',
+      members: [member('a', large, { memory: [{ pool: 'host', reserved: 0, budget: GIB }] }), member('b')],
+      expected: 'b fetch a'
+    },
+    {
+      what: 'loaded rather than fetched',
+      members: [member('a', other({ usedAt: 0 }), holding(7.5)), member('b')],
+      expected: 'a load'
+    },
+    {
+      what: 'fetched where it evicts least',
+      members: [member('a', stored(), { state: 'draining' }), member('b', {}, holding(7)), member('c', {}, holding(1))],
+      expected: 'c fetch a'
+    }
+  ])
+  t.end()
+})
+
+t.test('one more replica is loaded where there is none yet', t => {
+  const members = [
+    member('a', busy(4)),
+    member('b', model({ state: 'loading' })),
+    member('c', stored(), holding(3)),
+    member('d')
+  ]
+  const next = (...tried: string[]) =>
+    say(chooseLoad({ model: MODEL, tried: new Set(tried) }, clusterOf(...members), 0))
+  t.equal(next(), 'c load')
+  t.equal(next('c'), 'd fetch b')
+  t.equal(next('c', 'd'), 'nobody away')
+  t.end()
+})
+
+t.test('of a thousand a free one is found, if there is one', t => {
+  const members = Array.from({ length: 1000 }, (_, index) => member(`m${index}`, busy(4, 2)))
+  members[617] = member('m617', busy(3))
+  const cluster = clusterOf(...members)
+  const prefixes = new PrefixMemory()
+  const wanted = { model: MODEL, prompt: digestsOf(talk('hello')) }
+  t.equal(say(chooseMember(wanted, cluster, prefixes, 0)), 'm617 least_busy')
+  cluster.remove('m617')
+  t.match(say(chooseMember(wanted, cluster, prefixes, 0)), /least_busy/)
+  prefixes.read({ member: 'm5', model: MODEL, slots: 4, context: 4096 }, digestsOf(talk(...first)), 0)
+  Object.assign(cluster.hosts(MODEL).get('m5')!.model, { running: 1, queued: 0 })
+  t.equal(say(chooseMember({ model: MODEL, prompt: digestsOf(talk(...second)) }, cluster, prefixes, 0)), 'm5 prefix')
+  t.end()
+})

@@ -1,0 +1,26 @@
+import t from 'tap'
+import { trialCount } from '../../../../support/trial-count.ts'
+import { simulateMany } from './simulation.ts'
+
+const HISTORIES = trialCount(200)
+
+t.test(`where requests go keeps its rules in ${HISTORIES} random histories of a cluster`, t => {
+  const { report, counts } = simulateMany(1, HISTORIES)
+  t.equal(report, undefined)
+  t.comment(JSON.stringify(counts))
+  for (const what of [
+    'answered',
+    'refused',
+    'prefix',
+    'least_busy',
+    'session',
+    'load',
+    'fetch',
+    'tried elsewhere',
+    'grow',
+    'shrink'
+  ]) {
+    t.ok(counts[what]! > HISTORIES / 20, `it was no idle time: ${what} ${counts[what]}`)
+  }
+  t.end()
+})

@@ -1,0 +1,465 @@
+import {
+  type Choice,
+  chooseLoad,
+  chooseMember
+} from '../../../../../plugins/machines/cluster/placement/choose-member.ts'
+import {
+  ClusterView,
+  type MemberModel,
+  type MemberView
+} from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
+import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
+import { promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
+import {
+  decideReplicas,
+  type ReplicaBounds,
+  type ReplicaState
+} from '../../../../../plugins/machines/cluster/placement/replicas.ts'
+import { Agenda, Dice } from '../../../running/scheduler/simulated-world.ts'
+
+const SECOND = 1000
+const MINUTE = 60 * SECOND
+
+/** A member as it really is. */
+interface Node {
+  name: string
+  up: boolean
+  draining: boolean
+  slots: number
+  budget: number
+  models: Map<string, NodeModel>
+}
+
+interface NodeModel {
+  state: MemberModel['state']
+  /** Whether it takes its memory; one that waits for room is loading, but takes none yet. */
+  holds: boolean
+  running: Set<Request>
+  queue: Request[]
+  usedAt: number
+}
+
+interface Request {
+  model: string
+  contents: string[]
+  owner: string
+  session: string | undefined
+  front: Front
+  tried: Set<string>
+  done: (answered: boolean) => void
+}
+
+/** What one front knows, a little later than it is. */
+interface Front {
+  cluster: ClusterView
+  prefixes: PrefixMemory
+}
+
+interface Replicas {
+  state: ReplicaState
+  bounds: ReplicaBounds
+  /** Where it was loaded beside what requests have had loaded. */
+  own: Set<string>
+  grownAt: number
+  shrunkAt: number
+  alarm: number | undefined
+}
+
+/**
+ * A cluster around the decisions with a clock of its own: members that join, die, drain, load and evict, and conversations
+ * of many turns before one or two fronts, which learn what happens a moment later. It checks what must hold whatever
+ * happens, and is the same for the same seed.
+ */
+class Simulation {
+  readonly faults: string[] = []
+  readonly counts: Record<string, number> = {}
+
+  readonly #dice: Dice
+  readonly #agenda = new Agenda()
+  readonly #nodes = new Map<string, Node>()
+  readonly #fronts: Front[]
+  readonly #models: { key: string; size: number; replicas: Replicas }[]
+  #open = 0
+  #names = 0
+
+  constructor(seed: number) {
+    const dice = new Dice(seed)
+    this.#dice = dice
+    this.#fronts = Array.from({ length: dice.between(1, 2) }, () => ({
+      cluster: new ClusterView(),
+      prefixes: new PrefixMemory(dice.pick([10, 100_000]))
+    }))
+    this.#models = Array.from({ length: dice.between(1, 3) }, (_, index) => ({
+      key: `model-${index}#chat`,
+      size: dice.between(1, 5),
+      replicas: {
+        state: {},
+        bounds: { min: dice.pick([0, 0, 1, 2]), max: dice.pick([1, 2, 9]), cooldown: 5 * MINUTE },
+        own: new Set(),
+        grownAt: Number.NEGATIVE_INFINITY,
+        shrunkAt: Number.NEGATIVE_INFINITY,
+        alarm: undefined
+      }
+    }))
+    for (const { replicas } of this.#models) replicas.bounds.max = Math.max(replicas.bounds.min, replicas.bounds.max)
+  }
+
+  run(): this {
+    const dice = this.#dice
+    for (let number = dice.between(1, 6); number > 0; number--) this.#join()
+    const conversations = dice.between(2, 12)
+    const within = dice.pick([2 * SECOND, MINUTE, 20 * MINUTE])
+    for (let number = 0; number < conversations; number++) this.#after(dice.under(within), () => this.#converse())
+    for (let number = dice.under(16); number > 0; number--) this.#after(dice.under(within), () => this.#interfere())
+    for (let steps = 0; !this.#agenda.isEmpty && this.faults.length < 3; steps++) {
+      if (steps > 50_000) this.#fault('it never ends')
+      if (!this.#agenda.step(30 * 24 * 60 * MINUTE)) break
+    }
+    if (this.#open) this.#fault(`${this.#open} requests were never answered`)
+    for (const { prefixes } of this.#fronts) {
+      for (const name of this.#nodes.keys()) prefixes.forget(name)
+      if (prefixes.size.digests) this.#fault('digests are left of members that have gone')
+    }
+    return this
+  }
+
+  // ---- requests --------------------------------------------------------------------------------------------------------
+
+  #converse(): undefined {
+    const dice = this.#dice
+    const { key } = dice.pick(this.#models)
+    const words = (most: number) => Array.from({ length: dice.between(1, most) }, () => dice.under(1e6)).join(' ')
+    const contents = dice.chance(0.5) ? ['instructions that all share '.repeat(20)] : []
+    const owner = dice.pick(['anna', 'ben'])
+    const session = dice.chance(0.2) ? `${dice.under(5)}` : undefined
+    let turns = dice.between(1, 6)
+    const ask = (): undefined => {
+      contents.push(words(60))
+      this.#open++
+      const done = (answered: boolean) => {
+        this.#open--
+        this.#count(answered ? 'answered' : 'refused')
+        contents.push(words(60))
+        if (--turns > 0) this.#after(dice.under(20 * SECOND), ask)
+      }
+      const front = dice.pick(this.#fronts)
+      this.#place({ model: key, contents: [...contents], owner, session, front, tried: new Set(), done })
+    }
+    return ask()
+  }
+
+  #place(request: Request): undefined {
+    const { model, contents, owner, session, front, tried } = request
+    const { cluster, prefixes } = front
+    const messages = contents.map((content, index) => ({ role: index % 2 ? 'assistant' : 'user', content }))
+    const prompt = promptBlocks({ messages }, { model, owner, session })
+    const choice = chooseMember({ model, prompt, tried }, cluster, prefixes, this.#agenda.now)
+    this.#check(choice, request)
+    this.#count(choice.why)
+    if (!choice.member) {
+      request.done(false)
+      return
+    }
+    const { member } = choice
+    const known = member.models.get(model)
+    if (known) known.queued++
+    const reader = known?.slots ? known : { slots: 4, context: 256 }
+    prefixes.read({ member: member.name, model, ...reader }, prompt, this.#agenda.now)
+    this.#after(this.#dice.under(20), () => this.#arrive(request, member.name))
+  }
+
+  /** The rules of a choice, by what the front knows. */
+  #check(choice: Choice, { model, tried, front: { cluster } }: Request): undefined {
+    const isOpen = ({ name, state }: MemberView) => state === 'up' && !tried.has(name)
+    const hosts = cluster.hosts(model).all.filter(host => isOpen(host.member))
+    const load = (known: MemberModel) => known.running + known.queued
+    const free = hosts.filter(host => host.model.state === 'loaded' && load(host.model) < host.model.slots)
+    const { member, why } = choice
+    if (!member) {
+      if (hosts.some(host => host.model.state !== 'stored')) this.#fault(`${why}, though it is loaded somewhere`)
+      return
+    }
+    const chosen = member.models.get(model)
+    if (!isOpen(member)) this.#fault(`${member.name} is ${member.state} or was tried`)
+    if (why === 'load' ? chosen?.state !== 'stored' : why === 'fetch' ? chosen : !chosen || chosen.state === 'stored') {
+      this.#fault(`${why} at ${member.name}, where it is ${chosen?.state}`)
+    }
+    if (choice.from && (choice.from === member || !choice.from.models.has(model) || choice.from.state === 'away')) {
+      this.#fault(`nothing can be fetched from ${choice.from.name}`)
+    }
+    if (free.length && !free.some(host => host.member === member)) this.#fault('it waits while a slot is free')
+    if (free.length || !chosen) return
+    // Queues of equal members that are ready differ by a round at most.
+    const shortest = Math.min(
+      ...hosts.filter(host => host.model.state === 'loaded').map(host => load(host.model) / host.model.slots)
+    )
+    if (chosen.state === 'loaded' && load(chosen) / chosen.slots > shortest + 2)
+      this.#fault('its queue is far longer than another one')
+  }
+
+  #arrive(request: Request, name: string): undefined {
+    const node = this.#nodes.get(name)
+    if (!node?.up || node.draining) {
+      request.tried.add(name)
+      this.#count('tried elsewhere')
+      return this.#place(request)
+    }
+    let model = node.models.get(request.model)
+    if (!model) {
+      // It is fetched.
+      model = { state: 'stored', holds: false, running: new Set(), queue: [], usedAt: this.#agenda.now }
+      node.models.set(request.model, model)
+    }
+    model.queue.push(request)
+    if (model.state === 'stored') this.#load(node, request.model)
+    else this.#serve(node, request.model)
+  }
+
+  #serve(node: Node, key: string): undefined {
+    const model = node.models.get(key)!
+    while (model.state === 'loaded' && model.queue.length && model.running.size < node.slots) {
+      const request = model.queue.shift()!
+      model.running.add(request)
+      this.#after(this.#dice.between(100, 8000), () => {
+        if (!model.running.delete(request)) return
+        model.usedAt = this.#agenda.now
+        this.#serve(node, key)
+        request.done(true)
+      })
+    }
+    return this.#tell(node)
+  }
+
+  // ---- members -----------------------------------------------------------------------------------------------------------
+
+  #join(name = `node-${++this.#names}`): undefined {
+    const dice = this.#dice
+    const models = this.#models
+      .filter(() => dice.chance(0.4))
+      .map(
+        ({ key }) =>
+          [key, { state: 'stored', holds: false, running: new Set(), queue: [], usedAt: 0 } as NodeModel] as const
+      )
+    const node: Node = {
+      name,
+      up: true,
+      draining: false,
+      slots: dice.between(1, 4),
+      budget: dice.between(4, 8),
+      models: new Map(models)
+    }
+    this.#nodes.set(name, node)
+    return this.#tell(node)
+  }
+
+  #interfere(): undefined {
+    const dice = this.#dice
+    const node = dice.pick([...this.#nodes.values()])
+    const what = dice.pick(['join', 'die', 'drain', 'return', 'unload'])
+    this.#count(what)
+    switch (what) {
+      case 'join':
+        return this.#join()
+      case 'die':
+        return this.#die(node)
+      case 'drain':
+        node.draining = true
+        this.#after(dice.under(MINUTE), () => this.#die(node))
+        return this.#tell(node)
+      case 'return':
+        return node.up ? undefined : this.#join(node.name)
+      case 'unload':
+        for (const key of node.models.keys()) this.#unload(node, key)
+    }
+  }
+
+  #die(node: Node): undefined {
+    if (!node.up) return
+    node.up = false
+    for (const [key, model] of node.models) {
+      const open = [...model.running, ...model.queue]
+      Object.assign(model, { state: 'stored', holds: false, running: new Set(), queue: [] })
+      for (const { prefixes } of this.#fronts) prefixes.forget(node.name, key)
+      // What had begun is told of; what had not goes elsewhere.
+      for (const request of open) {
+        request.tried.add(node.name)
+        this.#count('tried elsewhere')
+        this.#after(0, () => this.#place(request))
+      }
+    }
+    return this.#tell(node)
+  }
+
+  /** @param evicts whether others are unloaded for it, and whether it waits for room */
+  #load(node: Node, key: string, evicts = true): undefined {
+    const model = node.models.get(key)!
+    const { size } = this.#models.find(other => other.key === key)!
+    const others = [...node.models].filter(([other, { holds }]) => other !== key && holds)
+    const taken = others.reduce((sum, [other]) => sum + this.#models.find(each => each.key === other)!.size, 0)
+    if (taken + size > node.budget && !evicts) return
+    model.state = 'loading'
+    if (taken + size > node.budget) {
+      const idle = others.filter(
+        ([, { state, running, queue }]) => state === 'loaded' && !running.size && !queue.length
+      )
+      if (idle.length) {
+        this.#count('evict')
+        this.#unload(node, idle[0]![0])
+      }
+      this.#after(SECOND, () => model.state === 'loading' && !model.holds && this.#load(node, key))
+      return this.#tell(node)
+    }
+    model.holds = true
+    this.#count('loads')
+    this.#after(this.#dice.between(100, 20_000), () => {
+      if (model.state !== 'loading' || !model.holds) return
+      model.state = 'loaded'
+      model.usedAt = this.#agenda.now
+      this.#serve(node, key)
+    })
+    return this.#tell(node)
+  }
+
+  #unload(node: Node, key: string): undefined {
+    const model = node.models.get(key)!
+    if (model.state !== 'loaded' || model.running.size || model.queue.length) return
+    Object.assign(model, { state: 'stored', holds: false })
+    for (const { prefixes } of this.#fronts) prefixes.forget(node.name, key)
+    return this.#tell(node)
+  }
+
+  /** The fronts are told of a member's state, one after the other. */
+  #tell(node: Node): undefined {
+    const models = [...node.models].map(([key, { state, running, queue, usedAt }]): [string, MemberModel] => [
+      key,
+      {
+        state,
+        size: this.#models.find(other => other.key === key)!.size,
+        slots: state === 'loaded' ? node.slots : 0,
+        context: 256,
+        running: running.size,
+        queued: queue.length,
+        usedAt
+      }
+    ])
+    const reserved = models.reduce((sum, [key, { size }]) => sum + (node.models.get(key)!.holds ? size : 0), 0)
+    const view: MemberView = {
+      name: node.name,
+      state: node.up ? (node.draining ? 'draining' : 'up') : 'away',
+      models: new Map(models),
+      memory: [{ pool: 'host', reserved, budget: node.budget }]
+    }
+    this.#fronts.forEach(({ cluster }, index) => {
+      this.#after(10 + 40 * index, () => {
+        cluster.set({ ...view, models: new Map([...view.models].map(([key, known]) => [key, { ...known }])) })
+        if (index === 0) for (const { key } of this.#models) this.#adjust(key)
+      })
+    })
+  }
+
+  // ---- replicas ----------------------------------------------------------------------------------------------------------
+
+  #adjust(key: string): undefined {
+    const { replicas } = this.#models.find(other => other.key === key)!
+    const { cluster } = this.#fronts[0]!
+    const now = this.#agenda.now
+    const hosts = cluster.hosts(key).all.filter(({ member }) => member.state === 'up')
+    const inState = (state: string) => hosts.filter(({ model }) => model.state === state)
+    const loaded = inState('loaded')
+    const sum = (number: (model: MemberModel) => number) => hosts.reduce((total, { model }) => total + number(model), 0)
+    const present = loaded.length + inState('loading').length
+    const decision = decideReplicas(
+      replicas.state,
+      {
+        loaded: loaded.length,
+        loading: present - loaded.length,
+        slots: sum(({ slots }) => slots),
+        free: sum(({ slots, running, queued }) => (queued ? 0 : slots - running)),
+        running: sum(({ running }) => running),
+        queued: sum(({ queued }) => queued)
+      },
+      replicas.bounds,
+      now
+    )
+    replicas.state = decision.state
+    if (decision.at !== undefined && decision.at !== replicas.alarm) {
+      replicas.alarm = decision.at
+      this.#after(decision.at - now, () => this.#adjust(key))
+    }
+    if (decision.wanted > Math.max(replicas.bounds.max, present))
+      this.#fault(`${decision.wanted} replicas are too many`)
+    if (decision.wanted > present) return this.#grow(key, replicas, decision.why)
+    if (decision.wanted < loaded.length && decision.why === 'idle')
+      this.#shrink(
+        key,
+        replicas,
+        loaded.map(({ member }) => member.name)
+      )
+  }
+
+  #grow(key: string, replicas: Replicas, why: string): undefined {
+    const now = this.#agenda.now
+    const choice = chooseLoad({ model: key, evicts: false }, this.#fronts[0]!.cluster, now)
+    const node = choice.member && this.#nodes.get(choice.member.name)
+    if (!node || choice.why !== 'load') return
+    if (why === 'queue' && now - replicas.shrunkAt < 2 * SECOND)
+      this.#fault('one is loaded right after one was unloaded')
+    const model = node.models.get(key)
+    if (model?.state !== 'stored') return
+    const evictions = this.counts.evict ?? 0
+    this.#load(node, key, false)
+    if ((this.counts.evict ?? 0) > evictions) this.#fault('another model was unloaded for one more replica')
+    if (node.models.get(key)!.state !== 'loading') return
+    replicas.own.add(node.name)
+    replicas.grownAt = now
+    this.#count('grow')
+  }
+
+  #shrink(key: string, replicas: Replicas, loaded: string[]): undefined {
+    const now = this.#agenda.now
+    if (now - replicas.grownAt < 5 * MINUTE) this.#fault('one is unloaded soon after one was loaded')
+    const idle = loaded
+      .filter(name => replicas.own.has(name))
+      .map(name => this.#nodes.get(name)!)
+      .find(
+        node =>
+          node.models.get(key)!.state === 'loaded' &&
+          !node.models.get(key)!.running.size &&
+          !node.models.get(key)!.queue.length
+      )
+    if (!idle) return
+    if (loaded.length <= replicas.bounds.min) this.#fault('fewer than the minimum')
+    replicas.shrunkAt = now
+    replicas.own.delete(idle.name)
+    this.#count('shrink')
+    this.#unload(idle, key)
+  }
+
+  // ---- bookkeeping ---------------------------------------------------------------------------------------------------------
+
+  #after(delay: number, act: () => void): undefined {
+    return this.#agenda.after(delay, act)
+  }
+
+  #count(what: string): undefined {
+    this.counts[what] = (this.counts[what] ?? 0) + 1
+  }
+
+  #fault(text: string): undefined {
+    this.faults.push(`${this.#agenda.now}: ${text}`)
+  }
+}
+
+/** Runs the seeds from `first` on, and reports the first one that breaks a rule. */
+export function simulateMany(
+  first: number,
+  count: number
+): { report: string | undefined; counts: Record<string, number> } {
+  const counts: Record<string, number> = {}
+  for (let seed = first; seed < first + count; seed++) {
+    const run = new Simulation(seed).run()
+    for (const [what, times] of Object.entries(run.counts)) counts[what] = (counts[what] ?? 0) + times
+    if (run.faults.length) return { report: `seed ${seed}: ${run.faults.join('; ')}`, counts }
+  }
+  return { report: undefined, counts }
+}

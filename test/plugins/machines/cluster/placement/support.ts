@@ -1,0 +1,59 @@
+import type { EngineFields } from '../../../../../core/contracts/engines.ts'
+import {
+  ClusterView,
+  type MemberModel,
+  type MemberView,
+  modelKey
+} from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
+import { type PromptBlocks, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
+
+export const MODEL = modelKey('corral/tiny-chat:f16', 'chat')
+const GIB = 2 ** 30
+
+/** A model of one GiB in memory with four slots, but for what is given. */
+export function model(more: Partial<MemberModel> = {}): MemberModel {
+  return { state: 'loaded', size: GIB, slots: 4, context: 4096, running: 0, queued: 0, ...more }
+}
+
+export const stored = (more: Partial<MemberModel> = {}) => model({ state: 'stored', slots: 0, context: 0, ...more })
+
+/** A member with `MODEL`, or with what is given, and eight GiB of which nothing is taken. */
+export function member(
+  name: string,
+  models: Record<string, MemberModel> | MemberModel = {},
+  more: Partial<MemberView> = {}
+): MemberView {
+  const all = 'state' in models ? { [MODEL]: models as MemberModel } : (models as Record<string, MemberModel>)
+  return {
+    name,
+    state: 'up',
+    models: new Map(Object.entries(all)),
+    memory: [{ pool: 'host', reserved: 0, budget: 8 * GIB }],
+    ...more
+  }
+}
+
+export function clusterOf(...members: MemberView[]): ClusterView {
+  const cluster = new ClusterView()
+  for (const each of members) cluster.set(each)
+  return cluster
+}
+
+export const holding = (gibibytes: number) => ({
+  memory: [{ pool: 'host', reserved: gibibytes * GIB, budget: 8 * GIB }]
+})
+
+/** A conversation of what its user and the model say in turn. */
+export function talk(...contents: string[]): EngineFields {
+  return { messages: contents.map((content, index) => ({ role: index % 2 ? 'assistant' : 'user', content })) }
+}
+
+export const digestsOf = (request: EngineFields, session?: string): PromptBlocks =>
+  promptBlocks(request, { model: MODEL, owner: 'anna', session })
+
+/** A text of this length in which nothing repeats. */
+export function text(length: number, seed = 0): string {
+  let made = ''
+  for (let number = seed * 1e6; made.length < length; number++) made += `${number} `
+  return made.slice(0, length)
+}

@@ -1,0 +1,156 @@
+import t, { type Test } from 'tap'
+import { type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { type MemberCorral, membersOf, startFront, untilStates } from './support.ts'
+
+t.setTimeout(900_000)
+
+/** Nodes that answer few requests at once, so that few make a queue. */
+const FEW_SLOTS = 'defaults:\n  num_parallel: 2\n'
+/** Milliseconds for what takes several seconds on an idle machine. */
+const LIMIT = 180_000
+
+/** @param more further configuration of a node */
+async function startNode(t: Test, more = ''): Promise<Corral> {
+  return await startCorral(t, { config: `${FEW_SLOTS}${more}` })
+}
+
+async function startAll(t: Test, nodes: readonly Promise<Corral>[], cluster: string, config = '') {
+  const all = await Promise.all(nodes)
+  const members = all.map(({ url }, index): MemberCorral => ({ name: `node-${index + 1}`, url }))
+  const front = await startFront(t, members, { cluster: `  replicas: {${cluster}}\n`, config })
+  await untilStates(front, Object.fromEntries(members.map(({ name }) => [name, 'up'])))
+  return { nodes: all, members, front }
+}
+
+/** Members that have the model in memory, as the front shows them. */
+const holders = async (front: Corral): Promise<string[]> =>
+  (await membersOf(front)).flatMap(({ name, loaded, state }) => (state === 'up' && loaded.includes(DEMO) ? [name] : []))
+
+const replicasOf = async (front: Corral) => (await front.json('/api/cluster')).body.replicas[0]
+
+/** Clients that send one request after the other. @returns stops them, and resolves to how their requests ended */
+function clients(front: Corral, count: number): () => Promise<string[]> {
+  let isOver = false
+  const ends = new Set<string>()
+  const asked = { model: DEMO, messages: [{ role: 'user', content: 'Count.' }], ignore_eos: true, max_tokens: 80 }
+  const all = Array.from({ length: count }, async () => {
+    while (!isOver) {
+      const { status, body } = await front.json('/v1/chat/completions', asked)
+      ends.add(status === 200 ? 'whole' : body.error?.code)
+    }
+  })
+  return async () => {
+    isOver = true
+    await Promise.all(all)
+    return [...ends]
+  }
+}
+
+t.test('a long queue has another member load the model; once it is short, one unloads it again', async t => {
+  const { front } = await startAll(t, [startNode(t), startNode(t)], 'cooldown: 3s')
+  t.equal((await front.json('/api/load', { model: DEMO })).status, 200)
+  await until('it is shown', async () => (await replicasOf(front))?.loaded === 1)
+  const [first] = await holders(front)
+  t.match(await replicasOf(front), {
+    model: DEMO,
+    mode: 'chat',
+    wanted: 1,
+    loading: 0,
+    min: 0,
+    reason: 'They are enough.'
+  })
+  const end = clients(front, 10)
+  await until('both have it', async () => (await holders(front)).length === 2, LIMIT)
+  await until('both answer', async () => (await membersOf(front)).every(({ running }) => running > 0), LIMIT)
+  await until('both are counted', async () => (await replicasOf(front)).loaded === 2)
+  t.same(await end(), ['whole'])
+  await until('one has unloaded it', async () => (await holders(front)).length === 1, LIMIT)
+  t.same(await holders(front), [first], 'the one that had it before keeps it')
+  t.equal(front.log().split('one more member has a model in memory').length, 2, 'it was loaded once')
+  t.equal((await front.json('/api/chat', { model: DEMO, messages: [], stream: false })).status, 200)
+})
+
+t.test('what another model has in memory is not unloaded for one more', async t => {
+  // The first node could take a second model only in the place of the first one.
+  const { front, nodes } = await startAll(t, [startNode(t), startNode(t, 'scheduler:\n  max_loaded_models: 1\n')], '')
+  const made = await nodes[1]!.json('/api/copy', { source: DEMO, destination: 'me/other' })
+  t.equal(made.status, 200, JSON.stringify(made.body))
+  t.equal((await nodes[1]!.json('/api/load', { model: 'me/other', keep_alive: -1 })).status, 200)
+  t.equal((await nodes[0]!.json('/api/load', { model: DEMO })).status, 200)
+  await until('the front knows', async () => (await holders(front)).join() === 'node-1')
+  const end = clients(front, 10)
+  const failed = await until(
+    'the lack of room is reported',
+    async () => (await front.json('/api/cluster')).body.replicas.find(({ failures }: any) => failures.length > 0),
+    LIMIT
+  )
+  t.match(failed, { model: DEMO, loaded: 1, failures: [{ member: 'node-2', message: /no room/ }] })
+  t.match((await nodes[1]!.json('/api/ps')).body.models, [{ name: 'me/other' }])
+  t.same(await end(), ['whole'])
+})
+
+t.test('a minimum is loaded at once, elsewhere where a member dies, and stays in memory at rest', async t => {
+  // Models are unloaded soon where nobody keeps them.
+  const short = 'scheduler:\n  keep_alive: 3s\n'
+  const config = `models:\n  ${DEMO}:\n    replicas: {min: 2}\n`
+  const { front, nodes } = await startAll(
+    t,
+    [startNode(t, short), startNode(t, short), startNode(t, short)],
+    '',
+    config
+  )
+  const both = await until(
+    'two have it',
+    async () => {
+      const names = await holders(front)
+      return names.length === 2 ? names : undefined
+    },
+    LIMIT
+  )
+  await until('both are counted', async () => (await replicasOf(front))?.loaded === 2)
+  t.match(await replicasOf(front), { wanted: 2, min: 2 })
+  const lost = both[0]!
+  await nodes[Number(lost.slice(-1)) - 1]!.end('SIGKILL')
+  await until(
+    'two others have it',
+    async () => {
+      const names = await holders(front)
+      return names.length === 2 && !names.includes(lost)
+    },
+    LIMIT
+  )
+  const engines = nodes.flatMap(node => node.enginePids()).sort()
+  t.equal(engines.length, 2)
+  const events = front.log().split('\n').length
+  const began = performance.now()
+  await until('several times its keep-alive', () => performance.now() - began > 12_000)
+  t.same(nodes.flatMap(node => node.enginePids()).sort(), engines, 'they are the same ones all the time')
+  t.ok(front.log().split('\n').length - events < 10, 'renewals are not logged')
+  t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
+})
+
+t.test('a failed load is reported and not retried in a loop, with two fronts as well', async t => {
+  const broken = `models:\n  ${DEMO}:\n    arguments: [--no-such-flag]\n`
+  const { front, nodes, members } = await startAll(t, [startNode(t), startNode(t, broken)], '')
+  const other = await startFront(t, members)
+  await untilStates(other, { 'node-1': 'up', 'node-2': 'up' })
+  t.equal((await nodes[0]!.json('/api/load', { model: DEMO })).status, 200)
+  for (const each of [front, other]) await until('it knows', async () => (await holders(each)).join() === 'node-1')
+  const ends = [clients(front, 6), clients(other, 6)]
+  for (const each of [front, other]) {
+    const { failures } = await until(
+      'the failure is shown',
+      async () => {
+        const replicas = await replicasOf(each)
+        return replicas?.failures.length > 0 && replicas
+      },
+      LIMIT
+    )
+    t.match(failures, [{ member: 'node-2', message: String, retry_at: String }])
+  }
+  const tried = () => front.log().split('a model was not loaded at one more member').length - 1
+  const began = performance.now()
+  await until('several looks', () => performance.now() - began > 10_000)
+  t.ok(tried() <= 2, `it was tried ${tried()} times`)
+  for (const end of ends) t.same(await end(), ['whole'])
+})

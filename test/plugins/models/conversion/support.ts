@@ -1,0 +1,132 @@
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { packageRoot } from '../../../../core/system/package-info.ts'
+import { environmentName, LOCK_FOLDER } from '../../../../plugins/models/conversion/package-locks.ts'
+import { TINY_SAFETENSORS } from '../../../support/conversion-python.ts'
+import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '../../../support/corral.ts'
+
+export const MODEL = 'test/tiny-st'
+const GGUF = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+
+/** A folder that goes with the test. Unlike `t.testdir()`, which gives the same one each time and empties it. */
+export function temporaryFolder(t: Test): string {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  return folder
+}
+
+/** A corral whose conversions run with this Python. */
+export function startConverting(t: Test, python: string, options: CorralOptions = {}): Promise<Corral> {
+  return startCorral(t, {
+    ...options,
+    config: `conversion:\n  python: ${JSON.stringify(python)}\n${options.config ?? ''}`
+  })
+}
+
+/** A folder with the SafeTensors demo model that a test may change. */
+export function modelFolder(t: Test, change: (folder: string) => void = () => undefined): string {
+  const folder = join(temporaryFolder(t), 'model')
+  cpSync(TINY_SAFETENSORS, folder, { recursive: true })
+  change(folder)
+  return folder
+}
+
+export async function importModel(corral: Corral, path: string, name = MODEL): Promise<void> {
+  const { status, body } = await corral.json('/api/import', { path, name })
+  if (status !== 200) throw new Error(`The import of ${path} failed: ${JSON.stringify(body)}`)
+}
+
+/** The folder with the stored files of the only variant of a model. */
+export function storedFolder(corral: Corral, name = MODEL): string {
+  const model = join(corral.home, 'models', ...name.split('/'))
+  const revision = readdirSync(model, { withFileTypes: true }).find(entry => entry.isDirectory())
+  return join(model, revision!.name)
+}
+
+/** What lies in the folder of the conversions, hidden folders too. */
+export function convertedFolders(corral: Corral, name = MODEL): string[] {
+  const folder = join(storedFolder(corral, name), 'converted')
+  return existsSync(folder) ? readdirSync(folder).sort() : []
+}
+
+/** Asks for the capital of France; the request's options are given. */
+export function capital(corral: Corral, options: object, model = MODEL) {
+  return corral.json('/api/chat', {
+    model,
+    stream: false,
+    messages: [CAPITAL_QUESTION],
+    options: { temperature: 0, ...options }
+  })
+}
+
+/** What an installation leaves behind, with a Python of the test's making. */
+export async function placeEnvironment(corral: Corral, python: string): Promise<void> {
+  const environment = join(corral.home, 'python', await environmentName(LOCK_FOLDER))
+  mkdirSync(join(environment, 'bin'), { recursive: true })
+  cpSync(python, join(environment, 'bin', 'python'))
+  writeFileSync(join(environment, 'complete.json'), '{}')
+}
+
+/** A Python of the test's making: its "converter" can be held, made to fail, and else gives the demo model's GGUF. */
+export interface ScriptedPython {
+  path: string
+  /** From now on conversions stand still with half a file written. */
+  hold(): void
+  letGo(): void
+  /** As it was when it was made. */
+  reset(): void
+  /** From now on conversions print this and fail. */
+  failWith(text: string, where?: 'projector'): void
+  /** Process ids of the converters that ran so far. */
+  runs(): number[]
+}
+
+export function scriptedPython(t: Test): ScriptedPython {
+  const folder = temporaryFolder(t)
+  const path = join(folder, 'python')
+  writeFileSync(
+    path,
+    `#!/bin/sh
+case "$*" in
+  *convert_hf_to_gguf.py*) ;;
+  *) echo '{}'; exit 0 ;;
+esac
+echo $$ >> '${folder}/runs'
+case "$*" in
+  *--mmproj*) if [ -e '${folder}/failure-projector' ]; then cat '${folder}/failure-projector' >&2; exit 1; fi ;;
+esac
+while [ "$1" != --outfile ]; do shift; done
+head -c 100000 '${GGUF}' > "$2"
+echo 'Writing:   0%|          | 0.00/4.07M [00:00<?, ?byte/s]' >&2
+echo 'Writing:  42%|####      | 1.71M/4.07M [00:00<00:00, 44.4Mbyte/s]' >&2
+while [ -e '${folder}/hold' ]; do sleep 0.05; done
+if [ -e '${folder}/failure' ]; then cat '${folder}/failure' >&2; exit 1; fi
+cat '${GGUF}' > "$2"
+echo 'Writing: 100%|##########| 4.07M/4.07M [00:00<00:00, 44.4Mbyte/s]' >&2
+`
+  )
+  chmodSync(path, 0o755)
+  return {
+    path,
+    hold: () => writeFileSync(join(folder, 'hold'), ''),
+    letGo: () => rmSync(join(folder, 'hold'), { force: true }),
+    reset: () => {
+      for (const name of ['hold', 'failure', 'failure-projector', 'runs']) rmSync(join(folder, name), { force: true })
+    },
+    failWith: (text, where) => writeFileSync(join(folder, where ? `failure-${where}` : 'failure'), text),
+    runs: () =>
+      existsSync(join(folder, 'runs')) ? readFileSync(join(folder, 'runs'), 'utf8').trim().split('\n').map(Number) : []
+  }
+}

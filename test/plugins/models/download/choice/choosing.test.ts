@@ -1,0 +1,369 @@
+import type { Test } from 'tap'
+import t from 'tap'
+import type { HubFile } from '../../../../../core/contracts/hubs.ts'
+import { CorralError } from '../../../../../core/errors.ts'
+import { parseGgufFileName } from '../../../../../core/models/gguf-file-name.ts'
+import type { Choice, ChoiceRequest } from '../../../../../plugins/models/download/choice/choice.ts'
+import { requireFewModelFiles } from '../../../../../plugins/models/download/choice/choice.ts'
+import { chooseFiles, filesToRead } from '../../../../../plugins/models/download/choice/choose-files.ts'
+import { safetensorsLabel, weightsOfIndex } from '../../../../../plugins/models/download/choice/safetensors-choice.ts'
+import { listing } from './listing.ts'
+import { LISTINGS } from './listings.ts'
+
+const GIB = 2 ** 30
+const CPU_32 = { ram: 32 * GIB, gpu: 0 }
+const choose = (request: Partial<ChoiceRequest> & { files: readonly HubFile[] }) =>
+  chooseFiles({ id: 'a/b', memory: CPU_32, ...request })
+
+/** Any order that is not the one given; the same in each run. */
+function shuffled<Item>(items: readonly Item[], seed: number): Item[] {
+  const order = items.map((item, index) => ({ item, key: Math.sin(seed * 1000 + index * 7919) }))
+  return order.sort((a, b) => a.key - b.key).map(({ item }) => item)
+}
+
+t.test('a model is looked for among the files of a long listing that may belong to one', t => {
+  const one = listing('m-Q8_0.gguf 5\nmmproj-F16.gguf 1\nREADME.md\nsub/config.json\n1_Pooling/config.json')
+  const others = (count: number, name: (index: number) => string) =>
+    Array.from({ length: count }, (_, index) => ({ path: name(index), size: 1 }))
+  const long = [...others(50_000, index => `data/${index}.txt`), ...one, ...others(50_000, index => `x/${index}.bin`)]
+  t.same(requireFewModelFiles('a/b', long), one)
+  t.same(requireFewModelFiles('a/b', others(2000, String)), others(2000, String), 'a short one is used as it is')
+  t.throws(
+    () =>
+      requireFewModelFiles(
+        'a/b',
+        others(2001, index => `${index}.gguf`)
+      ),
+    {
+      code: 'unsupported_capability',
+      message: /a\/b has 2001 files that could belong to a model/
+    }
+  )
+  t.end()
+})
+
+t.test('choices for listings of real repositories', t => {
+  t.ok(LISTINGS.length >= 40)
+  for (const { id, files, gives, weightsInIndex } of LISTINGS) {
+    for (const [tag, expected] of Object.entries(gives)) {
+      const request = { id, files, weightsInIndex, ...(tag === '' ? {} : { variant: tag }) }
+      const title = tag === '' ? id : `${id}:${tag}`
+      if (expected instanceof RegExp) {
+        t.throws(() => choose(request), { message: expected, param: 'model' }, title)
+        continue
+      }
+      const [label, ...paths] = expected
+      const choice = choose(request)
+      t.equal(choice.label, label, `${title}: label`)
+      t.same(
+        choice.files.map(file => file.path),
+        paths,
+        title
+      )
+    }
+  }
+  t.end()
+})
+
+t.test('properties of every choice', t => {
+  const budgets = [CPU_32, { ram: 8 * GIB, gpu: 0 }, { ram: 64 * GIB, gpu: 24 * GIB }, { ram: 1 * GIB, gpu: 0 }]
+  let chosen = 0
+  for (const { id, files, gives, weightsInIndex } of LISTINGS) {
+    for (const tag of Object.keys(gives)) {
+      for (const memory of budgets) {
+        const request = { id, weightsInIndex, memory, ...(tag === '' ? {} : { variant: tag }) }
+        const title = `${id}:${tag} ${memory.ram / GIB}`
+        const outcome = (listed: HubFile[]): Choice | string => {
+          try {
+            return choose({ ...request, files: listed })
+          } catch (error) {
+            if (error instanceof CorralError) return `${error.code} ${error.message}`
+            throw error
+          }
+        }
+        const choice = outcome(files)
+        for (const seed of [1, 2, 3]) t.same(outcome(shuffled(files, seed)), choice, `${title}: whatever the order`)
+        if (typeof choice === 'string') continue
+        chosen++
+        checkChoice(t, title, choice)
+      }
+    }
+  }
+  t.ok(chosen > 200, `${chosen} choices`)
+  t.end()
+})
+
+function checkChoice(t: Test, title: string, choice: Choice) {
+  const models = choice.files.filter(file => file.role === 'model')
+  const names = models.map(file => parseGgufFileName(file.path))
+  t.ok(models.length > 0, `${title}: has weights`)
+  t.equal(new Set(names.map(name => name.label)).size, 1, `${title}: one quantization`)
+  t.notOk(
+    choice.files.some(file => /\.(bin|pt|pth|py|onnx|h5)$/.test(file.path)),
+    `${title}: nothing that runs code or is for others`
+  )
+  const extensions = new Set(models.map(file => file.path.slice(file.path.lastIndexOf('.'))))
+  t.same([...extensions], [choice.format === 'gguf' ? '.gguf' : '.safetensors'], `${title}: one format`)
+  if (choice.format === 'gguf') {
+    t.equal(models.length, names[0]!.shard?.count ?? 1, `${title}: all shards`)
+    t.same(
+      names.map(name => name.shard?.index ?? 1),
+      names.map((_, index) => index + 1),
+      `${title}: in order`
+    )
+  }
+  t.ok(choice.files.filter(file => file.role === 'projector').length <= 1, `${title}: one projector at most`)
+  const stored = choice.files.map(file => file.storedPath.toLowerCase())
+  t.equal(new Set(stored).size, stored.length, `${title}: no name twice`)
+  for (const name of stored) t.match(name, /^([a-z0-9_][a-z0-9._+-]*\/)?[a-z0-9_][a-z0-9._+-]*$/, `${title}: safe name`)
+  t.equal(
+    choice.size,
+    choice.files.reduce((sum, file) => sum + file.size!, 0),
+    `${title}: size`
+  )
+  t.match(choice.reason, /^[^\n]+\.$/, `${title}: a sentence`)
+  t.equal(
+    choice.warnings.some(text => /needs about/.test(text)),
+    !choice.memory.fits,
+    `${title}: tells a misfit`
+  )
+}
+
+t.test('the default quantization depends on the memory', t => {
+  const files = listing(
+    'm-{IQ2_M:2.9,Q3_K_M:4,IQ4_XS:4.4,Q4_0:4.6,Q4_0_4_4:4.6,Q4_K_M:4.9,Q5_K_M:5.7,Q6_K:6.6,Q8_0:8.5,UD-Q8_K_XL:10,F16:16}.gguf'
+  )
+  const table: [ram: number, gpu: number, label: string, fits: boolean, reason: RegExp][] = [
+    [
+      64,
+      0,
+      'Q8_0',
+      true,
+      /^Q8_0 is the best quantization for this machine: it needs 9\.9 GB of 48\.1 GB of usable memory\.$/
+    ],
+    [12, 0, 'Q6_K', true, /^Q6_K is the best .* needs 7\.8 GB of 9\.0 GB of usable memory; Q8_0 would need 9\.9 GB\.$/],
+    [10, 0, 'Q5_K_M', true, /Q6_K would need 7\.8 GB/],
+    [8, 0, 'Q4_K_M', true, /Q5_K_M would need/],
+    [7.3, 0, 'IQ4_XS', true, /Q4_0 would need/],
+    [7, 0, 'Q3_K_M', true, /IQ4_XS would need/],
+    [5.2, 0, 'IQ2_M', true, /Q3_K_M would need/],
+    [4, 0, 'Q4_K_M', false, /^Q4_K_M was chosen although no quantization fits 3\.0 GB of usable memory\.$/],
+    [64, 24, 'Q8_0', true, /of 23\.2 GB of usable graphics memory\.$/],
+    [64, 8, 'Q5_K_M', true, /of 7\.7 GB of usable graphics memory; Q6_K would need/],
+    [32, 4, 'Q4_K_M', true, /more than the 3\.9 GB of usable graphics memory; the rest goes to main memory/],
+    [32, 2, 'Q8_0', true, /of 24\.1 GB of usable memory/],
+    [1, 4, 'Q3_K_M', true, /needs 4\.9 GB of 5\.0 GB of memory; IQ4_XS would need/],
+    [1, 4.5, 'IQ4_XS', true, /Q4_0 would need/],
+    [0, 0, 'Q4_K_M', false, /although/]
+  ]
+  for (const [ram, gpu, label, fits, reason] of table) {
+    const choice = choose({ files, memory: { ram: ram * GIB, gpu: gpu * GIB } })
+    const title = `${ram} GiB, GPU ${gpu} GiB`
+    t.equal(choice.label, label, title)
+    t.equal(choice.memory.fits, fits, `${title}: fits`)
+    t.equal(choice.memory.required <= choice.memory.available, fits, `${title}: numbers`)
+    t.match(choice.reason, reason, title)
+    t.notOk(
+      choice.choices.some(({ label }) => label === choice.label),
+      'the other choices'
+    )
+  }
+  t.same(
+    choose({ files }).choices.map(({ label }) => label),
+    ['F16', 'UD-Q8_K_XL', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0_4_4', 'Q4_0', 'IQ4_XS', 'Q3_K_M', 'IQ2_M'],
+    'the best first'
+  )
+  const projector = listing('m-{Q4_K_M:4.9,Q6_K:6.6}.gguf\nmmproj-F16.gguf 3')
+  t.equal(choose({ files: projector, memory: { ram: 12 * GIB, gpu: 0 } }).label, 'Q4_K_M', 'the projector counts')
+  t.end()
+})
+
+t.test('the default quantization without Q4_K_M', t => {
+  const small = { ram: 1 * GIB, gpu: 0 }
+  const table: [labels: string, taken: string][] = [
+    ['Q2_K:1,Q4_K_S:2,Q4_0:2,UD-Q4_K_XL:2,Q5_K_M:2', 'UD-Q4_K_XL'],
+    ['Q2_K:1,IQ4_NL:2,IQ4_XS:2,Q5_K_M:2', 'IQ4_XS'],
+    ['Q2_K:1,MXFP4_MOE:2,Q4_0:2', 'MXFP4_MOE'],
+    ['Q3_K_M:1,Q5_K_S:2,Q6_K:2', 'Q5_K_S'],
+    ['Q3_K_M:2,Q2_K:1', 'Q2_K'],
+    ['Q8_0:2,F16:4', 'Q8_0'],
+    ['BF16:4,F32:8', 'BF16'],
+    ['F16:4,BF16:4', 'F16'],
+    ['UD-Q8_K_XL:3,BF16:4', 'UD-Q8_K_XL'],
+    ['Q4_0_4_4:1,Q4_0_8_8:1,F16:4', 'F16']
+  ]
+  for (const [labels, taken] of table) {
+    const choice = choose({ files: listing(`m-{${labels}}.gguf`), memory: small })
+    t.equal(choice.label, taken, labels)
+    t.notOk(choice.memory.fits)
+    t.match(choice.warnings.join(), /needs about .* of memory/, 'warns that it does not fit')
+  }
+  t.end()
+})
+
+t.test('named files', t => {
+  const files = listing('a-Q4_K_M.gguf 2\na-Q8_0.gguf 4\nsub/a-Q8_0[2].gguf 9\nmmproj-F16.gguf 1\nREADME.md')
+  const paths = (request: Partial<ChoiceRequest>) => choose({ files, ...request }).files.map(file => file.path)
+  t.same(paths({ file: 'sub/a-Q8_0-00002-of-00002.gguf' }).slice(0, 2), [
+    'sub/a-Q8_0-00001-of-00002.gguf',
+    'sub/a-Q8_0-00002-of-00002.gguf'
+  ])
+  t.same(paths({ file: 'a-Q4_K_M.gguf' }), ['a-Q4_K_M.gguf', 'mmproj-F16.gguf', 'README.md'])
+  t.same(paths({ variant: 'A-q4_k_m.GGUF' }).slice(0, 1), ['a-Q4_K_M.gguf'], 'in any case')
+  t.throws(() => paths({ variant: 'Q8_0' }), { code: 'invalid_request', message: /a-Q8_0 \(4\.0 GB\)|sub-a-Q8_0/ })
+  t.throws(() => paths({ file: 'nowhere.gguf' }), { code: 'repo_not_found', message: /has no nowhere\.gguf/ })
+  t.throws(() => paths({ file: 'README.md' }), { code: 'unsupported_capability', message: /is not a model file/ })
+  const broken = listing('a-Q4_K_M.gguf 2\nb-Q8_0[3].gguf 9').filter(({ path }) => !path.includes('00003-of'))
+  t.throws(() => choose({ files: broken, file: 'b-Q8_0-00002-of-00003.gguf' }), {
+    code: 'unsupported_capability',
+    message: /lacks b-Q8_0-00003-of-00003\.gguf/
+  })
+  t.throws(() => choose({ files: broken, variant: 'q8_0' }), { message: /lacks b-Q8_0-00003/ })
+  t.match(choose({ files: broken }).warnings, [/Not used: b-Q8_0-00001-of-00003\.gguf .* lacks b-Q8_0-00003/])
+  t.match(choose({ files: listing('m-Q4_K_M.gguf 90'), variant: 'Q4_K_M' }).warnings, [/needs about 9\d\.\d GB/])
+  t.match(choose({ files: listing('m-Q4_0_4_4.gguf 1'), variant: 'Q4_0_4_4' }).warnings, [/old versions/])
+  const strange = choose({ files: listing('my model, v1: Q8_0.gguf 1\nAUX.jinja') })
+  t.same(
+    strange.files.map(file => file.storedPath),
+    ['my_model__v1__Q8_0.gguf', '_AUX.jinja']
+  )
+  t.match(choose({ files: listing('a-Q8_0.gguf 1\nmmproj-x-F16.gguf 1\nmmproj-y-F16.gguf 1') }), {
+    files: { length: 1 },
+    warnings: [/not clear which projector/]
+  })
+  t.same(
+    choose({ files: listing('a-Q8_0.gguf 1\nLICENSE\nLicense\nREADME.md') }).files.map(file => file.path),
+    ['a-Q8_0.gguf', 'LICENSE', 'README.md'],
+    'names that differ by case only are one on some disks'
+  )
+  const unsized: HubFile[] = [{ path: 'x-Q8_0.gguf', size: undefined }]
+  t.match(choose({ files: unsized }), { label: 'Q8_0', size: 0, memory: { fits: true } }, 'sizes may be unknown')
+  t.end()
+})
+
+t.test('headers decide if names leave a doubt', t => {
+  const llama = (more: object = {}) => ({
+    'general.architecture': 'llama',
+    'general.name': 'M',
+    'llama.block_count': 32,
+    ...more
+  })
+  const other = llama({ 'llama.block_count': 16 })
+  const adapter = { 'general.architecture': 'llama', 'general.type': 'adapter' }
+  const image = { 'general.architecture': 'flux' }
+  const vocoder = { 'general.architecture': 'wavtokenizer-dec' }
+  const nothing = {}
+  const table: [files: string, headers: object[], outcome: string | RegExp, variant?: string][] = [
+    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), llama()], 'm-8b-smol-Q8_0.gguf'],
+    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), other], /2 models/],
+    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), nothing], /2 models/],
+    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [nothing, nothing], /2 models/],
+    ['m-8b-base-Q4_K_M.gguf 5\nm-8b-instruct-Q8_0.gguf 8', [llama(), llama()], /2 models/],
+    ['m-8b-Q4_K_M.gguf 5\nvoice-Q8_0.gguf 1', [llama(), vocoder], 'm-8b-Q4_K_M.gguf'],
+    ['m-8b-Q8_0.gguf 5\nvoice-Q8_0.gguf 1', [llama(), vocoder], 'm-8b-Q8_0.gguf', 'Q8_0'],
+    ['a.gguf 5\nb.gguf 1', [adapter, llama()], 'b.gguf'],
+    ['my-lora-F16.gguf 5\nadapter_config.json', [llama()], 'my-lora-F16.gguf'],
+    ['merged-Q8_0.gguf 5\nadapter_config.json', [adapter], /holds a LoRA adapter/],
+    ['my-Q8_0.gguf 5\nae.safetensors 1', [image], /makes images or videos/],
+    ['tiny-draft-Q8_0.gguf 1', [llama()], 'tiny-draft-Q8_0.gguf'],
+    ['tiny-draft-Q8_0.gguf 1', [{ 'general.architecture': 'eagle3' }], /draft models/, 'Q8_0'],
+    ['Model-Q4_K_M.gguf 2\nmodel-q4_k_m.gguf 2', [llama(), other], /2 models/]
+  ]
+  for (const [lines, headers, outcome, variant] of table) {
+    const files = listing(lines)
+    const wanted = variant === undefined ? {} : { variant }
+    const read = filesToRead(files, wanted).headers ?? []
+    t.equal(read.length, headers.length, `${lines}: what is read`)
+    const request = { files, ...wanted, headers: new Map(read.map((path, index) => [path, { ...headers[index] }])) }
+    if (outcome instanceof RegExp) t.throws(() => choose(request), { message: outcome }, lines)
+    else t.equal(choose(request).files[0]!.path, outcome, lines)
+  }
+  for (const { id, files, gives } of LISTINGS.filter(({ gives }) => Array.isArray(gives['']))) {
+    t.same(filesToRead(files).headers, undefined, `${id}: its names leave no doubt`)
+    t.ok(gives[''])
+  }
+  const many = listing(`m-{${Array.from({ length: 9 }, (_, size) => `${size + 1}b`)}}-Q8_0.gguf 1`)
+  t.same(filesToRead(many).headers, undefined, 'no more than eight are read')
+  t.end()
+})
+
+t.test('choices from a listing of 20,000 models', t => {
+  const files = Array.from({ length: 20_000 }, (_, index) => ({ path: `m${index}b/m-${index}b-Q8_0.gguf`, size: 1 }))
+  t.throws(() => choose({ files }), { message: /20000 models/, details: { choices: { length: 200 } } })
+  t.end()
+})
+
+t.test('choices of SafeTensors weights', t => {
+  const rest = 'config.json 1k\ntokenizer.json 900k'
+  const files = listing(`model[2].safetensors 8\nmodel.safetensors.index.json 1k\nextra.safetensors 1\n${rest}`)
+  t.equal(filesToRead(files).index, 'model.safetensors.index.json')
+  t.equal(filesToRead(files).config, 'config.json')
+  const whole = [...files, ...listing('a-Q4_0.gguf 1')]
+  t.equal(filesToRead(whole).index, undefined, 'GGUF comes first')
+  t.equal(filesToRead(whole).config, undefined)
+  t.equal(filesToRead(whole, { variant: 'safetensors' }).index, 'model.safetensors.index.json')
+  t.equal(filesToRead(whole, { variant: 'Q4_0' }).index, undefined)
+  t.equal(filesToRead(whole, { variant: 'Q3_K_M' }).index, undefined, 'a refused variant needs no index')
+  t.equal(filesToRead(whole, { file: 'model-00002-of-00002.safetensors' }).index, 'model.safetensors.index.json')
+  t.equal(choose({ files: whole, variant: 'safetensors' }).format, 'safetensors')
+  const inFolder = listing(
+    'BF16/model.safetensors 8\nBF16/model.safetensors.index.json 1k\nBF16/config.json\nBF16/tokenizer.json'
+  )
+  t.equal(filesToRead(inFolder, { variant: 'bf16' }).index, 'BF16/model.safetensors.index.json')
+  t.same(
+    choose({ files: inFolder, weightsInIndex: ['model.safetensors'] }).files.map(file => file.storedPath),
+    ['model.safetensors', 'config.json', 'model.safetensors.index.json', 'tokenizer.json']
+  )
+  const two = [...inFolder, ...listing('F32/model.safetensors 16\nF32/config.json\nF32/tokenizer.json')]
+  t.throws(() => choose({ files: two }), { code: 'invalid_request', message: /BF16, F32/ })
+  t.equal(choose({ files: two, variant: 'f32' }).label, 'F32')
+
+  t.same(weightsOfIndex({ weight_map: { b: 'm-2.safetensors', a: 'm-1.safetensors', c: 'm-2.safetensors' } }), [
+    'm-1.safetensors',
+    'm-2.safetensors'
+  ])
+  for (const weight_map of [undefined, {}, { a: '../x.safetensors' }, { a: 1 }, { a: 'pytorch_model.bin' }]) {
+    const refused = { code: 'unsupported_capability', message: /index\.json cannot be used/ }
+    t.throws(() => weightsOfIndex({ weight_map }), refused, JSON.stringify(weight_map))
+  }
+  for (const index of [[], null]) t.throws(() => weightsOfIndex(index), { code: 'unsupported_capability' })
+  t.throws(() => choose({ files, weightsInIndex: ['model-00001-of-00002.safetensors', 'gone.safetensors'] }), {
+    code: 'unsupported_capability',
+    message: /lacks gone\.safetensors/
+  })
+  t.same(
+    choose({ files: listing(`llama-7b.safetensors 8\n${rest}`) }).files[0]?.storedPath,
+    'model.safetensors',
+    'the name that the converter looks for'
+  )
+  t.throws(() => choose({ files: listing(`a.safetensors 8\nb.safetensors 8\n${rest}`) }), {
+    message: /2 SafeTensors files/
+  })
+
+  const config = { torch_dtype: 'bfloat16' }
+  const plain = listing(`model.safetensors 8\n${rest}`)
+  t.equal(choose({ files: plain, config }).label, 'BF16')
+  t.equal(choose({ files: plain, config, variant: 'bf16' }).label, 'BF16')
+  t.throws(() => choose({ files: plain, config, variant: 'F16' }), {
+    code: 'repo_not_found',
+    message: /weights in BF16 only/
+  })
+  t.throws(() => choose({ files: plain, config, variant: 'Q8_0' }), { message: /--dtype q8_0/ })
+  t.throws(() => choose({ files: plain, config, variant: 'nonsense' }), {
+    code: 'repo_not_found',
+    message: /has no nonsense/
+  })
+  t.throws(() => choose({ files: plain, config: { quantization: { bits: 4, group_size: 64 } } }), { message: /MLX/ })
+  t.ok(choose({ files: plain, config: { quantization_config: { quant_method: 'gptq', bits: 4 } } }))
+  const need = (dtype: string) => choose({ files: plain, config: { torch_dtype: dtype } }).memory.required
+  t.ok(need('float32') < need('bfloat16'), 'memory is for 16 bits')
+  t.match(choose({ files: plain, memory: { ram: 8 * GIB, gpu: 0 } }).warnings, [/converted to GGUF/, /smaller type/])
+  t.same([config, { dtype: 'float16' }, { text_config: { dtype: 'float32' } }, {}, null].map(safetensorsLabel), [
+    'BF16',
+    'F16',
+    'F32',
+    'SAFETENSORS',
+    'SAFETENSORS'
+  ])
+  t.end()
+})

@@ -1,0 +1,145 @@
+import { join } from 'node:path'
+import t from 'tap'
+import { sha256Of } from '../../../support/hub-emulator/contents.ts'
+import type { Fault } from '../../../support/hub-emulator/faults.ts'
+import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import {
+  contractFaults,
+  corralWithHub,
+  largeGguf,
+  listed,
+  MIB,
+  pulls,
+  quantizedModels,
+  refusal,
+  sha256,
+  storedDigests,
+  timedPull
+} from './support.ts'
+
+const { Q8_0 } = quantizedModels()
+/** Transfers give up sooner than they would outside of tests. */
+const SHORT_STALLS = 'downloads:\n  stall_timeout: 1s\n'
+
+/** A pull of a small model for each fault; each ends with the right bytes. */
+const SURVIVED: [string, Fault[]][] = [
+  ['a connection that is cut', [{ kind: 'cut', after: 500_000, times: 3 }]],
+  ['connections that are reset before any answer', [{ kind: 'reset', times: 2 }]],
+  ['a connection that falls silent', [{ kind: 'stall', after: 700_000, times: 2 }]],
+  ['one that never sends a byte', [{ kind: 'stall', after: 0, times: 1 }]],
+  ['a wrong byte', [{ kind: 'wrong-byte', at: 1_000_000, times: 1 }]],
+  ['a body that is too short', [{ kind: 'short', missing: 1000, times: 2 }]],
+  ['a body that is too short and says so', [{ kind: 'less-than-asked', missing: 1000, times: 2 }]],
+  ['chunks that end too early', [{ kind: 'short-chunked', missing: 1000, times: 2 }]],
+  ['bytes from elsewhere', [{ kind: 'wrong-range', shift: 512, times: 1 }]],
+  ['ranges that are ignored', [{ kind: 'range-ignored' }]],
+  ['a cut where ranges are ignored', [{ kind: 'range-ignored' }, { kind: 'cut', after: 900_000, times: 2 }]],
+  ['ranges with status 200', [{ kind: 'range-with-200' }]],
+  ['bodies without a length', [{ kind: 'short-chunked', missing: 0 }]],
+  ['an expired address', [{ kind: 'expired', times: 1 }]],
+  [
+    'errors of the server',
+    [
+      { kind: 'status', status: 500, times: 1 },
+      { kind: 'status', status: 503, times: 1 }
+    ]
+  ],
+  ['errors of the hub', [{ kind: 'status', status: 502, on: 'resolve', times: 1 }]],
+  ['errors where it is looked up', [{ kind: 'status', status: 500, on: 'info', times: 1 }]],
+  ['a page in place of bytes, once', [{ kind: 'html', times: 1 }]],
+  ['a limit, with the window', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1 }]],
+  ['a limit, with seconds', [{ kind: 'rate-limit', form: 'retry-after', seconds: 1, times: 1 }]],
+  ['a limit, with a fraction', [{ kind: 'rate-limit', form: 'retry-after-fraction', seconds: 0.5, times: 1 }]],
+  ['a limit, with a date', [{ kind: 'rate-limit', form: 'retry-after-date', seconds: 1, times: 1 }]],
+  ['a limit without a time', [{ kind: 'rate-limit', form: 'none', seconds: 1, times: 1 }]],
+  ['a limit where it is looked up', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'info' }]],
+  ['a limit of the resolver', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'resolve' }]],
+  ['slow beginnings', [{ kind: 'latency', milliseconds: 600 }]]
+]
+
+t.test('faults that a pull survives', async t => {
+  const hub = await startHubEmulator(t, { repositories: {} })
+  const corral = await corralWithHub(t, hub, { config: SHORT_STALLS })
+  const pull = async (what: string, faults: Fault[]) => {
+    const file = `${what.replaceAll(/\W+/g, '-')}-Q8_0.gguf`
+    const name = `test/${what.replaceAll(/\W+/g, '-')}`
+    hub.add(name, { files: { [file]: Q8_0, 'README.md': '# Tiny\n' } })
+    const set = faults.map(fault => hub.fault(fault.on === 'info' ? fault : { path: file, ...fault }))
+    const events = await corral.events('/api/pull', { model: `${name}:Q8_0` })
+    t.same(contractFaults(events, `${name}:Q8_0`, true), [], what)
+    t.ok(
+      set.every(({ hits }) => hits > 0),
+      `${what}: it was met`
+    )
+    t.same(await storedDigests(join(corral.home, 'models', name), '.gguf'), [sha256(Q8_0)], `${what}: the right bytes`)
+  }
+  // A fault of a file strikes one pull, so several run side by side; one of the listing would strike them all.
+  const ofListings = SURVIVED.filter(([, faults]) => faults.some(({ on }) => on === 'info'))
+  const ofFiles = SURVIVED.filter(one => !ofListings.includes(one))
+  for (const [what, faults] of ofListings) await pull(what, faults)
+  const worker = async () => {
+    for (let next = ofFiles.shift(); next; next = ofFiles.shift()) await pull(...next)
+  }
+  await Promise.all(Array.from({ length: 4 }, worker))
+  t.same(await pulls(corral), [])
+})
+
+t.test('faults that a pull does not survive', async t => {
+  const file = (kind: string) => `${kind}-Q8_0.gguf`
+  const kinds = ['wrong-byte', 'forbidden', 'range-unsatisfiable']
+  const repositories = Object.fromEntries(kinds.map(kind => [`test/${kind}`, { files: { [file(kind)]: Q8_0 } }]))
+  const hub = await startHubEmulator(t, { repositories })
+  const corral = await corralWithHub(t, hub, { config: SHORT_STALLS })
+  const ask = async (fault: Fault) => {
+    hub.fault({ path: file(fault.kind), ...fault })
+    return await refusal(corral, { model: `test/${fault.kind}` })
+  }
+  const [wrong, forbidden, unsatisfiable] = await Promise.all([
+    ask({ kind: 'wrong-byte', at: 77_777 }),
+    ask({ kind: 'forbidden' }),
+    ask({ kind: 'range-unsatisfiable' })
+  ])
+  t.same(await listed(corral), [], 'nothing is listed')
+  t.match(wrong, { status: 502, code: 'checksum_mismatch', error: /wrong-byte-Q8_0\.gguf/ })
+  t.ok(hub.traffic.bytes(file('wrong-byte')) <= 4 * Q8_0.length, 'it is not fetched for ever')
+  t.match(forbidden, { status: 403, code: 'hub_forbidden', error: /not available in your region/ }, 'its words')
+  t.notMatch(forbidden.error, /Signature=/)
+  const requests = hub.traffic.requests.filter(({ url }) => url.includes('forbidden'))
+  t.ok(requests.length < 30, 'a handful of requests')
+  t.match(unsatisfiable.code, /^(hub_unreachable|checksum_mismatch|hub_forbidden|repo_not_found)$/)
+
+  hub.clearFaults()
+  const events = await corral.events('/api/pull', { model: 'test/wrong-byte:Q8_0' })
+  t.same(contractFaults(events, 'test/wrong-byte:Q8_0', true), [], 'the next pull works')
+  t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)])
+})
+
+t.test('a file changes at the hub during the pull', async t => {
+  const [one, other] = [largeGguf(24 * MIB, 1), largeGguf(24 * MIB, 2)]
+  const hub = await startHubEmulator(t, {
+    repositories: { 'test/moving-GGUF': { files: { 'm-Q8_0.gguf': one } } },
+    bandwidth: { total: 12 * MIB }
+  })
+  const corral = await corralWithHub(t, hub, { config: SHORT_STALLS })
+  const events: any[] = []
+  await timedPull(
+    corral,
+    { model: 'test/moving-GGUF' },
+    {
+      onEvent(event) {
+        events.push(event)
+        if (events.length === 6) {
+          hub.change('test/moving-GGUF', { 'm-Q8_0.gguf': other })
+          hub.fault({ kind: 'cut', after: 0, times: 1 })
+        }
+      }
+    }
+  )
+  t.same(contractFaults(events, 'test/moving-GGUF', true), [])
+  const models = join(corral.home, 'models')
+  t.same(await storedDigests(models, '.gguf'), [await sha256Of(one)], 'the commit that was begun is finished')
+  hub.bandwidth = {}
+  await corral.events('/api/pull', { model: 'test/moving-GGUF' })
+  const shown = await storedDigests(models, '.gguf')
+  t.same(shown, [await sha256Of(other)], 'the next pull brings the new revision in its place')
+})

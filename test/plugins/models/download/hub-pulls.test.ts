@@ -1,0 +1,276 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { CAPITAL_ANSWER } from '../../../support/corral.ts'
+import { ggufBytes } from '../../../support/gguf-writer.ts'
+import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import type { HuggingFaceManners } from '../../../support/hub-emulator/hugging-face.ts'
+import {
+  answer,
+  contractFaults,
+  corralWithHub,
+  filesOf,
+  largeGguf,
+  listed,
+  MIB,
+  partialBytes,
+  pulls,
+  quantizedModels,
+  sha256,
+  storedDigests,
+  timedPull
+} from './support.ts'
+
+const { Q8_0, Q4_K_M } = quantizedModels()
+const TWO = { 'README.md': '# Tiny\n', 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M }
+
+t.test('pulls one of two quantizations', async t => {
+  const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files: TWO } } })
+  // A second connection would take over part of what is on its way to a slow first one, and be sent that part again.
+  const corral = await corralWithHub(t, hub, { config: 'downloads: { connections_per_file: 1 }\n' })
+
+  const plan = await corral.json('/api/pull', { model: 'test/tiny-GGUF', dry_run: true })
+  t.equal(plan.status, 200, 'what would be fetched')
+  const chosen: { path: string; size: number; role: string }[] = plan.body.files
+  const models = chosen.filter(file => file.path.endsWith('.gguf'))
+  t.equal(models.length, 1, 'one quantization')
+  t.match(plan.body, { format: 'gguf', present: false, disk: { fits: true }, memory: { fits: true } })
+  t.type(plan.body.reason, 'string')
+  t.same([plan.body.label, ...plan.body.choices.map((choice: any) => choice.label)].sort(), ['Q4_K_M', 'Q8_0'])
+  t.equal(
+    plan.body.size,
+    chosen.reduce((sum, file) => sum + file.size, 0)
+  )
+  t.equal(hub.traffic.bytes(models[0]!.path), 0, 'a dry run fetches nothing')
+  t.same(await listed(corral), [])
+  t.same(await pulls(corral), [])
+
+  const events = await corral.events('/api/pull', { model: 'test/tiny-GGUF' })
+  t.same(contractFaults(events, 'test/tiny-GGUF'), [])
+  t.same(filesOf(events), chosen.map(file => file.path).sort(), 'the files that were planned')
+  const path = models[0]!.path
+  const other = path === 'tiny-Q8_0.gguf' ? 'tiny-Q4_K_M.gguf' : 'tiny-Q8_0.gguf'
+  const whole = path === 'tiny-Q8_0.gguf' ? Q8_0 : Q4_K_M
+  t.equal(hub.traffic.bytes(path), whole.length, 'each byte is fetched once')
+  t.equal(hub.traffic.bytes(other), 0, 'the other one is left alone')
+  t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(whole)])
+  t.same(hub.cdn.leaks, [])
+
+  const { body } = await corral.json('/api/tags')
+  t.match(body.models, [{ name: 'test/tiny-GGUF', model: 'test/tiny-GGUF', format: 'gguf' }])
+  t.equal(body.models[0].size, plan.body.size)
+  t.equal(await answer(corral, 'test/tiny-GGUF'), CAPITAL_ANSWER)
+  t.same(await pulls(corral), [], 'a pull that is done is no longer listed')
+  t.equal(partialBytes(corral.home), 0, 'nothing is left beside the model')
+
+  const before = hub.traffic.bytes()
+  const again = await corral.events('/api/pull', { model: 'test/tiny-GGUF' })
+  t.equal(again.at(-1).status, 'success', 'what is present and current is success at once')
+  t.same(contractFaults(again, 'test/tiny-GGUF'), [])
+  t.equal(hub.traffic.bytes(), before)
+
+  const label = path === 'tiny-Q8_0.gguf' ? 'q4_k_m' : 'q8_0'
+  const tagged = await corral.events('/api/pull', { model: `test/tiny-GGUF:${label}` })
+  t.same(contractFaults(tagged, `test/tiny-GGUF:${label}`), [], 'the other one by its label, in any case')
+  t.same(await listed(corral), ['test/tiny-GGUF', `test/tiny-GGUF:${label.toUpperCase()}`])
+  t.equal((await storedDigests(join(corral.home, 'models'), '.gguf')).length, 2)
+  t.equal(await answer(corral, `test/tiny-GGUF:${label}`), CAPITAL_ANSWER)
+  const deleted = await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+  t.same(deleted.body.status, 'deleted')
+  t.same(await listed(corral), [], 'the bare name deletes all variants')
+})
+
+t.test('forms of a pull request', async t => {
+  const hub = await startHubEmulator(t, {
+    repositories: {
+      'test/tiny-GGUF': { files: TWO, revisions: { 'v1/old': { 'tiny-Q8_0.gguf': Q8_0, 'old-Q4_K_M.gguf': Q4_K_M } } }
+    }
+  })
+  const corral = await corralWithHub(t, hub)
+  const whole = await corral.json('/api/pull', { model: 'hf:test/tiny-GGUF:Q8_0', stream: false })
+  t.equal(whole.status, 200)
+  t.equal(whole.body.status, 'success', 'stream: false is one object')
+  t.same(await listed(corral), ['test/tiny-GGUF'], 'the first variant is the default one')
+  t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)])
+
+  const latest = await corral.events('/api/pull', { name: 'test/tiny-GGUF:latest' })
+  t.equal(latest.at(-1).status, 'success', ':latest, and `name` for `model`')
+  await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+
+  const revised = await corral.events('/api/pull', { model: 'hf.co/test/tiny-GGUF:Q4_K_M@v1/old' })
+  t.same(
+    filesOf(revised).filter(path => path.endsWith('.gguf')),
+    ['old-Q4_K_M.gguf'],
+    'a revision'
+  )
+  t.same(contractFaults(revised, 'hf.co/test/tiny-GGUF:Q4_K_M@v1/old'), [])
+  const commit = (await hub.repository('test/tiny-GGUF').at('v1/old'))!.id
+  const shown = await corral.json('/api/show', { model: 'test/tiny-GGUF' })
+  t.equal(shown.status, 200)
+  const same = await corral.json('/api/pull', { model: `test/tiny-GGUF:Q4_K_M@${commit}`, dry_run: true })
+  t.match(same.body, { present: true, repository: { revision: commit } }, 'the same by its commit')
+  await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+
+  t.test('NDJSON for clients without events', async t => {
+    const path = '/ollama/api/pull'
+    const { events, type, text } = await timedPull(corral, { model: 'test/tiny-GGUF:Q8_0' }, { path })
+    t.match(type, /^application\/x-ndjson/)
+    t.same(
+      contractFaults(
+        events.map(({ event }) => event),
+        'test/tiny-GGUF:Q8_0'
+      ),
+      []
+    )
+    t.notMatch(text, /^data:/m)
+    const json = await timedPull(corral, { model: 'test/tiny-GGUF:Q8_0' }, { headers: { accept: 'application/json' } })
+    t.match(json.type, /^application\/x-ndjson/)
+    const sse = await timedPull(corral, { model: 'test/tiny-GGUF:Q8_0' }, { headers: { accept: '*/*' } })
+    t.match(sse.type, /^text\/event-stream/)
+    t.match(sse.text, /^(: .*\n\n)*(data: \{.*\}\n\n)+$/, 'one line of data and a blank one each')
+  })
+})
+
+t.test('progress is reported at most ten times per second and file', async t => {
+  const hub = await startHubEmulator(t, {
+    repositories: { 'test/big-GGUF': { files: { 'big-Q8_0.gguf': largeGguf(24 * MIB) } } },
+    bandwidth: { total: 8 * MIB }
+  })
+  const corral = await corralWithHub(t, hub)
+  const { events } = await timedPull(corral, { model: 'test/big-GGUF' })
+  const first = events.find(({ event }) => event.digest)!.at
+  const seconds = (events.at(-1)!.at - first) / 1000
+  const own = events.filter(({ event }) => event.digest === 'big-Q8_0.gguf')
+  t.ok(own.length <= 10 * seconds + 3, `${own.length} events in ${seconds.toFixed(1)} s`)
+  t.ok(own.length >= 5, 'and it does move')
+  t.equal(own.filter(({ event }) => event.completed === event.total).length, 1, 'its end is told once')
+})
+
+t.test('files that are pulled with the model', async t => {
+  const repositories = {
+    'test/vision-GGUF': { files: { ...TWO, 'mmproj-F16.gguf': Q4_K_M, 'imatrix.gguf': Q8_0, 'tiny.bin': 'x' } },
+    'test/folders-GGUF': { files: { 'Q8_0/tiny.gguf': Q8_0, 'UD-Q4_K_XL/tiny.gguf': Q4_K_M } }
+  }
+  const hub = await startHubEmulator(t, { repositories, pageSize: 2 })
+  const corral = await corralWithHub(t, hub)
+  const plan = async (model: string) => (await corral.json('/api/pull', { model, dry_run: true })).body
+  const vision = await plan('test/vision-GGUF:Q8_0')
+  t.match(
+    vision.files.filter((file: any) => file.path.endsWith('.gguf')),
+    [
+      { path: 'tiny-Q8_0.gguf', role: 'model' },
+      { path: 'mmproj-F16.gguf', role: 'projector' }
+    ],
+    'the projector comes along, the imatrix does not'
+  )
+  const folders = await plan('test/folders-GGUF:q8_0')
+  t.match(
+    folders.files.filter((file: any) => file.role === 'model'),
+    [{ path: 'Q8_0/tiny.gguf' }]
+  )
+  t.equal((await corral.events('/api/pull', { model: 'test/folders-GGUF:UD-Q4_K_XL' })).at(-1).status, 'success')
+  t.equal(await answer(corral, 'test/folders-GGUF'), CAPITAL_ANSWER)
+})
+
+t.test("hubs with a part of Hugging Face's API", async t => {
+  const variants: Record<string, Partial<HuggingFaceManners>> = {
+    'no digests in the info': { blobs: false },
+    'no listing beside the info': { tree: false },
+    'neither of both': { blobs: false, tree: false },
+    'bytes from the hub itself': { delivery: 'direct' },
+    'nothing but names and bytes': { blobs: false, tree: false, delivery: 'direct' },
+    'no revisions': { revisions: false },
+    'no HEAD': { heads: false },
+    'redirects that stay at the hub': { relative: true },
+    'a file server with an info': {
+      blobs: false,
+      tree: false,
+      revisions: false,
+      heads: false,
+      search: false,
+      delivery: 'direct'
+    },
+    'next pages that name the real hub': { blobs: false, linkBase: 'https://huggingface.co' }
+  }
+  const hub = await startHubEmulator(t, { repositories: {}, pageSize: 1 })
+  const usual = { ...hub.huggingFace }
+  const corral = await corralWithHub(t, hub)
+  let number = 0
+  for (const [what, manners] of Object.entries(variants)) {
+    Object.assign(hub.huggingFace, usual, manners)
+    const name = `test/plain-${++number}`
+    hub.add(name, { files: { ...TWO, 'sub/config.json': '{}' } })
+    const events = await corral.events('/api/pull', { model: `${name}:Q8_0` })
+    t.same(contractFaults(events, `${name}:Q8_0`), [], what)
+    const digests = await storedDigests(join(corral.home, 'models', 'test', `plain-${number}`), '.gguf')
+    t.same(digests, [sha256(Q8_0)], what)
+  }
+})
+
+t.test('tokens are sent to the hub and nowhere else', async t => {
+  const hub = await startHubEmulator(t, {
+    repositories: {
+      'test/private-GGUF': { files: TWO, private: true, token: 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH' },
+      'test/gated-GGUF': { files: TWO, gated: 'manual', token: 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH' }
+    }
+  })
+  const corral = await corralWithHub(t, hub, { env: { HF_TOKEN: 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH' } })
+  for (const model of ['test/private-GGUF:Q8_0', 'test/gated-GGUF:Q8_0']) {
+    t.same(contractFaults(await corral.events('/api/pull', { model }), model), [])
+  }
+  t.ok(hub.traffic.requests.some(request => request.cdn))
+  t.same(hub.cdn.leaks, [], 'the second listener never saw it')
+  t.notMatch(corral.log(), /hf_abcdef/, 'neither did the log')
+  t.notMatch(corral.log(), /Signature=/, 'signatures are not logged')
+  for (const entry of readdirSync(corral.home, { recursive: true, withFileTypes: true })) {
+    if (!entry.isFile() || entry.name.endsWith('.gguf')) continue
+    t.notMatch(readFileSync(join(entry.parentPath, entry.name), 'latin1'), /hf_abcdef|Signature=/, entry.name)
+  }
+})
+
+t.test('a repository with several models: the headers tell them apart, or the client is asked', async t => {
+  const gguf = (metadata: Record<string, string | number>, seed = 1) =>
+    ggufBytes({
+      metadata: { 'llama.context_length': 64, ...metadata },
+      tensors: [{ name: 'a', shape: [200_000] }],
+      seed
+    })
+  const m = { 'general.architecture': 'llama', 'general.name': 'M', 'llama.block_count': 2 }
+  const image = gguf({ 'general.architecture': 'flux' })
+  const hub = await startHubEmulator(t, {
+    repositories: {
+      'o/same': { files: { 'm-Q8_0.gguf': gguf(m), 'm-smol-Q4_K_M.gguf': gguf(m, 2) } },
+      'o/two': { files: { 'm-0.5b-Q8_0.gguf': gguf(m), 'm-8b-Q4_K_M.gguf': gguf({ ...m, 'llama.block_count': 4 }) } },
+      'o/image': { files: { 'x-Q4_0.gguf': image, 'ae.safetensors': Buffer.alloc(100) } },
+      'o/hidden': { files: { 'x-Q4_0.gguf': image } }
+    }
+  })
+  const corral = await corralWithHub(t, hub)
+  const plan = (model: string) => corral.json('/api/pull', { model, dry_run: true })
+  t.match((await plan('o/same')).body, { label: 'Q8_0' }, 'one model in two quantizations')
+  const read = hub.traffic.bytes('m-Q8_0.gguf')
+  t.ok(read > 0 && read <= 256 * 1024, `${read} bytes of its header are read`)
+  const { status, body } = await plan('o/two')
+  t.match([status, body.code], [400, 'invalid_request'])
+  t.same(body.choices, [
+    { label: 'm-0.5b-Q8_0', size: gguf(m).length, model: 'hf:o/two:m-0.5b-Q8_0' },
+    { label: 'm-8b-Q4_K_M', size: gguf({ ...m, 'llama.block_count': 4 }).length, model: 'hf:o/two:m-8b-Q4_K_M' }
+  ])
+  const failed = await corral.json('/api/pull', { model: 'o/two@main' })
+  t.match(
+    failed.body,
+    { code: 'invalid_request', choices: [{ model: 'hf:o/two:m-0.5b-Q8_0@main' }] },
+    'of a stream too'
+  )
+  t.match(
+    (await plan(body.choices[1].model)).body,
+    { label: 'm-8b-Q4_K_M' },
+    'each choice can be pulled as it is named'
+  )
+  t.match((await plan('o/image')).body, { code: 'unsupported_capability', error: /makes images or videos/ })
+  t.match((await corral.events('/api/pull', { model: 'o/hidden' })).at(-1), {
+    code: 'unsupported_capability',
+    error: /makes images or videos/
+  })
+  t.same(await listed(corral), [])
+})

@@ -1,0 +1,438 @@
+import { existsSync, mkdirSync, openSync, readdirSync, readFileSync, statSync, writeFileSync, writeSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import t from 'tap'
+import type { FileLocation } from '../../../../../core/contracts/hubs.ts'
+import { CorralError } from '../../../../../core/errors.ts'
+import { partialBytes, removePartial } from '../../../../../plugins/models/download/transfer/part-file.ts'
+import { TransferEngine } from '../../../../../plugins/models/download/transfer/transfer-engine.ts'
+import type {
+  TransferFile,
+  TransferOptions,
+  TransferredFile
+} from '../../../../../plugins/models/download/transfer/transfers.ts'
+import {
+  type ByteFault,
+  type ByteRequest,
+  gitSha1,
+  sampleBytes,
+  sha256,
+  startByteServer
+} from '../../../../support/byte-server.ts'
+
+const MiB = 1024 * 1024
+const content = sampleBytes(24 * MiB + 12_345)
+
+interface Setup {
+  fault?: (request: ByteRequest) => ByteFault
+  bytes?: Buffer
+  /** What the hub reports of it. */
+  file?: Partial<TransferFile>
+  options?: Partial<TransferOptions>
+  locate?: (url: string, times: number) => FileLocation
+}
+
+/** A server with one file, and an engine to fetch it. */
+async function setUp(t: Test, { fault, bytes = content, file, options, locate }: Setup = {}) {
+  const server = await startByteServer({ '/file': bytes }, fault)
+  const folder = t.testdir()
+  const target = join(folder, 'deep', 'file')
+  let located = 0
+  const reports: [completed: number, total: number][] = []
+  const log: string[] = []
+  const engines: TransferEngine[] = []
+  t.teardown(async () => {
+    for (const engine of engines) await engine.close()
+    await server.close()
+  })
+  async function run(
+    more: { signal?: AbortSignal; identity?: string; onProgress?: (completed: number) => void } = {}
+  ): Promise<TransferredFile> {
+    // Each run has an engine of its own, as after a restart.
+    const engine = new TransferEngine({
+      connections: 8,
+      connectionsPerFile: 4,
+      bandwidthLimit: 0,
+      stallTimeout: 2000,
+      firstDelay: 20,
+      log: message => log.push(message),
+      ...options
+    })
+    engines.push(engine)
+    const known = { size: bytes.length, sha256: sha256(bytes) }
+    const [done] = await engine.run({
+      identity: more.identity ?? 'test@1',
+      files: [{ path: 'file', target, ...known, ...file }],
+      signal: more.signal ?? new AbortController().signal,
+      locate: async () => {
+        located += 1
+        return locate ? locate(server.url, located) : { url: `${server.url}/file`, headers: {} }
+      },
+      onProgress: (_, completed, total) => {
+        reports.push([completed, total])
+        more.onProgress?.(completed)
+      }
+    })
+    return done!
+  }
+  /** Runs until so many bytes are there, then aborts. */
+  async function runUntil(bytesThere: number): Promise<void> {
+    const controller = new AbortController()
+    const reason = new Error('enough')
+    await t.rejects(
+      run({ signal: controller.signal, onProgress: completed => completed >= bytesThere && controller.abort(reason) }),
+      reason
+    )
+  }
+  return { server, folder, target, run, runUntil, reports, log, located: () => located }
+}
+
+async function failure(promise: Promise<unknown>): Promise<CorralError> {
+  try {
+    await promise
+  } catch (error) {
+    if (error instanceof CorralError) return error
+    throw error
+  }
+  throw new Error('no error was thrown')
+}
+
+t.test('fetches a file over several connections and verifies it', async t => {
+  const { server, target, run, reports } = await setUp(t, { fault: () => ({ rate: 8 * MiB }) })
+  t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+  t.ok(readFileSync(target).equals(content))
+  t.strictSame(readdirSync(join(target, '..')), ['file'], 'nothing else is left')
+  // The server may still see one that was left for another.
+  t.ok(server.state.mostOpen > 1 && server.state.mostOpen <= 4 + 2, `${server.state.mostOpen} connections`)
+  t.equal(reports.at(-1)![0], content.length)
+  t.ok(reports.every(([, total]) => total === content.length))
+  t.ok(reports.every(([completed], i) => i === 0 || completed >= reports[i - 1]![0]))
+})
+
+t.test('servers and files of every kind', async t => {
+  const small = sampleBytes(300_000, 1)
+  const cases: [what: string, given: Setup, most?: number][] = [
+    ['a range with status 200', { fault: () => ({ rangeAs200: true }) }],
+    ['no ranges', { fault: () => ({ ignoreRange: true }) }],
+    ['no ranges and no length', { fault: () => ({ ignoreRange: true, chunked: true }) }],
+    ['no ranges, and the body ends with the connection', { fault: () => ({ ignoreRange: true, untilClose: true }) }],
+    ['a chunked range', { fault: () => ({ chunked: true }) }],
+    ['a size that is unknown before', { file: { size: undefined } as never }],
+    ['no digest', { file: { sha256: undefined } as never }],
+    ['a git digest', { bytes: small, file: { sha256: undefined, gitSha1: gitSha1(small) } as never }],
+    ['an empty file', { bytes: Buffer.alloc(0) }],
+    ['an empty file of unknown size', { bytes: Buffer.alloc(0), file: { size: undefined } as never }],
+    ['one byte', { bytes: Buffer.from('x') }],
+    [
+      'size and digest are reported with the location',
+      {
+        file: { size: undefined, sha256: undefined } as never,
+        locate: url => ({ url: `${url}/file`, headers: {}, size: content.length, sha256: sha256(content) })
+      }
+    ]
+  ]
+  for (const [what, given] of cases) {
+    await t.test(what, async t => {
+      const { target, run } = await setUp(t, given)
+      const bytes = given.bytes ?? content
+      t.strictSame(await run(), { size: bytes.length, sha256: sha256(bytes) })
+      t.ok(readFileSync(target).equals(bytes))
+      t.strictSame(readdirSync(join(target, '..')), ['file'])
+    })
+  }
+})
+
+t.test('faults that a transfer survives', async t => {
+  /** Most bytes that may be sent beyond the file's. */
+  const cases: [what: string, given: Setup, most: number][] = [
+    ['connections break', { fault: ({ number }) => (number < 8 ? { cutAfter: 1_000_000 + number } : {}) }, 12 * MiB],
+    ['every connection breaks', { fault: () => ({ cutAfter: 3 * MiB }) }, 12 * MiB],
+    [
+      'connections break before the response',
+      { fault: ({ number }) => (number % 2 === 0 ? { cutAfter: 0 } : {}) },
+      12 * MiB
+    ],
+    [
+      'a connection stalls',
+      { options: { stallTimeout: 300 }, fault: ({ number }) => (number === 1 ? { stallAfter: 500_000 } : {}) },
+      12 * MiB
+    ],
+    [
+      '429 with Retry-After',
+      { fault: ({ number }) => (number === 1 ? { status: 429, headers: { 'retry-after': '1' } } : {}) },
+      12 * MiB
+    ],
+    ['503', { fault: ({ number }) => (number < 3 ? { status: 503 } : {}) }, 12 * MiB],
+    ['500', { fault: ({ number }) => (number < 3 ? { status: 500, body: 'oops' } : {}) }, 12 * MiB],
+    [
+      'other bytes than requested',
+      {
+        fault: ({ number }) =>
+          number === 2
+            ? { status: 206, headers: { 'content-range': 'bytes 0-9/10', 'content-length': '10' }, body: '0123456789' }
+            : {}
+      },
+      3 * content.length
+    ],
+    [
+      'a response compressed with gzip',
+      { fault: ({ number }) => (number === 0 ? { headers: { 'content-encoding': 'gzip' } } : {}) },
+      // Up to a whole request of the first size lies in the sockets when the first response is refused.
+      16 * MiB
+    ],
+    [
+      'a location that expires during the transfer',
+      {
+        locate: (url, times) => ({ url: `${url}/file?ticket=${times}`, headers: {} }),
+        fault: ({ query, number }) =>
+          query.get('ticket') === '1' && number > 1
+            ? { status: 403, body: 'Request has expired' }
+            : { cutAfter: 2 * MiB }
+      },
+      12 * MiB
+    ]
+  ]
+  for (const [what, given, most] of cases) {
+    await t.test(what, async t => {
+      const { server, target, run } = await setUp(t, given)
+      t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+      t.ok(readFileSync(target).equals(content))
+      const more = server.state.sent - content.length
+      t.ok(more <= most, `${more} bytes more than the file`)
+    })
+  }
+})
+
+t.test('corrupt content', async t => {
+  await t.test('one wrong byte near the beginning: only what is before it is fetched again', async t => {
+    const { server, run } = await setUp(t, {
+      options: { connectionsPerFile: 1 },
+      fault: ({ number }) => (number === 0 ? { flip: 1000 } : {})
+    })
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    const again = server.state.sent - content.length
+    t.ok(again > 0 && again <= 8 * MiB, `${again} bytes were fetched again`)
+  })
+
+  await t.test('one wrong byte anywhere', async t => {
+    const wrong = new Set<number>()
+    const { server, run } = await setUp(t, {
+      fault: ({ start, end, number }) => {
+        const flip = 20 * MiB + 5
+        if (wrong.size > 0 || start > flip || end <= flip) return {}
+        wrong.add(number)
+        return { flip }
+      }
+    })
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.equal(wrong.size, 1)
+    t.ok(server.state.sent <= 2 * content.length + 12 * MiB)
+  })
+
+  for (const [what, file] of [
+    ['with a digest', {}],
+    ['without one', { sha256: undefined }]
+  ] as const) {
+    await t.test(`what was just written changes on the disk: ${what}`, async t => {
+      const { server, target, run } = await setUp(t, { file: file as never, fault: () => ({ rate: 3 * MiB }) })
+      let damaged = 0
+      const onProgress = (completed: number) => {
+        if (completed < 8 * MiB || damaged++ > 0) return
+        // The second request's first chunk, while the digest is still in the first one's.
+        writeSync(openSync(`${target}.part`, 'r+'), 'damage', 8 * MiB + 1000)
+      }
+      t.strictSame(await run({ onProgress }), { size: content.length, sha256: sha256(content) })
+      t.ok(damaged > 0)
+      t.ok(readFileSync(target).equals(content))
+      const again = server.state.sent - content.length
+      t.ok(again >= MiB && again <= 2 * MiB, `${again} bytes were fetched again`)
+    })
+  }
+
+  await t.test('always wrong', async t => {
+    const { server, folder, target, run } = await setUp(t, { fault: () => ({ flip: 5 * MiB }) })
+    const error = await failure(run())
+    t.equal(error.code, 'checksum_mismatch')
+    t.match(error.message, /^file is not what the hub says it is: expected SHA-256 [0-9a-f]{64}, got [0-9a-f]{64}\./)
+    t.notOk(existsSync(target))
+    t.strictSame(readdirSync(join(folder, 'deep')), [], 'the next attempt starts clean')
+    // What was on its way to connections that were given up counts as sent, too.
+    t.ok(server.state.sent <= 3 * content.length, 'each byte was fetched about twice, and no more')
+  })
+
+  await t.test('another size', async t => {
+    const { run } = await setUp(t, { fault: () => ({ content: content.subarray(0, 1000) }) })
+    const error = await failure(run())
+    t.equal(error.code, 'checksum_mismatch')
+    t.match(error.message, `expected ${content.length} bytes, got 1000 bytes`)
+  })
+
+  await t.test('HTML instead of the file', async t => {
+    const html = { ignoreRange: true, chunked: true, content: Buffer.from('<html>Please log in</html>') }
+    const { folder, run } = await setUp(t, { fault: () => html })
+    t.equal((await failure(run())).code, 'checksum_mismatch')
+    t.strictSame(readdirSync(join(folder, 'deep')), [])
+  })
+
+  await t.test('the content changes during the transfer', async t => {
+    const other = sampleBytes(content.length, 9)
+    let sent = 0
+    const { target, run } = await setUp(t, {
+      file: { sha256: undefined } as never,
+      fault: () =>
+        sent++ === 0 ? { headers: { etag: '"a"' }, cutAfter: MiB } : { headers: { etag: '"b"' }, content: other }
+    })
+    await run()
+    t.ok(readFileSync(target).equals(other), 'no older content is left in it')
+  })
+})
+
+t.test('continuing partial data', async t => {
+  await t.test('bytes on disk are not fetched again', async t => {
+    const { server, target, run, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
+    await runUntil(8 * MiB)
+    const claimed = await partialBytes(target)
+    t.ok(claimed >= 8 * MiB)
+    t.notOk(existsSync(target))
+    await runUntil(16 * MiB)
+    server.state.fault = () => ({})
+    const before = server.state.sent
+    const there = await partialBytes(target)
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    // What was on its way to a connection that was replaced counts as sent.
+    const sent = server.state.sent - before
+    t.ok(sent >= content.length - there && sent <= content.length - there + 6 * MiB, `${sent} bytes`)
+    t.ok(readFileSync(target).equals(content))
+  })
+
+  await t.test('damaged chunks are found, and only they are fetched again', async t => {
+    const { server, target, run, runUntil } = await setUp(t, {
+      options: { connectionsPerFile: 1 },
+      fault: () => ({ rate: 6 * MiB })
+    })
+    await runUntil(16 * MiB)
+    writeSync(openSync(`${target}.part`, 'r+'), 'damage', 1000)
+    server.state.fault = () => ({})
+    const before = server.state.sent
+    const there = await partialBytes(target)
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.equal(server.state.sent - before, content.length - there + MiB, 'one chunk')
+  })
+
+  await t.test('partial data of other content, or with an invalid journal, are discarded', async t => {
+    const { server, target, run, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
+    await runUntil(8 * MiB)
+    server.state.fault = () => ({})
+    let before = server.state.sent
+    t.strictSame(await run({ identity: 'test@2' }), { size: content.length, sha256: sha256(content) })
+    t.ok(server.state.sent - before >= content.length, 'all of it is fetched')
+    for (const journal of ['', '{"version":1}', 'null', '[]']) {
+      writeFileSync(target, 'not it')
+      writeFileSync(`${target}.part`, content.subarray(0, 1000))
+      writeFileSync(`${target}.part.json`, journal)
+      t.equal(await partialBytes(target), 0)
+      before = server.state.sent
+      t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+      t.ok(server.state.sent - before >= content.length, 'all of it is fetched')
+    }
+    t.ok(readFileSync(target).equals(content))
+  })
+
+  await t.test('an existing target is verified and kept', async t => {
+    const { server, target, run } = await setUp(t)
+    mkdirSync(join(target, '..'))
+    writeFileSync(target, content)
+    const { ino } = statSync(target)
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.equal(server.requests.length, 0)
+    t.equal(statSync(target).ino, ino)
+    writeSync(openSync(target, 'r+'), 'damage', 1000)
+    await run()
+    t.ok(readFileSync(target).equals(content), 'a damaged one is replaced')
+  })
+
+  await t.test('partial data can be removed', async t => {
+    const { folder, target, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
+    await runUntil(2 * MiB)
+    await removePartial(target)
+    t.strictSame(readdirSync(join(folder, 'deep')), [])
+    t.equal(await partialBytes(target), 0)
+  })
+})
+
+t.test('failures have an error that says what happened', async t => {
+  const host = /127\.0\.0\.1:\d+/
+  const cases: [given: Setup, code: string, message: RegExp][] = [
+    [
+      { fault: () => ({ status: 403, body: 'You are not on the list' }) },
+      'hub_forbidden',
+      /file may not be fetched: .* answers 403: You are not on the list\. Check/
+    ],
+    [
+      { fault: () => ({ status: 404, body: 'see https://a.b/c?secret=x' }) },
+      'hub_unreachable',
+      /answers 404: see https:\/\/a\.b\/c\. Pull again/
+    ],
+    [{ fault: () => ({ status: 500 }) }, 'hub_unreachable', /answers 500/],
+    [{ fault: () => ({ status: 429, headers: { 'retry-after': '0' } }) }, 'hub_rate_limited', /answers 429/],
+    [{ fault: () => ({ cutAfter: 0 }) }, 'hub_unreachable', /failed: the connection was closed before the end/],
+    [{ options: { stallTimeout: 100 }, fault: () => ({ stallAfter: 0 }) }, 'hub_unreachable', /no data for 0\.1 s/],
+    [
+      { file: { size: undefined } as never, fault: () => ({ ignoreRange: true, chunked: true }) },
+      'hub_unreachable',
+      /does not say how large the file is/
+    ],
+    [
+      { locate: () => ({ url: 'http://127.0.0.1:1/file', headers: {} }) },
+      'hub_unreachable',
+      /cannot be reached: .*ECONNREFUSED/
+    ]
+  ]
+  for (const [given, code, message] of cases) {
+    await t.test(String(message), async t => {
+      const { folder, run } = await setUp(t, given)
+      const error = await failure(run())
+      t.equal(error.code, code)
+      t.match(error.message, message)
+      t.match(error.message, host)
+      t.notOk(existsSync(join(folder, 'deep', 'file')))
+    })
+  }
+
+  await t.test('an error of locate', async t => {
+    const gated = new CorralError('hub_forbidden', 'agree to the terms')
+    const { run } = await setUp(t, {
+      locate: () => {
+        throw gated
+      }
+    })
+    t.equal(await failure(run()), gated)
+  })
+})
+
+t.test('redirects', async t => {
+  const other = await startByteServer({ '/file': content })
+  t.teardown(() => other.close())
+  await t.test('to another host are followed without the token, and only once', async t => {
+    const { server, run } = await setUp(t, {
+      locate: url => ({ url: `${url}/file`, headers: { Authorization: 'Bearer secret', 'X-Other': 'yes' } }),
+      fault: () => ({ status: 302, headers: { location: `${other.url}/file?signed=1` } })
+    })
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.equal(server.requests.length, 1)
+    t.equal(server.requests[0]!.headers.authorization, 'Bearer secret')
+    t.ok(other.requests.every(({ headers }) => headers.authorization === undefined && headers['x-other'] === 'yes'))
+  })
+  await t.test('on the same host keep the token', async t => {
+    const { server, run } = await setUp(t, {
+      locate: url => ({ url: `${url}/old`, headers: { Authorization: 'Bearer secret' } }),
+      fault: ({ path }) => (path === '/old' ? { status: 307, headers: { location: '/file' } } : {})
+    })
+    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.ok(server.requests.every(({ headers }) => headers.authorization === 'Bearer secret'))
+  })
+  await t.test('in a circle fail', async t => {
+    const { run } = await setUp(t, { fault: () => ({ status: 302, headers: { location: '/file' } }) })
+    t.match((await failure(run())).message, /redirects more than 5 times/)
+  })
+})

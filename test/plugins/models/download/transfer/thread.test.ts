@@ -1,0 +1,226 @@
+import { execFileSync, fork } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmdirSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import type { Test } from 'tap'
+import t from 'tap'
+import { CorralError } from '../../../../../core/errors.ts'
+import { partialBytes } from '../../../../../plugins/models/download/transfer/part-file.ts'
+import {
+  type TransferOptions,
+  type TransferRequest,
+  TransferThread
+} from '../../../../../plugins/models/download/transfer/transfers.ts'
+import { sampleBytes, sha256, startByteServer } from '../../../../support/byte-server.ts'
+
+const MiB = 1024 * 1024
+const content = sampleBytes(16 * MiB)
+
+function make(t: Test, options: Partial<TransferOptions> = {}) {
+  const transfers = new TransferThread({
+    connections: 8,
+    connectionsPerFile: 4,
+    bandwidthLimit: 0,
+    stallTimeout: 5000,
+    ...options
+  })
+  t.teardown(() => transfers.close())
+  return transfers
+}
+
+function request(url: string, folder: string, names: string[], more: Partial<TransferRequest> = {}): TransferRequest {
+  return {
+    identity: 'test@1',
+    files: names.map(name => ({
+      path: name,
+      target: join(folder, name),
+      size: content.length,
+      sha256: sha256(content)
+    })),
+    locate: async () => ({ url: `${url}/file`, headers: {} }),
+    signal: new AbortController().signal,
+    onProgress: () => {},
+    ...more
+  }
+}
+
+t.test('fetches several files at once and reports progress', async t => {
+  const server = await startByteServer({ '/file': content }, () => ({ rate: 8 * MiB }))
+  t.teardown(() => server.close())
+  const folder = t.testdir()
+  const names = ['a', 'b', 'c', 'd', 'e', 'f']
+  const last = new Map<number, number>()
+  let reports = 0
+  const began = performance.now()
+  const done = await make(t).run(
+    request(server.url, folder, names, {
+      onProgress(index, completed, total) {
+        reports += 1
+        t.ok(completed <= total && total === content.length)
+        last.set(index, completed)
+      }
+    })
+  )
+  t.equal(done.length, names.length)
+  // The server may still see some that were replaced.
+  t.ok(server.state.mostOpen <= 8 + 4, `${server.state.mostOpen} connections`)
+  for (const [index, name] of names.entries()) {
+    t.ok(readFileSync(join(folder, name)).equals(content))
+    t.equal(last.get(index), content.length)
+  }
+  const seconds = (performance.now() - began) / 1000
+  t.ok(reports <= names.length * (seconds * 10 + 2), `${reports} reports in ${seconds} s`)
+  t.strictSame(readdirSync(folder).sort(), names)
+})
+
+t.test('a thread that was prepared serves the run', async t => {
+  const server = await startByteServer({ '/file': content })
+  t.teardown(() => server.close())
+  let started = 0
+  const count = () => started++
+  process.on('worker', count)
+  t.teardown(() => process.off('worker', count))
+  const transfers = make(t)
+  transfers.prepare()
+  transfers.prepare()
+  await sleep(0)
+  t.equal(started, 1)
+  await transfers.run(request(server.url, t.testdir(), ['a']))
+  t.equal(started, 1)
+  await transfers.close()
+  transfers.prepare()
+  await sleep(0)
+  t.equal(started, 1, 'none after the end')
+})
+
+t.test('an abort closes all connections and keeps partial data', async t => {
+  const server = await startByteServer({ '/file': content }, () => ({ rate: 2 * MiB }))
+  t.teardown(() => server.close())
+  const folder = t.testdir()
+  const controller = new AbortController()
+  const transfers = make(t)
+  const reason = new Error('paused')
+  const running = transfers.run(
+    request(server.url, folder, ['a'], {
+      signal: controller.signal,
+      onProgress: (_, completed) => completed > 2 * MiB && controller.abort(reason)
+    })
+  )
+  await t.rejects(running, reason)
+  while (server.state.open > 0) await new Promise(resolve => setTimeout(resolve, 10))
+  t.ok((await partialBytes(join(folder, 'a'))) > 2 * MiB)
+})
+
+t.test('errors of locate are passed on unchanged', async t => {
+  const folder = t.testdir()
+  const gated = new CorralError('hub_forbidden', 'agree to the terms')
+  const locate = async () => {
+    throw gated
+  }
+  await t.rejects(make(t).run(request('', folder, ['a'], { locate })), gated)
+  await t.rejects(
+    make(t).run(
+      request('', folder, ['a'], { locate: async () => ({ url: 'http://127.0.0.1:1/x', headers: { 'bad name': '' } }) })
+    )
+  )
+})
+
+t.test('close ends running transfers', async t => {
+  const server = await startByteServer({ '/file': content }, () => ({ rate: MiB }))
+  t.teardown(() => server.close())
+  const transfers = make(t)
+  const folder = t.testdir()
+  const running = t.rejects(transfers.run(request(server.url, folder, ['a'])), { code: 'shutting_down' })
+  while (server.state.sent < 100_000) await new Promise(resolve => setTimeout(resolve, 10))
+  await transfers.close()
+  await running
+  await t.rejects(transfers.run(request(server.url, folder, ['a'])), { code: 'shutting_down' })
+  t.ok((await partialBytes(join(folder, 'a'))) > 0)
+})
+
+t.test('the bandwidth limit holds for all files together', async t => {
+  const server = await startByteServer({ '/file': content })
+  t.teardown(() => server.close())
+  const folder = t.testdir()
+  const limit = 8 * MiB
+  const began = performance.now()
+  await make(t, { bandwidthLimit: limit }).run(request(server.url, folder, ['a', 'b']))
+  const seconds = (performance.now() - began) / 1000
+  const least = (2 * content.length) / limit
+  // A quarter of a second's worth may come as a burst.
+  t.ok(seconds >= least - 0.3, `${seconds} s for what must take ${least} s`)
+  const free = performance.now()
+  await make(t).run(request(server.url, folder, ['c', 'd']))
+  t.ok((performance.now() - free) / 1000 < seconds, 'without a limit it is faster')
+})
+
+t.test('memory use does not grow with the size of the file', async t => {
+  const program = fileURLToPath(new URL('../../../../support/byte-server-child.js', import.meta.url))
+  const transfers = make(t)
+  const folder = t.testdir()
+  /** Most memory of this process while it fetches a file of so many bytes from another one. */
+  async function mostMemory(bytes: number): Promise<number> {
+    const server = fork(program, [String(bytes)])
+    const [{ url, ...file }] = (await once(server, 'message')) as [{ url: string; size: number; sha256: string }]
+    let most = 0
+    const watch = setInterval(() => {
+      most = Math.max(most, process.memoryUsage.rss())
+    }, 20)
+    const target = join(folder, String(bytes))
+    await transfers.run(request(url, folder, [], { files: [{ path: 'file', target, ...file }] }))
+    clearInterval(watch)
+    server.disconnect()
+    return most
+  }
+  // The first transfer starts the threads.
+  const few = await mostMemory(64 * MiB)
+  const many = await mostMemory(640 * MiB)
+  t.ok(many - few < 32 * MiB, `${Math.round((many - few) / MiB)} MiB more for a file of ten times the size`)
+})
+
+t.test('a full disk', { skip: canMount() ? false : 'mounting needs root on Linux' }, async t => {
+  const server = await startByteServer({ '/file': content })
+  t.teardown(() => server.close())
+  // Not a folder of the test runner, which could not remove it after a test that was killed.
+  const disk = mkdtempSync(join(tmpdir(), 'corral-full-disk-'))
+  const transfers = make(t)
+  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
+  try {
+    const both = transfers.run(request(server.url, disk, ['a', 'b']))
+    await t.rejects(
+      both,
+      { code: 'insufficient_storage', message: /free and .* are needed/ },
+      'found before the transfer'
+    )
+    t.equal(server.requests.length, 0)
+
+    const target = join(disk, 'a')
+    const files = [{ path: 'a', target, size: undefined, sha256: sha256(content) }]
+    const filler = join(disk, 'filler')
+    execFileSync('dd', ['if=/dev/zero', `of=${filler}`, 'bs=1M', 'count=14', 'status=none'])
+    const running = transfers.run(request(server.url, disk, [], { files }))
+    await t.rejects(
+      running,
+      { code: 'insufficient_storage', message: /what was fetched is kept/ },
+      'found during the transfer'
+    )
+    t.notOk(existsSync(target))
+    execFileSync('rm', [filler])
+    const there = await partialBytes(target)
+    const before = server.state.sent
+    const [done] = await transfers.run(request(server.url, disk, [], { files }))
+    t.strictSame(done, { size: content.length, sha256: sha256(content) })
+    t.ok(server.state.sent - before <= content.length - there + 6 * MiB)
+  } finally {
+    await transfers.close()
+    execFileSync('umount', ['-l', disk])
+    rmdirSync(disk)
+  }
+})
+
+function canMount(): boolean {
+  return process.platform === 'linux' && process.getuid?.() === 0
+}

@@ -1,0 +1,385 @@
+import { crc32 } from 'node:zlib'
+import t from 'tap'
+import {
+  ChunkMap,
+  chunkSizeFor,
+  freeSpan,
+  requestSize,
+  spanBytes,
+  stolenSpan
+} from '../../../../../plugins/models/download/transfer/chunk-map.ts'
+import { FileSource, followRedirect } from '../../../../../plugins/models/download/transfer/file-source.ts'
+import { withoutQueries } from '../../../../../plugins/models/download/transfer/http/http-client.ts'
+import { ChunkedBody } from '../../../../../plugins/models/download/transfer/http/http-connection.ts'
+import {
+  parseContentRange,
+  parseHead,
+  readResponse,
+  WEB_PAGE
+} from '../../../../../plugins/models/download/transfer/http/http-response.ts'
+import { proxyFor } from '../../../../../plugins/models/download/transfer/http/http-socket.ts'
+import { Bandwidth, ConnectionLimit, Line } from '../../../../../plugins/models/download/transfer/limits.ts'
+import { continues, journalText, parseJournal } from '../../../../../plugins/models/download/transfer/part-file.ts'
+import { backOff, Retries } from '../../../../../plugins/models/download/transfer/retries.ts'
+
+const KiB = 1024
+const MiB = 1024 * KiB
+
+t.test('parses response heads', async t => {
+  const head = (lines: string[]) => parseHead(lines.join('\r\n'))
+  const cases: [lines: string[], status: number, body: object, keepAlive: boolean][] = [
+    [['HTTP/1.1 206 Partial Content', 'Content-Length: 5'], 206, { kind: 'length', length: 5 }, true],
+    [['HTTP/1.1 200', 'content-length:  5  ', 'Connection: close'], 200, { kind: 'length', length: 5 }, false],
+    [['HTTP/1.0 200 OK', 'Content-Length: 5, 5'], 200, { kind: 'length', length: 5 }, false],
+    [['HTTP/1.0 200 OK', 'Connection: keep-alive', 'Content-Length: 0'], 200, { kind: 'length', length: 0 }, true],
+    [['HTTP/1.1 200 OK', 'Transfer-Encoding: Chunked'], 200, { kind: 'chunked' }, true],
+    [['HTTP/1.1 200 OK'], 200, { kind: 'until-close' }, false],
+    [['HTTP/1.1 304 Not Modified'], 304, { kind: 'length', length: 0 }, true]
+  ]
+  for (const [lines, status, body, keepAlive] of cases) {
+    const { headers: _, ...rest } = head(lines)
+    t.strictSame(rest, { status, body, keepAlive }, lines.join(' | '))
+  }
+  t.equal(head(['HTTP/1.1 200 OK', 'X-A: 1', 'x-a: 2']).headers['x-a'], '1, 2')
+  const wrong = [
+    ['SSH-2.0-OpenSSH'],
+    ['HTTP/2 200'],
+    ['HTTP/1.1 200 OK', 'no colon'],
+    ['HTTP/1.1 200 OK', 'Content-Length: x'],
+    ['HTTP/1.1 200 OK', 'Content-Length: 5, 6'],
+    ['HTTP/1.1 200 OK', 'Content-Length: 5', 'Transfer-Encoding: chunked'],
+    ['HTTP/1.1 200 OK', 'Transfer-Encoding: gzip, chunked']
+  ]
+  for (const lines of wrong) t.throws(() => head(lines), { name: 'InvalidResponse' }, lines.join(' | '))
+})
+
+t.test('decodes chunked bodies, however they are split', async t => {
+  const text = '4\r\nWiki\r\n6;name=value\r\npedia \r\nE\r\nin \r\n\r\nchunks.\r\n0\r\nTrailer: x\r\n\r\n'
+  for (let size = 1; size <= text.length; size++) {
+    const body = new ChunkedBody()
+    let got = ''
+    for (let at = 0; at < text.length; at += size) {
+      body.push(Buffer.from(text.slice(at, at + size)), data => {
+        got += data
+        return true
+      })
+    }
+    t.equal(got, 'Wikipedia in \r\n\r\nchunks.')
+    t.ok(body.ended)
+  }
+  t.equal(
+    new ChunkedBody().push(Buffer.from('0\r\n\r\nmore'), () => true),
+    5,
+    'bytes after the end are left over'
+  )
+  for (const wrong of ['x\r\n', '\r\n', '1\r\nab\r\n', `${'1'.repeat(20_000)}`]) {
+    t.throws(() => new ChunkedBody().push(Buffer.from(wrong), () => true), { name: 'InvalidResponse' })
+  }
+})
+
+t.test('interprets responses to range requests', async t => {
+  const answer = (status: number, headers: Record<string, string>, start: number, end?: number, size?: number) => {
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
+    return readResponse(parseHead([`HTTP/1.1 ${status} x`, ...lines].join('\r\n')), start, end, size)
+  }
+  const range = (text: string, length?: number) => ({
+    'content-range': text,
+    ...(length === undefined ? {} : { 'content-length': String(length) })
+  })
+  const cases: [what: string, got: ReturnType<typeof answer>, wanted: object][] = [
+    ['a range', answer(206, range('bytes 10-19/100', 10), 10, 20, 100), { kind: 'range', end: 20, size: 100 }],
+    ['a shorter one', answer(206, range('bytes 10-14/100', 5), 10, 20, 100), { kind: 'range', end: 15, size: 100 }],
+    [
+      'of unknown size',
+      answer(206, range('bytes 10-19/*', 10), 10, 20, 100),
+      { kind: 'range', end: 20, size: undefined }
+    ],
+    ['with status 200', answer(200, range('bytes 10-19/100', 10), 10, 20, 100), { kind: 'range', end: 20, size: 100 }],
+    ['200 whose length is another', answer(200, range('bytes 10-19/100', 100), 10, 20, 100), { kind: 'rangeless' }],
+    ['another start', answer(206, range('bytes 0-9/100', 10), 10, 20, 100), { kind: 'unusable' }],
+    ['a longer one', answer(206, range('bytes 10-29/100', 20), 10, 20, 100), { kind: 'unusable' }],
+    ['206 without range', answer(206, { 'content-length': '10' }, 10, 20, 100), { kind: 'unusable' }],
+    ['another size', answer(206, range('bytes 10-19/101', 10), 10, 20, 100), { kind: 'size', size: 101 }],
+    ['the whole file', answer(200, { 'content-length': '100' }, 0, 20, 100), { kind: 'whole', size: 100 }],
+    [
+      'the whole file where a part is wanted',
+      answer(200, { 'content-length': '100' }, 10, 20, 100),
+      { kind: 'rangeless' }
+    ],
+    ['a whole of another size', answer(200, { 'content-length': '7' }, 0, 20, 100), { kind: 'size', size: 7 }],
+    ['packed', answer(200, { 'content-encoding': 'gzip' }, 0, 20, 100), { kind: 'unusable', isLasting: true }],
+    [
+      'a web page',
+      answer(200, { 'content-type': 'text/html', 'content-length': '7' }, 0, 20, 100),
+      { kind: 'unusable', why: WEB_PAGE, isLasting: true }
+    ],
+    [
+      'a file that is a web page',
+      answer(200, { 'content-type': 'text/html', 'content-length': '100' }, 0, 20, 100),
+      { kind: 'whole', size: 100 }
+    ],
+    ['451', answer(451, {}, 0), { kind: 'refused' }],
+    ['no bytes', answer(416, { 'content-range': 'bytes */0' }, 0), { kind: 'empty' }],
+    ['beyond the end', answer(416, { 'content-range': 'bytes */50' }, 60, 100, 100), { kind: 'size', size: 50 }],
+    ['elsewhere', answer(302, { location: '/x' }, 0), { kind: 'redirect', to: '/x' }],
+    ['403', answer(403, {}, 0), { kind: 'refused' }],
+    ['429', answer(429, {}, 0), { kind: 'busy' }],
+    ['500', answer(500, {}, 0), { kind: 'unusable', why: 'answers 500' }],
+    ['a file of unknown size', answer(200, {}, 0), { kind: 'unusable', why: 'does not say how large the file is' }],
+    [
+      'a range of unknown size',
+      answer(206, range('bytes 0-19/*', 20), 0),
+      { kind: 'unusable', why: 'does not say how large the file is' }
+    ]
+  ]
+  for (const [what, got, wanted] of cases) t.match(got, wanted, what)
+  t.equal(parseContentRange('bytes 5-4/10'), undefined)
+  t.equal(parseContentRange('bytes 5-10/10'), undefined)
+  t.equal(parseContentRange('items 0-1/2'), undefined)
+})
+
+t.test('back-off', async t => {
+  const most = Array.from({ length: 9 }, (_, failures) => backOff(failures, 500, () => 1))
+  t.strictSame(most, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000])
+  t.equal(
+    backOff(3, 500, () => 0.25),
+    1000
+  )
+})
+
+t.test('retries: when a file is given up', async t => {
+  const give = (step: (retries: Retries, i: number) => boolean) => {
+    const retries = new Retries(0, 100 * MiB)
+    for (let i = 0; i < 1000; i++) if (!step(retries, i)) return i
+    return undefined
+  }
+  t.equal(
+    give((retries, i) => retries.failed(i, i, 0, undefined)),
+    6,
+    'failures without a byte'
+  )
+  t.equal(
+    give((retries, i) => retries.failed(i, 0, 0, undefined)),
+    undefined,
+    'connections that fail together count once'
+  )
+  t.equal(
+    give((retries, i) => retries.failed(i, i, i * MiB, undefined)),
+    undefined,
+    'failures with progress'
+  )
+  t.equal(
+    give((retries, i) => retries.failed(i, i, i, undefined)),
+    6,
+    'failures with hardly any progress'
+  )
+  t.equal(
+    give((retries, i) => retries.failed(i, i, i * 300_000, undefined)),
+    undefined,
+    'failures with a little progress each'
+  )
+  t.equal(new Retries(0, 1).failed(0, 0, 0, 900), true)
+  t.equal(new Retries(0, 1).failed(0, 0, 0, 901), false, 'a server that wants nobody to wait that long')
+  t.equal(
+    give((retries, i) => retries.refused(i, 0)),
+    2,
+    'new locations are refused too'
+  )
+  t.equal(
+    give((retries, i) => retries.refused(i, i * MiB)),
+    undefined,
+    'new locations that help'
+  )
+})
+
+t.test('chunks and spans', async t => {
+  t.equal(chunkSizeFor(1), MiB)
+  t.equal(chunkSizeFor(4096 * MiB), MiB)
+  t.equal(chunkSizeFor(4096 * MiB + 1), 2 * MiB)
+  t.equal(chunkSizeFor(1e12) * 4096 >= 1e12, true)
+
+  const map = new ChunkMap(10 * MiB + 5)
+  t.equal(map.count, 11)
+  map.add(0, MiB, 1)
+  map.add(1, 100, 1)
+  map.add(4, 100, 1)
+  t.strictSame(freeSpan(map, [], 100 * MiB), { at: 1, to: 4 }, 'up to a chunk that is partly there')
+  t.strictSame(freeSpan(map, [], 1), { at: 1, to: 2 }, 'at least a chunk')
+  t.strictSame(freeSpan(map, [{ at: 1, to: 4 }], 100 * MiB), { at: 4, to: 11 })
+  t.strictSame(freeSpan(map, [{ at: 4, to: 6 }], 100 * MiB), { at: 1, to: 4 })
+  t.equal(freeSpan(map, [{ at: 1, to: 11 }], MiB), undefined)
+  t.equal(spanBytes(map, { at: 4, to: 11 }), 6 * MiB + 5 - 100)
+  t.equal(spanBytes(map, { at: 4, to: 4 }), 0)
+
+  const taken = [
+    { at: 1, to: 2 },
+    { at: 2, to: 11 }
+  ]
+  t.strictSame(stolenSpan(map, taken), { at: 7, to: 11 })
+  t.strictSame(taken[1], { at: 2, to: 7 })
+  t.equal(stolenSpan(map, [{ at: 8, to: 11 }]), undefined, 'not what will be done in a moment anyway')
+  t.equal(stolenSpan(map, [{ at: 10, to: 11 }]), undefined, 'not one chunk')
+
+  const large = new ChunkMap(1000 * MiB)
+  t.equal(requestSize(large, [], 4, 256 * MiB), 250 * MiB, 'a fair share')
+  t.equal(requestSize(large, [{ at: 0, to: 200 }], 4, 256 * MiB), 200 * MiB, 'of what is not being fetched')
+  t.equal(requestSize(large, [], 4, 20 * MiB), 20 * MiB, 'no more than is worthwhile')
+  t.equal(requestSize(map, [], 4, 20 * MiB), 8 * MiB)
+})
+
+t.test('the journal', async t => {
+  const subject = {
+    identity: 'hub owner/name@1',
+    path: 'a/b.gguf',
+    size: 5 * MiB + 7,
+    sha256: 'ab',
+    gitSha1: undefined,
+    place: '"tag"'
+  }
+  const map = new ChunkMap(subject.size)
+  map.add(0, MiB, 0xdeadbeef)
+  map.add(2, 1000, 7)
+  map.add(5, 7, 0)
+  const text = journalText(subject, map)
+  const read = parseJournal(text)!
+  t.strictSame(read.subject, subject)
+  t.strictSame([...read.map.have], [...map.have])
+  t.strictSame([...read.map.crc], [...map.crc])
+  t.equal(read.map.completed, MiB + 1007)
+
+  const value = JSON.parse(text)
+  const damages: [string, object][] = [
+    ['version', { version: 2 }],
+    ['size', { size: 100 * MiB }],
+    ['negative', { size: -1 }],
+    ['chunk size', { chunkSize: 0 }],
+    ['checksums', { whole: value.whole.replace('deadbeef', 'deadbeez') }],
+    ['too few', { whole: value.whole.slice(8) }],
+    ['a chunk begun that is whole', { begun: [[0, 5, '00000000']] }],
+    ['a chunk that is none', { begun: [[6, 5, '00000000']] }],
+    ['too long', { begun: [[2, MiB, '00000000']] }],
+    ['no list', { begun: { 2: 1 } }],
+    ['identity', { identity: 7 }]
+  ]
+  for (const [what, damage] of damages) t.equal(parseJournal(JSON.stringify({ ...value, ...damage })), undefined, what)
+  for (const cut of [0, 1, 50, text.length - 1]) t.equal(parseJournal(text.slice(0, cut)), undefined)
+
+  const { place: _, ...wanted } = subject
+  t.ok(continues(subject, wanted))
+  t.ok(continues(subject, { ...wanted, size: undefined }))
+  for (const other of [
+    { identity: 'x' },
+    { path: 'x' },
+    { size: 1 },
+    { sha256: 'cd' },
+    { sha256: undefined },
+    { gitSha1: 'x' }
+  ]) {
+    t.notOk(continues(subject, { ...wanted, ...other }), JSON.stringify(other))
+  }
+})
+
+t.test('connection limit of a server', async t => {
+  const limit = new ConnectionLimit(8)
+  t.equal(limit.current(0), 8)
+  limit.overloaded(10_000)
+  limit.overloaded(10_010)
+  t.equal(limit.current(10_010), 4, 'halved once for connections that are refused at the same time')
+  t.equal(limit.current(19_900), 4, 'not raised during the cool-down')
+  t.equal(limit.current(20_100), 5, 'then raised, one by one')
+  t.equal(limit.current(100_000), 8)
+  for (let now = 140_000; now < 150_000; now += 2000) limit.overloaded(now)
+  t.equal(limit.current(150_000), 1, 'never zero')
+})
+
+t.test('what a request has to fetch to be worth its wait', async t => {
+  const line = new Line()
+  t.equal(line.worthwhile, 16 * MiB, 'while nothing is known')
+  line.answered(3)
+  line.answered(1)
+  line.answered(30)
+  line.received(0, 5)
+  t.equal(line.worthwhile, 16 * MiB, 'a request without a byte says nothing')
+  line.received(2 * 250_000, 2)
+  t.equal(line.worthwhile, 16 * MiB, 'a server nearby')
+  line.received(1_000_000, 1)
+  t.equal(line.worthwhile, 50_000_000, '50 of the shortest waits')
+  line.received(10_000_000, 1)
+  t.equal(line.worthwhile, 256 * MiB, 'not any number')
+})
+
+t.test('the bandwidth limit', async t => {
+  t.equal(new Bandwidth(0, 0).delay(1e9, 0), 0)
+  const bandwidth = new Bandwidth(1000, 0)
+  let now = 0
+  let bytes = 0
+  while (now < 60_000) {
+    bytes += 200
+    now += bandwidth.delay(200, now)
+    now += 1
+  }
+  t.ok(Math.abs(bytes - 60_000) <= 60_000 * 0.02, `${bytes} bytes in a minute`)
+})
+
+t.test('file source: locations are shared, renewed and redirected', async t => {
+  let located = 0
+  const source = new FileSource(async () => ({
+    url: `https://hub.example/file?${++located}`,
+    headers: { Authorization: 'x' },
+    // The first location expires in less than a minute.
+    expiresAt: Date.now() + (located === 1 ? 50_000 : 600_000)
+  }))
+  const [one, other] = await Promise.all([source.current(), source.current()])
+  t.equal(one, other, 'requested once for all connections')
+  t.not(await source.current(), one, 'requested again a minute before it expires')
+  t.equal(located, 2)
+  t.notOk(source.drop(one), 'an older location is not dropped twice')
+  const spot = await source.current()
+  source.failed(spot)
+  t.equal(await source.current(), spot)
+  source.failed(spot)
+  t.not(await source.current(), spot, 'a new location after two failures')
+
+  const last = await source.current()
+  t.equal(followRedirect(last, '/other'), undefined)
+  t.strictSame(last.headers, { Authorization: 'x' })
+  t.equal(followRedirect(last, 'https://cdn.example/x'), undefined)
+  t.strictSame(last.headers, {})
+  t.match(followRedirect(last, 'http://cdn.example/x'), /insecure/)
+  t.match(followRedirect(last, 'file:///etc/passwd'), /of the kind "file:"/)
+  t.match(followRedirect(last, undefined), /without saying where/)
+})
+
+t.test('proxy settings', async t => {
+  const env = {
+    HTTPS_PROXY: 'http://user:pass@proxy:8080',
+    http_proxy: 'plain:3128',
+    NO_PROXY: 'localhost,.internal,10.0.0.1:8000 ::1'
+  }
+  const cases: [address: string, proxy: string | undefined][] = [
+    ['https://hub.example/x', 'http://user:pass@proxy:8080/'],
+    ['http://hub.example/x', 'http://plain:3128/'],
+    ['http://localhost:1/x', undefined],
+    ['https://a.internal/x', undefined],
+    ['https://internal/x', undefined],
+    ['https://notinternal/x', 'http://user:pass@proxy:8080/'],
+    ['http://10.0.0.1:8000/x', undefined],
+    ['http://10.0.0.1/x', 'http://plain:3128/'],
+    ['http://[::1]/x', undefined],
+    ['http://127.1.2.3/x', undefined]
+  ]
+  for (const [address, proxy] of cases) t.equal(proxyFor(new URL(address), undefined, env)?.href, proxy, address)
+  t.equal(proxyFor(new URL('https://x/'), undefined, {}), undefined)
+  t.equal(proxyFor(new URL('https://x/'), undefined, { ...env, NO_PROXY: '*' }), undefined)
+  t.equal(
+    proxyFor(new URL('http://localhost/'), 'http://own:1', env)?.href,
+    'http://own:1/',
+    'a configured proxy comes first'
+  )
+  t.throws(() => proxyFor(new URL('https://x/'), 'socks5://secret@x', {}), /^(?!.*secret)/)
+})
+
+t.test('queries of addresses are removed from messages', async t => {
+  t.equal(withoutQueries('see https://a.b/c?X-Amz-Signature=1&x=2, or http://d/e'), 'see https://a.b/c or http://d/e')
+  t.equal(crc32(Buffer.from('b'), crc32(Buffer.from('a'))), crc32(Buffer.from('ab')), 'checksums can be continued')
+})

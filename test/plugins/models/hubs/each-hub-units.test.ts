@@ -1,0 +1,255 @@
+import t from 'tap'
+import { parseCorralReference, readCorralListing } from '../../../../plugins/models/hubs/corral/hub.ts'
+import { factsOf } from '../../../../plugins/models/hubs/files/listed-files.ts'
+import { sameButForCase } from '../../../../plugins/models/hubs/hf-like/hub.ts'
+import {
+  completed,
+  filesOfInfo,
+  filesOfTree,
+  isIncomplete,
+  nextPage
+} from '../../../../plugins/models/hubs/hf-like/listing.ts'
+import { endpointOf, findToken } from '../../../../plugins/models/hubs/hub-options.ts'
+import { offlineVariable, tokenFile, tokenSources } from '../../../../plugins/models/hubs/huggingface/index.ts'
+import { readListing } from '../../../../plugins/models/hubs/modelscope/hub.ts'
+import { nameOfAddress, nameOfDisposition, parseAddress } from '../../../../plugins/models/hubs/url/address.ts'
+import { SHA1, SHA256 } from './support.ts'
+
+t.test('parses listings like those of Hugging Face', async t => {
+  const files = await filesOfInfo({
+    siblings: [
+      { rfilename: 'README.md', size: 52, blobId: SHA1 },
+      {
+        rfilename: 'a.gguf',
+        size: 9,
+        blobId: SHA1,
+        lfs: { sha256: SHA256.toUpperCase(), size: 1048576, pointerSize: 132 }
+      },
+      { rfilename: 'b.gguf', size: 7, blobId: SHA1 },
+      { rfilename: 'c.json' },
+      { rfilename: '../evil' },
+      { rfilename: 'a.gguf', size: 9, lfs: { oid: `sha256:${SHA256}`, size: 5 } },
+      { size: 5 },
+      'nonsense'
+    ]
+  })
+  t.strictSame(files, [
+    { path: 'README.md', size: 52, gitSha1: SHA1 },
+    { path: 'a.gguf', size: 5, sha256: SHA256 },
+    // In git itself no such file lies: what the blob id names is not known.
+    { path: 'b.gguf', size: 7 },
+    { path: 'c.json', size: undefined }
+  ])
+  t.equal(await filesOfInfo({}), undefined)
+  t.strictSame(await filesOfInfo({ siblings: [] }), [])
+  const tree = await filesOfTree(
+    [
+      { type: 'directory', path: 'Q4', oid: SHA1, size: 0 },
+      { type: 'file', path: 'b.gguf', size: 7, oid: SHA1, lfs: { oid: SHA256, size: 700 } },
+      { type: 'file', path: 'c.json', size: 3, oid: SHA1 },
+      { type: 'symlink', path: 'link', size: 3, oid: SHA1 },
+      { type: 'file', mode: '120000', path: 'link2', size: 3 },
+      { type: 'file', path: '/etc/passwd', size: 3 }
+    ],
+    true
+  )
+  t.strictSame(tree, [
+    { path: 'b.gguf', size: 700, sha256: SHA256 },
+    { path: 'c.json', size: 3, gitSha1: SHA1 }
+  ])
+  t.strictSame(await filesOfTree([{ type: 'file', path: 'c.json', size: 3, oid: SHA1 }], false), [
+    { path: 'c.json', size: 3 }
+  ])
+  t.strictSame(completed(files!, tree).slice(2), [
+    { path: 'b.gguf', size: 700, sha256: SHA256 },
+    { path: 'c.json', size: 3, gitSha1: SHA1 }
+  ])
+  t.equal(isIncomplete(files!, true), true)
+  t.equal(isIncomplete(completed(files!, tree), true), false)
+  t.equal(isIncomplete([{ path: 'a', size: 1 }], false), false)
+  t.equal(isIncomplete([{ path: 'a', size: undefined, sha256: SHA256 }], true), true)
+
+  const next = (link: string | undefined, endpoint = 'http://127.0.0.1:9') => nextPage(link, endpoint)
+  t.equal(
+    next('<https://huggingface.co/api/x?recursive=true&cursor=Zg%3D%3D>; rel="next"'),
+    '/api/x?recursive=true&cursor=Zg%3D%3D'
+  )
+  t.equal(next('<https://a/first>; rel="first", <https://a/x?c=2>; rel=next'), '/x?c=2')
+  t.equal(next('</api/x?c=2>; rel="next"'), '/api/x?c=2')
+  t.equal(next('<https://h/hf/api/x?c=2>; rel="next"', 'https://m/hf'), '/api/x?c=2')
+  t.equal(next('<https://h/api/x?c=2>; rel="next"', 'https://m/hf'), '/api/x?c=2')
+  for (const link of [undefined, '', '<https://a/x>; rel="prev"']) t.equal(next(link), undefined)
+})
+
+t.test('a size or digest of a listing that cannot be right is an error', async t => {
+  const info = (fields: object) => filesOfInfo({ siblings: [{ rfilename: 'a.gguf', ...fields }] })
+  const tree = (fields: object) => filesOfTree([{ path: 'a.gguf', ...fields }], true)
+  const listing = (fields: object) => readListing({ Data: { Files: [{ Path: 'a.gguf', ...fields }] } }, 'M', 'a/b')
+  const corral = async ({ size, sha256 }: { size?: unknown; sha256?: unknown }) =>
+    readCorralListing({
+      name: 'a/b',
+      variants: [{ label: 'Q8_0', revision: 'r', files: [{ path: 'a.gguf', size, sha256: sha256 ?? SHA256 }] }]
+    })
+  const sizes: ((size: unknown) => Promise<unknown>)[] = [
+    size => info({ size }),
+    size => info({ lfs: { size } }),
+    size => tree({ size }),
+    size => listing({ Size: size }),
+    size => corral({ size })
+  ]
+  const digests: typeof sizes = [
+    sha256 => info({ lfs: { sha256 } }),
+    oid => info({ lfs: { oid } }),
+    oid => tree({ lfs: { oid } }),
+    sha256 => listing({ Sha256: sha256 }),
+    sha256 => corral({ sha256 })
+  ]
+  for (const size of [-1, 0.5, '5', 2 ** 53, true, [5], {}, Number.POSITIVE_INFINITY]) {
+    for (const read of sizes) await t.rejects(read(size), { message: /the size of "a\.gguf" is/ }, JSON.stringify(size))
+  }
+  for (const sha256 of ['', 'no', SHA1, SHA256.slice(1), `${SHA256}0`, `md5:${SHA256}`, 5, {}, [SHA256]]) {
+    const message = /the SHA-256 of "a\.gguf" is/
+    for (const read of digests) await t.rejects(read(sha256), { message }, JSON.stringify(sha256))
+  }
+  const error = await factsOf('Hub', () => info({ size: 'x\n'.repeat(1000) })).catch(error => error)
+  t.match(error, { code: 'hub_unreachable', message: /^Hub says that the size of "a\.gguf" is "x\\nx.{60,80}…, which/ })
+})
+
+t.test('parses listings of ModelScope and of other corrals', async t => {
+  const entry = { Type: 'blob', Mode: '33188', Size: 5, Sha256: SHA256.toUpperCase() }
+  const listing = await readListing(
+    {
+      Data: {
+        Files: [
+          { Path: 'Q8_0', Type: 'tree', Size: 0, Sha256: '' },
+          { ...entry, Path: 'a.gguf' },
+          { ...entry, Path: 'b.gguf', InCheck: true, Sha256: '' },
+          { ...entry, Path: '../c' },
+          { ...entry, Path: 'link', Mode: '40960' }
+        ]
+      }
+    },
+    'ModelScope',
+    'a/b'
+  )
+  t.strictSame(listing, {
+    files: [
+      { path: 'a.gguf', size: 5, sha256: SHA256 },
+      { path: 'b.gguf', size: 5 }
+    ],
+    inCheck: ['b.gguf']
+  })
+  for (const body of [{}, { Data: null }, { Data: { Files: 'x' } }]) {
+    t.equal(await readListing(body, 'ModelScope', 'a/b'), undefined)
+  }
+
+  const file = { path: 'model.gguf', size: 5, sha256: SHA256, role: 'model' }
+  t.strictSame(
+    readCorralListing({
+      name: 'acme/Tiny',
+      variants: [
+        { label: 'Q8_0', revision: 'r1', files: [file, { ...file, path: '../x' }] },
+        { label: '../..', revision: 'r2', files: [file] },
+        { label: 'F16', revision: '..', files: [file] }
+      ]
+    }),
+    { name: 'acme/Tiny', files: [{ path: 'Q8_0/model.gguf', size: 5, sha256: SHA256 }], revisions: { Q8_0: 'r1' } }
+  )
+  for (const body of [null, [], {}, { name: 'x' }]) t.equal(readCorralListing(body), undefined)
+
+  t.strictSame(parseCorralReference('acme/Tiny'), { id: 'acme/Tiny' })
+  t.strictSame(parseCorralReference('//big:1234/acme/Tiny'), { id: 'acme/Tiny', endpoint: 'http://big:1234' })
+  t.strictSame(parseCorralReference('corral://big/acme/Tiny'), { id: 'acme/Tiny', endpoint: 'http://big:11435' })
+  t.strictSame(parseCorralReference('big:1234/acme/Tiny'), { id: 'acme/Tiny', endpoint: 'http://big:1234' })
+  t.strictSame(parseCorralReference('[::1]/acme/Tiny'), { id: 'acme/Tiny', endpoint: 'http://[::1]:11435' })
+  for (const text of [
+    '',
+    'acme',
+    '//acme/Tiny',
+    'corral://acme/Tiny',
+    'a/b/c/d',
+    'user@host/acme/Tiny',
+    'acme/Ti ny'
+  ]) {
+    t.throws(() => parseCorralReference(text), { code: 'invalid_model_name' }, text)
+  }
+})
+
+t.test('parses plain addresses', async t => {
+  t.strictSame(parseAddress('https://user:p%40ss@example.org/a.gguf?v=1#x'), {
+    id: 'https://example.org/a.gguf?v=1',
+    credentials: { authorization: `Basic ${Buffer.from('user:p@ss').toString('base64')}` },
+    secretQuery: ''
+  })
+  for (const query of ['?X-Amz-Signature=1&X-Amz-Date=2', '?token=x', '?sig=x&se=y', '?a=1&access_token=2']) {
+    const { id, secretQuery } = parseAddress(`http://example.org/a.gguf${query}`)
+    t.strictSame([id, secretQuery], ['http://example.org/a.gguf', query], query)
+  }
+  t.equal(parseAddress('example.org/a.gguf').id, 'https://example.org/a.gguf')
+  for (const text of ['ftp://example.org/a', 'https://', 'file:///etc/passwd']) {
+    t.throws(() => parseAddress(text), { code: 'repo_not_found' }, text)
+  }
+  t.equal(nameOfAddress('https://x/a/b%20c.gguf?x=y/z'), 'b c.gguf')
+  for (const id of ['https://x/', 'https://x/a/', 'https://x/%2e%2e', 'https://x/a%2Fb', 'https://x/%zz']) {
+    t.equal(nameOfAddress(id), undefined, id)
+  }
+  t.equal(nameOfDisposition('attachment; filename="a b.gguf"'), 'a b.gguf')
+  t.equal(nameOfDisposition("inline; filename=x; filename*=UTF-8''t%C3%A4.gguf"), 'tä.gguf')
+  t.equal(nameOfDisposition('attachment; filename=a.gguf'), 'a.gguf')
+  for (const header of [undefined, 'inline', 'attachment; filename="../a"', 'attachment; filename="a/b"']) {
+    t.equal(nameOfDisposition(header), undefined, String(header))
+  }
+})
+
+t.test('endpoints, tokens and the environment of Hugging Face', async t => {
+  const at = (setting: string, variable?: string) =>
+    endpointOf(setting, 'HUB', 'https://usual.org', variable === undefined ? {} : { HUB: variable })
+  t.equal(at(''), 'https://usual.org')
+  t.equal(at('', ''), 'https://usual.org')
+  t.equal(at('', 'http://127.0.0.1:8000/'), 'http://127.0.0.1:8000')
+  t.equal(at('https://mine.org/hf/', 'http://other'), 'https://mine.org/hf')
+  t.equal(at('', 'hub.example.org'), 'https://hub.example.org')
+  for (const text of ['ftp://x', 'https://user@x', 'https://x?y', 'https://x#y', ':::'])
+    t.throws(() => at('', text), /HUB/, text)
+
+  const folder = t.testdir({ token: 'hf_file\r\n', empty: '\n', odd: 'a b\n' })
+  const find = (sources: object, env = {}) =>
+    findToken({ setting: '', variables: [], file: undefined, ...sources }, env)
+  const all = { setting: 'set', variables: ['A', 'B'], file: `${folder}/token` }
+  t.equal(await find(all, { A: 'a', B: 'b' }), 'set')
+  t.equal(await find({ ...all, setting: '' }, { A: ' a\n', B: 'b' }), 'a')
+  t.equal(await find({ ...all, setting: '' }, { A: '', B: 'b' }), 'b')
+  t.equal(await find({ ...all, setting: '' }), 'hf_file')
+  t.equal(await find({ file: `${folder}/empty` }), undefined)
+  t.equal(await find({ file: `${folder}/missing` }), undefined)
+  t.equal(await find({}), undefined)
+  await t.rejects(find({ file: `${folder}/odd` }), { code: 'hub_forbidden' })
+  await t.rejects(find({ variables: ['A'] }, { A: 'secret\ntoken' }), {
+    code: 'hub_forbidden',
+    message: /The token in A contains/
+  })
+  await t.rejects(find({ file: folder }), { code: 'hub_forbidden', message: /cannot be read/ })
+
+  t.equal(tokenFile({ HF_TOKEN_PATH: '/a/b', HF_HOME: '/h' }), '/a/b')
+  t.equal(tokenFile({ HF_HOME: '/h', XDG_CACHE_HOME: '/x' }), '/h/token')
+  t.equal(tokenFile({ XDG_CACHE_HOME: '/x' }), '/x/huggingface/token')
+  t.match(tokenFile({}), /\.cache\/huggingface\/token$/)
+  t.strictSame(tokenSources('', { HF_TOKEN_PATH: '/t' }), {
+    setting: '',
+    variables: ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN'],
+    file: '/t'
+  })
+  t.strictSame(tokenSources('s', { HF_HUB_DISABLE_IMPLICIT_TOKEN: '1' }), {
+    setting: 's',
+    variables: [],
+    file: undefined
+  })
+  t.equal(offlineVariable({}), undefined)
+  t.equal(offlineVariable({ HF_HUB_OFFLINE: '0' }), undefined)
+  t.equal(offlineVariable({ HF_HUB_OFFLINE: 'true' }), 'HF_HUB_OFFLINE')
+  t.equal(offlineVariable({ TRANSFORMERS_OFFLINE: 'YES' }), 'TRANSFORMERS_OFFLINE')
+
+  t.equal(sameButForCase([{ id: 'acme/other' }, { modelId: 'Acme/Tiny' }], 'acme/tiny'), 'Acme/Tiny')
+  for (const results of [[], [{ id: 'acme/tiny' }], {}, null, [null]])
+    t.equal(sameButForCase(results, 'acme/tiny'), undefined)
+})

@@ -1,0 +1,433 @@
+import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { createServer, request as onwards } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import type { HubFile, HubRepository } from '../../../../core/contracts/hubs.ts'
+import csghub from '../../../../plugins/models/hubs/csghub/index.ts'
+import huggingface from '../../../../plugins/models/hubs/huggingface/index.ts'
+import { failure } from '../../../support/failure.ts'
+import { hubOf, type Reply, type Seen, serve, type TestServer } from './support.ts'
+
+const SHA256 = 'ab'.repeat(32)
+const SHA1 = 'cd'.repeat(20)
+const COMMIT = '12'.repeat(20)
+const FILE: HubFile = { path: 'Q4/a b.gguf', size: undefined }
+const never = new AbortController().signal
+
+type Routes = Record<string, Reply | ((seen: Seen) => Reply | undefined)>
+
+/** A server with these answers, by path without query; a path may be preceded by its method. */
+async function serveRoutes(t: Test, routes: Routes): Promise<TestServer> {
+  return await serve(t, seen => {
+    const path = seen.url.split('?')[0]!
+    const route = routes[`${seen.method} ${path}`] ?? routes[path]
+    return typeof route === 'function' ? route(seen) : route
+  })
+}
+
+const info = (more: object = {}) => ({
+  body: {
+    id: 'acme/Tiny',
+    sha: COMMIT,
+    gated: false,
+    siblings: [
+      { rfilename: 'README.md', size: 52, blobId: SHA1 },
+      { rfilename: 'a.gguf', size: 9, blobId: SHA1, lfs: { sha256: SHA256, size: 9 } }
+    ],
+    ...more
+  }
+})
+const repository = (more: Partial<HubRepository> = {}): HubRepository => ({
+  hub: 'huggingface',
+  id: 'acme/Tiny',
+  revision: COMMIT,
+  address: 'https://hub/acme/Tiny',
+  gated: false,
+  files: [],
+  more: { ref: 'main' },
+  ...more
+})
+const questions = (server: TestServer) => server.seen.map(({ method, url }) => `${method} ${url}`)
+
+t.test('one request lists a repository with sizes and digests', async t => {
+  const server = await serveRoutes(t, {
+    '/api/models/acme/Tiny/revision/main': info({ id: 'Acme/tiny', gated: 'auto' })
+  })
+  const hub = await hubOf(t, huggingface, {}, { HF_ENDPOINT: `${server.url}/` })
+  t.strictSame(await hub.repository({ id: 'acme/Tiny' }, {}), {
+    hub: 'huggingface',
+    id: 'Acme/tiny',
+    revision: COMMIT,
+    address: `${server.url}/Acme/tiny`,
+    gated: true,
+    files: [
+      { path: 'README.md', size: 52, gitSha1: SHA1 },
+      { path: 'a.gguf', size: 9, sha256: SHA256 }
+    ],
+    more: { ref: 'main' }
+  })
+  t.strictSame(questions(server), ['GET /api/models/acme/Tiny/revision/main?blobs=true'])
+  t.equal(server.seen[0]!.headers['accept-encoding'], 'identity')
+  t.equal(server.seen[0]!.headers.authorization, undefined)
+})
+
+t.test('revisions', async t => {
+  const server = await serveRoutes(t, {
+    '/api/models/acme/Tiny/revision/refs%2Fpr%2F1': info(),
+    '/api/models/acme/Tiny': info()
+  })
+  const hub = await hubOf(t, huggingface, { endpoint: server.url })
+  const found = await hub.repository({ id: 'acme/Tiny', revision: 'refs/pr/1' }, {})
+  t.strictSame(found.more, { ref: 'refs/pr/1' })
+  const error = await failure(hub.repository({ id: 'acme/Tiny', revision: 'v9' }, {}))
+  t.equal(error.code, 'repo_not_found')
+  t.match(error.message, /no revision "v9"/)
+  t.equal((await failure(hub.repository({ id: 'acme/Tiny', revision: '..' }, {}))).code, 'repo_not_found')
+  t.notOk(server.seen.some(({ url }) => url.includes('..')))
+})
+
+t.test('servers with a part of the API', async t => {
+  t.test('without an address for revisions', async t => {
+    const server = await serveRoutes(t, { '/api/models/acme/Tiny': info() })
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).files.length, 2)
+  })
+  t.test('listing without sizes, the rest in pages of the tree under another host', async t => {
+    const tree = `/api/models/acme/Tiny/tree/${COMMIT}`
+    const server = await serveRoutes(t, {
+      '/api/models/acme/Tiny/revision/main': info({
+        siblings: [{ rfilename: 'a.gguf' }, { rfilename: 'b.json' }, { rfilename: 'c' }]
+      }),
+      [tree]: ({ url }) =>
+        url.includes('cursor=2')
+          ? { body: [{ type: 'file', path: 'b.json', size: 3, oid: SHA1 }] }
+          : {
+              headers: { link: `<https://huggingface.co${tree}?recursive=true&cursor=2>; rel="next"` },
+              body: [
+                { type: 'directory', path: 'd', size: 0, oid: SHA1 },
+                { type: 'file', path: 'a.gguf', size: 9, oid: SHA1, lfs: { oid: SHA256, size: 9, pointerSize: 1 } }
+              ]
+            }
+    })
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    t.strictSame((await hub.repository({ id: 'acme/Tiny' }, {})).files, [
+      { path: 'a.gguf', size: 9, sha256: SHA256 },
+      { path: 'b.json', size: 3, gitSha1: SHA1 },
+      { path: 'c', size: undefined }
+    ])
+  })
+  t.test('listing without sizes, and no tree', async t => {
+    const server = await serveRoutes(t, {
+      '/api/models/acme/Tiny/revision/main': info({ sha: undefined, siblings: [{ rfilename: 'a.gguf' }] })
+    })
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const found = await hub.repository({ id: 'acme/Tiny' }, {})
+    t.strictSame(found.files, [{ path: 'a.gguf', size: undefined }])
+    t.match(found.revision, /^listing-[0-9a-f]{40}$/)
+  })
+  t.test('a tree but no listing', async t => {
+    const server = await serveRoutes(t, {
+      '/api/models/acme/Tiny/tree/main': {
+        headers: { 'x-repo-commit': COMMIT },
+        body: [{ type: 'file', path: 'a.gguf', size: 9, lfs: { oid: SHA256 } }]
+      }
+    })
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    t.match(await hub.repository({ id: 'acme/Tiny' }, {}), {
+      id: 'acme/Tiny',
+      revision: COMMIT,
+      files: [{ path: 'a.gguf', size: 9, sha256: SHA256 }]
+    })
+  })
+  t.test('a renamed repository', async t => {
+    const server = await serveRoutes(t, {
+      '/api/models/old/Tiny/revision/main': {
+        status: 307,
+        headers: { location: '/api/models/acme/Tiny/revision/main?blobs=true' }
+      },
+      '/api/models/acme/Tiny/revision/main': info()
+    })
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    t.equal((await hub.repository({ id: 'old/Tiny' }, {})).id, 'acme/Tiny')
+  })
+})
+
+t.test('locates files', async t => {
+  const path = `/acme/Tiny/resolve/${COMMIT}/Q4/a%20b.gguf`
+  const cdn = await serve(t, ({ headers }) => (headers.authorization ? { status: 500 } : { body: 'bytes' }))
+  const place = async (t: Test, routes: Routes, given = repository(), options: object = {}) => {
+    const server = await serveRoutes(t, routes)
+    const hub = await hubOf(t, huggingface, { endpoint: server.url, token: 'hf_secret', ...options })
+    return { location: await hub.locate(given, FILE, never), server }
+  }
+  const linked = { 'x-linked-size': '1048576', 'x-linked-etag': `"${SHA256}"`, etag: '"other"' }
+  const expires = Math.floor(Date.now() / 1000) + 600
+
+  t.test('behind a redirect to another host, without the token', async t => {
+    const signed = `${cdn.url}/x?Expires=${expires}&Signature=s`
+    const { location, server } = await place(t, {
+      [`HEAD ${path}`]: { status: 302, headers: { location: signed, ...linked } }
+    })
+    t.match(location, { url: signed, size: 1048576, sha256: SHA256 })
+    t.equal(location.headers.authorization, undefined)
+    t.strictSame(questions(server), [`HEAD ${path}`])
+    t.equal(server.seen[0]!.headers.authorization, 'Bearer hf_secret')
+    t.equal(cdn.seen.length, 0, 'nobody asks there before the transfer')
+  })
+  t.test('behind a relative redirect, with the token', async t => {
+    const { location, server } = await place(t, {
+      [path]: { status: 307, headers: { location: '/api/resolve-cache/x?etag=1' } },
+      '/api/resolve-cache/x': { headers: { etag: `"${SHA1}"` }, body: 'x'.repeat(659) }
+    })
+    t.match(location, { url: `${server.url}/api/resolve-cache/x?etag=1`, size: 659, identity: `"${SHA1}"` })
+    t.equal(location.headers.authorization, 'Bearer hf_secret')
+    t.equal(location.sha256, undefined)
+  })
+  t.test('at the hub itself, with ranges', async t => {
+    const { location, server } = await place(t, {
+      [`HEAD ${path}`]: { headers: linked, body: 'bytes' },
+      [`GET ${path}`]: { status: 206, headers: { 'content-range': 'bytes 0-0/1048576' }, body: 'b' }
+    })
+    t.match(location, { url: server.url + path, size: 1048576, sha256: SHA256 })
+    t.equal(location.headers.authorization, 'Bearer hf_secret')
+  })
+  t.test('at the hub itself, without ranges', async t => {
+    const { location } = await place(t, { [path]: { body: 'x'.repeat(5_000_000) } })
+    t.equal(location.size, 5_000_000)
+  })
+  t.test('where HEAD is not supported', async t => {
+    for (const status of [404, 405, 500, 501]) {
+      const signed = `${cdn.url}/x`
+      const { location } = await place(t, {
+        [`HEAD ${path}`]: { status },
+        [`GET ${path}`]: { status: 302, headers: { location: signed, ...linked } }
+      })
+      t.match(location, { url: signed, size: 1048576, sha256: SHA256 }, String(status))
+    }
+  })
+  t.test('an empty file', async t => {
+    const { location } = await place(t, {
+      [`HEAD ${path}`]: { status: 405 },
+      [`GET ${path}`]: { status: 416, headers: { 'content-range': 'bytes */0' } }
+    })
+    t.equal(location.size, 0)
+  })
+  t.test('by branch where commits are unknown', async t => {
+    const { location, server } = await place(t, { '/acme/Tiny/resolve/main/Q4/a%20b.gguf': { body: 'bytes' } })
+    t.equal(location.url, `${server.url}/acme/Tiny/resolve/main/Q4/a%20b.gguf`)
+    const other = await place(
+      t,
+      { '/acme/Tiny/resolve/main/Q4/a%20b.gguf': { body: 'bytes' } },
+      repository({ revision: 'listing-1' })
+    )
+    t.notOk(other.server.seen.some(({ url }) => url.includes('listing')))
+  })
+  t.test('a token is not sent again after a redirect to another host', async t => {
+    // Out to a foreign host and back: the host's own redirect cannot ask for the token.
+    const hubServer: { url?: string } = {}
+    const away = await serve(t, () => ({ status: 302, headers: { location: `${hubServer.url}/leak` } }))
+    const server = await serveRoutes(t, {
+      '/api/models/acme/Tiny/revision/main': () => ({ status: 302, headers: { location: `${away.url}/x` } }),
+      '/leak': info()
+    })
+    hubServer.url = server.url
+    const hub = await hubOf(t, huggingface, { endpoint: server.url, token: 'hf_secret' })
+    await hub.repository({ id: 'acme/Tiny' }, {})
+    t.equal(server.seen[0]!.headers.authorization, 'Bearer hf_secret')
+    t.equal(away.seen[0]!.headers.authorization, undefined)
+    t.equal(server.seen[1]!.headers.authorization, undefined)
+  })
+})
+
+t.test('tokens and the hosts that get them', async t => {
+  const answerAll = () => info()
+  const own = await serve(t, answerAll)
+  const mirror = await serve(t, answerAll)
+  const file = join(t.testdir({}), 'token')
+  writeFileSync(file, 'hf_file\n')
+  const sent = async (t: Test, options: object, env: Record<string, string>) => {
+    const hub = await hubOf(t, huggingface, { endpoint: own.url, ...options }, env)
+    await hub.repository({ id: 'acme/Tiny' }, {})
+    return own.seen.at(-1)!.headers.authorization
+  }
+  await t.test('sources of tokens in order', async t => {
+    t.equal(await sent(t, { token: 'hf_set' }, { HF_TOKEN: 'hf_env' }), 'Bearer hf_set')
+    t.equal(await sent(t, {}, { HF_TOKEN: 'hf_env', HF_TOKEN_PATH: file }), 'Bearer hf_env')
+    t.equal(await sent(t, {}, { HF_TOKEN_PATH: file }), 'Bearer hf_file')
+    t.equal(await sent(t, {}, { HF_TOKEN_PATH: file, HF_HUB_DISABLE_IMPLICIT_TOKEN: '1' }), undefined)
+  })
+  await t.test('a mirror never gets the token', async t => {
+    const gone = await serve(t, () => undefined)
+    await gone.close()
+    const options = { endpoint: gone.url, mirrors: [`${mirror.url}/`], token: 'hf_secret' }
+    const hub = await hubOf(t, huggingface, options)
+    t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).id, 'acme/Tiny')
+    await hub.repository({ id: 'acme/Tiny' }, {})
+    t.equal(mirror.seen.length, 2)
+    for (const { headers } of mirror.seen) t.equal(headers.authorization, undefined)
+  })
+})
+
+t.test('refusals', async t => {
+  t.test('suggests a name in another case', async t => {
+    const server = await serveRoutes(t, {
+      '/api/models/acme/tiny/revision/main': { status: 401, body: { error: 'Invalid username or password.' } },
+      '/api/models': { body: [{ id: 'acme/Tiny-2' }, { id: 'acme/Tiny' }] }
+    })
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const error = await failure(hub.repository({ id: 'acme/tiny' }, {}))
+    t.equal(error.code, 'repo_not_found')
+    t.match(error.message, /no repository "acme\/tiny", but it has "acme\/Tiny"/)
+    t.match(questions(server), ['GET /api/models/acme/tiny/revision/main?blobs=true', /search=tiny&author=acme/])
+  })
+  t.test('an unknown name, when the search fails', async t => {
+    for (const search of [{ status: 500 }, { body: '<html>' }, { cut: true }, { body: [] }]) {
+      const server = await serveRoutes(t, { '/api/models': search })
+      const hub = await hubOf(t, huggingface, { endpoint: server.url })
+      const error = await failure(hub.repository({ id: 'acme/none' }, {}))
+      t.equal(error.code, 'repo_not_found', JSON.stringify(search))
+      t.match(error.message, /does not exist, is private, or is spelled in another case/)
+    }
+  })
+  t.test('a gated repository that is listed', async t => {
+    const server = await serveRoutes(t, {
+      '/api/models/acme/Tiny/revision/main': info({ gated: 'manual' }),
+      [`GET /acme/Tiny/resolve/${COMMIT}/a.gguf`]: { status: 401, body: 'no' }
+    })
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const found = await hub.repository({ id: 'acme/Tiny' }, {})
+    t.equal(found.gated, true)
+    const error = await failure(hub.locate(found, found.files[1]!, never))
+    t.equal(error.code, 'hub_forbidden')
+    t.match(error.message, /Agree at .*acme\/Tiny, then set HF_TOKEN/)
+  })
+  t.test('offline', async t => {
+    const server = await serve(t, () => info())
+    const hub = await hubOf(t, huggingface, { endpoint: server.url }, { HF_HUB_OFFLINE: '1' })
+    for (const request of [hub.repository({ id: 'acme/Tiny' }, {}), hub.locate(repository(), FILE, never)]) {
+      const error = await failure(request)
+      t.equal(error.code, 'hub_unreachable')
+      t.match(error.message, /HF_HUB_OFFLINE is set to 1/)
+    }
+    t.equal(server.seen.length, 0)
+  })
+  t.test('a web page instead of JSON', async t => {
+    const server = await serve(t, () => ({
+      headers: { 'content-type': 'text/html' },
+      body: '<!doctype html><p>Log in'
+    }))
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
+    t.equal(error.code, 'hub_unreachable')
+    t.match(error.message, /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/)
+  })
+  t.test('too many requests', async t => {
+    const server = await serve(t, () => ({ status: 429, headers: { 'retry-after': '300' } }))
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
+    t.equal(error.code, 'hub_rate_limited')
+    t.equal(error.retryAfter, 300)
+    t.equal(server.seen.length, 1, 'no request before the time is up')
+  })
+  t.test('no server at the endpoint', async t => {
+    const server = await serve(t, () => undefined)
+    await server.close()
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
+    t.equal(error.code, 'hub_unreachable')
+    t.match(error.message, /nothing listens at 127.0.0.1/)
+  })
+  t.test('endless redirects', async t => {
+    const server = await serve(t, ({ url }) => ({ status: 302, headers: { location: `${url}x` } }))
+    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
+    t.match(error.message, /redirects more than 5 times/)
+    t.equal(server.seen.length, 6)
+  })
+})
+
+t.test('temporary failures are retried', async t => {
+  const troubles: Reply[] = [{ status: 503 }, { cut: true }, { status: 429, headers: { 'retry-after': '0' } }]
+  const server = await serve(t, () => troubles.shift() ?? info())
+  const hub = await hubOf(t, huggingface, { endpoint: server.url })
+  t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).id, 'acme/Tiny')
+  t.equal(server.seen.length, 4)
+
+  t.test('no retry after an abort', async t => {
+    const controller = new AbortController()
+    const down = await serve(t, () => {
+      setTimeout(() => controller.abort(new Error('left')), 20)
+      return { status: 503 }
+    })
+    const hub = await hubOf(t, huggingface, { endpoint: down.url })
+    const error = await failure(hub.repository({ id: 'acme/Tiny' }, { signal: controller.signal }))
+    t.equal(error.message, 'left')
+    t.equal(down.seen.length, 1)
+  })
+})
+
+t.test('requests through a proxy', async t => {
+  const server = await serve(t, ({ url }) => (url.startsWith('/api/') ? info() : { body: 'bytes' }))
+  const hosts: string[] = []
+  const proxy = createServer((request, response) => {
+    const to = new URL(request.url!)
+    hosts.push(to.host)
+    const { method, headers } = request
+    request.pipe(
+      onwards(to, { method, headers }, answer => {
+        response.writeHead(answer.statusCode!, answer.headers)
+        answer.pipe(response)
+      })
+    )
+  })
+  await once(proxy.listen(0, '127.0.0.1'), 'listening')
+  t.teardown(() => proxy.close())
+  const address = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`
+  const host = new URL(server.url).host
+
+  const named = await hubOf(t, huggingface, { endpoint: server.url, proxy: address })
+  const found = await named.repository({ id: 'acme/Tiny' }, {})
+  t.ok(hosts.length > 0 && hosts.every(to => to === host), hosts.join())
+  t.equal((await named.locate(found, found.files[1]!, never)).proxy, address)
+
+  hosts.length = 0
+  const surrounding = await hubOf(t, huggingface, { endpoint: server.url }, { HTTP_PROXY: address })
+  await surrounding.repository({ id: 'acme/Tiny' }, {})
+  t.equal((await surrounding.locate(found, found.files[1]!, never)).proxy, '')
+  t.strictSame(hosts, [], 'the proxy of the environment is not used for this machine')
+
+  const none = await hubOf(t, huggingface, { endpoint: server.url, proxy: 'http://127.0.0.1:1' })
+  const error = await failure(none.repository({ id: 'acme/Tiny' }, {}))
+  t.equal(error.code, 'hub_unreachable')
+  t.match(error.message, /through the proxy of its settings/)
+})
+
+t.test('CSGHub', async t => {
+  const path = '/csg/acme/Tiny/resolve'
+  const cdn = 'http://127.0.0.1:1/x?X-Amz-Expires=1'
+  const server = await serveRoutes(t, {
+    '/csg/api/models/acme/Tiny': info({ gated: undefined }),
+    '/csg/api/models/acme/None': { status: 500, body: { code: 'SYS-ERR-3', msg: 'SYS-ERR-3: no such row' } },
+    '/csg/api/models/acme/Private': { status: 500, body: { code: 'AUTH-ERR-0', msg: 'AUTH-ERR-0: unauthorized' } },
+    [`HEAD ${path}/${COMMIT}/a.gguf`]: { headers: { etag: `"${SHA1}"` }, body: 'bytes' },
+    [`GET ${path}/${COMMIT}/a.gguf`]: { status: 302, headers: { location: cdn } },
+    [`GET ${path}/${COMMIT}/b.gguf`]: { status: 403, body: { code: 'AUTH-ERR-2', msg: 'no' } }
+  })
+  const hub = await hubOf(t, csghub, {}, { CSGHUB_DOMAIN: server.url, CSGHUB_TOKEN: 'csg_secret' })
+  const found = await hub.repository({ id: 'acme/Tiny' }, {})
+  t.match(found, { hub: 'csghub', revision: COMMIT, gated: false, files: [{ path: 'README.md' }, { sha256: SHA256 }] })
+  const location = await hub.locate(found, found.files[1]!, never)
+  t.equal(location.url, cdn)
+  t.equal(location.headers.authorization, undefined)
+  t.equal(location.identity, undefined)
+  t.notOk(server.seen.some(({ method }) => method === 'HEAD'))
+  t.ok(server.seen.every(({ headers }) => headers.authorization === 'Bearer csg_secret'))
+
+  const before = server.seen.length
+  t.equal((await failure(hub.repository({ id: 'acme/None' }, {}))).code, 'repo_not_found')
+  t.equal((await failure(hub.repository({ id: 'acme/Private' }, {}))).code, 'hub_forbidden')
+  t.equal(server.seen.length, before + 2, 'a refusal with status 500 is not retried')
+  t.equal((await failure(hub.locate(found, { path: 'b.gguf', size: 1 }, never))).code, 'hub_forbidden')
+})

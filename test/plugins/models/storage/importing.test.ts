@@ -1,0 +1,403 @@
+import { execFileSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import {
+  constants,
+  copyFileSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync
+} from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import type { Progress } from '../../../../core/contracts/progress.ts'
+import { packageRoot } from '../../../../core/system/package-info.ts'
+import { transferFile } from '../../../../plugins/models/storage/staging.ts'
+import { ggufBytes, safetensorsBytes, u64, writeGguf } from '../../../support/gguf-writer.ts'
+import { faultsOf, name, openStore, tree } from './support.ts'
+
+const DEMO = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+
+t.test('a GGUF file', async t => {
+  const dir = t.testdir()
+  const { store } = await openStore(join(dir, 'models'))
+  const progress: Progress[] = []
+  const variant = await store.import({ path: DEMO, name: name('Me/Tiny') }, { onProgress: step => progress.push(step) })
+  t.match(variant, {
+    model: { owner: 'Me', name: 'Tiny', variant: 'F16' },
+    label: 'F16',
+    isDefault: true,
+    publicName: 'Me/Tiny',
+    key: 'me/tiny:f16',
+    format: 'gguf',
+    size: statSync(DEMO).size,
+    modifiedAt: /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/,
+    digest: /^[0-9a-f]{64}$/,
+    origin: { kind: 'import', from: DEMO },
+    metadata: {
+      architecture: 'llama',
+      contextLength: 32768,
+      embeddingLength: 256,
+      parameters: 2033408,
+      quantization: 'F16',
+      chatTemplate: /tool_call/,
+      capabilities: ['completion', 'tools'],
+      info: { 'general.architecture': 'llama', 'llama.block_count': 3, 'general.parameter_count': 2033408 }
+    }
+  })
+  t.equal(variant.files[0]?.sha256, createHash('sha256').update(readFileSync(DEMO)).digest('hex'))
+  t.same(faultsOf(variant), [])
+  t.match(progress.at(-1), { phase: 'copying', fraction: 1, completed: variant.size, total: variant.size })
+  t.same(tree(join(dir, 'models')), [
+    'Me',
+    'Me/Tiny',
+    `Me/Tiny/${variant.revision}`,
+    `Me/Tiny/${variant.revision}/tiny-chat-f16.gguf`,
+    'Me/Tiny/manifest.json'
+  ])
+  const { store: later } = await openStore(join(dir, 'models'))
+  t.same(later.list(), [variant], 'a later start finds the same')
+})
+
+t.test('shards, projectors and links', async t => {
+  const dir = t.testdir({ shards: {}, vision: {}, cache: { blobs: {}, snapshot: {} } })
+  const { store } = await openStore(join(dir, 'models'))
+  const shard = (number: number) => join(dir, 'shards', `m-Q8_0-0000${number}-of-00003.gguf`)
+  for (const number of [1, 3]) {
+    writeGguf(shard(number), {
+      metadata: { 'split.count': 3, 'split.tensors.count': 3 },
+      tensors: [{ name: `t${number}`, shape: [4, 4] }],
+      seed: number
+    })
+  }
+  await t.rejects(store.import({ path: shard(1), name: name('a/sharded') }), {
+    code: 'invalid_request',
+    message: /m-Q8_0-00002-of-00003\.gguf is missing/
+  })
+  writeGguf(shard(2), { tensors: [{ name: 't2', shape: [4, 4] }], seed: 2 })
+  const sharded = await store.import({ path: shard(2), name: name('a/sharded') })
+  t.same(
+    sharded.files.map(({ path, role }) => [path, role]),
+    [1, 2, 3].map(number => [`m-Q8_0-0000${number}-of-00003.gguf`, 'model'])
+  )
+  t.equal(sharded.label, 'Q8_0')
+  t.equal(sharded.metadata.parameters, 48)
+  writeGguf(shard(3), {
+    tensors: [
+      { name: 'x', shape: [1] },
+      { name: 'y', shape: [1] }
+    ]
+  })
+  await t.rejects(store.import({ path: shard(1), name: name('a/mixed') }), { message: /do not belong together/ })
+  writeGguf(join(dir, 'shards', 'renamed.gguf'), { metadata: { 'split.count': 3 } })
+  await t.rejects(store.import({ path: join(dir, 'shards', 'renamed.gguf'), name: name('a/renamed') }), {
+    message: /one of 3 shards/
+  })
+
+  writeGguf(join(dir, 'vision', 'see-Q4_K_M.gguf'))
+  writeGguf(join(dir, 'vision', 'mmproj-see-F16.gguf'), {
+    metadata: { 'general.architecture': 'clip', 'clip.has_vision_encoder': true }
+  })
+  const vision = await store.import({ path: join(dir, 'vision'), name: name('a/see') })
+  t.match(vision.files, [
+    { path: 'see-Q4_K_M.gguf', role: 'model' },
+    { path: 'mmproj-see-F16.gguf', role: 'projector' }
+  ])
+  t.ok(vision.metadata.capabilities.includes('vision'))
+  await t.rejects(store.import({ path: join(dir, 'vision', 'mmproj-see-F16.gguf'), name: name('a/p') }), {
+    message: /is a projector/
+  })
+
+  // Caches of hubs keep content under its digest, and links with the names beside.
+  writeGguf(join(dir, 'cache', 'blobs', 'abcdef'))
+  symlinkSync('../blobs/abcdef', join(dir, 'cache', 'snapshot', 'linked-Q5_0.gguf'))
+  const linked = await store.import({
+    path: join(dir, 'cache', 'snapshot', 'linked-Q5_0.gguf'),
+    name: name('a/linked')
+  })
+  t.match(linked, { label: 'Q5_0', files: [{ path: 'linked-Q5_0.gguf' }] })
+  t.same(faultsOf(linked), [])
+  t.notOk(statSync(join(linked.directory, 'linked-Q5_0.gguf')).isSymbolicLink())
+})
+
+t.test('a SafeTensors folder', async t => {
+  const dir = t.testdir({
+    model: {
+      'config.json': JSON.stringify({
+        model_type: 'qwen3',
+        architectures: ['Qwen3ForCausalLM'],
+        torch_dtype: 'bfloat16',
+        max_position_embeddings: 512
+      }),
+      'tokenizer.json': '{}',
+      'chat_template.jinja': '{% if enable_thinking %}<think>{% endif %}',
+      'pytorch_model.bin': 'x',
+      'README.md': 'x',
+      '.git': { HEAD: 'x' },
+      'model-00001-of-00002.safetensors': safetensorsBytes(16),
+      'model.safetensors.index.json': JSON.stringify({
+        weight_map: { a: 'model-00001-of-00002.safetensors', b: 'model-00002-of-00002.safetensors' }
+      })
+    }
+  })
+  const { store } = await openStore(join(dir, 'models'))
+  const request = { path: join(dir, 'model'), name: name('a/st') }
+  await t.rejects(store.import(request), { message: /model-00002-of-00002\.safetensors is missing/ })
+  const second = join(dir, 'model', 'model-00002-of-00002.safetensors')
+  writeFileSync(second, safetensorsBytes(16, 2).subarray(0, -1))
+  await t.rejects(store.import(request), { code: 'invalid_request', message: /model-00002.* is cut off/ })
+  writeFileSync(second, 'not at all')
+  await t.rejects(store.import(request), { message: /not a SafeTensors file/ })
+  writeFileSync(second, safetensorsBytes(16, 2))
+  const variant = await store.import(request)
+  t.match(variant, {
+    format: 'safetensors',
+    label: 'BF16',
+    metadata: {
+      architecture: 'qwen3',
+      contextLength: 512,
+      parameters: 32,
+      quantization: 'BF16',
+      capabilities: ['completion', 'thinking']
+    }
+  })
+  t.same(
+    variant.files.map(file => file.path),
+    [
+      'model-00001-of-00002.safetensors',
+      'model-00002-of-00002.safetensors',
+      'chat_template.jinja',
+      'config.json',
+      'model.safetensors.index.json',
+      'tokenizer.json'
+    ]
+  )
+  t.same(faultsOf(variant), [])
+  t.equal(statSync(join(variant.directory, 'config.json')).nlink, 1, 'what people edit is no link')
+  await t.rejects(store.import({ path: second, name: name('a/part') }), { message: /Name its folder/ })
+  writeFileSync(join(dir, 'model', 'config.json'), '{')
+  await t.rejects(store.import({ ...request, name: name('a/bad') }), {
+    code: 'invalid_request',
+    message: /config\.json is damaged/
+  })
+  t.same(store.list().length, 1)
+})
+
+t.test('a SafeTensors header that cannot be right is refused while other work has its turn', async t => {
+  const dir = t.testdir({ 'config.json': '{}', 'tokenizer.json': '{}' })
+  const { store } = await openStore(join(dir, 'models'))
+  const header = (text: string, length: number | bigint = Buffer.byteLength(text)) =>
+    Buffer.concat([u64(length), Buffer.from(text), Buffer.alloc(64)])
+  const tensor = (fields: object) =>
+    header(JSON.stringify({ w: { dtype: 'BF16', shape: [2], data_offsets: [0, 4], ...fields } }))
+  const wrong = /describes the tensor "w" wrongly/
+  const cases: [what: string, bytes: Buffer, why: RegExp][] = [
+    ['8 MB of lists', header(`{"__metadata__":{"a":[${'[],'.repeat(2_700_000)}0]}}`), /more than 1,000,000 lists/],
+    ['a million keys', header(`{${Array.from({ length: 1_000_001 }, (_, i) => `"${i}":0`)}}`), /more than 1,000,000/],
+    ['deep lists', header(`{"w":${'['.repeat(100_000)}`), /more than 64 levels/],
+    ['a length of 2^63', header('{}', 2n ** 63n), /length of its header is impossible/],
+    ['a length behind the file', header('{}', 1000), /is cut off/],
+    ['NaN', header('{"w":NaN}'), /it is not JSON/],
+    ['a list', header('[]'), /not a JSON object/],
+    ['no tensor', header('{"w":null}'), wrong],
+    ['a negative length', tensor({ shape: [-2] }), wrong],
+    ['a fraction', tensor({ shape: [0.5] }), wrong],
+    ['a shape that overflows', tensor({ shape: [2 ** 40, 2 ** 40] }), wrong],
+    ['a text as length', tensor({ shape: ['2'] }), wrong],
+    ['offsets in the wrong order', tensor({ data_offsets: [4, 0] }), wrong],
+    ['an offset behind the file', tensor({ data_offsets: [0, 2 ** 50] }), /is cut off/],
+    ['a pointer', Buffer.from('version https://git-lfs.github.com/spec/v1\noid sha256:ab'), /Git LFS pointer/],
+    ['a page', Buffer.from('<!doctype html><title>Sign in</title>'), /web page \(its title: "Sign in"\)/]
+  ]
+  let turns = 0
+  const timer = setInterval(() => turns++)
+  t.teardown(() => clearInterval(timer))
+  for (const [what, bytes, message] of cases) {
+    writeFileSync(join(dir, 'model.safetensors'), bytes)
+    await t.rejects(store.import({ path: dir, name: name('a/b') }), { code: 'invalid_request', message }, what)
+  }
+  t.ok(turns >= 10, `${turns} turns`)
+  writeFileSync(join(dir, 'model.safetensors'), safetensorsBytes())
+  writeFileSync(join(dir, 'config.json'), '<html><title>Sign in</title>')
+  await t.rejects(store.import({ path: dir, name: name('a/b') }), { message: /config\.json/ })
+  writeFileSync(
+    join(dir, 'config.json'),
+    '{"max_position_embeddings": 512, "time_step_limit": [0.0, Infinity], "x": NaN}'
+  )
+  writeFileSync(join(dir, 'tokenizer_config.json'), '{"model_max_length": Infinity, "chat_template": "Infinity"}')
+  const { metadata } = await store.import({ path: dir, name: name('a/b') })
+  t.match(metadata, { contextLength: 512, chatTemplate: 'Infinity' }, 'as Python writes it')
+})
+
+t.test('a whole GGUF file with the name of a shard is imported', async t => {
+  const dir = t.testdir({ folder: {}, part: {} })
+  const { store } = await openStore(join(dir, 'models'))
+  const at = (path: string) => join(dir, path)
+  writeGguf(at('folder/merged-00001-of-00013.gguf'))
+  writeGguf(at('folder/merged-00002-of-00013.gguf'), { metadata: { 'split.count': 1 }, seed: 2 })
+  writeGguf(at('part/merged-00001-of-00013.gguf'), { metadata: { 'split.count': 13 } })
+  for (const [path, model] of [
+    ['folder/merged-00001-of-00013.gguf', 'a/one'],
+    ['folder/merged-00002-of-00013.gguf', 'a/two']
+  ] as const) {
+    const { files } = await store.import({ path: at(path), name: name(model) })
+    t.match(files, [{ path: 'merged.gguf', role: 'model' }], path)
+  }
+  await t.rejects(store.import({ path: at('folder'), name: name('a/b') }), { message: /holds 2 models/ })
+  rmSync(at('folder/merged-00002-of-00013.gguf'))
+  t.match((await store.import({ path: at('folder'), name: name('a/b') })).files, [{ path: 'merged.gguf' }])
+  for (const path of ['part', 'part/merged-00001-of-00013.gguf']) {
+    await t.rejects(store.import({ path: at(path), name: name('a/c') }), { message: /not complete: merged-00002-of-/ })
+  }
+})
+
+t.test('files that are refused', async t => {
+  const dir = t.testdir({ 'text.gguf': 'hello there', 'empty.gguf': '', 'short.gguf': 'GGUF', folder: {}, file: '' })
+  const { store } = await openStore(join(dir, 'models'))
+  const whole = ggufBytes({ metadata: { 'general.architecture': 'llama' }, tensors: [{ name: 'a', shape: [1000] }] })
+  const write = (fileName: string, bytes: Buffer) => writeFileSync(join(dir, fileName), bytes)
+  write('cut-data.gguf', whole.subarray(0, -32))
+  write('cut-header.gguf', whole.subarray(0, 60))
+  const many = Buffer.from(whole)
+  many.writeBigUInt64LE(1_000_000n, 8)
+  write('many-tensors.gguf', many)
+  const wrongVersion = Buffer.from(whole)
+  wrongVersion.writeUInt32LE(77, 4)
+  write('version.gguf', wrongVersion)
+  const bigEndian = Buffer.from(whole)
+  bigEndian.writeUInt32BE(3, 4)
+  write('big-endian.gguf', bigEndian)
+  write('huge-dimension.gguf', ggufBytes({ tensors: [{ name: 'a', shape: [4] }] }))
+  const huge = readFileSync(join(dir, 'huge-dimension.gguf'))
+  huge.writeBigUInt64LE(2n ** 40n, huge.indexOf('a', 24) + 1 + 4)
+  write('huge-dimension.gguf', huge)
+  write('vocabulary.gguf', ggufBytes({ metadata: { 'general.architecture': 'llama' }, tensors: [] }))
+  write('lora.gguf', ggufBytes({ metadata: { 'general.type': 'adapter' } }))
+  symlinkSync('nowhere', join(dir, 'dangling.gguf'))
+  symlinkSync('loop.gguf', join(dir, 'loop.gguf'))
+  execFileSync('mkfifo', [join(dir, 'pipe.gguf')])
+
+  const table: [path: string, why: RegExp][] = [
+    ['text.gguf', /not a GGUF file/],
+    ['empty.gguf', /not a GGUF file/],
+    ['short.gguf', /cut off/],
+    ['cut-data.gguf', /cut off: its tensors need \d+ bytes, the file has \d+/],
+    ['cut-header.gguf', /cut off/],
+    ['many-tensors.gguf', /more keys and tensors than fit/],
+    ['version.gguf', /version/],
+    ['big-endian.gguf', /big-endian/],
+    ['huge-dimension.gguf', /dimension/],
+    ['vocabulary.gguf', /no weights/],
+    ['lora.gguf', /LoRA/],
+    ['folder', /holds no model/],
+    ['absent.gguf', /There is no .*absent\.gguf/],
+    ['file/below.gguf', /There is no/],
+    ['dangling.gguf', /There is no/],
+    ['loop.gguf', /cannot be read/],
+    ['pipe.gguf', /neither a file nor a folder/]
+  ]
+  for (const [path, why] of table) {
+    const error = await store.import({ path: join(dir, path), name: name('a/b') }).catch(error => error)
+    t.match(error, { code: 'invalid_request', param: 'path' }, path)
+    t.match(error.message, why)
+    t.match(error.message, dir, 'the path is named')
+  }
+  for (const path of ['relative.gguf', '', '/a\0b']) {
+    await t.rejects(store.import({ path, name: name('a/b') }), { code: 'invalid_request', message: /absolute path/ })
+  }
+  t.same(tree(join(dir, 'models')), [], 'nothing is left behind')
+})
+
+t.test('no prefix of a GGUF file is accepted as a model or crashes the parser', async t => {
+  const dir = t.testdir()
+  const { store } = await openStore(join(dir, 'models'))
+  const whole = ggufBytes({ metadata: { 'general.architecture': 'llama', 'tokenizer.ggml.tokens': ['a', 'b'] } })
+  const path = join(dir, 'prefix.gguf')
+  for (let length = 0; length < whole.length; length += 3) {
+    writeFileSync(path, whole.subarray(0, length))
+    await t.rejects(store.import({ path, name: name('a/b') }), { code: 'invalid_request' })
+  }
+  writeFileSync(path, whole)
+  t.equal((await store.import({ path, name: name('a/b') })).metadata.architecture, 'llama')
+})
+
+/** Whether this disk copies by sharing blocks. */
+function clones(dir: string): boolean {
+  try {
+    copyFileSync(join(dir, 'source'), join(dir, 'clone'), constants.COPYFILE_FICLONE_FORCE)
+    return true
+  } catch {
+    return false
+  }
+}
+
+t.test('how a file comes into the store', async t => {
+  const dir = t.testdir({ source: 'some bytes', other: {} })
+  const options = { allowHardLink: true, space: { folder: dir, bytes: 10 } }
+  const digest = createHash('sha256').update('some bytes').digest('hex')
+  t.equal(await transferFile(join(dir, 'source'), join(dir, 'one'), options), digest)
+  t.equal(statSync(join(dir, 'one')).nlink, clones(dir) ? 1 : 2, 'no second copy of the bytes')
+  t.equal(readFileSync(join(dir, 'one'), 'utf8'), 'some bytes')
+  const counted: number[] = []
+  const copying = { ...options, allowHardLink: false, onBytes: (bytes: number) => void counted.push(bytes) }
+  t.equal(await transferFile(join(dir, 'source'), join(dir, 'two'), copying), digest)
+  t.same(counted, [10])
+  writeFileSync(join(dir, 'source'), 'SOME BYTES')
+  t.equal(readFileSync(join(dir, 'two'), 'utf8'), 'some bytes', 'a copy has one owner')
+  await t.rejects(transferFile(join(dir, 'source'), join(dir, 'two'), options), { code: 'EEXIST' })
+  await t.rejects(
+    transferFile(join(dir, 'source'), join(dir, 'three'), { ...copying, space: { folder: dir, bytes: 2 ** 60 } }),
+    {
+      code: 'insufficient_storage',
+      status: 507,
+      message: /needs .* TB .* has .* free/,
+      details: { required: 2 ** 60 }
+    }
+  )
+  await t.rejects(transferFile(join(dir, 'source'), join(dir, 'four'), { ...copying, signal: AbortSignal.abort() }), {
+    name: 'AbortError'
+  })
+})
+
+t.test('an import that is cancelled or whose source changes leaves nothing', async t => {
+  const dir = t.testdir()
+  const models = join(dir, 'models')
+  const { store } = await openStore(models)
+  const path = join(dir, 'large.gguf')
+  writeGguf(path, { tensors: [{ name: 'a', shape: [4_000_000] }] })
+  const leave = new AbortController()
+  const aborted = store.import({ path, name: name('a/b') }, { signal: leave.signal, onProgress: () => leave.abort() })
+  await t.rejects(aborted, { name: 'AbortError' })
+  t.same(tree(models), [])
+  t.same(store.list(), [])
+
+  const { store: closing } = await openStore(models)
+  const cut = closing.import({ path, name: name('a/b') }, { onProgress: () => void closing.close() })
+  await t.rejects(cut, { code: 'shutting_down', status: 503 })
+  await closing.close()
+  t.same(tree(models), [])
+
+  const shrunk = store.import({ path, name: name('a/b') }, { onProgress: () => truncateSync(path, 600_000) })
+  await t.rejects(shrunk, { code: 'invalid_request', message: /changed while it was imported/ })
+  t.same(tree(models), [])
+})
+
+t.test('a folder that the models folder has no place for', async t => {
+  const dir = t.testdir({ outside: {}, models: { taken: 'a file' } })
+  const models = join(dir, 'models')
+  mkdirSync(join(models, 'real'))
+  symlinkSync(join(dir, 'outside'), join(models, 'linked'))
+  symlinkSync(join(dir, 'outside'), join(models, 'real', 'linked'))
+  const { store, lines } = await openStore(models)
+  t.equal(lines.filter(line => line.includes('symbolic link')).length, 2)
+  for (const target of ['linked/x', 'LINKED/x', 'real/linked', 'taken/x']) {
+    await t.rejects(store.import({ path: DEMO, name: name(target) }), {
+      code: 'invalid_request',
+      message: /symbolic link/
+    })
+  }
+  t.same(tree(join(dir, 'outside')), [])
+})

@@ -1,0 +1,201 @@
+import t from 'tap'
+import type { Catalog, Model } from '../../../../core/contracts/models.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { catalogFor } from '../../../../core/models/allowed-models.ts'
+import { modelKey, parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
+import { aliasesOf } from '../../../../plugins/models/storage/aliases.ts'
+import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
+import { ModelIndex, namesOf } from '../../../../plugins/models/storage/model-index.ts'
+import { similarNames } from '../../../../plugins/models/storage/similar-names.ts'
+
+/** A catalog of models in memory: `owner/name:label`, the first label of each model is its default. */
+function catalogOf(texts: readonly string[], aliases: Record<string, string[]> = {}): Catalog {
+  const models = new Map<string, Model[]>()
+  for (const text of texts) {
+    const { variant = 'Q4_K_M', ...model } = parseModelName(text)
+    const variants = models.get(modelKey(model)) ?? []
+    variants.push({ ...namesOf(model, variant, variants.length === 0), origin: { kind: 'hub', from: 'x' } } as Model)
+    models.set(modelKey(model), variants)
+  }
+  const sections = Object.fromEntries(Object.entries(aliases).map(([name, list]) => [name, { aliases: list }]))
+  const storage = {
+    list: () => [...models.values()].flat(),
+    variants: (name: Parameters<typeof modelKey>[0]) => models.get(modelKey(name)) ?? [],
+    namesakes: (name: string) =>
+      [...models].filter(([key]) => key.endsWith(`/${name.toLowerCase()}`)).map(([, variants]) => variants)
+  }
+  const known = aliasesOf(sections)
+  return createCatalog(storage as Parameters<typeof createCatalog>[0], () => known, { error: t.comment })
+}
+
+/** What a name means, or the code and message of the refusal. */
+function meaning(catalog: Catalog, asked: string, models?: string[]): string {
+  try {
+    return catalogFor(catalog, models ? { models } : {}).get(parseRequestedName(asked)).publicName
+  } catch (error) {
+    if (error instanceof CorralError) return `${error.code}: ${error.message}`
+    throw error
+  }
+}
+
+const HERE = [
+  'corral/tiny-chat:F16',
+  'corral/tiny-chat:Q8_0',
+  'Qwen/Qwen3-8B-GGUF:Q4_K_M',
+  'other/big:Q8_0',
+  'Some/Big:Q4_0',
+  'library/made:latest',
+  'else/made:Q8_0'
+]
+const ALIASES = {
+  'Qwen/Qwen3-8B-GGUF': ['gpt-4o', 'claude-haiku-4-5', 'made', 'my/helper'],
+  'corral/tiny-chat:Q8_0': ['text-embedding-3-small'],
+  'corral/tiny-chat': ['big', 'corral/tiny'],
+  'not/here': ['ghost']
+}
+
+t.test('what a name means', t => {
+  const plain = catalogOf(HERE)
+  const aliased = catalogOf(HERE, ALIASES)
+  const table: [catalog: Catalog, asked: string, meaning: string | RegExp][] = [
+    [plain, 'corral/tiny-chat', 'corral/tiny-chat'],
+    [plain, 'CORRAL/Tiny-Chat:q8_0', 'corral/tiny-chat:Q8_0'],
+    [plain, 'tiny-chat', 'corral/tiny-chat'],
+    [plain, 'TINY-chat:latest', 'corral/tiny-chat'],
+    [plain, 'tiny-chat:q8_0', 'corral/tiny-chat:Q8_0'],
+    [plain, 'hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M', 'Qwen/Qwen3-8B-GGUF'],
+    [plain, 'https://huggingface.co/Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-8B-GGUF'],
+    [plain, 'registry.ollama.ai/library/made', 'library/made'],
+    [plain, 'made', 'library/made'],
+    [plain, 'big:Q4_0', 'Some/Big:Q4_0'.slice(0, -5)],
+    [plain, 'big', /^model_not_found: "big" may be Some\/Big or other\/big\. Send one of these names\.$/],
+    [plain, 'tiny-chat:Q2_K', /^model_not_found: .*no variant "Q2_K"\. It has F16 \(the default\), Q8_0/],
+    [aliased, 'gpt-4o', 'Qwen/Qwen3-8B-GGUF'],
+    [aliased, 'GPT-4o:latest', 'Qwen/Qwen3-8B-GGUF'],
+    [aliased, 'text-embedding-3-small', 'corral/tiny-chat:Q8_0'],
+    [aliased, 'text-embedding-3-small:F16', 'corral/tiny-chat'],
+    [aliased, 'my/helper', 'Qwen/Qwen3-8B-GGUF'],
+    [aliased, 'helper', /^model_not_found: /],
+    [aliased, 'big', 'corral/tiny-chat'],
+    [aliased, 'made', 'library/made'],
+    [aliased, 'ghost', /^model_not_found: "ghost" is another name of "not\/here".*"corral pull not\/here"/]
+  ]
+  for (const [catalog, asked, expected] of table) {
+    if (typeof expected === 'string') t.equal(meaning(catalog, asked), expected, asked)
+    else t.match(meaning(catalog, asked), expected, asked)
+  }
+  t.same(
+    aliased.aliases().map(({ alias, model }) => `${alias} ${model.publicName}`),
+    [
+      'gpt-4o Qwen/Qwen3-8B-GGUF',
+      'claude-haiku-4-5 Qwen/Qwen3-8B-GGUF',
+      'my/helper Qwen/Qwen3-8B-GGUF',
+      'text-embedding-3-small corral/tiny-chat:Q8_0',
+      'big corral/tiny-chat',
+      'corral/tiny corral/tiny-chat'
+    ],
+    'aliases of models that are here, and that no model is really called'
+  )
+  t.end()
+})
+
+t.test('what no name can be', t => {
+  const names = ['', 'a b', '../x', 'x:y:z', '/x', 'a/b/c', 'con', 'tiny-chat:', ':Q8_0', 'a/:Q8_0', '.', 'x.', 'a..b']
+  // A Cyrillic "а", a Kelvin sign, a full-width letter, a zero-width space, a dotless i, a right-to-left mark.
+  const lookAlikes = ['corral/tiny-ch\u0430t', '\u212Aimi', 'tiny-cha\uFF54', 'tiny\u200B-chat', 't\u0131ny', '\u200Fx']
+  for (const text of [...names, ...lookAlikes, 'x'.repeat(97), undefined, null, 7, {}]) {
+    t.throws(() => parseRequestedName(text), { code: 'invalid_model_name' }, JSON.stringify(text))
+  }
+  t.throws(() => parseModelName('tiny-chat'), { code: 'invalid_model_name', message: /the owner is missing/ })
+  t.end()
+})
+
+t.test('a key that allows some models learns of no other', t => {
+  const catalog = catalogOf(HERE, ALIASES)
+  const table: [models: string[], asked: string, meaning: string | RegExp][] = [
+    [['other/*'], 'big', 'other/big'],
+    [
+      ['corral/*'],
+      'qwen3-8b-gguf',
+      /^model_not_found: There is no model "qwen3-8b-gguf" here\. (?!.*Did you).*tiny-chat/
+    ],
+    [['corral/*'], 'nix', /^model_not_found: There is no model "nix" here\. (?!.*(?:Qwen|big|made))/],
+    [['corral/*'], 'gpt-4o', /^model_not_found: There is no model "gpt-4o" here\. (?!.*Qwen)/],
+    [['gpt-4o'], 'gpt-4o', 'Qwen/Qwen3-8B-GGUF'],
+    [['gpt-4o'], 'qwen3-8b-gguf', /^model_not_found: There is no model/],
+    [['gpt-4o'], 'Qwen/Qwen3-8B-GGUF', /^forbidden_model: /],
+    [['corral/*'], 'Qwen/Qwen3-8B-GGUF', /^forbidden_model: /],
+    [['corral/*'], 'Qwen/Nothing', /^forbidden_model: /],
+    [['qwen3-8b-gguf'], 'Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-8B-GGUF'],
+    [['else/*'], 'made', 'else/made'],
+    [['corral/*'], 'ghost', /^model_not_found: There is no model "ghost" here\. (?!.*not\/here)/],
+    [['*'], 'gpt-4o', 'Qwen/Qwen3-8B-GGUF']
+  ]
+  for (const [models, asked, expected] of table) {
+    if (typeof expected === 'string') t.equal(meaning(catalog, asked, models), expected, `${models} ${asked}`)
+    else t.match(meaning(catalog, asked, models), expected, `${models} ${asked}`)
+  }
+  const names = (models: string[]) => catalog.aliases(models).map(({ alias }) => alias)
+  t.same(names(['gpt-4o']), ['gpt-4o'])
+  t.same(names(['corral/*']), ['text-embedding-3-small', 'big', 'corral/tiny'])
+  // Whatever else is here, the answer to a name that is not allowed is that to a name that nothing has.
+  const without = catalogOf(HERE.filter(name => name.startsWith('corral/')))
+  for (const asked of ['qwen3-8b-gguf', 'big', 'made', 'Qwen3-8B']) {
+    t.equal(meaning(catalogOf(HERE), asked, ['corral/*']), meaning(without, asked, ['corral/*']), asked)
+  }
+  t.end()
+})
+
+t.test('names that may have been meant', t => {
+  const names = ['corral/tiny-chat', 'Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-14B-GGUF', 'bartowski/Qwen3-8B-GGUF', 'gpt-4o']
+  const table: [asked: string, similar: string[]][] = [
+    ['coral/tiny-chat', ['corral/tiny-chat']],
+    ['corral/tiny_chat', ['corral/tiny-chat']],
+    ['corral/tiny-cht', ['corral/tiny-chat']],
+    ['tiny-chat-GGUF', ['corral/tiny-chat']],
+    ['tiny-chat-Q8_0', ['corral/tiny-chat']],
+    ['Qwen/Qwen3-8B', ['Qwen/Qwen3-8B-GGUF', 'bartowski/Qwen3-8B-GGUF']],
+    ['bartowski/Qwen3-8B', ['bartowski/Qwen3-8B-GGUF', 'Qwen/Qwen3-8B-GGUF']],
+    ['qwen3:8b', ['Qwen/Qwen3-8B-GGUF', 'bartowski/Qwen3-8B-GGUF']],
+    ['qwen3', ['Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-14B-GGUF', 'bartowski/Qwen3-8B-GGUF']],
+    ['gpt4o', ['gpt-4o']],
+    ['llama3.2', []],
+    ['x', []]
+  ]
+  for (const [asked, similar] of table) t.same(similarNames(parseRequestedName(asked), names), similar, asked)
+  t.match(meaning(catalogOf(HERE), 'corral/tiny-cht'), /Did you mean "corral\/tiny-chat"\? "corral list".*"corral pull/)
+  t.match(
+    meaning(catalogOf(HERE), 'zzz'),
+    /Here are "corral\/tiny-chat", .* and 3 more\. "corral list".*"corral search zzz"/
+  )
+  t.match(meaning(catalogOf([]), 'zzz'), /There is no model "zzz" here\. "corral list"/)
+  t.end()
+})
+
+t.test('a model that is stored or removed later changes what a short name means at once', t => {
+  const index = new ModelIndex(() => {})
+  const put = (owner: string, name: string) => {
+    const manifest = {
+      version: 1,
+      owner,
+      name,
+      default: 'F16',
+      variants: [{ label: 'F16', revision: 'r', origin: {}, metadata: { capabilities: [] } }]
+    }
+    index.put(`${owner}/${name}`, `/models/${owner}/${name}`, manifest as never)
+  }
+  const owners = () => index.namesakes('tiny').map(([first]) => first?.model.owner)
+  t.same(owners(), [])
+  put('a', 'tiny')
+  put('b', 'tiny')
+  put('b', 'other')
+  put('a', 'tiny')
+  t.same(owners(), ['a', 'b'])
+  index.setHidden('a/tiny', index.variants('a/tiny'), true)
+  t.same(owners(), ['b'], 'what is being removed is not meant')
+  index.delete('a/tiny')
+  index.delete('b/tiny')
+  t.same(owners(), [])
+  t.same(index.namesakes('other').length, 1)
+  t.end()
+})

@@ -1,0 +1,127 @@
+import t from 'tap'
+import type { Chat, Message } from '../../../plugins/page/browser/state/conversation-tree.ts'
+import {
+  type ChatDocument,
+  isSameChat,
+  mergeChats,
+  withChange
+} from '../../../plugins/page/browser/state/merge-chats.ts'
+
+const ORIGIN: ChatDocument = {
+  chat: { id: 'c', title: 'First', leaf: 'm1', createdAt: 1, updatedAt: 10 },
+  messages: [
+    { id: 'm0', chat: 'c', role: 'user', content: 'Question', at: 9 },
+    { id: 'm1', chat: 'c', parent: 'm0', role: 'assistant', content: 'Answer', at: 10 }
+  ]
+}
+const changed = ({ chat, messages }: ChatDocument, change: Partial<Chat>, now: number): ChatDocument => ({
+  chat: withChange(chat, change, now),
+  messages
+})
+const said = (document: ChatDocument, id: string, now: number, parent = 'm1'): ChatDocument => ({
+  ...changed(document, { leaf: id, updatedAt: now }, now),
+  messages: [...document.messages, { id, chat: 'c', parent, role: 'user', content: id, at: now }]
+})
+const deleted = ({ chat, messages }: ChatDocument, id: string, now: number): ChatDocument => ({
+  chat: withChange(chat, { gone: { ...chat.gone, [id]: now } }, now),
+  messages: messages.filter(message => message.id !== id)
+})
+const edited = ({ chat, messages }: ChatDocument, id: string, content: string, now: number): ChatDocument => ({
+  chat: withChange(chat, {}, now),
+  messages: messages.map(message => (message.id === id ? { ...message, content, rev: now } : message))
+})
+const ids = ({ messages }: ChatDocument) => messages.map(({ id }) => id)
+
+t.test('changes of two browsers are all kept', async t => {
+  const a = changed(
+    changed(changed(ORIGIN, { title: 'Renamed' }, 20), { pinned: true }, 21),
+    { system: 'Be brief.' },
+    22
+  )
+  const b = said(ORIGIN, 'm2', 30)
+  const merged = mergeChats(a, b)
+  t.match(merged.chat, { title: 'Renamed', pinned: true, system: 'Be brief.', leaf: 'm2', updatedAt: 30 })
+  t.same(ids(merged), ['m0', 'm1', 'm2'])
+
+  t.comment('the later one of two changes counts, also if the clock was set back')
+  const later = changed(changed(ORIGIN, { title: 'Second' }, 1000), { title: 'Third' }, 5)
+  t.equal(mergeChats(changed(ORIGIN, { title: 'Second' }, 1000), later).chat.title, 'Third')
+  t.equal(mergeChats(changed(a, { pinned: false }, 40), b).chat.pinned, false)
+  t.equal('system' in mergeChats(changed(a, { system: undefined } as never, 40), a).chat, false, 'an emptied setting')
+})
+
+t.test('a deleted message stays deleted, and what was said after it stays', async t => {
+  const gone = deleted(ORIGIN, 'm1', 20)
+  t.same(ids(mergeChats(gone, ORIGIN)), ['m0'])
+  t.same(ids(mergeChats(gone, said(ORIGIN, 'm2', 30))), ['m0', 'm2'])
+  t.same(ids(mergeChats(gone, edited(ORIGIN, 'm1', 'Better', 15))), ['m0'])
+})
+
+t.test('an edited message counts more than a longer one, and an answer grows', async t => {
+  const short = edited(ORIGIN, 'm1', 'No', 20)
+  t.equal(mergeChats(short, ORIGIN).messages[1]!.content, 'No')
+  const growing = {
+    ...ORIGIN,
+    messages: ORIGIN.messages.map(each => ({ ...each, content: `${each.content} and more` }))
+  }
+  t.equal(mergeChats(growing, ORIGIN).messages[1]!.content, 'Answer and more')
+  const waiting: ChatDocument = {
+    ...ORIGIN,
+    messages: ORIGIN.messages.map(each => ({ ...each, state: 'answering' as const }))
+  }
+  t.equal(mergeChats(waiting, ORIGIN).messages[1]!.state, undefined, 'the complete one of two')
+})
+
+t.test('chats of before merge as they did: the one in which something was said last', async t => {
+  const older = { ...ORIGIN, chat: { ...ORIGIN.chat, title: 'Older', pinned: true } }
+  const newer = { ...ORIGIN, chat: { ...ORIGIN.chat, title: 'Newer', updatedAt: 11 } }
+  t.match(mergeChats(older, newer).chat, { title: 'Newer', updatedAt: 11 })
+  t.equal(mergeChats(older, newer).chat.pinned, undefined)
+})
+
+/** Numbers below a bound, the same for the same seed. */
+function randomNumbers(seed: number): (bound: number) => number {
+  let state = seed * 2_654_435_761 + 1
+  return bound => {
+    state = (Math.imul(state ^ (state >>> 15), 0x2c1b3c6d) + 0x9e3779b9) | 0
+    return (state >>> 8) % bound
+  }
+}
+
+/** What a browser has after some changes, whose times are close so that some are equal. */
+function randomBrowser(next: (bound: number) => number): ChatDocument {
+  let document = ORIGIN
+  for (let count = next(9); count > 0; count--) {
+    const now = 11 + next(30)
+    const text = 'abc'.slice(next(3))
+    const message = document.messages[next(4)]?.id ?? 'm0'
+    const changes = [
+      () => changed(document, { title: text }, now),
+      () => changed(document, { pinned: next(2) === 1 }, now),
+      () => said(document, `n${next(1_000_000)}`, now),
+      () => deleted(document, message, now),
+      () => edited(document, message, text, now)
+    ]
+    document = changes[next(changes.length)]!()
+  }
+  return document
+}
+
+t.test('merging is commutative, associative and idempotent, and loses nothing', async t => {
+  for (let seed = 0; seed < 2000; seed++) {
+    const next = randomNumbers(seed)
+    const [a, b, c] = [randomBrowser(next), randomBrowser(next), randomBrowser(next)]
+    const merged = mergeChats(a, b)
+    const isGone = ({ id, rev = 0 }: Message) => Math.max(a.chat.gone?.[id] ?? 0, b.chat.gone?.[id] ?? 0) > rev
+    const kept = new Set(ids(merged))
+    const faults = Object.entries({
+      commutative: isSameChat(merged, mergeChats(b, a)),
+      associative: isSameChat(mergeChats(merged, c), mergeChats(a, mergeChats(b, c))),
+      absorbing: isSameChat(mergeChats(merged, a), merged),
+      idempotent: isSameChat(mergeChats(a, a), a),
+      'nothing lost': [...a.messages, ...b.messages].every(message => isGone(message) !== kept.has(message.id))
+    }).filter(([, holds]) => !holds)
+    t.strictSame(faults, [], `seed ${seed}`)
+    if (faults.length > 0) break
+  }
+})

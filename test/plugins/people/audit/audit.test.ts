@@ -1,0 +1,239 @@
+import { once } from 'node:events'
+import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import t from 'tap'
+import { CAPITAL_QUESTION, type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
+
+const messages = [CAPITAL_QUESTION]
+const ask = (corral: Corral, headers = {}, more = {}) =>
+  corral.json('/v1/chat/completions', { model: DEMO, messages, max_tokens: 6, ...more }, { headers })
+const entries = async (corral: Corral, query = ''): Promise<any[]> =>
+  (await corral.json(`/api/audit?${query}`, undefined, { local: true })).body.entries
+const auditFile = ({ home }: Corral) => join(home, 'logs', 'audit', 'audit.jsonl')
+const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
+
+t.test('it says who asked what, how it ended and what it took, and nothing of what was said', async t => {
+  const corral = await startCorral(t)
+  const made = await corral.json('/api/keys', { name: 'alice', role: 'operator' }, { local: true })
+  const alice = bearer(made.body.key)
+  const { body } = await ask(corral, alice)
+  const { headers } = await corral.send('/api/stop', { model: DEMO }, { headers: alice })
+  await corral.json('/api/tags', undefined, { headers: alice })
+  await corral.json('/api/show', { model: DEMO }, { headers: alice })
+  await corral.json('/api/health')
+  await corral.json('/api/tags', undefined, { headers: bearer('wrong') })
+  await corral.json('/api/delete', { model: 'no\u001bbody/\u202enone' }, { headers: alice, method: 'DELETE' })
+  await corral.json('/api/keys', undefined, { headers: alice })
+  await corral.json('/api/copy', { source: DEMO, destination: 'my/copy' }, { headers: alice })
+  await corral.json('/api/log-levels', { part: 'audit', level: 'info' }, { method: 'PUT', local: true })
+
+  const gone = new AbortController()
+  const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers: alice, signal: gone.signal })
+  await answer.body!.getReader().read()
+  gone.abort()
+  const all = await until('the entry of a client that left', async () => {
+    const found = await entries(corral, 'limit=50')
+    return found.some(({ status }) => status === 499) ? found : undefined
+  })
+
+  const byAlice = { key: 'alice', role: 'operator', address: '127.0.0.1' }
+  t.match(
+    all.filter(({ requestId }) => requestId),
+    [
+      { operation: 'createKey', target: 'alice', address: 'local', role: 'admin', status: 200 },
+      {
+        ...byAlice,
+        surface: 'api-openai',
+        operation: 'chat',
+        model: DEMO,
+        status: 200,
+        tokens: { in: body.usage.prompt_tokens, out: body.usage.completion_tokens }
+      },
+      { ...byAlice, operation: 'stopModel', target: DEMO, status: 200, requestId: headers.get('x-request-id') },
+      { operation: 'listLocalModels', role: undefined, status: 401, code: 'unauthorized', address: '127.0.0.1' },
+      { ...byAlice, operation: 'deleteModel', status: 400, target: 'no\\u001bbody/\\u202enone' },
+      { ...byAlice, operation: 'listKeys', status: 403, code: 'forbidden_role' },
+      { ...byAlice, operation: 'copyModel', target: `${DEMO} my/copy` },
+      { operation: 'setLogLevel', target: 'audit info', address: 'local', status: 200 },
+      { ...byAlice, operation: 'chat', status: 499, code: 'client_left' }
+    ],
+    'reads and health checks are left out'
+  )
+  t.match(all, [{ event: 'started' }, { event: 'key_created', target: 'alice', by: 'keys.json' }], 'and events')
+  t.ok(all.at(-1).tokens.out > 0, 'also what a client took that left')
+  t.ok(
+    all.every(({ wait, ms }) => wait === undefined || (wait >= 0 && wait <= ms + 1)),
+    'the wait is a part of the time'
+  )
+  const text = readFileSync(auditFile(corral), 'utf8')
+  for (const secret of [CAPITAL_QUESTION.content, body.choices[0].message.content, made.body.key, 'wrong']) {
+    t.notOk(text.includes(secret), 'no prompts, answers or keys')
+  }
+  t.equal(statSync(auditFile(corral)).mode & 0o777, 0o600)
+  t.equal((await entries(corral, 'key=alice&limit=2')).length, 2)
+  t.same(await entries(corral, `since=${new Date().toISOString()}`), [])
+  for (const since of ['yesterday', '2999-01-01']) {
+    t.match(await corral.json(`/api/audit?since=${since}`, undefined, { local: true }), { status: 400 }, since)
+  }
+  t.equal((await corral.json('/api/audit', undefined, { headers: alice })).status, 403)
+})
+
+t.test('a flood of refusals is counted, and hides neither others nor what came before', async t => {
+  const corral = await startCorral(t)
+  const key = (await corral.json('/api/keys', { name: 'bob' }, { local: true })).body.key
+  const flood = async (count: number, headers: Record<string, string>) => {
+    for (let at = 0; at < count; at += 50) {
+      await Promise.all(Array.from({ length: 50 }, () => corral.json('/api/ps', undefined, { headers })))
+    }
+  }
+  await flood(400, bearer('guess'))
+  t.match(await corral.json('/api/delete', { model: DEMO }, { method: 'DELETE', headers: bearer(key) }), {
+    status: 403
+  })
+  const told = await until('the entry of another caller', async () => {
+    const found = await entries(corral, 'limit=1000')
+    return found.some(({ key }) => key === 'bob') ? found : undefined
+  })
+  t.equal(told.filter(({ status, key }) => status >= 400 && key === undefined).length, 30)
+  await corral.end()
+  const last = readFileSync(auditFile(corral), 'utf8')
+    .trim()
+    .split('\n')
+    .slice(-2)
+    .map(line => JSON.parse(line))
+  t.match(last, [{ event: 'refusals_omitted', omitted: 370 }, { event: 'stopped' }])
+})
+
+t.test('refusals do not hide what a caller did without waiting for the reply', async t => {
+  const corral = await startCorral(t)
+  const { key } = (await corral.json('/api/keys', { name: 'eve', role: 'operator' }, { local: true })).body
+  await Promise.all(Array.from({ length: 40 }, () => corral.json('/api/keys', undefined, { headers: bearer(key) })))
+  const { port, hostname } = new URL(corral.url)
+  const socket = connect(Number(port), hostname)
+  const head = [`authorization: Bearer ${key}`, 'host: localhost', 'content-length: 9', 'expect: 100-continue']
+  socket.write(`POST /api/blobs/sha256:${'a'.repeat(64)} HTTP/1.1\r\n${head.join('\r\n')}\r\n\r\n`)
+  // "100 Continue": it is at work on it.
+  await once(socket, 'data')
+  socket.destroy()
+  const upload = await until('the upload is told', async () =>
+    (await entries(corral, 'key=eve&limit=100')).find(({ operation }) => operation === 'storeBlob')
+  )
+  t.match(upload, { key: 'eve', status: 499, code: 'client_left' })
+})
+
+t.test('files are rotated by size, kept as configured, and read in order', async t => {
+  const corral = await startCorral(t, { config: 'audit: { max_size: 2000, max_files: 3, reads: true }' })
+  for (let at = 0; at < 60; at += 6) {
+    await Promise.all(Array.from({ length: 6 }, () => corral.json('/api/tags')))
+    await entries(corral)
+  }
+  const files = readdirSync(join(corral.home, 'logs', 'audit'))
+  t.equal(files.filter(file => file !== 'audit.jsonl').length, 3)
+  const all = await entries(corral, 'limit=5000')
+  const lines = files.flatMap(file =>
+    readFileSync(join(corral.home, 'logs', 'audit', file), 'utf8')
+      .trim()
+      .split('\n')
+  )
+  t.ok(all.length >= lines.filter(line => line !== '').length - 1 && all.length < 60)
+  t.same(
+    all.map(({ time }) => time),
+    all.map(({ time }) => time).sort(),
+    'oldest first'
+  )
+  t.match(await corral.json('/api/audit?key=nobody', undefined, { local: true }), { body: { entries: [] } })
+})
+
+t.test('a reload is written down, and changes what is', async t => {
+  const corral = await startCorral(t, { config: 'audit: { reads: false }' })
+  await corral.json('/api/tags')
+  const file = join(corral.home, 'config.yaml')
+  writeFileSync(file, readFileSync(file, 'utf8').replace('reads: false', 'reads: true'))
+  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+  await corral.json('/api/tags')
+  const all = await until('the entry of a read', async () => {
+    const found = await entries(corral)
+    return found.some(({ operation }) => operation === 'listLocalModels') ? found : undefined
+  })
+  t.equal(all.filter(({ operation }) => operation === 'listLocalModels').length, 1)
+  t.ok(all.some(({ event, target }) => event === 'config_reloaded' && target === file))
+})
+
+t.test('what a kill left in the middle of a line hides no other line', async t => {
+  const corral = await startCorral(t)
+  await ask(corral)
+  await entries(corral)
+  await corral.end('SIGKILL')
+  const file = auditFile(corral)
+  const before = readFileSync(file, 'utf8')
+  writeFileSync(file, `${before}{"time":"2026-`)
+  const again = await startCorral(t, { home: corral.home })
+  await ask(again)
+  const all = await entries(again)
+  t.equal(all.filter(({ operation }) => operation === 'chat').length, 2)
+  t.match(all.map(({ event }) => event).filter(event => event === 'started').length, 2)
+})
+
+t.test('where it cannot be written, answers go on; it says so once, and what is missing once it can be', async t => {
+  const corral = await startCorral(t)
+  await ask(corral)
+  await entries(corral)
+  const folder = join(corral.home, 'logs', 'audit')
+  // A file in the place of the folder: permissions do not bind those who run tests as root.
+  rmSync(folder, { recursive: true })
+  writeFileSync(folder, '')
+  for (let at = 0; at < 3; at++) {
+    t.equal((await ask(corral)).status, 200)
+    t.equal((await corral.json('/api/audit', undefined, { local: true })).status, 200)
+  }
+  const complaints = () => corral.log().match(/cannot be written/g)?.length ?? 0
+  await until('a line in the log', () => complaints() > 0)
+  t.equal(complaints(), 1)
+  rmSync(folder)
+  await until(
+    'lines that waited',
+    async () => (await entries(corral)).filter(({ operation }) => operation).length === 3
+  )
+  t.match(corral.log(), /is written again; 0 lines were lost/)
+})
+
+t.test('links: a folder elsewhere is used, a link in the place of the file is not followed', async t => {
+  const corral = await startCorral(t)
+  await corral.end()
+  const { home } = corral
+  const folder = join(home, 'logs', 'audit')
+  rmSync(folder, { recursive: true })
+  mkdirSync(join(home, 'elsewhere'))
+  chmodSync(join(home, 'elsewhere'), 0o755)
+  symlinkSync(join(home, 'elsewhere'), folder)
+  const second = await startCorral(t, { home })
+  await ask(second)
+  await entries(second)
+  t.match(readFileSync(join(home, 'elsewhere', 'audit.jsonl'), 'utf8'), /"operation":"chat"/)
+  await second.end()
+
+  rmSync(join(home, 'elsewhere', 'audit.jsonl'))
+  writeFileSync(join(home, 'victim'), 'mine')
+  symlinkSync(join(home, 'victim'), join(home, 'elsewhere', 'audit.jsonl'))
+  const third = await startCorral(t, { home })
+  t.equal((await ask(third)).status, 200)
+  await until('a line in the log', () => /audit\.jsonl cannot be written/.test(third.log()))
+  t.equal(readFileSync(join(home, 'victim'), 'utf8'), 'mine')
+})
+
+t.test('an admin follows it', async t => {
+  const corral = await startCorral(t)
+  await ask(corral)
+  const answer = await corral.send('/api/audit?follow=1&limit=1', undefined, { local: true })
+  const reader = answer.body!.getReader()
+  let seen = ''
+  const read = async () => {
+    seen += Buffer.from((await reader.read()).value!).toString()
+  }
+  while (!seen.includes('"operation":"chat"')) await read()
+  await corral.json('/api/stop', { model: DEMO })
+  while (!seen.includes('"operation":"stopModel"')) await read()
+  t.equal(seen.match(/"operation":"chat"/g)!.length, 1)
+  await reader.cancel()
+})

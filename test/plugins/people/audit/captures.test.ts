@@ -1,0 +1,135 @@
+import { readdirSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { boundedCopy } from '../../../../plugins/people/audit/captures/bounded-copy.ts'
+import {
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  endlessHosted,
+  startCorral,
+  until
+} from '../../../support/corral.ts'
+
+const messages = [CAPITAL_QUESTION]
+const local = { local: true }
+const begin = async (corral: Corral, wanted: object) =>
+  (await corral.json('/api/captures', { for: '5m', ...wanted }, local)).body
+const listed = async (corral: Corral, id: string) =>
+  (await corral.json('/api/captures', undefined, local)).body.captures.find((each: any) => each.id === id)
+const records = async (corral: Corral, id: string): Promise<any[]> =>
+  (await (await corral.send(`/api/captures/${id}`, undefined, local)).text())
+    .split('\n')
+    .filter(line => line !== '')
+    .map(line => JSON.parse(line))
+const keyOf = async (corral: Corral, name: string) => {
+  const { body } = await corral.json('/api/keys', { name }, local)
+  return { authorization: `Bearer ${body.key}` }
+}
+
+t.test('requests and answers of a key are written down, and of nobody else', async t => {
+  const corral = await startCorral(t)
+  const alice = await keyOf(corral, 'alice')
+  const bob = await keyOf(corral, 'bob')
+  const ask = async (headers: Record<string, string>, more = {}) => {
+    const response = await corral.send('/v1/chat/completions', { model: DEMO, messages, ...more }, { headers })
+    await response.text()
+    return response.headers.get('x-corral-captured')
+  }
+  t.equal(await ask(alice), null, 'nothing is captured unless somebody says so')
+  t.match(await corral.json('/api/captures', { for: '1m' }, local), { status: 400, body: { code: 'invalid_option' } })
+  t.match(await corral.json('/api/captures', { key: 'eve', for: '1m' }, local), { body: { code: 'key_not_found' } })
+  t.match(await corral.json('/api/captures', { key: 'bob', for: '25h' }, local), { body: { code: 'invalid_option' } })
+  t.match(await corral.json('/api/captures', { model: 'a/b', for: '1m' }, local), { body: { code: 'model_not_found' } })
+  t.equal((await corral.json('/api/captures', { key: 'bob', for: '1m' }, { headers: alice })).status, 403)
+  const { id } = await begin(corral, { key: 'alice' })
+
+  t.equal(await ask(alice), '1')
+  t.equal(await ask(alice, { stream: true }), '1', 'also where bytes would be passed on')
+  t.equal(await ask(bob), null)
+  await ask(alice, { messages: [{ role: 'user', content: 'A'.repeat(100_000) }] })
+  await corral.json('/v1/embeddings', { model: DEMO, input: ['one', 'two'] }, { headers: alice })
+
+  const all = await until('four records', async () => {
+    const found = await records(corral, id)
+    return found.length === 4 && found
+  })
+  const said = { key: 'alice', model: DEMO, body: { messages }, answer: [{ content: CAPITAL_ANSWER, finish: 'stop' }] }
+  t.match(all, [
+    { ...said, surface: 'api-openai', operation: 'chat', status: 200, tokens: { out: Number } },
+    said,
+    { status: 400, answer: [], cut: true, body: { messages: [{ content: '(100000 characters of a file)' }] } },
+    { operation: 'embeddings', body: { input: ['one', 'two'] }, answer: [] }
+  ])
+  const folder = join(corral.home, 'logs', 'captures')
+  t.equal(statSync(folder).mode & 0o777, 0o700)
+  for (const file of readdirSync(folder)) t.equal(statSync(join(folder, file)).mode & 0o777, 0o600)
+  t.match(corral.log(), /Capture c\w+ of key alice begins/)
+  t.equal((await corral.json('/api/captures', undefined, { headers: alice })).status, 403)
+  t.match(await corral.json('/api/captures/..%2fc', undefined, local), {
+    status: 404,
+    body: { code: 'capture_not_found' }
+  })
+
+  t.match(await corral.json(`/api/captures/${id}/stop`, {}, local), { body: { endReason: 'stopped', records: 4 } })
+  t.equal(await ask(alice), null)
+  const audit = (await corral.json('/api/audit', undefined, local)).body.entries
+  const events = audit.map(({ event, operation }: any) => event ?? operation)
+  for (const each of ['capture_started', 'getCapture', 'capture_ended'])
+    t.ok(events.includes(each), `${each} is audited`)
+  await corral.json(`/api/captures/${id}`, undefined, { ...local, method: 'DELETE' })
+  t.same(readdirSync(folder), [])
+})
+
+t.test('a capture of a model ends with its size, with its key, with its time and with the server', async t => {
+  const corral = await startCorral(t)
+  const { id: small } = await begin(corral, { model: DEMO, max_bytes: 1000 })
+  const long = [{ role: 'user', content: 'word '.repeat(100) }]
+  for (let at = 0; at < 3; at++) await corral.json('/api/chat', { model: DEMO, messages: long })
+  t.match(await until('the end by size', async () => (await listed(corral, small)).endedAt && listed(corral, small)), {
+    endReason: 'size'
+  })
+  t.ok((await listed(corral, small)).bytes <= 1000)
+
+  const { id: short } = await begin(corral, { model: DEMO, for: 0.2 })
+  t.match(await until('the end by time', async () => (await listed(corral, short)).endedAt && listed(corral, short)), {
+    endReason: 'time'
+  })
+
+  const alice = await keyOf(corral, 'alice')
+  const { id: ofAlice } = await begin(corral, { key: 'alice' })
+  await corral.json('/api/keys/alice/rotate', {}, local)
+  t.notOk((await listed(corral, ofAlice)).endedAt, 'it goes on with the new key')
+  const headers = await keyOf(corral, 'carol')
+  const { id: ofCarol } = await begin(corral, { key: 'carol' })
+  const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers })
+  await answer.body!.getReader().read()
+  await corral.json('/api/keys/carol', undefined, { ...local, method: 'DELETE' })
+  const cut = await until('the record of the answer that was cut', async () => (await records(corral, ofCarol))[0])
+  t.match(cut, { key: 'carol', status: 401, code: 'unauthorized', answer: [{ content: String }] })
+  t.match(await listed(corral, ofCarol), { endReason: 'key_revoked' })
+  t.equal((await corral.json('/api/tags', undefined, { headers: alice })).status, 401)
+
+  await corral.end('SIGKILL')
+  const again = await startCorral(t, { home: corral.home })
+  t.match(await listed(again, ofAlice), { endReason: 'restart' })
+  t.match(again.log(), new RegExp(`Capture ${ofAlice} of key alice has ended \\(restart\\)`))
+  t.equal((await records(again, ofCarol)).length, 1, 'what was written stays')
+})
+
+t.test('a copy of a value costs what is kept of it', t => {
+  const budget = (left: number) => ({ left, cut: false })
+  const whole = budget(1000)
+  const value = { a: [1, 'two', null, { b: true }] }
+  t.same(JSON.parse(JSON.stringify(boundedCopy(value, whole))), value)
+  t.notOk(whole.cut)
+  const some = budget(100)
+  const many = { list: Array.from({ length: 1_000_000 }, (_, at) => `text ${at}`), rest: 'x' }
+  t.ok(JSON.stringify(boundedCopy(many, some)).length < 400)
+  t.ok(some.cut)
+  const text = boundedCopy('z'.repeat(3000), budget(10)) as string
+  t.equal(text, `${'z'.repeat(10)}…`)
+  t.equal((boundedCopy(JSON.parse('{"__proto__": {"a": 1}}'), budget(100)) as any).a, undefined)
+  t.end()
+})

@@ -1,0 +1,356 @@
+import { execFileSync } from 'node:child_process'
+import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { exposedKeysWarning } from '../../../../core/config/exposed-keys.ts'
+import { keylessCaller } from '../../../../core/contracts/callers.ts'
+import type { Catalog, Model } from '../../../../core/contracts/models.ts'
+import { catalogFor, isAllowed, requireAllowed } from '../../../../core/models/allowed-models.ts'
+import { parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
+import { FailedAttempts } from '../../../../plugins/people/security/failed-attempts.ts'
+import { createKey, parseKey, readKeys, revokeKey, rotateKey } from '../../../../plugins/people/security/key-file.ts'
+import { parseExpiry, parseKeyLimits, partsOf } from '../../../../plugins/people/security/key-limits.ts'
+import { openKeyStore } from '../../../../plugins/people/security/key-store.ts'
+import { until } from '../../../support/corral.ts'
+
+t.test('limits as they are written', async t => {
+  const table: [string, object][] = [
+    ['60/min', { requests_per_minute: 60 }],
+    ['60/min,100000tok/day', { requests_per_minute: 60, tokens_per_day: 100_000 }],
+    ['5 requests/minute, 7 tokens/day', { requests_per_minute: 5, tokens_per_day: 7 }],
+    ['1req/min,1000/day,20tok/min', { requests_per_minute: 1, requests_per_day: 1000, tokens_per_minute: 20 }],
+    [
+      '20000tok-in/min, 30 tokens-in/day, 4tok-out/min, 5 tok-out / day',
+      { tokens_in_per_minute: 20_000, tokens_in_per_day: 30, tokens_out_per_minute: 4, tokens_out_per_day: 5 }
+    ],
+    ['0/min,tokens_per_day=5', { requests_per_minute: 0, tokens_per_day: 5 }],
+    ['max_tokens=4096,num_ctx=0,n=2', { max_tokens: 4096, num_ctx: 0, n: 2 }],
+    ['keep_alive=5m', { keep_alive: '5m' }],
+    ['keep_alive=60,num_parallel=2,prompts=10', { keep_alive: 60, num_parallel: 2, prompts: 10 }]
+  ]
+  for (const [text, limits] of table) t.same(parseKeyLimits(text), limits, text)
+  for (const text of [
+    '',
+    '60',
+    '60/hour',
+    '60req-in/min',
+    '-1/min',
+    '1.5tok/day',
+    '99999999999999999999/min',
+    '60/min,50/min',
+    '60/min,requests_per_minute=50',
+    'max_tokens=x',
+    'max_tokens=0',
+    'n=-1',
+    'seed=1',
+    'max_tokens',
+    '__proto__=1'
+  ]) {
+    t.throws(() => parseKeyLimits(text), Error, `refused: ${text}`)
+  }
+  t.same(partsOf({ requests_per_minute: 1, tokens_per_day: 2, n: 3 }), {
+    bounds: { n: 3 },
+    budgets: { requests_per_minute: 1, tokens_per_day: 2 }
+  })
+})
+
+t.test('when a key ends', async t => {
+  const now = new Date('2030-01-01T00:00:00.000Z')
+  t.equal(parseExpiry('90d', now), '2030-04-01T00:00:00.000Z')
+  t.equal(parseExpiry('2h', now), '2030-01-01T02:00:00.000Z')
+  t.equal(parseExpiry('2030-12-31', now), '2030-12-31T00:00:00.000Z')
+  for (const text of [
+    '',
+    '0d',
+    '-1d',
+    '1y',
+    'never',
+    '2029-12-31',
+    '2030-13-01',
+    '99999999w',
+    '1e3d',
+    '90',
+    '-2h',
+    'd'
+  ]) {
+    t.throws(() => parseExpiry(text, now), Error, `refused: ${text}`)
+  }
+})
+
+const model = (name: string, label = 'Q8_0'): Model =>
+  ({
+    model: { ...parseModelName(name), variant: label },
+    key: `${name}:${label}`.toLowerCase(),
+    publicName: name
+  }) as Model
+
+t.test('the models that a key allows', async t => {
+  const table: [string[], string, boolean][] = [
+    [['a/b'], 'a/b', true],
+    [['A/B'], 'a/b', true],
+    [['a/b:q8_0'], 'a/b', true],
+    [['a/b:Q4_0'], 'a/b', false],
+    [['a/b:latest'], 'a/b', true],
+    [['a/*'], 'a/b', true],
+    [['a/*'], 'ab/c', false],
+    [['*'], 'a/b', true],
+    [['*/b'], 'x/b', true],
+    [['a/b*'], 'a/bcd', true],
+    [['a/b'], 'a/bc', false],
+    [['a/b'], 'xa/b', false],
+    [['a.b/c'], 'axb/c', false],
+    [['b'], 'a/b', true],
+    [['B:Q8_0'], 'a/b', true],
+    [['b:Q4_0'], 'a/b', false],
+    [['b'], 'a/bc', false],
+    [['b'], 'b/c', false],
+    [['b*'], 'a/bc', true],
+    [['a/b', 'c/d'], 'c/d', true]
+  ]
+  for (const [allowed, name, is] of table) t.equal(isAllowed(allowed, model(name)), is, `${allowed} ${name}`)
+  t.equal(isAllowed(undefined, model('a/b')), true, 'no list, no limit')
+  t.equal(isAllowed([], model('a/b')), false, 'an empty list allows nothing')
+
+  for (const present of [model('c/d'), undefined]) {
+    t.throws(() => requireAllowed(['a/b'], parseModelName('c/d'), present), { code: 'forbidden_model' })
+  }
+  t.doesNotThrow(() => requireAllowed(['a/b'], parseModelName('a/b')), 'that it is missing, others say')
+  t.doesNotThrow(() => requireAllowed(['my/alias'], parseModelName('my/alias'), model('a/b')), 'by an alias')
+  t.doesNotThrow(
+    () => requireAllowed(['gpt-4o'], parseRequestedName('GPT-4o:latest'), model('a/b')),
+    'without an owner'
+  )
+
+  const all = [model('a/b'), model('c/d')]
+  const catalog = {
+    list: () => all,
+    variants: () => all,
+    find: () => all[1],
+    get: () => all[1]
+  } as unknown as Catalog
+  const seen = catalogFor(catalog, { models: ['a/*'] })
+  t.same(seen.list(), [all[0]])
+  t.same(seen.variants(parseModelName('a/b')), [all[0]])
+  t.equal(catalogFor(catalog, {}), catalog)
+})
+
+t.test('wrong keys by address', async t => {
+  const attempts = new FailedAttempts()
+  const tries = (address: string, keys: (at: number) => string, count: number, now: number) =>
+    Array.from({ length: count }, (_, at) => attempts.fail(address, keys(at), now).wait).filter(wait => wait === 0)
+      .length
+  const admitted = tries('192.0.2.1', at => `guess-${at}`, 1000, 0)
+  t.ok(admitted > 5 && admitted < 100, `${admitted} of 1000 guesses are looked at`)
+  t.ok(attempts.isGuessing('192.0.2.1', 0))
+  t.notOk(attempts.isGuessing('192.0.2.2', 0), 'another address is another one')
+  t.equal(tries('192.0.2.1', at => `more-${at}`, 100, 10_000) < 20, true, 'some are forgiven with time')
+  t.notOk(attempts.isGuessing('192.0.2.1', 3_600_000))
+  const repeated = tries('192.0.2.3', () => 'an old key', 1000, 0)
+  t.ok(repeated > admitted && repeated < 500, `${repeated} of 1000 with the same key`)
+
+  tries('2001:db8::1', at => `guess-${at}`, 1000, 0)
+  t.ok(attempts.isGuessing('2001:db8:0:0:ffff::2', 0), 'of the same network')
+  t.notOk(attempts.isGuessing('2001:db8:0:1::1', 0))
+  tries('::ffff:192.0.2.9', at => `guess-${at}`, 1000, 0)
+  t.ok(attempts.isGuessing('192.0.2.9', 0), 'an IPv4 address in the form of IPv6')
+
+  attempts.succeed('192.0.2.50', 'key:1')
+  t.ok(attempts.wasGood('192.0.2.50', 'key:1'))
+  t.notOk(attempts.wasGood('192.0.2.51', 'key:1'))
+  for (let at = 0; at < 30_000; at++) attempts.fail(`2001:db8:${at.toString(16)}::1`, 'x', 0)
+  t.ok(attempts.size <= 10_000, 'memory is bounded')
+})
+
+const log = { info() {}, error() {} }
+
+t.test('the file: hashes, names, one id for life', async t => {
+  const home = t.testdir({})
+  const path = join(home, 'new', 'keys.json')
+  t.equal(await readKeys(path), undefined)
+  const { key, record } = await createKey(path, { name: 'alice', models: ['a/*'], limits: { n: 2 } })
+  t.match(record, { name: 'alice', role: 'user', models: ['a/*'], limits: { n: 2 }, created: String })
+  const text = readFileSync(path, 'utf8')
+  t.notOk(text.includes(parseKey(key)!.secret), 'the key is not in the file')
+  t.equal(statSync(path).mode & 0o777, 0o600)
+  await t.rejects(createKey(path, { name: 'Alice' }), { code: 'key_exists' })
+  for (const name of ['', 'a b', '../x', 'a\nb', '-x', 'x'.repeat(65)]) {
+    await t.rejects(createKey(path, { name }), { code: 'invalid_request' }, JSON.stringify(name))
+  }
+  await t.rejects(createKey(path, { name: 'late', expires: '2001-01-01T00:00:00.000Z' }), { code: 'invalid_request' })
+  await t.rejects(createKey(path, { name: 'x', models: ['no name'] }), { code: 'invalid_request' })
+  await t.rejects(revokeKey(path, 'nobody'), { code: 'key_not_found' })
+  await t.rejects(rotateKey(path, 'nobody'), { code: 'key_not_found' })
+
+  const rotated = await rotateKey(path, 'alice')
+  t.equal(parseKey(rotated.key)!.id, parseKey(key)!.id)
+  t.not(rotated.key, key)
+  await Promise.all(['b', 'c', 'd', 'e'].map(name => createKey(path, { name })))
+  t.same((await readKeys(path))!.map(({ name }) => name).sort(), ['alice', 'b', 'c', 'd', 'e'], 'none is lost')
+  for (const text of ['', 'corral_', `${key}x`, key.slice(1), `corral_${'g'.repeat(16)}_${'a'.repeat(43)}`]) {
+    t.equal(parseKey(text), undefined, text)
+  }
+})
+
+t.test('the store follows the file, and never opens again', async t => {
+  const home = t.testdir({})
+  const path = join(home, 'keys.json')
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  t.equal(store.required, false)
+  const one = await createKey(path, { name: 'one', role: 'admin' })
+  const two = await createKey(path, { name: 'two' })
+  t.equal((await store.find(one.key))?.caller.name, 'one', 'at once')
+  t.equal(store.required, true)
+  const known = (await store.find(two.key))!
+  t.match(known.caller, { role: 'user', owner: `key:${parseKey(two.key)!.id}` })
+  for (const wrong of [
+    `${one.key.slice(0, -1)}${one.key.endsWith('A') ? 'B' : 'A'}`,
+    'x',
+    two.key.replace('corral', 'x')
+  ]) {
+    t.equal(await store.find(wrong), undefined, wrong)
+  }
+  const { id } = parseKey(one.key)!
+  t.equal(await store.find(`corral_${id}_${parseKey(two.key)!.secret}`), undefined, "another key's secret")
+
+  await revokeKey(path, 'one')
+  await store.refresh()
+  t.equal(await store.find(one.key), undefined)
+  t.equal(known.caller.revoked?.aborted, false, 'others stay')
+  await rotateKey(path, 'two')
+  await store.refresh()
+  t.match(known.caller.revoked?.reason, { code: 'unauthorized', message: /"two"/ })
+  await revokeKey(path, 'two')
+  await store.refresh()
+  t.equal(store.required, true)
+  rmSync(path)
+  await store.refresh()
+  t.equal(store.required, true, 'not even without the file')
+
+  // A mistake in the file changes nothing while the server runs, and is said at the next start.
+  const three = await createKey(path, { name: 'three' })
+  await store.refresh()
+  writeFileSync(path, '{ "version": 1, "keys": [')
+  await store.refresh()
+  t.ok(await store.find(three.key))
+  await t.rejects(openKeyStore(path, [], log), /keys\.json.*cannot be used.*not JSON/)
+  writeFileSync(path, JSON.stringify({ version: 1, keys: [{ ...(await entry()), expires: 'tomorrow' }] }))
+  await t.rejects(openKeyStore(path, [], log), /keys\.json.*cannot be used/)
+  if (process.platform !== 'win32') {
+    rmSync(path)
+    execFileSync('mkfifo', [path])
+    await store.refresh()
+    t.ok(await store.find(three.key), 'a pipe in its place is not waited for')
+    await t.rejects(openKeyStore(path, [], log), /keys\.json, cannot be used: it is no regular file/)
+    rmSync(path)
+  }
+  async function entry() {
+    const other = join(home, 'other', 'keys.json')
+    mkdirSync(join(home, 'other'))
+    await createKey(other, { name: 'x' })
+    return (await readKeys(other))![0]
+  }
+})
+
+t.test('a file that cannot be read does not open the server', async t => {
+  const home = t.testdir({})
+  const path = join(home, 'keys.json')
+  // As where the keys are on a disk that is not mounted.
+  symlinkSync(join(home, 'nowhere', 'keys.json'), path)
+  await t.rejects(
+    openKeyStore(path, [], log),
+    /keys\.json, cannot be used: it is a symbolic link to a file that is not/
+  )
+  await t.rejects(createKey(path, { name: 'one' }), /symbolic link/, 'nor is it replaced')
+  rmSync(path)
+  writeFileSync(path, '')
+  truncateSync(path, 2 ** 31)
+  await t.rejects(openKeyStore(path, [], log), /keys\.json, cannot be used: it is larger than 67 MB/)
+  rmSync(path)
+  const { key } = await createKey(path, { name: 'one', role: 'admin' })
+  const [entry] = (await readKeys(path))!
+  writeFileSync(path, JSON.stringify({ version: 1, keys: [{ ...entry, expires: '2026-13-45T99:99:99Z' }] }))
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  await t.rejects(async () => await store.find(key), { code: 'unauthorized' }, 'an end that is no date has passed')
+})
+
+t.test('a key ends', async t => {
+  const path = join(t.testdir({}), 'keys.json')
+  const { key } = await createKey(path, { name: 'brief', expires: new Date(Date.now() + 300).toISOString() })
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  const known = (await store.find(key))!
+  await until('the key ends', () => known.caller.revoked!.aborted)
+  await t.rejects(async () => await store.find(key), { code: 'unauthorized', message: /"brief" was valid until/ })
+})
+
+t.test('a key that is made while the server runs ends too, and one beside it stays', async t => {
+  const path = join(t.testdir({}), 'keys.json')
+  const { key: lasting } = await createKey(path, { name: 'lasting' })
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  const { key } = await createKey(path, { name: 'brief', expires: new Date(Date.now() + 1000).toISOString() })
+  const known = (await store.find(key))!
+  t.notOk(known.caller.revoked!.aborted)
+  await until('the key ends', () => known.caller.revoked!.aborted)
+  t.notOk((await store.find(lasting))!.caller.revoked!.aborted)
+})
+
+t.test('a clock that went ahead and back', async t => {
+  const path = join(t.testdir({}), 'keys.json')
+  const { key } = await createKey(path, { name: 'lasting', expires: new Date(Date.now() + 3_600_000).toISOString() })
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  const known = (await store.find(key))!
+  const { now } = Date
+  t.teardown(() => Object.assign(Date, { now }))
+  Date.now = () => now() + 7_200_000
+  await until('the key ends', () => known.caller.revoked!.aborted)
+  await t.rejects(async () => await store.find(key), { code: 'unauthorized' })
+  Date.now = now
+  const again = (await store.find(key))!
+  t.equal(again.caller.revoked?.aborted, false, 'it is valid again')
+  t.equal(await store.find(key), again)
+  await revokeKey(path, 'lasting')
+  await store.refresh()
+  t.equal(again.caller.revoked?.aborted, true)
+})
+
+t.test('clients by their addresses', t => {
+  const table: [string, string][] = [
+    ['192.0.2.1', '192.0.2.1'],
+    ['::ffff:192.0.2.1', '192.0.2.1'],
+    ['::1', '::1'],
+    ['local', 'local'],
+    ['', '']
+  ]
+  for (const [address, client] of table) t.equal(keylessCaller(address).turn, client, address)
+  const turnOf = (address: string) => keylessCaller(address).turn
+  t.equal(turnOf('2001:db8::1'), turnOf('2001:db8:0:0:ffff::2'), 'one network')
+  t.not(turnOf('2001:db8::1'), turnOf('2001:db8:0:1::1'))
+  t.equal(turnOf('fe80::1%eth0'), turnOf('fe80::2%eth0'))
+  t.equal(keylessCaller('2001:db8::1').address, '2001:db8::1', 'which logs show')
+  t.end()
+})
+
+t.test('keys in a file that others can read', async t => {
+  const home = t.testdir({ 'config.yaml': 'security: { api_keys: [a-key-of-more-than-20-characters] }' })
+  const file = join(home, 'config.yaml')
+  const origins = { 'security.api_keys': 'config.yaml:1:13' }
+  const sections = { security: { api_keys: ['a-key-of-more-than-20-characters'] } }
+  chmodSync(file, 0o644)
+  t.match(await exposedKeysWarning({ file, origins, sections }), /can read the API keys in .*config\.yaml.*chmod 600/)
+  t.equal(
+    await exposedKeysWarning({ file, origins: { 'security.api_keys': 'env CORRAL_API_KEYS' }, sections }),
+    undefined
+  )
+  t.equal(await exposedKeysWarning({ file, origins: {}, sections }), undefined)
+  t.equal(
+    await exposedKeysWarning({ file, origins, sections: { security: { api_keys: [] } } }),
+    undefined,
+    'no keys in it, as in the config.yaml that comes with corral'
+  )
+  chmodSync(file, 0o600)
+  t.equal(await exposedKeysWarning({ file, origins, sections }), undefined)
+})

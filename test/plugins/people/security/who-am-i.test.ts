@@ -1,0 +1,58 @@
+import t from 'tap'
+import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
+
+const whoAmI = (corral: Corral, init: { headers?: Record<string, string>; local?: boolean } = {}) =>
+  corral.json('/api/whoami', undefined, init)
+const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
+
+t.test('callers are told who they are, before and after there are keys', async t => {
+  const corral = await startCorral(t, { config: 'limits:\n  requests_per_day: 100\n' })
+  const { status, body } = await whoAmI(corral)
+  t.equal(status, 200)
+  t.match(body, { role: 'operator', how: 'keyless', keyless: true, keys_required: false })
+  t.match(body.budgets, [{ name: 'requests_per_day', limit: 100, remaining: 100 }])
+  t.notOk('key' in body)
+  const refused = await corral.json('/api/keys')
+  t.ok(refused.body.error.endsWith(body.more), 'in the words of a refusal')
+  const local = await whoAmI(corral, { local: true })
+  t.match(local.body, { role: 'admin', how: 'private_socket', keyless: true })
+  t.notOk('more' in local.body, 'nobody is more than an admin')
+
+  const expires = new Date(Date.now() + 3_600_000).toISOString()
+  const limits = { requests_per_day: 5, tokens_per_minute: 1000, max_tokens: 50 }
+  const made = await corral.json(
+    '/api/keys',
+    { name: 'alice', models: [DEMO], limits, expires, role: 'user' },
+    { local: true }
+  )
+  const alice = bearer(made.body.key)
+  t.match(await whoAmI(corral), { status: 401, body: { code: 'unauthorized' } })
+  const before = (await whoAmI(corral, alice)).body
+  t.match(before, { role: 'user', how: 'key', keyless: false, keys_required: true })
+  t.same(before.key, { name: 'alice', expires_at: expires, models: [DEMO], limits })
+  t.match(before.more, /Ask the admin .*corral key create <name> --role admin/)
+
+  const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
+  const answer = await corral.json('/api/chat', chat, alice)
+  t.equal(answer.status, 200)
+  const budgets = await until('its tokens are charged', async () => {
+    const left = (await whoAmI(corral, alice)).body.budgets
+    return left[1].remaining < 1000 && left
+  })
+  t.match(budgets, [
+    { name: 'requests_per_day', limit: 5, remaining: 4 },
+    { name: 'tokens_per_minute', limit: 1000 }
+  ])
+  t.ok(budgets.every((budget: any) => Date.parse(budget.resets_at) > Date.now()))
+  t.equal((await whoAmI(corral, alice)).body.budgets[0].remaining, 4, 'the question itself costs nothing')
+
+  const root = await corral.json('/api/keys', { name: 'root', role: 'admin' }, { local: true })
+  const { body: admin } = await whoAmI(corral, bearer(root.body.key))
+  t.match(admin, { role: 'admin', how: 'key', key: { name: 'root' }, budgets: [{ limit: 100, remaining: 100 }] })
+  t.notOk('more' in admin)
+})
+
+t.test('without the books there are no budgets to tell of', async t => {
+  const corral = await startCorral(t, { config: 'usage:\n  enabled: false\n' })
+  t.match(await whoAmI(corral), { status: 200, body: { role: 'operator', budgets: [] } })
+})

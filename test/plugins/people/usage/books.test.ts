@@ -1,0 +1,223 @@
+import {
+  appendFileSync,
+  chmodSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { budgetsFor } from '../../../../plugins/people/usage/budgets.ts'
+import { localCounters } from '../../../../plugins/people/usage/local-counters.ts'
+import { taken, UsageBooks, type UsageRow } from '../../../../plugins/people/usage/usage-books.ts'
+
+const ALICE = { owner: 'key:1', name: 'alice' }
+const BOB = { owner: 'key:2', name: 'bob' }
+const ONE = taken({ requests: 1 })
+const SOME = taken({ tokens_in: 10, tokens_cached: 4, tokens_out: 3 })
+const DAY = 86_400_000
+
+function opened(t: Test, folder = newFolder(t), keepDays = 365) {
+  const lines: string[] = []
+  const say = (...given: unknown[]) => void lines.push(String(given.at(-1)))
+  const books = new UsageBooks(folder, () => keepDays, { error: say, warn: say, info: say })
+  t.teardown(() => books.close())
+  return { books, folder, lines, file: (date = today()) => join(folder, `${date}.jsonl`) }
+}
+
+function newFolder(t: Test): string {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-usage-'))
+  t.teardown(() => {
+    chmodSync(folder, 0o700)
+    rmSync(folder, { recursive: true, force: true })
+  })
+  return join(folder, 'usage')
+}
+
+const today = () => new Date(Date.now()).toISOString().slice(0, 10)
+
+async function rowsOf(books: UsageBooks, since = '2000-01-01'): Promise<string[]> {
+  const rows: string[] = []
+  await books.read(since, (date, row) =>
+    rows.push(
+      `${date} ${row.name} ${row.model} ${row.requests} ${row.tokens_in} ${row.tokens_cached} ${row.tokens_out}`
+    )
+  )
+  return rows
+}
+
+/** Sets the clocks for one test; the monotonic one is never set back. */
+function clock(t: Test, start: string) {
+  const { now } = Date
+  const monotonic = performance.now
+  let time = Date.parse(start)
+  let moment = 0
+  Date.now = () => time
+  performance.now = () => moment
+  t.teardown(() => {
+    Date.now = now
+    performance.now = monotonic
+  })
+  return (to: number | string) => {
+    const before = time
+    time = typeof to === 'string' ? Date.parse(to) : time + to
+    moment += Math.max(0, time - before)
+  }
+}
+
+t.test('what was taken is added up, and outlives a restart', async t => {
+  const { books, folder, file } = opened(t)
+  for (let at = 0; at < 3; at++) books.add(ALICE, 'a/b', ONE)
+  books.add(ALICE, 'a/b', SOME)
+  books.add(ALICE, 'c/d', SOME)
+  books.add(BOB, 'a/b', ONE)
+  t.same(books.today('key:1'), taken({ requests: 3, tokens_in: 20, tokens_cached: 8, tokens_out: 6 }))
+  t.match(books.today('key:1', 'c/d'), SOME)
+  t.same(books.today('key:9'), taken(), 'nothing of somebody who was never here')
+  await books.flush()
+  books.add(ALICE, 'a/b', SOME)
+  await books.flush()
+  t.equal(statSync(folder).mode & 0o777, 0o700)
+  t.equal(statSync(file()).mode & 0o777, 0o600)
+  const again = opened(t, folder).books
+  const expected = [`${today()} alice a/b 3 20 8 6`, `${today()} alice c/d 0 10 4 3`, `${today()} bob a/b 1 0 0 0`]
+  t.same(await rowsOf(again), expected)
+  t.same(await rowsOf(books), expected)
+})
+
+t.test('lines that are torn or mean nothing are read over, and what comes behind them is not', async t => {
+  const { books, folder, file, lines } = opened(t)
+  books.add(ALICE, 'a/b', ONE)
+  await books.flush()
+  appendFileSync(file(), '\n[{"owner":"key:1","name":"alice","model":"a/b","reque')
+  const second = opened(t, folder)
+  second.books.add(ALICE, 'a/b', ONE)
+  await second.books.flush()
+  appendFileSync(file(), '\nnull\n{}\n7\n\u0000\u0000\n')
+  const third = opened(t, folder)
+  t.equal(third.books.today('key:1').requests, 2)
+  t.match(third.lines[0], /torn/)
+  t.same(lines, [])
+})
+
+t.test('each day has a file, and a day that is over one row for each account and model', async t => {
+  const go = clock(t, '2030-01-01T23:59:00Z')
+  const { books, folder, file } = opened(t)
+  for (let at = 0; at < 5; at++) {
+    books.add(ALICE, 'a/b', ONE)
+    await books.flush()
+  }
+  t.equal(readFileSync(file('2030-01-01'), 'utf8').trim().split('\n').length, 5)
+  books.add(BOB, 'a/b', ONE)
+  go(120_000)
+  t.same(books.today('key:1'), taken(), 'a new day begins with nothing')
+  books.add(ALICE, 'a/b', SOME)
+  await books.flush()
+  t.same(readFileSync(file('2030-01-01'), 'utf8').trim().split('\n').length, 2)
+  const expected = ['2030-01-01 alice a/b 5 0 0 0', '2030-01-01 bob a/b 1 0 0 0', '2030-01-02 alice a/b 0 10 4 3']
+  t.same(await rowsOf(books), expected)
+  t.same(await rowsOf(books, '2030-01-02'), expected.slice(2))
+
+  go(-120_000)
+  t.equal(books.today('key:1').requests, 5, 'a clock that goes back finds the day before as it was')
+  books.add(ALICE, 'a/b', ONE)
+  go(120_000)
+  t.same(books.today('key:1'), SOME, 'and forth')
+  await books.flush()
+  t.same(await rowsOf(opened(t, folder).books), ['2030-01-01 alice a/b 6 0 0 0', ...expected.slice(1)])
+})
+
+t.test('days are kept as long as they are to be', async t => {
+  const go = clock(t, '2030-01-01T12:00:00Z')
+  const { books, folder } = opened(t, newFolder(t), 3)
+  for (let day = 0; day < 6; day++) {
+    books.add(ALICE, 'a/b', ONE)
+    await books.flush()
+    go(DAY)
+  }
+  books.add(ALICE, 'a/b', ONE)
+  await books.flush()
+  writeFileSync(join(folder, 'notes.txt'), 'stays')
+  await books.forget()
+  t.same(readdirSync(folder).sort(), ['2030-01-05.jsonl', '2030-01-06.jsonl', '2030-01-07.jsonl', 'notes.txt'])
+})
+
+t.test('a file that grows is written anew with the sums alone', async t => {
+  const { books, file } = opened(t)
+  const model = `a/${'b'.repeat(90)}`
+  const accounts = Array.from({ length: 400 }, (_, at) => ({ owner: `key:${at}`, name: `client-${at}` }))
+  let largest = 0
+  for (let round = 0; round < 200; round++) {
+    for (const account of accounts) books.add(account, model, ONE)
+    await books.flush()
+    largest = Math.max(largest, statSync(file()).size)
+  }
+  t.ok(largest < 5 * 1024 * 1024, `${largest} bytes at most`)
+  t.equal(books.today('key:7').requests, 200)
+  t.ok((await rowsOf(books)).every(row => / 200 0 0 0$/.test(row)))
+})
+
+t.test('what cannot be written now is written later', async t => {
+  const { books, folder, lines } = opened(t)
+  // Also root cannot make a folder where a file is.
+  writeFileSync(folder, '')
+  books.add(ALICE, 'a/b', ONE)
+  await books.flush()
+  books.add(ALICE, 'a/b', ONE)
+  await books.flush()
+  t.match(lines, [/cannot be written to .*usage/], 'said once')
+  t.equal(books.today('key:1').requests, 2)
+  rmSync(folder)
+  await books.flush()
+  t.match(lines.at(-1), /written again/)
+  t.equal(opened(t, folder).books.today('key:1').requests, 2)
+})
+
+t.test('a file that is deleted or replaced while the server runs', async t => {
+  const { books, folder, file } = opened(t)
+  const add = async () => {
+    books.add(ALICE, 'a/b', ONE)
+    await books.flush()
+  }
+  await add()
+  rmSync(folder, { recursive: true })
+  await add()
+  t.equal(opened(t, folder).books.today('key:1').requests, 1, 'what comes after is written to a new one')
+  writeFileSync(`${file()}.new`, '[{"owner":"key:1","name":"alice","model":"a/b","requests":40}]\n')
+  renameSync(`${file()}.new`, file())
+  await add()
+  t.equal(opened(t, folder).books.today('key:1').requests, 41)
+})
+
+t.test('counts of a budget', async t => {
+  const go = clock(t, '2030-01-01T23:59:30Z')
+  const { books } = opened(t)
+  const counters = localCounters(books)
+  const [minute, day] = budgetsFor(ALICE, 'a/b', { requests_per_minute: 5, tokens_per_day: 9 }, {}) as any
+  t.same(counters.add(minute, 0), { used: 0, reset: 60_000 })
+  t.match(counters.add(minute, 1), { used: 1 })
+  go(10_000)
+  t.match(counters.add(minute, 1), { used: 2, reset: 50_000 }, 'a minute begins with its first request')
+  books.add(ALICE, 'a/b', SOME)
+  t.same(counters.add(day, 13), { used: 13, reset: 20_000 }, 'of a day the books know')
+  go(-3_600_000)
+  t.same(counters.add(minute, 1), { used: 3, reset: 50_000 }, 'the clock was set back')
+  go('2030-01-02T00:00:00Z')
+  t.match(counters.add(day, 0), { used: 0, reset: DAY })
+  t.same(counters.add(minute, 0), { used: 0, reset: 60_000 })
+})
+
+t.test('rows of models and names with odd characters', async t => {
+  const { books, folder } = opened(t)
+  const odd = { owner: 'key:"\n\\', name: '__proto__' } as UsageRow
+  books.add(odd, 'constructor/__proto__', ONE)
+  await books.flush()
+  mkdirSync(join(folder, '2030-13-45'), { recursive: true })
+  t.equal(opened(t, folder).books.today(odd.owner, 'constructor/__proto__').requests, 1)
+})

@@ -1,0 +1,100 @@
+import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import type { Hardware, HardwareService, MemoryNow } from '../../../../core/contracts/hardware.ts'
+import { createHardware } from '../../../../plugins/running/hardware/hardware-service.ts'
+
+const RECORDINGS = new URL('../../../../../test/fixtures/probes/', import.meta.url)
+
+/** A recorded output, without the line that says where it comes from. */
+export function recording(name: string): string {
+  const text = readFileSync(new URL(name, RECORDINGS), 'utf8')
+  return text.slice(text.indexOf('\n') + 1)
+}
+
+/** A text as Windows prints it. */
+export const windowsLines = (text: string) => text.replaceAll('\n', '\r\n')
+
+export const linesOf = (name: string) => recording(name).split('\n')
+
+export function recordings(): string[] {
+  return readdirSync(RECORDINGS, { recursive: true, encoding: 'utf8' }).filter(name => name.endsWith('.txt'))
+}
+
+/** The files of a recording that holds several, by their paths. */
+export function recordedFiles(name: string): Record<string, string> {
+  const parts = recording(name).split(/^==> (.*) <==\n/m)
+  const files: Record<string, string> = {}
+  for (let at = 1; at < parts.length; at += 2) files[parts[at]!] = parts[at + 1]!
+  return files
+}
+
+export const MIB = 2 ** 20
+export const GIB = 2 ** 30
+
+/** A processor's own GPU of Intel as the kernel lists it. */
+export const INTEL_GRAPHICS = {
+  '/sys/class/drm/card0/device/vendor': '0x8086\n',
+  '/sys/class/drm/card0/device/device': '0xa7a0\n',
+  '/sys/class/drm/card0/device/class': '0x030000\n',
+  '/sys/class/drm/card0/device/uevent': 'DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n'
+}
+
+/** A machine with little but a processor and memory. */
+export const PLAIN: Record<string, string> = {
+  '/proc/cpuinfo': recording('cpu/cpuinfo-i7-1165g7-avx512.txt'),
+  '/proc/meminfo': recording('cpu/meminfo-i5-3570k-low-free-high-available.txt'),
+  '/proc/self/cgroup': '0::/\n',
+  '/usr/lib/x86_64-linux-gnu/libgomp.so.1': '',
+  '/etc/hostname': 'recorded'
+}
+
+export interface Recorded {
+  files?: Record<string, string>
+  /** Text that a program prints whatever it is asked, or a whole shell script. */
+  programs?: Record<string, string>
+}
+
+let folders = 0
+
+/** Writes a machine's files and programs under `directory`; gives the folders for a sysroot and a PATH. */
+export function writeMachine(
+  directory: string,
+  { files = PLAIN, programs = {} }: Recorded
+): [root: string, path: string] {
+  const base = join(directory, `machine-${folders++}`)
+  const [root, bin] = [join(base, 'root'), join(base, 'bin')]
+  mkdirSync(root, { recursive: true })
+  mkdirSync(bin)
+  for (const [path, text] of Object.entries(files)) {
+    mkdirSync(dirname(join(root, path)), { recursive: true })
+    writeFileSync(join(root, path), text)
+  }
+  for (const [name, text] of Object.entries(programs)) {
+    const script = text.startsWith('#!')
+    if (!script) writeFileSync(join(base, `${name}.txt`), text)
+    writeFileSync(join(bin, name), script ? text : `#!/bin/sh\n/bin/cat '${join(base, `${name}.txt`)}'\n`)
+    chmodSync(join(bin, name), 0o755)
+  }
+  return [root, bin]
+}
+
+/** The hardware of a recorded machine. */
+export function hardwareOf(directory: string, recorded: Recorded, probeTimeout = 10_000): HardwareService {
+  const [sysroot, path] = writeMachine(directory, recorded)
+  return createHardware({ sysroot, probeTimeout, env: { PATH: path } })
+}
+
+/** What is found of a recorded machine, and its memory afterwards. */
+export async function look(directory: string, recorded: Recorded): Promise<Hardware & { now: MemoryNow }> {
+  const service = hardwareOf(directory, recorded)
+  const hardware = await service.detect()
+  return { ...hardware, now: await service.memory() }
+}
+
+/** A script that answers each question with a text of its own; `*` is any other. */
+export function answers(cases: Record<string, string>, exitCode = 0): string {
+  const branches = Object.entries(cases).map(
+    ([pattern, text]) => `${pattern}) /bin/cat <<'END'\n${text.replace(/\n$/, '')}\nEND\n;;`
+  )
+  return `#!/bin/sh\ncase "$*" in\n${branches.join('\n')}\nesac\nexit ${exitCode}\n`
+}

@@ -1,0 +1,446 @@
+import { spawn } from 'node:child_process'
+import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { pathToFileURL } from 'node:url'
+import type { Test } from 'tap'
+import t from 'tap'
+import type { BuildCandidate, BuildKind, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
+import type { Hardware } from '../../../core/contracts/hardware.ts'
+import type { Progress } from '../../../core/contracts/progress.ts'
+import { packageRoot } from '../../../core/system/package-info.ts'
+import { cpu } from '../../../runtimes/llama-cpp/kinds/cpu.ts'
+import { cuda12, cuda13 } from '../../../runtimes/llama-cpp/kinds/cuda.ts'
+import { rocm } from '../../../runtimes/llama-cpp/kinds/rocm.ts'
+import { sycl } from '../../../runtimes/llama-cpp/kinds/sycl.ts'
+import { vulkan } from '../../../runtimes/llama-cpp/kinds/vulkan.ts'
+import { isProgramOrLibrary, prebuiltLibraries } from '../../../runtimes/llama-cpp/programs.ts'
+import {
+  type BuildTool,
+  buildFraction,
+  compilerCount,
+  installCommand
+} from '../../../runtimes/llama-cpp/sources/compile.ts'
+import { compiledSource, prebuiltPackage, type SourceOptions } from '../../../runtimes/llama-cpp/sources/compiled.ts'
+import { fetchConverter } from '../../../runtimes/llama-cpp/sources/llama-source.ts'
+import { fakeServer, gpuMachine, H100, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
+
+t.test('progress of a build', async t => {
+  const cases: [string, number | undefined][] = [
+    ['[ 12%] Building CXX object x.o', 0.12],
+    ['[100%] Built target llama-server', 1],
+    ['[3/12] Building CXX object x.o', 0.25],
+    ['[0/0] x', undefined],
+    ['-- Configuring done', undefined],
+    ['x [ 12%]', undefined]
+  ]
+  for (const [line, fraction] of cases) t.equal(buildFraction(line), fraction, line)
+})
+
+t.test('how missing tools are installed', async t => {
+  const all: BuildTool[] = ['git', 'cmake', 'C++ compiler', 'make or ninja']
+  const cases: [BuildTool[], NodeJS.Platform, string, string | undefined][] = [
+    [all, 'linux', 'ID=debian\n', 'sudo apt-get install -y git cmake g++ ninja-build'],
+    [['cmake'], 'linux', 'NAME="Mint"\nID=linuxmint\nID_LIKE="ubuntu debian"\n', 'sudo apt-get install -y cmake'],
+    [['C++ compiler'], 'linux', 'ID="rocky"\nID_LIKE="rhel centos fedora"\n', 'sudo dnf install -y gcc-c++'],
+    [['C++ compiler'], 'linux', 'ID=arch\n', 'sudo pacman -S --needed gcc'],
+    [['C++ compiler'], 'linux', 'ID=alpine\n', 'sudo apk add build-base linux-headers'],
+    [['git'], 'linux', 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', 'sudo zypper install -y git'],
+    [['git'], 'linux', 'ID=nixos\n', undefined],
+    [['git'], 'linux', '', undefined],
+    [['C++ compiler'], 'darwin', '', 'xcode-select --install'],
+    [['C++ compiler', 'cmake'], 'darwin', '', 'xcode-select --install && brew install cmake'],
+    [['cmake'], 'win32', '', 'winget install Kitware.CMake']
+  ]
+  for (const [missing, platform, osRelease, expected] of cases) {
+    t.equal(installCommand(missing, platform, osRelease), expected, `${platform} ${osRelease}`)
+  }
+})
+
+t.test('choices', async t => {
+  const packages: [BuildKind, string, string, string | undefined, string | undefined][] = [
+    ['cpu', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64'],
+    ['cpu', 'linux', 'arm64', '2.36', '@node-llama-cpp/linux-arm64'],
+    ['cpu', 'linux', 'x64', undefined, undefined],
+    ['cpu', 'linux', 'riscv64', '2.36', undefined],
+    ['metal', 'darwin', 'arm64', undefined, '@node-llama-cpp/mac-arm64-metal'],
+    ['cpu', 'darwin', 'arm64', undefined, undefined],
+    ['cpu', 'darwin', 'x64', undefined, '@node-llama-cpp/mac-x64'],
+    ['metal', 'darwin', 'x64', undefined, undefined],
+    ['cpu', 'win32', 'x64', undefined, undefined],
+    ['vulkan', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64-vulkan'],
+    ['vulkan', 'linux', 'arm64', '2.36', undefined],
+    ['vulkan', 'win32', 'x64', undefined, undefined],
+    ['cuda', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64-cuda'],
+    ['cuda', 'linux', 'x64', undefined, undefined],
+    ['rocm', 'linux', 'x64', '2.36', undefined]
+  ]
+  for (const [kind, platform, arch, glibc, name] of packages) {
+    t.equal(prebuiltPackage(kind, platform, arch, glibc), name, `${kind} ${platform} ${arch} ${glibc}`)
+  }
+  const counts: [number, number, number][] = [
+    [8, 64, 8],
+    [8, 3.5, 3],
+    [8, 0.2, 1],
+    [1, 64, 1]
+  ]
+  for (const [cores, gib, count] of counts) t.equal(compilerCount(cores, gib * 2 ** 30), count)
+
+  const real = [
+    'libggml-base.so',
+    'libggml-cpu-zen4.so',
+    'libggml.v0.5.0.so',
+    'libllama-common.so',
+    'libllama.v0.5.0.so'
+  ]
+  t.same(prebuiltLibraries(real), {
+    LIB_LLAMA: 'libllama.v0.5.0.so',
+    LIB_LLAMA_COMMON: 'libllama-common.so',
+    LIB_GGML: 'libggml.v0.5.0.so',
+    LIB_GGML_BASE: 'libggml-base.so'
+  })
+  t.equal(prebuiltLibraries(['libllama.dylib', 'libggml.dylib', 'libggml-base.dylib']), undefined)
+  t.match(prebuiltLibraries(['libllama.dylib', 'libggml.dylib', 'libggml-base.dylib', 'libllama-common.dylib']), {
+    LIB_LLAMA: 'libllama.dylib'
+  })
+  for (const name of ['llama-server', 'libllama.so', 'libllama.so.0.5.0', 'libggml.v0.5.0.so', 'ggml.dll', 'x.dylib']) {
+    t.ok(isProgramOrLibrary(name), name)
+  }
+  for (const name of ['test-backend-ops', 'llama-addon.node', 'ui.cpp', 'CMakeFiles'])
+    t.notOk(isProgramOrLibrary(name), name)
+})
+
+/** Tools that leave a trace of their calls and make what the real ones make, in an instant. */
+function fakeTools(t: Test, without: string[] = []) {
+  const home = t.testdir()
+  const bin = join(home, 'bin')
+  const calls = join(home, 'calls')
+  const server = join(home, 'server')
+  writeFileSync(server, fakeServer())
+  // The programs they use themselves are not on the PATH that they are found by.
+  const start = `#!/bin/sh\nPATH=/usr/bin:/bin\necho "$(basename "$0") $*" >> "${calls}"\n`
+  const tools: Record<string, string> = {
+    npm: `${start}
+[ "$NPM_CONFIG_FAULT" = fail ] && { echo "npm error network" >&2; exit 1; }
+mkdir package
+case "$2" in
+  node-llama-cpp@*) mkdir package/llama; echo '{"tag":"v0.5.0"}' > package/llama/llama.cpp.info.json; : > package/llama/gitRelease.bundle;;
+  *-ext@*) mkdir -p package/bins/linux-x64-cuda/fallback; echo "for CUDA 12" > package/bins/linux-x64-cuda/fallback/libggml-cuda.so;;
+  *) mkdir -p package/bins/linux-x64
+     echo "{\\"buildOptions\\":{\\"llamaCpp\\":{\\"release\\":\\"\${NPM_CONFIG_RELEASE:-v0.5.0}\\"}}}" > package/bins/linux-x64/_nlcBuildMetadata.json
+     for l in libllama.v0.5.0.so libllama-common.so libggml.v0.5.0.so libggml-base.so; do echo lib > package/bins/linux-x64/$l; done;;
+esac
+tar czf package.tgz package; rm -r package`,
+    git: `${start}
+for last; do :; done
+mkdir -p "$last/conversion" "$last/gguf-py"; echo converter > "$last/convert_hf_to_gguf.py"; echo x > "$last/gguf-py/x"`,
+    cmake: `${start}
+if [ "$1" = --build ]; then
+  echo "[1/4] Building x"; echo "[2/4] Building y"
+  [ "$CMAKE_FAULT" = "fail $(cat "$2/project")" ] && { echo "x.cpp:1: error: expected ';'" >&2; exit 2; }
+  [ "$CMAKE_FAULT" = hang ] && sleep 1000
+  mkdir -p "$2/bin"; cp "${server}" "$2/bin/llama-server"; chmod 755 "$2/bin/llama-server"
+  echo "[4/4] Linking"
+else
+  case "$2" in *prebuilt-server) echo prebuilt;; *) echo full;; esac > "$4/project"
+fi`,
+    'c++': start,
+    make: start
+  }
+  for (const name of without) delete tools[name]
+  writePrograms(bin, tools)
+  const read = () => (existsSync(calls) ? readFileSync(calls, 'utf8').trim().split('\n') : [])
+  return { home, bin, calls: read, forget: () => rmSync(calls, { force: true }) }
+}
+
+function sourceWith(
+  tools: ReturnType<typeof fakeTools>,
+  more: Partial<SourceOptions> & { runtime?: RuntimeDescriptor; hardware?: Hardware } = {}
+) {
+  const directory = join(tools.home, 'runtimes')
+  const steps: Progress[] = []
+  const reasons: string[] = []
+  const trials: BuildCandidate[] = []
+  const source = compiledSource({
+    name: 'node-llama-cpp',
+    version: '3.22.1',
+    directory,
+    prebuilt: true,
+    env: { PATH: tools.bin, ...more.env },
+    log: memoryLog(),
+    trial: async candidate => {
+      trials.push(candidate)
+    },
+    ...(more.prebuilt !== undefined && { prebuilt: more.prebuilt }),
+    ...(more.trial && { trial: more.trial })
+  })
+  const { runtime = cpu, hardware = plainMachine } = more
+  const provide = (signal?: AbortSignal) =>
+    source.provide({
+      signal,
+      runtime,
+      hardware,
+      onProgress: step => steps.push(step),
+      explain: reason => reasons.push(reason)
+    })
+  return { directory, steps, reasons, trials, provide }
+}
+
+t.test('the programs alone, against prebuilt libraries', async t => {
+  const tools = fakeTools(t)
+  const { provide, directory, steps, trials } = sourceWith(tools)
+  const candidate = (await provide())!
+  t.match(candidate, {
+    id: 'source-v0.5.0-cpu',
+    kind: 'cpu',
+    runtime: 'cpu',
+    directory: join(directory, 'source-v0.5.0-cpu'),
+    origin: 'npm package node-llama-cpp@3.22.1, with the libraries of @node-llama-cpp/linux-x64',
+    converter: { directory: join(directory, 'source-v0.5.0-cpu', 'converter'), version: 'v0.5.0' }
+  })
+  t.same(trials, [candidate], 'tried before it is given')
+  t.same(readdirSync(candidate.directory).sort(), [
+    'converter',
+    'libggml-base.so',
+    'libggml.v0.5.0.so',
+    'libllama-common.so',
+    'libllama.v0.5.0.so',
+    'llama-server'
+  ])
+  t.ok(existsSync(join(candidate.converter!.directory, 'convert_hf_to_gguf.py')))
+  t.same(readdirSync(directory), ['source-v0.5.0-cpu'], 'the work is cleaned up')
+  t.match(tools.calls(), [
+    /^npm pack node-llama-cpp@3\.22\.1 --ignore-scripts/,
+    /^git .*clone --quiet .*gitRelease\.bundle/,
+    /^npm pack @node-llama-cpp\/linux-x64@3\.22\.1/,
+    /^cmake -S .*prebuilt-server -B .*-G Unix Makefiles .*-DLIB_LLAMA=libllama\.v0\.5\.0\.so/,
+    /^cmake --build .* -j \d+ --target all/
+  ])
+  t.same(
+    steps.map(({ phase, fraction }) => [phase, fraction]),
+    [
+      ['downloading', undefined],
+      ['unpacking', undefined],
+      ['downloading', undefined],
+      ['configuring', undefined],
+      ['building', 0],
+      ['building', 0.25],
+      ['building', 0.5],
+      ['building', 1],
+      ['proving', undefined]
+    ]
+  )
+})
+
+t.test('compiles everything where prebuilt libraries cannot be used', async t => {
+  const full = (options: Parameters<typeof sourceWith>[1], why: RegExp | undefined) => async (t: Test) => {
+    const tools = fakeTools(t)
+    const { provide, reasons, directory } = sourceWith(tools, options)
+    const candidate = (await provide())!
+    t.equal(candidate.origin, 'npm package node-llama-cpp@3.22.1')
+    if (why) t.match(reasons[0], why)
+    else t.same(reasons, [])
+    const build = tools.calls().at(-1)!
+    for (const target of [
+      'llama-server',
+      'llama-quantize',
+      'llama-gguf-split',
+      'llama-fit-params',
+      'ggml-rpc-server'
+    ]) {
+      t.ok(build.includes(` ${target}`), target)
+    }
+    t.match(tools.calls().at(-2), /-DGGML_NATIVE=ON -DGGML_RPC=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF/)
+    t.same(readdirSync(directory), ['source-v0.5.0-cpu'])
+  }
+  t.test('switched off', full({ prebuilt: false }, undefined))
+  t.test('no package', full({ hardware: { ...plainMachine, glibc: undefined } }, undefined))
+  t.test('another release', full({ env: { NPM_CONFIG_RELEASE: 'v0.4.0' } }, /libraries are of llama\.cpp v0\.4\.0/))
+  t.test('does not compile', full({ env: { CMAKE_FAULT: 'fail prebuilt' } }, /exit code 2. x\.cpp:1: error: expected/))
+  let trials = 0
+  const once = async () => {
+    if (++trials === 1) throw new Error('it answered nonsense')
+  }
+  t.test('does not prove itself', full({ trial: once }, /against the libraries.*answered nonsense/))
+})
+
+t.test('builds for GPUs', async t => {
+  const nvcc = (version: string) => `#!/bin/sh\necho "Cuda compilation tools, release ${version}, V${version}.1"\n`
+  const amd = { ...plainMachine, gpus: [{ ...H100, vendor: 'amd' as const, architecture: 'gfx1100' }] }
+
+  t.test('with nvcc of the same version', async t => {
+    const tools = fakeTools(t)
+    writePrograms(tools.bin, { nvcc: nvcc('12.4') })
+    const { provide } = sourceWith(tools, { runtime: cuda12, hardware: gpuMachine })
+    t.match(await provide(), { kind: 'cuda', runtime: 'cuda-12', id: 'source-v0.5.0-cuda-12' })
+    t.match(tools.calls().at(-2), /-DGGML_CUDA=ON -DCMAKE_CUDA_COMPILER=.*nvcc/)
+
+    const other = sourceWith(tools, { runtime: cuda13, hardware: gpuMachine })
+    t.equal(await other.provide(), undefined)
+    t.match(other.reasons, [/CUDA 13 libraries libcudart\.so\.13, .*not installed/, /nvcc compiles for CUDA 12, not/])
+  })
+
+  t.test("against prebuilt libraries, with the toolkit's own beside them", async t => {
+    const tools = fakeTools(t)
+    const toolkit = join(tools.home, 'cuda')
+    for (const version of [12, 13]) {
+      for (const name of ['libcudart', 'libcublas', 'libcublasLt']) {
+        mkdirSync(join(toolkit, 'lib64'), { recursive: true })
+        writeFileSync(join(toolkit, 'lib64', `${name}.so.${version}`), 'cuda')
+      }
+    }
+    const env = { CUDA_PATH: toolkit }
+    const newer = (await sourceWith(tools, { runtime: cuda13, hardware: gpuMachine, env }).provide())!
+    t.equal(newer.origin, 'npm package node-llama-cpp@3.22.1, with the libraries of @node-llama-cpp/linux-x64-cuda')
+    t.equal(readlinkSync(join(newer.directory, 'libcudart.so.13')), join(toolkit, 'lib64', 'libcudart.so.13'))
+    t.notOk(existsSync(join(newer.directory, 'libcudart.so.12')))
+
+    const older = (await sourceWith(tools, { runtime: cuda12, hardware: gpuMachine, env }).provide())!
+    t.match(older.origin, /linux-x64-cuda and @node-llama-cpp\/linux-x64-cuda-ext$/)
+    t.equal(readFileSync(join(older.directory, 'libggml-cuda.so'), 'utf8'), 'for CUDA 12\n')
+    t.ok(existsSync(join(older.directory, 'libcublasLt.so.12')))
+  })
+
+  t.test('Vulkan', async t => {
+    const tools = fakeTools(t)
+    const { provide } = sourceWith(tools, { runtime: vulkan, hardware: gpuMachine })
+    t.match(await provide(), {
+      kind: 'vulkan',
+      id: 'source-v0.5.0-vulkan',
+      origin: /@node-llama-cpp\/linux-x64-vulkan$/
+    })
+    const loaderless = sourceWith(tools, { runtime: vulkan, hardware: { ...gpuMachine, libraries: ['libgomp'] } })
+    t.equal(await loaderless.provide(), undefined)
+    t.match(loaderless.reasons, [/libvulkan\.so\.1 is not installed/])
+    const without = sourceWith(tools, { runtime: vulkan, hardware: gpuMachine, prebuilt: false })
+    t.equal(await without.provide(), undefined)
+    t.match(without.reasons, [/glslc of the Vulkan SDK is not installed/])
+    writePrograms(tools.bin, { glslc: '#!/bin/sh\n' })
+    t.match(await without.provide(), { origin: 'npm package node-llama-cpp@3.22.1' })
+    t.match(tools.calls().at(-2), /-DGGML_VULKAN=ON/)
+  })
+
+  t.test('ROCm', async t => {
+    const tools = fakeTools(t)
+    const { provide, reasons } = sourceWith(tools, { runtime: rocm, hardware: amd })
+    t.equal(await provide(), undefined)
+    t.match(reasons, [/hipcc of ROCm is not installed/])
+    t.same(tools.calls(), [], 'nothing is fetched for what cannot be made')
+    writePrograms(tools.bin, { hipcc: '#!/bin/sh\n' })
+    t.match(await provide(), { id: 'source-v0.5.0-rocm' })
+    t.match(tools.calls().at(-2), /-DGGML_HIP=ON -DGPU_TARGETS=gfx1100/)
+  })
+
+  t.test('what is never compiled', async t => {
+    const { provide, reasons } = sourceWith(fakeTools(t), { runtime: sycl, hardware: gpuMachine })
+    t.equal(await provide(), undefined)
+    t.match(reasons, [/does not compile sycl builds for linux x64/])
+  })
+})
+
+t.test('failures', async t => {
+  t.test('missing tools', async t => {
+    const { provide } = sourceWith(fakeTools(t, ['cmake', 'c++']))
+    await t.rejects(provide(), {
+      name: 'SourceUnavailable',
+      message: /needs tools that are not installed: cmake, C\+\+ compiler/
+    })
+  })
+  t.test('no registry', async t => {
+    const { provide, directory } = sourceWith(fakeTools(t), { env: { NPM_CONFIG_FAULT: 'fail' } })
+    await t.rejects(provide(), { name: 'SourceUnavailable', message: /npm failed with exit code 1.*npm error network/ })
+    t.same(readdirSync(directory), ['work'])
+  })
+  t.test('no way leads there', async t => {
+    const { provide, directory, reasons } = sourceWith(fakeTools(t), {
+      env: { CMAKE_FAULT: 'fail full' },
+      prebuilt: false
+    })
+    const message = /no build of llama\.cpp v0\.5\.0 works here: cmake failed.*error: expected/
+    await t.rejects(provide(), { name: 'BuildImpossible', message })
+    t.equal(reasons.length, 1)
+    t.same(readdirSync(directory), ['work'], 'what was fetched stays for the next attempt')
+  })
+})
+
+t.test('finished builds are reused, partial ones are not', async t => {
+  const tools = fakeTools(t)
+  await t.rejects(sourceWith(tools, { env: { CMAKE_FAULT: 'fail full' }, prebuilt: false }).provide())
+  t.equal(tools.calls().filter(call => /^(npm|git)/.test(call)).length, 2)
+  tools.forget()
+  const { provide, directory } = sourceWith(tools, { prebuilt: false })
+  mkdirSync(join(directory, 'work', 'build', 'bin'), { recursive: true })
+  writeFileSync(join(directory, 'work', 'build', 'bin', 'libstale.so'), 'half')
+  const candidate = (await provide())!
+  t.same(
+    tools.calls().map(call => call.split(' ')[0]),
+    ['cmake', 'cmake'],
+    'neither fetched nor cloned again'
+  )
+  t.notOk(existsSync(join(candidate.directory, 'libstale.so')), 'object files of an earlier attempt are not trusted')
+})
+
+t.test('a call off ends the compilers', async t => {
+  const tools = fakeTools(t)
+  const abort = new AbortController()
+  const { provide, steps, directory } = sourceWith(tools, { env: { CMAKE_FAULT: 'hang' } })
+  const provided = provide(abort.signal).catch(error => error)
+  while (steps.at(-1)?.fraction !== 0.5) await sleep(10)
+  const reason = new Error('enough')
+  abort.abort(reason)
+  t.equal(await provided, reason)
+  t.same(readdirSync(directory), ['work'])
+})
+
+t.test('kill -9 in the middle of a build', async t => {
+  const tools = fakeTools(t)
+  const directory = join(tools.home, 'runtimes')
+  const module = (path: string) => JSON.stringify(pathToFileURL(join(packageRoot, 'dist', path)).href)
+  const script = join(tools.home, 'corral.mjs')
+  writeFileSync(
+    script,
+    `import { compiledSource } from ${module('runtimes/llama-cpp/sources/compiled.js')}
+const log = { debug() {} }
+await compiledSource({
+  name: 'node-llama-cpp', version: '3.22.1', directory: ${JSON.stringify(directory)}, prebuilt: true, log,
+  env: { PATH: ${JSON.stringify(tools.bin)}, CMAKE_FAULT: 'hang' }, trial: async () => {}
+}).provide({
+  explain() {}, onProgress: step => process.send(step), runtime: ${JSON.stringify(cpu)}, hardware: ${JSON.stringify(plainMachine)}
+})`
+  )
+  const corral = spawn(process.execPath, [script], { stdio: ['ignore', 'ignore', 'inherit', 'ipc'] })
+  await new Promise<void>(resolve => {
+    corral.on('message', (step: Progress) => {
+      if (step.fraction === 0.5) resolve()
+    })
+  })
+  corral.kill('SIGKILL')
+  t.notOk(existsSync(join(directory, 'source-v0.5.0-cpu')), 'half a build is no build')
+  tools.forget()
+  t.match(await sourceWith(tools).provide(), { id: 'source-v0.5.0-cpu' })
+  t.same(
+    tools.calls().map(call => call.split(' ')[0]),
+    ['cmake', 'cmake']
+  )
+})
+
+t.test('the converter alone', async t => {
+  const tools = fakeTools(t)
+  const directory = join(tools.home, 'runtimes')
+  const options = {
+    name: 'node-llama-cpp',
+    version: '3.22.1',
+    env: { PATH: tools.bin },
+    log: memoryLog()
+  }
+  const converter = await fetchConverter(directory, options)
+  t.equal(converter.version, 'v0.5.0')
+  t.equal(readFileSync(join(converter.directory, 'convert_hf_to_gguf.py'), 'utf8'), 'converter\n')
+  const calls = tools.calls().length
+  t.same(await fetchConverter(directory, options), converter)
+  t.equal(tools.calls().length, calls, 'fetched once')
+  t.notOk(
+    tools.calls().some(call => call.startsWith('cmake')),
+    'nothing is compiled'
+  )
+})

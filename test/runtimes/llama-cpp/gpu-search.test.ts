@@ -1,0 +1,400 @@
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import type { Build, BuildRequest, BuildSource } from '../../../core/contracts/builds.ts'
+import type { Hardware } from '../../../core/contracts/hardware.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { BuildsDirectory, isRecent, machineFingerprint } from '../../../runtimes/llama-cpp/builds-directory.ts'
+import { prove } from '../../../runtimes/llama-cpp/prove.ts'
+import { SourceUnavailable } from '../../../runtimes/llama-cpp/sources/source-errors.ts'
+import {
+  CUDA_DEVICE,
+  candidateIn,
+  fakeServer,
+  gpuMachine,
+  H100,
+  hardwareService,
+  plainMachine,
+  runtimesWith,
+  source,
+  testKinds,
+  VULKAN_DEVICE,
+  writePrograms
+} from './fake-build.ts'
+
+const WORKS: Record<string, string> = {
+  'cuda-13': fakeServer({ devices: [CUDA_DEVICE] }),
+  'cuda-12': fakeServer({ devices: [CUDA_DEVICE] }),
+  vulkan: fakeServer({ devices: [VULKAN_DEVICE] }),
+  cpu: fakeServer()
+}
+const LISTS_NOTHING = fakeServer({
+  complaints: ['ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected']
+})
+const CRASHES = '#!/bin/sh\nkill -SEGV $$'
+
+/** A source that makes a build for each kind of which it has a server, and remembers what it was asked for. */
+function maker(
+  directory: string,
+  servers: Record<string, string | Error>,
+  name = 'made',
+  more: Partial<BuildSource> = {}
+) {
+  const asked: string[] = []
+  const provide = async ({ runtime, explain }: BuildRequest) => {
+    asked.push(runtime.name)
+    const server = servers[runtime.name]
+    if (server instanceof Error) throw server
+    if (server === undefined) {
+      explain(`no ${runtime.name} here`)
+      return undefined
+    }
+    const id = `${name}-${runtime.name}`
+    const folder = writePrograms(join(directory, id), { 'llama-server': server })
+    return candidateIn(folder, { id, kind: runtime.kind, runtime: runtime.name, source: name })
+  }
+  return { asked, source: source(name, provide, more) }
+}
+
+/** A llama-server on PATH. */
+function onPath(folder: string, devices?: string[]): BuildSource {
+  writePrograms(folder, { 'llama-server': fakeServer(devices ? { devices } : {}) })
+  const candidate = candidateIn(folder, { id: 'system-1', kind: 'unknown', source: 'system', origin: folder })
+  return source('system', async () => candidate, { instant: true })
+}
+
+const gpus = (machine: Hardware = gpuMachine) => ({ hardware: hardwareService(machine) })
+const outcomes = (report: ReturnType<ReturnType<typeof runtimesWith>['report']>) =>
+  report.attempts.map(({ runtime, source, outcome }) => `${runtime ?? 'any'} ${source} ${outcome}`)
+
+t.test('which build is taken on a machine with a GPU', async t => {
+  interface Case {
+    what: string
+    servers: Record<string, string | Error>
+    system?: string[] | 'none'
+    machine?: Hardware
+    id: string
+    asked: string[]
+    warning?: RegExp
+    reason?: RegExp
+  }
+  const cases: Case[] = [
+    { what: 'the best one works', servers: WORKS, id: 'made-cuda-13', asked: ['cuda-13'] },
+    {
+      what: 'the best one lists no device',
+      servers: { ...WORKS, 'cuda-13': LISTS_NOTHING },
+      id: 'made-cuda-12',
+      asked: ['cuda-13', 'cuda-12'],
+      warning: /cuda-12 is used instead of CUDA 13: made: .*lists no device that a build for CUDA 13 is made for/,
+      reason: /devices: none\); no CUDA-capable device is detected/
+    },
+    {
+      what: 'the best one crashes at the proof',
+      servers: { vulkan: WORKS.vulkan!, cpu: WORKS.cpu!, 'cuda-13': CRASHES },
+      id: 'made-vulkan',
+      asked: ['cuda-13', 'cuda-12', 'vulkan'],
+      warning: /vulkan is used instead of CUDA 13: made: .*ended by SIGSEGV/
+    },
+    {
+      what: 'a build that only lists another kind of device',
+      servers: { ...WORKS, 'cuda-13': WORKS.vulkan!, 'cuda-12': new Error('no archive') },
+      id: 'made-vulkan',
+      asked: ['cuda-13', 'cuda-12', 'vulkan'],
+      warning: /vulkan is used instead of CUDA 13/,
+      reason: /devices: Vulkan0 NVIDIA H100/
+    },
+    {
+      what: 'nothing but the processor works: loudly',
+      servers: { cpu: WORKS.cpu!, 'cuda-13': LISTS_NOTHING, vulkan: CRASHES },
+      id: 'made-cpu',
+      asked: ['cuda-13', 'cuda-12', 'vulkan', 'cpu'],
+      warning: /Models run on the processor only.*\(NVIDIA H100 80GB HBM3\)\. CUDA 13: made: .*Vulkan: made: .*SIGSEGV/
+    },
+    {
+      what: 'a build on PATH for the processor gives way',
+      servers: WORKS,
+      system: 'none',
+      id: 'made-cuda-13',
+      asked: ['cuda-13']
+    },
+    {
+      what: 'a build on PATH for the best kind is taken at once',
+      servers: WORKS,
+      system: [CUDA_DEVICE],
+      id: 'system-1',
+      asked: []
+    },
+    {
+      what: 'a build on PATH for a lesser kind waits for its turn',
+      servers: { cpu: WORKS.cpu!, 'cuda-13': CRASHES },
+      system: [VULKAN_DEVICE],
+      id: 'system-1',
+      asked: ['cuda-13', 'cuda-12'],
+      warning: /vulkan is used instead of CUDA 13/
+    },
+    {
+      what: 'a build on PATH for the processor, when nothing better can be had',
+      servers: { 'cuda-13': new Error('no network') },
+      system: 'none',
+      id: 'system-1',
+      asked: ['cuda-13', 'cuda-12', 'vulkan'],
+      warning: /Models run on the processor only.*CUDA 13: made: no network/
+    },
+    {
+      what: 'a build on PATH that lists only a software renderer',
+      servers: WORKS,
+      system: ['  Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits) (1000 MiB, 900 MiB free)'],
+      id: 'made-cuda-13',
+      asked: ['cuda-13']
+    },
+    {
+      what: 'a build on PATH sees a GPU that nothing else saw',
+      servers: WORKS,
+      system: [CUDA_DEVICE],
+      machine: plainMachine,
+      id: 'system-1',
+      asked: []
+    },
+    { what: 'no GPU, nothing on PATH', servers: WORKS, machine: plainMachine, id: 'made-cpu', asked: ['cpu'] },
+    {
+      what: 'a GPU with a broken driver',
+      servers: WORKS,
+      machine: {
+        ...gpuMachine,
+        gpus: [{ ...H100, usable: false }],
+        problems: [
+          {
+            code: 'driver_mismatch',
+            subject: 'nvidia-smi',
+            message: 'The kernel module and the library differ.',
+            advice: 'Reboot.'
+          }
+        ]
+      },
+      id: 'made-cpu',
+      asked: ['cpu'],
+      warning: /no build can use NVIDIA H100 80GB HBM3\. The kernel module and the library differ\. Reboot\./
+    }
+  ]
+  for (const { what, servers, system, machine, id, asked, warning, reason } of cases) {
+    t.test(what, async t => {
+      const home = t.testdir()
+      const directory = join(home, 'runtimes')
+      const { source, asked: really } = maker(directory, servers)
+      const path = system && onPath(join(home, 'path'), system === 'none' ? undefined : system)
+      const runtimes = runtimesWith(directory, path ? [path, source] : [source], gpus(machine))
+      const build = await runtimes.build()
+      t.equal(build.id, id)
+      t.same(really, asked)
+      if (warning) t.match(build.warnings, [warning])
+      else t.same(build.warnings ?? [], [])
+      if (warning)
+        t.ok(
+          runtimes.log.warnings.some(line => warning.test(line)),
+          'in the log too'
+        )
+      const report = runtimes.report()
+      t.match(report.chosen, { id, warnings: build.warnings })
+      if (reason) t.match(report.attempts.flatMap(({ reasons }) => reasons).join('\n'), reason)
+      t.equal(report.attempts.filter(({ outcome }) => outcome === 'chosen').length, 1)
+      t.match(report.release, { list: 'snapshot' })
+      t.equal(report.ranking.length, testKinds.length)
+    })
+  }
+})
+
+t.test('the report tells what was tried for what', async t => {
+  const directory = t.testdir()
+  const first = maker(directory, { 'cuda-13': CRASHES }, 'first')
+  const second = maker(directory, { vulkan: WORKS.vulkan! }, 'second')
+  const runtimes = runtimesWith(directory, [first.source, second.source], gpus())
+  t.match(await runtimes.build(), {
+    id: 'second-vulkan',
+    runtime: 'vulkan',
+    kind: 'vulkan',
+    devices: [{ id: 'Vulkan0' }]
+  })
+  t.same(outcomes(runtimes.report()), [
+    'cuda-13 first failed',
+    'cuda-13 second unavailable',
+    'cuda-12 first unavailable',
+    'cuda-12 second unavailable',
+    'vulkan first unavailable',
+    'vulkan second chosen',
+    'cpu first not tried',
+    'cpu second not tried'
+  ])
+  t.match(runtimes.report(), { state: 'ready', hardware: { gpus: [{ id: 'nvidia:0' }] } })
+  t.match(runtimes.report().ranking[0], { runtime: 'cuda-13', usable: true, gpus: ['nvidia:0'] })
+})
+
+t.test('a source that is unavailable is not tried for every kind', async t => {
+  const failures: [string, Error][] = [
+    ['a source', new SourceUnavailable('no network')],
+    ['a server of releases', new CorralError('hub_unreachable', 'no network')]
+  ]
+  for (const [what, failure] of failures) {
+    const directory = t.testdir()
+    const broken = maker(directory, { 'cuda-13': failure, 'cuda-12': failure, vulkan: failure, cpu: failure }, 'broken')
+    const other = maker(directory, { cpu: WORKS.cpu! }, 'other')
+    const runtimes = runtimesWith(directory, [broken.source, other.source], gpus())
+    const build = await runtimes.build()
+    t.equal(build.id, 'other-cpu', what)
+    t.same(broken.asked, ['cuda-13'], what)
+    t.match(build.warnings, [/CUDA 13: broken: no network/])
+    t.same(new BuildsDirectory(directory).failedAttempts(), [], 'the network says nothing about the machine')
+  }
+})
+
+t.test('a build that failed its proof is fetched again only after a change', async t => {
+  const directory = t.testdir()
+  const servers: Record<string, string> = { 'cuda-13': LISTS_NOTHING, cpu: WORKS.cpu! }
+  const start = async (machine: Hardware, description?: string) => {
+    const { source, asked } = maker(directory, servers, 'made', description === undefined ? {} : { description })
+    const runtimes = runtimesWith(directory, [source], gpus(machine))
+    const build = await runtimes.build()
+    await runtimes.stop()
+    return { build, asked, report: runtimes.report() }
+  }
+  t.same((await start(gpuMachine)).asked, ['cuda-13', 'cuda-12', 'vulkan', 'cpu'])
+  t.match(new BuildsDirectory(directory).failedAttempts(), [
+    { source: 'made', runtime: 'cuda-13', reason: /lists no device/ }
+  ])
+  t.notOk(existsSync(join(directory, 'made-cuda-13')), 'it takes no room meanwhile')
+
+  const again = await start(gpuMachine)
+  t.equal(again.build.id, 'made-cpu')
+  t.same(again.asked, ['cuda-12', 'vulkan'], 'what only could not be had is asked for again')
+  t.match(again.report.attempts[0], {
+    runtime: 'cuda-13',
+    outcome: 'failed',
+    reasons: [/it failed on 2.*lists no device/]
+  })
+  t.match(again.build.warnings, [/CUDA 13: made: it failed on/], 'as loudly as before')
+
+  const updated = { ...gpuMachine, gpus: [{ ...H100, driver: { version: '590.1', cuda: '13.1' } }] }
+  servers['cuda-13'] = WORKS['cuda-13']!
+  t.equal((await start(updated)).build.id, 'made-cuda-13', 'another driver is another chance')
+  t.equal((await start(gpuMachine, 'other settings')).build.id, 'made-cuda-13')
+})
+
+t.test('failures lose their weight', async t => {
+  const machine = machineFingerprint(gpuMachine)
+  const now = Date.parse('2026-11-21T12:00:00Z')
+  const busy = { ...gpuMachine, gpus: [{ ...H100, freeMemory: 1 }], memory: { total: 1, available: 1 } }
+  t.equal(machineFingerprint(busy), machine, 'whatever memory is free')
+  t.not(machineFingerprint({ ...gpuMachine, gpus: [] }), machine)
+  t.not(machineFingerprint({ ...gpuMachine, libraries: [] }), machine)
+  t.ok(isRecent({ at: '2026-11-21T01:00:00Z', machine }, machine, now))
+  t.notOk(isRecent({ at: '2026-11-20T11:00:00Z', machine }, machine, now), 'after a day')
+  t.notOk(isRecent({ at: '2026-11-21T01:00:00Z', machine: 'other' }, machine, now))
+})
+
+t.test('what failed is tried again when there is nothing else', async t => {
+  const directory = t.testdir()
+  const servers: Record<string, string> = { 'cuda-13': LISTS_NOTHING }
+  const { source, asked } = maker(directory, servers)
+  const search = () => runtimesWith(directory, [source], gpus()).build()
+  await t.rejects(search(), {
+    code: 'runtime_missing',
+    message: /cuda-13 from made: .*lists no device.*vulkan from made: no vulkan here/
+  })
+  servers['cuda-13'] = WORKS['cuda-13']!
+  asked.length = 0
+  t.equal((await search()).id, 'made-cuda-13')
+  t.same(asked, ['cuda-12', 'vulkan', 'cpu', 'cuda-13'])
+})
+
+t.test('a recorded build for GPUs must still list them', async t => {
+  const directory = t.testdir()
+  const { source, asked } = maker(directory, WORKS)
+  const start = (machine = gpuMachine) => runtimesWith(directory, [source], gpus(machine))
+  t.equal((await start().build()).id, 'made-cuda-13')
+  t.equal((await start().build()).id, 'made-cuda-13')
+  t.same(asked, ['cuda-13'], 'reused')
+
+  // The driver went, and the same llama-server lists nothing any more.
+  const record = JSON.parse(readFileSync(join(directory, 'made-cuda-13.build.json'), 'utf8'))
+  const server = fakeServer()
+  writePrograms(join(directory, 'made-cuda-13'), { 'llama-server': server })
+  const { createHash } = await import('node:crypto')
+  const { statSync, writeFileSync } = await import('node:fs')
+  const now = statSync(record.build.executables.server)
+  record.files['llama-server'] = now.size
+  record.build.digest = createHash('sha256').update(server).digest('hex')
+  record.server = { size: now.size, mtimeMs: now.mtimeMs }
+  writeFileSync(join(directory, 'made-cuda-13.build.json'), JSON.stringify(record))
+  const runtimes = start()
+  t.equal((await runtimes.build()).id, 'made-cuda-13', 'fetched anew')
+  t.same(asked, ['cuda-13', 'cuda-13'])
+  t.ok(runtimes.log.warnings.some(line => /made-cuda-13, proven on .*, does not work any more: it lists no/.test(line)))
+})
+
+t.test('a stored choice has priority over the ranking', async t => {
+  const directory = t.testdir()
+  const { source, asked } = maker(directory, WORKS)
+  await runtimesWith(directory, [source], gpus()).build()
+  await runtimesWith(directory, [source], gpus()).build({}, 'vulkan')
+  t.same(
+    readdirSync(directory)
+      .filter(name => name.endsWith('.json'))
+      .sort(),
+    ['made-cuda-13.build.json', 'made-vulkan.build.json']
+  )
+
+  await new BuildsDirectory(directory).select({ selected: 'made-vulkan' })
+  const chosen = runtimesWith(directory, [source], gpus())
+  t.match(await chosen.build(), {
+    id: 'made-vulkan',
+    warnings: ['vulkan is used instead of CUDA 13: "corral runtime use" chose another build.']
+  })
+  t.match(
+    chosen.report().attempts.find(({ outcome }) => outcome === 'chosen'),
+    { runtime: 'vulkan', reasons: [/chosen with "corral runtime use"/] }
+  )
+
+  await new BuildsDirectory(directory).select({ selected: 'made-gone' })
+  const gone = runtimesWith(directory, [source], gpus())
+  t.equal((await gone.build()).id, 'made-cuda-13')
+  t.ok(gone.log.warnings.some(line => /made-gone, chosen .*cannot be used: it is no longer installed/.test(line)))
+
+  writePrograms(join(directory, 'made-vulkan'), { 'llama-server': CRASHES })
+  await new BuildsDirectory(directory).select({ selected: 'made-vulkan' })
+  const broken = runtimesWith(directory, [source], gpus())
+  t.equal((await broken.build()).id, 'made-cuda-13')
+  t.ok(broken.log.warnings.some(line => /made-vulkan, chosen .*cannot be used: .*is not reused: /.test(line)))
+  t.same(asked, ['cuda-13', 'vulkan'])
+})
+
+t.test('what the user installed serves where nothing else is at hand, and is not removed', async t => {
+  const directory = t.testdir()
+  const install = async (id: string, runtime: string, from: string) => {
+    const folder = writePrograms(join(directory, id), { 'llama-server': WORKS[runtime]! })
+    const descriptor = testKinds.find(({ name }) => name === runtime)!
+    const candidate = candidateIn(folder, { id, kind: descriptor.kind, runtime, source: from })
+    const build = await prove(candidate, { hardware: gpuMachine, runtime: descriptor })
+    await new BuildsDirectory(directory).save(build, { installed: true })
+  }
+  await install('archive-1-cuda-13', 'cuda-13', 'archive')
+  await install('made-9-vulkan', 'vulkan', 'made')
+  const offline = maker(directory, {})
+  const runtimes = runtimesWith(directory, [offline.source], gpus())
+  t.equal((await runtimes.build()).id, 'archive-1-cuda-13')
+  t.same(offline.asked, [], 'no need to ask anybody')
+  t.equal((await runtimes.build({}, 'vulkan')).id, 'made-9-vulkan')
+
+  const wants = (build: Build) => build.id !== 'made-9-vulkan'
+  const { source: online, asked } = maker(directory, { vulkan: WORKS.vulkan! }, 'made', { wants })
+  t.equal((await runtimesWith(directory, [online], gpus()).build({}, 'vulkan')).id, 'made-vulkan')
+  t.same(asked, ['vulkan'], 'the settings want another one')
+  t.ok(existsSync(join(directory, 'made-9-vulkan', 'llama-server')), 'and what was installed stays')
+
+  rmSync(join(directory, 'archive-1-cuda-13', 'llama-server'))
+  const damaged = runtimesWith(directory, [maker(directory, { 'cuda-13': WORKS['cuda-13']! }).source], gpus())
+  t.equal((await damaged.build()).id, 'made-cuda-13')
+  t.match(
+    damaged.report().installed.find(({ build }) => build.id === 'archive-1-cuda-13'),
+    { state: 'failed', failure: /ENOENT|no such file/ },
+    'damaged, it is shown so and left to the user'
+  )
+})

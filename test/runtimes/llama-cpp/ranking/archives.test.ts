@@ -1,0 +1,176 @@
+import t from 'tap'
+import type { RuntimeDescriptor } from '../../../../core/contracts/builds.ts'
+import type { Hardware } from '../../../../core/contracts/hardware.ts'
+import { cuda12, cuda13 } from '../../../../runtimes/llama-cpp/kinds/cuda.ts'
+import { builtInKinds, respectingEnvironment } from '../../../../runtimes/llama-cpp/kinds/index.ts'
+import { rocm } from '../../../../runtimes/llama-cpp/kinds/rocm.ts'
+import { sycl } from '../../../../runtimes/llama-cpp/kinds/sycl.ts'
+import { vulkan } from '../../../../runtimes/llama-cpp/kinds/vulkan.ts'
+import { chooseArchives, whyUnsupported } from '../../../../runtimes/llama-cpp/ranking.ts'
+import { BUNDLED_LISTING } from '../../../../runtimes/llama-cpp/sources/release.ts'
+import { amd, INTEGRATED, machine, nvidia, UNKNOWN_SYSTEM } from './machines.ts'
+import { candidate, NAMES, order } from './support.ts'
+
+t.test('archives by live names', async t => {
+  const asset = (name: string) => ({ name, browser_download_url: `https://x/${name}`, size: 1 })
+  const chosen = (kind: string, hardware: Hardware, names: readonly string[] = NAMES) => {
+    const found = chooseArchives(builtInKinds.find(({ name }) => name === kind)!, hardware, names.map(asset))
+    return found?.map(({ name }) => name).join(' ')
+  }
+  const linux = machine([nvidia('RTX 4090', '8.9', '610.1', '13.4')])
+  const windows = machine([nvidia('RTX 4090', '8.9', '610.1', '13.4')], { platform: 'win32' })
+  const on = (platform: string, arch: string) => machine([], { platform, arch })
+  const T = `llama-${BUNDLED_LISTING.tag}-bin`
+  const table: [kind: string, hardware: Hardware, archives: string | undefined][] = [
+    ['cpu', linux, `${T}-ubuntu-x64.tar.gz`],
+    ['cpu', on('linux', 'arm64'), `${T}-ubuntu-arm64.tar.gz`],
+    ['cpu', on('linux', 's390x'), `${T}-ubuntu-s390x.tar.gz`],
+    ['cpu', on('darwin', 'x64'), `${T}-macos-x64.tar.gz`],
+    ['cpu', on('darwin', 'arm64'), `${T}-macos-arm64.tar.gz`],
+    ['cpu', windows, `${T}-win-cpu-x64.zip`],
+    ['cpu', on('win32', 'arm64'), `${T}-win-cpu-arm64.zip`],
+    ['cpu', on('linux', 'riscv64'), undefined],
+    ['cpu', on('freebsd', 'x64'), undefined],
+    ['metal', on('darwin', 'arm64'), `${T}-macos-arm64.tar.gz`],
+    ['metal', on('darwin', 'x64'), undefined],
+    ['cuda-12', linux, `${T}-ubuntu-cuda-12.8-x64.tar.gz cudart-${T}-ubuntu-cuda-12.8-x64.tar.gz`],
+    ['cuda-13', linux, `${T}-ubuntu-cuda-13.4-x64.tar.gz cudart-${T}-ubuntu-cuda-13.4-x64.tar.gz`],
+    ['cuda-13', on('linux', 'arm64'), `${T}-ubuntu-cuda-13.4-arm64.tar.gz cudart-${T}-ubuntu-cuda-13.4-arm64.tar.gz`],
+    ['cuda-12', on('linux', 'arm64'), undefined],
+    ['cuda-12', windows, `${T}-win-cuda-12.4-x64.zip cudart-llama-bin-win-cuda-12.4-x64.zip`],
+    ['cuda-13', windows, `${T}-win-cuda-13.4-x64.zip cudart-llama-bin-win-cuda-13.4-x64.zip`],
+    ['cuda-13', on('win32', 'arm64'), `${T}-win-cuda-13.4-arm64.zip cudart-llama-bin-win-cuda-13.4-arm64.zip`],
+    ['rocm', linux, `${T}-ubuntu-rocm-10.0-x64.tar.gz`],
+    ['rocm', windows, `${T}-win-rocm-10.0-x64.zip`],
+    ['vulkan', linux, `${T}-ubuntu-vulkan-x64.tar.gz`],
+    ['vulkan', on('linux', 'arm64'), `${T}-ubuntu-vulkan-arm64.tar.gz`],
+    ['vulkan', windows, `${T}-win-vulkan-x64.zip`],
+    ['sycl', linux, `${T}-ubuntu-sycl-fp16-x64.tar.gz`],
+    ['sycl', windows, `${T}-win-sycl-x64.zip`]
+  ]
+  for (const [kind, hardware, archives] of table) {
+    t.equal(chosen(kind, hardware), archives, `${kind} on ${hardware.platform} ${hardware.arch}`)
+  }
+  t.equal(chosen('rocm', windows, ['llama-b9000-bin-win-hip-radeon-x64.zip']), 'llama-b9000-bin-win-hip-radeon-x64.zip')
+  t.equal(
+    chosen(
+      'sycl',
+      linux,
+      NAMES.filter(name => !name.includes('fp16'))
+    ),
+    `${T}-ubuntu-sycl-fp32-x64.tar.gz`
+  )
+
+  // Several versions: the highest that the driver serves, numbers compared as numbers; else the lowest.
+  const versions = ['12.4', '12.10', '12.8', '12.9'].flatMap(version =>
+    ['', 'cudart-'].map(prefix => `${prefix}llama-b1-bin-ubuntu-cuda-${version}-x64.tar.gz`)
+  )
+  const served = (cuda: string | undefined) =>
+    chosen('cuda-12', machine([nvidia('RTX 4090', '8.9', '550.1', cuda)]), versions)?.split(' ')[0]
+  t.equal(served('12.8'), 'llama-b1-bin-ubuntu-cuda-12.8-x64.tar.gz')
+  t.equal(served('12.9'), 'llama-b1-bin-ubuntu-cuda-12.9-x64.tar.gz')
+  t.equal(served('13.0'), 'llama-b1-bin-ubuntu-cuda-12.10-x64.tar.gz')
+  t.equal(served(undefined), 'llama-b1-bin-ubuntu-cuda-12.10-x64.tar.gz')
+  t.equal(served('12.2'), 'llama-b1-bin-ubuntu-cuda-12.4-x64.tar.gz')
+  t.equal(
+    chosen('rocm', linux, [
+      'llama-b1-bin-ubuntu-rocm-7.14-x64.tar.gz',
+      'llama-b1-bin-ubuntu-rocm-10.0-x64.tar.gz',
+      'llama-b1-bin-ubuntu-rocm-7.2-x64.tar.gz'
+    ]),
+    'llama-b1-bin-ubuntu-rocm-10.0-x64.tar.gz'
+  )
+
+  // A release that is still uploading has the archive before its libraries.
+  t.equal(
+    chosen(
+      'cuda-13',
+      linux,
+      NAMES.filter(name => !name.startsWith('cudart'))
+    ),
+    undefined
+  )
+  t.same(
+    candidate(
+      linux,
+      'cuda-13',
+      NAMES.filter(name => !name.startsWith('cudart'))
+    ).assets,
+    []
+  )
+  t.equal(chosen('cpu', linux, ['llama-b1-bin-ubuntu-x64.tar.gz.sha256', 'xllama-b1-bin-ubuntu-x64.tar.gz']), undefined)
+
+  // The C library.
+  const glibc = (version: string | undefined) => ({ ...linux, glibc: version })
+  t.ok(chosen('cuda-13', glibc('2.38')))
+  t.equal(chosen('cuda-13', glibc('2.36')), undefined)
+  t.ok(chosen('vulkan', glibc('2.36')))
+  t.equal(chosen('vulkan', glibc('2.31')), undefined)
+  t.equal(chosen('cpu', glibc(undefined)), undefined, 'musl')
+  t.equal(
+    candidate(glibc('2.36'), 'cuda-13').assets.length,
+    2,
+    'the ranking still names them, and says what is missing'
+  )
+  t.match(order(glibc('2.36')), /^cuda-13 /)
+  t.match(
+    whyUnsupported(cuda13, glibc('2.36')),
+    /archive of CUDA 13 \(NVIDIA\) needs glibc 2\.38; this system has 2\.36/
+  )
+  for (const [kind, hardware] of [
+    [cuda13, linux],
+    [cuda13, windows],
+    [cuda12, on('linux', 'riscv64')],
+    [vulkan, glibc('2.36')]
+  ] as const) {
+    t.equal(whyUnsupported(kind, hardware), undefined)
+  }
+  t.ok(chosen('cuda-13', { ...linux, ...UNKNOWN_SYSTEM }), 'nobody knows')
+  t.same(candidate({ ...linux, ...UNKNOWN_SYSTEM }, 'cuda-13').missing, [])
+})
+
+t.test('environment, and devices that tell that it works', async t => {
+  const six = amd('AMD Radeon RX 6800', 'gfx1030')
+  const own = amd('AMD Radeon Graphics', 'gfx1036', INTEGRATED)
+  const old = nvidia('GTX 1060', '6.1', '580.95', '13.0')
+  const recent = nvidia('RTX 4090', '8.9', '580.95', '13.0')
+  const cases: [kind: RuntimeDescriptor, hardware: Hardware, environment: Record<string, string>][] = [
+    [rocm, machine([six, own]), { HIP_VISIBLE_DEVICES: '0' }],
+    [rocm, machine([own, six]), { HIP_VISIBLE_DEVICES: '1' }],
+    [rocm, machine([six, amd('Vega', 'gfx900'), six]), { HIP_VISIBLE_DEVICES: '0,2' }],
+    [rocm, machine([six, six]), {}],
+    [rocm, machine([own]), {}],
+    [rocm, machine([]), {}],
+    [cuda13, machine([old, recent]), { CUDA_DEVICE_ORDER: 'PCI_BUS_ID', CUDA_VISIBLE_DEVICES: '1' }],
+    [cuda12, machine([old, recent]), {}],
+    [cuda13, machine([recent]), {}],
+    [cuda13, machine([old]), {}],
+    [builtInKinds.at(-1)!, machine([], { platform: 'darwin', arch: 'arm64' }), { GGML_METAL_DEVICES: '0' }],
+    [builtInKinds.at(-1)!, machine([]), {}]
+  ]
+  for (const [kind, hardware, environment] of cases) t.same(kind.environment?.(hardware), environment, kind.name)
+
+  const mixed = machine([old, recent])
+  t.same(respectingEnvironment(cuda13, {}).environment?.(mixed), cuda13.environment?.(mixed))
+  t.same(
+    respectingEnvironment(cuda13, { CUDA_VISIBLE_DEVICES: '0' }).environment?.(mixed),
+    {},
+    'who has chosen is heeded'
+  )
+  t.equal(respectingEnvironment(vulkan, {}), vulkan)
+
+  const devices: [kind: RuntimeDescriptor, id: string, description: string, used: boolean][] = [
+    [cuda13, 'CUDA0', 'NVIDIA GeForce RTX 4090', true],
+    [cuda13, 'RPC[10.0.0.2:50052]', 'CUDA', false],
+    [rocm, 'ROCm1', 'AMD Radeon RX 6800', true],
+    [vulkan, 'Vulkan1', 'NVIDIA GeForce RTX 3060', true],
+    [vulkan, 'Vulkan0', 'llvmpipe (LLVM 17.0.6, 256 bits)', false],
+    [sycl, 'SYCL0', 'Intel(R) Arc(TM) Pro B70 Graphics', true],
+    [builtInKinds[0]!, 'MTL0', 'Apple M1', true],
+    [builtInKinds[0]!, 'Metal', 'Apple M3 Max', true],
+    [builtInKinds[0]!, 'BLAS', 'Accelerate', false],
+    [builtInKinds.at(-1)!, 'CUDA0', 'NVIDIA GeForce RTX 4090', false]
+  ]
+  for (const [kind, id, description, used] of devices)
+    t.equal(kind.usesDevice({ id, description }, []), used, `${kind.name} ${id}`)
+})

@@ -1,0 +1,153 @@
+import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { cuda12 } from '../../../runtimes/llama-cpp/kinds/cuda.ts'
+import { builtInKinds } from '../../../runtimes/llama-cpp/kinds/index.ts'
+import { dangerOf, parseDigest, readArchiveName, unpackArchive } from '../../../runtimes/llama-cpp/sources/archive.ts'
+import { releaseId } from '../../../runtimes/llama-cpp/sources/release.ts'
+import { type ReleaseAsset, sha256Of } from '../../../runtimes/llama-cpp/sources/release-server.ts'
+import { byRelease, isNewerRelease, releaseTag } from '../../../runtimes/llama-cpp/sources/release-tag.ts'
+
+const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
+
+t.test('what names tell', async t => {
+  t.equal(releaseId('b11347', cuda12), 'release-b11347-cuda-12')
+  t.equal(releaseTag('release-b11347-cuda-12'), 'b11347')
+  t.equal(releaseTag('archive-b11347-cpu-1a2b3c4d'), 'b11347')
+  for (const id of ['archive-renamed-cpu-1a2b3c4d', 'source-v0.5.0-cpu', 'system-1a2b3c4d'])
+    t.equal(releaseTag(id), undefined)
+
+  t.equal(releaseTag('release-v0.6.0-cuda-12'), 'v0.6.0')
+  for (const [offered, present, newer] of [
+    ['b200', 'b100', true],
+    ['b100', 'b200', false],
+    ['b100', 'b100', false],
+    ['v0.10.0', 'v0.9.1', true],
+    ['v0.9.1', 'v0.10.0', false],
+    ['v0.6.0', 'v0.6.0', false],
+    ['v0.6.0', 'b99999', true],
+    ['b1', 'v9.0.0', true],
+    ['b1', undefined, true]
+  ] as const) {
+    t.equal(isNewerRelease(offered, present), newer, `${offered} after ${present}`)
+  }
+  const tags = ['b9', undefined, 'v0.9.0', 'b100', 'v0.10.0']
+  const order = ['v0.10.0', 'v0.9.0', 'b100', 'b9', undefined]
+  t.same(
+    [tags, tags.toReversed()].map(list =>
+      list
+        .map(tag => ({ tag }))
+        .sort((a, b) => byRelease(a.tag, b.tag))
+        .map(({ tag }) => tag)
+    ),
+    [order, order]
+  )
+
+  const linux = { platform: 'linux', arch: 'x64' }
+  const read = (name: string, on = linux) => {
+    const { tag, runtime } = readArchiveName(name, builtInKinds, on)
+    return `${tag} ${runtime?.name}`
+  }
+  t.equal(read('llama-b11347-bin-ubuntu-x64.tar.gz'), 'b11347 cpu')
+  t.equal(read('llama-b11347-bin-ubuntu-cuda-12.8-x64.tar.gz'), 'b11347 cuda-12')
+  t.equal(read('llama-b11347-bin-ubuntu-cuda-13.4-x64.tar.gz'), 'b11347 cuda-13')
+  t.equal(read('llama-b11347-bin-ubuntu-vulkan-x64.tar.gz'), 'b11347 vulkan')
+  t.equal(read('llama-b11347-bin-win-cuda-13.4-x64.zip', { platform: 'win32', arch: 'x64' }), 'b11347 cuda-13')
+  t.equal(read('llama-v0.6.0-bin-ubuntu-vulkan-x64.tar.gz'), 'v0.6.0 vulkan')
+  t.equal(read('my-build.zip'), 'undefined undefined')
+  const refused: [string, RegExp][] = [
+    ['llama-b11347-bin-win-cpu-x64.zip', /is for win32 x64; this machine is linux x64/],
+    ['llama-b11347-bin-ubuntu-arm64.tar.gz', /is for linux arm64/],
+    ['cudart-llama-bin-win-cuda-12.4-x64.zip', /libraries that belong to a build/],
+    ['model.gguf', /no archive that corral unpacks/]
+  ]
+  for (const [name, message] of refused) t.throws(() => read(name), { code: 'invalid_request', message })
+
+  t.equal(parseDigest(`sha256:${'A'.repeat(64)}`), 'a'.repeat(64))
+  t.equal(parseDigest(undefined), undefined)
+  t.throws(() => parseDigest('abc'), { code: 'invalid_request', param: 'sha256' })
+  t.equal(sha256Of({ ...asset('x'), digest: `sha256:${'A'.repeat(64)}` }), 'a'.repeat(64))
+  for (const digest of [undefined, null, 'md5:abc', 'sha256:abc']) {
+    t.equal(sha256Of({ ...asset('x'), digest }), undefined)
+  }
+})
+
+t.test('which entries of an archive are refused', async t => {
+  const cases: [string, string, string?, boolean?][] = [
+    ['llama-b1/llama-server', 'File'],
+    ['llama-b1/', 'Directory'],
+    ['llama-b1/libllama.so', 'SymbolicLink', 'libllama.so.0'],
+    ['a/b/link', 'SymbolicLink', '../c'],
+    ['a/hard', 'Link', 'a/file'],
+    ['../evil', 'File', undefined, true],
+    ['a/../../evil', 'File', undefined, true],
+    ['/etc/passwd', 'File', undefined, true],
+    ['C:\\evil', 'File', undefined, true],
+    ['a\\..\\..\\evil', 'File', undefined, true],
+    ['a/link', 'SymbolicLink', '/etc/passwd', true],
+    ['a/link', 'SymbolicLink', '../../evil', true],
+    ['link', 'SymbolicLink', '..', true],
+    ['link', 'SymbolicLink', 'a/../../x', true],
+    ['hard', 'Link', '../evil', true],
+    ['device', 'CharacterDevice', undefined, true],
+    ['pipe', 'FIFO', undefined, true]
+  ]
+  for (const [path, type, linkpath, refused = false] of cases) {
+    t.equal(dangerOf({ path, type, linkpath }) !== undefined, refused, `${path} ${type} ${linkpath ?? ''}`)
+  }
+})
+
+t.test('zip archives', async t => {
+  const folder = t.testdir()
+  const inner = join(folder, 'out')
+  mkdirSync(inner)
+  // A zip with one stored entry, as Windows' archives are: no folder around the files.
+  const zip = (name: string, data: string, attributes = 0) => {
+    const [file, body] = [Buffer.from(name), Buffer.from(data)]
+    const crc = crc32(body)
+    const local = Buffer.alloc(30)
+    local.writeUInt32LE(0x04034b50, 0)
+    local.writeUInt16LE(20, 4)
+    local.writeUInt32LE(crc, 14)
+    local.writeUInt32LE(body.length, 18)
+    local.writeUInt32LE(body.length, 22)
+    local.writeUInt16LE(file.length, 26)
+    const central = Buffer.alloc(46)
+    central.writeUInt32LE(0x02014b50, 0)
+    central.writeUInt16LE((3 << 8) | 20, 4)
+    central.writeUInt16LE(20, 6)
+    central.writeUInt32LE(crc, 16)
+    central.writeUInt32LE(body.length, 20)
+    central.writeUInt32LE(body.length, 24)
+    central.writeUInt16LE(file.length, 28)
+    central.writeUInt32LE((attributes << 16) >>> 0, 38)
+    const end = Buffer.alloc(22)
+    end.writeUInt32LE(0x06054b50, 0)
+    end.writeUInt16LE(1, 8)
+    end.writeUInt16LE(1, 10)
+    end.writeUInt32LE(46 + file.length, 12)
+    end.writeUInt32LE(30 + file.length + body.length, 16)
+    return Buffer.concat([local, file, body, central, file, end])
+  }
+  const unpack = (data: Buffer) => {
+    writeFileSync(join(folder, 'x.zip'), data)
+    return unpackArchive(join(folder, 'x.zip'), inner)
+  }
+  await unpack(zip('bin/llama-server', 'program', 0o100755))
+  t.equal(readFileSync(join(inner, 'bin/llama-server'), 'utf8'), 'program')
+  t.equal(statSync(join(inner, 'bin/llama-server')).mode & 0o111, 0o111)
+  await t.rejects(unpack(zip('../evil', 'x')), /invalid relative path|refused/)
+  await t.rejects(unpack(zip('/evil', 'x')), /absolute path|refused/)
+  await t.rejects(unpack(zip('link', '/etc/passwd', 0o120777)), /"link" is a link/)
+  t.notOk(existsSync(join(folder, 'evil')))
+  await t.rejects(unpack(zip('a', 'x').subarray(0, 40)), /./, 'cut short')
+})
+
+function crc32(data: Buffer): number {
+  let crc = ~0
+  for (const byte of data) {
+    crc ^= byte
+    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0)
+  }
+  return ~crc >>> 0
+}

@@ -1,0 +1,238 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import t from 'tap'
+import { grammarCheck } from '../../../runtimes/llama-server/grammar-bounds.ts'
+
+const check = grammarCheck({ size: 64 * 1024, ways: 20_000 })
+
+/** The code that a request is refused with. */
+async function refusal(request: object): Promise<string | undefined> {
+  try {
+    await check(request as Record<string, unknown>)
+    return undefined
+  } catch (error) {
+    return (error as { code: string }).code
+  }
+}
+
+const JSON_GRAMMAR = String.raw`root ::= object
+value ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+# whitespace in moderation
+ws ::= | " " | "\n" [ \t]{0,20}
+`
+
+/** Grammars that llama.cpp follows at the speed of a request without one (measured with llama.cpp 0.5.0). */
+const HONEST: Record<string, string> = {
+  json: JSON_GRAMMAR,
+  'json with line ends of Windows': JSON_GRAMMAR.replaceAll('\n', '\r\n'),
+  arithmetic: String.raw`root ::= (expr "=" ws term "\n")+
+expr ::= term ([-+*/] term)*
+term ::= ident | num | "(" ws expr ")" ws
+ident ::= [a-z] [a-z0-9_]* ws
+num ::= [0-9]+ ws
+ws ::= [ \t\n]*`,
+  chess: String.raw`root ::= "1. " move " " move "\n" ([1-9] [0-9]? ". " move " " move "\n")+
+move ::= (pawn | nonpawn | castle) [+#]?
+nonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
+pawn ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
+castle ::= "O-O" "-O"?`,
+  list: String.raw`root ::= item+
+item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n"`,
+  japanese: 'root ::= jp-char+ ([ \\t\\n] jp-char+)*\njp-char ::= [ぁ-ゟ] | [ァ-ヿ] | [、-〾] | [一-龯]',
+  'a long text': 'root ::= [a-z]{0,2000}',
+  'two texts': 'root ::= [a-z]* [a-z]*',
+  'texts in texts': 'root ::= (("a" [a-z]{0,50} ",")  {0,50} ";"){0,50}',
+  choice: 'root ::= "yes" | "no" | "maybe"',
+  parentheses: 'root ::= "(" root ")" | [a-z]'
+}
+
+/** Grammars that keep llama.cpp busy for seconds or for ever with one token, or crash it. */
+const HOSTILE: Record<string, string> = {
+  'the one that was found': 'root ::= a a a a a a a a\na ::= b{0,20}\nb ::= c{0,20}\nc ::= [a-z]? [0-9]?',
+  'letters that may be left out': 'root ::= ([a-z]?){0,30}',
+  'the same, written out': `root ::= ${'[a-z]? '.repeat(30)}`,
+  'texts behind each other': `root ::= ${'[a-z]* '.repeat(8)}`,
+  'the same by names': `root ::= ${'a '.repeat(12)}\na ::= [a-z]+ | ""`,
+  'repetitions in repetitions': 'root ::= (([a-z]{1,20}){1,20}){1,20}',
+  'repetitions without bounds': 'root ::= (([a-z]+)+)+',
+  recursion: 'root ::= [a-z] root "b" | [a-z] root "c" | "d"',
+  'behind a long text': `root ::= "${'once upon a time '.repeat(20)}" x\nx ::= ([a-z]?){0,30}`,
+  'behind a long text, in one rule': `root ::= "${'once upon a time '.repeat(20)}" ([a-z]?){0,30}`,
+  'with other characters': `root ::= ${'[ぁ-ゟ]? '.repeat(30)}`,
+  'with all characters but one': `root ::= ${'[^x]? '.repeat(30)}`,
+  'with any character': `root ::= ${'.? '.repeat(30)}`,
+  'behind a comment': `root ::= a # {\na ::= ${'[a-z]? '.repeat(30)}`,
+  'rules that begin with the next one twice': `root ::= r0\n${Array.from({ length: 40 }, (_, rule) => `r${rule} ::= r${rule + 1} | r${rule + 1}`).join('\n')}\nr40 ::= "a"`,
+  'two rules that say the same, one of which another takes the place of': `root ::= "a" b\na ::= x\nb ::= x\na ::= "a"\nx ::= ${'[a-z]? '.repeat(30)}`,
+  parentheses: `root ::= ${'('.repeat(20_000)}"a"${')'.repeat(20_000)}`,
+  'many rules': `root ::= r0\n${Array.from({ length: 3000 }, (_, rule) => `r${rule} ::= r${rule + 1}? r${rule + 1}?`).join('\n')}\nr3000 ::= "a"`
+}
+
+t.test('grammars that cost llama.cpp too much are refused, and honest ones are not', async t => {
+  for (const [name, grammar] of Object.entries(HONEST)) t.equal(await refusal({ grammar }), undefined, name)
+  for (const [name, grammar] of Object.entries(HOSTILE)) t.equal(await refusal({ grammar }), 'over_limit', name)
+  t.equal(await refusal({ grammar: `root ::= "${'a'.repeat(66_000)}"` }), 'over_limit', 'size')
+  for (const grammar of ['root', 'root ::= (', 'root ::= "a', 'root ::= [a', 'root ::= *', 'root ::= a ::= b', '{']) {
+    t.equal(await refusal({ grammar }), 'invalid_request', grammar)
+  }
+  t.equal(await refusal({ grammar: '' }), undefined)
+  t.equal(await refusal({ grammar: null }), undefined)
+})
+
+const object = (properties: object, required = Object.keys(properties)) => ({ type: 'object', properties, required })
+const union = (schema: object) => ({
+  anyOf: [
+    { type: 'array', items: schema },
+    { type: 'array', items: schema, maxItems: 5 }
+  ]
+})
+const times = (count: number, from: object, wrap: (schema: object) => object) =>
+  Array(count).fill(0).reduce<object>(wrap, from)
+const pattern = (text: string) => ({ type: 'string', pattern: text })
+
+const HONEST_SCHEMAS: Record<string, object> = {
+  person: object({
+    name: { type: 'string', maxLength: 100 },
+    age: { type: 'integer', minimum: 0, maximum: 150 },
+    tags: { type: 'array', items: { type: 'string' }, maxItems: 100 },
+    address: object({ street: { type: 'string' }, city: { type: ['string', 'null'] } }, ['street'])
+  }),
+  'lists in lists': times(6, { type: 'string', maxLength: 500 }, items => ({ type: 'array', items, maxItems: 100 })),
+  'many properties': object(
+    Object.fromEntries(Array.from({ length: 60 }, (_, i) => [`key${i}`, { type: 'string' }])),
+    []
+  ),
+  'many properties that may be null': object(
+    Object.fromEntries(
+      Array.from({ length: 150 }, (_, i) => [
+        `key${i}`,
+        { anyOf: [{ type: 'string' }, { type: 'null' }], default: null }
+      ])
+    ),
+    []
+  ),
+  'many values': { enum: Array.from({ length: 300 }, (_, i) => `country ${i}`) },
+  'a tree of kinds': {
+    $ref: '#/$defs/node',
+    $defs: {
+      node: {
+        anyOf: [
+          { type: 'number' },
+          ...['add', 'sub', 'mul'].map(op =>
+            object({ op: { const: op }, left: { $ref: '#/$defs/node' }, right: { $ref: '#/$defs/node' } })
+          )
+        ]
+      }
+    }
+  },
+  itself: { type: 'object', properties: { children: { type: 'array', items: { $ref: '#' } } } },
+  mail: pattern('^[a-z0-9._%+-]+@[a-z0-9.-]+\\.[a-z]{2,}$'),
+  uuid: pattern('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'),
+  version: pattern('^(0|[1-9]\\d*)\\.(0|[1-9]\\d*)\\.(0|[1-9]\\d*)(-[0-9A-Za-z-]+(\\.[0-9A-Za-z-]+)*)?$'),
+  slug: pattern('^[a-z0-9]+(?:-[a-z0-9]+)*$'),
+  date: pattern('^\\d{4}-\\d{2}-\\d{2}$'),
+  telephone: pattern('^\\+?[0-9]{1,3}[ -]?\\(?[0-9]{1,4}\\)?[ -]?[0-9]{1,4}[ -]?[0-9]{1,9}$'),
+  'what no grammar enforces': pattern('(?=.*[a-z])(([a-z]*)*)*'),
+  'a thousand values': { enum: Array.from({ length: 1000 }, (_, i) => `item-${i}`) },
+  anything: {}
+}
+
+const BRANCHING = pattern('^(([a-z]?[0-9]?){0,20}){0,20}$')
+
+const HOSTILE_SCHEMAS: Record<string, object> = {
+  'a pattern': pattern('^(([a-z]?[0-9]?){0,20}){0,20}$'),
+  'a pattern of letters that may be left out': pattern(`^${'[a-z]?'.repeat(30)}$`),
+  'a pattern of texts': pattern('^([a-z]+)+$'),
+  'a pattern of words': pattern('^(?:\\w+\\s?)+$'),
+  'a pattern far inside': object({ a: { type: 'array', items: object({ b: pattern('^([a-z]*[a-z]*){0,20}$') }) } }),
+  'a pattern behind a reference': {
+    ...object({ a: { $ref: '#/$defs/x' } }),
+    $defs: { x: pattern(`^${'.?'.repeat(40)}$`) }
+  },
+  'unions in unions': times(16, { type: 'string' }, union),
+  'unions of itself': { $ref: '#/$defs/n', $defs: { n: { ...union({ $ref: '#/$defs/n' }) } } },
+  'a union of itself in a property': {
+    $ref: '#/$defs/n',
+    $defs: {
+      n: {
+        anyOf: [
+          object({ a: { $ref: '#/$defs/n' } }),
+          object({ a: { $ref: '#/$defs/n' }, b: {} }),
+          object({ a: { type: 'string' } })
+        ]
+      }
+    }
+  },
+  'an object with the words of a list': { ...object({ a: BRANCHING }), items: {}, prefixItems: [] },
+  'a text with the words of a list': { ...BRANCHING, items: {} },
+  'other properties, without a type': { additionalProperties: BRANCHING },
+  'a part of an object that may hold': { allOf: [{ anyOf: [{ properties: { a: BRANCHING } }] }] },
+  'a name like an escape': {
+    ...object({ a: { $ref: '#/$defs/a~1b' } }),
+    $defs: { 'a/b': BRANCHING, 'a~1b': {} }
+  },
+  'what fills a list': { type: 'array', prefixItems: [{}], items: BRANCHING, minItems: 3 },
+  'very many properties': object(Object.fromEntries(Array.from({ length: 1500 }, (_, i) => [`p${i}`, {}])), []),
+  'thousands of values that are not text': { enum: Array.from({ length: 8000 }, (_, i) => [i]) },
+  'many long texts': union({
+    type: 'array',
+    items: { anyOf: Array.from({ length: 200 }, () => ({ type: 'string', maxLength: 2000 })) }
+  })
+}
+
+t.test('the same for JSON schemas, wherever a request has them', async t => {
+  const places: [string, (schema: object) => object][] = [
+    ['json_schema', schema => ({ json_schema: schema })],
+    ['response_format', schema => ({ response_format: { type: 'json_schema', json_schema: { name: 'a', schema } } })],
+    ['response_format.schema', schema => ({ response_format: { type: 'json_object', schema } })],
+    ['tools', schema => ({ tools: [{ type: 'function', function: { name: 'f', parameters: schema } }] })]
+  ]
+  for (const [place, request] of places) {
+    for (const [name, schema] of Object.entries(HONEST_SCHEMAS)) {
+      t.equal(await refusal(request(schema)), undefined, `${place}: ${name}`)
+    }
+    for (const [name, schema] of Object.entries(HOSTILE_SCHEMAS)) {
+      t.equal(await refusal(request(schema)), 'over_limit', `${place}: ${name}`)
+    }
+    t.equal(await refusal(request({ const: 'x'.repeat(66_000) })), 'over_limit', `${place}: size`)
+    const unreadable = object({ a: BRANCHING, b: pattern('^a{2,1}$') })
+    t.equal(await refusal(request(unreadable)), 'invalid_request', `${place}: beside a malformed pattern`)
+  }
+  const tool = { type: 'function', function: { name: 'f', parameters: { const: 'x'.repeat(60_000) } } }
+  t.equal(await refusal({ tools: Array(10).fill(tool) }), undefined)
+  t.equal(await refusal({ tools: Array(20).fill(tool) }), 'over_limit', 'size of all tools')
+  const optional = (count: number) =>
+    object(Object.fromEntries(Array.from({ length: count }, (_, at) => [`k${at}`, { type: 'string' }])), [])
+  const withOptional = (tools: number, count: number) => ({
+    tools: Array.from({ length: tools }, () => ({
+      type: 'function',
+      function: { name: 'f', parameters: optional(count) }
+    }))
+  })
+  t.equal(await refusal(withOptional(60, 30)), undefined)
+  t.equal(
+    await refusal(withOptional(3, 200)),
+    'over_limit',
+    'optional properties of all tools, also where they are known'
+  )
+  for (const request of [{ tools: [null, 1, { function: 1 }] }, { response_format: 'json' }, { json_schema: 'x' }]) {
+    t.equal(await refusal(request), undefined, 'what is none is left to others')
+  }
+})
+
+t.test('other requests have their turn between the tools of one', async t => {
+  const tool = (number: number) => ({ function: { parameters: object({ [`key${number}`]: { type: 'string' } }) } })
+  const tools = Array.from({ length: 20 }, (_, number) => tool(number))
+  let turns = 0
+  let isDone = false
+  const others = (async () => {
+    for (; !isDone; turns++) await nextTurn()
+  })()
+  await check({ tools })
+  isDone = true
+  await others
+  t.ok(turns >= tools.length, 'where they are new')
+})

@@ -1,0 +1,198 @@
+import t from 'tap'
+import { CorralError } from '../../../core/errors.ts'
+import {
+  constraintsOf,
+  createInputBook,
+  createInputGuard,
+  findBlame,
+  inputOf,
+  type Ticket
+} from '../../../runtimes/llama-server/input-guard.ts'
+import { isLarge } from '../../../runtimes/llama-server/text-length.ts'
+
+const BAD = inputOf('grammar', 'root ::= a{0,20}')
+const GOOD = inputOf('schema', '{"type":"object"}')
+const TEMPLATE = inputOf('template', '{% for i in range(10000000) %}')
+const ticket = (more: Partial<Ticket>): Ticket => ({
+  constraints: [],
+  reportsProgress: true,
+  answered: false,
+  generated: false,
+  left: false,
+  wentOn: false,
+  ...more
+})
+const bad = (more: Partial<Ticket> = {}) => ticket({ constraints: [BAD], answered: true, ...more })
+const good = (more: Partial<Ticket> = {}) => ticket({ constraints: [GOOD], answered: true, ...more })
+const plain = (more: Partial<Ticket> = {}) => ticket({ answered: true, template: TEMPLATE, ...more })
+
+t.test('who is to blame', t => {
+  const cases: [string, Ticket[], Parameters<typeof findBlame>[1], string[], boolean][] = [
+    ['one grammar', [bad(), plain()], 'loop', [BAD.digest], true],
+    ['a request alone, without any', [plain()], 'loop', [], true],
+    ['several without any', [plain(), plain()], 'loop', [], false],
+    ['two that cannot be told apart', [bad(), good()], 'loop', [BAD.digest, GOOD.digest], false],
+    ['one has generated', [bad(), good({ generated: true })], 'loop', [BAD.digest], true],
+    ['one was not taken by the main loop', [bad(), good({ answered: false })], 'loop', [BAD.digest], true],
+    [
+      'one that does not say when it is taken',
+      [bad(), good({ answered: false, reportsProgress: false })],
+      'loop',
+      [BAD.digest, GOOD.digest],
+      false
+    ],
+    ['its client has gone', [bad({ left: true }), plain()], 'loop', [BAD.digest], true],
+    ['the loop went on after that', [bad({ left: true, wentOn: true }), good()], 'loop', [GOOD.digest], true],
+    ['a template that is being read', [plain({ answered: false })], 'beside', [TEMPLATE.digest], true],
+    ['the main loop reads no templates', [plain({ answered: false }), bad()], 'loop', [BAD.digest], true],
+    ['beside it, no request that has begun', [bad(), plain({ answered: false })], 'beside', [TEMPLATE.digest], true],
+    [
+      'a very long text is read',
+      [plain({ answered: false, large: true }), plain({ answered: false })],
+      'memory',
+      [],
+      true
+    ],
+    ['a schema beside a very long text', [bad({ large: true }), plain()], 'memory', [BAD.digest], true],
+    [
+      'memory, by a template for nobody',
+      [plain({ answered: false, left: true, wentOn: true })],
+      'memory',
+      [TEMPLATE.digest],
+      true
+    ]
+  ]
+  for (const [name, tickets, trouble, digests, certain] of cases) {
+    const blame = findBlame(tickets, trouble, () => false)
+    t.same([blame.inputs.map(({ digest }) => digest), blame.certain], [digests, certain], name)
+  }
+  const proven = findBlame([bad(), good()], 'loop', ({ digest }) => digest === GOOD.digest)
+  t.same([proven.inputs, proven.certain], [[BAD], true], 'what has come to a good end before is not blamed for another')
+  const both = findBlame(
+    [good({ answered: false, template: TEMPLATE })],
+    'beside',
+    ({ digest }) => digest === TEMPLATE.digest
+  )
+  t.same([both.inputs, both.certain], [[GOOD], true], 'a schema on a template that works')
+
+  const reader = plain({ answered: false })
+  const always = () => true
+  t.equal(findBlame([reader], 'memory', always).certain, true)
+  t.equal(
+    findBlame([reader, plain({ generated: true })], 'memory', always).certain,
+    false,
+    'the memory may be that of another answer: nobody blocks a template that works'
+  )
+  t.equal(findBlame([reader, plain({ generated: true })], 'memory', () => false).certain, true)
+  t.end()
+})
+
+t.test('what explains by itself that much memory is taken', t => {
+  const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA==' } }
+  t.ok(isLarge({ messages: [{ role: 'user', content: [{ type: 'text', text: 'x' }, image] }] }))
+  t.ok(isLarge({ messages: [{ role: 'user', content: 'x'.repeat(200_000) }] }))
+  t.notOk(
+    isLarge({
+      messages: [
+        { role: 'user', content: 'x' },
+        { role: 'assistant', content: null }
+      ]
+    })
+  )
+  t.notOk(isLarge({ prompt: 'x' }))
+  t.end()
+})
+
+t.test('the second time it is refused, for a while', t => {
+  let time = 0
+  const book = createInputBook(() => time)
+  const refused = () => {
+    try {
+      book.check([GOOD, BAD], 'a/b')
+      return undefined
+    } catch (error) {
+      return error as CorralError
+    }
+  }
+  book.strike(BAD, 'stuck')
+  t.equal(refused(), undefined)
+  book.strike(BAD, 'stuck')
+  t.match(refused(), { code: 'input_blocked', status: 400, details: { digest: BAD.digest, cause: 'stuck' } })
+  time += 11 * 60_000
+  t.equal(refused(), undefined)
+  book.strike(BAD, 'stuck')
+  t.equal(refused(), undefined, 'the count begins anew')
+  for (let n = 0; n < 5000; n++) book.strike(inputOf('grammar', `${n}`), 'stuck')
+  book.strike(BAD, 'stuck')
+  t.equal(refused(), undefined, 'as many are remembered as fit')
+  t.end()
+})
+
+t.test('what of a request is looked at', t => {
+  const kinds = (fields: object) => constraintsOf({ messages: [], ...fields }).map(({ kind }) => kind)
+  t.same(kinds({}), [])
+  t.same(kinds({ grammar: '', tools: [], response_format: { type: 'text' } }), [])
+  t.same(kinds({ grammar: 'root ::= "a"' }), ['grammar'])
+  t.same(kinds({ response_format: { type: 'json_schema', json_schema: { schema: {} } }, tools: [{}] }), [
+    'schema',
+    'schema'
+  ])
+  t.same(kinds({ json_schema: {}, response_format: { type: 'json_object', schema: {} } }), ['schema', 'schema'])
+  t.same(inputOf('grammar', 'a ::= b\n\n'), inputOf('grammar', ' a  ::= b'), 'blanks make no difference')
+  t.not(inputOf('grammar', 'x').digest, inputOf('schema', 'x').digest)
+  t.end()
+})
+
+t.test('one that may be harmful runs alone until it has generated something', async t => {
+  const book = createInputBook()
+  const guard = createInputGuard(book, 'a/b')
+  const { signal } = new AbortController()
+  const log: string[] = []
+  const ends: Record<string, () => void> = {}
+  const run = (name: string, grammar?: string) => {
+    const fields = { ...(grammar && { grammar }) }
+    const ask = async (own: Ticket) => {
+      log.push(name)
+      await new Promise<void>(resolve => {
+        ends[name] = resolve
+        ends[`${name} generates`] = () => guard.progressed(own)
+      })
+      return name
+    }
+    return guard.run(fields, signal, ask)
+  }
+  const settle = () => new Promise(resolve => setImmediate(resolve))
+  const [bad] = constraintsOf({ grammar: 'bad' })
+  book.suspect(bad!)
+  const first = run('first')
+  const second = run('suspect', 'bad')
+  const third = run('third')
+  await settle()
+  t.same(log, ['first', 'third'])
+  ends.first!()
+  ends.third!()
+  await first
+  await third
+  await settle()
+  const fourth = run('fourth')
+  await settle()
+  t.same(log, ['first', 'third', 'suspect'])
+  ends['suspect generates']!()
+  await settle()
+  t.same(log, ['first', 'third', 'suspect', 'fourth'])
+  ends.suspect!()
+  await second
+  t.notOk(book.isSuspect(bad!), 'it has come to a good end')
+  ends.fourth!()
+  await fourth
+
+  const gone = new CorralError('engine_crashed', 'Stuck.', { details: { cause: 'stuck' } })
+  book.suspect(bad!)
+  const caught = run('caught', 'bad').catch(error => error)
+  const waits = run('waits').catch(error => error)
+  await settle()
+  t.match(guard.convict('loop', gone), { certain: true, inputs: [bad] })
+  guard.close(gone)
+  t.match(await waits, { code: 'engine_crashed', details: { sent: false } })
+  t.ok(caught)
+})

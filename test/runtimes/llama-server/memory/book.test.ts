@@ -1,0 +1,374 @@
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import type { Build } from '../../../../core/contracts/builds.ts'
+import type { EngineExit, MemoryUse } from '../../../../core/contracts/engines.ts'
+import type { Hardware, MemoryNow } from '../../../../core/contracts/hardware.ts'
+import { createHostMemory } from '../../../../plugins/running/scheduler/host-memory.ts'
+import type { LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
+import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
+import { totalOf } from '../../../../runtimes/llama-server/memory/engine-need.ts'
+import { createLearnedNeeds, createMemoryBook, needKey } from '../../../../runtimes/llama-server/memory/memory-book.ts'
+import { GIB, MIB, specOf, writeShape } from './support.ts'
+
+const { signal } = new AbortController()
+const folder = t.testdir()
+const model = writeShape(folder, 'llama-3.1-8b')
+
+const CPU: Build = {
+  id: 'cpu',
+  kind: 'cpu',
+  source: 'test',
+  version: '1',
+  directory: '',
+  executables: { server: '', fitParams: 'llama-fit-params' },
+  digest: '1',
+  origin: '',
+  devices: []
+}
+const CUDA: Build = {
+  ...CPU,
+  id: 'cuda',
+  kind: 'cuda',
+  devices: [{ id: 'CUDA0', description: 'NVIDIA GeForce RTX 4070', totalMemory: 12 * GIB }]
+}
+const GPU: Hardware['gpus'][number] = {
+  id: 'nvidia:0',
+  vendor: 'nvidia',
+  name: 'NVIDIA GeForce RTX 4070',
+  type: 'discrete',
+  unifiedMemory: false,
+  totalMemory: 12 * GIB,
+  apis: ['cuda'],
+  usable: true
+}
+
+interface World {
+  build?: Build
+  fit?: MemoryUse
+  memory?: MemoryNow
+  options?: { memory?: number; gpuMemory?: number }
+  directory?: string
+}
+
+function bookOf(
+  t: { testdir(): string },
+  { build = CPU, fit, memory, options = {}, directory = t.testdir() }: World = {}
+) {
+  const asked: LaunchSpec[] = []
+  const warnings: string[] = []
+  const now = memory ?? { host: { total: 32 * GIB, available: 30 * GIB }, gpus: {} }
+  const hardware = { gpus: [GPU], cpu: { features: [] } } as unknown as Hardware
+  const machine = {
+    detect: async () => hardware,
+    known: () => undefined,
+    memory: async () => now,
+    readings: async () => []
+  }
+  const host = createHostMemory(machine, options.memory)
+  const { estimate, ...book } = createMemoryBook({
+    runtimes: { current: () => build },
+    hardware: machine,
+    directory,
+    gpuMemory: options.gpuMemory,
+    hostMemory: () => host.budget(),
+    fit: async (_, spec) => {
+      asked.push(spec)
+      return fit
+    },
+    log: { debug: () => {}, warn: (_, message) => warnings.push(message) }
+  })
+  const bound = {
+    ...book,
+    estimate: (spec: LaunchSpec, signal: AbortSignal) => estimate(spec, build, signal),
+    budget: async (held: MemoryUse) => ({ host: await host.budget(), ...(await book.budgets(held)) })
+  }
+  return { book: bound, host, asked, warnings, directory }
+}
+
+function engineOf(spec: LaunchSpec, memory: MemoryUse | undefined, pid?: number) {
+  const exit: { end: (exit: EngineExit) => void } = { end: () => {} }
+  const exited = new Promise<EngineExit>(resolve => {
+    exit.end = resolve
+  })
+  const engine = { id: 'e', spec, memory, pid, exited, build: CPU } as unknown as {
+    -readonly [k in keyof LlamaServerEngine]: LlamaServerEngine[k]
+  }
+  return { engine, end: () => exit.end({ code: 0, signal: null, expected: true }) }
+}
+
+t.test('a need by metadata, by llama-fit-params, by what an engine took', async t => {
+  const spec = specOf(model)
+  const plain = await bookOf(t).book.estimate(spec, signal)
+  t.equal(plain.from, 'metadata')
+  t.same(Object.keys(plain.use), ['host'])
+  t.ok(
+    plain.use.host! > 7.3 * GIB && plain.use.host! < 7.8 * GIB,
+    'weights of 4.3 GiB, a cache of 2 GiB, 1 GiB for prompts'
+  )
+  t.equal(plain.parts.weights + plain.parts.cache + plain.parts.compute, totalOf(plain.use), 'its parts are all of it')
+  t.same(plain.bounds, { promptCache: GIB, checkpoints: 32 })
+
+  const fit = await bookOf(t, { fit: { host: 9 * GIB } }).book.estimate(spec, signal)
+  t.equal(fit.from, 'fit')
+  t.ok(fit.use.host! > 9 * GIB, 'with the process and the states of prompts')
+
+  const { book, directory, asked } = bookOf(t, { fit: { host: 7 * GIB } })
+  const first = await book.estimate(spec, signal)
+  await book.estimate(spec, signal)
+  t.equal(asked.length, 1, 'llama-fit-params runs once')
+  const { engine, end } = engineOf({ ...spec, bounds: first.bounds }, { host: 5 * GIB })
+  const counted = book.learn(engine, first)
+  t.ok(counted.host! > 6 * GIB && counted.host! < first.use.host!, 'its report, its process and what it may grow by')
+  engine.memory = { host: 6 * GIB }
+  end()
+  await engine.exited
+  await book.close()
+  const later = bookOf(t, { directory, fit: { host: 7 * GIB } })
+  const learned = await later.book.estimate(spec, signal)
+  t.equal(learned.from, 'learned', 'also at the next start of corral')
+  t.equal(learned.use.host! - counted.host!, GIB, 'what it reported last counts')
+  t.equal(later.asked.length, 0)
+  const larger = await later.book.estimate(specOf(model, { num_ctx: 8192 }), signal)
+  t.equal(larger.from, 'fit', 'other options are another matter')
+  const other = { ...spec, variant: { ...spec.variant, revision: '2' } }
+  t.equal((await later.book.estimate(other, signal)).from, 'fit', 'so are other files')
+})
+
+t.test('memory that ran out', async t => {
+  const { book, directory } = bookOf(t)
+  const spec = specOf(model)
+  const first = await book.estimate(spec, signal)
+  book.learnOutOfMemory(spec, first)
+  const second = await book.estimate(spec, signal)
+  t.ok(second.use.host! > 1.05 * first.use.host!, 'the next estimate is larger')
+  book.learnOutOfMemory(spec, second)
+  const third = await book.estimate(spec, signal)
+  t.ok(third.use.host! > 1.05 * second.use.host!)
+  await book.close()
+  const again = bookOf(t, { directory })
+  t.same((await again.book.estimate(spec, signal)).use, third.use, 'also at the next start')
+  const { engine } = engineOf(spec, { host: 5 * GIB })
+  again.book.learn(engine, third)
+  await again.book.close()
+  t.ok((await again.book.estimate(spec, signal)).use.host! < first.use.host!, 'until an engine runs')
+})
+
+t.test('where layers go on a GPU', async t => {
+  const spec = specOf(model)
+  const { book } = bookOf(t, { build: CUDA })
+  const all = await book.estimate(spec, signal)
+  t.ok(all.use.CUDA0! > 6 * GIB && all.use.host! < 3.5 * GIB, 'all layers; tokens and prompts in the machine’s memory')
+  const asked = bookOf(t, { build: CUDA, fit: { host: 5 * GIB, CUDA0: 2 * GIB } })
+  t.equal((await asked.book.estimate(specOf(model, { n_gpu_layers: 10 }), signal)).from, 'fit')
+  const some = await book.estimate(specOf(model, { n_gpu_layers: 10 }), signal)
+  t.ok(some.use.CUDA0! < 3 * GIB && some.use.host! > 5 * GIB)
+  const none = await book.estimate(specOf(model, { n_gpu_layers: 0 }), signal)
+  t.ok(none.use.CUDA0! < GIB, 'the GPU still computes long prompts')
+
+  const narrow = bookOf(t, { build: CUDA, options: { gpuMemory: 4 * GIB }, fit: { host: 0.3 * GIB, CUDA0: 7 * GIB } })
+  const part = await narrow.book.estimate(spec, signal)
+  t.equal(part.from, 'metadata', 'llama-fit-params does not know of the limit')
+  t.ok(part.use.CUDA0! <= 4 * GIB && part.use.CUDA0! > 3 * GIB && part.use.host! > 4 * GIB, 'as many as fit')
+  t.same(part.bounds.deviceMargins, [8 * GIB], 'llama-server has to leave the rest')
+  const { engine } = engineOf(spec, { host: 4 * GIB, CUDA0: 3 * GIB })
+  narrow.book.learn(engine, part)
+  await narrow.book.close()
+  t.equal((await narrow.book.estimate(spec, signal)).from, 'metadata', 'a split by chance is not learned')
+
+  const fit = await bookOf(t, { build: CUDA, fit: { host: 0.3 * GIB, CUDA0: 6.5 * GIB } }).book.estimate(spec, signal)
+  t.equal(fit.from, 'fit')
+  t.equal(fit.use.CUDA0, 6.5 * GIB + 512 * MIB, 'with what the driver takes')
+  const forced = specOf(model, {}, { settings: settings({ arguments: ['--device', 'none'] }) })
+  t.notOk((await book.estimate(forced, signal)).use.CUDA0)
+})
+
+t.test('what an engine loads beside its model', async t => {
+  const { book } = bookOf(t)
+  const plain = await book.estimate(specOf(model), signal)
+  const more = async (given: Partial<LaunchSpec>) =>
+    (await book.estimate(specOf(model, {}, given), signal)).use.host! - plain.use.host!
+  writeFileSync(join(folder, 'lora.gguf'), Buffer.alloc(50 * MIB))
+  const loras = [{ path: join(folder, 'lora.gguf'), scale: 1 }]
+  t.equal(await more({ settings: settings({ loras }) }), 50 * MIB, 'adapters')
+  const small = writeShape(folder, 'qwen2.5-0.5b')
+  const draft = { ngram: false, draft: { model: 'a/b', modelPath: small } }
+  const drafted = await more({ settings: settings({ speculation: draft }) })
+  t.ok(drafted > 690 * MIB && drafted < 800 * MIB, 'a draft model with a cache of its own')
+  t.ok((await more({ projectorPath: small })) > 1000 * MIB, 'a projector with its buffers')
+  const embedding = await book.estimate(specOf(model, { num_parallel: 1 }, { mode: 'embedding' }), signal)
+  t.same(embedding.bounds, { promptCache: 0, checkpoints: 32 }, 'texts that are embedded leave no states')
+
+  const gemma = writeShape(folder, 'gemma-3-27b')
+  const windows = await book.estimate(specOf(gemma), signal)
+  t.equal(windows.bounds.checkpoints, 1, 'checkpoints are bounded: one of each slot has half a GiB')
+  const shared = bookOf(t, { options: { memory: 8 * GIB } })
+  t.equal((await shared.book.estimate(specOf(model), signal)).bounds.promptCache, 512 * MIB, 'a share of the budget')
+  const tight = bookOf(t, { options: { memory: 6.6 * GIB } })
+  const least = await tight.book.estimate(specOf(model), signal)
+  t.ok(least.bounds.promptCache < 100 * MIB && least.use.host! <= 6.6 * GIB, 'no model is refused for what may grow')
+  t.equal((await tight.book.estimate(specOf(gemma), signal)).bounds.checkpoints, 0)
+})
+
+t.test('estimates that fail', async t => {
+  const gone = specOf('/not/there.gguf')
+  const unknown = await bookOf(t).book.estimate({ ...gone, variant: { ...gone.variant, size: GIB } }, signal)
+  t.equal(unknown.from, 'metadata')
+  t.ok(unknown.use.host! > GIB && unknown.use.host! < 3 * GIB, 'a model of which nothing is known')
+  const controller = new AbortController()
+  controller.abort(new Error('enough'))
+  await t.rejects(bookOf(t).book.estimate(specOf(model), controller.signal), { message: 'enough' })
+  const { book } = bookOf(t)
+  const silent = await book.estimate(specOf(model), signal)
+  t.same(book.learn(engineOf(specOf(model), undefined).engine, silent), silent.use, 'one that reports nothing')
+})
+
+t.test('budgets', async t => {
+  const memory = {
+    host: { total: 32 * GIB, available: 20 * GIB },
+    gpus: { 'nvidia:0': { total: 12 * GIB, free: 5 * GIB } }
+  }
+  const { book } = bookOf(t, { build: CUDA, memory })
+  t.same(await book.budget({}), { host: 20 * GIB - 256 * MIB, CUDA0: 5 * GIB })
+  t.same(await book.budgets({ CUDA0: 4 * GIB }), { CUDA0: 9 * GIB })
+  const limits = bookOf(t, { build: CUDA, memory, options: { memory: GIB, gpuMemory: 2 * GIB } })
+  t.same(await limits.book.budget({}), { host: GIB, CUDA0: 2 * GIB })
+  t.same(Object.keys(await bookOf(t).book.budget({})), ['host'])
+
+  const untold = bookOf(t, { memory: { host: { total: 0, available: 0 }, gpus: {} }, options: { memory: MIB } })
+  t.same(await untold.book.budget({}), { host: MIB }, 'a system that tells nothing still serves')
+
+  const spec = specOf(model)
+  const own = bookOf(t, { memory })
+  const other = engineOf(spec, undefined)
+  own.host.add(other.engine, 4 * GIB)
+  t.equal((await own.book.budget({})).host, 24 * GIB - 256 * MIB, 'what is reserved for it, where no process is known')
+  other.end()
+  const need = await own.book.estimate(spec, signal)
+  const here = engineOf(spec, { host: 9 * GIB }, process.pid)
+  const use = own.book.learn(here.engine, need)
+  own.host.add(here.engine, use.host!)
+  const budget = await own.book.budget(use)
+  t.ok(
+    process.platform === 'linux' ? budget.host! < 21 * GIB : budget.host! > 28 * GIB,
+    'an engine has what the system says that it has, not what it may grow to'
+  )
+  here.end()
+  await here.engine.exited
+  await new Promise(setImmediate)
+  t.equal((await own.book.budget({})).host, 20 * GIB - 256 * MIB)
+})
+
+t.test('why there is no room, and what would help', async t => {
+  const { book } = bookOf(t)
+  const advice = async (options: Parameters<typeof specOf>[1], host: number) => {
+    const spec = specOf(model, options)
+    return book.explain(spec, await book.estimate(spec, signal), { host: host * GIB })
+  }
+  const context = await advice({ num_ctx: 65536, num_parallel: 2 }, 16)
+  t.match(
+    context,
+    /^It needs about 2[34]\.\d GB of memory \(weights 4\.7 GB, cache for 2 conversations of 65536 tokens 19\.1 GB, computing \d+ MB\), but only 17\.2 GB of memory can be used\. /
+  )
+  t.match(
+    context,
+    /It would fit with num_ctx 32768 \(now 65536\), cache_type_k and cache_type_v q8_0 or num_parallel 1 \(now 2\)\.$/
+  )
+  const together = await advice({ num_ctx: 131072, num_parallel: 4 }, 7)
+  t.match(
+    together,
+    /It would fit with num_ctx 2048 \(now 131072\) or num_ctx 16384, cache_type_k and cache_type_v q8_0 and num_parallel 1 together\.$/
+  )
+  t.match(
+    await advice({}, 3),
+    /No smaller context makes it fit\. Take a smaller quantization or a smaller model: its weights should be below [23]\.\d GB\.$/
+  )
+  t.match(await advice({}, 0.1), /End other programs, or raise scheduler\.memory .*where they are set\.$/)
+  t.match(
+    await advice({}, 20),
+    /21\.5 GB of memory can be used by all models together\. It fits when other models are stopped\.$/
+  )
+  const split = bookOf(t, { build: CUDA })
+  const spec = specOf(model, { num_ctx: 131072, n_gpu_layers: 99 })
+  const text = split.book.explain(spec, await split.book.estimate(spec, signal), { host: 30 * GIB, CUDA0: 11 * GIB })
+  t.match(
+    text,
+    /of memory and \d+\.\d GB on CUDA0 .* but only 32\.2 GB of memory and 11\.8 GB on CUDA0 can be used\. It would fit with num_ctx 8192/
+  )
+  const strange = specOf('/not/there.gguf')
+  t.match(book.explain(strange, await book.estimate(strange, signal), { host: 1 }), /End other programs/)
+})
+
+t.test('learned needs are stored in a file', async t => {
+  const directory = join(t.testdir(), 'deeper')
+  const warnings: string[] = []
+  const log = { warn: (_: object, message: string) => warnings.push(message) }
+  let time = Date.parse('2026-01-01')
+  const open = () => createLearnedNeeds(directory, log, () => time)
+  const needs = open()
+  await needs.loaded
+  needs.note('a', 'x/a', { use: { host: 1 } })
+  needs.note('b', 'x/b', { tooLittle: { host: 2 } })
+  needs.note('a', 'x/a', { tooLittle: { host: 3 } })
+  t.same(needs.find('a'), { use: { host: 1 }, tooLittle: { host: 3 } })
+  await needs.close()
+  t.same(readdirSync(directory), ['memory-needs.json'], 'written as a whole')
+  const again = open()
+  again.note('b', 'x/b', { use: { host: 9 } })
+  await again.loaded
+  t.same(again.find('a'), { use: { host: 1 }, tooLittle: { host: 3 } })
+  t.same(again.find('b'), { use: { host: 9 }, tooLittle: undefined }, 'what was learned before the file was read')
+  time += 8 * 24 * 3_600_000
+  t.same(again.find('a'), { use: { host: 1 }, tooLittle: undefined }, 'too little is forgotten after a week')
+  for (let at = 0; at < 600; at++) {
+    time++
+    again.note(`key ${at}`, 'x/y', { use: { host: at } })
+  }
+  await again.close()
+  const file = join(directory, 'memory-needs.json')
+  t.equal(Object.keys(JSON.parse(readFileSync(file, 'utf8')).needs).length, 500, 'bounded, the oldest go')
+  t.same(again.find('a'), { use: undefined, tooLittle: undefined })
+
+  for (const damage of [
+    '',
+    '{',
+    '[]',
+    '{"version":1,"needs":{"a":{"use":{"host":"much"}}}}',
+    '{"version":2,"needs":{}}'
+  ]) {
+    writeFileSync(file, damage)
+    const damaged = open()
+    await damaged.loaded
+    t.same(damaged.find('a'), { use: undefined, tooLittle: undefined }, `damaged: ${damage}`)
+    damaged.note('a', 'x/a', { use: { host: 1 } })
+    await damaged.close()
+  }
+  t.equal(JSON.parse(readFileSync(file, 'utf8')).needs.a.use.host, 1)
+  t.same(warnings, [])
+  const blocked = createLearnedNeeds(join(file, 'no folder'), log)
+  blocked.note('a', 'x/a', { use: { host: 1 } })
+  await blocked.close()
+  t.same(warnings, ['The measured memory use of engines could not be saved.'])
+})
+
+t.test('which engines take the same', async t => {
+  const key = (spec: LaunchSpec, build = CPU) => needKey(spec, build)
+  const spec = specOf(model)
+  t.equal(key(spec), key({ ...spec, alias: 'other', slotFolder: '/x', bounds: { promptCache: 1, checkpoints: 1 } }))
+  t.equal(key(spec), key(specOf(model, { dtype: 'q8_0' })), 'how it was converted shows in its file')
+  t.equal(key(spec), key(spec, { ...CPU, id: 'newer', version: '2', digest: '2' }))
+  const others = [
+    key(specOf(model, { num_ctx: 1 })),
+    key(specOf(model, { cache_type_k: 'q8_0' })),
+    key({ ...spec, mode: 'embedding' }),
+    key({ ...spec, modelPath: '/converted.gguf' }),
+    key({ ...spec, projectorPath: '/p' }),
+    key({ ...spec, settings: settings({ arguments: ['-ub', '1'] }) }),
+    key(spec, CUDA)
+  ]
+  t.equal(new Set([key(spec), ...others]).size, others.length + 1)
+})
+
+function settings(given: Partial<NonNullable<LaunchSpec['settings']>>): NonNullable<LaunchSpec['settings']> {
+  return { arguments: [], environment: {}, speculation: { ngram: false }, loras: [], ...given }
+}

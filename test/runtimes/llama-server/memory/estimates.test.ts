@@ -1,0 +1,117 @@
+import t from 'tap'
+import type { EngineMode } from '../../../../core/contracts/engines.ts'
+import type { LoadOptions } from '../../../../core/models/load-options.ts'
+import { engineArguments } from '../../../../runtimes/llama-server/arguments.ts'
+import {
+  engineFiles,
+  estimateFromMetadata,
+  fromFit,
+  totalOf
+} from '../../../../runtimes/llama-server/memory/engine-need.ts'
+import { estimateMemory } from '../../../../runtimes/llama-server/memory/fit-params.ts'
+import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { realBuild } from '../support.ts'
+import { SHAPES } from './model-shapes.ts'
+import { OTHERS } from './other-shapes.ts'
+import { AMX, buildWithoutAmx, GIB, MIB, reportOf, specOf, writeShape } from './support.ts'
+
+/*
+ * What the metadata of models say, against what llama-server itself estimates for the same files and options. The files
+ * have the shapes of models that people use, and zeros for weights.
+ */
+
+interface Case {
+  options: Partial<LoadOptions>
+  mode?: EngineMode
+  flags?: string[]
+}
+const CASES: Case[] = [
+  { options: { num_ctx: 4096, num_parallel: 4 } },
+  { options: { num_ctx: 16384, num_parallel: 1 } },
+  { options: { num_ctx: 777, num_parallel: 3 } },
+  { options: { num_ctx: 4096, num_parallel: 2, cache_type_k: 'q8_0', cache_type_v: 'q8_0' } },
+  { options: { num_ctx: 4096, num_parallel: 4 }, flags: ['--flash-attn', 'off'] },
+  { options: { num_ctx: 2048, num_parallel: 2 }, mode: 'embedding' }
+]
+/** Others are made once, with one case less often looked at each. */
+const MORE: Case[] = [
+  { options: { num_ctx: 8192, num_parallel: 2 }, flags: ['--kv-unified'] },
+  { options: { num_ctx: 8192, num_parallel: 2 }, flags: ['--swa-full', '-ub', '1024'] },
+  { options: { num_ctx: 8192, num_parallel: 2, cache_type_k: 'q4_0', cache_type_v: 'q5_1' } }
+]
+/** llama.cpp itself fails on a quantized cache with this one's fused attention. */
+const BROKEN = (name: string, { options }: Case) => name === 'phi-4' && options.cache_type_k === 'q8_0'
+const WHERE = { devices: [], memory: 16 * GIB, arch: process.arch, amx: AMX }
+
+const folder = t.testdir()
+const plainFolder = buildWithoutAmx(t)
+
+async function compare(name: string, path: string, { options, mode = 'chat', flags = [] }: Case, amx = AMX) {
+  const settings = { arguments: flags, environment: {}, speculation: { ngram: false }, loras: [] }
+  const spec = specOf(path, options, { mode, settings })
+  const { core, weights, cache } = estimateFromMetadata(spec, await engineFiles(spec, amx), { ...WHERE, amx })
+  const args = engineArguments(spec, { listen: { host: '127.0.0.1', port: 1 }, promptCache: 0 })
+  // Where it listens and what it logs is set by the helper.
+  const own = args.slice(args.indexOf('--alias'))
+  const real = await reportOf(
+    amx ? engineBuildFolder() : plainFolder,
+    path,
+    own.filter(flag => flag !== '--log-jsonl' && flag !== '--no-ui')
+  )
+  const total = real.model + real.context + real.compute
+  return {
+    title: `${name} ${JSON.stringify({ ...options, mode, flags })}`,
+    weights: weights / MIB / real.model,
+    // The table rounds down to whole MiB.
+    cache: real.context === 0 ? 1 : cache / MIB / (real.context + 0.5),
+    all: totalOf(core) / MIB / total
+  }
+}
+
+t.test('dense models and mixtures of experts', async t => {
+  for (const name of Object.keys(SHAPES)) {
+    const path = writeShape(folder, name)
+    for (const given of CASES) {
+      if (BROKEN(name, given)) continue
+      const { title, weights, cache, all } = await compare(name, path, given)
+      // Q4_0, which AMX leaves as it is, is taken for Q4_K.
+      t.ok(weights > 0.99 && weights < (AMX ? 1.03 : 1.01), `${title}: weights are ${weights} of the truth`)
+      t.ok(cache > 0.98 && cache < 1.02, `${title}: the cache is ${cache} of the truth`)
+      t.ok(all > 0.97 && all < 1.15, `${title}: all is ${all} of the truth`)
+    }
+  }
+  for (const name of ['llama-3.1-8b', 'gemma-3-1b']) {
+    for (const given of MORE) {
+      const { title, cache, all } = await compare(name, writeShape(folder, name), given)
+      t.ok(cache > 0.98 && cache < 1.02, `${title}: the cache is ${cache} of the truth`)
+      t.ok(all > 0.97 && all < 1.15, `${title}: all is ${all} of the truth`)
+    }
+  }
+})
+
+t.test('latent attention, states, hybrids', async t => {
+  for (const name of Object.keys(OTHERS)) {
+    const path = writeShape(folder, name)
+    for (const given of CASES) {
+      const { title, cache, all } = await compare(name, path, given, false)
+      t.ok(cache > 0.95 && cache < 1.1, `${title}: the cache is ${cache} of the truth`)
+      t.ok(all > 0.97 && all < 1.5, `${title}: all is ${all} of the truth`)
+    }
+  }
+})
+
+t.test('the output of llama-fit-params, completed', async t => {
+  const build = { ...realBuild(), executables: { server: '', fitParams: `${engineBuildFolder()}/llama-fit-params` } }
+  for (const name of ['llama-3.1-8b', 'gemma-3-27b', 'qwen2.5-0.5b']) {
+    const path = writeShape(folder, name)
+    const spec = specOf(path)
+    const log = { debug: () => {}, warn: () => {} }
+    const fit = await estimateMemory(build, spec, { log: log as never })
+    const estimated = estimateFromMetadata(spec, await engineFiles(spec, AMX), WHERE)
+    const start = fit && fromFit(fit, estimated, [])
+    const unreported = totalOf(estimated.unreported)
+    const real = await reportOf(engineBuildFolder(), path, ['-c', '16384', '-np', '4'])
+    const share = (totalOf(start!) - unreported) / MIB / (real.model + real.context + real.compute)
+    t.ok(share > 0.99 && share < 1.1, `${name}: ${share} of the truth, though packed weights are not in it`)
+  }
+})

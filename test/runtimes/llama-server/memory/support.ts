@@ -1,0 +1,111 @@
+import { spawn } from 'node:child_process'
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../../../core/models/load-options.ts'
+import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
+import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { type GgufParts, writeSparseGguf } from '../../../support/gguf-writer.ts'
+import { denseModel, SHAPES } from './model-shapes.ts'
+import { OTHERS } from './other-shapes.ts'
+
+export const MIB = 2 ** 20
+export const GIB = 2 ** 30
+
+/** MiB of a table of llama-server, all rows together. */
+export interface Reported {
+  model: number
+  context: number
+  compute: number
+}
+
+/** The parts of a GGUF file of a model with a known shape. */
+export function partsOf(name: string): GgufParts {
+  return SHAPES[name] ? denseModel(SHAPES[name]) : OTHERS[name]!()
+}
+
+/** Writes a model of this shape without weights, which takes no place on the disk. */
+export function writeShape(folder: string, name: string): string {
+  const path = join(folder, `${name}.gguf`)
+  writeSparseGguf(path, partsOf(name))
+  return path
+}
+
+const AMX_LIBRARY = /sapphirerapids/
+
+/** Whether the engine of the tests packs weights for AMX here. */
+export const AMX =
+  process.platform === 'linux' &&
+  /\bamx_int8\b/.test(readFileSync('/proc/cpuinfo', 'utf8')) &&
+  readdirSync(engineBuildFolder()).some(name => AMX_LIBRARY.test(name))
+
+/** The folder of the engine build, without its code for AMX, which fails on some shapes. */
+export function buildWithoutAmx(t: Pick<Test, 'teardown'>): string {
+  if (!AMX) return engineBuildFolder()
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  cpSync(engineBuildFolder(), folder, {
+    recursive: true,
+    verbatimSymlinks: true,
+    filter: path => !AMX_LIBRARY.test(path)
+  })
+  return folder
+}
+
+/** What llama-server estimates for a model before it loads it: the first table that it prints. It is ended then. */
+export async function reportOf(build: string, modelPath: string, args: readonly string[]): Promise<Reported> {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-table-'))
+  const fixed = ['--model', modelPath, '--host', join(folder, 'engine.sock'), '--log-jsonl', '--no-ui']
+  const child = spawn(join(build, 'llama-server'), [...fixed, ...args])
+  let output = ''
+  try {
+    return await new Promise<Reported>((resolve, reject) => {
+      const read = (chunk: Buffer) => {
+        output += chunk
+        const line = /^\{"type":"fit_memory_breakdown".*\}$/m.exec(output)
+        if (!line) return
+        const { rows } = JSON.parse(line[0]).data as { rows: Reported[] }
+        const sum = (column: keyof Reported) => rows.reduce((total, row) => total + row[column], 0)
+        resolve({ model: sum('model'), context: sum('context'), compute: sum('compute') })
+      }
+      child.stdout.on('data', read)
+      child.stderr.on('data', read)
+      child.on('close', () => reject(new Error(`llama-server printed no table:\n${output.slice(-2000)}`)))
+    })
+  } finally {
+    child.kill('SIGKILL')
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+/** What an engine is started for; the model file need not be there. */
+export function specOf(
+  modelPath: string,
+  options: Partial<LoadOptions> = {},
+  given: Partial<LaunchSpec> = {}
+): LaunchSpec {
+  return {
+    alias: 'some/model',
+    mode: 'chat',
+    modelPath,
+    options: { ...DEFAULT_LOAD_OPTIONS, ...options },
+    variant: {
+      model: { owner: 'some', name: 'model' },
+      label: 'Q4_K_M',
+      isDefault: true,
+      publicName: 'some/model',
+      key: 'some/model:q4_k_m',
+      revision: '1',
+      format: 'gguf',
+      directory: join(modelPath, '..'),
+      files: [],
+      size: 0,
+      digest: '0'.repeat(64),
+      modifiedAt: '2026-01-01T00:00:00.000Z',
+      origin: { kind: 'import', from: 'test' },
+      metadata: { capabilities: ['completion'], info: {} }
+    },
+    ...given
+  }
+}

@@ -1,0 +1,124 @@
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { checksumOf } from '../../../../runtimes/llama-server/prompt-cache/state-file.ts'
+import { type Continued, createConversation } from '../../../../scripts/bench/conversation.ts'
+import { SHAPE_200M, writeRandomModel } from '../../../../scripts/random-models.ts'
+import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { longText, NEVER } from './support.ts'
+
+const RANDOM = 'test/random'
+
+async function importRandom(corral: Corral, path: string): Promise<void> {
+  const { status, body } = await corral.json('/api/import', { model: RANDOM, path })
+  if (status !== 200) throw new Error(JSON.stringify(body))
+}
+
+function best(turns: Continued[]): number {
+  return Math.min(...turns.map(turn => turn.promptEvaluation))
+}
+
+t.test('a conversation of 2,000 tokens continues after an unload', async t => {
+  const path = join(t.testdir(), 'random.gguf')
+  const made = await writeRandomModel(path, { ...SHAPE_200M, layers: 1 })
+  t.equal(statSync(path).size, made.bytes)
+  const saving = await startCorral(t)
+  const plain = await startCorral(t, { config: 'scheduler:\n  prompt_cache: 0\n' })
+  for (const corral of [saving, plain]) await importRandom(corral, path)
+  for (const model of [DEMO, RANDOM]) {
+    const withCache = createConversation(saving, model, 4096)
+    const without = createConversation(plain, model, 4096)
+    t.ok((await withCache.grow(2000)) >= 2000)
+    await without.grow(2000)
+    const saved: Continued[] = []
+    const read: Continued[] = []
+    for (let round = 0; round < 2; round++) {
+      saved.push(await withCache.unloadAndGoOn())
+      read.push(await without.unloadAndGoOn())
+    }
+    t.same(
+      saved.map(turn => [turn.promptTokens, turn.answer]),
+      read.map(turn => [turn.promptTokens, turn.answer]),
+      `${model}: the same prompts and answers`
+    )
+    const ratio = best(read) / best(saved)
+    t.ok(ratio >= 5, `${model}: evaluated ${ratio.toFixed(1)} times sooner`)
+  }
+  t.notOk(existsSync(join(plain.home, 'cache', 'prompts')), 'nothing is saved without a budget')
+
+  const folders = () => readdirSync(join(saving.home, 'cache', 'prompts'))
+  t.equal(folders().length, 2)
+  await saving.json('/api/delete', { model: RANDOM }, { method: 'DELETE' })
+  t.equal(folders().length, 1, 'with a model its conversations go')
+})
+
+/** Talks with the demo model and gives the milliseconds that the prompt took. */
+async function talk(corral: Corral, messages: object[]): Promise<{ ms: number; content: string }> {
+  const options = { num_ctx: 4096, num_parallel: 2, temperature: 0, max_tokens: 8 }
+  const { status, body } = await corral.json('/api/chat', { model: DEMO, messages, stream: false, options })
+  if (status !== 200) throw new Error(JSON.stringify(body))
+  return { ms: body.prompt_eval_duration / 1e6, content: body.message.content }
+}
+
+/** What lies in the data directory's prompt caches and is not as its manifest says. */
+async function strays(home: string): Promise<string[]> {
+  const root = join(home, 'cache', 'prompts')
+  const found: string[] = []
+  for (const folder of existsSync(root) ? readdirSync(root) : []) {
+    const list = join(root, folder, 'manifest.json')
+    const slots = existsSync(list) ? JSON.parse(readFileSync(list, 'utf8')).slots : []
+    const named = new Set<string>(['manifest.json', ...slots.map((slot: { file: string }) => slot.file)])
+    for (const name of readdirSync(join(root, folder))) if (!named.has(name)) found.push(name)
+    for (const { file, bytes, crc32 } of slots) {
+      const sum = await checksumOf(join(root, folder, file), NEVER)
+      if (sum.size !== bytes || sum.crc32 !== crc32) found.push(`${file} is damaged`)
+    }
+  }
+  return found
+}
+
+t.test('corral is killed at any moment', async t => {
+  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  const history: object[] = [{ role: 'user', content: longText(900) }]
+  let corral = await startCorral(t, { home })
+  history.push({ role: 'assistant', content: (await talk(corral, history)).content }, CAPITAL_QUESTION)
+  const expected = (await talk(corral, history)).content
+  await corral.end()
+  t.same(await strays(home), [], 'an orderly end saves as well')
+
+  let restored = 0
+  for (const delay of [0, 15, 60]) {
+    corral = await startCorral(t, { home })
+    const answer = await talk(corral, history)
+    t.equal(answer.content, expected, `after a kill the answer is the same (${delay} ms)`)
+    if (/restored prompt caches/.test(corral.log())) restored++
+    t.notMatch(corral.log(), /of no use/)
+    t.same(await strays(home), [], 'what an interrupted save left is gone')
+    // Another conversation, so that there is something to save.
+    await talk(corral, [{ role: 'user', content: longText(600, delay + 2) }])
+    void corral.json('/api/stop', { model: DEMO }).catch(() => {
+      // It is killed meanwhile.
+    })
+    await sleep(delay)
+    await corral.end('SIGKILL')
+  }
+  t.ok(restored === 3, `restored ${restored} times`)
+})
+
+t.test('an engine is killed while its cache is saved', async t => {
+  const corral = await startCorral(t)
+  for (let round = 0; round < 2; round++) {
+    t.ok((await talk(corral, [{ role: 'user', content: longText(900, round) }])).content)
+    const stopped = corral.json('/api/stop', { model: DEMO })
+    // The stop of an engine that has died already would find nothing to stop.
+    await until('the stop has begun', () => corral.log().split(`unloading ${DEMO}`).length === round + 2)
+    await sleep(round * 6)
+    for (const pid of corral.enginePids()) process.kill(pid, 'SIGKILL')
+    t.equal((await stopped).status, 200, 'the stop ends all the same')
+    await until('the engine has gone', () => corral.enginePids().length === 0)
+  }
+  await until('nothing is left of interrupted saves', async () => (await strays(corral.home)).length === 0, 10_000)
+})

@@ -1,0 +1,239 @@
+import t, { type Test } from 'tap'
+import type { Build } from '../../../core/contracts/builds.ts'
+import type { EngineExit, EngineSpec, MemoryEstimate } from '../../../core/contracts/engines.ts'
+import type { StoredVariant } from '../../../core/contracts/storage.ts'
+import { CorralError } from '../../../core/errors.ts'
+import type { LlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
+import { createEngineLogBook } from '../../../runtimes/llama-server/log-book.ts'
+import { createLlamaServerProvider, type ProviderDeps } from '../../../runtimes/llama-server/provider.ts'
+import { failure as errorOf } from '../../support/failure.ts'
+import { buildOf, engineSpec } from './support.ts'
+
+/*
+ * What the provider of llama-server does around its engines, with stand-ins for all of it.
+ */
+
+const NEED = { use: { host: 6 }, from: 'fit', parts: {}, bounds: { promptCache: 1, checkpoints: 2 } }
+const GGUF = { path: 'model.gguf', size: 1, sha256: '', role: 'model' as const }
+
+interface World {
+  provider: ReturnType<typeof createLlamaServerProvider>
+  /** What was done, in order. */
+  done: string[]
+  /** What steps wait for or fail with. */
+  hold: Partial<Record<'estimate' | 'start' | 'restore' | 'save', Promise<unknown>>>
+  /** What is known of the owners of requests to come. */
+  several: { expected: boolean }
+  engines: (LlamaServerEngine & { die(): void })[]
+  /** How many hold the model's files. */
+  held(): number
+  remove(): Promise<void>
+  spec: EngineSpec
+}
+
+function world(_: Test, given: Partial<StoredVariant> = {}): World {
+  const several = { expected: false }
+  const done: string[] = []
+  const hold: World['hold'] = {}
+  const engines: World['engines'] = []
+  let files = 0
+  let removal: ((variants: StoredVariant[]) => Promise<void>) | undefined
+  const { modelPath: _path, ...neutral } = engineSpec()
+  const variant = { ...neutral.variant, files: [GGUF], directory: '/models', ...given }
+  const step = async (name: keyof World['hold'], signal?: AbortSignal) => {
+    done.push(name)
+    const aborted = new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason)))
+    await Promise.race([hold[name], ...(signal ? [aborted] : [])])
+  }
+  const startEngine = async (build: Build, spec: LlamaServerEngine['spec'], _: object, waiting: object) => {
+    await step('start', (waiting as { signal?: AbortSignal }).signal)
+    let end: (exit: EngineExit) => void = () => {}
+    const exited = new Promise<EngineExit>(resolve => {
+      end = resolve
+    })
+    const engine = {
+      spec,
+      build,
+      exited,
+      memory: { host: 4 },
+      async stop() {
+        done.push('stop')
+        end({ code: 0, signal: null, expected: true })
+        await exited
+      },
+      die: () => end({ code: null, signal: 'SIGKILL', expected: false })
+    } as unknown as World['engines'][number]
+    engines.push(engine)
+    return engine
+  }
+  const build = buildOf('/llama-server')
+  const provider = createLlamaServerProvider({
+    storage: {
+      find: () => undefined,
+      hold() {
+        files++
+        return () => files--
+      },
+      onRemove(listener: typeof removal) {
+        removal = listener
+      }
+    },
+    conversion: {
+      async convert(_variant: StoredVariant, dtype: string) {
+        done.push(`convert ${dtype}`)
+        return { modelPath: `/models/converted/${dtype}.gguf` }
+      },
+      requireDtype(dtype: string) {
+        if (dtype === 'odd') throw new CorralError('invalid_option', 'There is no type "odd".')
+        return dtype.toLowerCase()
+      }
+    },
+    runtimes: {
+      build: async () => build,
+      environment: () => ({}),
+      startOn: async (_engine: object, start: (build: Build) => Promise<unknown>) => await start(build),
+      engineSettings: {}
+    },
+    memory: {
+      async estimate(_spec: object, _build: Build, signal: AbortSignal) {
+        await step('estimate', signal)
+        return NEED
+      },
+      learn: () => ({ host: 5 }),
+      learnOutOfMemory: () => done.push('out of memory'),
+      explain: (_spec: object, _need: object, budget: { host: number }) => `Only ${budget.host} can be used.`,
+      budgets: async () => ({ CUDA0: 1 }),
+      close: async () => undefined
+    },
+    promptCache: {
+      folderFor: async () => '/caches',
+      restore: (_engine: object, _may: object, signal: AbortSignal) => step('restore', signal).catch(() => undefined),
+      save: (engine: LlamaServerEngine) => Promise.race([step('save'), engine.exited.then(() => undefined)]),
+      async forget(key: string) {
+        done.push(`forget ${key}`)
+      }
+    },
+    rpcWorkers: { budgets: async () => ({ '10.0.0.2:50052': 2 }), close: async () => undefined },
+    logBook: createEngineLogBook(),
+    severalOwners: () => several.expected,
+    grammarLimits: { size: 65_536, ways: 20_000 },
+    log: { debug() {}, warn() {} },
+    startEngine
+  } as unknown as ProviderDeps)
+  return {
+    provider,
+    several,
+    done,
+    hold,
+    engines,
+    held: () => files,
+    remove: () => removal!([variant]),
+    spec: { ...neutral, variant }
+  }
+}
+
+t.test('an estimate, a start within its bounds, a save, an end', async t => {
+  const { provider, spec, done, engines, held } = world(t)
+  t.equal(provider.serves(spec.variant, 'chat'), 1)
+  t.equal(provider.serves(spec.variant, 'rerank'), 0)
+  const estimate = await provider.estimate!(spec, {})
+  t.match(estimate, { use: { host: 6 }, certain: true })
+  t.equal(estimate.explain({ host: 3 }), 'Only 3 can be used.')
+  t.equal(held(), 0)
+  const engine = await provider.start(spec, {}, estimate)
+  t.equal(held(), 1, 'its files stay while it runs')
+  t.same(done, ['estimate', 'start', 'restore'])
+  t.match(engines[0]!.spec, { modelPath: '/models/model.gguf', slotFolder: '/caches', bounds: NEED.bounds })
+  t.same(engine.reserved, { host: 5 })
+  await engine.saveSlots!()
+  await engine.stop()
+  t.same(done.slice(3), ['save', 'stop'])
+  t.equal(held(), 0)
+})
+
+t.test('SafeTensors are converted; only for them a type makes a difference', async t => {
+  const { provider, spec, done, engines } = world(t, { format: 'safetensors' })
+  const options = { ...spec.options, dtype: 'q8_0' }
+  await provider.start({ ...spec, options }, {})
+  t.same(done, ['convert q8_0', 'estimate', 'convert q8_0', 'start', 'restore'], 'estimated where that was not done')
+  t.equal(engines[0]!.spec.modelPath, '/models/converted/q8_0.gguf')
+  const { variant } = spec
+  const gguf = { ...variant, format: 'gguf' }
+  const chat = { mode: 'chat' as const }
+  t.same(provider.loadOptions!(variant, { dtype: 'Q8_0', num_ctx: 1 }, options, chat), { dtype: 'q8_0', num_ctx: 1 })
+  t.same(provider.loadOptions!(gguf, { dtype: 'Q8_0', num_ctx: 1 }, { ...options, dtype: 'odd' }, chat), { num_ctx: 1 })
+  const odd = { code: 'invalid_option' }
+  t.throws(() => provider.loadOptions!(variant, {}, { ...options, dtype: 'odd' }, chat), odd)
+  t.throws(() => provider.loadOptions!(gguf, { dtype: 'odd' }, options, chat), odd)
+})
+
+t.test('an engine for several owners is another one', t => {
+  const optionsOf = ({ provider, spec }: World, owner?: string, mode: 'chat' | 'embedding' = 'chat') =>
+    provider.loadOptions!(spec.variant, { num_ctx: 1 }, spec.options, { mode, owner })
+  const shared = { num_ctx: 1, isolated: true }
+
+  const one = world(t)
+  t.same(optionsOf(one, 'key:a'), { num_ctx: 1 })
+  t.same(optionsOf(one), { num_ctx: 1 }, 'the server itself is none of them')
+  t.same(optionsOf(one, 'key:a'), { num_ctx: 1 })
+  t.same(optionsOf(one, 'key:b'), shared, 'the second one')
+  t.same(optionsOf(one, 'key:a'), shared, 'from then on also the first one')
+  t.same(optionsOf(one, 'key:a', 'embedding'), { num_ctx: 1 }, 'an engine for embeddings is asked for no answers')
+
+  const many = world(t)
+  many.several.expected = true
+  t.same(optionsOf(many), shared, 'several keys are known before the first request')
+  t.end()
+})
+
+t.test('a start that fails or is cancelled leaves nothing', async t => {
+  const failing = world(t)
+  failing.hold.start = Promise.reject(new CorralError('insufficient_memory', 'No memory.'))
+  const estimate = await failing.provider.estimate!(failing.spec, {})
+  t.match(await errorOf(failing.provider.start(failing.spec, {}, estimate)), { code: 'insufficient_memory' })
+  t.same(failing.done, ['estimate', 'start', 'out of memory'], 'what was too little is remembered')
+  t.equal(failing.held(), 0)
+
+  for (const step of ['estimate', 'start', 'restore'] as const) {
+    const { provider, spec, hold, done, held } = world(t)
+    hold[step] = new Promise(() => undefined)
+    const controller = new AbortController()
+    const { signal } = controller
+    const ready: Promise<MemoryEstimate> | undefined = step === 'estimate' ? undefined : provider.estimate!(spec, {})
+    const work = ready ? provider.start(spec, { signal }, await ready) : provider.estimate!(spec, { signal })
+    const failure = errorOf(work)
+    while (!done.includes(step)) await new Promise(resolve => setImmediate(resolve))
+    controller.abort(new Error('enough'))
+    t.match(await failure, { message: 'enough' }, step)
+    t.equal(done.includes('stop'), step === 'restore', 'what was started is ended')
+    t.equal(held(), 0)
+  }
+})
+
+t.test('an engine that dies while its cache is restored is handed over all the same', async t => {
+  const { provider, spec, hold, engines, done, held } = world(t)
+  let restored: (value: unknown) => void = () => {}
+  hold.restore = new Promise(resolve => {
+    restored = resolve
+  })
+  const starting = provider.start(spec, {})
+  while (!done.includes('restore')) await new Promise(resolve => setImmediate(resolve))
+  engines[0]!.die()
+  restored(undefined)
+  t.match(await (await starting).exited, { signal: 'SIGKILL' })
+  t.equal(held(), 0)
+})
+
+t.test('with a model its saved caches go, once its engines have gone', async t => {
+  const { provider, spec, hold, done, remove } = world(t)
+  const engine = await provider.start(spec, {})
+  hold.save = new Promise(() => undefined)
+  const saving = engine.saveSlots!()
+  const removed = remove()
+  await new Promise(resolve => setImmediate(resolve))
+  t.notOk(done.some(step => step.startsWith('forget')))
+  await engine.stop()
+  await Promise.all([saving, removed])
+  t.same(done.slice(-2), ['stop', 'forget corral/tiny-chat:f16'])
+  t.same(await provider.budgets!({}), { CUDA0: 1, '10.0.0.2:50052': 2 })
+})

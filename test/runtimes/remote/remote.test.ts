@@ -1,0 +1,318 @@
+import { once } from 'node:events'
+import { createServer, type RequestListener, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t, { type Test } from 'tap'
+import { serverKind } from '../../../runtimes/remote/server-kinds.ts'
+import { startTestCorral } from '../../../testing/index.ts'
+import { until } from '../../support/corral.ts'
+
+const model = 'far/tiny'
+const messages = [{ role: 'user', content: 'hello there' }]
+
+/** A server elsewhere, and the paths that were requested of it; `healthy` is what its health check finds. */
+async function serverOf(
+  t: Test,
+  listener: RequestListener,
+  healthy = () => true
+): Promise<{ url: string; asked: string[]; stop(): void }> {
+  const asked: string[] = []
+  const server = createServer((request, response) => {
+    if (request.url === '/v1/models') return void json(response, healthy() ? 200 : 503, { data: [] })
+    asked.push(`${request.method} ${request.url}`)
+    listener(request, response)
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const stop = () => {
+    server.closeAllConnections()
+    server.close()
+  }
+  t.teardown(stop)
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, asked, stop }
+}
+
+function json(response: ServerResponse, status: number, body: unknown): void {
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+}
+
+const event = (body: unknown) => `data: ${JSON.stringify(body)}\n\n`
+const piece = (content: string) => event({ choices: [{ index: 0, delta: { content }, finish_reason: null }] })
+const end = event({ choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] })
+const counts = event({ choices: [], usage: { prompt_tokens: 3, completion_tokens: 2 } })
+
+const answers: RequestListener = (_, response) => {
+  response.writeHead(200, { 'content-type': 'text/event-stream' })
+  response.end(`${piece('Hello ')}${piece('back.')}${end}${counts}data: [DONE]\n\n`)
+}
+
+async function corralOf(t: Test, servers: { url: string; key?: string }[], more: object = {}) {
+  const models = { [model]: { model: 'tiny', servers, ...more } }
+  const config = `remote: ${JSON.stringify({ health_interval: '100ms', connect_timeout: '1s', models })}`
+  const corral = await startTestCorral({ echo: false, config })
+  t.teardown(() => corral.close())
+  return corral
+}
+
+t.test('a model of a remote server answers on all surfaces', async t => {
+  const { url } = await serverOf(t, (request, response) => {
+    t.equal(request.headers.authorization, 'Bearer secret-1')
+    if (request.url !== '/v1/embeddings') return void answers(request, response)
+    json(response, 200, { data: [{ index: 0, embedding: [1, 2] }], usage: { prompt_tokens: 1 } })
+  })
+  const capabilities = ['completion', 'embedding']
+  const corral = await corralOf(t, [{ url, key: 'secret-1' }], { capabilities, context: 2048 })
+  const { body: tags } = await corral.json('/api/tags')
+  t.match(
+    tags.models.find((each: any) => each.model === model),
+    { format: 'remote', capabilities }
+  )
+  const native = await corral.json('/api/chat', { model, messages, stream: false })
+  t.match(native, { status: 200, body: { message: { content: 'Hello back.' } } })
+  const hosted = await corral.json('/v1/chat/completions', { model, messages })
+  t.match(hosted, { status: 200, body: { model, choices: [{ message: { content: 'Hello back.' } }] } })
+  t.match(hosted.body.usage, { prompt_tokens: 3, completion_tokens: 2 })
+  const other = await corral.json('/v1/messages', { model, messages, max_tokens: 9 })
+  t.match(other, { status: 200, body: { content: [{ text: 'Hello back.' }] } })
+  const ollama = await corral.json('/ollama/api/chat', { model, messages, stream: false })
+  t.match(ollama, { status: 200, body: { message: { content: 'Hello back.' } } })
+  const events = await corral.events('/v1/chat/completions', { model, messages, stream: true })
+  t.same(
+    events.flatMap(each => each.choices?.[0]?.delta?.content || []),
+    ['Hello ', 'back.']
+  )
+  const vectors = await corral.json('/v1/embeddings', { model, input: 'a' })
+  t.same(vectors.body.data[0].embedding, [1, 2])
+  t.notMatch(corral.log(), /secret-1/)
+})
+
+t.test('a server that is down, answers HTML or fails is replaced by another, and used again later', async t => {
+  const faults: [string, RequestListener][] = [
+    ['HTML', (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<p>hello')],
+    ['status 500', (_, response) => json(response, 500, { error: { message: 'no' } })],
+    ['an answer that ends before it began', (_, response) => void response.destroy()],
+    ['a wrong key', (_, response) => json(response, 401, { error: { message: 'secret' } })],
+    ['too many requests', (_, response) => json(response, 429, {})]
+  ]
+  for (const [what, listener] of faults) {
+    const bad = await serverOf(t, listener)
+    const good = await serverOf(t, answers)
+    const corral = await corralOf(t, [{ url: bad.url }, { url: good.url }])
+    const reply = await corral.json('/v1/chat/completions', { model, messages })
+    t.match(reply, { status: 200, body: { choices: [{ message: { content: 'Hello back.' } }] } }, what)
+    t.ok(bad.asked.length >= 1 && good.asked.length === 1, what)
+  }
+  const dead = await serverOf(t, answers)
+  dead.stop()
+  const good = await serverOf(t, answers)
+  const corral = await corralOf(t, [{ url: dead.url }, { url: good.url }])
+  t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
+})
+
+t.test('each surface reports the failures of the only server in its own form', async t => {
+  const table: [string, RequestListener, number, RegExp][] = [
+    ['a wrong key', (_, response) => json(response, 401, {}), 500, /refuses the key/],
+    ['no such model', (_, response) => json(response, 404, {}), 404, /no model of the name/],
+    ['too many requests', (_, response) => json(response, 429, {}), 503, /too many requests/],
+    [
+      'HTML',
+      (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<p>'),
+      500,
+      /no answer/
+    ],
+    ['a bad request', (_, response) => json(response, 400, { error: { message: 'no such tool' } }), 400, /no such tool/]
+  ]
+  for (const [what, listener, status, message] of table) {
+    const { url } = await serverOf(t, listener)
+    const corral = await corralOf(t, [{ url, key: 'secret-2' }])
+    const hosted = await corral.json('/v1/chat/completions', { model, messages })
+    t.match(hosted, { status, body: { error: { message } } }, what)
+    t.match(
+      await corral.json('/api/chat', { model, messages, stream: false }),
+      { status, body: { error: message } },
+      what
+    )
+    t.notMatch(JSON.stringify(hosted) + corral.log(), /secret-2/)
+  }
+})
+
+t.test('an answer that stops in the middle ends with an error event; nothing is sent twice', async t => {
+  const cut = await serverOf(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' })
+    response.write(piece('Hello '), () => setTimeout(() => response.destroy(), 50))
+  })
+  const corral = await corralOf(t, [{ url: cut.url }])
+  const events = await corral.events('/v1/chat/completions', { model, messages, stream: true })
+  t.equal(events.filter(each => each.choices?.[0]?.delta?.content === 'Hello ').length, 1)
+  t.match(events.at(-1), { error: { message: /in the middle/ } })
+})
+
+t.test('requests go to the server with the fewest running ones', async t => {
+  const waiting: ServerResponse[] = []
+  const slow = await serverOf(t, (_, response) => void waiting.push(response))
+  const quick = await serverOf(t, answers)
+  const corral = await corralOf(t, [{ url: slow.url }, { url: quick.url }])
+  const first = corral.json('/v1/chat/completions', { model, messages })
+  while (waiting.length === 0) await new Promise(resolve => setTimeout(resolve, 5))
+  for (let at = 0; at < 3; at++) {
+    t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
+  }
+  t.equal(slow.asked.length, 1)
+  t.equal(quick.asked.length, 3)
+  answers({} as never, waiting[0] as never)
+  t.match(await first, { status: 200 })
+})
+
+t.test('several choices of one request, with their counts', async t => {
+  const bodies: any[] = []
+  const choice = (index: number, delta: object, finish_reason: string | null = null) =>
+    event({ choices: [{ index, delta, finish_reason }] })
+  const { url } = await serverOf(t, async (request, response) => {
+    let text = ''
+    for await (const chunk of request) text += chunk
+    bodies.push(JSON.parse(text))
+    response.writeHead(200, { 'content-type': 'text/event-stream' })
+    response.write(choice(1, { content: 'two' }) + choice(0, { content: 'one' }) + choice(0, {}, 'stop'))
+    response.end(`${choice(1, {}, 'length')}${counts}data: [DONE]\n\n`)
+  })
+  const corral = await corralOf(t, [{ url }])
+  const whole = await corral.json('/v1/chat/completions', { model, messages, n: 2 })
+  t.match(whole, {
+    status: 200,
+    body: {
+      choices: [
+        { index: 0, message: { content: 'one' }, finish_reason: 'stop' },
+        { index: 1, message: { content: 'two' }, finish_reason: 'length' }
+      ],
+      usage: { prompt_tokens: 3, completion_tokens: 2 }
+    }
+  })
+  const events = await corral.events('/v1/chat/completions', { model, messages, n: 2, stream: true })
+  const contents = events.flatMap(({ choices = [] }) => choices.filter((each: any) => each.delta.content))
+  t.same(
+    contents.map((each: any) => [each.index, each.delta.content]),
+    [
+      [1, 'two'],
+      [0, 'one']
+    ]
+  )
+  t.match(bodies, [
+    { model: 'tiny', n: 2 },
+    { model: 'tiny', n: 2 }
+  ])
+})
+
+t.test('an ejected server gets no requests until a health check finds it healthy', async t => {
+  let well = false
+  const unsteady = await serverOf(
+    t,
+    (request, response) => {
+      if (well) answers(request, response)
+      else json(response, 500, { error: { message: 'no' } })
+    },
+    () => well
+  )
+  const steady = await serverOf(t, answers)
+  const corral = await corralOf(t, [{ url: unsteady.url }, { url: steady.url }])
+  const ask = async () => t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
+  for (let at = 0; at < 4; at++) await ask()
+  const before = unsteady.asked.length
+  t.ok(before <= 1, 'at most the first request went there, unless a health check came before')
+  t.equal(steady.asked.length, 4)
+  t.match(corral.log(), /gets no requests until it is healthy/)
+  well = true
+  await until('a health check has found it', () => /is healthy again/.test(corral.log()))
+  await ask()
+  t.equal(unsteady.asked.length, before + 1, 'it gets requests again')
+})
+
+t.test('two corrals as the servers of a third', async t => {
+  const far = await Promise.all([startTestCorral(), startTestCorral()])
+  for (const each of far) t.teardown(() => each.close())
+  const servers = far.map(({ url }) => ({ url: `${url}/v1` }))
+  const models = { [model]: { model: 'corral/tiny-chat', servers, capabilities: ['completion', 'embedding'] } }
+  const corral = await startTestCorral({ echo: false, config: `remote: ${JSON.stringify({ models })}` })
+  t.teardown(() => corral.close())
+  const ask = async () => (await corral.json('/api/chat', { model, messages, stream: false })).body.message?.content
+  t.equal(await ask(), 'hello there')
+  const hosted = await corral.json('/v1/chat/completions', { model, messages })
+  t.equal(hosted.body.choices[0].message.content, 'hello there')
+  const named = await corral.json('/v1/messages', { model, messages, max_tokens: 9 })
+  t.equal(named.body.content[0].text, 'hello there')
+  const ollama = await corral.json('/ollama/api/chat', { model, messages, stream: false })
+  t.equal(ollama.body.message.content, 'hello there')
+  t.match(await corral.json('/v1/embeddings', { model, input: 'a' }), { status: 200 })
+  await far[0]!.close()
+  t.equal(await ask(), 'hello there', 'one of them is enough')
+})
+
+t.test('a server of MLX is asked in its own words', async t => {
+  const bodies: any[] = []
+  const asked: string[] = []
+  // As mlx_lm.server 0.32.2 answers: its health beside its API, comments while it reads, errors that are plain texts.
+  const server = createServer((request, response) => {
+    asked.push(request.url!)
+    if (request.url === '/health') return void json(response, 200, { status: 'ok' })
+    let text = ''
+    request.on('data', piece => {
+      text += piece
+    })
+    request.on('end', () => {
+      const body = JSON.parse(text)
+      bodies.push(body)
+      if (body.temperature < 0) return void json(response, 400, { error: 'temperature must be at least 0' })
+      response.writeHead(200, { 'content-type': 'text/event-stream' })
+      response.end(`: keepalive 0/1\n\n${piece('Paris.')}${end}${counts}data: [DONE]\n\n`)
+    })
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+  const corral = await corralOf(t, [{ url }], { kind: 'mlx', context: 8192 })
+  const chat = async (more: object) => {
+    return await corral.json('/v1/chat/completions', { model, messages, ...more })
+  }
+  const plain = await chat({})
+  t.match(plain.body, { choices: [{ message: { content: 'Paris.' } }], usage: { prompt_tokens: 3 } })
+  t.equal(serverKind('mlx').request(model, {}, 8192).max_tokens, 8192, 'it would end after 512 tokens')
+
+  await chat({
+    max_tokens: 5,
+    repeat_penalty: 1.2,
+    repeat_last_n: -1,
+    top_k: -1,
+    seed: -1,
+    xtc_probability: 0,
+    min_p: 0.1
+  })
+  t.match(bodies.at(-1), {
+    max_tokens: 5,
+    repetition_penalty: 1.2,
+    repetition_context_size: 8192,
+    presence_context_size: 8192,
+    top_k: 0,
+    min_p: 0.1
+  })
+  for (const name of ['repeat_penalty', 'repeat_last_n', 'seed', 'xtc_probability'])
+    t.notOk(name in bodies.at(-1), name)
+  await chat({ repeat_penalty: 1.2, repeat_last_n: 0, presence_penalty: 1, seed: 7, xtc_probability: 1 })
+  t.match(bodies.at(-1), { seed: 7, xtc_probability: 0.999999 })
+  for (const name of ['repetition_penalty', 'presence_penalty']) t.notOk(name in bodies.at(-1), name)
+
+  const before = bodies.length
+  t.match((await chat({ n: 2 })).body.error, { message: /one answer to a request/ })
+  const schema = { type: 'json_schema', json_schema: { schema: { type: 'object' } } }
+  t.match((await chat({ response_format: schema })).body.error, { message: /does not hold its answers to JSON/ })
+  t.equal(bodies.length, before, 'what it would ignore without a word is refused here')
+
+  await until('its health is asked', () => asked.includes('/health'))
+  t.notOk(asked.includes('/v1/models'))
+})
+
+t.test('errors that are plain texts are passed on', async t => {
+  const { url } = await serverOf(t, (_, response) => json(response, 400, { error: 'logit_bias must be a dict' }))
+  const corral = await corralOf(t, [{ url }])
+  const { body } = await corral.json('/api/chat', { model, messages, stream: false })
+  t.match(body, { code: 'invalid_request', error: /logit_bias must be a dict/ })
+})

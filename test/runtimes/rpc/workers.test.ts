@@ -1,0 +1,312 @@
+import { once } from 'node:events'
+import { createServer, type RequestListener, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t, { type Test } from 'tap'
+import { settingsFor } from '../../../core/config/model-settings.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import type { WorkerFacts } from '../../../core/contracts/worker-facts.ts'
+import { WORKER_ALIVE_PATH, WORKER_PATH } from '../../../core/contracts/workers.ts'
+import { engineArguments } from '../../../runtimes/llama-server/arguments.ts'
+import { devicePools, withWorkers } from '../../../runtimes/llama-server/memory/device-placement.ts'
+import { estimateFromMetadata } from '../../../runtimes/llama-server/memory/engine-need.ts'
+import { needKey } from '../../../runtimes/llama-server/memory/memory-book.ts'
+import {
+  buildMismatch,
+  createRpcWorkers,
+  inWorkerPools,
+  lostWorkerFailure,
+  poolsOf,
+  type RpcWorker,
+  workerDevices
+} from '../../../runtimes/llama-server/rpc-workers.ts'
+import { failure } from '../../support/failure.ts'
+import { buildOf, engineSpec } from '../llama-server/support.ts'
+
+/*
+ * The side of the corral whose models are spread over workers: what is asked, what is refused, what is made of the answers.
+ * The workers are stand-ins that answer wrongly as real ones do not.
+ */
+
+const GIB = 2 ** 30
+const LOG = { debug() {}, warn() {} }
+const OWN = { ...buildOf('/llama-server'), id: 'release-b11347-cpu', source: 'release', commit: 'aaaaaaa' }
+
+function facts(given: Partial<WorkerFacts> = {}): WorkerFacts {
+  const { id, kind, source, version, digest } = OWN
+  return {
+    corral: '1',
+    platform: process.platform,
+    arch: process.arch,
+    build: { id, kind, source, version, digest },
+    instance: 'one',
+    busy: false,
+    devices: [{ name: 'CPU', description: 'A processor', total: 8 * GIB, usable: 6 * GIB, free: 5 * GIB }],
+    ...given
+  }
+}
+
+/** A stand-in of a worker; the name that it has in settings. */
+async function standIn(t: Test, listener: RequestListener): Promise<{ name: string; server: Server }> {
+  const server = createServer(listener).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return { name: `127.0.0.1:${(server.address() as AddressInfo).port - 1}`, server }
+}
+
+const telling =
+  (tell: () => unknown, status = 200): RequestListener =>
+  (_, response) => {
+    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(tell()))
+  }
+
+function workersFor(
+  t: Test,
+  ...resolve: Parameters<typeof createRpcWorkers> extends [unknown, ...infer Rest] ? Rest : []
+) {
+  const workers = createRpcWorkers(LOG, ...resolve)
+  t.teardown(() => workers.close())
+  return workers
+}
+
+const reach = (workers: ReturnType<typeof createRpcWorkers>, name: string, insecure = false) =>
+  workers.reach('me/large', { workers: [name], insecure }, OWN, {})
+
+t.test('the same llama.cpp at both ends', async t => {
+  const own = { ...OWN, digest: 'a' }
+  const build = (given: Partial<WorkerFacts['build']>) => ({ ...facts().build, digest: 'b', ...given })
+  const here = { platform: 'linux', arch: 'x64' }
+  const there = { platform: 'darwin', arch: 'arm64' }
+  const table: [string, Partial<WorkerFacts['build']>, typeof here, RegExp | undefined, Partial<typeof own>?][] = [
+    ['the same file', { digest: 'a', id: 'x' }, here, undefined],
+    ['the same release for another system', {}, there, undefined],
+    ['the same release for other hardware', { id: 'release-b11347-cuda-13' }, here, undefined],
+    ['another file of the same archive', {}, here, /not that of this machine.*SHA-256 b… there, a… here/],
+    ['another release', { id: 'release-b11300-cpu' }, here, /it has llama.cpp test \(release-b11300-cpu\)/],
+    ['the same commit', { id: 'system-1', source: 'system', commit: 'aaaaaaa' }, here, undefined],
+    ['another commit', { id: 'system-1', source: 'system', commit: 'bbbbbbb' }, here, /and this machine test/],
+    ['nothing known', { id: 'system-1', source: 'system' }, here, /it has llama.cpp/],
+    ['compiled twice', { id: 'source-v0.5.0-cuda', source: 'source' }, here, undefined, { id: 'source-v0.5.0-cpu' }],
+    ['compiled of others', { id: 'source-v0.5.1-cpu', source: 'source' }, here, /v0.5.1/, { id: 'source-v0.5.0-cpu' }]
+  ]
+  for (const [what, given, { platform, arch }, expected, ours] of table) {
+    const found = buildMismatch({ ...own, ...ours }, { build: build(given), platform, arch }, here)
+    if (expected) t.match(found, expected, what)
+    else t.equal(found, undefined, what)
+  }
+})
+
+t.test('a worker that fits is reached, and its memory is a pool', async t => {
+  const { name } = await standIn(t, telling(facts))
+  const workers = workersFor(t)
+  const [worker] = await reach(workers, name)
+  t.match(worker, { name, endpoint: name, facts: { instance: 'one' } })
+  t.same(await workers.budgets({}), { [name]: 5 * GIB })
+  t.same(await workers.budgets({ [name]: 2 * GIB }), { [name]: 6 * GIB }, 'what engines hold is not lost to them')
+})
+
+t.test('what cannot be used is refused with its name', async t => {
+  const workers = workersFor(t)
+  const { name: other } = await standIn(
+    t,
+    telling(() => ({ ...facts(), build: { ...facts().build, digest: 'other', id: 'release-b1-cpu' } }))
+  )
+  const { name: foreign } = await standIn(
+    t,
+    telling(() => ({ hello: 'world' }))
+  )
+  const { name: refusing } = await standIn(
+    t,
+    telling(() => ({}), 404)
+  )
+  const { name: starting } = await standIn(
+    t,
+    telling(() => ({}), 503)
+  )
+  const { name: endless } = await standIn(t, (_, response) => {
+    response.writeHead(200)
+    const more = () => {
+      while (response.write('x'.repeat(65_536)));
+    }
+    response.on('drain', more)
+    more()
+  })
+  const { name: gone, server } = await standIn(t, telling(facts))
+  server.close()
+  await once(server, 'close')
+  const table: [string, string, RegExp][] = [
+    [gone, 'rpc_unreachable', /cannot be reached \(.*ECONNREFUSED.*Start "corral worker" there/],
+    [foreign, 'rpc_unreachable', /no "corral worker" of this version/],
+    [refusing, 'rpc_unreachable', /status 404/],
+    [starting, 'rpc_unreachable', /is being started again/],
+    [endless, 'rpc_unreachable', /answers with too much/],
+    [other, 'rpc_mismatch', /does not fit, since it has llama.cpp test \(release-b1-cpu\), and this machine test/]
+  ]
+  for (const [name, cause, message] of table) {
+    const error = await failure(reach(workers, name))
+    t.match(error, { code: 'load_failed', message, details: { cause, worker: name } }, cause)
+    t.ok(error.message.includes(`"me/large"`) && error.message.includes(name))
+  }
+})
+
+t.test('beyond private networks only where that is allowed', async t => {
+  const { name } = await standIn(t, telling(facts))
+  const port = name.split(':')[1]
+  const resolve = (async (host: string) => {
+    if (host === 'nowhere') throw new Error('getaddrinfo ENOTFOUND')
+    // The second one would be connected to some day.
+    const found = host === 'both' ? ['127.0.0.1', '8.8.8.8'] : host === 'far' ? ['8.8.8.8'] : ['127.0.0.1']
+    return found.map(address => ({ address, family: 4 }))
+  }) as never
+  const workers = workersFor(t, resolve)
+  for (const host of ['far', 'both']) {
+    const error = await failure(reach(workers, `${host}:${port}`))
+    t.match(error, { code: 'load_failed', details: { cause: 'rpc_public' }, message: /8\.8\.8\.8.*rpc_insecure/ })
+  }
+  t.match(await reach(workers, `both:${port}`, true), [{ name: `both:${port}`, endpoint: name }])
+  t.match(await reach(workers, `near:${port}`), [{ name: `near:${port}`, endpoint: name }])
+  t.match(await failure(reach(workers, 'nowhere:1')), { details: { cause: 'rpc_unreachable', worker: 'nowhere:1' } })
+})
+
+t.test('one that serves another client is waited for, since its last one may have ended just now', async t => {
+  let asked = 0
+  const { name } = await standIn(
+    t,
+    telling(() => facts({ busy: ++asked < 3 }))
+  )
+  const workers = workersFor(t)
+  const found = await workers.reachFree('me/large', { workers: [name], insecure: false }, OWN, {})
+  t.equal(found[0]!.facts.busy, false)
+  t.equal(asked, 3)
+  const { name: busy } = await standIn(
+    t,
+    telling(() => facts({ busy: true }))
+  )
+  const controller = new AbortController()
+  const waiting = failure(
+    workers.reachFree('me/large', { workers: [busy], insecure: false }, OWN, { signal: controller.signal })
+  )
+  controller.abort(new Error('the client left'))
+  t.match(await waiting, /the client left|aborted/)
+})
+
+t.test('a worker whose server ends is lost, once, by its name', async t => {
+  const replies: { end(): void }[] = []
+  const { name } = await standIn(t, (request, response) => {
+    if (request.url === WORKER_PATH) return telling(facts)(request, response)
+    t.equal(request.url, WORKER_ALIVE_PATH)
+    response.writeHead(200).write('one\n')
+    replies.push(response)
+    return undefined
+  })
+  const workers = workersFor(t)
+  const found = await reach(workers, name)
+  const lost: string[] = []
+  const following = workers.follow(found, worker => lost.push(worker))
+  while (replies.length === 0) await new Promise(resolve => setImmediate(resolve))
+  t.same(lost, [])
+  replies[0]!.end()
+  t.equal(await following.lost, name)
+  t.same(lost, [name])
+
+  const again = workers.follow([{ ...found[0]!, facts: facts({ instance: 'earlier' }) }], worker => lost.push(worker))
+  t.equal(await again.lost, name, 'it was started anew meanwhile')
+  const closed = workers.follow(found, () => t.fail('nobody follows it any more'))
+  closed.close()
+  await new Promise(resolve => setTimeout(resolve, 50))
+  t.match(lostWorkerFailure('me/large', name, true), {
+    code: 'engine_crashed',
+    details: { cause: 'rpc_lost', worker: name }
+  })
+  t.match(lostWorkerFailure('me/large', name, false), {
+    code: 'load_failed',
+    details: { cause: 'rpc_lost', worker: name }
+  })
+})
+
+const gpu = (name: string, gib: number) => ({
+  name,
+  description: 'GPU',
+  total: gib * GIB,
+  usable: (gib - 1) * GIB,
+  free: (gib - 1) * GIB
+})
+const two: RpcWorker[] = [
+  { name: 'a:50052', endpoint: '10.0.0.1:50052', facts: facts({ devices: [gpu('CUDA0', 5), gpu('CUDA1', 9)] }) },
+  { name: 'b:50052', endpoint: '10.0.0.2:50052', facts: facts() }
+]
+
+t.test('layers are shared by what each device can spare, workers first', async t => {
+  t.same(two.flatMap(poolsOf), ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052'])
+  t.same(inWorkerPools({ RPC0: 1, RPC2: 3, CUDA0: 4, host: 5, RPC7: 6 }, two), {
+    'a:50052 CUDA0': 1,
+    'b:50052': 3,
+    CUDA0: 4,
+    host: 5,
+    RPC7: 6
+  })
+  const build = { ...OWN, devices: [{ id: 'CUDA0', description: 'GPU', totalMemory: 4 * GIB }] }
+  const own = devicePools(build, [], { limit: undefined, main: [] })
+  const pools = withWorkers(own, workerDevices(two), 1)
+  t.same(
+    pools.devices.map(({ pool }) => pool),
+    ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052', 'CUDA0']
+  )
+  t.same(pools.shares, [4 * GIB, 8 * GIB, 6 * GIB, 3 * GIB])
+  t.same(pools.margins, [GIB, GIB, 2 * GIB, GIB])
+  const unknown = withWorkers({ ...own, devices: [] }, workerDevices(two), 1)
+  t.same([unknown.shares, unknown.margins], [undefined, undefined], 'a device that says nothing has no share to give')
+})
+
+t.test('what a spread model takes, and how its engine is started', async t => {
+  const spec = { ...engineSpec(), workers: two }
+  const where = { memory: 64 * GIB, arch: 'x64', amx: false }
+  const { devices, shares, margins } = withWorkers(
+    { poolOf: name => name, devices: [], margins: undefined },
+    workerDevices(two),
+    0
+  )
+  const place = { ...where, devices, shares: shares!, deviceMargins: margins! }
+  const small = estimateFromMetadata(spec, { shape: undefined, size: GIB, loras: 0 }, place)
+  t.ok(small.settled)
+  t.ok(
+    two.flatMap(poolsOf).every(pool => (small.core[pool] ?? 0) > 0),
+    'each worker has a part'
+  )
+  const bounds = { promptCache: 0, checkpoints: 1 }
+  const settings = { listen: { socketPath: '/s' }, promptCache: 0 }
+  const list = engineArguments({ ...spec, bounds: { ...bounds, ...small.bounds } }, settings)
+  t.equal(list[list.indexOf('--rpc') + 1], '10.0.0.1:50052,10.0.0.2:50052')
+  t.equal(list[list.indexOf('--tensor-split') + 1], [4 * 1024, 8 * 1024, 6 * 1024].join(','))
+
+  const large = estimateFromMetadata(spec, { shape: undefined, size: 60 * GIB, loras: 0 }, place)
+  t.notOk(large.settled, 'not all of it fits on the workers')
+  const fitted = engineArguments({ ...spec, bounds: large.bounds }, settings)
+  t.notOk(fitted.includes('--tensor-split'), 'llama.cpp has to place what stays here')
+  t.equal(fitted[fitted.indexOf('--fit-target') + 1], [1024, 1024, 2048].join(','))
+
+  const flags = new Set(['--model', '--jinja'])
+  t.throws(() => engineArguments(spec, { ...settings, knownFlags: flags }), {
+    code: 'load_failed',
+    message: /has no RPC/
+  })
+  t.notOk(engineArguments(engineSpec(), settings).includes('--rpc'))
+  t.not(
+    needKey(spec, OWN),
+    needKey({ ...spec, workers: [two[1]!] }, OWN),
+    'what is learned of one spread is not of another'
+  )
+  t.equal(needKey({ ...spec, workers: [] }, OWN), needKey(engineSpec(), OWN))
+})
+
+t.test('settings: models that share a worker share a group', async t => {
+  const model = { model: { owner: 'me', name: 'large' }, key: 'me/large:q8' } as unknown as Model
+  const config = { models: { 'me/large': { rpc: ['B:1', 'c:2'], groups: ['Big'] } }, defaults: {}, limits: {} }
+  const settings = settingsFor(config as never, model)
+  t.same(settings.groups, ['big', 'worker b:1', 'worker c:2'])
+  t.same(settings.engine.rpc, { workers: ['B:1', 'c:2'], insecure: false })
+  const plain = settingsFor({ ...config, models: { 'me/large': { rpc: [] } } } as never, model)
+  t.same([plain.groups, plain.engine.rpc], [[], undefined])
+})
