@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { nearest } from '../core/config/suggestion.ts'
-import { isSystemError, messageOf } from '../core/errors.ts'
+import { errorMessage, isSystemError } from '../core/errors.ts'
 import { LoadOptionsSchema } from '../core/models/load-options.ts'
 import { OverflowPolicySchema, optionName, SamplingOptionsSchema } from '../core/models/options.ts'
 import { parseDuration } from '../core/system/duration.ts'
@@ -274,7 +274,7 @@ export function parseFormat(text: string): unknown {
       source = readFileSync(resolve(text.slice(1)), 'utf8')
     } catch (error) {
       const isMissing = isSystemError(error, 'ENOENT', 'ENOTDIR')
-      const fault = isMissing ? 'There is no file' : `${messageOf(error)}: cannot read`
+      const fault = isMissing ? 'There is no file' : `${errorMessage(error)}: cannot read`
       throw new CommandFailure(EXIT.usage, `${fault} ${text.slice(1)} (--format @<file>).`)
     }
   }

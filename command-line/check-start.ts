@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { unknownWarning } from '../core/config/config-error.ts'
 import { exposedKeysWarning } from '../core/config/exposed-keys.ts'
 import type { LoadedConfig } from '../core/config/load.ts'
-import { isSystemError, messageOf } from '../core/errors.ts'
+import { errorMessage, isSystemError } from '../core/errors.ts'
 import { listenError } from '../core/http/listening.ts'
 import { readListen } from '../core/http/second-listener.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
@@ -51,7 +51,7 @@ export async function checkStart(config: LoadedConfig, definitions: readonly Plu
     }
   } catch (error) {
     for (const warning of warnings) process.stderr.write(`warning: ${warning}\n`)
-    throw new CommandFailure(EXIT.usage, shown(messageOf(error)), error)
+    throw new CommandFailure(EXIT.usage, shown(errorMessage(error)), error)
   } finally {
     await rm(home, { recursive: true, force: true })
   }

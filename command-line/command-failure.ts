@@ -1,5 +1,5 @@
 import { constants } from 'node:os'
-import { CorralError, type ErrorCode, isSystemError, messageOf } from '../core/errors.ts'
+import { CorralError, type ErrorCode, errorMessage, isSystemError } from '../core/errors.ts'
 import type { DataDirectoryError } from '../core/system/data-directory.ts'
 
 /** The exit codes of corral's commands; `corral --help` lists them. */
@@ -70,7 +70,7 @@ export function explainFailure(error: unknown): { exitCode: number; text: string
   const isConfig = error instanceof Error && error.name === 'ConfigError'
   return {
     exitCode: isConfig ? EXIT.usage : EXIT.failure,
-    text: accountAdvice(error) ?? systemText(error) ?? messageOf(error)
+    text: accountAdvice(error) ?? systemText(error) ?? errorMessage(error)
   }
 }
 

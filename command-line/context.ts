@@ -3,7 +3,7 @@ import type { ConfigPlaces } from '../core/config/config-file.ts'
 import type { LoadedConfig } from '../core/config/load.ts'
 import type { ConfigFlags } from '../core/config/overrides.ts'
 import { nearest } from '../core/config/suggestion.ts'
-import { messageOf } from '../core/errors.ts'
+import { errorMessage } from '../core/errors.ts'
 import { parseModelName, parseRequestedName } from '../core/models/model-name.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
@@ -76,7 +76,7 @@ function checkedName(text: string, parse: (text: string) => unknown): string {
   try {
     parse(text)
   } catch (error) {
-    throw new CommandFailure(EXIT.usage, messageOf(error), error)
+    throw new CommandFailure(EXIT.usage, errorMessage(error), error)
   }
   return text
 }

@@ -157,7 +157,7 @@ const placed = ({ name, member }: { name: string; member?: string | undefined })
   member === undefined ? name : `${name} @${member}`
 
 /** Narrower terminals get a line with the name of each model and one below it. */
-const LEAST_TABLE = 64
+const MIN_TABLE = 64
 
 /** What the server does, as lines that are narrower than the terminal and at most as many as it has. */
 export function liveLines(state: LiveState, rates: Rates, { columns, rows }: ScreenSize, now: number): string[] {
@@ -169,7 +169,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   const busy = models.reduce((sum, { running }) => sum + running, 0)
   const queued = [...models, ...loading].reduce((sum, { queued }) => sum + queued, 0)
   const speed = models.reduce((sum, model) => sum + (rates.of(model, now) ?? 0), 0)
-  const wide = width >= LEAST_TABLE
+  const wide = width >= MIN_TABLE
   const short = (text: string) => wrap(text, width - 2).map(line => `  ${line}`)
   const sums = `${busy} running, ${queued} waiting, ${speed.toFixed(1)} tokens/s`
   const lines = wide ? [`${state.address}  ${sums}`] : wrap(sums, width)

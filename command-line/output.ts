@@ -24,7 +24,7 @@ export function printable(text: string): string {
 }
 
 /** What has no room below its column is moved this far to the left (columns). */
-const LEAST_HANGING = 4
+const MIN_HANGING = 4
 
 /** Columns that help texts are written for: a line with room left for the next word ends its paragraph. */
 const WRITTEN_FOR = 118
@@ -50,7 +50,7 @@ export function fitText(text: string, width: number): string {
     let left = goesOn ? `${rest} ${line.trimStart()}` : line
     const column = /^ *\S.*? {2,}(?=\S)/.exec(line)?.[0].length
     const isFar = column !== undefined && column > width / 2 && line.length > width
-    const hanging = ' '.repeat(isFar ? indent.length + LEAST_HANGING : (column ?? indent.length))
+    const hanging = ' '.repeat(isFar ? indent.length + MIN_HANGING : (column ?? indent.length))
     rest = ''
     before = line
     if (isFar) {
@@ -78,7 +78,7 @@ export function outputWidth(stream: NodeJS.WriteStream = process.stdout): number
 /** Blanks between columns; where those are too many, the fewer. */
 const COLUMN_GAPS = [4, 2]
 /** A last column of text is wrapped where this much room is left for it. */
-const LEAST_LAST_COLUMN = 20
+const MIN_LAST_COLUMN = 20
 
 /**
  * Aligned columns under their titles, without trailing blanks. Titles that begin with `>` align to the right. Where the
@@ -112,7 +112,7 @@ export function formatTable(titles: readonly string[], rows: string[][], width =
       .split(' ')
       .every(word => displayWidth(word) <= room)
   )
-  if (room >= Math.min(LEAST_LAST_COLUMN, last.widest) && fits && last.side === 'right') {
+  if (room >= Math.min(MIN_LAST_COLUMN, last.widest) && fits && last.side === 'right') {
     return [heads, ...rows].map(cells => wrapLine(line(cells, gap), width, before)).join('\n')
   }
   return rows.map(row => formatRow(heads, row, width)).join('\n') || heads.join(' ')
@@ -170,7 +170,7 @@ function wrapLine(text: string, width: number, hanging: number): string {
   if (isWhole) words.push(` ${command}`)
   for (const word of words) {
     const needed = displayWidth(word.trimStart())
-    const left = needed <= width - hanging ? hanging : Math.min(hanging, LEAST_HANGING)
+    const left = needed <= width - hanging ? hanging : Math.min(hanging, MIN_HANGING)
     const isAlone = displayWidth(line) <= hanging
     // A name keeps a value beside it that is broken anyway.
     const isBroken = needed > width - left

@@ -22,7 +22,7 @@ interface Sample {
 /** The speed is an average over this time: long enough to be steady, short enough to follow a slower line (milliseconds). */
 const SPEED_WINDOW = 10_000
 /** A shorter observation gives no speed. */
-const SHORTEST = 1000
+const MIN_LENGTH = 1000
 
 /** The state of everything that one command moves. Times are epoch milliseconds. */
 export class Transfers {
@@ -83,7 +83,7 @@ export function speedOf(samples: readonly Sample[], now: number): number | undef
   const from = samples.findLast(({ at }) => at <= begin) ?? samples[0]
   if (!from) return undefined
   const elapsed = now - Math.max(from.at, begin)
-  return elapsed < SHORTEST ? undefined : ((samples.at(-1)!.moved - from.moved) / elapsed) * 1000
+  return elapsed < MIN_LENGTH ? undefined : ((samples.at(-1)!.moved - from.moved) / elapsed) * 1000
 }
 
 /** Text such as `8 s`, `3 min 5 s`, `2 h 10 min` or `4 days`; undefined while nothing moves. */
@@ -223,14 +223,14 @@ interface Shown {
   status?: string | undefined
 }
 
-const MOST_LINES = 12
+const MAX_LINES = 12
 /** Longer lines are no easier to read. */
-const MOST_COLUMNS = 110
+const MAX_COLUMNS = 110
 const PERCENT_WIDTH = 4
 /** The widest amounts of files below 10 GB, and of larger ones: `999 MB`, `12.3 GB`. */
 const AMOUNT_WIDTHS = [6, 7] as const
 /** Narrower lines have no amounts. */
-const LEAST_WITH_AMOUNT = 33
+const MIN_WITH_AMOUNT = 33
 /** The longest that speed and time left get: `999 MB/s  59 min 59 s left`. */
 const PACE_WIDTH = 26
 const GAP = 2
@@ -242,8 +242,8 @@ const BAR = { least: 8, most: 30 }
  */
 export function transferLines(transfers: Transfers, { unit, status }: Shown, size: ScreenSize, now: number): string[] {
   const { items, completed, total } = transfers
-  const width = Math.min(size.columns - 1, MOST_COLUMNS)
-  const most = Math.max(3, Math.min(size.rows - 1, MOST_LINES))
+  const width = Math.min(size.columns - 1, MAX_COLUMNS)
+  const most = Math.max(3, Math.min(size.rows - 1, MAX_LINES))
   const pace = status ?? paceText(transfers, unit, '  ', now)
   const cut = (lines: string[]) => lines.map(line => line.slice(0, Math.max(1, width)))
   if (items.length === 1) {
@@ -296,7 +296,7 @@ interface Columns {
 function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Shown['unit'], width: number): Columns {
   const longest = Math.max(...items.map(({ name }) => displayWidth(name)))
   const large = items.some(({ total }) => total >= 9.95e9)
-  const amount = unit === 'bytes' && width >= LEAST_WITH_AMOUNT ? AMOUNT_WIDTHS[large ? 1 : 0] : 0
+  const amount = unit === 'bytes' && width >= MIN_WITH_AMOUNT ? AMOUNT_WIDTHS[large ? 1 : 0] : 0
   const room = width - GAP - PERCENT_WIDTH - (amount > 0 ? GAP + 2 * amount + ' / '.length : 0)
   const beside = room - GAP - BAR.least
   if (beside < Math.min(longest, 20)) return { name: Math.max(1, Math.min(longest, room)), bar: 0, amount }

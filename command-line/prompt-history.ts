@@ -5,11 +5,11 @@ import { isSystemError } from '../core/errors.ts'
 import { withShortLock } from '../core/system/short-lock.ts'
 
 /** How many prompts the arrow keys go back. */
-const MOST = 1000
+const MAX_COUNT = 1000
 /** The file is cut to the newest half of its prompts when it is larger (bytes). */
-const MOST_BYTES = 2 ** 20
+const MAX_BYTES = 2 ** 20
 /** A longer prompt is kept for this chat only (characters). */
-const LONGEST = 2 ** 17
+const MAX_LENGTH = 2 ** 17
 
 /**
  * The prompts of this chat and of earlier ones, in a file that only its owner can read: a JSON string on each line.
@@ -26,7 +26,7 @@ export class PromptHistory {
 
   /** Reads what earlier chats left. @throws as the disk does */
   async open(): Promise<void> {
-    this.prompts.push(...(await readPrompts(this.#file)).reverse().slice(0, MOST))
+    this.prompts.push(...(await readPrompts(this.#file)).reverse().slice(0, MAX_COUNT))
   }
 
   /**
@@ -37,19 +37,19 @@ export class PromptHistory {
   async add(prompt: string, keep: boolean): Promise<void> {
     if (/^\s/.test(prompt) || prompt === '' || prompt === this.prompts[0]) return
     this.prompts.unshift(prompt)
-    this.prompts.length = Math.min(this.prompts.length, MOST)
-    if (!keep || prompt.length > LONGEST) return
+    this.prompts.length = Math.min(this.prompts.length, MAX_COUNT)
+    if (!keep || prompt.length > MAX_LENGTH) return
     await mkdir(dirname(this.#file), { recursive: true })
     await withShortLock(this.#file, async () => {
       await appendFile(this.#file, `${JSON.stringify(prompt)}\n`, { mode: 0o600 })
-      if ((await stat(this.#file)).size > MOST_BYTES) await this.#shorten()
+      if ((await stat(this.#file)).size > MAX_BYTES) await this.#shorten()
     })
   }
 
   async #shorten(): Promise<void> {
-    const lines = (await readPrompts(this.#file)).map(prompt => `${JSON.stringify(prompt)}\n`).slice(-MOST)
+    const lines = (await readPrompts(this.#file)).map(prompt => `${JSON.stringify(prompt)}\n`).slice(-MAX_COUNT)
     let size = lines.reduce((sum, line) => sum + Buffer.byteLength(line), 0)
-    while (size > MOST_BYTES / 2) size -= Buffer.byteLength(lines.shift()!)
+    while (size > MAX_BYTES / 2) size -= Buffer.byteLength(lines.shift()!)
     await writeFileAtomic(this.#file, lines.join(''), { mode: 0o600 })
   }
 }

@@ -2,12 +2,12 @@ import { readFileSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { isSystemError, messageOf } from '../core/errors.ts'
+import { errorMessage, isSystemError } from '../core/errors.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 
 /** The largest image that is sent (bytes); base64 makes it a third longer, and servers take requests of 64 MiB. */
-const MOST_BYTES = 32 * 2 ** 20
+const MAX_BYTES = 32 * 2 ** 20
 /** The formats that engines read, by their first bytes. */
 const FORMATS = /^(\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF.{4}WEBP)/s
 const ENDING = String.raw`\.(?:png|jpe?g|gif|bmp|webp)`
@@ -55,14 +55,14 @@ export function readImage(path: string): string {
   let bytes: Buffer
   try {
     const { size } = statSync(path)
-    if (size > MOST_BYTES) {
-      const most = formatBytes(MOST_BYTES)
+    if (size > MAX_BYTES) {
+      const most = formatBytes(MAX_BYTES)
       throw new CommandFailure(EXIT.usage, `${path} has ${formatBytes(size)}; images of at most ${most} can be sent.`)
     }
     bytes = readFileSync(path)
   } catch (error) {
     if (error instanceof CommandFailure) throw error
-    const why = isSystemError(error, 'ENOENT') ? 'there is no such file' : messageOf(error)
+    const why = isSystemError(error, 'ENOENT') ? 'there is no such file' : errorMessage(error)
     throw new CommandFailure(EXIT.usage, `${path} cannot be read: ${why}.`, error)
   }
   if (!FORMATS.test(bytes.toString('latin1', 0, 16))) {

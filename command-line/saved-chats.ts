@@ -1,7 +1,7 @@
 import { mkdir, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
-import { isSystemError, messageOf } from '../core/errors.ts'
+import { errorMessage, isSystemError } from '../core/errors.ts'
 import { readJsonFile, writeJsonFile } from '../core/system/json-file.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 
@@ -82,4 +82,4 @@ export class SavedChats {
 }
 
 const failure = (what: string, error: unknown) =>
-  new CommandFailure(EXIT.failure, `${what}: ${messageOf(error)}.`, error)
+  new CommandFailure(EXIT.failure, `${what}: ${errorMessage(error)}.`, error)

@@ -1,7 +1,7 @@
 import { request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http'
 import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
-import { isSystemError, messageOf } from '../core/errors.ts'
+import { errorMessage, isSystemError } from '../core/errors.ts'
 import { abortAfter } from '../core/system/abort-after.ts'
 import { CommandFailure, EXIT, exitCodeFor, interruption } from './command-failure.ts'
 
@@ -261,13 +261,13 @@ function unreachable(address: string, error: unknown): CommandFailure {
 
 /** Node.js gives no message when a name has several addresses and none answers. */
 function reasonOf(error: unknown): string {
-  return messageOf(error) || String((error as NodeJS.ErrnoException).code)
+  return errorMessage(error) || String((error as NodeJS.ErrnoException).code)
 }
 
 function cutOff(address: string, error: unknown): CommandFailure {
   return new CommandFailure(
     EXIT.failure,
-    `The connection to ${address} broke off before the reply was complete (${messageOf(error)}). Try again.`,
+    `The connection to ${address} broke off before the reply was complete (${errorMessage(error)}). Try again.`,
     error
   )
 }
@@ -278,7 +278,7 @@ const UNTRUSTED_ISSUER = ['UNABLE_TO_GET_ISSUER_CERT', 'UNABLE_TO_GET_ISSUER_CER
 /** What is wrong with the certificate of a server, and what to do; undefined where it is something else. */
 function certificateFault(address: string, error: unknown): string | undefined {
   const says = (fault: string, help: string) =>
-    `The server at ${address} ${fault} (${messageOf(error)}), so that nothing was sent to it. ${help}`
+    `The server at ${address} ${fault} (${errorMessage(error)}), so that nothing was sent to it. ${help}`
   if (isSystemError(error, ...UNTRUSTED, ...UNTRUSTED_ISSUER)) {
     const help = 'If it is the right server, let this command trust the issuer of its certificate'
     return says('has a certificate that is not trusted', `${help}: NODE_EXTRA_CA_CERTS=<file in PEM format> corral …`)

@@ -139,10 +139,10 @@ export function isSystemError(error: unknown, ...codes: string[]): error is Node
 
 /** Why the system refused something, as in "permission denied", without its code and path. */
 export function reasonOf(error: unknown): string {
-  return messageOf(error).replace(/^E[A-Z0-9]+: (.*?), \w+(?: '.*')?$/s, '$1')
+  return errorMessage(error).replace(/^E[A-Z0-9]+: (.*?), \w+(?: '.*')?$/s, '$1')
 }
 
 /** The message of anything thrown, without its stack. */
-export function messageOf(error: unknown): string {
+export function errorMessage(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }

@@ -25,7 +25,7 @@ import { withServers } from './bench/servers.ts'
 import { warmUp } from './bench/warmth.ts'
 
 /** Milliseconds that are profiled at least. */
-const LEAST = 5000
+const MIN_COUNT = 5000
 
 const { values } = parseArgs({
   options: {
@@ -103,7 +103,7 @@ try {
     await until('the profile begins', () => readable(`${file}.started`))
     const began = performance.now()
     let answers = 0
-    while (performance.now() - began < LEAST) answers += (await runRound(way, load)).answers
+    while (performance.now() - began < MIN_COUNT) answers += (await runRound(way, load)).answers
     process.kill(profiled, 'SIGURG')
     await until('the profile is written', () => readable(file))
     const profile = JSON.parse(readFileSync(file, 'utf8'))

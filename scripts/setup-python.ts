@@ -12,7 +12,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Progress, progressText } from '../core/contracts/progress.ts'
-import { messageOf } from '../core/errors.ts'
+import { errorMessage } from '../core/errors.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { packageRoot } from '../core/system/package-info.ts'
 import { prepareRay } from '../plugins/machines/ray/ray-python.ts'
@@ -132,7 +132,7 @@ async function setUpConversion(): Promise<void> {
     } catch (error) {
       controller.signal.throwIfAborted()
       if (index === ways.length - 1) throw error
-      console.log(`${messageOf(error)} Trying another way.`)
+      console.log(`${errorMessage(error)} Trying another way.`)
     }
   }
 }
@@ -200,7 +200,7 @@ try {
   if (only === undefined || only === 'ray') await setUpRay()
   if (only !== 'ray') setUpClients(only === undefined ? SETS : [only])
 } catch (error) {
-  console.error(messageOf(error))
+  console.error(errorMessage(error))
   process.exitCode = 1
 } finally {
   await runtimes.stop()

@@ -2,7 +2,7 @@ import { copyFile, readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import type { ReloadReport } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
-import { isSystemError, messageOf } from '../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { atTerminal, confirm } from '../confirm.ts'
 import { type CommandContext, openConfig } from '../context.ts'
@@ -50,7 +50,7 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   try {
     before = await readFile(path, 'utf8')
   } catch (error) {
-    if (!isSystemError(error, 'ENOENT')) return paste(`${path} cannot be read (${messageOf(error)}).`)
+    if (!isSystemError(error, 'ENOENT')) return paste(`${path} cannot be read (${errorMessage(error)}).`)
   }
   const name = sectionName(readYaml(before ?? '').value, record.model, record.label)
   const text = withModelSettings(before ?? '', name, settings)
@@ -76,7 +76,7 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
     const { renewTrust } = await import('../../core/config/trust.ts')
     await renewTrust(config.paths.home, path, before ?? '', text)
   } catch (error) {
-    return paste(`${path} cannot be written (${messageOf(error)}).`)
+    return paste(`${path} cannot be written (${errorMessage(error)}).`)
   }
   tell(`Written to ${path}${before === undefined ? '' : `; the file as it was is ${path}.bak`}.`)
   if (isOwn) return path

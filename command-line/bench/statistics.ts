@@ -78,9 +78,9 @@ export interface Verdict {
 /** What is gained must be more than this: less is not worth a setting. */
 export const MARGIN = 0.03
 /** So many pairs at least until a setting counts as faster … */
-const LEAST_PAIRS = 4
+const MIN_PAIRS = 4
 /** … and so many until it is given up. */
-const LEAST_TO_GIVE_UP = 2
+const MIN_TO_GIVE_UP = 2
 
 /**
  * Whether a setting is faster than the present one, in this order:
@@ -101,12 +101,12 @@ export function judge(pairs: readonly Pair[], work: Readonly<Record<string, numb
   const overall = ratioOf(ratios)
   const verdict = (result: Verdict['result']): Verdict => ({ result, overall, parts })
 
-  const hopeless = pairs.length >= LEAST_TO_GIVE_UP && Math.max(...ratios) <= 1 + MARGIN
+  const hopeless = pairs.length >= MIN_TO_GIVE_UP && Math.max(...ratios) <= 1 + MARGIN
   const isLast = pairs.length >= most
   if (hopeless) return verdict(overall.mean < 1 - MARGIN ? 'slower' : 'same')
-  if (pairs.length < LEAST_PAIRS && !isLast) return verdict('undecided')
+  if (pairs.length < MIN_PAIRS && !isLast) return verdict('undecided')
   const partSlower = Object.values(parts).some(({ mean, high }) => high < 1 || mean < 1 - MARGIN / 2)
-  const isFaster = pairs.length >= LEAST_PAIRS && overall.low > 1 + MARGIN
+  const isFaster = pairs.length >= MIN_PAIRS && overall.low > 1 + MARGIN
   if (isFaster && !partSlower) return verdict('faster')
   if (!isLast && overall.mean > 1 + MARGIN) return verdict('undecided')
   return verdict(overall.high < 1 || (overall.mean > 1 && partSlower) ? 'slower' : 'same')

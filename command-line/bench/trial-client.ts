@@ -25,7 +25,7 @@ export interface BenchServer {
 }
 
 /** How often work is measured again at most. */
-const MOST_AGAIN = 20
+const MAX_AGAIN = 20
 /** How often a busy server is looked at (milliseconds). */
 const LOOK = 500
 
@@ -89,7 +89,7 @@ export function benchServer(
         const others = after.requests - before.requests - (sent() - sentBefore) + after.running + after.waiting
         if (others <= 0 || anyway) return result
         disturbed++
-        if (again >= MOST_AGAIN) {
+        if (again >= MAX_AGAIN) {
           throw new CommandFailure(
             EXIT.failure,
             'The server answers other requests all the time. Measure when it is idle, or with --anyway.'

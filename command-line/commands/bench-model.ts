@@ -34,7 +34,7 @@ const CONTEXTS = [512, 4096, 16_384, 65_536, 131_072]
 const SLOTS = [1, 2, 4]
 const REPEAT = { usual: 5, quick: 2 }
 /** A context that nobody named is left out where one answer would take longer (seconds). */
-const LONGEST = 20
+const MAX_LENGTH = 20
 /** Seconds that an answer is to take, and the tokens it has. */
 const ANSWER = { seconds: 2, least: 16, most: 128, quick: 16 }
 /** A 95 % interval wider than this is worth a warning. */
@@ -198,7 +198,7 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
     if (!named && last) {
       const seconds =
         wanted / last.row.prompt.median + last.row.answer_tokens / (last.row.answer?.median ?? Number.POSITIVE_INFINITY)
-      if (seconds > LONGEST) {
+      if (seconds > MAX_LENGTH) {
         notes.push(
           `Longer contexts were left out: an answer at ${wanted} tokens would take some ${Math.ceil(seconds / 10) * 10} seconds. Measure it with --context ${wanted}.`
         )
@@ -326,7 +326,7 @@ export function formatReport({ model, label, engine, load, rows }: BenchReport):
 const USUAL_WORK = { chat: { prompt: 1024, answer: 192, repeat: 64 }, embedding: { prompt: 512 } }
 const PAIRS = { usual: 8, quick: 4 }
 /** Least context that is tried where the present one does not fit. */
-const LEAST_CONTEXT = 512
+const MIN_CONTEXT = 512
 
 interface TuningResult extends Tuning {
   record: TrialRecord
@@ -395,7 +395,7 @@ async function loadPresent({ server, say }: Work): Promise<{ record: TrialRecord
     if (loaded.status === 'ready')
       return { record: loaded, needed: size === undefined ? needed : { options: { num_ctx: size } } }
     first ??= loaded.reason
-    if (loaded.code !== 'insufficient_memory' || (size !== undefined && size <= LEAST_CONTEXT)) {
+    if (loaded.code !== 'insufficient_memory' || (size !== undefined && size <= MIN_CONTEXT)) {
       throw new CommandFailure(EXIT.failure, first)
     }
     size = size === undefined ? 4096 : size >> 1

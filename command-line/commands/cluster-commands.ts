@@ -9,7 +9,7 @@ import { expandPath } from '../../core/config/config-file.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
 import type { MemberRecord, ReplicasRecord } from '../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../core/contracts/progress.ts'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import { plural } from '../../core/system/plural.ts'
 import type { DrainState } from '../../plugins/apis/native/readiness.ts'
@@ -29,7 +29,7 @@ const MEMBER_PORT = 11500
 const RAY_LIMIT = 300_000
 /** Milliseconds before a node is started again, the first time and at most. */
 const FIRST_WAIT = 1000
-const LONGEST_WAIT = 30_000
+const MAX_WAIT = 30_000
 /** Milliseconds between two looks at what is still open. */
 const LOOK_EVERY = 250
 
@@ -353,7 +353,7 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
   const cluster = await import('../../plugins/machines/ray/ray-cluster.ts')
   const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
   const found = await addressTowards(address).catch(error => {
-    throw new CommandFailure(EXIT.failure, `${address} cannot be reached: ${messageOf(error)}.`, error)
+    throw new CommandFailure(EXIT.failure, `${address} cannot be reached: ${errorMessage(error)}.`, error)
   })
   const host = checkBind(options.bind ?? found)
   const named = options.tokenFile === undefined ? '' : expandPath(options.tokenFile, context.cwd)
@@ -383,11 +383,11 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
     )
     if (asked.aborted) break
     const isLasting = 'code' in failure && ['refused', 'joined'].includes(failure.code as string)
-    if (isLasting || !hasJoined) throw new CommandFailure(EXIT.failure, messageOf(failure), failure)
-    if (performance.now() - began > LONGEST_WAIT) wait = FIRST_WAIT
-    printNote(`Ray's node has ended; it is started again. (${messageOf(failure).slice(0, 300)})`)
+    if (isLasting || !hasJoined) throw new CommandFailure(EXIT.failure, errorMessage(failure), failure)
+    if (performance.now() - began > MAX_WAIT) wait = FIRST_WAIT
+    printNote(`Ray's node has ended; it is started again. (${errorMessage(failure).slice(0, 300)})`)
     await sleep(wait, undefined, { signal: asked }).catch(() => undefined)
-    wait = Math.min(LONGEST_WAIT, wait * 2)
+    wait = Math.min(MAX_WAIT, wait * 2)
   }
   if (!ending.signal.aborted) await new Promise(resolve => ending.signal.addEventListener('abort', resolve))
 }

@@ -9,7 +9,7 @@ import type { LoadedConfig } from '../../core/config/load.ts'
 import type { RuntimesReport } from '../../core/contracts/builds.ts'
 import type { Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
 import { progressText } from '../../core/contracts/progress.ts'
-import { isSystemError, messageOf } from '../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import { version } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
@@ -94,7 +94,7 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
       return await work()
     } catch (error) {
       interruption().throwIfAborted()
-      const message = messageOf(error)
+      const message = errorMessage(error)
       // The same cause often makes several parts fail.
       if (!report.problems.includes(message)) report.problems.push(message)
       return undefined
@@ -168,7 +168,7 @@ async function checkWritable(directory: string): Promise<void> {
     await access(await existing(directory), constants.W_OK)
   } catch (error) {
     const advice = 'Make it writable, or choose another one with CORRAL_HOME.'
-    throw new Error(`The data directory ${directory} cannot be written: ${messageOf(error)} ${advice}`, {
+    throw new Error(`The data directory ${directory} cannot be written: ${errorMessage(error)} ${advice}`, {
       cause: error
     })
   }

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import type { Command } from 'commander'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { findExecutable } from '../../core/system/child-process.ts'
 import type { CommandContext } from '../context.ts'
 import { printNote, printText } from '../output.ts'
@@ -103,7 +103,7 @@ async function run(command: string, args: string[]): Promise<string | undefined>
     )
     return await Promise.race([ended, sleep(PATIENCE, undefined, { signal: patience.signal })])
   } catch (error) {
-    return messageOf(error)
+    return errorMessage(error)
   } finally {
     patience.abort()
     child.unref()

@@ -2,7 +2,7 @@ import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Command } from 'commander'
-import { isSystemError, messageOf } from '../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../core/errors.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
@@ -69,7 +69,7 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
   try {
     // Whether it is there as a path is tried first, so that `check mine` finds the folder.
     const found = await loadPlugin(resolve(cwd, path), cwd).catch(async error => {
-      if (/there is no /.test(messageOf(error)) && !/^[./~]/.test(path)) return await loadPlugin(path, cwd)
+      if (/there is no /.test(errorMessage(error)) && !/^[./~]/.test(path)) return await loadPlugin(path, cwd)
       throw error
     })
     if (found.fault !== undefined) throw found.fault
@@ -110,7 +110,7 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     }
     if (!report.optional) printText('note  it is not optional: a server does not start when it fails')
   } catch (error) {
-    const message = messageOf(error)
+    const message = errorMessage(error)
     const [, entry, missing] = /^(\S.*) fails \(Cannot find module '(.*?)'/.exec(message) ?? []
     const build =
       missing !== undefined && missing === entry ? '. Is it built? "npm run build" in its folder does that' : ''
@@ -139,7 +139,7 @@ async function newPlugin({ cwd }: CommandContext, kind: PluginKind, path: string
     // Refuses what cannot be the name of a section of the configuration.
     composeConfigSchema([{ name, api: 1, description: '', options: Type.Object({}), setup: () => ({}) }])
   } catch (error) {
-    throw new CommandFailure(EXIT.usage, messageOf(error), error)
+    throw new CommandFailure(EXIT.usage, errorMessage(error), error)
   }
   const present = await readdir(folder).catch(error => {
     if (isSystemError(error, 'ENOENT')) return []

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { Command } from 'commander'
 import { findHome } from '../../core/config/config-file.ts'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import type { ChatSession } from '../chat-session.ts'
 import type { ChatSettings } from '../chat-settings.ts'
@@ -201,7 +201,7 @@ async function readAll(stream: NodeJS.ReadStream): Promise<string> {
     return Buffer.concat(chunks).toString('utf8').trimEnd()
   } catch (error) {
     signal.throwIfAborted()
-    throw new CommandFailure(EXIT.failure, `Standard input cannot be read: ${messageOf(error)}.`, error)
+    throw new CommandFailure(EXIT.failure, `Standard input cannot be read: ${errorMessage(error)}.`, error)
   } finally {
     signal.removeEventListener('abort', giveUp)
   }

@@ -128,7 +128,7 @@ function fieldOf(sent: unknown, option: string, value: number): string | undefin
 }
 
 /** Longest lists of what engines look through for each token that they generate. */
-const LONGEST_LISTS: Record<string, number> = {
+const MAX_LISTS: Record<string, number> = {
   stop: 256,
   samplers: 64,
   dry_sequence_breakers: 256,
@@ -136,7 +136,7 @@ const LONGEST_LISTS: Record<string, number> = {
 }
 
 /** Most likely tokens that are listed for each token of an answer. */
-const MOST_PROBABILITIES = 1000
+const MAX_PROBABILITIES = 1000
 
 function requireShortLists(body: EngineFields): void {
   const refuse = (name: string, most: number) =>
@@ -144,13 +144,13 @@ function requireShortLists(body: EngineFields): void {
       param: name,
       details: { value: most }
     })
-  for (const [name, most] of Object.entries(LONGEST_LISTS)) {
+  for (const [name, most] of Object.entries(MAX_LISTS)) {
     const given = body[name]
     if (typeof given !== 'object' || given === null) {
       if (name === 'samplers' && typeof given === 'string' && given.length > most) throw refuse(name, most)
     } else if ((Array.isArray(given) ? given : Object.keys(given)).length > most) throw refuse(name, most)
   }
   for (const name of ['n_probs', 'top_logprobs']) {
-    if (Number(body[name]) > MOST_PROBABILITIES) throw refuse(name, MOST_PROBABILITIES)
+    if (Number(body[name]) > MAX_PROBABILITIES) throw refuse(name, MAX_PROBABILITIES)
   }
 }

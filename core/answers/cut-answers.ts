@@ -2,7 +2,7 @@ import type { FastifyReply } from 'fastify'
 import type { Engine, EngineFields } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
 import type { Lease } from '../contracts/leases.ts'
-import { messageOf } from '../errors.ts'
+import { errorMessage } from '../errors.ts'
 import { abortAfter } from '../system/abort-after.ts'
 
 /*
@@ -23,7 +23,7 @@ export function countCut(
   record.hold()
   count(abortAfter(PATIENCE))
     .then(tokens => record.tokens.read(tokens, 0, record.tokens.prompts))
-    .catch(error => log.debug(`The prompt of an answer that was cut cannot be counted: ${messageOf(error)}`))
+    .catch(error => log.debug(`The prompt of an answer that was cut cannot be counted: ${errorMessage(error)}`))
     .finally(() => record.release())
 }
 

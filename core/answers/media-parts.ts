@@ -49,7 +49,7 @@ const DATA_URL = /^data:[^,]*;base64,/
 /** Characters of base64 that are decoded to find format and size; a JPEG file may have its size rather far behind. */
 const HEAD = 2 ** 20
 /** The engine holds an image with 3 bytes a pixel, twice while it reads it. */
-const MOST_PIXELS = 100_000_000
+const MAX_PIXELS = 100_000_000
 
 type Fields = Record<string, unknown>
 
@@ -119,9 +119,9 @@ function checkData(data: unknown, medium: Medium, plain: boolean, param: string)
   const head = Buffer.from(base64.slice(0, HEAD), 'base64')
   if (!formats.test(head.toString('latin1', 0, 16))) throw refuse(`is not ${one} that can be read. Send ${names}.`)
   const { width, height } = medium === IMAGE ? imageSize(head) : { width: 0, height: 0 }
-  if (width * height > MOST_PIXELS) {
+  if (width * height > MAX_PIXELS) {
     throw refuse(
-      `is an image of ${width} × ${height} pixels, more than ${MOST_PIXELS / 1e6} million. Send a smaller one.`
+      `is an image of ${width} × ${height} pixels, more than ${MAX_PIXELS / 1e6} million. Send a smaller one.`
     )
   }
 }

@@ -371,12 +371,12 @@ const unenforcedHeaders = (pointers: string) => ({
   'x-corral-unheeded-schema': pointers
 })
 /** How many JSON pointers it names, and how long one may be there: clients take headers of some 8 KiB. */
-const MOST_POINTERS = 10
-const LONGEST_POINTER = 200
+const MAX_POINTERS = 10
+const MAX_POINTER_LENGTH = 200
 
 /** The pointers as a header lists them; those that are too many or too long are counted. */
 export function pointerList(pointers: readonly string[]): string {
-  const named = pointers.filter(({ length }) => length <= LONGEST_POINTER).slice(0, MOST_POINTERS)
+  const named = pointers.filter(({ length }) => length <= MAX_POINTER_LENGTH).slice(0, MAX_POINTERS)
   const more = pointers.length > named.length ? [`+${pointers.length - named.length}`] : []
   return [...named, ...more].join(', ')
 }

@@ -12,8 +12,8 @@ import { isObject } from '../system/json-object.ts'
 export const UNKNOWN_OPTIONS_HEADER = 'x-corral-unknown-options'
 
 /** Names that the header has at most, and their length there: clients take headers of some 8 KiB. */
-const MOST_NAMES = 20
-const LONGEST_NAME = 64
+const MAX_NAMES = 20
+const MAX_NAME_LENGTH = 64
 
 /** What no URI encodes. */
 const LONE_SURROGATE = /\p{Surrogate}/gu
@@ -109,11 +109,11 @@ function listed(unknown: readonly UnknownOption[]): string {
   const names = new Set(unknown.map(({ name }) => name))
   const short: string[] = []
   for (const name of names) {
-    if (name.length > LONGEST_NAME) continue
+    if (name.length > MAX_NAME_LENGTH) continue
     const printable = encodeURIComponent(name.replace(LONE_SURROGATE, '\ufffd'))
-    if (printable !== '' && printable.length <= LONGEST_NAME) short.push(printable)
+    if (printable !== '' && printable.length <= MAX_NAME_LENGTH) short.push(printable)
   }
-  const shown = short.sort().slice(0, MOST_NAMES)
+  const shown = short.sort().slice(0, MAX_NAMES)
   const more = names.size > shown.length ? [`+${names.size - shown.length}`] : []
   return [...shown, ...more].join(', ')
 }

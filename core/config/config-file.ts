@@ -1,7 +1,7 @@
 import { access, constants, readFile, stat } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { isAbsolute, join, relative, resolve } from 'node:path'
-import { isSystemError, messageOf } from '../errors.ts'
+import { errorMessage, isSystemError } from '../errors.ts'
 import { ConfigError } from './config-error.ts'
 import type { ConfigFlags } from './overrides.ts'
 
@@ -66,7 +66,11 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
       // A data directory of another user is reported by whatever needs it next.
       if (isSystemError(error, 'EACCES') && foundIn === 'the data directory' && !(await canEnter(home))) continue
       const where = named === undefined ? shownAs : flags.config === undefined ? 'env CORRAL_CONFIG' : 'flag --config'
-      const why = missing ? 'it does not exist' : isSystemError(error, 'EISDIR') ? 'it is a folder' : messageOf(error)
+      const why = missing
+        ? 'it does not exist'
+        : isSystemError(error, 'EISDIR')
+          ? 'it is a folder'
+          : errorMessage(error)
       throw new ConfigError([
         { where, file: path, message: `The configuration file ${path || '""'} cannot be read: ${why}.` }
       ])

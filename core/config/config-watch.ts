@@ -1,5 +1,5 @@
 import { stat } from 'node:fs/promises'
-import { messageOf } from '../errors.ts'
+import { errorMessage } from '../errors.ts'
 
 /**
  * Looks at a configuration file at intervals, and tells when it is another one and has not changed between two looks:
@@ -54,6 +54,6 @@ async function markOf(path: string): Promise<string> {
     const { ino, size, mtimeNs, mode } = await stat(path, { bigint: true })
     return `${ino}:${size}:${mtimeNs}:${mode}`
   } catch (error) {
-    return messageOf(error)
+    return errorMessage(error)
   }
 }

@@ -20,13 +20,13 @@ const measure =
     Type.Unsafe<string | number>({ type: ['string', 'number'], format, ...bounds, ...options })
 
 /** The longest length of time, in hours: timers of Node.js run out at once when they are set to more than 596. */
-const LONGEST = 500
+const MAX_LENGTH = 500
 
 /** A length of time as people write it: `30s`, `5m`, `1h30m` or seconds. None may be negative. */
-export const Duration = measure('corral-duration', { minimum: 0, maximum: LONGEST * 3600 })
+export const Duration = measure('corral-duration', { minimum: 0, maximum: MAX_LENGTH * 3600 })
 
 /** A length of time without which nothing could be done, such as that of a connection: longer than 0. */
-export const Timeout = measure('corral-timeout', { exclusiveMinimum: 0, maximum: LONGEST * 3600 })
+export const Timeout = measure('corral-timeout', { exclusiveMinimum: 0, maximum: MAX_LENGTH * 3600 })
 
 /** How long a model stays loaded: a negative length of time is for ever. */
 export const KeepAlive = measure('corral-keep-alive')
@@ -37,7 +37,7 @@ export const Bytes = measure('corral-bytes', { minimum: 0 })
 /** Whether a text is a length of time within what `Duration` allows. */
 export function isDuration(text: string): boolean {
   const length = parseDuration(text)
-  return length !== undefined && length >= 0 && length <= LONGEST * 3_600_000
+  return length !== undefined && length >= 0 && length <= MAX_LENGTH * 3_600_000
 }
 
 /**
@@ -79,9 +79,9 @@ const requestBounds = {
 export const RequestBoundsSchema = Type.Partial(Type.Object(requestBounds, { additionalProperties: false }))
 
 /** The largest number that the headers of replies may have. */
-const MOST = 999_999_999_999_999
+const MAX_COUNT = 999_999_999_999_999
 
-const amount = (description: string) => Type.Integer({ minimum: 0, maximum: MOST, description })
+const amount = (description: string) => Type.Integer({ minimum: 0, maximum: MAX_COUNT, description })
 
 /** What may be taken in time; see `Budgets`. */
 const budgets = {

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import type { ReloadReport, SettingChangeRecord } from '../contracts/native-records.ts'
-import { CorralError, isSystemError, messageOf } from '../errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import { changesBetween, overriddenChanges, type SettingChange, withoutRestarts } from './changes.ts'
 import { ConfigError, unknownWarning } from './config-error.ts'
@@ -191,7 +191,7 @@ export class Reloader {
         failed.length === 0
           ? 'The settings are again as they were.'
           : `The settings are as they were, but not those of ${failed.join(', ')}: restart the server.`
-      throw new CorralError('reload_failed', `${messageOf(error)} ${left}`, { cause: error })
+      throw new CorralError('reload_failed', `${errorMessage(error)} ${left}`, { cause: error })
     }
   }
 }
@@ -209,7 +209,7 @@ async function textOf(path: string): Promise<string | undefined> {
     return await readFile(path, 'utf8')
   } catch (error) {
     if (isSystemError(error, 'ENOENT')) return undefined
-    throw notWritable(path, messageOf(error))
+    throw notWritable(path, errorMessage(error))
   }
 }
 
@@ -233,7 +233,7 @@ async function requireWritable(path: string, exists: boolean): Promise<void> {
   try {
     await access(path, constants.W_OK)
   } catch (error) {
-    throw notWritable(path, messageOf(error))
+    throw notWritable(path, errorMessage(error))
   }
   // Root may write anything; a file without a single right to write was made so on purpose.
   if (((await stat(path)).mode & 0o222) === 0) throw notWritable(path, 'the file is read-only')
@@ -244,7 +244,7 @@ async function written(path: string, text: string, isNew: boolean): Promise<void
   try {
     await writeFileAtomic(path, text, isNew ? { mode: 0o600 } : {})
   } catch (error) {
-    throw notWritable(path, messageOf(error))
+    throw notWritable(path, errorMessage(error))
   }
 }
 

@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
 import addFormats from 'ajv-formats'
-import { messageOf } from '../errors.ts'
+import { errorMessage } from '../errors.ts'
 import type { FoundPlugin, PluginDefinition } from '../plugins/plugin.ts'
 import { PluginError } from '../plugins/plugin-error.ts'
 import { isAllowedEntry } from '../system/allowed-address.ts'
@@ -93,7 +93,7 @@ const unusableOptions = (name: string, error: unknown) =>
   new PluginError(
     'plugin_options_invalid',
     name,
-    `The options schema of plugin "${name}" is unusable: ${messageOf(error)}.`,
+    `The options schema of plugin "${name}" is unusable: ${errorMessage(error)}.`,
     error
   )
 

@@ -1,5 +1,5 @@
 import { type Document, isAlias, isMap, isScalar, LineCounter, type Node, type Pair, parseDocument, visit } from 'yaml'
-import { messageOf } from '../errors.ts'
+import { errorMessage } from '../errors.ts'
 
 /** A place in a text, counted from 1. */
 export interface Place {
@@ -87,7 +87,7 @@ function parseYaml(text: string): YamlText {
     document = parseDocument(text, { lineCounter: lines, prettyErrors: false, merge: true })
   } catch (error) {
     return broken(
-      `This cannot be read as YAML (${error instanceof RangeError ? 'nested too deeply' : messageOf(error)}).`
+      `This cannot be read as YAML (${error instanceof RangeError ? 'nested too deeply' : errorMessage(error)}).`
     )
   }
   const mistakes = [...document.errors, ...document.warnings].map(({ code, message, pos }) => ({

@@ -19,7 +19,7 @@ export interface ArrivingUpload {
 }
 
 /** Bytes a second below which an upload is given up after `limits.upload_stall`. A telephone line brings seven times as much. */
-const LEAST_PACE = 1000
+const MIN_PACE = 1000
 
 /**
  * The pieces of a body, as long as they keep coming: a client may be silent for `stall` milliseconds in all, and gains
@@ -50,7 +50,7 @@ export async function* paced(
         if (done) return
         upload.received += value.length
         const waited = performance.now() - asked
-        allowance = Math.min(stall, allowance - waited + (value.length / LEAST_PACE) * 1000)
+        allowance = Math.min(stall, allowance - waited + (value.length / MIN_PACE) * 1000)
         yield value
       } finally {
         clearTimeout(timer)
@@ -66,7 +66,7 @@ export async function* paced(
 function stalled(stall: number, received: number): CorralError {
   return new CorralError(
     'over_limit',
-    `The file stopped arriving after ${formatBytes(received)}: less than ${LEAST_PACE} bytes a second came for ` +
+    `The file stopped arriving after ${formatBytes(received)}: less than ${MIN_PACE} bytes a second came for ` +
       `${formatDuration(stall)} (limits.upload_stall), and nothing of it was kept. Send it again over a better line.`,
     { details: { limit: 'limits.upload_stall', value: received, maximum: stall / 1000 } }
   )

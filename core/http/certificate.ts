@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { createSecureContext, type SecureContext } from 'node:tls'
 import type { FastifyBaseLogger } from 'fastify'
 import { ConfigError } from '../config/config-error.ts'
-import { isSystemError, messageOf } from '../errors.ts'
+import { errorMessage, isSystemError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
 import { plural } from '../system/plural.ts'
 
@@ -55,7 +55,7 @@ export class ServerCertificate {
           ? `It is missing: a certificate (tls.certificate) and its key (tls.key) go together, and only ${file} is set.`
           : isSystemError(error, 'ENOENT')
             ? `There is no file ${error.path}. Correct tls.certificate and tls.key, or leave both empty for plain HTTP.`
-            : `The certificate ${certificate} with the key ${key} cannot be used (${messageOf(error)}). Both are files in PEM format; the certificate's file also has those of its issuers.`
+            : `The certificate ${certificate} with the key ${key} cannot be used (${errorMessage(error)}). Both are files in PEM format; the certificate's file also has those of its issuers.`
       const setting = certificate === '' || key === '' ? where : 'tls.certificate'
       throw new ConfigError([{ where: setting!, setting: setting!, message }])
     }
@@ -83,12 +83,12 @@ export class ServerCertificate {
         this.#log.info({ until }, `The certificate ${this.#options.certificate} was replaced; new connections get it.`)
       }
     } catch (error) {
-      const what = text ?? messageOf(error)
+      const what = text ?? errorMessage(error)
       if (what !== this.#refused) {
         this.#refused = what
         const { certificate, key } = this.#options
         this.#log.error(
-          `The new certificate ${certificate} with the key ${key} cannot be used (${messageOf(error)}); the former one stays.`
+          `The new certificate ${certificate} with the key ${key} cannot be used (${errorMessage(error)}); the former one stays.`
         )
       }
     }

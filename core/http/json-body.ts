@@ -79,11 +79,11 @@ function refusal(excess: JsonExcess, depth: number): CorralError {
 }
 
 /** In longer bodies the place of a mistake is not looked for: they would be parsed and cut to pieces once more. */
-const LONGEST_DESCRIBED = 2 ** 20
+const MAX_DESCRIBED = 2 ** 20
 
 /** Where the mistake is, without quoting the body: it may hold a prompt. */
 function describe(text: string): string {
-  if (text.length > LONGEST_DESCRIBED) return 'it has a mistake, or ends too early.'
+  if (text.length > MAX_DESCRIBED) return 'it has a mistake, or ends too early.'
   try {
     JSON.parse(text)
   } catch (error) {
@@ -98,7 +98,7 @@ function describe(text: string): string {
 }
 
 /** No request has so many fields; engines may take minutes over a hundred thousand. */
-const MOST_FIELDS = 1000
+const MAX_FIELDS = 1000
 
 /** The body as an object. @throws CorralError `missing_body` or `invalid_request` */
 export function bodyObject(body: unknown): Record<string, unknown> {
@@ -108,8 +108,8 @@ export function bodyObject(body: unknown): Record<string, unknown> {
   if (typeof body !== 'object' || Array.isArray(body)) {
     throw new CorralError('invalid_request', 'The request body must be a JSON object.')
   }
-  if (Object.keys(body).length > MOST_FIELDS) {
-    throw new CorralError('invalid_request', `The request body has more than ${MOST_FIELDS} fields.`)
+  if (Object.keys(body).length > MAX_FIELDS) {
+    throw new CorralError('invalid_request', `The request body has more than ${MAX_FIELDS} fields.`)
   }
   return body as Record<string, unknown>
 }

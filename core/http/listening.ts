@@ -1,4 +1,4 @@
-import { isSystemError, messageOf } from '../errors.ts'
+import { errorMessage, isSystemError } from '../errors.ts'
 
 /** An address of the configuration is not available: corral does not start, whichever plugin listens there. */
 export class ListenError extends Error {
@@ -19,7 +19,7 @@ export function listenError(
 ): ListenError {
   const text = isSystemError(cause, 'EADDRINUSE')
     ? `Port ${port} on ${host} is taken by another program. End that program, or choose another port ${choose.port}.`
-    : `Cannot listen on ${httpOrigin({ host, port })} (${messageOf(cause)}). ` +
+    : `Cannot listen on ${httpOrigin({ host, port })} (${errorMessage(cause)}). ` +
       `Choose an address of this machine ${choose.host}.`
   return new ListenError(text, { cause })
 }

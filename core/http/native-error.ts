@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import type { FastifyBaseLogger, FastifyError, FastifyRequest } from 'fastify'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import type { TSchema } from 'typebox'
-import { CorralError, type ErrorCode, isSystemError, messageOf } from '../errors.ts'
+import { CorralError, type ErrorCode, errorMessage, isSystemError } from '../errors.ts'
 import { diskRefusal } from '../system/disk-space.ts'
 import { faultPlace, faultSentence, findFault, type SchemaFault } from '../system/schema-check.ts'
 
@@ -64,7 +64,7 @@ export function toCorralError(error: unknown): CorralError {
   }
   // Of what else the framework refuses, its message says the cause.
   if (code || (failure?.code?.startsWith('FST_') && failure.statusCode === 400)) {
-    return new CorralError(code ?? 'invalid_request', `The request is not valid: ${messageOf(error)}.`)
+    return new CorralError(code ?? 'invalid_request', `The request is not valid: ${errorMessage(error)}.`)
   }
   if (error instanceof RangeError && /call stack/i.test(error.message)) {
     return new CorralError('invalid_request', 'The request is nested too deeply.')

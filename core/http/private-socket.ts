@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http'
 import { tmpdir } from 'node:os'
 import { isAbsolute, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
-import { isSystemError, messageOf } from '../errors.ts'
+import { errorMessage, isSystemError } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
 import { listenFurther } from './further-listener.ts'
 
@@ -24,7 +24,7 @@ export function cameByPrivateSocket(request: IncomingMessage): boolean {
 }
 
 /** Bytes that a socket's address may have; macOS allows the fewest. Longer ones would silently be cut off. */
-const LONGEST_PATH = 103
+const MAX_PATH_LENGTH = 103
 const NAME = 'corral.sock'
 
 /**
@@ -44,7 +44,7 @@ export async function openPrivateSocket(
     try {
       return await openAt(app, place, ended)
     } catch (error) {
-      failures.push(messageOf(error))
+      failures.push(errorMessage(error))
     }
   }
   log.warn(
@@ -98,7 +98,7 @@ function placesFor(home: string): Place[] {
 /** Makes a folder that only this user can enter. @throws Error where it cannot be had, or is none for a socket */
 async function privateFolder({ path, unique }: Place): Promise<string> {
   const longest = join(unique ? `${path}123456` : path, NAME)
-  if (Buffer.byteLength(longest) > LONGEST_PATH) throw new Error(`${longest} is too long for the path of a socket`)
+  if (Buffer.byteLength(longest) > MAX_PATH_LENGTH) throw new Error(`${longest} is too long for the path of a socket`)
   if (unique) return await mkdtemp(path)
   try {
     await mkdir(path, { mode: 0o700 })

@@ -21,15 +21,15 @@ const WISH = 'x-corral-resumable'
  * latest counts.
  */
 const CONVERSATION = 'x-conversation-id'
-const LONGEST_CONVERSATION = 512
+const MAX_CONVERSATION = 512
 /** The header of the reply that names the stream. */
 export const STREAM_ID = 'x-corral-stream-id'
 /** Bytes that are kept of one stream; what was sent before them cannot be had again. */
-const MOST_BYTES = 4 * 2 ** 20
+const MAX_BYTES = 4 * 2 ** 20
 /** Bytes that are kept of all streams. */
-const MOST_BYTES_IN_ALL = 64 * 2 ** 20
+const MAX_TOTAL_BYTES = 64 * 2 ** 20
 /** Answers of one client that go on at once without anybody who reads them. */
-const MOST_DETACHED = 8
+const MAX_DETACHED = 8
 
 /** Where to go on: behind the event of this number, the first one being 1, or at this byte. */
 export type StreamPosition = { after: number } | { from: number }
@@ -55,7 +55,7 @@ export class ResumableStreams {
     const { headers } = reply.request
     const wish = [headers[WISH]].flat()[0]?.trim().toLowerCase()
     const named = [headers[CONVERSATION]].flat()[0]?.trim()
-    const conversation = named && named.length <= LONGEST_CONVERSATION ? named : undefined
+    const conversation = named && named.length <= MAX_CONVERSATION ? named : undefined
     const linger = parseDuration(this.#linger())!
     if ((wish !== 'true' && conversation === undefined) || linger <= 0) return undefined
     return new ResumableStream(reply, conversation, linger, {
@@ -103,7 +103,7 @@ export class ResumableStreams {
     for (const stream of this.#streams.values()) bytes += stream.bytes
     for (const isFree of [(stream: ResumableStream) => stream.ended, (stream: ResumableStream) => !stream.hasReader]) {
       for (const stream of this.#streams.values()) {
-        if (bytes <= MOST_BYTES_IN_ALL) return
+        if (bytes <= MAX_TOTAL_BYTES) return
         if (!isFree(stream)) continue
         bytes -= stream.bytes
         stream.forget()
@@ -116,7 +116,7 @@ export class ResumableStreams {
     const detached = [...this.#streams.values()].filter(
       stream => stream.turn === turn && !stream.hasReader && !stream.ended
     )
-    for (const stream of detached.slice(0, Math.max(0, detached.length - MOST_DETACHED))) stream.forget()
+    for (const stream of detached.slice(0, Math.max(0, detached.length - MAX_DETACHED))) stream.forget()
   }
 }
 
@@ -241,7 +241,7 @@ export class ResumableStream implements ReplyStream {
     this.#keepEvents()
     this.#send()
     // Without a reader the answer goes on as far as all of it can be kept.
-    const mayGoOn = this.#reader ? !this.#reader.full : this.bytes < MOST_BYTES
+    const mayGoOn = this.#reader ? !this.#reader.full : this.bytes < MAX_BYTES
     if (mayGoOn) return undefined
     return new Promise(resolve => this.#waiting.push(resolve))
   }
@@ -367,7 +367,7 @@ export class ResumableStream implements ReplyStream {
   /** Drops the beginning of what is kept where it is too much and its reader has it. */
   #drop(): void {
     const sent = this.#reader?.at ?? this.#start
-    while (this.bytes > MOST_BYTES && this.#start + this.#kept[0]!.length <= sent) {
+    while (this.bytes > MAX_BYTES && this.#start + this.#kept[0]!.length <= sent) {
       this.#start += this.#kept.shift()!.length
       while (this.#eventEnds.length > 0 && this.#eventEnds[0]! <= this.#start) {
         this.#eventEnds.shift()

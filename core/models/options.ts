@@ -129,7 +129,7 @@ function engineSeed(seed: number): number {
 }
 
 /** Engines may take minutes over a hundred thousand. */
-const MOST_OPTIONS = 1000
+const MAX_OPTIONS = 1000
 
 /** Options of one origin, sorted by what they concern. */
 export interface ParsedOptions {
@@ -152,8 +152,8 @@ export function parseOptions(given: unknown): ParsedOptions {
     throw new CorralError('invalid_option', `"options" must be an object; got ${kindOf(given)}.`, { param: 'options' })
   }
   const entries = Object.entries(given)
-  if (entries.length > MOST_OPTIONS) {
-    throw new CorralError('invalid_option', `"options" has more than ${MOST_OPTIONS} fields.`, { param: 'options' })
+  if (entries.length > MAX_OPTIONS) {
+    throw new CorralError('invalid_option', `"options" has more than ${MAX_OPTIONS} fields.`, { param: 'options' })
   }
   const names = new Set(entries.filter(([, value]) => value !== null && value !== undefined).map(([name]) => name))
   for (const [spelled, value] of entries) {

@@ -3,7 +3,7 @@ import type { Delta } from '../contracts/engines.ts'
 import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
 import { untilAborted } from '../contracts/progress.ts'
 import type { StateTopic } from '../contracts/state-events.ts'
-import { CorralError, messageOf } from '../errors.ts'
+import { CorralError, errorMessage } from '../errors.ts'
 import { DeadlineError, hookTimeout, within } from './plugin-error.ts'
 
 type HookName = keyof PluginHooks
@@ -176,7 +176,7 @@ export class HookRegistry implements Hooks {
   }
 
   #logFailure(plugin: string, hook: HookName, error: unknown): void {
-    const message = `Plugin "${plugin}" failed in its hook "${hook}": ${messageOf(error)}`
+    const message = `Plugin "${plugin}" failed in its hook "${hook}": ${errorMessage(error)}`
     if (this.#logged.has(message) || this.#logged.size >= 1000) return
     this.#logged.add(message)
     this.#log.error({ err: error, plugin }, message)

@@ -6,7 +6,7 @@ import { ConfigError, type ConfigProblem } from '../config/config-error.ts'
 import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
 import { composeConfigSchema } from '../config/setting-schema.ts'
 import { distrust } from '../config/trust.ts'
-import { isSystemError, messageOf } from '../errors.ts'
+import { errorMessage, isSystemError } from '../errors.ts'
 import { dataPaths } from '../system/data-paths.ts'
 import { foreignWriter } from '../system/file-writers.ts'
 import { isObject } from '../system/json-object.ts'
@@ -56,7 +56,7 @@ export async function outsidePlugins(
     } catch (error) {
       const place = yaml.valuePlace(['plugins', String(at)])
       const where = `${file.shownAs}:${place.line}:${place.column}`
-      const message = `The plugin ${JSON.stringify(name)} cannot be loaded: ${messageOf(error)}.`
+      const message = `The plugin ${JSON.stringify(name)} cannot be loaded: ${errorMessage(error)}.`
       problems.push({ where, file: file.path, ...place, setting: 'plugins', message })
     }
   }
@@ -70,7 +70,7 @@ function settingsFault(plugin: PluginDefinition, others: readonly PluginDefiniti
     composeConfigSchema([...others.filter(({ name }) => name === plugin.name), plugin])
     return undefined
   } catch (error) {
-    return messageOf(error)
+    return errorMessage(error)
   }
 }
 
@@ -91,7 +91,7 @@ export async function loadPlugin(
   try {
     loaded = await import(pathToFileURL(path).href)
   } catch (error) {
-    throw new Error(`${path} fails (${messageOf(error)})`, { cause: error })
+    throw new Error(`${path} fails (${errorMessage(error)})`, { cause: error })
   }
   // What compilers make of a default export for `require` has another one inside.
   const { default: outer } = loaded

@@ -2,7 +2,7 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { ConfigError } from '../config/config-error.ts'
 import type { LoadedConfig } from '../config/load.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
-import { CorralError, messageOf } from '../errors.ts'
+import { CorralError, errorMessage } from '../errors.ts'
 import { ListenError } from '../http/listening.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { LogLevels } from '../system/log-levels.ts'
@@ -47,7 +47,7 @@ function pluginError(entry: PluginEntry, code: keyof typeof VERBS, error: unknow
   if (error instanceof PluginError || refusesStart(error)) return error as Error
   const { name } = entry.definition
   const actual: PluginErrorCode = error instanceof DeadlineError ? 'plugin_timeout' : code
-  const why = messageOf(error).replace(/\.$/, '')
+  const why = errorMessage(error).replace(/\.$/, '')
   return new PluginError(actual, name, `Plugin "${name}" ${VERBS[code]}: ${why}.`, error)
 }
 
@@ -156,8 +156,8 @@ export class PluginHost {
       await within(this.#options.deadlines?.reload ?? RELOAD_DEADLINE, call)
     } catch (error) {
       if (error instanceof ConfigError) throw error
-      this.#log.error({ err: error, plugin: name }, `Plugin "${name}" failed in its ${step}: ${messageOf(error)}`)
-      const why = messageOf(error).replace(/\.$/, '')
+      this.#log.error({ err: error, plugin: name }, `Plugin "${name}" failed in its ${step}: ${errorMessage(error)}`)
+      const why = errorMessage(error).replace(/\.$/, '')
       const message = `The plugin "${name}" does not take the new settings: ${why}.`
       throw new CorralError('reload_failed', message, { cause: error })
     }
@@ -219,7 +219,7 @@ export class PluginHost {
     try {
       await within(deadline, () => runAs(entry.definition, () => entry.offer?.stop?.()))
     } catch (error) {
-      this.#log.error({ err: error, plugin: name }, `Plugin "${name}" did not stop cleanly: ${messageOf(error)}`)
+      this.#log.error({ err: error, plugin: name }, `Plugin "${name}" did not stop cleanly: ${errorMessage(error)}`)
     }
   }
 

@@ -9,7 +9,7 @@ import { type ToolPurpose, toolEnvironment } from './tool-environment.ts'
 /** How many of a tool's last lines are kept. */
 const TAIL_LINES = 200
 /** Characters after which a line is cut: what never ends a line must not fill the memory. */
-const LONGEST_LINE = 2 ** 18
+const MAX_LINE_LENGTH = 2 ** 18
 /** Milliseconds that the output of an ended tool may stay open: someone else may hold its pipes. */
 const DRAIN_LIMIT = 1000
 /** Milliseconds between looks at a tool's memory. */
@@ -111,7 +111,7 @@ export function lineSplitter(onLine: (line: string) => void): { push(text: strin
         // Not looked through again: a long line that comes in small pieces would take for ever.
         rest += text
       }
-      if (rest.length > LONGEST_LINE) {
+      if (rest.length > MAX_LINE_LENGTH) {
         const line = rest
         rest = ''
         halfEnd = false

@@ -3,7 +3,7 @@ import { mkdir, readFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { Static, TSchema } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
-import { isSystemError, messageOf } from '../errors.ts'
+import { errorMessage, isSystemError } from '../errors.ts'
 import { isObject } from './json-object.ts'
 import { faultSentence, findFault } from './schema-check.ts'
 
@@ -16,7 +16,7 @@ export function parseJson<Schema extends TSchema>(text: string, schema: Schema):
   try {
     value = JSON.parse(text)
   } catch (error) {
-    return { fault: `it is not JSON: ${messageOf(error)}` }
+    return { fault: `it is not JSON: ${errorMessage(error)}` }
   }
   return checkJson(value, schema)
 }

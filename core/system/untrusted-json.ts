@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { messageOf } from '../errors.ts'
+import { errorMessage } from '../errors.ts'
 import type { ParsedJson } from './json-file.ts'
 import { JsonScan } from './json-scan.ts'
 import { printable } from './printable.ts'
@@ -191,7 +191,7 @@ class SlicedParser {
       return JSON.parse(text)
     } catch (error) {
       throw this.#text.length <= SLICE_LENGTH
-        ? new Fault(`it is not JSON (${printable(messageOf(error), 200)})`)
+        ? new Fault(`it is not JSON (${printable(errorMessage(error), 200)})`)
         : this.#invalid()
     }
   }

@@ -71,7 +71,7 @@ export default definePlugin({
 
 /** Where the page's files are, seen from the page. */
 function filesOf(path: string): string {
-  return path === '/' ? './browser/' : `./${path.slice(path.lastIndexOf('/') + 1)}/page/`
+  return path === '/' ? './page/' : `./${path.slice(path.lastIndexOf('/') + 1)}/page/`
 }
 
 /** Where the server's own addresses begin, seen from the page: relative, so that a proxy may put both below a path. */

@@ -8,7 +8,7 @@ import type {
   RuntimeDescriptor
 } from '../../core/contracts/builds.ts'
 import { type OnProgress, untilAborted } from '../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import type { BuildsContext } from './builds-context.ts'
 import { type BuildRecord, damageOf, failureNow, isRecent, machineFingerprint } from './builds-directory.ts'
 import { usableDevices } from './prove.ts'
@@ -94,7 +94,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     } catch (error) {
       signal.throwIfAborted()
       await builds.markFailed(id, failureNow(error, hardware))
-      return `${folder}, proven on ${record.provenAt}, does not work any more: ${messageOf(error)}`
+      return `${folder}, proven on ${record.provenAt}, does not work any more: ${errorMessage(error)}`
     }
   }
 
@@ -219,7 +219,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       signal.throwIfAborted()
       attempts.settle(source, undefined, 'failed', ...reasonsOf(error))
       if (error instanceof CorralError && error.code === 'runtime_missing') throw error
-      if (required) throw new CorralError('runtime_missing', messageOf(error), { cause: error })
+      if (required) throw new CorralError('runtime_missing', errorMessage(error), { cause: error })
       return undefined
     }
   }

@@ -7,7 +7,7 @@ import { check, lock } from 'proper-lockfile'
 import { type Static, type TSchema, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
-import { isSystemError, messageOf } from '../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { fits } from '../../core/system/schema-check.ts'
@@ -262,7 +262,7 @@ export async function damageOf(
     return undefined
   } catch (error) {
     options.signal?.throwIfAborted()
-    return messageOf(error)
+    return errorMessage(error)
   }
 }
 
@@ -279,7 +279,7 @@ export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries
 
 /** A failure on this machine now. */
 export function failureNow(error: unknown, hardware: Hardware): BuildFailure {
-  return { reason: messageOf(error), at: new Date().toISOString(), machine: machineFingerprint(hardware) }
+  return { reason: errorMessage(error), at: new Date().toISOString(), machine: machineFingerprint(hardware) }
 }
 
 /** Whether a failure still counts: it is recent, and the machine is the same. Pure. */

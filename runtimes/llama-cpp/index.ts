@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import { Type } from 'typebox'
 import type { BuildSource } from '../../core/contracts/builds.ts'
 import type { HardwareService } from '../../core/contracts/hardware.ts'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import type { DataPaths } from '../../core/system/data-paths.ts'
 import { parseDuration } from '../../core/system/duration.ts'
@@ -102,7 +102,10 @@ export default definePlugin({
       hooks: async app => {
         app.addHook('onListen', async () => {
           runtimes.build().catch(error => {
-            log.debug({ reason: messageOf(error) }, 'No llama.cpp build yet; the next request for one searches again.')
+            log.debug(
+              { reason: errorMessage(error) },
+              'No llama.cpp build yet; the next request for one searches again.'
+            )
           })
         })
       },

@@ -8,7 +8,7 @@ import type {
   RuntimeDescriptor
 } from '../../core/contracts/builds.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import type { BuildsContext } from './builds-context.ts'
 import { type BuildRecord, damageOf, failureNow, machineFingerprint, type Selection } from './builds-directory.ts'
 import { usableDevices } from './prove.ts'
@@ -102,7 +102,7 @@ export function createInstallation(deps: InstallationDeps) {
       await rm(candidate.directory, { recursive: true, force: true })
       waiting.signal.throwIfAborted()
       await fail(id, error)
-      const text = `${id} was removed because it does not work here: ${messageOf(error)}${advice}`
+      const text = `${id} was removed because it does not work here: ${errorMessage(error)}${advice}`
       throw new CorralError('runtime_missing', text, { cause: error })
     }
   }
@@ -122,7 +122,7 @@ export function createInstallation(deps: InstallationDeps) {
       waiting.signal.throwIfAborted()
       await fail(id, error)
       const advice = `To reinstall it: corral runtime remove ${id}, then corral runtime install.`
-      const text = `${id} no longer works here: ${asSentence(messageOf(error))} ${advice}`
+      const text = `${id} no longer works here: ${asSentence(errorMessage(error))} ${advice}`
       throw new CorralError('runtime_missing', text, { cause: error })
     }
   }

@@ -6,7 +6,7 @@ import type { Delta, Engine } from '../../core/contracts/engines.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import type { ToolLog } from '../../core/system/child-process.ts'
@@ -86,7 +86,7 @@ export async function prove(candidate: BuildCandidate, options: ProofOptions): P
     }
   } catch (error) {
     if (signal?.aborted) throw signal.reason
-    throw new Error(`${server} does not work here: ${messageOf(error)}`, { cause: error })
+    throw new Error(`${server} does not work here: ${errorMessage(error)}`, { cause: error })
   }
 }
 
@@ -171,6 +171,6 @@ export async function proveByAnswer(
     if (forGpus && error instanceof CorralError && error.code === 'insufficient_memory') {
       return [`The GPU had no memory left to prove that the build answers with it: ${error.message}`]
     }
-    throw new Error(`The demo model did not answer: ${messageOf(error)}`, { cause: error })
+    throw new Error(`The demo model did not answer: ${errorMessage(error)}`, { cause: error })
   }
 }

@@ -1,6 +1,6 @@
 import type { ArchivePattern, Build, Fit, RankedCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { compareVersions, knowsLibraries, SCORES } from './kinds/scores.ts'
 import type { ReleaseAsset } from './sources/release-server.ts'
 
@@ -117,7 +117,7 @@ function fitOf(kind: RuntimeDescriptor, hardware: Hardware): Fit {
   try {
     return kind.fit(hardware)
   } catch (error) {
-    return { score: 0, reasons: [`Its check failed: ${messageOf(error)}`], missing: [], gpus: [] }
+    return { score: 0, reasons: [`Its check failed: ${errorMessage(error)}`], missing: [], gpus: [] }
   }
 }
 

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { Attempt, Build, EngineRunSettings, Runtimes, RuntimesReport } from '../../core/contracts/builds.ts'
 import { untilAborted, type Waiting } from '../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import { addTo } from '../../core/system/add-to.ts'
 import { reactionTo } from '../llama-server/failure-causes.ts'
 import { searchBuild } from './build-search.ts'
@@ -108,7 +108,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       searches.set(chosen)
       if (chosen) return
       build().catch(error => {
-        log.debug({ reason: messageOf(error) }, 'No llama.cpp build yet; the next request for one searches again.')
+        log.debug({ reason: errorMessage(error) }, 'No llama.cpp build yet; the next request for one searches again.')
       })
     },
     search: waiting => build(waiting),
@@ -145,7 +145,10 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       waiting.signal?.throwIfAborted()
       // A folder that was moved may be back any moment, and looking there costs nothing.
       if (gone) searches.forgetFailure(choice)
-      log.warn({ build: first.id }, `llama.cpp: ${first.id} does not work, and there is no other: ${messageOf(reason)}`)
+      log.warn(
+        { build: first.id },
+        `llama.cpp: ${first.id} does not work, and there is no other: ${errorMessage(reason)}`
+      )
       return undefined
     }
   }
@@ -176,7 +179,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
         if (!other) throw error
         log.warn(
           { build: first.id, other: other.id },
-          `llama.cpp: ${first.id} does not work here (${messageOf(error)}); "${name}" is started on ${other.id}.`
+          `llama.cpp: ${first.id} does not work here (${errorMessage(error)}); "${name}" is started on ${other.id}.`
         )
         return await startCounted(other)
       }
@@ -196,7 +199,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
         signal.throwIfAborted()
         throw new CorralError(
           'runtime_missing',
-          `llama.cpp's converter for SafeTensors models is unavailable: ${messageOf(error)}. ` +
+          `llama.cpp's converter for SafeTensors models is unavailable: ${errorMessage(error)}. ` +
             'Check the network and its proxy, or put convert_hf_to_gguf.py with its folders conversion, gguf-py and ' +
             `requirements of llama.cpp's source into ${join(used.directory, 'converter')}.`,
           { cause: error }

@@ -1,6 +1,6 @@
 import type { Attempt, Build, BuildSource, RankedCandidate } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { ToolError } from '../../core/system/child-process.ts'
 import type { BuildsLog } from './builds-directory.ts'
 import { isForGpus } from './ranking.ts'
@@ -59,7 +59,7 @@ export class AttemptRecorder {
 
 /** The reasons in an error, with the last lines of a failed tool. */
 export function reasonsOf(error: unknown): string[] {
-  const reasons = [messageOf(error)]
+  const reasons = [errorMessage(error)]
   for (let cause = error; cause instanceof Error; cause = cause.cause) {
     if (cause instanceof ToolError) return [...reasons, ...cause.tail.filter(line => line.trim() !== '').slice(-15)]
   }

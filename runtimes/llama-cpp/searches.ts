@@ -6,12 +6,12 @@ import {
   untilAborted,
   type Waiting
 } from '../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import type { BuildsLog } from './builds-directory.ts'
 
 /** Milliseconds after a failed search in which it is not repeated; doubles with each failure in a row. */
 const BACK_OFF = 10_000
-const LONGEST_BACK_OFF = 300_000
+const MAX_BACK_OFF = 300_000
 
 /** The progress of work that several callers wait for; the work goes on when one of them leaves. */
 export class SharedProgress {
@@ -102,7 +102,7 @@ export class Searches {
     if (search.running) return search.running
     if (signal.aborted) return Promise.reject(signal.reason)
     const { failure } = search
-    if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), LONGEST_BACK_OFF)) {
+    if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), MAX_BACK_OFF)) {
       return Promise.reject(failure.error)
     }
     const running = this.#run(search, choice)
@@ -121,7 +121,7 @@ export class Searches {
       return search.build
     } catch (cause) {
       signal.throwIfAborted()
-      const message = `Looking for a llama.cpp build failed: ${messageOf(cause)}`
+      const message = `Looking for a llama.cpp build failed: ${errorMessage(cause)}`
       const error = cause instanceof CorralError ? cause : new CorralError('runtime_missing', message, { cause })
       search.failure = { error, at: now(), count: (search.failure?.count ?? 0) + 1 }
       log.warn({ ...error.details }, error.message)

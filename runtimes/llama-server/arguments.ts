@@ -8,7 +8,7 @@ import type { EngineBounds, LaunchSpec } from './launch-spec.ts'
 const DEFAULT_BATCH = 512
 const CONTEXT_STEP = 256
 /** Tokens: llama-server reads two to warm up, and fails where its context is smaller than that. */
-const LEAST_CONTEXT = 16
+const MIN_CONTEXT = 16
 
 /**
  * Tokens that an engine for embeddings or rankings reads at once (`--batch-size`, `--ubatch-size`): a text goes in one
@@ -77,7 +77,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   const list = ['--model', spec.modelPath]
   if (spec.projectorPath !== undefined) list.push('--mmproj', spec.projectorPath)
   list.push(...where, '--alias', spec.alias)
-  const context = Math.max(LEAST_CONTEXT, options.num_ctx * options.num_parallel)
+  const context = Math.max(MIN_CONTEXT, options.num_ctx * options.num_parallel)
   list.push('--ctx-size', `${context}`, '--parallel', `${options.num_parallel}`)
   list.push('--cache-type-k', options.cache_type_k, '--cache-type-v', options.cache_type_v)
   if (options.n_gpu_layers >= 0) list.push('--n-gpu-layers', `${options.n_gpu_layers}`)

@@ -3,7 +3,7 @@ import { type EngineLine, parseLine } from './loading.ts'
 import { quoted } from './log-book.ts'
 
 /** Characters of a line that are kept. */
-const LONGEST_LINE = 2000
+const MAX_LINE_LENGTH = 2000
 /** Milliseconds without a line after which what a head began has ended. */
 const QUOTE_END = 1000
 /**
@@ -42,7 +42,7 @@ export function createOutputReader(now = () => performance.now()) {
       if (each.type !== 'text') return each
       // On stdout it is a piece of a message that was too long for one line.
       const foreign = each.continued || ((past || !isJson) && continues(each.text)) || (past && stream === 'stdout')
-      const text = printable(each.text, LONGEST_LINE)
+      const text = printable(each.text, MAX_LINE_LENGTH)
       return { ...each, text: foreign ? quoted(text) : text }
     })
   }

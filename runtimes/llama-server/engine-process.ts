@@ -1,7 +1,7 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { lineSplitter } from '../../core/system/child-process.ts'
 import { toolEnvironment } from '../../core/system/tool-environment.ts'
 
@@ -78,7 +78,7 @@ export async function startEngineProcess(options: {
   const watchdog =
     !guarded && process.platform !== 'win32' && child.pid !== undefined
       ? startWatchdog(child.pid, error => {
-          options.warn(`No watchdog guards ${program} ${child.pid}: ${messageOf(error)}`)
+          options.warn(`No watchdog guards ${program} ${child.pid}: ${errorMessage(error)}`)
         })
       : undefined
   child.on('error', error => {

@@ -27,8 +27,8 @@ export interface WatchDeps extends Patience {
 type Slots = ReturnType<typeof readSlots> | 'refused'
 
 /** Milliseconds between looks, at most; shorter where the limits are. */
-const LONGEST_STEP = 1000
-const SHORTEST_STEP = 10
+const MAX_STEP = 1000
+const MIN_STEP = 10
 /** Looks within the shortest limit. */
 const LOOKS = 8
 /** Milliseconds between looks at a memory that grows by more than so many bytes from one to the next. */
@@ -47,7 +47,7 @@ const MS_PER_TICK = 10
  */
 export function watchEngine(deps: WatchDeps) {
   const limits = [deps.stuckAfter, deps.hangTimeout].filter(limit => limit > 0)
-  const step = Math.max(SHORTEST_STEP, Math.min(LONGEST_STEP, Math.min(...limits, Infinity) / LOOKS))
+  const step = Math.max(MIN_STEP, Math.min(MAX_STEP, Math.min(...limits, Infinity) / LOOKS))
   const probe = createUpstream(deps.address, { alive: () => false, explain: async error => error })
   const ended = new AbortController()
   const slots = slotsOf()

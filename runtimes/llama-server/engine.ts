@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import { engineCalls } from './calls.ts'
 import { createOutputReader } from './engine-output.ts'
 import { type EngineProcess, watchOomKills } from './engine-process.ts'
@@ -105,7 +105,7 @@ export async function createLlamaServerEngine(
       const attempts = cause === 'cannot_listen' ? ADDRESS_ATTEMPTS : OTHER_ATTEMPTS
       if (waiting.signal?.aborted || reactionTo(cause) !== 'retry' || attempt >= attempts) throw error
       if (cause === 'cannot_listen') tcp = true
-      deps.log.warn({ model: spec.alias, cause, reason: messageOf(error) }, 'the load failed; it is tried once more')
+      deps.log.warn({ model: spec.alias, cause, reason: errorMessage(error) }, 'the load failed; it is tried once more')
     }
   }
 }
@@ -257,7 +257,7 @@ async function startEngine(
     page.end(exit, expected ? undefined : failure)
     if (ready && !expected) warn(`llama-server ${running.pid} ended by itself: ${failure.message}`)
     await removeRunRecord(runDirectory, id, address.folder).catch(error => {
-      warn(`The folder of an engine could not be removed: ${messageOf(error)}`)
+      warn(`The folder of an engine could not be removed: ${errorMessage(error)}`)
     })
     return failure
   })

@@ -6,7 +6,7 @@ import { setNewest } from '../../core/system/newest-entries.ts'
 import { engineSchema } from './engine-schema.ts'
 import { TooCostly, waysOf } from './grammar-cost.ts'
 import { NotReadable, readGrammar } from './grammar-text.ts'
-import { isBranching, MOST_COPIES, schemaGrammar } from './schema-grammar.ts'
+import { isBranching, MAX_COPIES, schemaGrammar } from './schema-grammar.ts'
 
 export interface GrammarLimits {
   /** Bytes of one grammar or schema (`limits.grammar_size`). */
@@ -24,7 +24,7 @@ const ELEMENTS_WRITTEN_OUT = 4
 /** Ways that are known to be harmless: llama.cpp takes some ten milliseconds for a token. The default of the limit. */
 const HARMLESS_WAYS = 20_000
 /** Costs that are kept: programs send the same schemas with every request. */
-const MOST_KNOWN = 256
+const MAX_KNOWN = 256
 
 interface Cost {
   /** Ways in which the costliest token can be read; NaN where the text itself cannot be read. */
@@ -51,7 +51,7 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
       found = counting(count)
       counted++
     }
-    setNewest(known, text, found, MOST_KNOWN)
+    setNewest(known, text, found, MAX_KNOWN)
     return found
   }
 
@@ -128,9 +128,9 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
       elements += checked.elements
       ways.push(checked.ways)
       requireSize('tools', 'All JSON schemas together', bytes, size * TOOLS)
-      if (copies > MOST_COPIES || elements > MAX_ELEMENTS_OF_TOOLS) {
+      if (copies > MAX_COPIES || elements > MAX_ELEMENTS_OF_TOOLS) {
         const [what, advice] =
-          copies > MOST_COPIES
+          copies > MAX_COPIES
             ? ['objects with too many properties that are not required', 'list more properties under "required"']
             : ['too many repetitions that are written out', 'use smaller bounds for lengths']
         const message = `The JSON schemas of "tools" have ${what}. Send fewer tools, or ${advice}.`

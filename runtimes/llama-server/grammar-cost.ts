@@ -24,7 +24,7 @@ export class TooCostly extends Error {
 }
 
 /** Most elements of a grammar with its repetitions written out. */
-const MOST_ELEMENTS = 200_000
+const MAX_ELEMENTS = 200_000
 
 /** The rules of a grammar, with repetitions written as llama.cpp writes them. */
 export class GrammarRules {
@@ -40,7 +40,7 @@ export class GrammarRules {
 
   set(index: number, alternatives: Alternatives): void {
     for (const { length } of alternatives) this.elements += length + 1
-    if (this.elements > MOST_ELEMENTS) throw new TooCostly()
+    if (this.elements > MAX_ELEMENTS) throw new TooCostly()
     this.rules[index] = alternatives
   }
 
@@ -51,7 +51,7 @@ export class GrammarRules {
   repeat(piece: readonly Element[], least: number, most: number): Element[] {
     if (least > LLAMA_MOST_REPETITIONS) throw new TooCostly()
     this.elements += piece.length * least
-    if (this.elements > MOST_ELEMENTS) throw new TooCostly()
+    if (this.elements > MAX_ELEMENTS) throw new TooCostly()
     const made: Element[] = []
     for (let count = 0; count < least; count++) for (const each of piece) made.push(each)
     // llama.cpp takes large bounds for none.
@@ -92,7 +92,7 @@ const TOKEN_LENGTH = 16
 const TOKENS = 3
 /** How many of the characters that the most stacks take are tried at each step, and of how many they are chosen. */
 const TRIED = 3
-const MOST_CANDIDATES = 24
+const MAX_CANDIDATES = 24
 /** A letter, a digit, a space and a quotation mark. */
 const USUAL = [97, 48, 32, 34]
 /**
@@ -101,7 +101,7 @@ const USUAL = [97, 48, 32, 34]
  */
 const FIRST_WEIGHT = 4
 /** Steps of one count, so that it takes no longer than some ten milliseconds. */
-const MOST_STEPS = 40_000
+const MAX_STEPS = 40_000
 
 /** A grammar, and rules at which ways are counted besides the first one. */
 export interface CountedGrammar {
@@ -203,7 +203,7 @@ class Walk {
     const candidates = new Set<number>(USUAL)
     for (const { ranges, negated } of classes.keys()) {
       if (ranges.length > 0) candidates.add(negated ? ranges[0]![1] + 1 : ranges[0]![0])
-      if (candidates.size > MOST_CANDIDATES) break
+      if (candidates.size > MAX_CANDIDATES) break
     }
     const counted = [...candidates].map(character => {
       let sum = 0
@@ -223,7 +223,7 @@ class Walk {
   }
 
   #step(): void {
-    if (++this.#steps > MOST_STEPS) throw new TooCostly()
+    if (++this.#steps > MAX_STEPS) throw new TooCostly()
   }
 
   /** A stack with one more place on it; none where the sequence ends there. */
@@ -283,7 +283,7 @@ class Walk {
       }
       open.delete(rule)
       cost.set(rule, sum)
-      if (sum > MOST_STEPS) throw new TooCostly()
+      if (sum > MAX_STEPS) throw new TooCostly()
       return sum
     }
     for (let rule = 0; rule < this.#alternatives.length; rule++) visit(rule)

@@ -7,7 +7,7 @@ import { basename, dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
@@ -74,7 +74,7 @@ export async function launchEngine(options: {
     const startTime = pid === undefined ? undefined : await processStartTime(pid)
     if (startTime !== undefined) {
       await writeRunRecord(deps.runDirectory, id, { folder, pid, startTime }).catch(error => {
-        warn(`llama-server ${pid} could not be written down: ${messageOf(error)}`)
+        warn(`llama-server ${pid} could not be written down: ${errorMessage(error)}`)
       })
     }
     return { child, httpThreads: httpThreads(list) }
@@ -146,7 +146,7 @@ export async function makePrivateFolder({ folder }: EngineAddress): Promise<void
   try {
     await mkdir(folder, { mode: 0o700 })
   } catch (error) {
-    const reason = (error as NodeJS.ErrnoException).code ?? messageOf(error)
+    const reason = (error as NodeJS.ErrnoException).code ?? errorMessage(error)
     throw new CorralError(
       'load_failed',
       `No private folder for the engine could be made in ${dirname(folder)} (${reason}). Make room there and let the user that runs corral write to it, or set TMPDIR to another folder.`,
@@ -212,7 +212,7 @@ export async function reapStrayEngines(runDirectory: string, log: Pick<EngineLog
       }
       await rm(path, { force: true })
     } catch (error) {
-      log.warn({ path, reason: messageOf(error) }, 'Could not clean up after an engine of an earlier corral.')
+      log.warn({ path, reason: errorMessage(error) }, 'Could not clean up after an engine of an earlier corral.')
     }
   }
   return ended

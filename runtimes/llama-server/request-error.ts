@@ -24,7 +24,7 @@ const UNSUPPORTED = /^(image|audio|video) input is not supported|does not suppor
 const NOT_ITS_FORMAT = /^The model produced output that does not match/
 
 /** Longest part of an engine's message that is passed on. */
-const LONGEST_MESSAGE = 400
+const MAX_MESSAGE_LENGTH = 400
 
 /**
  * What llama-server's error answer means to a client. It quotes no more of the engine's text than a client may see:
@@ -127,7 +127,7 @@ function withoutQuotes(message: string): string {
     .replace(/(^|[\s"'`(=])(?:[A-Za-z]:)?(?:[\\/][\w.+~-]+){2,}/g, '$1<path>')
     .replace(/\s+/g, ' ')
     .trim()
-  return cut.length > LONGEST_MESSAGE ? `${cut.slice(0, LONGEST_MESSAGE)}…` : cut
+  return cut.length > MAX_MESSAGE_LENGTH ? `${cut.slice(0, MAX_MESSAGE_LENGTH)}…` : cut
 }
 
 function sentence(message: string): string {

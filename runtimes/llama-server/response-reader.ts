@@ -4,8 +4,8 @@
  */
 
 /** Bytes that the head of a response may have, and the lines around its chunks. */
-const LONGEST_HEAD = 64 * 1024
-const LONGEST_LINE = 4 * 1024
+const MAX_HEAD_LENGTH = 64 * 1024
+const MAX_LINE_LENGTH = 4 * 1024
 
 const END_OF_HEAD = Buffer.from('\r\n\r\n')
 const LINE_FEED = 10
@@ -20,7 +20,7 @@ const HEX_DIGITS = Uint8Array.from({ length: 256 }, (_, byte) => {
   return Number.isNaN(digit) ? NO_DIGIT : digit
 })
 /** Most hexadecimal digits of a chunk size. */
-const LONGEST_SIZE = 12
+const MAX_SIZE = 12
 const NOTHING = Buffer.alloc(0)
 
 /** What comes next. `size`, `data`, `end-of-data` and `trailer` are the parts of a body in chunks. */
@@ -98,7 +98,7 @@ export class ResponseReader {
     const before = this.#part.length
     const head = before === 0 ? bytes.subarray(from) : Buffer.concat([this.#part, bytes.subarray(from)])
     const end = head.indexOf(END_OF_HEAD, Math.max(0, before - END_OF_HEAD.length))
-    if ((end === -1 ? head.length : end) > LONGEST_HEAD) throw new MalformedResponse('its head is too long')
+    if ((end === -1 ? head.length : end) > MAX_HEAD_LENGTH) throw new MalformedResponse('its head is too long')
     if (end === -1) {
       // Not a view: the bytes of a connection are read into the same memory again.
       this.#part = Buffer.from(head)
@@ -157,7 +157,8 @@ export class ResponseReader {
     while (end < bytes.length && bytes[end] !== LINE_FEED) end++
     const isWhole = end < bytes.length
     if (isWhole) end++
-    if (this.#part.length + end - from > LONGEST_LINE) throw new MalformedResponse('a line between chunks is too long')
+    if (this.#part.length + end - from > MAX_LINE_LENGTH)
+      throw new MalformedResponse('a line between chunks is too long')
     if (isWhole && this.#part.length === 0) this.#takeLine(bytes, from, end)
     else {
       this.#part = Buffer.concat([this.#part, bytes.subarray(from, end)])
@@ -184,7 +185,7 @@ export class ResponseReader {
     } else if (length === 0) this.#expected = 'nothing'
     else {
       this.#trailer += length
-      if (this.#trailer > LONGEST_HEAD) throw new MalformedResponse('its trailer is too long')
+      if (this.#trailer > MAX_HEAD_LENGTH) throw new MalformedResponse('its trailer is too long')
     }
   }
 }
@@ -200,7 +201,7 @@ function chunkSize(bytes: Buffer, from: number, end: number): number {
   }
   let behind = at
   while (bytes[behind] === SPACE || bytes[behind] === TAB) behind++
-  const isSize = at > from && at - from <= LONGEST_SIZE && (behind === end || bytes[behind] === SEMICOLON)
+  const isSize = at > from && at - from <= MAX_SIZE && (behind === end || bytes[behind] === SEMICOLON)
   if (!isSize) throw new MalformedResponse('a chunk has no size')
   return size
 }

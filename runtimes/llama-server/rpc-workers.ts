@@ -7,7 +7,7 @@ import type { MemoryUse } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { type WorkerFacts, WorkerFactsSchema } from '../../core/contracts/worker-facts.ts'
 import { WORKER_ALIVE_PATH, WORKER_PATH, WORKER_SIGN_INTERVAL } from '../../core/contracts/workers.ts'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import { parseJson } from '../../core/system/json-file.ts'
 import { isLoopback, isPublicAddress } from '../../core/system/private-address.ts'
@@ -38,7 +38,7 @@ const SILENCE_LIMIT = 4 * WORKER_SIGN_INTERVAL
 /** Milliseconds that figures of memory are good for. */
 const FRESH = 1000
 /** Bytes: more than a worker with the most devices has to say. */
-const LONGEST_ANSWER = 64 * 1024
+const MAX_ANSWER_LENGTH = 64 * 1024
 
 type RpcSettings = NonNullable<EngineSettings['rpc']>
 
@@ -127,7 +127,7 @@ export function createRpcWorkers(
     const [, host, port] = /^(.*):(\d+)$/.exec(name)! as unknown as [string, string, string]
     // What llama.cpp resolves to is IPv4 too.
     const found = await resolve(host, { family: 4, all: true }).catch(error => {
-      const message = `The model "${alias}" could not be loaded: the name of its worker ${name} cannot be resolved to an IPv4 address (${messageOf(error)}).`
+      const message = `The model "${alias}" could not be loaded: the name of its worker ${name} cannot be resolved to an IPv4 address (${errorMessage(error)}).`
       throw refusal('rpc_unreachable', name, message, error)
     })
     const open = found.find(({ address }) => isPublicAddress(address, new Set()))
@@ -148,7 +148,7 @@ export function createRpcWorkers(
     let text = ''
     for await (const piece of body.setEncoding('utf8')) {
       text += piece
-      if (text.length > LONGEST_ANSWER) throw new Error('it answers with too much')
+      if (text.length > MAX_ANSWER_LENGTH) throw new Error('it answers with too much')
     }
     const parsed = statusCode === 200 ? parseJson(text, WorkerFactsSchema) : { fault: `status ${statusCode}` }
     if (parsed.fault !== undefined)
@@ -169,7 +169,7 @@ export function createRpcWorkers(
       facts = await ask(`http://${host}:${port + 1}${WORKER_PATH}`, signal)
     } catch (error) {
       signal.throwIfAborted()
-      const reason = error instanceof Error && error.name === 'TimeoutError' ? 'no answer in 3 s' : messageOf(error)
+      const reason = error instanceof Error && error.name === 'TimeoutError' ? 'no answer in 3 s' : errorMessage(error)
       throw refusal(
         'rpc_unreachable',
         name,
@@ -246,12 +246,12 @@ export function createRpcWorkers(
         for await (const piece of body.setEncoding('utf8')) {
           if (first.includes('\n')) continue
           first += piece
-          if (!first.includes('\n') && first.length < LONGEST_ANSWER) continue
+          if (!first.includes('\n') && first.length < MAX_ANSWER_LENGTH) continue
           // It was started anew between the question and now: what the engine had there is lost.
           if (statusCode !== 200 || first.split('\n')[0] !== facts.instance) break
         }
       } catch (error) {
-        why = messageOf(error)
+        why = errorMessage(error)
       }
       if (closing.signal.aborted) return
       log.warn({ worker: name, reason: why }, 'a worker is lost')

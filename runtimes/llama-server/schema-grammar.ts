@@ -4,9 +4,9 @@ import { TooCostly } from './grammar-cost.ts'
 type Fields = Record<string, unknown>
 
 /** Properties of one object that may be absent; see `SchemaGrammar.copies`. */
-const MOST_OPTIONAL = 256
+const MAX_OPTIONAL = 256
 /** Of all objects in the schemas of one request. */
-export const MOST_COPIES = MOST_OPTIONAL ** 3
+export const MAX_COPIES = MAX_OPTIONAL ** 3
 
 export interface SchemaGrammar {
   text: string
@@ -59,7 +59,7 @@ export function schemaGrammar(schema: Fields): SchemaGrammar {
     const always = named.filter(([name]) => needed.has(name)).map(pair)
     const others = named.filter(([name]) => !needed.has(name)).map(pair)
     copies += others.length ** 3
-    if (copies > MOST_COPIES) throw new TooCostly()
+    if (copies > MAX_COPIES) throw new TooCostly()
     const own = more === undefined || more === false ? undefined : `str ":" ${visit(more)}`
     if (named.length === 0) return own === undefined ? '"{" "}"' : `"{" (${own} ("," ${own})*)? "}"`
     // Those that may be absent follow each other in their order; any of them may be the first.

@@ -2,18 +2,18 @@ import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 
 /** Characters that no token of any vocabulary stands for: a text with more for each token of the context cannot fit. */
-const LONGEST_TOKEN = 256
+const MAX_TOKEN_LENGTH = 256
 /**
  * Tokens whose text is always looked at, also where the context is smaller: to cut a million characters takes llama.cpp
  * some 50 MB of memory for a moment.
  */
-const LEAST = 8192
+const MIN_COUNT = 8192
 /** What a token has on average, for what is said of a text that nobody has counted. */
 const USUAL_TOKEN = 4
 
 /** Most characters that are worth being read for a context. */
 export function longestText(contextSize: number): number {
-  return Math.max(contextSize, LEAST) * LONGEST_TOKEN
+  return Math.max(contextSize, MIN_COUNT) * MAX_TOKEN_LENGTH
 }
 
 /**

@@ -35,7 +35,7 @@ const DEFAULT = { batch: 2048, ubatch: 512 }
 /** More layers than any model has. */
 const ALL_LAYERS = 999
 /** Draft models that are tried, and the most that one may have of the model's size. */
-const MOST_DRAFTS = 2
+const MAX_DRAFTS = 2
 const DRAFT_SHARE = 0.35
 
 /** The settings that a trial may change for this engine; the most important first. */
@@ -154,5 +154,5 @@ function draftsFor(model: Model, models: readonly Model[]): Model[] {
     .filter(each => each.format === 'gguf' && each.key !== model.key && each.size <= model.size * DRAFT_SHARE)
     .filter(each => each.metadata.capabilities.includes('completion') && vocabulary(each) === vocabulary(model))
     .sort((a, b) => b.size - a.size)
-    .slice(0, MOST_DRAFTS)
+    .slice(0, MAX_DRAFTS)
 }

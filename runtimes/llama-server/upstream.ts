@@ -44,7 +44,7 @@ const SLOT_FILES = '/slots/'
 
 /** Bytes of an answer that are read at once, and how many pieces of memory for that are kept for the next connections. */
 const READ_SIZE = 16 * 1024
-const MOST_SPARE = 32
+const MAX_SPARE = 32
 
 /** Milliseconds that a connection is kept for the next request: llama-server looks at each 100 times a second. */
 const KEPT_FOR = 1000
@@ -129,7 +129,7 @@ function createConnections(listen: Listen, threads: number) {
     socket.on('close', () => {
       count--
       forget(connection)
-      if (spare.length < MOST_SPARE) spare.push(buffer)
+      if (spare.length < MAX_SPARE) spare.push(buffer)
     })
     return connection
   }

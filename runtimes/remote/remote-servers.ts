@@ -1,5 +1,5 @@
 import { Agent, type Dispatcher, request } from 'undici'
-import { CorralError, messageOf } from '../../core/errors.ts'
+import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import type { ServerKind } from './server-kinds.ts'
 
@@ -69,7 +69,7 @@ export function createRemoteServers(
       await reply.body.dump()
       setHealth(server, reply.statusCode < 500, `status ${reply.statusCode}`)
     } catch (error) {
-      setHealth(server, false, messageOf(error))
+      setHealth(server, false, errorMessage(error))
     }
   }
 

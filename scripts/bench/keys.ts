@@ -25,7 +25,7 @@ const WARM_UP = 4000
 /** It is measured until the 95 % interval of the ratio is no wider than so much above and below. */
 const PRECISION = 0.02
 /** Pairs of processes that such an interval takes at least. */
-const LEAST_PAIRS = 6
+const MIN_PAIRS = 6
 
 /** Processor time of a request in microseconds, with and without keys, limits, audit and metrics. */
 export interface KeysCost {
@@ -101,7 +101,7 @@ export async function measureKeys(
 ): Promise<KeysCost> {
   const times = { without: [] as number[], with: [] as number[] }
   const ratios: number[] = []
-  while (ratios.length < most && !(ratios.length >= LEAST_PAIRS && isPrecise(estimate(ratios)))) {
+  while (ratios.length < most && !(ratios.length >= MIN_PAIRS && isPrecise(estimate(ratios)))) {
     await withBoth(home, async (without, withAll) => {
       await warmUp([without, withAll], WARM_UP)
       const costOf = async (way: Way) => {

@@ -4,7 +4,7 @@ import { join, resolve } from 'node:path'
 import { pino } from 'pino'
 import { stringify } from 'yaml'
 import { loadConfig } from '../../core/config/load.ts'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { startServer } from '../../core/http/server.ts'
 import { LogLevels } from '../../core/system/log-levels.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
@@ -139,7 +139,7 @@ export async function startLauncher(path: string, options: LauncherOptions): Pro
   const listener = createServer({ allowHalfOpen: true }, socket => {
     // Who was killed leaves a broken connection; its end follows.
     socket.on('error', () => socket.destroy())
-    serve(socket, options).catch((error: unknown) => socket.end(messageOf(error)))
+    serve(socket, options).catch((error: unknown) => socket.end(errorMessage(error)))
   })
   await new Promise<void>(resolve => listener.listen(path, resolve))
   return { close: () => void listener.close() }

@@ -11,7 +11,7 @@ const TAKEN = 40
 /** Pieces that may be on their way when it does. */
 const STILL_COMING = 500
 /** Milliseconds that the least of machines may take to notice that a reader left. */
-const LEAST_WAIT = 1_000
+const MIN_WAIT = 1_000
 
 async function ask(address: string, path: string, method: string, body: object): Promise<any> {
   const response = await fetch(address + path, { method, body: JSON.stringify(body) })
@@ -32,7 +32,7 @@ export async function makeEndless(address: string): Promise<number> {
   const tried = { model: ENDLESS, messages, options: { num_predict: TRIED }, stream: false }
   const { eval_count, eval_duration } = await ask(address, '/ollama/api/chat', 'POST', tried)
   assert.equal(eval_count, TRIED)
-  return Math.max((eval_duration / 1e6 / TRIED) * (TOKENS / 2), LEAST_WAIT)
+  return Math.max((eval_duration / 1e6 / TRIED) * (TOKENS / 2), MIN_WAIT)
 }
 
 export async function removeEndless(address: string): Promise<void> {

@@ -11,7 +11,7 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { newHome } from './command.ts'
 
 const WORK = { prompt: 1000, answer: 100 }
-const MOST = 8
+const MAX_COUNT = 8
 
 /** Pairs in which the trial is so many times as fast. */
 const pairs = (...ratios: (number | [prompt: number, answer: number])[]): Pair[] =>
@@ -21,27 +21,27 @@ const pairs = (...ratios: (number | [prompt: number, answer: number])[]): Pair[]
   })
 
 t.test('judge: what is clearly faster is, after four pairs', async t => {
-  t.equal(judge(pairs(1.2, 1.21, 1.19), WORK, MOST).result, 'undecided', 'three are too few')
-  const { result, overall } = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MOST)
+  t.equal(judge(pairs(1.2, 1.21, 1.19), WORK, MAX_COUNT).result, 'undecided', 'three are too few')
+  const { result, overall } = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MAX_COUNT)
   t.equal(result, 'faster')
   t.ok(overall.low > 1.03 && overall.low < overall.mean && overall.mean < overall.high)
 })
 
 t.test('judge: noise is not taken for speed', async t => {
-  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8), WORK, MOST).result, 'undecided', 'more may show it')
-  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8, 1.4, 0.8, 1.1, 0.9), WORK, MOST).result, 'same')
+  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8), WORK, MAX_COUNT).result, 'undecided', 'more may show it')
+  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8, 1.4, 0.8, 1.1, 0.9), WORK, MAX_COUNT).result, 'same')
   t.equal(
-    judge(pairs(1.02, 1.021, 1.02, 1.02, 1.02, 1.021, 1.02, 1.02), WORK, MOST).result,
+    judge(pairs(1.02, 1.021, 1.02, 1.02, 1.02, 1.021, 1.02, 1.02), WORK, MAX_COUNT).result,
     'same',
     'less than the margin'
   )
-  t.equal(judge(pairs(1, 1), WORK, MOST).result, 'same', 'a tie')
+  t.equal(judge(pairs(1, 1), WORK, MAX_COUNT).result, 'same', 'a tie')
   t.equal(judge(pairs(1.2, 1.2), WORK, 2).result, 'same', 'two pairs prove nothing, however few are allowed')
 })
 
 t.test('judge: what is slower is given up early', async t => {
-  t.equal(judge(pairs(0.5), WORK, MOST).result, 'undecided')
-  t.equal(judge(pairs(0.5, 0.55), WORK, MOST).result, 'slower')
+  t.equal(judge(pairs(0.5), WORK, MAX_COUNT).result, 'undecided')
+  t.equal(judge(pairs(0.5, 0.55), WORK, MAX_COUNT).result, 'slower')
 })
 
 t.test('judge: a gain in one part does not pay for a loss in another', async t => {
@@ -51,7 +51,7 @@ t.test('judge: a gain in one part does not pay for a loss in another', async t =
     [2.9, 0.9],
     [3, 0.9]
   ]
-  const { result, overall } = judge(pairs(...mixed, ...mixed), WORK, MOST)
+  const { result, overall } = judge(pairs(...mixed, ...mixed), WORK, MAX_COUNT)
   t.ok(overall.low > 1.03, 'as a whole it would be faster')
   t.equal(result, 'slower')
 })
@@ -83,7 +83,7 @@ const flag = (given: TrialSettings, ...flags: string[]): TrialSettings => ({
   ...given,
   arguments: [...(given.arguments ?? []), ...flags]
 })
-const OPTIONS = { base: {}, work: WORK, most: MOST, allowChanges: false }
+const OPTIONS = { base: {}, work: WORK, most: MAX_COUNT, allowChanges: false }
 
 t.test('tune keeps what is faster, on top of what was kept before, and confirms all of it', async t => {
   const bench = fakeBench(
@@ -150,7 +150,7 @@ t.test('tune keeps nothing where nothing is faster, or where it does not hold a 
   t.match(equal, { settings: {}, confirmation: undefined, steps: [{ result: 'same' }] })
   // Fast for the first pairs only, as by chance.
   const lucky = await tune(
-    fakeBench(one, ({ arguments: list }, seed) => (list && seed <= MOST ? 1.5 : 1)),
+    fakeBench(one, ({ arguments: list }, seed) => (list && seed <= MAX_COUNT ? 1.5 : 1)),
     OPTIONS
   )
   t.match(lucky, { settings: {}, confirmation: { result: 'same' }, steps: [{ result: 'faster' }] })
@@ -195,7 +195,7 @@ t.test('the table fits 40 columns', async t => {
   t.same([0.312, 12.34, 1234.5, 12_345].map(shortNumber), ['0.31', '12.3', '1235', '12.3k'])
   t.equal(busyMachine(0.4, 2), undefined)
   t.match(busyMachine(14.62, 2), /load 14\.6 with 2 processors/)
-  const verdict = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MOST)
+  const verdict = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MAX_COUNT)
   t.equal(
     stepText({ name: 'batch', value: '1024', result: 'faster', verdict }),
     'batch 1024: 20 % faster (+19 to +21 %), kept'

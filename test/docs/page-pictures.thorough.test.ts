@@ -9,7 +9,7 @@ import { pages, textOf } from './guides.ts'
 
 const { skip } = testBrowser(t)
 /** Bytes that a picture may have, so that guides open at once. */
-const MOST = 150_000
+const MAX_COUNT = 150_000
 
 t.test('pictures of the page can be taken anew', { skip }, async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-page-pictures-'))
@@ -24,7 +24,7 @@ t.test('pictures of the page can be taken anew', { skip }, async t => {
   for (const name of taken) {
     const picture = readFileSync(join(folder, name))
     t.equal(picture.toString('latin1', 8, 12), 'WEBP', name)
-    t.ok(picture.length > 5000 && picture.length < MOST, `${name}: ${picture.length} bytes`)
+    t.ok(picture.length > 5000 && picture.length < MAX_COUNT, `${name}: ${picture.length} bytes`)
     t.ok(guides.includes(`pictures/${name}`), `${name} is shown in a guide`)
   }
 })

@@ -2,12 +2,12 @@ import t from 'tap'
 import { OPERATIONS, timeOf } from '../../scripts/bench/growth.ts'
 
 /** What grows with its number takes 1,000 times as long; what does not, about as long, on a machine with other work. */
-const MOST = 20
+const MAX_COUNT = 20
 
 for (const operation of OPERATIONS) {
   t.test(`${operation.name}: 10,000 ${operation.of} cost no more than 10`, async t => {
     const few = await timeOf(operation, 10, 10, 3)
     const many = await timeOf(operation, 10_000, 10, 3)
-    t.ok(many < MOST * few, `${many.toFixed(2)} µs with 10,000, ${few.toFixed(2)} µs with 10`)
+    t.ok(many < MAX_COUNT * few, `${many.toFixed(2)} µs with 10,000, ${few.toFixed(2)} µs with 10`)
   })
 }

@@ -7,7 +7,7 @@ import { extname, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import type { Test } from 'tap'
 import { Value } from 'typebox/value'
-import { messageOf } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { runTool } from '../../core/system/child-process.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { RuntimesOptions } from '../../runtimes/llama-cpp/options.ts'
@@ -35,7 +35,7 @@ export async function llamaPage(): Promise<{ path: string } | { missing: string 
     const install = ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
     await runTool('npm', install, { cwd: interfaceFolder, purpose: 'packages' })
   } catch (error) {
-    return { missing: `its source cannot be had: ${messageOf(error)}` }
+    return { missing: `its source cannot be had: ${errorMessage(error)}` }
   }
   await runTool('npm', ['run', 'build'], { cwd: interfaceFolder, purpose: 'packages' })
   await rm(`${path}.new`, { recursive: true, force: true })

@@ -12,7 +12,7 @@ const MODELS = ['budget/one', 'budget/two', 'budget/three']
 const CLIENTS = 16
 /** Answers that each engine gives at once, and the context that makes room for the longest. */
 const OPTIONS = { num_ctx: 2048, num_parallel: 2 }
-const LONGEST_ANSWER = 1500
+const MAX_ANSWER_LENGTH = 1500
 const FAIR_WAIT = 1500
 /** Whoever waits longer than this is taken to hang (milliseconds). */
 const PATIENCE = 120_000
@@ -140,7 +140,7 @@ export async function memoryChurn(t: Test, minutes: number, seed: number): Promi
     const random = randomNumbers(seed + number)
     while (Date.now() < end) {
       const [surface, model] = [pick(random, SURFACES), pick(random, MODELS)]
-      const tokens = Math.ceil(random() ** 3 * LONGEST_ANSWER)
+      const tokens = Math.ceil(random() ** 3 * MAX_ANSWER_LENGTH)
       const began = Date.now()
       const what = `${tokens} tokens of ${model} (${surface}) for client ${number}`
       const {
@@ -187,7 +187,7 @@ export async function memoryChurn(t: Test, minutes: number, seed: number): Promi
         model: MODELS[0],
         messages: [CAPITAL_QUESTION],
         stream: false,
-        options: { max_tokens: LONGEST_ANSWER, temperature: 0, ignore_eos: true }
+        options: { max_tokens: MAX_ANSWER_LENGTH, temperature: 0, ignore_eos: true }
       })
       const took = ((body.eval_duration ?? 0) + (body.prompt_eval_duration ?? 0)) / 1e6
       longestAnswer = Math.max(longestAnswer, took)

@@ -1,4 +1,4 @@
-import { CorralError, type ErrorCode, messageOf } from '../../errors.ts'
+import { CorralError, type ErrorCode, errorMessage } from '../../errors.ts'
 import { findExecutable, runTool, type ToolLog } from '../child-process.ts'
 
 /** What a Python environment is for, as its errors say it. */
@@ -82,7 +82,7 @@ export async function findPython(options: {
     } catch (error) {
       options.signal?.throwIfAborted()
       // Wrappers such as pyenv's are on PATH for versions that are not installed.
-      refused.push(`${path}: ${messageOf(error)}`)
+      refused.push(`${path}: ${errorMessage(error)}`)
     }
   }
   const found =

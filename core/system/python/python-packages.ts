@@ -3,7 +3,7 @@ import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Progress, Waiting } from '../../contracts/progress.ts'
-import { CorralError, messageOf } from '../../errors.ts'
+import { CorralError, errorMessage } from '../../errors.ts'
 import { findExecutable, runTool, ToolError } from '../child-process.ts'
 import { freeSpace, requireSpace } from '../disk-space.ts'
 import { writeJsonFile } from '../json-file.ts'
@@ -120,7 +120,7 @@ export async function makePythonEnvironment(
       if (!(error instanceof ToolError)) throw error
       const { code, sentence } = installFailure(error.tail, use)
       const what = `The Python environment for ${use.name} could not be made in ${environment}`
-      throw new CorralError(code, `${what}: ${messageOf(error)} ${sentence}`, { cause: error })
+      throw new CorralError(code, `${what}: ${errorMessage(error)} ${sentence}`, { cause: error })
     }
   }
   try {

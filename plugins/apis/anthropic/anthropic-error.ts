@@ -16,7 +16,7 @@ function typeOf({ code, status }: CorralError): string {
 }
 
 /** Programs know by these words of Anthropic's that they have to shorten the conversation. */
-function messageOf({ code, message, details }: CorralError): string {
+function errorMessage({ code, message, details }: CorralError): string {
   const { n_prompt_tokens: tokens, n_ctx: most } = details ?? {}
   if (code !== 'context_exceeded' || tokens === undefined) return message
   const [, advice = ''] = /\.( .*)$/s.exec(message) ?? []
@@ -29,7 +29,7 @@ export function anthropicErrorBody(error: CorralError, { id }: { id: string }): 
     type: 'error',
     error: {
       type: typeOf(error),
-      message: messageOf(error),
+      message: errorMessage(error),
       code: error.code,
       ...(error.param !== undefined && { param: error.param }),
       // The SDKs give these as `details` and `errorCode` of what they throw.

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Access } from '../../../core/contracts/built-in-services.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { askInside, type InnerReply } from '../../../core/http/inner-request.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
@@ -47,7 +47,7 @@ const TICK = 500
 /** Milliseconds between looks where all have ended, and after which one that could not go on, as with a full disk, is tried again. */
 const PAUSE = 60_000
 /** Longest wait for a line that is to be sent again later (milliseconds). */
-const LONGEST_WAIT = 600_000
+const MAX_WAIT = 600_000
 /** Lines that expire are written together. */
 const TOGETHER = 1000
 
@@ -239,7 +239,7 @@ export class Batches {
       for (const batch of records.filter(isOld)) await this.#remove(batch)
       await files.sweep(id => this.needs(id))
     } catch (error) {
-      log.warn(`Old batches and files cannot be removed: ${messageOf(error)}`)
+      log.warn(`Old batches and files cannot be removed: ${errorMessage(error)}`)
     }
   }
 
@@ -258,7 +258,7 @@ export class Batches {
 
   #pause(batch: BatchRecord, error: unknown): void {
     this.#pausedUntil.set(batch.id, performance.now() + PAUSE)
-    this.#deps.log.error(`The batch ${batch.id} cannot go on, and is tried again in a minute: ${messageOf(error)}`)
+    this.#deps.log.error(`The batch ${batch.id} cannot go on, and is tried again in a minute: ${errorMessage(error)}`)
   }
 
   /** Does what there is to do for a batch. @throws what it ends with before all is done; it is begun again then */
@@ -440,7 +440,7 @@ function waitOf(reply: InnerReply): number | undefined {
   const body = jsonOf(reply)
   const code = isObject(body) && isObject(body.error) ? String(body.error.code) : ''
   const wait = Object.hasOwn(LATER, code) ? LATER[code]! : undefined
-  return wait && Math.min(LONGEST_WAIT, Math.max(wait, reply.retryAfter * 1000))
+  return wait && Math.min(MAX_WAIT, Math.max(wait, reply.retryAfter * 1000))
 }
 
 function jsonOf({ body }: InnerReply): unknown {

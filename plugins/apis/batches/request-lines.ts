@@ -22,7 +22,7 @@ export interface RequestLine {
   body: Record<string, unknown>
 }
 
-const LONGEST_ID = 256
+const MAX_ID_LENGTH = 256
 const NEWLINE = 10
 /** Bytes that are read at once. */
 const PIECE = 256 * 1024
@@ -86,8 +86,8 @@ export function readLine(
   if (customId === undefined) {
     return fault('missing_required_parameter', 'This line has no "custom_id".', 'custom_id')
   }
-  if (typeof customId !== 'string' || customId === '' || customId.length > LONGEST_ID) {
-    return fault('invalid_custom_id', `"custom_id" must be text of 1 to ${LONGEST_ID} characters.`, 'custom_id')
+  if (typeof customId !== 'string' || customId === '' || customId.length > MAX_ID_LENGTH) {
+    return fault('invalid_custom_id', `"custom_id" must be text of 1 to ${MAX_ID_LENGTH} characters.`, 'custom_id')
   }
   if (method !== 'POST') return fault('invalid_method', '"method" must be "POST".', 'method')
   if (url !== endpoint) {
@@ -111,7 +111,7 @@ export function isFault(line: RequestLine | LineFault): line is LineFault {
 }
 
 /** Faults that are listed; what a file has more of is wrong in the same way. */
-const MOST_FAULTS = 100
+const MAX_FAULTS = 100
 
 export interface LineLimits {
   /** Bytes of a line. */
@@ -144,7 +144,7 @@ export async function checkLines(
       const message = 'The "custom_id" of this line was that of an earlier one. Each must be unique in the file.'
       faults.push({ code: 'duplicate_custom_id', line: line.number, message, param: 'custom_id' })
     } else ids.add(request.customId)
-    if (faults.length >= MOST_FAULTS) break
+    if (faults.length >= MAX_FAULTS) break
   }
   if (total === 0) faults.push({ code: 'empty_file', line: null, message: 'The file has no requests.', param: null })
   return { total, faults }

@@ -3,7 +3,7 @@ import type { Readable } from 'node:stream'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { sendErrors } from '../../../core/http/application.ts'
 import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../core/http/client-gone.ts'
@@ -265,7 +265,7 @@ async function receiveForm(
   const fields = new Map<string, string>()
   let kept: Promise<FileRecord> | undefined
   const unreadable = (error: unknown) =>
-    new CorralError('invalid_request', `The form (${FORM}) cannot be read: ${messageOf(error)}.`)
+    new CorralError('invalid_request', `The form (${FORM}) cannot be read: ${errorMessage(error)}.`)
   let form: InstanceType<typeof Busboy>
   try {
     form = new Busboy({
@@ -338,12 +338,12 @@ function readFields(fields: ReadonlyMap<string, string>): { keep: number | undef
   return { keep: Number(seconds) }
 }
 
-const LONGEST_WINDOW = 30 * 24 * 3600
+const MAX_WINDOW = 30 * 24 * 3600
 
 /** @throws CorralError `invalid_request` */
 function windowSeconds(text: string): number {
   const seconds = /^\d+[a-z]/.test(text) ? (parseDuration(text) ?? 0) / 1000 : 0
-  if (seconds >= 1 && seconds <= LONGEST_WINDOW) return Math.floor(seconds)
+  if (seconds >= 1 && seconds <= MAX_WINDOW) return Math.floor(seconds)
   throw new CorralError(
     'invalid_request',
     '"completion_window" must be a length of time such as "24h", 720h at most.',

@@ -5,7 +5,7 @@ import type { Readable } from 'node:stream'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { diskRefusal, requireSpace } from '../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
@@ -37,7 +37,7 @@ export interface FileLimits {
 }
 
 /** Uploads of one owner at the same time. */
-const MOST_UPLOADS = 4
+const MAX_UPLOADS = 4
 const ID = /^file-[0-9a-f]{32}$/
 
 export const newFileId = () => `file-${randomBytes(16).toString('hex')}`
@@ -136,7 +136,7 @@ export class UserFiles {
     const id = newFileId()
     const part = join(this.#folder, `${id}.part`)
     const own = [...this.#arriving.values()].filter(each => each.owner === owner)
-    if (own.length >= MOST_UPLOADS) {
+    if (own.length >= MAX_UPLOADS) {
       throw new CorralError(
         'rate_limited',
         `You send ${plural(own.length, 'file')} already. Send this one when one is complete.`,
@@ -207,7 +207,7 @@ export class UserFiles {
     const oldest = now - this.#limits().keep / 1000
     for (const { id, createdAt, expiresAt = Number.POSITIVE_INFINITY } of [...this.#files.values()]) {
       if ((createdAt >= oldest && expiresAt > now) || isUsed(id)) continue
-      await this.remove(id).catch(error => this.#log.warn(`The file ${id} cannot be removed: ${messageOf(error)}`))
+      await this.remove(id).catch(error => this.#log.warn(`The file ${id} cannot be removed: ${errorMessage(error)}`))
     }
   }
 

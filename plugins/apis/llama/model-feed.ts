@@ -13,10 +13,10 @@ const TOPICS: ReadonlySet<StateTopic> = new Set(['model', 'engine', 'pull'])
 /** The feed follows the state once for all who listen, who are filtered here. */
 const FOLLOWER = { turn: 'models/sse', role: 'operator' } as const
 /** Who listens at once; of one client, and in all. */
-const MOST_OF_ONE = 16
-const MOST_IN_ALL = 128
+const MAX_PER_CLIENT = 16
+const MAX_TOTAL = 128
 /** Spellings under which one download is followed. */
-const MOST_NAMES = 8
+const MAX_NAMES = 8
 
 /** One event of `/models/sse`. */
 export interface FeedEvent {
@@ -98,7 +98,7 @@ export class ModelFeed {
   listen(listener: Listener): () => void {
     const { turn } = listener.caller
     const own = [...this.#listeners].filter(({ caller }) => caller.turn === turn).length
-    if (own >= MOST_OF_ONE || this.#listeners.size >= MOST_IN_ALL) {
+    if (own >= MAX_PER_CLIENT || this.#listeners.size >= MAX_TOTAL) {
       throw new CorralError(
         'rate_limited',
         'Too many clients follow the states of models already. Close one of them.',
@@ -145,7 +145,7 @@ export class ModelFeed {
   downloading(id: string, requested: string): void {
     for (const known of this.#requested.keys()) if (!this.#pull(({ id }) => id === known)) this.#requested.delete(known)
     const names = this.#requested.get(id) ?? new Set()
-    if (names.size < MOST_NAMES) this.#requested.set(id, names.add(requested))
+    if (names.size < MAX_NAMES) this.#requested.set(id, names.add(requested))
     this.look()
   }
 

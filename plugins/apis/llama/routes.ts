@@ -10,7 +10,7 @@ import type { Engine, EngineFields, EngineMode } from '../../../core/contracts/e
 import type { RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { Storage } from '../../../core/contracts/storage.ts'
-import { CorralError, type ErrorCode, messageOf } from '../../../core/errors.ts'
+import { CorralError, type ErrorCode, errorMessage } from '../../../core/errors.ts'
 import { sendErrors } from '../../../core/http/application.ts'
 import { clientSignal } from '../../../core/http/client-gone.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
@@ -245,7 +245,7 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
         })
         .then(taken => taken.release())
         // Who asked for it reads of it in the feed.
-        .catch(error => log.warn(`${variant.publicName} could not be loaded: ${messageOf(error)}`))
+        .catch(error => log.warn(`${variant.publicName} could not be loaded: ${errorMessage(error)}`))
         .finally(() => feed.look())
       feed.look()
       return { success: true }

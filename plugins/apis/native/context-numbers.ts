@@ -16,7 +16,7 @@ export interface Turn {
 /** Begins all numbers of this server's own. */
 const MARK = 0xc0_77a1
 /** Characters of a conversation; more fits into no context. */
-const MOST_CHARACTERS = 16 * 2 ** 20
+const MAX_CHARACTERS = 16 * 2 ** 20
 
 /** The numbers that stand for a conversation: whole ones from 0 to 2^24 - 1. */
 export function contextOf(turns: readonly Turn[]): number[] {
@@ -39,7 +39,7 @@ export function turnsOf(context: unknown): Turn[] {
   const bytes = Buffer.alloc(numbers.length * 3)
   for (const [index, number] of numbers.entries()) bytes.writeUIntBE(number & 0xff_ffff, index * 3, 3)
   try {
-    const text = inflateRawSync(bytes.subarray(0, length), { maxOutputLength: MOST_CHARACTERS }).toString()
+    const text = inflateRawSync(bytes.subarray(0, length), { maxOutputLength: MAX_CHARACTERS }).toString()
     const turns: unknown = JSON.parse(text)
     if (Array.isArray(turns) && turns.every(isTurn)) return turns.map(([role, content]) => ({ role, content }))
   } catch {

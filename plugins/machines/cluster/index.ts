@@ -6,7 +6,7 @@ import { ConfigError } from '../../../core/config/config-error.ts'
 import { Path, Timeout } from '../../../core/config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../../../core/config/model-settings.ts'
 import type { MemberSource } from '../../../core/contracts/cluster.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
@@ -221,7 +221,7 @@ function check({ members, replicas, ca }: Options): void {
   try {
     if (ca !== '') readFileSync(ca)
   } catch (error) {
-    throw wrong('cluster.ca', `The file cannot be read: ${messageOf(error)}`)
+    throw wrong('cluster.ca', `The file cannot be read: ${errorMessage(error)}`)
   }
 }
 

@@ -3,7 +3,7 @@ import type { EngineMode } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { ReplicasRecord } from '../../../core/contracts/native-records.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { dateAt } from '../../../core/system/clock.ts'
 import {
   ASK_PATH,
@@ -32,11 +32,11 @@ import {
 const TOGETHER = 200
 /** Milliseconds until a load that has failed is tried again there, the first time and at most. */
 const FIRST_RETRY = 15_000
-const LONGEST_RETRY = 10 * 60_000
+const MAX_RETRY = 10 * 60_000
 /** Milliseconds that a load may wait for room, or for the loads of others, until another member is looked for. */
 const ROOM_PATIENCE = 15_000
 /** Milliseconds between two signs that a minimum is to stay in memory, the shortest and the longest. */
-const [SHORTEST_RENEWAL, LONGEST_RENEWAL] = [1000, 60_000]
+const [MIN_RENEWAL, MAX_RENEWAL] = [1000, 60_000]
 
 interface ReplicaKeeperOptions {
   members: Members
@@ -284,7 +284,7 @@ export class ReplicaKeeper {
       kept.own.delete(member.name)
       void this.#unload(key, member.name).catch(error => {
         kept.own.add(member.name)
-        this.#options.log.warn({ member: member.name, reason: messageOf(error) }, 'a model was not unloaded')
+        this.#options.log.warn({ member: member.name, reason: errorMessage(error) }, 'a model was not unloaded')
       })
     }
   }
@@ -297,13 +297,13 @@ export class ReplicaKeeper {
       const last = model.running > 0 ? now : (kept.renewed.get(member.name) ?? now)
       kept.renewed.set(member.name, last)
       // Its clock may be another one.
-      const at = last + Math.min(LONGEST_RENEWAL, Math.max(SHORTEST_RENEWAL, (expires - last) / 2))
+      const at = last + Math.min(MAX_RENEWAL, Math.max(MIN_RENEWAL, (expires - last) / 2))
       if (now < at) {
         this.#lookAt(at)
         continue
       }
       kept.renewed.set(member.name, now)
-      this.#lookAt(now + SHORTEST_RENEWAL)
+      this.#lookAt(now + MIN_RENEWAL)
       void this.#askToLoad(key, member.name).catch(() => {
         // The model was unloaded meanwhile, or the member is gone: the next look loads it again, and logs that.
       })
@@ -328,8 +328,8 @@ export class ReplicaKeeper {
     } catch (error) {
       if (this.#closed.signal.aborted) return
       const count = (kept.failures.get(name)?.count ?? 0) + 1
-      const wait = Math.min(LONGEST_RETRY, FIRST_RETRY * 2 ** (count - 1))
-      const message = messageOf(error)
+      const wait = Math.min(MAX_RETRY, FIRST_RETRY * 2 ** (count - 1))
+      const message = errorMessage(error)
       kept.failures.set(name, { count, message, retryAt: performance.now() + wait })
       log.warn({ ...fields, reason: message, seconds: wait / 1000 }, 'a model was not loaded at one more member')
     } finally {

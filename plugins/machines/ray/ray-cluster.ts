@@ -43,13 +43,13 @@ export interface RayPlaces {
 }
 
 /** Characters that a socket's path may have (107), without those that Ray and a driver append to its folder. */
-const LONGEST_TEMP = 36
+const MAX_TEMP = 36
 
 export function rayPlaces(home: string): RayPlaces {
   const folder = join(home, 'cluster')
   const usual = join(folder, 'ray')
   const digest = createHash('sha256').update(home).digest('hex').slice(0, 10)
-  const temp = usual.length <= LONGEST_TEMP ? usual : `/tmp/corral-ray-${process.getuid?.() ?? 0}-${digest}`
+  const temp = usual.length <= MAX_TEMP ? usual : `/tmp/corral-ray-${process.getuid?.() ?? 0}-${digest}`
   return { folder, record: join(folder, 'ray.json'), token: join(folder, 'token'), temp }
 }
 

@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import type { PythonUse } from '../../../core/system/python/find-python.ts'
@@ -155,7 +155,7 @@ export async function askRay<Reply>(
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     if (last?.error !== undefined) throw new RayFailure(last.code ?? 'failed', last.error, error)
-    throw new RayFailure('failed', `${messageOf(error)} ${lastLines(error.tail) ?? ''}`.trim(), error)
+    throw new RayFailure('failed', `${errorMessage(error)} ${lastLines(error.tail) ?? ''}`.trim(), error)
   }
   if (last === undefined) throw new RayFailure('failed', 'Ray said nothing of what was done.')
   return last as Reply

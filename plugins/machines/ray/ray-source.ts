@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import type { Readable } from 'node:stream'
 import type { FastifyBaseLogger } from 'fastify'
 import type { KnownMember, MemberSource } from '../../../core/contracts/cluster.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { lineSplitter } from '../../../core/system/child-process.ts'
 import { PYTHON_VARIABLES } from '../../../core/system/python/python-packages.ts'
 import { toolEnvironment } from '../../../core/system/tool-environment.ts'
@@ -34,7 +34,7 @@ type Report = { members: KnownMember[] } | { fault: string | null; code?: string
 
 /** Milliseconds before the program is started again, the first time and at most. */
 const FIRST_WAIT = 500
-const LONGEST_WAIT = 30_000
+const MAX_WAIT = 30_000
 /** Milliseconds for which a head of this machine may be away before it is started again. */
 const PATIENCE = 3000
 /** Milliseconds that it may take to start. */
@@ -92,7 +92,7 @@ export class RaySource implements MemberSource {
     try {
       record = await readRecord(rayPlaces(home))
     } catch (error) {
-      return this.#told?.fault(messageOf(error))
+      return this.#told?.fault(errorMessage(error))
     }
     const address = settings.address || record?.address
     // A head elsewhere is none of this server's business.
@@ -119,10 +119,10 @@ export class RaySource implements MemberSource {
     let wait = FIRST_WAIT
     while (!signal.aborted) {
       const began = performance.now()
-      const reason = await this.#watch(address, signal).catch(messageOf)
+      const reason = await this.#watch(address, signal).catch(errorMessage)
       if (signal.aborted) return
       this.#told?.fault(`What tells of Ray's members has ended (${reason}); it is started again.`)
-      wait = performance.now() - began > LONGEST_WAIT ? FIRST_WAIT : Math.min(LONGEST_WAIT, wait * 2)
+      wait = performance.now() - began > MAX_WAIT ? FIRST_WAIT : Math.min(MAX_WAIT, wait * 2)
       await pause(wait, signal)
     }
   }
@@ -212,9 +212,9 @@ export class RaySource implements MemberSource {
         return
       } catch (error) {
         if (signal.aborted) return
-        log.error({ reason: messageOf(error) }, "Ray's head could not be started again")
+        log.error({ reason: errorMessage(error) }, "Ray's head could not be started again")
       }
-      wait = Math.min(LONGEST_WAIT, wait * 2)
+      wait = Math.min(MAX_WAIT, wait * 2)
       await pause(wait, signal)
     }
   }

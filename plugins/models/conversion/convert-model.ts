@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 import type { ConversionTools } from '../../../core/contracts/builds.ts'
 import type { Progress, Waiting } from '../../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { readGguf } from '../../../core/models/gguf-file.ts'
 import { runTool, ToolError } from '../../../core/system/child-process.ts'
 import { diskRefusal } from '../../../core/system/disk-space.ts'
@@ -204,8 +204,8 @@ async function checkResult(path: string, { log }: ConversionJob): Promise<void> 
   try {
     await readGguf(path)
   } catch (cause) {
-    log.line(messageOf(cause))
-    const message = `What the tools wrote is not a complete GGUF: ${messageOf(cause)}`
+    log.line(errorMessage(cause))
+    const message = `What the tools wrote is not a complete GGUF: ${errorMessage(cause)}`
     throw new CorralError('conversion_failed', message, { cause })
   }
 }
@@ -219,7 +219,7 @@ function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unk
   const refusal = diskRefusal(cause, what, 'models')
   if (refusal) return refusal
   if (!(cause instanceof CorralError)) {
-    return new CorralError('conversion_failed', `${what}: ${messageOf(cause)} (log: ${log.path})`, { cause })
+    return new CorralError('conversion_failed', `${what}: ${errorMessage(cause)} (log: ${log.path})`, { cause })
   }
   return new CorralError(cause.code, `${what}. ${cause.message} (log: ${log.path})`, {
     cause,

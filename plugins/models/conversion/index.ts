@@ -3,7 +3,7 @@ import { Type } from 'typebox'
 import type { Conversion, ConvertedModel, RunningConversion } from '../../../core/contracts/conversion.ts'
 import { type OnProgress, type Progress, untilAborted, type Waiting } from '../../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { definePlugin, type PluginContext } from '../../../core/plugins/plugin.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
@@ -150,7 +150,7 @@ function createConversion(
     } catch (error) {
       if (!signal.aborted) {
         counts.failed++
-        log.error(facts, messageOf(error))
+        log.error(facts, errorMessage(error))
       }
       throw error
     } finally {

@@ -4,7 +4,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { Program } from '../../../core/config/core-schema.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-after.ts'
 import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
 import { openConnections } from '../../../core/system/connections.ts'
@@ -146,7 +146,7 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     const { cause, sentence } = causeOf(error)
-    const why = cause === 'unknown' ? `${messageOf(error)} ${sentence}` : sentence
+    const why = cause === 'unknown' ? `${errorMessage(error)} ${sentence}` : sentence
     throw new CorralError(
       'conversion_failed',
       `conversion.python names ${executable}, which cannot run llama.cpp's converter. ${why} Install ` +

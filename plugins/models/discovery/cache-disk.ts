@@ -1,7 +1,7 @@
 import type { Dirent } from 'node:fs'
 import { lstat, readdir, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isSystemError, messageOf } from '../../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../../core/errors.ts'
 import { foreignStart, START_SIZE } from '../../../core/models/foreign-start.ts'
 import { openRegularFile, readOpened } from '../../../core/system/regular-file.ts'
 import type { CacheFile } from './candidate.ts'
@@ -77,7 +77,7 @@ export class CacheDisk {
       this.unreadable.push(
         isSystemError(error, 'EACCES', 'EPERM')
           ? `corral may not read ${path}. Let its user read it and enter the folders above it, or copy the models.`
-          : `${path} cannot be read: ${messageOf(error)}.`
+          : `${path} cannot be read: ${errorMessage(error)}.`
       )
       return undefined
     }
@@ -101,7 +101,7 @@ export class CacheDisk {
       }
     } catch (error) {
       if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'ELOOP')) return { path, source: link, size: 0, content: 'missing' }
-      return { path, source: link, size: 0, content: 'unreadable', why: messageOf(error) }
+      return { path, source: link, size: 0, content: 'unreadable', why: errorMessage(error) }
     }
   }
 

@@ -77,7 +77,7 @@ export function adopted(file: CacheFile, path: string, role: AdoptedFile['role']
 }
 
 /** Longest part of a model's name. */
-const LONGEST = 96
+const MAX_LENGTH = 96
 
 /**
  * A model name as near as possible to what another tool calls it: what corral does not allow becomes `-`.
@@ -93,9 +93,9 @@ function validPart(text: string): string {
     .replace(/[^A-Za-z0-9._-]+/g, '-')
     .replace(/\.{2,}/g, '.')
     .replace(/^[._-]+/, '')
-    .slice(0, LONGEST)
+    .slice(0, MAX_LENGTH)
     .replace(/[.-]+$/, '')
   if (part === '') return 'model'
   // Windows keeps some names for devices.
-  return /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)/i.test(part) ? `model-${part}`.slice(0, LONGEST) : part
+  return /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)/i.test(part) ? `model-${part}`.slice(0, MAX_LENGTH) : part
 }

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import { Type } from 'typebox'
 import type { ModelDefaults } from '../../../core/contracts/models.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../../core/models/new-defaults.ts'
 import { checkJson, parseJson } from '../../../core/system/json-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
@@ -136,7 +136,7 @@ function settingsOf(
       if (given.template && error instanceof CorralError && error.code === 'unsupported_capability') {
         // What only repeats the prompt is no chat template.
         hasGoTemplate = !/^\s*\{\{-?\s*\.Prompt\s*-?\}\}\s*$/.test(given.template)
-      } else notes.push(`Its ${what} cannot be kept: ${messageOf(error)}`)
+      } else notes.push(`Its ${what} cannot be kept: ${errorMessage(error)}`)
     }
   }
   for (const { kind, sha256 } of layers) {

@@ -17,7 +17,7 @@ interface SearchContext {
 type SearchingHub = Hub & Required<Pick<Hub, 'search'>>
 
 /** Repositories of each hub whose files are listed, to know their sizes; hubs count each listing as a request. */
-const MOST_LISTED = 20
+const MAX_LISTED = 20
 /** Listings that are requested at once. */
 const LISTINGS_AT_ONCE = 6
 
@@ -46,11 +46,11 @@ export async function searchHubs(
   const found = await Promise.all(hubs.map(searchOne))
   if (failures.length === hubs.length) throw failures[0]!
   const memory = await context.memory()
-  const rows = found.flatMap(matches => matches.map((entry, index) => ({ ...entry, isListed: index < MOST_LISTED })))
+  const rows = found.flatMap(matches => matches.map((entry, index) => ({ ...entry, isListed: index < MAX_LISTED })))
   const models = await inTurns(rows, LISTINGS_AT_ONCE, async ({ hub, match, isListed }) => {
     const files = isListed
       ? await filesOf(hub, match, memory, waiting)
-      : { problem: `Only the first ${MOST_LISTED} are looked into. Search for more of its name.` }
+      : { problem: `Only the first ${MAX_LISTED} are looked into. Search for more of its name.` }
     return { ...recordOf(hub, match, context.search[0] === hub.name), ...files }
   })
   return { models, hubs: hubs.map(({ name }) => name), errors }

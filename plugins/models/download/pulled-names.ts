@@ -1,6 +1,6 @@
 import type { FastifyBaseLogger } from 'fastify'
 import { Type } from 'typebox'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import {
   type ModelName,
   modelKey,
@@ -45,7 +45,7 @@ export class PulledNames {
         parseModelName(model)
         this.#names.set(asked.toLowerCase(), { asked, model })
       } catch (error) {
-        log.warn(`A name in ${path} is left out: ${messageOf(error)}`)
+        log.warn(`A name in ${path} is left out: ${errorMessage(error)}`)
       }
     }
     this.#sort()
@@ -71,7 +71,7 @@ export class PulledNames {
     const names = Object.fromEntries([...this.#names.values()].map(({ asked, model }) => [asked, model]))
     this.#writing = this.#writing
       .then(() => writeJsonFile(this.#path, { version: 1, names }))
-      .catch(error => this.#log.warn(`${this.#path} cannot be written: ${messageOf(error)}`))
+      .catch(error => this.#log.warn(`${this.#path} cannot be written: ${errorMessage(error)}`))
     await this.#writing
   }
 

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { type Static, Type } from 'typebox'
 import { Timeout } from '../../../core/config/core-schema.ts'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import type { PluginContext } from '../../../core/plugins/plugin.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { createEndpoints, type SendToHub } from './http/endpoints.ts'
@@ -142,7 +142,7 @@ export async function findToken(
     if (error instanceof CorralError) throw error
     throw new CorralError(
       'hub_forbidden',
-      `The token in ${file} cannot be read (${messageOf(error)}). Make it readable, or set the token in config.yaml.`,
+      `The token in ${file} cannot be read (${errorMessage(error)}). Make it readable, or set the token in config.yaml.`,
       { cause: error }
     )
   }

@@ -21,7 +21,7 @@ const POOLING_NONE = 0
 const POOLING_RANK = 4
 
 /** A classifier with more labels sorts texts into kinds; a reranker's one number (or yes and no) is a score. */
-export const MOST_RERANKER_LABELS = 2
+export const MAX_RERANKER_LABELS = 2
 
 /** Hugging Face's tags of models that are published for embeddings, and of those that are for text as well. */
 const EMBEDDING_TAGS = new Set(['feature-extraction', 'sentence-similarity', 'sentence-transformers'])
@@ -58,7 +58,7 @@ export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
   // Without the layer llama-server would give some number of the embedding for a score.
   if (pooling === POOLING_RANK && classifier) return ['rerank']
   if (pooling !== POOLING_NONE && pooling !== POOLING_RANK) return ['embedding']
-  if (classifier) return classifier.labels <= MOST_RERANKER_LABELS ? ['rerank'] : []
+  if (classifier) return classifier.labels <= MAX_RERANKER_LABELS ? ['rerank'] : []
   if (ENCODERS.has(architecture) || facts.isCausal === false) return ['embedding']
   // Decoders that were converted before the kind of pooling was noted.
   if (tags.some(tag => EMBEDDING_TAGS.has(tag as string)) && !tags.some(tag => TEXT_TAGS.has(tag as string))) {

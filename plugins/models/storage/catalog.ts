@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
 import type { BroughtModel, Catalog, KnownNames, Model, ModelSource } from '../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { isAllowed, requireAllowed } from '../../../core/models/allowed-models.ts'
 import {
   type ModelName,
@@ -99,7 +99,7 @@ export function createCatalog(
     try {
       return give()
     } catch (error) {
-      const message = `The plugin "${source.name}" lists a model that is left out: ${messageOf(error)}`
+      const message = `The plugin "${source.name}" lists a model that is left out: ${errorMessage(error)}`
       if (!reported.has(message)) log.error(message)
       reported.add(message)
       return undefined

@@ -6,9 +6,9 @@ import { type FileIdentity, isSameFile, openRegularFile, pathOfOpened } from '..
 import { refuseSource } from './model-files.ts'
 
 /** Names of one folder that an import looks at; a model's folder has some dozens. */
-const MOST_ENTRIES = 10_000
+const MAX_ENTRIES = 10_000
 /** Symbolic links on the way to one file, as on Linux. */
-const MOST_LINKS = 40
+const MAX_LINKS = 40
 
 /** What a file of the machine is known by, once it has been found that it may be read. */
 export interface FoundFile extends FileIdentity {
@@ -61,7 +61,7 @@ function within(named: readonly string[]): ImportAccess {
         place = { at: next, steps: rest }
         continue
       }
-      if (++links > MOST_LINKS) throw refuseSource(`${path} leads through more than ${MOST_LINKS} symbolic links.`)
+      if (++links > MAX_LINKS) throw refuseSource(`${path} leads through more than ${MAX_LINKS} symbolic links.`)
       const target = placeOf(resolve(place.at, await readlink(next)), roots)
       place = target && { at: target.at, steps: [...target.steps, ...rest] }
     }
@@ -160,8 +160,8 @@ export async function entriesOf(
 ): Promise<{ name: string; kind: 'file' | 'folder' | 'link' | 'other' }[]> {
   const entries: Awaited<ReturnType<typeof entriesOf>> = []
   for await (const entry of await opendir(folder)) {
-    if (entries.length === MOST_ENTRIES) {
-      throw refuseSource(`${folder} holds more than ${MOST_ENTRIES} files. Name the model's own file or folder.`)
+    if (entries.length === MAX_ENTRIES) {
+      throw refuseSource(`${folder} holds more than ${MAX_ENTRIES} files. Name the model's own file or folder.`)
     }
     const kind = entry.isFile() ? 'file' : entry.isDirectory() ? 'folder' : entry.isSymbolicLink() ? 'link' : 'other'
     entries.push({ name: entry.name, kind })

@@ -12,7 +12,7 @@ const LAYOUT = 1
  * Milliseconds. A change in the same tick of the file system's clock as the one before it leaves the same time, so what
  * changed just before it was read is read once more. FAT's clock has the longest ticks.
  */
-const LONGEST_TICK = 2000
+const MAX_TICK = 2000
 
 /** When a model's folder and manifest changed last (milliseconds; nobody can set these times), and the manifest's bytes. */
 type Marks = readonly [folder: number, manifest: number, size: number]
@@ -72,7 +72,7 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
       return kept
     },
     add(path, marks, manifest) {
-      if (Math.max(marks[0], marks[1]) < now - LONGEST_TICK) next.push({ path, marks, kept: manifest })
+      if (Math.max(marks[0], marks[1]) < now - MAX_TICK) next.push({ path, marks, kept: manifest })
     },
     async save(log) {
       if (found < rows.size || found < next.length) {

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Capability, ModelMetadata } from '../../../core/contracts/models.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { type Manifest, parseManifest, type VariantRecord } from './manifest.ts'
 import { MANIFEST_FILE } from './model-folders.ts'
 
@@ -76,7 +76,7 @@ function readDetails(directory: string, warn: (message: string) => void): Map<st
     }
     fault = found
   } catch (error) {
-    fault = messageOf(error)
+    fault = errorMessage(error)
   }
   warn(`${path}, which was there when corral started, cannot be used, so a part of what it says is unknown: ${fault}`)
   return new Map()

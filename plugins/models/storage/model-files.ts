@@ -1,7 +1,7 @@
 import type { FileHandle } from 'node:fs/promises'
 import type { AdoptedFile } from '../../../core/contracts/adopted-files.ts'
 import type { ModelMetadata } from '../../../core/contracts/models.ts'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { foreignStart, START_SIZE } from '../../../core/models/foreign-start.ts'
 import { type GgufFile, readGguf, readGgufHeader } from '../../../core/models/gguf-file.ts'
 import type { FileRole } from '../../../core/models/gguf-file-name.ts'
@@ -54,7 +54,7 @@ export function explainedReading(path: string, error: unknown): unknown {
     )
   }
   if (isSystemError(error, 'ELOOP', 'EINVAL', 'ENAMETOOLONG', 'EIO')) {
-    return refuseSource(`${error.path ?? path} cannot be read: ${messageOf(error)}.`, error)
+    return refuseSource(`${error.path ?? path} cannot be read: ${errorMessage(error)}.`, error)
   }
   return error
 }

@@ -2,7 +2,7 @@ import { type Dirent, existsSync, mkdirSync, readdirSync, readFileSync, rmdirSyn
 import { rm } from 'node:fs/promises'
 import { basename, dirname, join, sep } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { modelKey } from '../../../core/models/model-name.ts'
 import type { LastScan } from './last-scan.ts'
 import { type Manifest, parseManifest, withoutRevisions } from './manifest.ts'
@@ -97,7 +97,7 @@ function entriesOf(folder: string, log: FastifyBaseLogger): Dirent[] {
   try {
     return readdirSync(folder, { withFileTypes: true })
   } catch (error) {
-    log.warn(`${folder} is skipped: it cannot be read: ${messageOf(error)}`)
+    log.warn(`${folder} is skipped: it cannot be read: ${errorMessage(error)}`)
     return []
   }
 }
@@ -119,7 +119,7 @@ function readManifest(folder: string, entries: Dirent[]): { manifest?: Manifest;
   try {
     text = readFileSync(join(folder, MANIFEST_FILE), 'utf8')
   } catch (error) {
-    return { fault: messageOf(error) }
+    return { fault: errorMessage(error) }
   }
   const { value: manifest, fault } = parseManifest(text)
   if (!manifest) return { fault }

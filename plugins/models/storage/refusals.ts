@@ -1,6 +1,6 @@
 import type { Model } from '../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { bareName, nameText, type RequestedName } from '../../../core/models/model-name.ts'
 import { originInWords } from '../../../core/models/stored-variant.ts'
 import { diskRefusal } from '../../../core/system/disk-space.ts'
@@ -28,7 +28,7 @@ export function labelTaken({ model, label }: StoredVariant): CorralError {
 }
 
 /** How many names a message lists. */
-const MOST_NAMED = 3
+const MAX_NAMED = 3
 
 /** What helps those who asked for a model that is not here. */
 interface NotHere {
@@ -62,10 +62,10 @@ export function modelNotFound(
 }
 
 function whatElse(similar: readonly string[], here: readonly string[]): string {
-  const quoted = (names: readonly string[]) => names.slice(0, MOST_NAMED).map(name => `"${name}"`)
+  const quoted = (names: readonly string[]) => names.slice(0, MAX_NAMED).map(name => `"${name}"`)
   if (similar.length > 0) return `Did you mean ${orList(quoted(similar))}? `
   if (here.length === 0) return ''
-  const more = here.length > MOST_NAMED ? ` and ${here.length - MOST_NAMED} more` : ''
+  const more = here.length > MAX_NAMED ? ` and ${here.length - MAX_NAMED} more` : ''
   return `Here ${here.length === 1 ? 'is' : 'are'} ${quoted(here).join(', ')}${more}. `
 }
 
@@ -93,7 +93,7 @@ export function ambiguousName(name: RequestedName, models: readonly Model[]): Co
 /** Explains a failed write into the models folder; returns anything else as it is. */
 export function writeFailure(models: string, error: unknown): unknown {
   if (isSystemError(error, 'ELOCKED', 'ECOMPROMISED')) {
-    const what = `Another process writes into the models folder at the same time: ${messageOf(error)}.`
+    const what = `Another process writes into the models folder at the same time: ${errorMessage(error)}.`
     const advice = 'Only one server may use a models folder; stop the other one, then try again.'
     return new CorralError('internal', `${what} ${advice}`, { cause: error })
   }

@@ -7,7 +7,7 @@ import { isObject } from '../../../core/system/json-object.ts'
 import { printable } from '../../../core/system/printable.ts'
 import { readOpened } from '../../../core/system/regular-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
-import { MOST_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
+import { MAX_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
 import { number, text } from './gguf-metadata.ts'
 
 /** What the texts of the folder say; each may be absent but config.json. */
@@ -102,7 +102,7 @@ function capabilities(
 ): Capability[] {
   const classes = Array.isArray(config.architectures) ? config.architectures.map(String) : []
   if (classes.some(name => name.endsWith('ForSequenceClassification'))) {
-    return Object.keys(fields(config.id2label)).length <= MOST_RERANKER_LABELS ? ['rerank'] : []
+    return Object.keys(fields(config.id2label)).length <= MAX_RERANKER_LABELS ? ['rerank'] : []
   }
   if (classes.some(name => name.startsWith('Qwen3')) && QWEN3_RERANKER.test(readme)) return ['rerank']
   if (isSentenceTransformer || classes.some(name => ENCODER_CLASS.test(name))) return ['embedding']

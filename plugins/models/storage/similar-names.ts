@@ -3,17 +3,17 @@ import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
 import type { RequestedName } from '../../../core/models/model-name.ts'
 
 /** How many names are compared letter by letter: that takes time, and requests for what is not here are many. */
-const MOST_COMPARED = 1000
-const MOST_GIVEN = 3
+const MAX_COMPARED = 1000
+const MAX_GIVEN = 3
 
 /** Stems by name: finding them takes time, and each request for what is not here needs those of all models. */
 const stems = new Map<string, string>()
-const MOST_STEMS = 50_000
+const MAX_STEMS = 50_000
 
 function stemOfModel(full: string): string {
   let stem = stems.get(full)
   if (stem === undefined) {
-    if (stems.size >= MOST_STEMS) stems.clear()
+    if (stems.size >= MAX_STEMS) stems.clear()
     stem = stemOf(full.slice(full.indexOf('/') + 1))
     stems.set(full, stem)
   }
@@ -45,11 +45,11 @@ export function similarNames({ owner, name, variant }: RequestedName, names: rea
   const ownersFirst = (found: typeof models) =>
     [...found].sort((a, b) => Number(isOwners(b)) - Number(isOwners(a))).map(({ full }) => full)
   const equal = ownersFirst(models.filter(({ stem }) => wanted.has(stem)))
-  if (equal.length > 0) return equal.slice(0, MOST_GIVEN)
+  if (equal.length > 0) return equal.slice(0, MAX_GIVEN)
   const beginning = [...wanted].filter(({ length }) => length >= 4)
   const begun = ownersFirst(models.filter(({ stem }) => beginning.some(begin => stem.startsWith(begin))))
-  if (begun.length > 0) return begun.slice(0, MOST_GIVEN)
-  const near = models.slice(0, MOST_COMPARED)
+  if (begun.length > 0) return begun.slice(0, MAX_GIVEN)
+  const near = models.slice(0, MAX_COMPARED)
   const byStem = new Map(near.map(({ full, stem }) => [stem, full]))
   const found = nearest(stemOf(name), [...byStem.keys()])
   return found === undefined ? [] : [byStem.get(found)!]

@@ -7,9 +7,9 @@ import { ROLES } from '../../../core/http/roles.ts'
 import { printable } from '../../../core/system/printable.ts'
 
 /** Characters of a name that a client sent. */
-const LONGEST_TARGET = 200
+const MAX_TARGET_LENGTH = 200
 /** What is longer is no name, and not looked at. */
-const LONGEST_NAME = 2000
+const MAX_NAME_LENGTH = 2000
 
 const Count = Type.Integer({ minimum: 0 })
 
@@ -111,6 +111,6 @@ function targetOf({ params, body }: FastifyRequest): string | undefined {
   )
   const named = inPath || inBody.find(each => each !== '')
   if (named === undefined) return undefined
-  if (named.length > LONGEST_NAME) return `(${named.length} characters)`
-  return printable(named.replace(/[?#].*$/s, '').replace(/\/\/[^/]*@/g, '//'), LONGEST_TARGET)
+  if (named.length > MAX_NAME_LENGTH) return `(${named.length} characters)`
+  return printable(named.replace(/[?#].*$/s, '').replace(/\/\/[^/]*@/g, '//'), MAX_TARGET_LENGTH)
 }

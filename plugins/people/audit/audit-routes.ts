@@ -12,7 +12,7 @@ import type { AuditTrail } from './audit-trail.ts'
 
 const USUAL_LIMIT = 100
 /** Entries that a follower may be behind; it does not get what comes while it is further. */
-const MOST_BEHIND = 10_000
+const MAX_BEHIND = 10_000
 
 /** What was done, for admins. */
 export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPluginAsync {
@@ -89,7 +89,7 @@ class Backlog {
   #wake = () => {}
 
   push(entry: AuditEntry): void {
-    if (this.#entries.length < MOST_BEHIND) this.#entries.push(entry)
+    if (this.#entries.length < MAX_BEHIND) this.#entries.push(entry)
     this.#wake()
   }
 

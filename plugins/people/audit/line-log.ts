@@ -2,7 +2,7 @@ import { appendFileSync, constants, type Stats } from 'node:fs'
 import { type FileHandle, mkdir, open, readdir, rename, stat, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 
 /*
@@ -16,7 +16,7 @@ const BATCH_TIME = 200
 /** Milliseconds between attempts while the files cannot be written. */
 const RETRY_TIME = 1000
 /** Characters of lines that are kept meanwhile; what comes after them is lost. */
-const MOST_WAITING = 4 * 2 ** 20
+const MAX_WAITING = 4 * 2 ** 20
 const DAY = 86_400_000
 
 const lostText = (lost: number) => (lost === 1 ? '1 line was lost' : `${lost} lines were lost`)
@@ -81,7 +81,7 @@ export class LineLog {
       this.#pushLate(line)
       return
     }
-    if (this.#length + line.length > MOST_WAITING) {
+    if (this.#length + line.length > MAX_WAITING) {
       this.#lost++
       return
     }
@@ -128,7 +128,7 @@ export class LineLog {
     try {
       appendFileSync(this.#path, `${line}\n`, { mode: 0o600 })
     } catch (error) {
-      this.#options.log.error(`A line is lost: ${this.#path} cannot be written: ${messageOf(error)}.`)
+      this.#options.log.error(`A line is lost: ${this.#path} cannot be written: ${errorMessage(error)}.`)
     }
   }
 
@@ -143,10 +143,10 @@ export class LineLog {
   }
 
   #fail(error: unknown): void {
-    const fault = messageOf(error)
+    const fault = errorMessage(error)
     if (this.#fault === '' && !this.#closed) {
       this.#options.log.error(
-        `${this.#path} cannot be written: ${fault}. Lines wait (as many as fit into ${formatBytes(MOST_WAITING)}) until it can be; later ones are counted.`
+        `${this.#path} cannot be written: ${fault}. Lines wait (as many as fit into ${formatBytes(MAX_WAITING)}) until it can be; later ones are counted.`
       )
     }
     this.#fault = fault

@@ -1,6 +1,6 @@
 /** Lines about refusals a minute: of one caller, and of all together. */
-const MOST_OF_ONE = 30
-const MOST = 600
+const MAX_PER_CLIENT = 30
+const MAX_COUNT = 600
 const MINUTE = 60_000
 
 /** What was refused beyond that, by status. */
@@ -30,7 +30,7 @@ export class RefusalLimit {
   take(caller: string, status: number): boolean {
     this.#timer ??= setTimeout(() => this.end(), MINUTE).unref()
     const of = this.#byCaller.get(caller) ?? 0
-    if (of < MOST_OF_ONE && this.#told < MOST) {
+    if (of < MAX_PER_CLIENT && this.#told < MAX_COUNT) {
       this.#byCaller.set(caller, of + 1)
       this.#told++
       return true

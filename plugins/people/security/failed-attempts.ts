@@ -8,9 +8,9 @@ const FORGIVEN = 0.5
 /** What sending the same wrong key again counts: a program with an old key is no guesser, but is not free either. */
 const REPEATED = 0.2
 /** Addresses that are remembered; those that failed longest ago are forgotten first. */
-const MOST_ADDRESSES = 10_000
+const MAX_ADDRESSES = 10_000
 /** Keys that an address is remembered to have used. */
-const MOST_GOOD_KEYS = 100
+const MAX_GOOD_KEYS = 100
 
 interface Failures {
   /** Wrong keys that are not forgiven yet, and when they were counted (milliseconds). */
@@ -59,7 +59,7 @@ export class FailedAttempts {
   /** Remembers that a short key was right. */
   succeed(address: string, owner: string, now = performance.now()): void {
     const { good } = this.#entry(address, now)
-    if (good.size < MOST_GOOD_KEYS) good.add(owner)
+    if (good.size < MAX_GOOD_KEYS) good.add(owner)
   }
 
   /** How many addresses are remembered. */
@@ -72,7 +72,7 @@ export class FailedAttempts {
     const entry = this.#failures.get(name) ?? { count: 0, at: now, last: '', good: new Set() }
     entry.count = decayed(entry, now)
     entry.at = now
-    setNewest(this.#failures, name, entry, MOST_ADDRESSES)
+    setNewest(this.#failures, name, entry, MAX_ADDRESSES)
     return entry
   }
 }

@@ -168,7 +168,7 @@ export function sentKeys({ authorization, 'x-api-key': header }: IncomingHttpHea
 }
 
 /** Lines about refusals a minute, from all addresses together. */
-const MOST_LINES = 60
+const MAX_LINES = 60
 
 /** Logs no more than so many lines a minute; the first line of the next minute says how many were left out. */
 function boundedLog(log: Pick<FastifyBaseLogger, 'warn'>): (fields: object, message: string) => void {
@@ -177,12 +177,12 @@ function boundedLog(log: Pick<FastifyBaseLogger, 'warn'>): (fields: object, mess
   return (fields, message) => {
     const now = performance.now()
     if (now - since >= 60_000) {
-      const omitted = lines - MOST_LINES
+      const omitted = lines - MAX_LINES
       if (omitted > 0) log.warn({ omitted }, 'More lines about wrong API keys were left out.')
       since = now
       lines = 0
     }
     lines++
-    if (lines <= MOST_LINES) log.warn(fields, message)
+    if (lines <= MAX_LINES) log.warn(fields, message)
   }
 }

@@ -4,7 +4,7 @@ import proxyAddress from '@fastify/proxy-addr'
 import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { ConfigError } from '../../../core/config/config-error.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { accessHooks } from './access-hook.ts'
 import { callerFinder, countGuesses, type TrustedProxies } from './find-caller.ts'
@@ -170,7 +170,7 @@ function trustedProxies(addresses: readonly string[]): TrustedProxies {
   try {
     return addresses.length === 0 ? () => false : proxyAddress.compile([...addresses])
   } catch (error) {
-    const message = `${messageOf(error)}. Write addresses such as 10.0.0.7, or ranges such as 10.0.0.0/8.`
+    const message = `${errorMessage(error)}. Write addresses such as 10.0.0.7, or ranges such as 10.0.0.0/8.`
     throw new ConfigError([{ where: setting, setting, message }])
   }
 }

@@ -2,7 +2,7 @@ import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { lstat, mkdir, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { type Static, Type } from 'typebox'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { ROLES } from '../../../core/http/roles.ts'
 import { MODEL_PATTERN } from '../../../core/models/allowed-models.ts'
 import { parseKeepAlive } from '../../../core/models/options.ts'
@@ -54,7 +54,7 @@ export function keyFilePath({ home }: Pick<DataPaths, 'home'>): string {
 }
 
 /** Larger ones are no lists of keys; to read one would hold up everybody (bytes). */
-const LARGEST_FILE = 64 * 2 ** 20
+const MAX_FILE = 64 * 2 ** 20
 
 /**
  * What changes when the file does; undefined where there never was one.
@@ -62,7 +62,7 @@ const LARGEST_FILE = 64 * 2 ** 20
  */
 export async function keyFileMark(path: string): Promise<string | undefined> {
   const found = await stat(path, { bigint: true }).catch(error => {
-    if (!isSystemError(error, 'ENOENT', 'ENOTDIR')) throw unusable(path, messageOf(error))
+    if (!isSystemError(error, 'ENOENT', 'ENOTDIR')) throw unusable(path, errorMessage(error))
   })
   if (!found) {
     // On a disk that is not mounted, keys are as secret as ever: without them the server would be open.
@@ -71,7 +71,7 @@ export async function keyFileMark(path: string): Promise<string | undefined> {
   }
   // Reading a pipe would wait for ever.
   if (!found.isFile()) throw unusable(path, 'it is no regular file')
-  if (found.size > LARGEST_FILE) throw unusable(path, `it is larger than ${formatBytes(LARGEST_FILE)}`)
+  if (found.size > MAX_FILE) throw unusable(path, `it is larger than ${formatBytes(MAX_FILE)}`)
   return `${found.ino}:${found.size}:${found.mtimeNs}`
 }
 

@@ -5,7 +5,7 @@ import type { ServerResponse } from 'node:http'
 import { basename, dirname } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Caller, keylessCaller } from '../../../core/contracts/callers.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { OpenSet } from '../../../core/system/open-tables.ts'
 import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
 import { partsOf } from './key-limits.ts'
@@ -132,8 +132,8 @@ export async function openKeyStore(
       waiting = undefined
       await look().catch(error => {
         // What is in force stays so: by a file that is half edited nobody comes in, and nobody is shut out.
-        if (fault !== messageOf(error)) log.error(`${messageOf(error)} Until then the keys stay as they were.`)
-        fault = messageOf(error)
+        if (fault !== errorMessage(error)) log.error(`${errorMessage(error)} Until then the keys stay as they were.`)
+        fault = errorMessage(error)
       })
     })
     return waiting

@@ -17,8 +17,8 @@ export const LINK_LIFE = 60_000
 /** How long a session lasts (milliseconds). */
 const SESSION_LIFE = 12 * 3_600_000
 /** Links and sessions at once; one more ends the oldest. Only admins make them. */
-const MOST = 100
-const LONGEST_AGENT = 200
+const MAX_COUNT = 100
+const MAX_AGENT = 200
 
 const SESSION_TEXT = /^corral_session_([0-9a-f]{16})_([A-Za-z0-9_-]{43})$/
 
@@ -86,7 +86,7 @@ export class SessionStore {
     for (const [digest, { ends }] of this.#links) if (ends <= now) this.#links.delete(digest)
     const token = randomBytes(32).toString('base64url')
     const ends = now + LINK_LIFE
-    setNewest(this.#links, digestOf(token).toString('hex'), { maker, ends, uid }, MOST)
+    setNewest(this.#links, digestOf(token).toString('hex'), { maker, ends, uid }, MAX_COUNT)
     return { token, ends: dateAt(ends) }
   }
 
@@ -153,7 +153,7 @@ export class SessionStore {
   }
 
   #begin(maker: Maker, { address, userAgent }: LinkUser): { key: string; record: SessionRecord } {
-    if (this.#sessions.size >= MOST) {
+    if (this.#sessions.size >= MAX_COUNT) {
       const [oldest] = this.#sessions.values()
       this.#end(oldest!, 'newer sessions')
     }
@@ -172,7 +172,7 @@ export class SessionStore {
       last_used_at: new Date(now).toISOString(),
       ...(maker.name !== undefined && { key: maker.name }),
       address,
-      ...(userAgent !== undefined && { user_agent: printable(userAgent, LONGEST_AGENT) })
+      ...(userAgent !== undefined && { user_agent: printable(userAgent, MAX_AGENT) })
     }
     const { signal, track, revoke } = revocation()
     const withMaker = () => this.#end(session, maker.name === undefined ? 'its session' : `the end of ${maker.name}`)

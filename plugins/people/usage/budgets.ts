@@ -48,7 +48,7 @@ export function budgetsFor(
 }
 
 /** Most owners and models whose budgets are remembered. */
-const MOST_REMEMBERED = 1000
+const MAX_REMEMBERED = 1000
 
 /** As `budgetsFor`, which is asked only where something has changed: clients ask for the same model again and again. */
 export function rememberedBudgets(): (...args: Parameters<typeof budgetsFor>) => readonly Budget[] {
@@ -60,7 +60,7 @@ export function rememberedBudgets(): (...args: Parameters<typeof budgetsFor>) =>
     const isSame = found?.own === caller.budgets && found?.general === general && found.ofModel === ofModel
     if (isSame) return found.budgets
     const budgets = budgetsFor(caller, model, general, ofModel)
-    if (known.size >= MOST_REMEMBERED) known.clear()
+    if (known.size >= MAX_REMEMBERED) known.clear()
     known.set(place, { own: caller.budgets, general, ofModel, budgets })
     return budgets
   }

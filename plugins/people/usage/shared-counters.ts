@@ -1,6 +1,6 @@
 import type { FastifyBaseLogger } from 'fastify'
 import { RateLimiterRedis } from 'rate-limiter-flexible'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { formatDuration } from '../../../core/system/duration.ts'
 import { type Budget, DAY, MINUTE } from './budgets.ts'
 import type { Count, Counters, LocalCounters } from './local-counters.ts'
@@ -62,7 +62,7 @@ export async function sharedCounters(
   function goOnAlone(error: unknown): void {
     if (looking) return
     log.error(
-      `The Redis at ${where} does not answer (${lastFault || messageOf(error)}). Until it does, this server counts what is taken of budgets by itself, and goes on answering.`
+      `The Redis at ${where} does not answer (${lastFault || errorMessage(error)}). Until it does, this server counts what is taken of budgets by itself, and goes on answering.`
     )
     looking = setInterval(() => void comeBack(), LOOK_INTERVAL).unref()
   }
@@ -95,7 +95,7 @@ export async function sharedCounters(
   }
 
   client.on('error', error => {
-    lastFault = messageOf(error) || lastFault
+    lastFault = errorMessage(error) || lastFault
   })
   await client.connect().catch(goOnAlone)
   return {

@@ -3,7 +3,7 @@ import { type FileHandle, mkdir, open, readdir, readFile, rm } from 'node:fs/pro
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
-import { isSystemError, messageOf } from '../../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../../core/errors.ts'
 
 /** What was taken. */
 export interface Taken {
@@ -51,7 +51,7 @@ const DAY = 86_400_000
 /** How long what happens is gathered before it is written (milliseconds): what a kill can cost. */
 const BATCH_DELAY = 100
 /** Bytes that are appended until the file of the day is written anew, with a line for each account and model. */
-const MOST_APPENDED = 4 * 1024 * 1024
+const MAX_APPENDED = 4 * 1024 * 1024
 const FILE = /^(\d{4}-\d\d-\d\d)\.jsonl$/
 const MODE = { encoding: 'utf8', mode: 0o600 } as const
 
@@ -225,7 +225,7 @@ export class UsageBooks {
       for (const { line } of batch) line.unsaved = taken()
       day.unsaved.clear()
       try {
-        if (whole || day.appended > MOST_APPENDED) await this.#writeWhole(day)
+        if (whole || day.appended > MAX_APPENDED) await this.#writeWhole(day)
         else await this.#append(day, batch)
         if (this.#fault) this.#log.info('The usage is written again.')
         this.#fault = ''
@@ -275,8 +275,8 @@ export class UsageBooks {
   }
 
   #complain(error: unknown): void {
-    if (this.#fault === messageOf(error)) return
-    this.#fault = messageOf(error)
+    if (this.#fault === errorMessage(error)) return
+    this.#fault = errorMessage(error)
     this.#log.error(
       `The usage cannot be written to ${this.#folder}: ${this.#fault}. It is tried again; what is not written by the end of the server is lost.`
     )

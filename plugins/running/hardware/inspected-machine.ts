@@ -5,7 +5,7 @@ import { findExecutable, runTool, ToolError } from '../../../core/system/child-p
 import { type Machine, type Printed, ProbeFailure, type SystemFiles, timeLimit } from './probe.ts'
 
 /** Maximum output of a program in characters; one that prints more is broken. */
-const MOST_OUTPUT = 4 * 2 ** 20
+const MAX_OUTPUT = 4 * 2 ** 20
 /** Share of a probe's time for one program, so that a slow program does not lose what the probe found before it. */
 const PROGRAM_SHARE = 0.9
 
@@ -51,7 +51,7 @@ async function runProgram(options: HardwareOptions, program: string, args: reado
     timeout,
     onLine: (line, stream) => {
       size += line.length + 1
-      if (size > MOST_OUTPUT) throw new ProbeFailure('unreadable', `${program} prints without end`)
+      if (size > MAX_OUTPUT) throw new ProbeFailure('unreadable', `${program} prints without end`)
       lines[stream].push(line)
     }
   })

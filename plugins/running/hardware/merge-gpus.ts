@@ -83,7 +83,7 @@ function groupSightings(sources: readonly Source[]): Sighting[][] {
 }
 
 /** Integrated GPUs have less dedicated memory than this, unless their owner reserved more. */
-const SMALLEST_CARD = 4 * 2 ** 30
+const MIN_CARD = 4 * 2 ** 30
 /** PCI address of the GPU in Intel's processors; cards are behind bridges. */
 const INTEL_INTEGRATED = '0000:00:02.0'
 
@@ -129,7 +129,7 @@ function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory'
   // A complete name is better than a truncated one, whatever its source.
   merged.name = group.find(({ name }) => name !== undefined && !name.endsWith('...'))?.name ?? merged.name
   const type = group.find(({ type }) => type !== undefined && type !== 'unknown')?.type ?? typeOf(vendor, merged)
-  const unifiedMemory = merged.unifiedMemory ?? (type === 'integrated' && (merged.totalMemory ?? 0) < SMALLEST_CARD)
+  const unifiedMemory = merged.unifiedMemory ?? (type === 'integrated' && (merged.totalMemory ?? 0) < MIN_CARD)
   // Both figures must come from one source: two sources may count different things.
   const sized = group.find(({ totalMemory }) => totalMemory !== undefined)
   let { totalMemory, freeMemory } = sized ?? {}

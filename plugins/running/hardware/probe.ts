@@ -179,14 +179,14 @@ export function parseJson(text: string): unknown {
 }
 
 /** No device has more memory; a larger value is wrong. */
-const MOST_BYTES = 2 ** 46
+const MAX_BYTES = 2 ** 46
 
 /** Bytes from a number or numeric text in units of `unit`; undefined if it is no number, 0 or implausibly large. */
 export function bytesOf(value: unknown, unit = 1): number | undefined {
   const number =
     typeof value === 'number' ? value : /^\s*\d{1,18}(\.\d+)?\s*$/.test(String(value)) ? Number(value) : NaN
   const bytes = Math.round(number * unit)
-  return bytes > 0 && bytes <= MOST_BYTES ? bytes : undefined
+  return bytes > 0 && bytes <= MAX_BYTES ? bytes : undefined
 }
 
 /** Free memory from the figures of one source; undefined if they contradict each other. */

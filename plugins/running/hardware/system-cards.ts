@@ -41,7 +41,7 @@ export type CardFiles = Partial<Record<(typeof CARD_FILES)[number], string>>
 const DRM = '/sys/class/drm'
 const PCI = '/sys/bus/pci/devices'
 /** Unknown chips with less memory than this count as integrated. */
-const SMALLEST_CARD = 4 * 2 ** 30
+const MIN_CARD = 4 * 2 ** 30
 const MAX_CARDS = 64
 
 /** Drivers that can compute. NVIDIA's can too, but only its own tools know whether it works. */
@@ -56,7 +56,7 @@ export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sig
   const [vram, vramUsed] = [bytesOf(files.mem_info_vram_total), number(files.mem_info_vram_used)]
   const [gtt, gttUsed] = [bytesOf(files.mem_info_gtt_total), number(files.mem_info_gtt_used)]
   if (vram === undefined) return {}
-  const integrated = (id && amdChip(id)?.integrated) ?? (vram < SMALLEST_CARD && gtt !== undefined && gtt > vram)
+  const integrated = (id && amdChip(id)?.integrated) ?? (vram < MIN_CARD && gtt !== undefined && gtt > vram)
   const borrowed = integrated && gtt !== undefined && gtt >= vram ? gtt : 0
   const usedOfBorrowed = borrowed > 0 ? gttUsed : 0
   const used = vramUsed === undefined || usedOfBorrowed === undefined ? undefined : vramUsed + usedOfBorrowed

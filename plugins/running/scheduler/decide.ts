@@ -391,7 +391,7 @@ function recordEnd(step: Step, engine: EngineState, error: CorralError | undefin
 }
 
 const FIRST_BACK_OFF = 1000
-const LONGEST_BACK_OFF = 60_000
+const MAX_BACK_OFF = 60_000
 
 /** A plan could not be carried out. */
 function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
@@ -400,7 +400,7 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
     return
   }
   const count = (engine.failure?.count ?? 0) + 1
-  const wait = count === 1 ? 0 : Math.min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2 ** (count - 2))
+  const wait = count === 1 ? 0 : Math.min(MAX_BACK_OFF, FIRST_BACK_OFF * 2 ** (count - 2))
   // Without a runtime there is nothing to hold against the model: the search for one has a back-off of its own. Nor where
   // another machine was asked in vain before anything was loaded: the next request finds it as soon as it is back.
   const cause = error.details?.cause

@@ -237,11 +237,11 @@ const OTHERS_LOSS = 8
 const NOBODYS_LOSS = 1 / 8
 
 /** Quicker loads count as this long (milliseconds), so that the number of engines evicted matters as well. */
-const LEAST_LOAD_TIME = 200
+const MIN_LOAD_TIME = 200
 
 /** What it costs to lose an idle engine: its load, the dearer the more likely it is soon needed again. */
 function lossOfIdle({ phase }: EngineIn<'ready' | 'draining'>, now: number): number {
-  return Math.max(phase.loadTime, LEAST_LOAD_TIME) / Math.max(now - phase.lastUsed, 1)
+  return Math.max(phase.loadTime, MIN_LOAD_TIME) / Math.max(now - phase.lastUsed, 1)
 }
 
 /** Idle engines first, then as few busy ones as possible, those whose turn has lasted longest. */

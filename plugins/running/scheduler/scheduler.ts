@@ -17,7 +17,7 @@ import type { Lease, LeaseRequest, Scheduler } from '../../../core/contracts/lea
 import type { Catalog, Model } from '../../../core/contracts/models.ts'
 import type { OnProgress, Progress, Waiting } from '../../../core/contracts/progress.ts'
 import type { Storage } from '../../../core/contracts/storage.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { bareName, type ModelName, parseModelName } from '../../../core/models/model-name.ts'
 import { merged } from '../../../core/system/merged.ts'
@@ -68,12 +68,12 @@ export interface SchedulerDependencies {
 }
 
 /** Node's timers count to 2^31 - 1 ms; later alarms are set again when they go off early. */
-const LONGEST_TIMER = 2 ** 31 - 1
+const MAX_TIMER = 2 ** 31 - 1
 /** Milliseconds that an engine may take to say that it has ended, once its `stop` has resolved. */
 const EXIT_GRACE = 2000
 
 /** How often a request gets another engine, those included that died before it was sent to them. */
-const MOST_ATTEMPTS = 4
+const MAX_ATTEMPTS = 4
 
 type ErrorOf = (managed: EngineRecord) => CorralError
 
@@ -157,7 +157,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     clearTimeout(managed.alarm)
     managed.alarm = undefined
     if (at === undefined) return
-    const wait = Math.min(Math.max(at - performance.now(), 0), LONGEST_TIMER)
+    const wait = Math.min(Math.max(at - performance.now(), 0), MAX_TIMER)
     managed.alarm = setTimeout(() => dispatch({ type: 'alarm', key: managed.key }), wait)
     managed.alarm.unref()
   }
@@ -423,7 +423,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     for (const [option, effective] of Object.entries(clamped)) {
       const known = `${model} ${option} ${client}`
       const level = loggedBounds.has(known) ? 'debug' : 'warn'
-      if (loggedBounds.size >= MOST_LOGGED) loggedBounds.clear()
+      if (loggedBounds.size >= MAX_LOGGED) loggedBounds.clear()
       loggedBounds.add(known)
       const requested = given[option as keyof LoadOptions]
       log[level]({ model, option, requested, effective }, `${option} is cut to its bound`)
@@ -574,7 +574,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       leased.release()
     } catch (error) {
       if (signal.aborted) return
-      log.error({ model: variant.publicName, reason: messageOf(error) }, 'a model that was to be loaded was not')
+      log.error({ model: variant.publicName, reason: errorMessage(error) }, 'a model that was to be loaded was not')
     }
   }
 
@@ -654,7 +654,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
           if (
             !crashed ||
             tried > 1 ||
-            attempt >= MOST_ATTEMPTS ||
+            attempt >= MAX_ATTEMPTS ||
             request.signal.aborted ||
             !(request.mayRetry?.() ?? true)
           )
@@ -752,7 +752,7 @@ function forEver(ms: number): number {
 }
 
 /** Of the log's lines about bounds, so many are known to have been written. */
-const MOST_LOGGED = 1000
+const MAX_LOGGED = 1000
 
 /** Where only the model's training counts. */
 const UNBOUNDED = { num_ctx: 0, num_parallel: Number.POSITIVE_INFINITY }
@@ -786,5 +786,5 @@ function causeOf(failure: CorralError | undefined): { cause?: string } {
 
 function asCorralError(error: unknown): CorralError {
   if (error instanceof CorralError) return error
-  return new CorralError('load_failed', `The model could not be loaded: ${messageOf(error)}`, { cause: error })
+  return new CorralError('load_failed', `The model could not be loaded: ${errorMessage(error)}`, { cause: error })
 }

@@ -27,7 +27,7 @@ const COUNTED = 600_000
 /** From so many clients on those that have gone are forgotten … */
 const MANY_CLIENTS = 100
 /** … and no more than about so many are remembered. */
-const MOST_CLIENTS = 1000
+const MAX_CLIENTS = 1000
 
 /** What a client has of an engine now. */
 interface Share {
@@ -118,7 +118,7 @@ function forgetClients(engine: EngineState, now: number): void {
     if (!isPresent(engine, turn) && now > lastUsed + Math.max(COUNTED, keepAlive)) clients.delete(turn)
   }
   for (const turn of clients.keys()) {
-    if (clients.size < MOST_CLIENTS) break
+    if (clients.size < MAX_CLIENTS) break
     if (!isPresent(engine, turn)) clients.delete(turn)
   }
 }

@@ -2,9 +2,9 @@
 export const OTHER = 'other'
 
 /** Most models that are counted apart: each has some hundred series. */
-const MOST_MODELS = 100
+const MAX_MODELS = 100
 /** Most pairs of a model and a key that are counted apart. */
-const MOST_PAIRS = 1000
+const MAX_PAIRS = 1000
 
 /**
  * Keeps the number of series bounded, however many models and keys there are: the first ones to be used are counted by
@@ -19,7 +19,7 @@ export class LabelValues {
   /** The label of a model that exists. */
   model(name: string): string {
     if (this.#models.has(name)) return name
-    if (this.#models.size >= MOST_MODELS) return OTHER
+    if (this.#models.size >= MAX_MODELS) return OTHER
     this.#models.add(name)
     return name
   }
@@ -31,7 +31,7 @@ export class LabelValues {
   key(name: string, model: string): string {
     let keys = this.#pairs.get(model)
     if (keys?.has(name)) return name
-    if (this.#count >= MOST_PAIRS) return OTHER
+    if (this.#count >= MAX_PAIRS) return OTHER
     if (!keys) {
       keys = new Set()
       this.#pairs.set(model, keys)

@@ -5,7 +5,7 @@ import { pipeline } from 'node:stream/promises'
 import type { Build, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { diskRefusal } from '../../../core/system/disk-space.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { programFolder, programsIn } from '../programs.ts'
@@ -63,7 +63,7 @@ export async function archiveDigest(path: string, expected: string | undefined, 
   } catch (error) {
     signal?.throwIfAborted()
     if (error instanceof CorralError) throw error
-    const why = isSystemError(error, 'ENOENT') ? 'there is no such file' : messageOf(error)
+    const why = isSystemError(error, 'ENOENT') ? 'there is no such file' : errorMessage(error)
     throw invalid(`${path} cannot be read: ${why}.`, 'archive', error)
   }
   if (expected === undefined || expected === digest) return digest
@@ -94,7 +94,7 @@ async function unpack(archive: string, work: string, { signal, onProgress }: Wai
   } catch (error) {
     throw (
       diskRefusal(error, `${basename(archive)} was not unpacked`, 'home') ??
-      unusable(archive, `it is damaged or refused (${messageOf(error)}).`, error)
+      unusable(archive, `it is damaged or refused (${errorMessage(error)}).`, error)
     )
   }
   signal?.throwIfAborted()

@@ -10,7 +10,7 @@ import type {
 } from '../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { runTool, ToolError } from '../../../core/system/child-process.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
@@ -40,7 +40,7 @@ interface Route {
 
 function failureText(error: unknown): string {
   const last = error instanceof ToolError ? error.tail.findLast(line => /error|fatal/i.test(line)) : undefined
-  return messageOf(error) + (last === undefined ? '' : ` ${last.trim().slice(0, 300)}`)
+  return errorMessage(error) + (last === undefined ? '' : ` ${last.trim().slice(0, 300)}`)
 }
 
 async function orUnavailable<T>(fetched: Promise<T>, signal: AbortSignal | undefined): Promise<T> {

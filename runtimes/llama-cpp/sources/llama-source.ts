@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { Build, ConversionTools } from '../../../core/contracts/builds.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { findExecutable, runTool, type ToolLog } from '../../../core/system/child-process.ts'
 import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
 import { unpackTar } from './archive.ts'
@@ -137,7 +137,7 @@ export function createFindConverter({ directory, server, source }: ConverterOpti
         return { directory: own, version: tag }
       } catch (error) {
         waiting.signal?.throwIfAborted()
-        reasons.push(messageOf(error))
+        reasons.push(errorMessage(error))
       }
     }
     try {
@@ -148,7 +148,7 @@ export function createFindConverter({ directory, server, source }: ConverterOpti
       return { ...pinned, mismatch: mismatch + why }
     } catch (error) {
       waiting.signal?.throwIfAborted()
-      throw new Error([...reasons, messageOf(error)].join('; '), { cause: error })
+      throw new Error([...reasons, errorMessage(error)].join('; '), { cause: error })
     }
   }
 }

@@ -3,7 +3,7 @@ import { open as openFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
 import type { Dispatcher } from 'undici'
-import { CorralError, isSystemError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
 import { diskRefusal } from '../../../core/system/disk-space.ts'
@@ -145,7 +145,7 @@ export class ReleaseServer {
     } catch (error) {
       signal.throwIfAborted()
       if (error instanceof CorralError) throw error
-      const reasons = (error instanceof AggregateError ? error.errors : [error]).map(messageOf)
+      const reasons = (error instanceof AggregateError ? error.errors : [error]).map(errorMessage)
       throw new CorralError(
         'hub_unreachable',
         `${address}: ${[...new Set(reasons)].join('; ')}. Check the network and its proxy (HTTPS_PROXY), or set a mirror with runtimes.release.`,
@@ -166,7 +166,7 @@ export class ReleaseServer {
       found = path.includes('?') && Array.isArray(value) ? value : [value]
     } catch (error) {
       signal.throwIfAborted()
-      const text = `${url}: no answer of GitHub's API (${messageOf(error)})`
+      const text = `${url}: no answer of GitHub's API (${errorMessage(error)})`
       throw new CorralError('hub_unreachable', text, { cause: error })
     }
     return found.map(release => {
@@ -276,7 +276,7 @@ export class ReleaseServer {
         if (error instanceof CorralError || isSystemError(error, 'ENOSPC', 'EDQUOT', 'EIO', 'EROFS')) throw error
         throw new CorralError(
           'hub_unreachable',
-          `${asset.name}: the download broke off after ${bytes} of ${asset.size} bytes (${messageOf(error)}). Try again.`,
+          `${asset.name}: the download broke off after ${bytes} of ${asset.size} bytes (${errorMessage(error)}). Try again.`,
           { cause: error }
         )
       } finally {

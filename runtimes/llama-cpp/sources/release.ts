@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { BuildCandidate, BuildSource, RuntimeDescriptor, RuntimesReport } from '../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-after.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { chooseArchives, whyUnsupported } from '../ranking.ts'
@@ -155,7 +155,7 @@ export class Releases {
       if (release === undefined) throw new Error(`no release of ${this.#options.repository} has archives`)
       listing = { tag: release.tag_name, list: 'live', names: release.assets.map(({ name }) => name) }
     } catch (error) {
-      this.#options.log.debug({ reason: messageOf(error) }, 'The list of llama.cpp releases is unavailable.')
+      this.#options.log.debug({ reason: errorMessage(error) }, 'The list of llama.cpp releases is unavailable.')
     }
     this.#kept = { listing, until: performance.now() + (listing === BUNDLED_LISTING ? BUNDLED_KEPT : LISTING_KEPT) }
     return listing

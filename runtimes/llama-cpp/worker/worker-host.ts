@@ -17,7 +17,7 @@ import {
   type WorkerHost,
   type WorkerOptions
 } from '../../../core/contracts/workers.ts'
-import { CorralError, messageOf } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-after.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { isPublicAddress } from '../../../core/system/private-address.ts'
@@ -35,7 +35,7 @@ const START_LIMIT = 60_000
 const STOP_GRACE = 2000
 /** Milliseconds between starts of one that keeps ending; doubled each time. */
 const FIRST_PAUSE = 1000
-const LONGEST_PAUSE = 30_000
+const MAX_PAUSE = 30_000
 /** Milliseconds after which one that ended counts as having worked. */
 const WORKED = 60_000
 /** Milliseconds between looks at the size of a cache that is being written. */
@@ -43,7 +43,7 @@ const TRIM_INTERVAL = 5000
 /** Milliseconds that a client's connection may outlive who followed it. */
 const CUT_OFF = 10_000
 /** Nobody needs more connections to ask what a worker is. */
-const MOST_CONNECTIONS = 256
+const MAX_CONNECTIONS = 256
 
 interface WorkerLog {
   debug(object: object, message: string): void
@@ -242,7 +242,7 @@ function superviseServer(settings: {
       .then(() => work(cache))
       .then(
         () => {},
-        error => log.warn({ reason: messageOf(error) }, 'the cache of weights could not be looked after')
+        error => log.warn({ reason: errorMessage(error) }, 'the cache of weights could not be looked after')
       )
     return tending
   }
@@ -282,7 +282,7 @@ function superviseServer(settings: {
     })
     child = started
     const failure = started.startError.then(error => {
-      if (error) throw new Error(`it could not be started: ${messageOf(error)}`)
+      if (error) throw new Error(`it could not be started: ${errorMessage(error)}`)
       return started.exited.then(async ({ code, signal: by }) => {
         await started.drained
         throw new Error(`it ended at once (${by ?? `exit code ${code}`}): ${complaint ?? 'it did not say why'}`)
@@ -302,7 +302,7 @@ function superviseServer(settings: {
       child = undefined
       clients = 0
       signal?.throwIfAborted()
-      const why = messageOf(error)
+      const why = errorMessage(error)
       const advice = /server socket/.test(why)
         ? 'Another program may have the port: "corral worker --port" chooses another one.'
         : 'Correct the flags of "corral worker", or choose another llama.cpp build (corral runtime list).'
@@ -339,9 +339,9 @@ function superviseServer(settings: {
         return
       } catch (error) {
         if (stopped.signal.aborted) return
-        pause = Math.min(LONGEST_PAUSE, Math.max(FIRST_PAUSE, pause * 2))
-        log.warn({ reason: messageOf(error), again: pause }, 'ggml-rpc-server could not be started again')
-        notice(`${messageOf(error)} The next try is in ${pause / 1000} s.`)
+        pause = Math.min(MAX_PAUSE, Math.max(FIRST_PAUSE, pause * 2))
+        log.warn({ reason: errorMessage(error), again: pause }, 'ggml-rpc-server could not be started again')
+        notice(`${errorMessage(error)} The next try is in ${pause / 1000} s.`)
       }
     }
   }
@@ -444,14 +444,14 @@ async function tellFacts(
     )
     return undefined
   })
-  http.maxConnections = MOST_CONNECTIONS
+  http.maxConnections = MAX_CONNECTIONS
   http.listen(port, host)
   try {
     await once(http, 'listening')
   } catch (error) {
     throw new CorralError(
       'load_failed',
-      `A worker tells what it is at the port behind its own, and cannot listen on ${host}:${port}: ${messageOf(error)}. Choose another port with --port.`,
+      `A worker tells what it is at the port behind its own, and cannot listen on ${host}:${port}: ${errorMessage(error)}. Choose another port with --port.`,
       { cause: error }
     )
   }

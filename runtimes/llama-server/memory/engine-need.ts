@@ -362,7 +362,7 @@ async function headerOf(path: string): Promise<GgufHeader | undefined> {
 
 /** Models whose files were read last, by the path of the first file; to read them again would hold up each load. */
 const known = new Map<string, { mark: string; weights: Weights }>()
-const MOST_KNOWN = 100
+const MAX_KNOWN = 100
 
 /** @param info what the store knows of the model, where its files cannot be read */
 async function weightsIn(path: string, info: Record<string, unknown>, amx: boolean): Promise<Weights> {
@@ -378,7 +378,7 @@ async function weightsIn(path: string, info: Record<string, unknown>, amx: boole
   // The size of a type that is newer than corral is unknown.
   const sized = isWhole && tensors.every(({ bytes }) => bytes > 0)
   const weights = { shape: modelShape(headers[0]?.keys ?? info, sized ? tensors : undefined, size, amx), size }
-  if (isWhole) setNewest(known, path, { mark, weights }, MOST_KNOWN)
+  if (isWhole) setNewest(known, path, { mark, weights }, MAX_KNOWN)
   return weights
 }
 

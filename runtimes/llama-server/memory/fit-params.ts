@@ -1,6 +1,6 @@
 import type { Build } from '../../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import type { ToolLog } from '../../../core/system/child-process.ts'
 import { engineArguments } from '../arguments.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
@@ -68,7 +68,7 @@ export async function estimateMemory(
   } catch (error) {
     signal?.throwIfAborted()
     log.debug(
-      { model: spec.alias, reason: messageOf(error) },
+      { model: spec.alias, reason: errorMessage(error) },
       'llama-fit-params could not estimate how much memory the model takes.'
     )
     return undefined

@@ -4,7 +4,7 @@ import { type Static, Type } from 'typebox'
 import type { Build, Runtimes } from '../../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { HardwareService } from '../../../core/contracts/hardware.ts'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
@@ -290,7 +290,7 @@ const FileSchema = Type.Object({ version: Type.Literal(1), needs: Type.Record(Ty
 type Entry = Static<typeof EntrySchema>
 
 const FILE = 'memory-needs.json'
-const MOST = 500
+const MAX_COUNT = 500
 /** Milliseconds after which memory that ran out is assumed to have had another reason. */
 const FORGET = 7 * 24 * 3_600_000
 
@@ -336,11 +336,11 @@ export function createLearnedNeeds(
     await loaded
     changed = false
     const oldest = [...needs].sort(([, a], [, b]) => (a.at < b.at ? -1 : 1))
-    for (const [key] of oldest.slice(0, Math.max(0, needs.size - MOST))) needs.delete(key)
+    for (const [key] of oldest.slice(0, Math.max(0, needs.size - MAX_COUNT))) needs.delete(key)
     try {
       await writeJsonFile(path, { version: 1, needs: Object.fromEntries(needs) }, { pretty: true, fsync: false })
     } catch (error) {
-      log.warn({ path, reason: messageOf(error) }, 'The measured memory use of engines could not be saved.')
+      log.warn({ path, reason: errorMessage(error) }, 'The measured memory use of engines could not be saved.')
     }
   }
 

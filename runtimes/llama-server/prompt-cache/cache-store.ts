@@ -2,7 +2,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { chmod, mkdir, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
-import { isSystemError, messageOf } from '../../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../../core/errors.ts'
 import { freeSpace } from '../../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { TrailSchema } from '../slot-owners.ts'
@@ -51,7 +51,7 @@ const MANIFEST = 'manifest.json'
 /** Bytes of the disk that are left to others. */
 const KEPT_FREE = 256 * 2 ** 20
 /** Conversations kept of a variant, however small they are. */
-const MOST_PER_VARIANT = 32
+const MAX_PER_VARIANT = 32
 
 export interface CacheStoreLog {
   debug(object: object, message: string): void
@@ -122,7 +122,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
   /** What a folder's manifest says; undefined where it is damaged, or left without one by a save that did not end. */
   async function readManifest(path: string): Promise<Static<typeof ManifestSchema> | undefined> {
     const file = await readJsonFile(path, ManifestSchema).catch(error => ({
-      fault: messageOf(error),
+      fault: errorMessage(error),
       value: undefined
     }))
     if (file?.fault) log.warn({ path }, `Saved prompt caches cannot be used and are deleted: ${file.fault}`)
@@ -181,7 +181,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
       alone(async () => {
         const slots = [...(saved.get(variant) ?? []).filter(slot => !removed.includes(slot)), ...added]
         slots.sort((a, b) => b.usedAt - a.usedAt)
-        const extra = slots.splice(MOST_PER_VARIANT)
+        const extra = slots.splice(MAX_PER_VARIANT)
         await put(variant, slots)
         for (const { file } of extra) await discard(pathOf(variant, file))
         await makeRoom(0)

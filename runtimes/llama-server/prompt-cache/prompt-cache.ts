@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { chmod, stat } from 'node:fs/promises'
-import { messageOf } from '../../../core/errors.ts'
+import { errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-after.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
@@ -19,18 +19,18 @@ import { checksumOf, continues, readLayout, rewriteForStreams } from './state-fi
 export type PromptCache = ReturnType<typeof createPromptCache>
 
 /** Reading fewer tokens than these again is faster than restoring them. */
-const LEAST_TOKENS = 64
+const MIN_TOKENS = 64
 /** Milliseconds for the engine to say what is in its slots. */
 const ASK_LIMIT = 3000
 /** Milliseconds that saving or restoring may take whatever the size, at most, and bytes a millisecond on top. */
 const BASE_LIMIT = 10_000
-const LONGEST = 60_000
+const MAX_LENGTH = 60_000
 const SLOWEST = 100_000
 /** Milliseconds to check a file for at least, however quickly its tokens could be read again. */
-const LEAST_CHECK = 20
+const MIN_CHECK = 20
 
 function timeLimit(bytes: number): AbortSignal {
-  return abortAfter(Math.ceil(Math.min(LONGEST, BASE_LIMIT + bytes / SLOWEST)))
+  return abortAfter(Math.ceil(Math.min(MAX_LENGTH, BASE_LIMIT + bytes / SLOWEST)))
 }
 
 /**
@@ -51,7 +51,7 @@ export function createPromptCache({
   /** Opened on first use: until the server owns its data directory, another one may be using it. */
   const open = () =>
     (opened ??= openCacheStore(directory, budget, log).catch(error => {
-      log.warn({ directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
+      log.warn({ directory }, `prompt caches cannot be saved: ${errorMessage(error)}`)
       return undefined
     }))
   /** Files that the slots of an engine were restored from. */
@@ -79,7 +79,7 @@ export function createPromptCache({
     try {
       await work(store)
     } catch (error) {
-      log.warn({ model: engine.spec.alias }, `${what}: ${messageOf(error)}`)
+      log.warn({ model: engine.spec.alias }, `${what}: ${errorMessage(error)}`)
     }
   }
 
@@ -134,7 +134,7 @@ export function createPromptCache({
     const { variant, alias } = engine.spec
     const path = store.path(variant.key, saved.file)
     const context = { model: alias, tokens: saved.tokens, bytes: saved.bytes }
-    const pace = saved.pace === undefined ? undefined : Math.ceil(Math.max(LEAST_CHECK, saved.tokens * saved.pace))
+    const pace = saved.pace === undefined ? undefined : Math.ceil(Math.max(MIN_CHECK, saved.tokens * saved.pace))
     const check = pace === undefined ? limit : AbortSignal.any([limit, abortAfter(pace)])
     let rewritten: string | undefined
     try {
@@ -157,7 +157,7 @@ export function createPromptCache({
       else if (error === check.reason)
         log.debug(context, 'a prompt is read again faster than its saved cache can be checked')
       else {
-        log.warn(context, `a saved prompt cache is of no use and is deleted: ${messageOf(error)}`)
+        log.warn(context, `a saved prompt cache is of no use and is deleted: ${errorMessage(error)}`)
         await store.replace(variant.key, [], [saved])
       }
       return false
@@ -172,7 +172,7 @@ export function createPromptCache({
     const ask = abortAfter(ASK_LIMIT)
     const used = (await usedSlots(engine, ask)).flatMap(slot => {
       const owner = engine.slotOwners.ownerOf(slot.id)
-      return owner === undefined || (slot.tokens ?? LEAST_TOKENS) < LEAST_TOKENS
+      return owner === undefined || (slot.tokens ?? MIN_TOKENS) < MIN_TOKENS
         ? []
         : { ...slot, owner, trail: engine.slotOwners.trailOf(slot.id) }
     })
@@ -205,7 +205,7 @@ export function createPromptCache({
       }
       try {
         const written = await slotAction(engine, slot.id, 'save', file, limit)
-        if (written.tokens < LEAST_TOKENS) {
+        if (written.tokens < MIN_TOKENS) {
           await discard(path)
           continue
         }
@@ -219,12 +219,12 @@ export function createPromptCache({
             tokens: written.tokens,
             usedAt: savedAt - rank
           }),
-          error => abandon(messageOf(error))
+          error => abandon(errorMessage(error))
         )
         saved.push(sealed.finally(release))
       } catch (error) {
         release()
-        await abandon(limit.aborted ? 'it took too long' : messageOf(error))
+        await abandon(limit.aborted ? 'it took too long' : errorMessage(error))
       }
     }
     const added = (await Promise.all(saved)).filter(slot => slot !== undefined)
@@ -266,7 +266,7 @@ export function createPromptCache({
       const store = await open()
       if (budget === 0 || !savesSlots(spec)) return undefined
       return await store?.open(spec.variant.key).catch(error => {
-        log.warn({ model: spec.alias, directory }, `prompt caches cannot be saved: ${messageOf(error)}`)
+        log.warn({ model: spec.alias, directory }, `prompt caches cannot be saved: ${errorMessage(error)}`)
         return undefined
       })
     },
@@ -283,14 +283,14 @@ export function createPromptCache({
     async forget(variantKey: string): Promise<void> {
       const store = await open()
       await store?.forget(variantKey).catch(error => {
-        log.warn({ directory }, `saved prompt caches could not be deleted: ${messageOf(error)}`)
+        log.warn({ directory }, `saved prompt caches could not be deleted: ${errorMessage(error)}`)
       })
     }
   }
 }
 
 function sizeOf(slot: SlotUse, bytesPerToken: number): number {
-  return Math.ceil((slot.tokens ?? LEAST_TOKENS) * bytesPerToken)
+  return Math.ceil((slot.tokens ?? MIN_TOKENS) * bytesPerToken)
 }
 
 /** Checks a written file: complete, restorable, and readable for its owner only. */

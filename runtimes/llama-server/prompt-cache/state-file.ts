@@ -18,7 +18,7 @@ const MAGIC = 0x67677371
 /** Lists of tokens were plain in version 2. */
 const VERSIONS = [2, 3]
 const HEADER = 12
-const MOST_STREAMS = 1024
+const MAX_STREAMS = 1024
 const CHUNK = 4 * 2 ** 20
 
 export interface StateLayout {
@@ -44,7 +44,7 @@ export async function readLayout(path: string): Promise<StateLayout | undefined>
     if (!tokens) return undefined
     const streamsAt = HEADER + 4 * header[2]!
     const streams = (await wordsAt(file, streamsAt, 1))?.[0]
-    if (!streams || streams > MOST_STREAMS) return undefined
+    if (!streams || streams > MAX_STREAMS) return undefined
     const counts = await wordsAt(file, streamsAt + 4, streams)
     const stream = counts?.findIndex(count => count > 0) ?? -1
     if (stream < 0) return undefined

@@ -19,11 +19,11 @@ const INTERVAL = 250
 /** Milliseconds until the next look where nothing moves and nobody has said that something changed. */
 const IDLE_INTERVAL = 1000
 /** Who follows at once; of one client, and in all. */
-const MOST_OF_ONE = 16
-const MOST_IN_ALL = 512
+const MAX_PER_CLIENT = 16
+const MAX_TOTAL = 512
 /** Changes that are kept for those who come back, and those who are slow. */
-const MOST_CHANGES = 1000
-const MOST_BYTES = 4 * 2 ** 20
+const MAX_CHANGES = 1000
+const MAX_BYTES = 4 * 2 ** 20
 /** Bytes of a record in the log beside its JSON, roughly. */
 const RECORD_BYTES = 1024
 /** Milliseconds that the state is kept when nobody follows it, for those who come back. */
@@ -84,7 +84,7 @@ export class SharedStateFeed implements StateFeed {
   follow(follower: StateFollower): () => void {
     const { turn } = follower.caller
     const own = [...this.#followers].filter(({ caller }) => caller.turn === turn).length
-    if (own >= MOST_OF_ONE || this.#followers.size >= MOST_IN_ALL) {
+    if (own >= MAX_PER_CLIENT || this.#followers.size >= MAX_TOTAL) {
       throw new CorralError(
         'rate_limited',
         'Too many clients follow the state of this server already. Close one of them.',
@@ -176,7 +176,7 @@ export class SharedStateFeed implements StateFeed {
       this.#changes.push(change)
       this.#kept += change.size
       for (const follower of [...this.#followers]) this.#pump(follower)
-      while (this.#changes.length > MOST_CHANGES || this.#kept > MOST_BYTES) this.#kept -= this.#changes.shift()!.size
+      while (this.#changes.length > MAX_CHANGES || this.#kept > MAX_BYTES) this.#kept -= this.#changes.shift()!.size
     }
     return moves
   }

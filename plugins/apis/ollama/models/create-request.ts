@@ -40,7 +40,7 @@ type Message = NonNullable<CreateRequest['messages']>[number]
 /** Characters of a Modelfile, which has all of a model's defaults. */
 const MAX_MODELFILE_CHARACTERS = 5 * MAX_DEFAULT_CHARACTERS
 /** Files of one model; large ones have some hundreds. */
-const MOST_FILES = 2000
+const MAX_FILES = 2000
 
 /** The model to make. */
 export interface Making {
@@ -80,8 +80,8 @@ function sourceOf({ from, files }: CreateRequest): Making['source'] {
   if (from) return { from }
   if (files) {
     const count = Object.keys(files).length
-    if (count > MOST_FILES) {
-      throw refusal('files', `A model of ${count} files is not taken; ${MOST_FILES} are the most.`)
+    if (count > MAX_FILES) {
+      throw refusal('files', `A model of ${count} files is not taken; ${MAX_FILES} are the most.`)
     }
     return { files: Object.entries(files).map(([name, digest]) => ({ name, sha256: parseDigest(digest, 'files') })) }
   }
@@ -126,7 +126,7 @@ export function parseModelfile(text: string): CreateRequest {
     else if (keyword === 'template') request.template = value
     else if (keyword === 'system') request.system = value
     else if (keyword === 'license') licenses.push(value)
-    else if (keyword === 'message') messages.push(messageOf(command))
+    else if (keyword === 'message') messages.push(errorMessage(command))
     else if (keyword === 'parameter') addParameter(request.parameters, command)
   }
   if (licenses.length > 0) request.license = licenses
@@ -179,7 +179,7 @@ function firstWord(text: string): [word: string, rest: string] {
   return end < 0 ? [trimmed, ''] : [trimmed.slice(0, end), trimmed.slice(end).trimStart()]
 }
 
-function messageOf({ word, value, line }: Command): Message {
+function errorMessage({ word, value, line }: Command): Message {
   if (word === 'system' || word === 'user' || word === 'assistant') return { role: word, content: value }
   throw mistake(line, 'a MESSAGE is system, user or assistant and a text')
 }

@@ -4,7 +4,7 @@ import type { ArrivingUpload } from '../../../../core/http/arriving-body.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 
 /** Uploads of one client, and of all, that wait for their turn; Ollama's command line sends one per processor core. */
-const MOST_WAITING = { ofClient: 64, all: 256 }
+const MAX_WAITING = { ofClient: 64, all: 256 }
 /** Bytes a second below which an upload is ended so that a client without one gets a turn. */
 const SLOW_PACE = 64_000
 
@@ -48,7 +48,7 @@ export class UploadTurns {
     signal.throwIfAborted()
     if (this.#mayRun(turn)) return this.#begin(turn)
     const ofClient = this.#waiting.filter(other => other.turn === turn).length
-    if (ofClient >= MOST_WAITING.ofClient || this.#waiting.length >= MOST_WAITING.all) throw tooMany(this.#most)
+    if (ofClient >= MAX_WAITING.ofClient || this.#waiting.length >= MAX_WAITING.all) throw tooMany(this.#most)
     return await new Promise<Upload>((resolve, reject) => {
       const start = () => {
         signal.removeEventListener('abort', leave)

@@ -1,5 +1,5 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { freeBody, readWholeBody } from '../../../../core/http/whole-body.ts'
 
 /** The keywords of a form field's schema that count. */
@@ -9,7 +9,7 @@ interface FieldSchema {
 }
 
 /** More than any form of the API has. */
-const MOST_PARTS = 100
+const MAX_PARTS = 100
 
 /**
  * Lets routes take multipart forms too, as if they were the JSON that their schemas describe: files become base64, and
@@ -52,7 +52,7 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
       headers: { 'content-type': contentType },
       // The whole form is there already, and nobody reads a part without headers: with less room the reader would wait for ever.
       fileHwm: body.length + 1,
-      limits: { fieldSize: body.length, parts: MOST_PARTS }
+      limits: { fieldSize: body.length, parts: MAX_PARTS }
     })
     await new Promise<void>((resolve, reject) => {
       // Whatever the reader's types say, a part need not have a name.
@@ -74,13 +74,13 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
         })
         file.on('error', reject)
       })
-      form.once('partsLimit', () => reject(new Error(`it has more than ${MOST_PARTS} parts`)))
+      form.once('partsLimit', () => reject(new Error(`it has more than ${MAX_PARTS} parts`)))
       form.once('finish', resolve)
       form.on('error', reject)
       form.end(body)
     })
   } catch (error) {
-    throw new CorralError('invalid_request', `The form (multipart/form-data) cannot be read: ${messageOf(error)}.`)
+    throw new CorralError('invalid_request', `The form (multipart/form-data) cannot be read: ${errorMessage(error)}.`)
   }
   return fields
 }

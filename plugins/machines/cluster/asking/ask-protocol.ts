@@ -80,7 +80,7 @@ export interface DescribedModel
 export const FAILURE_TRAILER = 'x-corral-failure'
 export const USED_TRAILER = 'x-corral-used'
 /** Longest message, and details as JSON, in a trailer. */
-const LONGEST = 2000
+const MAX_LENGTH = 2000
 
 /** How NDJSON is sent to a front. It needs no heartbeats: the front follows the event stream of each member anyway. */
 export const MEMBER_LINES = {
@@ -110,11 +110,11 @@ export function failureText(error: CorralError): string {
   const { code, retryAfter, param, retryable } = error
   const text = {
     code,
-    message: error.message.slice(0, LONGEST),
+    message: error.message.slice(0, MAX_LENGTH),
     retryAfter,
     param,
     retryable,
-    ...(details.length <= LONGEST && { details: error.details })
+    ...(details.length <= MAX_LENGTH && { details: error.details })
   }
   return encodeURIComponent(JSON.stringify(text))
 }

@@ -42,7 +42,7 @@ import {
 } from './ask-protocol.ts'
 
 /** Names in one request for descriptions. */
-const MOST_DESCRIBED = 100
+const MAX_DESCRIBED = 100
 
 const OPERATIONS: Record<OnceCall, Operation> = {
   embed: 'embeddings',
@@ -114,7 +114,7 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
       bodySize: 'large',
       body: Loose(
         {
-          models: Type.Array(Type.String(), { maxItems: MOST_DESCRIBED, description: 'Their names; [] is all of them' })
+          models: Type.Array(Type.String(), { maxItems: MAX_DESCRIBED, description: 'Their names; [] is all of them' })
         },
         { title: 'ClusterDescribe' }
       ),

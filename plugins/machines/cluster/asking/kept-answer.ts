@@ -8,9 +8,9 @@ import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts
  */
 
 /** Characters that are kept of an answer; a longer one does not go on elsewhere. */
-const MOST_KEPT = 2 ** 20
+const MAX_KEPT = 2 ** 20
 /** Bytes that are kept as they came: looking for the text in them can wait until it is needed, or until they are more. */
-const MOST_UNREAD = 2 ** 17
+const MAX_UNREAD = 2 ** 17
 
 /** What engines call the limit of an answer's tokens; the first one that a request has counts. */
 const TOKEN_LIMITS = ['max_tokens', 'n_predict', 'max_completion_tokens', 'max_output_tokens']
@@ -89,7 +89,7 @@ export class KeptAnswer {
     }
     this.#unread.push(piece)
     this.#unreadBytes += piece.length
-    if (this.#unreadBytes > MOST_UNREAD) this.#readBytes()
+    if (this.#unreadBytes > MAX_UNREAD) this.#readBytes()
   }
 
   /**
@@ -243,7 +243,7 @@ export class KeptAnswer {
     if (this.#isFixed) return
     this.#content += content ?? ''
     this.#thinking += thinking ?? ''
-    if (this.#content.length + this.#thinking.length <= MOST_KEPT) return
+    if (this.#content.length + this.#thinking.length <= MAX_KEPT) return
     this.#isFixed = true
     this.#content = ''
     this.#thinking = ''

@@ -1,13 +1,13 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { FileMirror, PullPlan } from '../../../../core/contracts/downloads.ts'
-import { messageOf } from '../../../../core/errors.ts'
+import { errorMessage } from '../../../../core/errors.ts'
 import { modelKey, nameText } from '../../../../core/models/model-name.ts'
 import type { Members } from '../members/members.ts'
 import { ticketOf } from './copies.ts'
 import type { OpenSource, SourceFiles } from './source-files.ts'
 
 /** Members that a pull asks for files. */
-const MOST = 4
+const MAX_COUNT = 4
 
 interface Found {
   member: string
@@ -28,7 +28,7 @@ export function memberFiles(
     const key = `${modelKey(plan.name)}:${plan.label.toLowerCase()}`
     const holders = members.all().filter(({ view, models }) => view.state !== 'away' && models.has(key))
     const opened = await Promise.all(
-      holders.slice(0, MOST).map(async member => {
+      holders.slice(0, MAX_COUNT).map(async member => {
         const { publicName } = member.models.get(key)!
         try {
           const { url, tlsName } = member.known
@@ -39,7 +39,7 @@ export function memberFiles(
         } catch (error) {
           signal.throwIfAborted()
           log.warn(
-            { member: member.name, model: publicName, reason: messageOf(error) },
+            { member: member.name, model: publicName, reason: errorMessage(error) },
             'a member gives no files of it'
           )
           return []

@@ -4,7 +4,7 @@ import type { FileLocation, Hub } from '../../../../core/contracts/hubs.ts'
 import type { Progress } from '../../../../core/contracts/progress.ts'
 import type { Services } from '../../../../core/contracts/services.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
-import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { bareName, type ModelName, nameText, parseModelName } from '../../../../core/models/model-name.ts'
 import { conflictingVariant, originInWords } from '../../../../core/models/stored-variant.ts'
 import { abortAfter } from '../../../../core/system/abort-after.ts'
@@ -221,7 +221,7 @@ const OF_SOURCE = new Set([
 function whyOf(error: unknown): string {
   const { code, details } = error as CorralError
   if (code === 'checksum_mismatch') return `what it sends of ${details?.path} is not what it says it is`
-  if (code === 'unsupported_capability') return messageOf(error).replace(/\.$/, '')
+  if (code === 'unsupported_capability') return errorMessage(error).replace(/\.$/, '')
   return 'it stopped sending the files'
 }
 

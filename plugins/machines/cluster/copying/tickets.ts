@@ -8,7 +8,7 @@ const TICKET_LIFE = 60_000
 /** Milliseconds without a request after which the files of a model cannot be read any longer: other pulls may go first. */
 const IDLE = 6 * 60 * 60_000
 /** Most of each at a time; the oldest go first. */
-const MOST = 1000
+const MAX_COUNT = 1000
 
 /** Which files may be read: those of one revision of one model. */
 type Grant = Pick<StoredVariant, 'key' | 'revision'> & { until: number }
@@ -61,7 +61,7 @@ export class Tickets {
 /** Keeps a grant under a name that nobody can guess. */
 function keep(grants: Map<string, Grant>, grant: Grant): string {
   const now = performance.now()
-  for (const [name, { until }] of grants) if (until < now || grants.size >= MOST) grants.delete(name)
+  for (const [name, { until }] of grants) if (until < now || grants.size >= MAX_COUNT) grants.delete(name)
   const name = randomBytes(32).toString('base64url')
   grants.set(name, grant)
   return name

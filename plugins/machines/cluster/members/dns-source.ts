@@ -1,7 +1,7 @@
 import { promises as dns } from 'node:dns'
 import { isIPv6 } from 'node:net'
 import type { KnownMember, MemberSource } from '../../../../core/contracts/cluster.ts'
-import { isSystemError, messageOf } from '../../../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../../../core/errors.ts'
 
 /** Members that a DNS name stands for. */
 export interface DnsSettings {
@@ -61,7 +61,7 @@ export function dnsSource(settings: DnsSettings, lookups: Lookups = systemLookup
           if (now !== before) changed(found)
           before = now
         } catch (error) {
-          const why = isSystemError(error, 'ENOTFOUND', 'ENODATA') ? 'there is no such name' : messageOf(error)
+          const why = isSystemError(error, 'ENOTFOUND', 'ENODATA') ? 'there is no such name' : errorMessage(error)
           if (!isOver) fault(`The DNS name "${name}" gives no members: ${why}.`)
         }
         if (!isOver) timer = setTimeout(look, interval).unref()

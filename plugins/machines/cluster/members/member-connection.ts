@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { rootCertificates } from 'node:tls'
 import type { Agent, Dispatcher } from 'undici'
 import type { KnownMember } from '../../../../core/contracts/cluster.ts'
-import { isSystemError, messageOf } from '../../../../core/errors.ts'
+import { errorMessage, isSystemError } from '../../../../core/errors.ts'
 
 /** How members are connected to. */
 export interface ConnectionSettings {
@@ -94,5 +94,5 @@ export function connectionFault(error: unknown): string {
   }
   if (cause instanceof Error && cause.name === 'HTTPParserError')
     return 'what listens at its address does not speak HTTP'
-  return messageOf(cause)
+  return errorMessage(cause)
 }

@@ -17,16 +17,16 @@ const HEARTBEAT = 2
 const EVENTS_PATH = `/api/events?topics=server,requests,model,engine,memory,build,pull&heartbeat=${HEARTBEAT}`
 /** Milliseconds before a lost member is tried again: at first, and at most. */
 const FIRST_WAIT = 250
-const LONGEST_WAIT = 5000
+const MAX_WAIT = 5000
 /** Milliseconds without requests for one that answers wrongly: at first, and at most. */
 const FIRST_REST = 1000
-const LONGEST_REST = 60_000
+const MAX_REST = 60_000
 /** What an engine's `expires_at` begins with that is never unloaded for idleness. */
 const NEVER = '2999-'
 /** States of an engine that will be loaded only where somebody waits for it. */
 const UNLOADED = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
 /** Names in one request for descriptions. */
-const MOST_DESCRIBED = 100
+const MAX_DESCRIBED = 100
 
 export interface MemberSettings extends ConnectionSettings {
   /** Milliseconds after which a member that says nothing counts as lost. */
@@ -163,7 +163,7 @@ export class Member {
   distrust(reason: string): void {
     this.#faults++
     this.#wrong = reason
-    const rest = Math.min(LONGEST_REST, FIRST_REST * 2 ** (this.#faults - 1))
+    const rest = Math.min(MAX_REST, FIRST_REST * 2 ** (this.#faults - 1))
     this.#restUntil = performance.now() + rest
     setTimeout(() => this.#setState(), rest + 1).unref()
     this.#log.warn({ member: this.name, reason, seconds: rest / 1000 }, 'a member gets no requests for a while')
@@ -283,7 +283,7 @@ export class Member {
       }
       // The first look comes at once: its feed alone may have been cut.
       await pause(wait === FIRST_WAIT && !isSilent ? 20 : wait * (0.75 + Math.random() / 2), this.#closed.signal)
-      wait = Math.min(LONGEST_WAIT, wait * 2)
+      wait = Math.min(MAX_WAIT, wait * 2)
     }
   }
 
@@ -356,8 +356,8 @@ export class Member {
     }
     const names = listed.filter(model => !isSame(model)).map(({ name }) => name)
     const found: DescribedModel[] = []
-    for (let from = 0; from < names.length; from += MOST_DESCRIBED) {
-      const body = { models: names.slice(from, from + MOST_DESCRIBED) }
+    for (let from = 0; from < names.length; from += MAX_DESCRIBED) {
+      const body = { models: names.slice(from, from + MAX_DESCRIBED) }
       const reply = await this.connection.send('POST', DESCRIBE_PATH, { body, signal })
       const text = await reply.body.text()
       if (reply.statusCode !== 200) {

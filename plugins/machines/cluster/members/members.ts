@@ -4,7 +4,7 @@ import type { MemberSource } from '../../../../core/contracts/cluster.ts'
 import type { BroughtModel, Model } from '../../../../core/contracts/models.ts'
 import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'
-import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { nameText } from '../../../../core/models/model-name.ts'
 import type { DescribedModel } from '../asking/ask-protocol.ts'
 import { ClusterView } from '../placement/cluster-view.ts'
@@ -151,7 +151,7 @@ export class Members {
         this.#members.set(member.name, joined)
         this.view.set(joined.view)
       } catch (error) {
-        log.error({ member: member.name, reason: messageOf(error) }, 'a member cannot be connected to')
+        log.error({ member: member.name, reason: errorMessage(error) }, 'a member cannot be connected to')
       }
     }
     this.#relist()

@@ -1,5 +1,5 @@
 import type { KnownMember, MemberSource } from '../../../../core/contracts/cluster.ts'
-import { messageOf } from '../../../../core/errors.ts'
+import { errorMessage } from '../../../../core/errors.ts'
 
 /** A member as its source tells of it, under a name of its own among all members. */
 export interface ListedMember extends KnownMember {
@@ -46,7 +46,7 @@ export class Roster {
     const followed: FollowedSource = { source, members: [], hasTold: false, fault: undefined, end: () => {} }
     this.#sources.set(source.name, followed)
     if (this.#isOpen) this.#follow(followed)
-    return () => void this.remove(source.name).catch(error => this.#faulty(source.name, messageOf(error)))
+    return () => void this.remove(source.name).catch(error => this.#faulty(source.name, errorMessage(error)))
   }
 
   /** Puts a source in the place of the one of its name, whose members stay until the new one tells of its own. */
@@ -115,7 +115,7 @@ export class Roster {
       })
     } catch (error) {
       // A plugin's: the other sources go on.
-      fault(messageOf(error))
+      fault(errorMessage(error))
     }
   }
 

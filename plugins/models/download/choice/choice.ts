@@ -81,7 +81,7 @@ export function shortList(names: readonly string[]): string {
 
 const GIB = 2 ** 30
 /** Graphics memory below this is not considered. */
-const SMALLEST_GPU = 4 * GIB
+const MIN_GPU = 4 * GIB
 
 /** Bytes that models may use on a machine: in its fastest memory, and in all memory. */
 export interface Budget {
@@ -94,7 +94,7 @@ export interface Budget {
 /** Leaves the rest to the system, other programs and the context. */
 export function budgetOf({ ram, most, gpu }: MemoryFacts): Budget {
   const main = Math.min(0.7 * ram, most ?? ram)
-  if (gpu < SMALLEST_GPU) return { best: main, all: main, gpu: false }
+  if (gpu < MIN_GPU) return { best: main, all: main, gpu: false }
   return { best: 0.9 * gpu, all: main + gpu, gpu: true }
 }
 

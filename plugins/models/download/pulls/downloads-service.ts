@@ -12,7 +12,7 @@ import type {
 } from '../../../../core/contracts/downloads.ts'
 import type { Hub } from '../../../../core/contracts/hubs.ts'
 import { untilAborted, type Waiting } from '../../../../core/contracts/progress.ts'
-import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { bareName, modelKey, parseRequestedName, type RequestedName } from '../../../../core/models/model-name.ts'
 import { addTo } from '../../../../core/system/add-to.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
@@ -282,7 +282,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
         try {
           await loadJob(entry.name)
         } catch (error) {
-          const what = `The pull in ${join(paths.downloads, entry.name)} cannot be continued: ${messageOf(error)}.`
+          const what = `The pull in ${join(paths.downloads, entry.name)} cannot be continued: ${errorMessage(error)}.`
           log.error(`${what} Delete the folder and pull again.`)
         }
       }

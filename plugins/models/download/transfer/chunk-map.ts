@@ -1,10 +1,10 @@
 /** Most chunks of a file, so that its journal stays small. */
 const MAX_CHUNKS = 4096
-const SMALLEST_CHUNK = 1024 * 1024
+const MIN_CHUNK = 1024 * 1024
 
 /** The size of a file's chunks: a power of two, large enough to keep their number limited. */
 export function chunkSizeFor(size: number): number {
-  let chunk = SMALLEST_CHUNK
+  let chunk = MIN_CHUNK
   while (chunk * MAX_CHUNKS < size) chunk *= 2
   return chunk
 }
@@ -71,9 +71,9 @@ export interface Span {
   to: number
 }
 
-const SMALLEST_REQUEST = 8 * 1024 * 1024
+const MIN_REQUEST = 8 * 1024 * 1024
 /** Bytes that must be left to make a second connection worthwhile: what is on its way to the first one is lost. */
-const LEAST_SHARED = 4 * 1024 * 1024
+const MIN_SHARED = 4 * 1024 * 1024
 
 /**
  * Bytes of a connection's next request: its fair share of those that are neither on disk nor being fetched.
@@ -82,7 +82,7 @@ const LEAST_SHARED = 4 * 1024 * 1024
 export function requestSize(map: ChunkMap, taken: readonly Span[], connections: number, worthwhile: number): number {
   const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)
   const share = (map.size - map.completed - claimed) / connections
-  return Math.max(SMALLEST_REQUEST, Math.min(worthwhile, share))
+  return Math.max(MIN_REQUEST, Math.min(worthwhile, share))
 }
 
 /** Bytes that a span still has to fetch. */
@@ -106,7 +106,7 @@ export function freeSpan(map: ChunkMap, taken: readonly Span[], bytes: number): 
 /** Takes away the second half of the longest span, for a connection that has nothing to do; undefined where it is short. */
 export function stolenSpan(map: ChunkMap, taken: readonly Span[]): Span | undefined {
   const longest = [...taken].sort((a, b) => spanBytes(map, b) - spanBytes(map, a))[0]
-  if (!longest || longest.to - longest.at < 2 || spanBytes(map, longest) < LEAST_SHARED) return undefined
+  if (!longest || longest.to - longest.at < 2 || spanBytes(map, longest) < MIN_SHARED) return undefined
   const to = longest.to
   longest.to = longest.at + Math.ceil((to - longest.at) / 2)
   return { at: longest.to, to }

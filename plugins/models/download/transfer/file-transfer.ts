@@ -1,5 +1,5 @@
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
-import { messageOf } from '../../../../core/errors.ts'
+import { errorMessage } from '../../../../core/errors.ts'
 import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
 import { freeSpan, requestSize, type Span, stolenSpan } from './chunk-map.ts'
 import type { Digests } from './digests.ts'
@@ -261,7 +261,7 @@ export class FileTransfer {
       await this.#part?.close()
     } catch (error) {
       // The earlier journal stays valid; on a full disk there is no space for a newer one.
-      this.#shared.options.log(`the journal of ${this.file.target} could not be written: ${messageOf(error)}`)
+      this.#shared.options.log(`the journal of ${this.file.target} could not be written: ${errorMessage(error)}`)
     }
   }
 

@@ -31,8 +31,8 @@ export class ConnectionLimit {
 
 /** The body of a request takes so many times as long as the wait for its answer. */
 const WAIT_FACTOR = 50
-const LEAST_WORTHWHILE = 16 * 1024 * 1024
-const MOST_WORTHWHILE = 256 * 1024 * 1024
+const MIN_WORTHWHILE = 16 * 1024 * 1024
+const MAX_WORTHWHILE = 256 * 1024 * 1024
 
 /**
  * What the requests of a file showed of the line. The digest takes bytes in their order: while several connections fetch
@@ -55,8 +55,8 @@ export class Line {
 
   /** Bytes that make a request worth its wait. */
   get worthwhile(): number {
-    if (this.#speed === 0) return LEAST_WORTHWHILE
-    return Math.min(MOST_WORTHWHILE, Math.max(LEAST_WORTHWHILE, this.#wait * WAIT_FACTOR * this.#speed))
+    if (this.#speed === 0) return MIN_WORTHWHILE
+    return Math.min(MAX_WORTHWHILE, Math.max(MIN_WORTHWHILE, this.#wait * WAIT_FACTOR * this.#speed))
   }
 }
 

@@ -4,7 +4,7 @@ const MAX_REFUSALS = 2
 /** Bytes that count as progress: small ones of a server that keeps failing must not go on for ever. */
 const SIGNIFICANT = 1024 * 1024
 /** Longest wait that a server can ask for, in seconds. */
-const LONGEST_RETRY_AFTER = 15 * 60
+const MAX_RETRY_AFTER = 15 * 60
 
 /** Decides whether and when a file's next request may be made. */
 export class Retries {
@@ -31,7 +31,7 @@ export class Retries {
    * @returns false when the file is to be given up
    */
   failed(now: number, startedAt: number, arrived: number, retryAfter: number | undefined): boolean {
-    if (retryAfter !== undefined && retryAfter > LONGEST_RETRY_AFTER) return false
+    if (retryAfter !== undefined && retryAfter > MAX_RETRY_AFTER) return false
     const pause = retryAfter === undefined ? undefined : retryAfter * 1000
     if (this.#progressed(arrived) || startedAt >= this.#failedAt) {
       this.#failures += 1
@@ -65,9 +65,9 @@ export class Retries {
 
 /** Longest first delay, in milliseconds; it doubles with each failure. */
 export const FIRST_DELAY = 500
-const LONGEST_DELAY = 30_000
+const MAX_DELAY = 30_000
 
 /** Milliseconds before the next attempt: evenly distributed up to a limit that doubles with each failure. */
 export function backOff(failures: number, first: number, random: () => number = Math.random): number {
-  return random() * Math.min(LONGEST_DELAY, first * 2 ** Math.min(failures, 16))
+  return random() * Math.min(MAX_DELAY, first * 2 ** Math.min(failures, 16))
 }

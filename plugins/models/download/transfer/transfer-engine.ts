@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { Digests } from './digests.ts'
 import { FileTransfer, type SharedResources } from './file-transfer.ts'
 import { ConnectionPool } from './http/http-client.ts'
@@ -104,7 +104,7 @@ export class TransferEngine {
         } catch (error) {
           const isDisk = error instanceof CorralError && error.code === 'insufficient_storage'
           if (run.request.files[index]!.isOptional && !isDisk && !run.request.signal.aborted && !failure) {
-            results[index] = { size: 0, sha256: '', leftOut: messageOf(error) }
+            results[index] = { size: 0, sha256: '', leftOut: errorMessage(error) }
             continue
           }
           failure ??= { error }

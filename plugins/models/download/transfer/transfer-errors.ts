@@ -1,6 +1,6 @@
 import { statfs } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
-import { CorralError, isSystemError, messageOf } from '../../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../../core/errors.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { diskRefusal } from '../../../../core/system/disk-space.ts'
 
@@ -68,7 +68,7 @@ export async function storageError(error: unknown, target: string, size: number,
   const refusal = diskRefusal(error, `${basename(target)} was not written`, 'models')
   if (refusal) return refusal
   if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'EIO', 'EMFILE', 'ENFILE', 'EISDIR')) {
-    return new CorralError('internal', `${target} could not be written: ${messageOf(error)}.`, { cause: error })
+    return new CorralError('internal', `${target} could not be written: ${errorMessage(error)}.`, { cause: error })
   }
   return error
 }
@@ -82,12 +82,12 @@ export function wrongContent(path: string, expected: string, got: string): Corra
   )
 }
 
-const LARGEST_RESERVE = 256 * 1024 * 1024
+const MAX_RESERVE = 256 * 1024 * 1024
 
 /** Bytes that can be written to the disk of a folder, and the reserve that must stay free. */
 export async function diskSpace(folder: string): Promise<{ free: number; reserve: number }> {
   const { bavail, blocks, bsize } = await statfs(folder)
-  return { free: bavail * bsize, reserve: Math.min(LARGEST_RESERVE, Math.floor(blocks * bsize * 0.02)) }
+  return { free: bavail * bsize, reserve: Math.min(MAX_RESERVE, Math.floor(blocks * bsize * 0.02)) }
 }
 
 export function diskFull(required: number, available: number): CorralError {

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
-import { CorralError, messageOf } from '../../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { FIRST_DELAY } from './retries.ts'
 
 /** One file to be fetched. */
@@ -130,7 +130,7 @@ export class TransferThread implements Transfers {
         let failure: { error: unknown } | undefined
         const locate = async (index: number) => {
           const location = await request.locate(index, signal).catch(error => {
-            if (request.files[index]!.isOptional) return messageOf(error)
+            if (request.files[index]!.isOptional) return errorMessage(error)
             failure ??= { error }
             return undefined
           })

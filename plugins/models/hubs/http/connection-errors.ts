@@ -1,4 +1,4 @@
-import { messageOf } from '../../../../core/errors.ts'
+import { errorMessage } from '../../../../core/errors.ts'
 
 const closed = (host: string) => `${host} closed the connection`
 const noRoute = (host: string) => `there is no route to ${host} from this network`
@@ -49,7 +49,7 @@ export function connectionErrorText(error: unknown, host: string): string {
   }
   const explain = code === undefined ? undefined : EXPLANATIONS[code]
   if (explain) return explain(host)
-  const message = messageOf(error) || code || 'the connection failed'
+  const message = errorMessage(error) || code || 'the connection failed'
   if (/proxy response/i.test(message)) {
     const login = "requires a user name and a password (407), which HTTPS_PROXY or the hub's proxy setting can hold"
     return `the proxy refuses to connect to ${host}${message.includes('407') ? `: it ${login}` : ` (${message})`}`

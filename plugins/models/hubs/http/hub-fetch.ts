@@ -223,7 +223,7 @@ function hasProxy(env: NodeJS.ProcessEnv): boolean {
 export type Headers = Record<string, string>
 
 const FIRST_DELAY = 400
-const LONGEST_DELAY = 8_000
+const MAX_DELAY = 8_000
 
 /** Whether the same request may succeed a moment later. */
 export function isTemporary(status: number): boolean {
@@ -238,6 +238,6 @@ export function isTemporary(status: number): boolean {
 export function retryDelay(attempt: number, headers: Headers | undefined, now: number, random: number): number {
   const seconds = headers && retryAfterSeconds(headers, now)
   if (seconds !== undefined) return seconds * 1000
-  const backOff = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** attempt)
+  const backOff = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** attempt)
   return backOff * (0.5 + random / 2)
 }

@@ -22,7 +22,7 @@ import { envelopeOf, isSuccess, modelScopeRefusal } from './refusal.ts'
 
 const DEFAULT_BRANCH = 'master'
 /** Repositories that one request gives at most. */
-const MOST_FOUND = 50
+const MAX_FOUND = 50
 
 /** ModelScope's own API. Its listings name no commit, so a fingerprint of the listing identifies the revision. */
 export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
@@ -69,7 +69,7 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
           search: words,
           sort: 'downloads',
           page_number: '1',
-          page_size: `${Math.min(limit, MOST_FOUND)}`
+          page_size: `${Math.min(limit, MAX_FOUND)}`
         }
         const path = `/openapi/v1/models?${new URLSearchParams({ ...query, 'filter.library': format })}`
         const response = await send({ path, signal })

@@ -19,7 +19,7 @@ import {
 /** More shards than this are a mistake. */
 const MAX_SHARDS = 500
 /** Addresses whose secrets are kept: far more than there are pulls at a time. */
-const MOST_SECRETS = 1000
+const MAX_SECRETS = 1000
 
 type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
 
@@ -35,7 +35,7 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
     if (secrets.credentials || secrets.secretQuery) secretsOf.set(id, secrets)
     // The oldest go first.
     for (const old of secretsOf.keys()) {
-      if (secretsOf.size <= MOST_SECRETS) break
+      if (secretsOf.size <= MAX_SECRETS) break
       secretsOf.delete(old)
     }
   }

@@ -27,7 +27,7 @@ import { edited, MessageView } from './message-view.tsx'
 import { ModelPicker } from './model-picker.tsx'
 
 /** Most chats side by side. */
-const MOST_PANES = 4
+const MAX_PANES = 4
 
 /** Chats side by side, one, or the beginning of one. @param ids of the chats; none for a new one */
 export function ChatView({ ids }: { ids: string[] }) {
@@ -35,7 +35,7 @@ export function ChatView({ ids }: { ids: string[] }) {
   const isLinked = useSignal(true)
   if (!isReady.value) return <main class="view" aria-busy="true" />
   if (ids.length === 0) return <NewChat />
-  const panes = ids.slice(0, MOST_PANES).filter(id => chats.value.has(id))
+  const panes = ids.slice(0, MAX_PANES).filter(id => chats.value.has(id))
   if (panes.length === 0) {
     return <Note text={t.chatGone} />
   }
@@ -61,7 +61,7 @@ export function ChatView({ ids }: { ids: string[] }) {
             id={id}
             place={index + 1}
             {...(panes.length > 1 && { onClose: () => close(id) })}
-            {...(panes.length < MOST_PANES && {
+            {...(panes.length < MAX_PANES && {
               onCompare: async () => {
                 const current = chats.peek().get(id)!
                 const other = chatModels.peek().find(({ name }) => name !== current.model)

@@ -96,7 +96,7 @@ function known(language: string): string | undefined {
 /** Characters that are coloured at once: far less work than a frame has room for. */
 const PIECE = 2000
 /** Characters after which lines that are all within one colour, such as a long comment, are cut all the same. */
-const LONGEST_PIECE = 4 * PIECE
+const MAX_PIECE_LENGTH = 4 * PIECE
 
 /** Lines of code as nodes with classes. */
 export interface ColouredPiece {
@@ -122,7 +122,7 @@ export function colourPiece(code: string, language: string, isComplete: boolean)
     if (end !== undefined) {
       return { length: end + 1, nodes: nodesOf(coloured(lines.slice(0, end))), isSettled: true }
     }
-    if (size < LONGEST_PIECE) continue
+    if (size < MAX_PIECE_LENGTH) continue
     // One colour over all of it, or one line: that is shown without.
     const cut = lines.lastIndexOf('\n') > 0 ? lines.lastIndexOf('\n') : code.indexOf('\n', size)
     if (cut > 0) return { length: cut + 1, nodes: [code.slice(0, cut)], isSettled: true }

@@ -4,7 +4,7 @@ import { formatNumber, formatSize } from '../parts/formats.ts'
 import { type LoadSample, samples } from '../state/recent-load.ts'
 
 /** Seconds that a chart shows from the beginning. */
-const SHORTEST = 60
+const MIN_LENGTH = 60
 /** Steps between the numbers at its side. */
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
@@ -38,7 +38,7 @@ export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> })
           legend: { show: false },
           cursor: { show: false },
           scales: {
-            x: { range: (_chart, first, last) => [Math.min(first, last - SHORTEST), last] },
+            x: { range: (_chart, first, last) => [Math.min(first, last - MIN_LENGTH), last] },
             y: { range: (_chart, _low, high) => [0, Math.max(field === 'memory' ? 1e6 : 1, high * 1.1)] }
           },
           axes: [

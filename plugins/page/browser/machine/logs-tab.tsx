@@ -4,7 +4,7 @@ import { engines, models } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 
 /** Lines that are kept on the page. */
-const MOST = 2000
+const MAX_COUNT = 2000
 
 interface LogEvent {
   engine?: string
@@ -50,7 +50,7 @@ function Log({ model }: { model: string }) {
       const response = await send('GET', path, { signal, headers: { accept: 'text/event-stream' } })
       for await (const items of streamOf(response, signal)) {
         const fresh = items.flatMap(item => ('comment' in item ? [] : lineOf(JSON.parse(item.data))))
-        setLines(known => [...known, ...fresh].slice(-MOST))
+        setLines(known => [...known, ...fresh].slice(-MAX_COUNT))
       }
     }
     read().catch(error => {

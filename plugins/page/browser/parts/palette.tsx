@@ -20,7 +20,7 @@ interface Entry {
 }
 
 /** Most entries that are shown. */
-const MOST = 40
+const MAX_COUNT = 40
 
 /** Everything by the keyboard: views, chats by what was said in them, models. */
 export function Palette({ onClose }: { onClose: () => void }) {
@@ -77,7 +77,7 @@ export function Palette({ onClose }: { onClose: () => void }) {
       text: title || t.untitled,
       run: () => go(['chat', id])
     }))
-  ].slice(0, MOST)
+  ].slice(0, MAX_COUNT)
   const choose = (entry: Entry | undefined) => {
     if (!entry) return
     onClose()

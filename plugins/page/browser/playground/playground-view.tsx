@@ -67,7 +67,7 @@ export function PlaygroundView({ path }: { path: string[] }) {
 }
 
 /** Characters of a reply that are shown. */
-const LONGEST = 500_000
+const MAX_LENGTH = 500_000
 
 function RequestForm({ operation }: { operation: Operation }) {
   const t = texts.value
@@ -108,7 +108,7 @@ function RequestForm({ operation }: { operation: Operation }) {
       const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader()
       for (let part = await reader.read(); !part.done; part = await reader.read()) {
         firstByte ??= performance.now() - began
-        if (text.length < LONGEST) text += part.value
+        if (text.length < MAX_LENGTH) text += part.value
         setReply({ status: String(status), text })
       }
       setReply({ status: String(status), text: prettyJson(text) })

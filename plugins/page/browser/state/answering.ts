@@ -23,7 +23,7 @@ const elsewhere = new Set<string>()
 
 /** Milliseconds between two tries to get back to a stream: the first, and the longest. */
 const RETRY = 500
-const LONGEST_RETRY = 5000
+const MAX_RETRY = 5000
 /** Milliseconds for other tabs to say that an answer is theirs. */
 const CLAIM = 200
 /** Milliseconds within which a question that the server has not begun to answer is asked again by a page that was loaded. */
@@ -118,7 +118,7 @@ export async function resumeAnswers(chatId: string): Promise<void> {
 const pause = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
 /** Characters that are shown at a time: more than models write meanwhile, and less than makes a frame late. */
-const MOST_AT_A_TIME = 1000
+const MAX_AT_ONCE = 1000
 /** Milliseconds of a frame. */
 const FRAME = 16
 
@@ -286,7 +286,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
           for (const item of items) {
             isDone = take(item) || isDone
             // An answer that is taken up again comes all at once.
-            while (pending.content.length + pending.thinking.length > MOST_AT_A_TIME && !stopped.aborted) {
+            while (pending.content.length + pending.thinking.length > MAX_AT_ONCE && !stopped.aborted) {
               await pause(FRAME)
               if (document.hidden) show()
             }
@@ -299,7 +299,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
         if (stopped.aborted || !(error instanceof ApiError) || error.status !== 0 || !stream) throw error
         change({ status: 'reconnecting' }, true)
         await pause(wait)
-        wait = Math.min(2 * wait, LONGEST_RETRY)
+        wait = Math.min(2 * wait, MAX_RETRY)
       }
     }
     show()

@@ -271,7 +271,7 @@ const ROLES = ['user', 'assistant', 'tool']
 /** Roles of messages that are not taken; a system message is a setting of its chat. */
 const OTHER_ROLES = ['', 'system', 'developer', 'function', 'root']
 /** Characters of a title that a server keeps. */
-const LONGEST_TITLE = 500
+const MAX_TITLE_LENGTH = 500
 
 /** A conversation as it is kept here: without what nobody said, each message newer than the one before it. */
 function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] } {
@@ -331,7 +331,7 @@ function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] }
   return {
     chat: {
       id: chatId,
-      title: title.slice(0, LONGEST_TITLE) || titleOf(messages.find(({ role }) => role === 'user')?.content ?? ''),
+      title: title.slice(0, MAX_TITLE_LENGTH) || titleOf(messages.find(({ role }) => role === 'user')?.content ?? ''),
       createdAt,
       updatedAt: Math.max(createdAt, ...messages.map(({ at }) => at)),
       ...(leaf !== undefined && { leaf }),

@@ -18,7 +18,7 @@ export interface LoadSample {
 }
 
 /** Samples that are kept: five minutes, one a second. */
-const MOST = 300
+const MAX_COUNT = 300
 
 /** The last minutes, the oldest first. Collected while somebody looks. */
 export const samples = signal<readonly LoadSample[]>([])
@@ -69,5 +69,5 @@ function sample(): void {
   const utilization = (100 * busy.reduce((sum, each) => sum + each, 0)) / Math.max(1, busy.length)
   const all = last && passed > 10 ? [] : samples.peek()
   const now = { at, running, waiting, tokens: fresh / passed, memory, temperature, utilization }
-  samples.value = [...all.slice(1 - MOST), now]
+  samples.value = [...all.slice(1 - MAX_COUNT), now]
 }

@@ -22,7 +22,7 @@ export interface RecentRequest {
 }
 
 /** Requests that are kept. */
-const MOST = 50
+const MAX_COUNT = 50
 const STORED = 'corral-requests'
 
 /** The last requests for models, the newest first; kept until the tab is closed. */
@@ -30,6 +30,6 @@ export const recentRequests = signal(tabTexts.getJson<readonly RecentRequest[]>(
 
 /** Notes a request that has ended. */
 export function noteRequest(request: RecentRequest): void {
-  recentRequests.value = [request, ...recentRequests.peek()].slice(0, MOST)
+  recentRequests.value = [request, ...recentRequests.peek()].slice(0, MAX_COUNT)
   tabTexts.set(STORED, JSON.stringify(recentRequests.peek()))
 }

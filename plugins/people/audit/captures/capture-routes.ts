@@ -16,9 +16,9 @@ import { CaptureRecordSchema, CaptureSchema } from './capture-records.ts'
 import type { Captures } from './captures.ts'
 
 const TAG = 'Captures'
-const LONGEST_TIME = 24 * 3_600_000
+const MAX_TIME = 24 * 3_600_000
 const USUAL_SIZE = '64MiB'
-const LARGEST_SIZE = 2 ** 30
+const MAX_SIZE = 2 ** 30
 
 export interface CaptureDependencies {
   captures: Captures
@@ -153,7 +153,7 @@ function knownModel(catalog: Pick<Catalog, 'get'>, text: string): string {
 
 function timeOf(text: string | number | null | undefined): number {
   const time = parseDuration(text)
-  if (time !== undefined && time > 0 && time <= LONGEST_TIME) return time
+  if (time !== undefined && time > 0 && time <= MAX_TIME) return time
   throw new CorralError(
     'invalid_option',
     '"for" is no length of time up to 24h. Write 10m, 2h or a number of seconds.',
@@ -165,7 +165,7 @@ function timeOf(text: string | number | null | undefined): number {
 
 function sizeOf(text: string | number): number {
   const size = parseBytes(text)
-  if (size !== undefined && size > 0 && size <= LARGEST_SIZE) return size
+  if (size !== undefined && size > 0 && size <= MAX_SIZE) return size
   throw new CorralError('invalid_option', '"max_bytes" is no size up to 1GiB. Write 64MiB or a number of bytes.', {
     param: 'max_bytes'
   })

@@ -4,7 +4,7 @@ import { appendFile, chmod, mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger, FastifyRequest } from 'fastify'
 import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../../../../core/contracts/hooks.ts'
-import { CorralError, isSystemError, messageOf } from '../../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../../core/errors.ts'
 import { within } from '../../../../core/plugins/plugin-error.ts'
 import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
 import { AnswerText } from './answer-text.ts'
@@ -18,11 +18,11 @@ import { type Capture, type CaptureFile, CaptureFileSchema, lineOf } from './cap
 
 export const CAPTURED_HEADER = 'x-corral-captured'
 /** Captures that go on at once. */
-const MOST_ACTIVE = 16
+const MAX_ACTIVE = 16
 /** Characters of a request, and of its answer, that are kept. */
-const LONGEST = 2 ** 20
+const MAX_LENGTH = 2 ** 20
 /** Characters that requests which go on may hold together. */
-const MOST_HELD = 64 * 2 ** 20
+const MAX_HELD = 64 * 2 ** 20
 /** Milliseconds that plugins may look at a record. */
 const FILTER_TIME = 10_000
 const DAY = 86_400_000
@@ -103,8 +103,8 @@ export class Captures {
 
   /** @throws CorralError `invalid_option`, and as the disk does */
   async start({ key, owner, model, time, maxBytes, by }: NewCapture): Promise<Capture> {
-    if (this.#active().length >= MOST_ACTIVE) {
-      throw new CorralError('invalid_option', `${MOST_ACTIVE} captures go on already. Stop one of them first.`)
+    if (this.#active().length >= MAX_ACTIVE) {
+      throw new CorralError('invalid_option', `${MAX_ACTIVE} captures go on already. Stop one of them first.`)
     }
     const now = Date.now()
     const capture: Capture = {
@@ -170,7 +170,10 @@ export class Captures {
       const { endedAt } = entry.capture
       if (endedAt === undefined || Date.now() - Date.parse(endedAt) <= this.keep * DAY) continue
       await this.#delete(entry).catch(error => {
-        this.#options.log.error({ capture: entry.capture.id }, `An old capture cannot be deleted: ${messageOf(error)}`)
+        this.#options.log.error(
+          { capture: entry.capture.id },
+          `An old capture cannot be deleted: ${errorMessage(error)}`
+        )
       })
     }
   }
@@ -213,7 +216,7 @@ export class Captures {
     )
     if (by.length === 0) return
     reply.header(CAPTURED_HEADER, '1')
-    const room = Math.min(LONGEST, (MOST_HELD - this.#held) / 2)
+    const room = Math.min(MAX_LENGTH, (MAX_HELD - this.#held) / 2)
     const budget: CopyBudget = { left: room, cut: false }
     const copy = boundedCopy(body, budget)
     // As much again for the answer, which may not take what the request did not need: both are counted as held.
@@ -284,7 +287,7 @@ export class Captures {
         capture.records++
       } catch (error) {
         capture.dropped++
-        const message = `A captured request is not kept: ${messageOf(error)}`
+        const message = `A captured request is not kept: ${errorMessage(error)}`
         if (capture.dropped === 1) this.#options.log.error({ capture: capture.id }, message)
       }
     }
@@ -303,7 +306,7 @@ export class Captures {
     const { records, dropped } = capture
     this.#tell(entry, 'capture_ended', reason, `has ended (${reason}): ${records} records, ${dropped} not kept.`)
     await this.#save(entry).catch(error => {
-      this.#options.log.error({ capture: capture.id }, `The end of a capture cannot be written: ${messageOf(error)}`)
+      this.#options.log.error({ capture: capture.id }, `The end of a capture cannot be written: ${errorMessage(error)}`)
     })
   }
 
