@@ -1,6 +1,6 @@
 /**
  * Measures what it takes to decide where requests go in a large cluster: `npm run bench:cluster`. Nothing is sent: members
- * are plain data. Prints tables, which docs/cluster-figures.md shows.
+ * are plain data. Prints tables, which docs/measurements/cluster-routing.md shows.
  */
 
 import { formatTable } from '../command-line/output.ts'

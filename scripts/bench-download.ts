@@ -1,7 +1,7 @@
 /**
  * Measures corral's transfers against curl and aria2c, and its HTTP client against undici:
  * `npm run bench:download -- [--size MIB] [--rounds N] [--fast]`. A local nginx serves one large file; what is measured is
- * written to docs/benchmark-download.md. `--fast` takes the lines without a limit only, and writes nothing.
+ * written to docs/measurements/downloads.md. `--fast` takes the lines without a limit only, and writes nothing.
  */
 import { execFileSync } from 'node:child_process'
 import { createHash, randomFillSync } from 'node:crypto'
@@ -89,7 +89,7 @@ async function run(): Promise<void> {
       if (!values.fast) {
         const clients = await compareClients(lines.secure, source.size, lines.certificate, rounds)
         text.push(clientReport(clients, source.size, rounds))
-        writeFileSync(join(packageRoot, 'docs', 'benchmark-download.md'), text.join('\n'))
+        writeFileSync(join(packageRoot, 'docs', 'measurements', 'downloads.md'), text.join('\n'))
       }
       process.stdout.write(text.join('\n'))
     } finally {

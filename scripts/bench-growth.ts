@@ -1,6 +1,6 @@
 /**
  * Measures what a request costs with 10, 1,000 and 10,000 models, keys, waiting requests and members:
- * `npm run bench:growth -- [--json FILE] [--docs]`. docs/benchmark-growth.md has what it printed; `--docs` writes that
+ * `npm run bench:growth -- [--json FILE] [--docs]`. docs/measurements/growth.md has what it printed; `--docs` writes that
  * there, and the picture beside it.
  */
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -84,12 +84,12 @@ console.log(`${circumstances}.\n`)
 console.log(table)
 if (values.json) writeFileSync(values.json, `${JSON.stringify({ counts: COUNTS, microseconds: rows }, undefined, 2)}\n`)
 if (values.docs) {
-  const docs = `${packageRoot}/docs`
+  const docs = `${packageRoot}/docs/measurements`
   writeFileSync(`${docs}/pictures/bench-growth.svg`, `${pictureOf(rows, date)}\n`)
-  const page = readFileSync(`${docs}/benchmark-growth.md`, 'utf8')
+  const page = readFileSync(`${docs}/growth.md`, 'utf8')
   const written = page
     .replace(/`npm run bench:growth` printed \(.*?\):/, () => `\`npm run bench:growth\` printed (${circumstances}):`)
     .replace(/```\n[\s\S]*?\n```/, () => `\`\`\`\n${table.trimEnd()}\n\`\`\``)
-  if (written === page) throw new Error('docs/benchmark-growth.md has no place for what was printed.')
-  writeFileSync(`${docs}/benchmark-growth.md`, written)
+  if (written === page) throw new Error('docs/measurements/growth.md has no place for what was printed.')
+  writeFileSync(`${docs}/growth.md`, written)
 }

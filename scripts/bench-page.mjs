@@ -1,6 +1,6 @@
 /**
- * Writes into docs/benchmark.md what `npm run bench` printed, and draws docs/pictures/bench-*.svg: from docs/benchmark.json,
- * and docs/benchmark-products.json with other products (docs/benchmark.md says by which commands).
+ * Updates docs/measurements: copies the output of `npm run bench` into benchmark.md and draws pictures/bench-*.svg. The
+ * input is benchmark.json, and benchmark-products.json for other products (benchmark.md lists the commands).
  */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { BarChart, LineChart } from 'echarts/charts'
@@ -10,7 +10,7 @@ import { SVGRenderer } from 'echarts/renderers'
 
 use([BarChart, LineChart, GridComponent, LegendComponent, TitleComponent, SVGRenderer])
 
-const docs = new URL('../docs/', import.meta.url)
+const docs = new URL('../docs/measurements/', import.meta.url)
 const read = name => JSON.parse(readFileSync(new URL(name, docs), 'utf8'))
 const { results, date, text } = read('benchmark.json')
 const products = read('benchmark-products.json')
@@ -95,7 +95,7 @@ const withBlock = (markdown, comment, content) => {
   const at = markdown.indexOf(`<!-- ${comment} -->`)
   const begin = markdown.indexOf('```text\n', at) + '```text\n'.length
   const end = markdown.indexOf('\n```', begin)
-  if (at === -1 || end === -1) throw new Error(`docs/benchmark.md has no block after the comment "${comment}".`)
+  if (at === -1 || end === -1) throw new Error(`benchmark.md has no block after the comment "${comment}".`)
   return markdown.slice(0, begin) + content + markdown.slice(end)
 }
 const markdown = withBlock(readFileSync(page, 'utf8'), 'output of npm run bench', text.trim())

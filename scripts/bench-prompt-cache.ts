@@ -1,7 +1,7 @@
 /**
  * Measures what saved prompt caches are worth: `npm run bench:prompt-cache -- [--rounds N] [--tokens N]`. Two servers
  * side by side, one with `scheduler.prompt_cache` and one without, have the same conversations with two models; again and
- * again a model is unloaded and its conversation goes on. What is measured is written to docs/benchmark-prompt-cache.md.
+ * again a model is unloaded and its conversation goes on. What is measured is written to docs/measurements/prompt-cache.md.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -67,7 +67,7 @@ try {
     ...sections
   ].join('\n')
   console.log(report)
-  writeFileSync(join(packageRoot, 'docs', 'benchmark-prompt-cache.md'), document(report))
+  writeFileSync(join(packageRoot, 'docs', 'measurements', 'prompt-cache.md'), document(report))
 } finally {
   for (const ending of endings) await ending()
   rmSync(folder, { recursive: true, force: true })

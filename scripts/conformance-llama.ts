@@ -1,6 +1,6 @@
 /**
  * Runs llama.cpp's own tests of its server against llama-server and against corral, writes what differs to
- * docs/compatibility-llama-server.md, and fails where a test fails on corral alone that EXPLAINED does not know:
+ * docs/measurements/compatibility-llama-server.md, and fails where a test fails on corral alone that EXPLAINED does not know:
  * `npm run conformance:llama [-- unit/test_basic.py …]`. With names of tests, only these are run, and the document
  * says of the others what it said before.
  */
@@ -63,5 +63,5 @@ ${both.length} tests fail on both.
 
 ${table('| why | tests | which |', rows)}
 `
-writeFileSync(join(packageRoot, 'docs', 'compatibility-llama-server.md'), text)
+writeFileSync(join(packageRoot, 'docs', 'measurements', 'compatibility-llama-server.md'), text)
 console.log(text)

@@ -1,6 +1,6 @@
 /**
  * Runs Ollama's own integration tests and example programs, as they are, against corral, and against Ollama itself where
- * it can be built; writes what came of it to `docs/compatibility-ollama.md`.
+ * it can be built; writes what came of it to `docs/measurements/compatibility-ollama.md`.
  *
  *     npm run conformance:ollama -- [--without-ollama] [--all-models]
  *
@@ -56,7 +56,7 @@ try {
   if ('path' in server) {
     sittings.push(await runAll(`Ollama ${OLLAMA_VERSION}`, () => ollamaWithModels(owner, server.path, names)))
   } else progress(`Ollama itself is not run: ${server.missing}.`)
-  const path = join(packageRoot, 'docs', 'compatibility-ollama.md')
+  const path = join(packageRoot, 'docs', 'measurements', 'compatibility-ollama.md')
   writeFileSync(path, renderReport(sittings))
   console.log(`Wrote ${path}`)
   const [{ tests }] = sittings as [Sitting]

@@ -1,4 +1,4 @@
-/** Writes what the long trials have left in `.cache/long-trials` to `docs/long-trials.md`: the record of the last run. */
+/** Writes the results of the last long tests, from `.cache/long-trials`, to `docs/measurements/long-trials.md`. */
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
@@ -20,8 +20,8 @@ const sections = trials.map(({ trial, date, figures }) => {
   return `## ${trial}\n\nPassed on ${date.slice(0, 16).replace('T', ' ')} UTC.\n\n| | |\n|---|---|\n${rows.join('\n')}\n`
 })
 
-mkdirSync(join(packageRoot, 'docs'), { recursive: true })
+mkdirSync(join(packageRoot, 'docs', 'measurements'), { recursive: true })
 writeFileSync(
-  join(packageRoot, 'docs', 'long-trials.md'),
+  join(packageRoot, 'docs', 'measurements', 'long-trials.md'),
   `# Long trials\n\nThe last runs of \`npm run test:long\` that passed, written by it. Engines are real llama-servers with the demo model, one thread each. Machine: ${describeMachine()}.\n\n${sections.join('\n')}`
 )

@@ -5,7 +5,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { elsewhere } from './running.ts'
 import { FEATURES, LANGUAGES, type Language, type Outcome } from './trials.ts'
 
-const PATH = join(packageRoot, 'docs', 'clients.md')
+const PATH = join(packageRoot, 'docs', 'measurements', 'clients.md')
 
 const INTRODUCTION = `# Clients that work
 
@@ -36,7 +36,11 @@ export function checkTable(t: Test, language: Language, outcomes: Outcome[]): vo
     )
     return
   }
-  t.equal(sections[language], section, 'docs/clients.md says what came out; else run "npm run docs:clients"')
+  t.equal(
+    sections[language],
+    section,
+    'docs/measurements/clients.md says what came out; else run "npm run docs:clients"'
+  )
 }
 
 /** The sections of the committed document, by language. */

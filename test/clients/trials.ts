@@ -1,5 +1,5 @@
 /**
- * What is tried with every client that has it, in the order of the table in docs/clients.md: the name that trials go
+ * What is tried with every client that has it, in the order of the table in docs/measurements/clients.md: the name that trials go
  * by, and the words for readers.
  */
 export const FEATURES = {

@@ -22,10 +22,14 @@ export const OWN_TESTS: Record<string, string> = {
   'docs/plugins.md': 'test/command-line/plugin.thorough.test.ts'
 }
 
-/** The pages for people: the README and all of docs. */
+/** The README and all pages under docs. */
 export function pages(): string[] {
-  const docs = readdirSync(join(packageRoot, 'docs')).filter(name => name.endsWith('.md'))
-  return ['README.md', ...docs.sort().map(name => `docs/${name}`)]
+  const inFolder = (folder: string) =>
+    readdirSync(join(packageRoot, folder))
+      .filter(name => name.endsWith('.md'))
+      .sort()
+      .map(name => `${folder}/${name}`)
+  return ['README.md', ...inFolder('docs'), ...inFolder('docs/measurements')]
 }
 
 export function textOf(page: string): string {

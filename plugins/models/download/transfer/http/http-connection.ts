@@ -41,7 +41,7 @@ const HEAD_READ = 16 * 1024
 /**
  * One connection, for one exchange after another. Downloads have an HTTP/1.1 client of their own because Node lets a
  * socket read straight into given memory, which client libraries make no use of: over TLS undici needs more than twice
- * the processor time for the same bytes (docs/benchmark-download.md).
+ * the processor time for the same bytes (docs/measurements/downloads.md).
  */
 export class Connection {
   #socket!: Socket
