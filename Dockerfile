@@ -11,7 +11,8 @@ COPY package.json package-lock.json .npmrc ./
 RUN npm ci
 COPY . .
 RUN mkdir /package && npm pack --pack-destination /package \
-    && npm install --global --prefix /opt/corral /package/corral-*.tgz
+    && npm install --global --prefix /opt/corral /package/corral-*.tgz $(node -p \
+      'Object.entries(require("./package.json").peerDependencies).map(one => one.join("@")).join(" ")')
 
 # hadolint ignore=DL3006
 FROM ${BASE}

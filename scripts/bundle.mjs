@@ -15,13 +15,7 @@ const ENTRIES = {
 }
 
 /** Packages that stay apart: what few need, and only where their settings say so; and serializers, which JSON.stringify replaces. */
-const SEPARATE = [
-  'ioredis',
-  '@opentelemetry/exporter-trace-otlp-http',
-  '@opentelemetry/resources',
-  '@opentelemetry/sdk-trace',
-  '@fastify/fast-json-stringify-compiler'
-]
+const SEPARATE = ['ioredis', '@opentelemetry/*', '@fastify/fast-json-stringify-compiler']
 
 /** What modules of CommonJS find in theirs, and modules of ECMAScript have not. */
 const BANNER = `import { createRequire as bundledRequire } from 'node:module'

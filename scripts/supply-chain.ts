@@ -96,7 +96,9 @@ function resolve({ packages }: Lock, from: string, name: string): string | undef
 
 function dependsOn(lock: Lock, path: string): string[] {
   const { dependencies, optionalDependencies, peerDependencies } = lock.packages[path]!
-  const refs = Object.keys({ ...dependencies, ...optionalDependencies, ...peerDependencies }).flatMap(name => {
+  // corral's own peers (OpenTelemetry) are optional, and not installed with it.
+  const peers = path === '' ? {} : peerDependencies
+  const refs = Object.keys({ ...dependencies, ...optionalDependencies, ...peers }).flatMap(name => {
     const found = resolve(lock, path, name)
     return found === undefined ? [] : [`${name}@${lock.packages[found]!.version}`]
   })

@@ -165,7 +165,27 @@ t.test('the packed file is small, and is installed with a command on the PATH', 
   t.same(readdirSync(join(own, 'dist')).sort(), ['bundle', 'plugins', 'types'])
   t.ok(existsSync(join(own, 'docs', 'corral.1')), 'a page of the manual')
   t.ok(bytesBelow(join(own, 'dist')) < 7_000_000, `${bytesBelow(join(own, 'dist'))} bytes, of packages too`)
-  t.ok(bytesBelow(own) < 75_000_000, `${bytesBelow(own)} bytes with all packages`)
+  t.ok(bytesBelow(own) < 50_000_000, `${bytesBelow(own)} bytes with all packages`)
+})
+
+t.test('tracing needs OpenTelemetry, and says how to install it', async t => {
+  const place = mkdtempSync(join(folder, 'tracing '))
+  const config = join(place, 'config.yaml')
+  writeFileSync(config, 'tracing: { endpoint: "http://127.0.0.1:9" }\n')
+  const env = { CORRAL_HOME: join(place, 'data'), CORRAL_CONFIG: config, CORRAL_PORT: '0' }
+  const refused = run('corral serve', { env })
+  t.not(refused.status, 0)
+  const command = /npm install --global --prefix .*/.exec(refused.stdout + refused.stderr)?.[0]
+  t.match(command, /@opentelemetry\/sdk-trace@/, refused.stderr)
+  t.equal(run(command!).status, 0)
+  const server = spawn(join(prefix, 'bin', 'corral'), ['serve'], {
+    env: environment(env),
+    stdio: ['ignore', 'pipe', 'inherit']
+  })
+  t.teardown(() => server.kill('SIGKILL'))
+  let log = ''
+  server.stdout.setEncoding('utf8').on('data', text => (log += text))
+  await until('it listens', () => /listens on (http:[^"\s]+)/.exec(log)?.[1])
 })
 
 t.test('what is installed pulls, answers, and loads plugins of others', async t => {
@@ -233,9 +253,9 @@ t.test('what is installed pulls, answers, and loads plugins of others', async t 
   // Files that corral hands to other programs.
   const own = join(prefix, 'lib', 'node_modules', 'corral', 'plugins')
   for (const path of [
-    'cluster-ray/corral_ray.py',
-    'cluster-ray/packages/ray.lock',
-    'conversion/packages/packages.lock'
+    'machines/ray/corral_ray.py',
+    'machines/ray/packages/ray.lock',
+    'models/conversion/packages/packages.lock'
   ]) {
     t.ok(existsSync(join(own, path)), path)
   }

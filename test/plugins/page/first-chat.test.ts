@@ -24,7 +24,7 @@ t.test('the page is for browsers, the line for programs', async t => {
     const file = await fetch(`${corral.url}/${path}`, { headers: { 'accept-encoding': 'gzip' } })
     t.match(file.headers.get('cache-control'), /immutable/, path)
     t.equal(file.headers.get('content-encoding'), 'gzip', path)
-    bytes += statSync(`${join(packageRoot, 'dist', 'plugins', 'page', path)}.gz`).size
+    bytes += statSync(`${join(packageRoot, 'dist', 'plugins', 'page', path.replace('page/', 'browser/'))}.gz`).size
   }
   t.ok(bytes < 60_000, `${bytes} bytes for the first load`)
   t.equal((await fetch(`${corral.url}/page/none.js`)).status, 404)
