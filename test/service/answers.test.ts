@@ -5,7 +5,7 @@ const corral = await startCorral(t)
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 } }
 const ISO = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 
-t.test('a chat streams Server-Sent Events by default, the last without a message', async t => {
+t.test('chat streams Server-Sent Events by default and ends without a message', async t => {
   const response = await corral.send('/api/chat', JSON.stringify(chat), {
     headers: { 'content-type': 'application/x-www-form-urlencoded' }
   })
@@ -35,7 +35,7 @@ t.test('a chat streams Server-Sent Events by default, the last without a message
   t.ok(last.total_duration >= last.load_duration)
 })
 
-t.test('the same in one object, and from generate', async t => {
+t.test('chat and generate return one object when stream is false', async t => {
   t.match((await corral.json('/api/chat', { ...chat, stream: false })).body, {
     model: DEMO,
     message: { role: 'assistant', content: CAPITAL_ANSWER },
@@ -61,7 +61,7 @@ t.test('the same in one object, and from generate', async t => {
   )
 })
 
-t.test('NDJSON for clients that do not accept events, and for all under /ollama', async t => {
+t.test('NDJSON is sent to clients that do not accept events, and to all clients under /ollama', async t => {
   for (const [path, headers] of [
     ['/api/chat', { accept: 'application/json' }],
     ['/api/chat', { accept: 'application/x-ndjson' }],
@@ -79,7 +79,7 @@ t.test('NDJSON for clients that do not accept events, and for all under /ollama'
   }
 })
 
-t.test('the hosted-chat API gives the same answer, always as events', async t => {
+t.test('the OpenAI chat API gives the same answer, always as events', async t => {
   const body = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0 }
   t.match((await corral.json('/v1/chat/completions', body)).body, {
     object: 'chat.completion',
@@ -100,7 +100,7 @@ t.test('the hosted-chat API gives the same answer, always as events', async t =>
   t.equal(joined(payloads.map(payload => JSON.parse(payload))), CAPITAL_ANSWER)
 })
 
-t.test('a conversation remembers, a seed repeats, max_tokens stops', async t => {
+t.test('a chat remembers earlier messages, repeats with a seed, and stops at max_tokens', async t => {
   const messages: object[] = [{ content: 'My name is Rosa.' }]
   const say = async () => {
     const { body } = await corral.json('/api/chat', { ...chat, messages, stream: false })
@@ -128,8 +128,8 @@ t.test('a conversation remembers, a seed repeats, max_tokens stops', async t => 
   t.equal(stopped.body.message.content, 'The capital')
 })
 
-t.test('a short answer is the same in one piece as in a stream', async t => {
-  // Of four tokens a character: most limits cut one in two.
+t.test('a truncated answer is the same streamed and whole', async t => {
+  // Characters of four tokens each, so that most limits cut a character in two.
   const llamas = 'root ::= "🦙é漢字🦙"'
   for (const max_tokens of [1, 2, 3, 4, 5, 8, 16]) {
     for (const more of [{}, { grammar: llamas }, { stop: ['is'] }]) {
@@ -145,7 +145,7 @@ t.test('a short answer is the same in one piece as in a stream', async t => {
   }
 })
 
-t.test('tools are called with their arguments, and their results are used', async t => {
+t.test('tools are called with arguments, and their results are used', async t => {
   const tools = [
     {
       type: 'function',
@@ -184,7 +184,7 @@ t.test('format constrains the answer', async t => {
   t.match(JSON.parse(body.message.content), { city: /^(Paris|Rome)$/, sum: Number })
 })
 
-t.test('load, ps, keep_alive and unload', async t => {
+t.test('load, ps, keep_alive and unload agree on what is loaded', async t => {
   const { body } = await corral.json('/api/ps')
   t.match(body, {
     models: [{ name: DEMO, model: DEMO, format: 'gguf', expires_at: ISO, context_length: 4096 }],

@@ -5,7 +5,10 @@ import { corral as runCommand } from '../command-line/command.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral } from '../support/corral.ts'
 import { demoWithoutTemplate } from '../support/demo-variants.ts'
 
-/** What the demo model's chat template makes of the question: only a bare prompt that holds it is answered. */
+/**
+ * The prompt that the demo model's chat template makes of the question. Only a bare prompt that contains it is
+ * answered.
+ */
 const CHATML = `<|im_start|>user\n${CAPITAL_QUESTION.content}<|im_end|>\n<|im_start|>assistant\n`
 const file = join(t.testdir(), 'base.gguf')
 writeFileSync(file, demoWithoutTemplate())
@@ -17,7 +20,7 @@ const options = { temperature: 0, max_tokens: 20 }
 const generate = async (body: object, path = '/api/generate') =>
   (await corral.json(path, { model: 'me/base', stream: false, options, ...body })).body
 
-t.test('generate completes the bare prompt of a base model, and chat keeps ChatML', async t => {
+t.test('generate completes the bare prompt of a base model, and chat uses ChatML', async t => {
   for (const path of ['/api/generate', '/ollama/api/generate']) {
     const { response } = await generate({ prompt: CHATML }, path)
     t.equal(response, CAPITAL_ANSWER)
@@ -39,7 +42,7 @@ t.test('generate completes the bare prompt of a base model, and chat keeps ChatM
   t.equal(templated.response, CAPITAL_ANSWER, 'a model that config.yaml gives a template is no base model')
 })
 
-t.test('a system message and the context of earlier requests come before the prompt of a base model', async t => {
+t.test('a system message and earlier context precede the prompt of a base model', async t => {
   const [system, prompt] = ['Be brief.', CHATML]
   const together = await generate({ prompt: `${system}\n\n${prompt}`, raw: true })
   const apart = await generate({ prompt, system })
@@ -52,7 +55,7 @@ t.test('a system message and the context of earlier requests come before the pro
   t.equal(next.response, whole.response)
 })
 
-t.test('lists, show and run say that a model is a base model', async t => {
+t.test('lists, show and run mark base models', async t => {
   for (const path of ['/api/tags', '/ollama/api/tags']) {
     const { models } = (await corral.json(path)).body
     t.same(

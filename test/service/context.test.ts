@@ -23,12 +23,12 @@ const long: Message[] = [
 ]
 const text = long.map(message => message.content).join(' ')
 
-/** Every way to ask, with the numbers that its error gives: where they are, and what else belongs to it. */
+/** Every API, with the place and the shape of the numbers in its error. */
 const ways: { path: string; body: (messages: Message[], text: string) => object; error: (body: any) => any }[] = [
   { path: '/api/chat', body: messages => ({ messages }), error: body => body },
   { path: '/api/generate', body: (_, prompt) => ({ prompt }), error: body => body },
   { path: '/api/generate', body: (_, prompt) => ({ prompt, raw: true }), error: body => body },
-  // Ollama's own policy is to shorten.
+  // Ollama truncates by default.
   { path: '/ollama/api/chat', body: messages => ({ messages, truncate: false }), error: body => body },
   { path: '/v1/chat/completions', body: messages => ({ messages }), error: body => body.error },
   { path: '/v1/completions', body: (_, prompt) => ({ prompt }), error: body => body.error },
@@ -49,7 +49,7 @@ t.test('advice names a larger context only if the model and the limits allow one
   t.end()
 })
 
-t.test('a conversation that is longer than the context is refused with both numbers', async t => {
+t.test('a conversation longer than the context is refused with both numbers', async t => {
   t.equal((await corral.json('/api/import', { model: 'me/ctx', path: file })).status, 200)
   for (const { path, body, error } of ways) {
     for (const stream of [false, true]) {
@@ -77,7 +77,7 @@ t.test('a conversation that is longer than the context is refused with both numb
   }
 })
 
-t.test('with drop_oldest the oldest turns are left out, and the reply says so', async t => {
+t.test('drop_oldest leaves out the oldest messages, and the reply says so', async t => {
   const options = { context_overflow: 'drop_oldest' }
   for (const { path, body } of ways) {
     if (path === '/api/generate' || path === '/v1/completions') continue
@@ -108,7 +108,7 @@ t.test('with drop_oldest the oldest turns are left out, and the reply says so', 
   t.match(wrong, { status: 400, body: { error: { code: 'invalid_option', param: 'context_overflow' } } })
 })
 
-t.test('it can be the rule for a model, and a request may differ', async t => {
+t.test('drop_oldest can be set for a model and overridden by a request', async t => {
   const other = await startCorral(t, {
     config: `models:
   ${DEMO}: { options: { num_ctx: 256, num_parallel: 1, temperature: 0, context_overflow: drop_oldest } }
@@ -124,7 +124,7 @@ t.test('it can be the rule for a model, and a request may differ', async t => {
   t.match(other.log(), /oldest messages of a conversation were dropped/)
 })
 
-t.test('lists of models show the context length in force', async t => {
+t.test('model lists show the current context length', async t => {
   const told = async () => {
     const limits = []
     for (const path of ['/v1/models', `/v1/models/${DEMO}`, `/anthropic/v1/models/${DEMO}`]) {

@@ -7,9 +7,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { noSmallDisk, smallDisk } from '../support/small-disk.ts'
 
-/*
- * What clients are told if nothing can be written: on a disk that is full, and on one that is read-only.
- */
+/* Errors that clients see when nothing can be written: on a full disk, and on a read-only one. */
 
 const FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const BLOB = Buffer.alloc(1e6, 'x')
@@ -18,7 +16,7 @@ const hub = await startHubEmulator(t, {
   repositories: { 'test/repo': { files: { 'model-f16.gguf': readFileSync(FILE) } } }
 })
 
-/** Writes of each kind, by the folder that they go to. */
+/** One write of each kind, by the folder that it goes to. */
 const WRITES: Record<'home' | 'models', Record<string, (corral: Corral) => Promise<{ status: number; body: any }>>> = {
   home: {
     'keep a conversation': corral =>
@@ -35,7 +33,7 @@ const WRITES: Record<'home' | 'models', Record<string, (corral: Corral) => Promi
       return { status: reply.status, body: await reply.json() }
     },
     'begin a capture': corral => corral.json('/api/captures', { model: DEMO, for: '1m' }, LOCAL),
-    // The last one: from then on requests need a key.
+    // This write comes last: afterwards requests need a key.
     'make a key': corral => corral.json('/api/keys', { name: 'alice' }, LOCAL)
   },
   models: {
@@ -78,7 +76,7 @@ async function refusesAll(t: Test, corral: Corral, place: 'home' | 'models', cod
 
 const skip = noSmallDisk()
 for (const place of ['home', 'models'] as const) {
-  t.test(`requests say that the disk is full or read-only, and succeed afterwards: ${place}`, { skip }, async t => {
+  t.test(`requests report a full or read-only disk and succeed afterwards: ${place}`, { skip }, async t => {
     const { disk, corral } = await serverOn(t, place)
     await answer(corral)
     const filler = join(disk.folder, 'filler')

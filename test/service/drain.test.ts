@@ -12,12 +12,12 @@ const chat = (more: object = {}) => ({
   ...more
 })
 const ONE_SLOT = 'defaults: { num_parallel: 1 }'
-/** One that has the only slot until its client leaves. */
+/** Occupies the only slot until its client leaves. */
 const holding = endless(DEMO)
-/** One that waits for that slot, and has an end. */
+/** Waits for that slot, and ends by itself. */
 const following = endless(DEMO, { max_tokens: 300 })
 
-t.test('a server that drains goes on with what it has, and refuses what is new, on every surface', async t => {
+t.test('a draining server finishes accepted requests and refuses new ones on every API', async t => {
   const corral = await startCorral(t, { config: ONE_SLOT })
   const { home } = corral
   t.equal((await corral.json('/api/chat', chat({ stream: false }))).status, 200)
@@ -83,7 +83,7 @@ t.test('a server that drains goes on with what it has, and refuses what is new, 
   t.equal(await corral.end('SIGTERM'), 0)
 })
 
-t.test('an engine that dies while the server drains is replaced for the request that it had', async t => {
+t.test('an engine that dies during a drain is replaced for its running request', async t => {
   const corral = await startCorral(t, { config: ONE_SLOT })
   const running = corral.events('/api/chat', holding)
   await until('it runs', async () => (await corral.json('/api/ps')).body.models[0]?.running === 1)
@@ -95,7 +95,7 @@ t.test('an engine that dies while the server drains is replaced for the request 
   t.match(await queued, { status: 200, body: { done_reason: 'length' } })
 })
 
-t.test('only admins may drain a server, and only by a request that makes sense', async t => {
+t.test('only admins may drain a server, and only with a valid request', async t => {
   const corral = await startCorral(t)
   t.match(await corral.json('/api/drain', {}), { status: 403, body: { code: 'forbidden_role' } })
   for (const method of ['POST', 'DELETE']) {
@@ -108,7 +108,7 @@ t.test('only admins may drain a server, and only by a request that makes sense',
   t.match(await command(['drain'], { home: emptyHome(t) }), { code: 3 })
 })
 
-t.test('a server without a llama.cpp build is not ready, and says so; models elsewhere need none', async t => {
+t.test('a server without a llama.cpp build is not ready unless it serves remote models', async t => {
   const broken = emptyHome(t)
   writeFileSync(join(broken, 'llama-server'), '#!/bin/sh\nexit 1\n', { mode: 0o755 })
   const env = { CORRAL_LLAMA_CPP: broken }

@@ -6,7 +6,7 @@ import t from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 
 const corral = await startCorral(t, {
-  // No hub of the world is asked.
+  // The test contacts no real hub.
   env: { HF_HUB_OFFLINE: '1' },
   config:
     'body_limit: 1MiB\nscheduler:\n  max_queue: 1\nmodels:\n  corral/tiny-chat:\n    options:\n      num_parallel: 1\n'
@@ -72,7 +72,7 @@ t.test('every request error of the native API has its status and code', async t 
   t.equal((await corral.json('/api/stop', { model: DEMO })).body.code, 'model_not_loaded')
 })
 
-t.test('what is no HTTP request is refused in words, and nothing of it is quoted', async t => {
+t.test('malformed HTTP is refused without quoting it', async t => {
   const answered = async (text: string) => {
     const { hostname, port } = new URL(corral.url)
     const socket = connect(Number(port), hostname)
@@ -121,10 +121,10 @@ t.test('deep nesting, prototype names, odd encodings and huge numbers do no harm
   t.match((await corral.json('/api/health')).body, { status: 'ok' })
 })
 
-t.test('a prompt longer than the context is refused with both numbers, streamed or not, on both surfaces', async t => {
+t.test('a prompt longer than the context is refused with both numbers, streamed or whole, on both APIs', async t => {
   const content = 'What is the capital of France? '.repeat(200)
   const options = { num_ctx: 256 }
-  // A larger context that happens to be loaded would do.
+  // A larger context that is already loaded would accept the prompt.
   await corral.json('/api/stop', { model: DEMO })
   for (const stream of [true, false]) {
     const native = await corral.json('/api/chat', { model: DEMO, messages: [{ content }], options, stream })
@@ -143,7 +143,7 @@ t.test('a prompt longer than the context is refused with both numbers, streamed 
   }
 })
 
-t.test('a full queue is 503 with Retry-After, on both surfaces', async t => {
+t.test('a full queue answers 503 with Retry-After on both APIs', async t => {
   const story = { content: 'Count to 30.' }
   const native = { model: DEMO, messages: [story], options: { temperature: 0 }, stream: false }
   const hosted = { model: DEMO, messages: [{ role: 'user', ...story }], temperature: 0 }

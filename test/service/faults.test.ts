@@ -26,35 +26,32 @@ cpSync(engineBuildFolder(), build, { recursive: true, verbatimSymlinks: true })
 const home = join(folder, 'home')
 mkdirSync(home)
 const options = { home, env: { CORRAL_LLAMA_CPP: build }, config: 'shutdown_grace: 2s\n' }
-/** One server after the other in the same data directory, for all tests. */
+/** All tests start their servers in the same data directory, one after the other. */
 let corral = await startCorral(t, options)
 const root = t
 
-t.test(
-  'kill -9 of the engine in mid-stream: the stream ends with an error event, the next request is answered',
-  async t => {
-    for (const [path, body] of [
-      ['/api/chat', endless(DEMO)],
-      ['/v1/chat/completions', endlessHosted(DEMO)]
-    ] as const) {
-      const response = await corral.send(path, body)
-      const reader = response.body!.getReader()
-      const decoder = new TextDecoder()
-      let text = decoder.decode((await reader.read()).value)
-      const [pid] = corral.enginePids()
-      process.kill(pid!, 'SIGKILL')
-      for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
-      t.notMatch(text, /\[DONE\]/)
-      if (path === '/api/chat')
-        t.match(lastEvent(text), { done: true, done_reason: 'error', code: 'engine_crashed', errorCode: 500 })
-      else t.match(lastEvent(text), { error: { code: 'engine_crashed', message: /\w/ } })
-      t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
-      t.not(corral.enginePids()[0], pid)
-    }
+t.test('a stream ends with an error event after kill -9 of its engine, and the next request is answered', async t => {
+  for (const [path, body] of [
+    ['/api/chat', endless(DEMO)],
+    ['/v1/chat/completions', endlessHosted(DEMO)]
+  ] as const) {
+    const response = await corral.send(path, body)
+    const reader = response.body!.getReader()
+    const decoder = new TextDecoder()
+    let text = decoder.decode((await reader.read()).value)
+    const [pid] = corral.enginePids()
+    process.kill(pid!, 'SIGKILL')
+    for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
+    t.notMatch(text, /\[DONE\]/)
+    if (path === '/api/chat')
+      t.match(lastEvent(text), { done: true, done_reason: 'error', code: 'engine_crashed', errorCode: 500 })
+    else t.match(lastEvent(text), { error: { code: 'engine_crashed', message: /\w/ } })
+    t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+    t.not(corral.enginePids()[0], pid)
   }
-)
+})
 
-t.test('engine killed before the first output: the request is retried once', async t => {
+t.test('a request is retried once when its engine is killed before the first output', async t => {
   const story = { ...endless(DEMO, { max_tokens: 1500 }), stream: false }
   const waiting = corral.json('/api/chat', story)
   const pid = await until('it runs', async () => {
@@ -68,7 +65,7 @@ t.test('engine killed before the first output: the request is retried once', asy
   t.match(corral.log(), /trying once more/)
 })
 
-t.test('second server on one data directory is refused with the process id of the first', async t => {
+t.test('a second server on the same data directory is refused with the process id of the first', async t => {
   const { status, stderr, stdout } = spawnSync(
     process.execPath,
     [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', '--port', '0'],
@@ -79,7 +76,7 @@ t.test('second server on one data directory is refused with the process id of th
   t.equal((await corral.json('/api/health')).body.status, 'ok')
 })
 
-t.test('a taken port and a mistake in config.yaml end the start with what to do', async t => {
+t.test('a taken port and an invalid config.yaml stop the start with advice', async t => {
   const run = (env: Record<string, string>, args: string[]) => {
     const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
     t.teardown(() => rmSync(home, { recursive: true, force: true }))
@@ -101,39 +98,36 @@ t.test('a taken port and a mistake in config.yaml end the start with what to do'
   t.match(open.stderr, /insecure/)
 })
 
-t.test(
-  'a model that cannot be loaded says why on both surfaces, is not tried at once for ever, and stops no other',
-  async t => {
-    const gguf = readFileSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
-    // An architecture that no llama.cpp knows, in the place of the first mention of "llama": the value of general.architecture.
-    const at = gguf.indexOf('llama')
-    gguf.write('lxama', at, 'latin1')
-    const path = join(corral.home, 'unknown.gguf')
-    writeFileSync(path, gguf)
-    t.equal((await corral.json('/api/import', { model: 'test/unknown', path })).status, 200)
+t.test('a model that cannot be loaded reports why on both APIs, backs off, and affects no other model', async t => {
+  const gguf = readFileSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
+  // Replaces the first "llama", the value of general.architecture, with an architecture that llama.cpp does not know.
+  const at = gguf.indexOf('llama')
+  gguf.write('lxama', at, 'latin1')
+  const path = join(corral.home, 'unknown.gguf')
+  writeFileSync(path, gguf)
+  t.equal((await corral.json('/api/import', { model: 'test/unknown', path })).status, 200)
 
-    const native = await corral.send('/api/chat', { ...ask, model: 'test/unknown' })
-    t.equal(native.status, 500)
-    t.equal(native.headers.get('x-should-retry'), 'false')
-    t.match(await native.json(), { code: 'load_failed', cause: 'unsupported_architecture', error: /lxama/ })
-    const streamed = await corral.json('/api/chat', { ...ask, model: 'test/unknown', stream: true })
-    t.match(streamed, { status: 500, body: { code: 'load_failed' } }, 'no stream has begun')
-    const hosted = await corral.send('/v1/chat/completions', { ...ask, model: 'test/unknown' })
-    t.equal(hosted.status, 500)
-    t.equal(hosted.headers.get('x-should-retry'), 'false')
-    t.match(await hosted.json(), {
-      error: { code: 'load_failed', message: /lxama.*2 times in a row.*tried again in/s }
-    })
-    t.ok(Number(hosted.headers.get('retry-after')) > 0)
-    const steps = await corral.json('/api/load', { model: 'test/unknown', stream: true })
-    t.equal(steps.status, 500)
+  const native = await corral.send('/api/chat', { ...ask, model: 'test/unknown' })
+  t.equal(native.status, 500)
+  t.equal(native.headers.get('x-should-retry'), 'false')
+  t.match(await native.json(), { code: 'load_failed', cause: 'unsupported_architecture', error: /lxama/ })
+  const streamed = await corral.json('/api/chat', { ...ask, model: 'test/unknown', stream: true })
+  t.match(streamed, { status: 500, body: { code: 'load_failed' } }, 'no stream has begun')
+  const hosted = await corral.send('/v1/chat/completions', { ...ask, model: 'test/unknown' })
+  t.equal(hosted.status, 500)
+  t.equal(hosted.headers.get('x-should-retry'), 'false')
+  t.match(await hosted.json(), {
+    error: { code: 'load_failed', message: /lxama.*2 times in a row.*tried again in/s }
+  })
+  t.ok(Number(hosted.headers.get('retry-after')) > 0)
+  const steps = await corral.json('/api/load', { model: 'test/unknown', stream: true })
+  t.equal(steps.status, 500)
 
-    t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
-    t.match(await corral.json('/api/import', { model: DEMO, path }), { status: 409, body: { code: 'model_exists' } })
-  }
-)
+  t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+  t.match(await corral.json('/api/import', { model: DEMO, path }), { status: 409, body: { code: 'model_exists' } })
+})
 
-t.test('llama.cpp build deleted while the server runs: runtime_missing, and found again once it is back', async t => {
+t.test('a deleted llama.cpp build is reported as runtime_missing, and found again when it is back', async t => {
   const moved = join(folder, 'moved')
   t.equal((await corral.json('/api/chat', ask)).status, 200)
   await corral.json('/api/stop', { model: DEMO })
@@ -142,7 +136,7 @@ t.test('llama.cpp build deleted while the server runs: runtime_missing, and foun
   renameSync(moved, build)
   t.equal((await corral.json('/api/chat', ask)).body.message?.content, CAPITAL_ANSWER)
 })
-t.test('kill -9 of the gateway: no llama-server outlives it, and the next start is clean', async t => {
+t.test('no llama-server outlives a gateway that is killed with SIGKILL, and the next start is clean', async t => {
   const response = await corral.send('/api/chat', endless(DEMO))
   await response.body!.getReader().read()
   await corral.json('/v1/embeddings', { model: DEMO, input: 'Hello' })
@@ -158,18 +152,15 @@ t.test('kill -9 of the gateway: no llama-server outlives it, and the next start 
   t.equal((await corral.json('/api/tags')).body.models.length, models)
 })
 
-t.test(
-  'SIGTERM under load: short answers are finished, long ones end with shutting_down, the exit code is 0',
-  async t => {
-    const long = await corral.send('/api/chat', endless(DEMO))
-    const reader = long.body!.getReader()
-    const decoder = new TextDecoder()
-    let text = decoder.decode((await reader.read()).value)
-    const [pid] = corral.enginePids()
-    const ended = corral.end('SIGTERM')
-    for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
-    t.match(lastEvent(text), { code: 'shutting_down', errorCode: 503 })
-    t.equal(await ended, 0)
-    t.notOk(alive(pid!))
-  }
-)
+t.test('SIGTERM under load finishes short answers, ends long ones with shutting_down, and exits with 0', async t => {
+  const long = await corral.send('/api/chat', endless(DEMO))
+  const reader = long.body!.getReader()
+  const decoder = new TextDecoder()
+  let text = decoder.decode((await reader.read()).value)
+  const [pid] = corral.enginePids()
+  const ended = corral.end('SIGTERM')
+  for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
+  t.match(lastEvent(text), { code: 'shutting_down', errorCode: 503 })
+  t.equal(await ended, 0)
+  t.notOk(alive(pid!))
+})

@@ -1,7 +1,10 @@
 import t from 'tap'
 import { OPERATIONS, timeOf } from '../../scripts/bench/growth.ts'
 
-/** What grows with its number takes 1,000 times as long; what does not, about as long, on a machine with other work. */
+/**
+ * An operation whose time grows with the number of entries would take 1,000 times as long here. A constant one takes
+ * about as long, even on a busy machine.
+ */
 const MAX_COUNT = 20
 
 for (const operation of OPERATIONS) {

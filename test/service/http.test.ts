@@ -3,7 +3,7 @@ import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
-// What HTTP allows beyond what the usual clients do.
+// HTTP features that the usual clients do not use.
 
 const corral = await startCorral(t, {
   config: 'body_limit: 1MiB\nmodels:\n  corral/tiny-chat:\n    options:\n      num_parallel: 1\n'
@@ -15,7 +15,7 @@ const question = JSON.stringify({
   options: { temperature: 0 }
 })
 
-/** Sends text over a connection of its own. @returns the connection, and all that came back once the server has ended */
+/** Sends text over a new connection. @returns the connection, and all that was received when the server ended it */
 function raw(text: string, url = corral.url): { socket: Socket; reply: Promise<string> } {
   const { hostname, port } = new URL(url)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
@@ -42,7 +42,7 @@ async function running(): Promise<number> {
   )
 }
 
-t.test('slashes side by side count as one, before the path is checked', async t => {
+t.test('repeated slashes count as one before the path is checked', async t => {
   for (const path of ['//v1/models', '/v1//models', '///v1///models//']) {
     const { status, body } = await corral.json(path)
     t.equal(status, 200, path)
@@ -58,7 +58,7 @@ t.test('slashes side by side count as one, before the path is checked', async t 
   }
 })
 
-t.test('a base address that has the path of an API twice is named', async t => {
+t.test('a base address that repeats the path of an API gets an error that says so', async t => {
   const table = [
     ['/v1/v1/chat/completions', '/v1/chat/completions', '/v1'],
     ['/v1/api/chat', '/api/chat', '/v1'],
@@ -76,7 +76,7 @@ t.test('a base address that has the path of an API twice is named', async t => {
   t.notMatch(JSON.stringify(nothing.body), 'base address')
 })
 
-t.test('bodies are read in the encodings that HTTP names, within the limit of bodies', async t => {
+t.test('bodies are decoded from each registered encoding, within the body limit', async t => {
   const send = (path: string, body: Uint8Array<ArrayBuffer>, encoding: string) =>
     fetch(corral.url + path, { method: 'POST', body, headers: { 'content-encoding': encoding } })
   for (const [encoding, encode] of [
@@ -114,7 +114,7 @@ t.test('bodies are read in the encodings that HTTP names, within the limit of bo
   t.equal(((await bomb.json()) as any).code, 'body_too_large')
 })
 
-t.test('OPTIONS is answered where no page asks', async t => {
+t.test('OPTIONS is answered on routes that no page asks for', async t => {
   const ask = (path: string) => fetch(corral.url + path, { method: 'OPTIONS' })
   const tags = await ask('/api/tags')
   t.equal(tags.status, 204)
@@ -127,7 +127,7 @@ t.test('OPTIONS is answered where no page asks', async t => {
   t.match(await reply, /^HTTP\/1\.1 204 /)
 })
 
-t.test('a client that has ended its side of the connection gets its answer', async t => {
+t.test('a client that has ended its side of the connection still gets its answer', async t => {
   for (const stream of [false, true]) {
     const body = JSON.stringify({ ...JSON.parse(question), stream })
     const { socket, reply } = raw(post('/api/chat', body))
@@ -140,7 +140,7 @@ t.test('a client that has ended its side of the connection gets its answer', asy
   t.match(await raw('GET /api/tags HTTP/1.0\r\n\r\n').reply, 'corral/tiny-chat')
 })
 
-t.test('a client that has left altogether frees its place, while it waits and while it is answered', async t => {
+t.test('a client that disconnects frees its place in the queue and its slot', async t => {
   const stay = new AbortController()
   const first = await corral.send('/api/chat', endless(DEMO), { signal: stay.signal })
   await until('the slot is taken', async () => (await running()) === 1)
@@ -161,44 +161,41 @@ t.test('a client that has left altogether frees its place, while it waits and wh
   t.equal(status, 200, 'the next one gets it')
 })
 
-t.test(
-  'requests that come on open connections while the server ends are refused in the words of their surface',
-  async t => {
-    const ending = await startCorral(t, { config: 'shutdown_grace: 60s\n' })
-    const stay = new AbortController()
-    const running = await ending.send('/api/chat', endless(DEMO), { signal: stay.signal })
-    // Connections on which a request has begun stay open.
-    const begun = (line: string) => raw(`${line} HTTP/1.1\r\nHost: localhost\r\n`, ending.url)
-    const table = [
-      { request: begun('GET /api/tags'), words: /{"error":"corral is shutting down/ },
-      { request: begun('GET /v1/models'), words: /{"error":{.*"type":"server_error"/ },
-      { request: begun('GET /anthropic/v1/models'), words: /{"type":"error"/ },
-      { request: begun('GET /ollama/api/tags'), words: /{"error":"corral is shutting down/ },
-      { request: begun('GET /nothing/here'), words: /{"error":"corral is shutting down/ }
-    ]
-    // Its answer shows that the server has come to those before.
-    await ending.json('/api/health')
-    const ended = ending.end('SIGTERM')
-    const refusesConnections = () =>
-      new Promise<boolean>(resolve => {
-        const { hostname, port } = new URL(ending.url)
-        const socket = connect({ host: hostname, port: Number(port) })
-        socket.once('connect', () => resolve(false)).once('error', () => resolve(true))
-        socket.once('connect', () => socket.destroy())
-      })
-    await until('it takes no connections', refusesConnections)
-    for (const { request, words } of table) {
-      request.socket.write('\r\n')
-      const reply = await request.reply
-      t.match(reply, /^HTTP\/1\.1 503 /)
-      t.match(reply, words)
-      t.match(reply, '"code":"shutting_down"')
-      t.match(reply, /\r\nretry-after: 1\r\n/i)
-      t.match(reply, /\r\nconnection: close\r\n/i)
-      t.notMatch(reply, /x-should-retry/i, 'clients may try again by themselves')
-    }
-    stay.abort()
-    running.body?.cancel().catch(() => undefined)
-    t.equal(await ended, 0)
+t.test('requests on open connections during a shutdown are refused in the format of their API', async t => {
+  const ending = await startCorral(t, { config: 'shutdown_grace: 60s\n' })
+  const stay = new AbortController()
+  const running = await ending.send('/api/chat', endless(DEMO), { signal: stay.signal })
+  // Connections with an unfinished request stay open.
+  const begun = (line: string) => raw(`${line} HTTP/1.1\r\nHost: localhost\r\n`, ending.url)
+  const table = [
+    { request: begun('GET /api/tags'), words: /{"error":"corral is shutting down/ },
+    { request: begun('GET /v1/models'), words: /{"error":{.*"type":"server_error"/ },
+    { request: begun('GET /anthropic/v1/models'), words: /{"type":"error"/ },
+    { request: begun('GET /ollama/api/tags'), words: /{"error":"corral is shutting down/ },
+    { request: begun('GET /nothing/here'), words: /{"error":"corral is shutting down/ }
+  ]
+  // This answer shows that the server has handled the requests before it.
+  await ending.json('/api/health')
+  const ended = ending.end('SIGTERM')
+  const refusesConnections = () =>
+    new Promise<boolean>(resolve => {
+      const { hostname, port } = new URL(ending.url)
+      const socket = connect({ host: hostname, port: Number(port) })
+      socket.once('connect', () => resolve(false)).once('error', () => resolve(true))
+      socket.once('connect', () => socket.destroy())
+    })
+  await until('it takes no connections', refusesConnections)
+  for (const { request, words } of table) {
+    request.socket.write('\r\n')
+    const reply = await request.reply
+    t.match(reply, /^HTTP\/1\.1 503 /)
+    t.match(reply, words)
+    t.match(reply, '"code":"shutting_down"')
+    t.match(reply, /\r\nretry-after: 1\r\n/i)
+    t.match(reply, /\r\nconnection: close\r\n/i)
+    t.notMatch(reply, /x-should-retry/i, 'clients may try again by themselves')
   }
-)
+  stay.abort()
+  running.body?.cancel().catch(() => undefined)
+  t.equal(await ended, 0)
+})

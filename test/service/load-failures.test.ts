@@ -47,7 +47,7 @@ function folderFor(t: Pick<Test, 'teardown'>): string {
 const folder = folderFor(t)
 const temporary = folderFor(t)
 const build = faultyBuild(folder)
-/** For all tests but those that need settings of their own. */
+/** Shared by all tests except those that need other settings. */
 const corral = await startCorral(t, { env: { CORRAL_LLAMA_CPP: build.folder, TMPDIR: temporary } })
 
 async function importModel(corral: Corral, model: string, path: string): Promise<string> {
@@ -57,7 +57,7 @@ async function importModel(corral: Corral, model: string, path: string): Promise
   return join(folder, readdirSync(folder, { withFileTypes: true }).find(entry => entry.isDirectory())!.name)
 }
 
-/** Asks on both surfaces; each must say the same: code, cause, advice, and no path of this machine. */
+/** Asks both APIs. Both must report the same code, cause and advice, and no path of this machine. */
 async function fails(
   t: Test,
   corral: Corral,
@@ -79,7 +79,7 @@ async function fails(
   t.ok(body.engines[0].endedAt)
 }
 
-/** Repeated failures hold loads back for a moment. */
+/** Repeated failures delay the next load. */
 async function loadsAgain(t: Test, corral: Corral, model: string, options: object = {}): Promise<void> {
   const reply = await until(`${model} loads again`, async () => {
     const { status, body } = await corral.json('/api/chat', ask(model, options))
@@ -88,7 +88,7 @@ async function loadsAgain(t: Test, corral: Corral, model: string, options: objec
   t.equal(reply.message.content, CAPITAL_ANSWER, `${model} answers once the fault is mended`)
 }
 
-t.test('load failures: damaged, missing and mismatched model files', async t => {
+t.test('a damaged, missing or mismatched model file is reported with its cause', async t => {
   const good = readFileSync(TINY)
   const load_failed = { status: 500, code: 'load_failed' }
 
@@ -154,7 +154,7 @@ t.test('load failures: damaged, missing and mismatched model files', async t => 
   })
 })
 
-t.test('load failures: unknown flags, bad values, options that exclude each other', async t => {
+t.test('an unknown flag, a bad value or a conflict of options is reported with its cause', async t => {
   const home = folderFor(t)
   const settings = {
     'test/flag': '[--no-such-flag]',
@@ -185,10 +185,10 @@ t.test('load failures: unknown flags, bad values, options that exclude each othe
   await loadsAgain(t, second, 'test/flash', quantized)
 })
 
-t.test('load failures: engine killed or terminated, out of memory, missing library', async t => {
+t.test('an engine that is killed, out of memory or misses a library is reported with its cause', async t => {
   const mark = join(build.folder, '..', 'once')
 
-  // Once: nobody hears of it.
+  // Only once: the retry succeeds and the client does not notice.
   build.before(`[ -e ${mark} ] || { : >${mark}; kill -9 $$; }`)
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER)
   t.match(corral.log(), /the load failed; it is tried once more/)
@@ -197,8 +197,8 @@ t.test('load failures: engine killed or terminated, out of memory, missing libra
   t.match(log.engines[1], { exit: { code: null, signal: 'SIGKILL' }, failure: { cause: 'killed' } })
   await corral.json('/api/stop', { model: DEMO })
 
-  // The real process, again and again. It listens at another socket, so that it cannot answer before it is killed, nor
-  // fail to listen, after which it would be started with a port.
+  // The real process, each time. It listens at another socket, so that it cannot answer before it is killed, nor fail
+  // to listen and be started with a port.
   build.before(`for word do shift; case "$word" in *.sock) word="\${word%.sock}-2.sock";; esac; set -- "$@" "$word"; done
 (sleep 0.05; kill -9 $$) >/dev/null 2>&1 </dev/null &`)
   const killed = {
@@ -217,7 +217,7 @@ t.test('load failures: engine killed or terminated, out of memory, missing libra
   await loadsAgain(t, corral, DEMO)
   await corral.json('/api/stop', { model: DEMO })
 
-  // A limit on its memory, far below the KV cache that is asked for.
+  // A memory limit far below the size of the requested KV cache.
   build.before('ulimit -v 600000')
   const memory = { status: 503, code: 'insufficient_memory', cause: 'out_of_memory', advice: /smaller num_ctx/ }
   await fails(t, corral, DEMO, memory, { num_ctx: 32_768, num_parallel: 8 })
@@ -225,7 +225,7 @@ t.test('load failures: engine killed or terminated, out of memory, missing libra
   await loadsAgain(t, corral, DEMO)
   await corral.json('/api/stop', { model: DEMO })
 
-  // A library that is missing: the program alone, without those beside it.
+  // A missing library: the program is started without the libraries beside it.
   build.before(`exec "${build.bare}" "$@"`)
   const missing = await corral.json('/api/chat', ask(DEMO))
   t.equal(missing.status, 503)
@@ -238,7 +238,7 @@ t.test('load failures: engine killed or terminated, out of memory, missing libra
   await loadsAgain(t, corral, DEMO)
 })
 
-/** A control group with so little memory that no model fits; undefined where this machine lets nobody make one. */
+/** A control group in which no model fits, or undefined if this machine does not allow one. */
 function smallGroup(): string | undefined {
   const group = join('/sys/fs/cgroup/memory', `corral-test-${process.pid}`)
   try {
@@ -246,14 +246,14 @@ function smallGroup(): string | undefined {
     writeFileSync(join(group, 'memory.limit_in_bytes'), String(24 * 2 ** 20))
     return group
   } catch {
-    // No control groups, or none for this user.
+    // This machine has no control groups, or this user may not create one.
     return undefined
   }
 }
 const group = smallGroup()
 
 t.test(
-  'load failures: killed by the kernel when memory runs out',
+  'a load that the kernel kills for memory is reported as out of memory',
   { skip: !group && 'no control group can be made here' },
   async t => {
     t.teardown(() => rmdirSync(group!))
@@ -270,9 +270,9 @@ t.test(
   }
 )
 
-t.test('load failures: socket path taken, temporary folder gone', async t => {
+t.test('an engine starts when its socket path is taken or the temporary folder is missing', async t => {
   await corral.json('/api/stop', { model: DEMO })
-  // A file where the socket is to be.
+  // A file at the socket's path.
   build.before('for word in "$@"; do case "$word" in *.sock) : >"$word";; esac; done')
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER, 'it listens elsewhere')
   t.match((await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[1].failure, {
@@ -288,7 +288,7 @@ t.test('load failures: socket path taken, temporary folder gone', async t => {
   await loadsAgain(t, corral, DEMO)
 })
 
-t.test('hung engine (SIGSTOP) is killed: requests without output are retried, streams get an error event', async t => {
+t.test('a hung engine is killed, requests without output are retried, and streams get an error event', async t => {
   const corral = await startCorral(t, { runtimes: '  hang_timeout: 2s' })
   t.equal((await corral.json('/api/chat', ask(DEMO))).status, 200)
   const [pid] = corral.enginePids()
@@ -309,7 +309,7 @@ t.test('hung engine (SIGSTOP) is killed: requests without output are retried, st
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
 })
 
-t.test('delete removes the logs of a model', async t => {
+t.test('deleting a model removes its logs', async t => {
   const model = 'x/y'
   for (let round = 0; round < 2; round++) {
     t.match(await corral.json('/api/import', { model, path: TINY }), { status: 200 })
@@ -320,7 +320,7 @@ t.test('delete removes the logs of a model', async t => {
   }
 })
 
-t.test('logs of a model', async t => {
+t.test('the logs of a model are listed and read', async t => {
   const model = 'test/logs'
   await importModel(corral, model, TINY)
   t.same((await corral.json(`/api/logs/${model}`, undefined, { local: true })).body, { model, engines: [] })
@@ -331,7 +331,7 @@ t.test('logs of a model', async t => {
   t.match(engine, { engine: /^\w+$/, build: /\w/, startedAt: /^\d{4}-.*Z$/, dropped: 0 })
   t.ok(engine.lines.some((line: string) => line.includes('model loaded')))
   t.notMatch(engine.lines.join('\n'), corral.home, 'no path of the store')
-  // Until the engine has written its last line about the answer, a reading may have one more than the one before.
+  // Until the engine has written its last line about the answer, a later reading may have one more line.
   const [whole, few] = await until('two readings of the log agree', async () => {
     const readings = []
     for (const query of ['', '?lines=2']) {

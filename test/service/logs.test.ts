@@ -15,7 +15,7 @@ const lines = (corral: Corral): any[] =>
 const messages = [CAPITAL_QUESTION]
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
 
-t.test('every line names its part, those of a request its id and its trace', async t => {
+t.test('every line names its part, and lines of a request its id and trace', async t => {
   const corral = await startCorral(t, { config: 'log_levels: { nothing-such: debug }' })
   const ask = (headers: Record<string, string>) =>
     corral.send('/v1/chat/completions', { model: DEMO, messages, max_tokens: 4 }, { headers })
@@ -44,7 +44,7 @@ t.test('every line names its part, those of a request its id and its trace', asy
   )
 })
 
-t.test('levels of parts are set by the configuration, and changed while it runs', async t => {
+t.test('log levels of parts are set by the configuration and changed at run time', async t => {
   const corral = await startCorral(t, { config: 'log_levels: { http: debug, security: warn }' })
   const levels = (body?: object, method = 'PUT') =>
     corral.json('/api/log-levels', body, { local: true, ...(body && { method }) })
@@ -56,7 +56,7 @@ t.test('levels of parts are set by the configuration, and changed while it runs'
   const told = async () => {
     const before = corral.log().length
     await corral.json('/api/tags')
-    // Its own line comes later than a line of the next request at most.
+    // The request's last line comes at the latest after one line of the next request.
     await corral.json('/api/stop', { model: DEMO })
     await until('the line of the second', () => corral.log().slice(before).includes('POST /api/stop'))
     return corral.log().slice(before).includes('GET /api/tags')
@@ -76,7 +76,7 @@ t.test('levels of parts are set by the configuration, and changed while it runs'
   t.match(await corral.json('/api/log-levels', { level: 'silent' }, { method: 'PUT' }), { status: 403 })
 })
 
-t.test('what an engine prints is related to requests', async t => {
+t.test('engine output is attributed to requests', async t => {
   const corral = await startCorral(t, { config: 'log_levels: { llama-server: debug }' })
   const answer = await corral.send('/v1/chat/completions', { model: DEMO, messages, max_tokens: 4 })
   await answer.text()
@@ -97,7 +97,7 @@ t.test('what an engine prints is related to requests', async t => {
   t.ok(at(`request ${id} ends`) > at(`request ${id} begins`))
 })
 
-t.test('corral log-level', async t => {
+t.test('corral log-level shows and changes levels', async t => {
   const corral = await startCorral(t)
   const run = async (...words: string[]) => {
     const env = { ...process.env, CORRAL_HOME: corral.home }

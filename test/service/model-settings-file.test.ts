@@ -11,7 +11,7 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 
-// Settings of one model, read from the configuration file and written there.
+// Settings of one model, read from the configuration file and written to it.
 
 const ROUTE = '/api/models/settings'
 const HEAD = `# how we run it
@@ -41,7 +41,7 @@ const send = (corral: Corral, settings: unknown, revision: string, local = true)
 const corral = await startCorral(t, { config: HEAD })
 const written = textOf(corral)
 
-t.test('settings are written where they belong, and hold at once', async t => {
+t.test("settings are written to the model's section and take effect immediately", async t => {
   const { revision, settings, section, file } = await read(corral)
   t.strictSame(settings, { keep_alive: '10m', options: { num_ctx: 1024, num_parallel: 1 } })
   t.strictSame([section, file], [DEMO, pathOf(corral)])
@@ -65,7 +65,7 @@ t.test('settings are written where they belong, and hold at once', async t => {
   t.match(models, [{ name: DEMO, context_length: 2048 }])
 })
 
-t.test('mistakes are refused as at the start, and nothing is written', async t => {
+t.test('invalid settings are refused as at the start, and nothing is written', async t => {
   const before = textOf(corral)
   const { settings, revision } = await read(corral)
   for (const [wrong, said] of [
@@ -88,7 +88,7 @@ t.test('mistakes are refused as at the start, and nothing is written', async t =
   t.strictSame((await read(corral)).settings, settings)
 })
 
-t.test('two who write at once: one of them is told', async t => {
+t.test('of two concurrent writes, the second is told about the first', async t => {
   const { settings, revision } = await read(corral)
   const replies = await Promise.all(
     ['1m', '2m', '3m'].map(keep_alive => send(corral, { ...settings, keep_alive }, revision))
@@ -101,7 +101,7 @@ t.test('two who write at once: one of them is told', async t => {
   const now = await read(corral)
   t.equal(now.settings.keep_alive, ['1m', '2m', '3m'][replies.findIndex(({ status }) => status === 200)])
 
-  // Somebody with an editor: what is said elsewhere in the file stays, what is said of this model is not overwritten.
+  // Somebody edits the file: changes elsewhere in it are kept, and changes to this model are not overwritten.
   writeFileSync(pathOf(corral), textOf(corral).replace('# how we run it', '# how we run it today\nlog_level: warn'))
   t.equal((await send(corral, { ...now.settings, keep_alive: '4m' }, now.revision)).status, 200)
   t.match(textOf(corral), /run it today\nlog_level: warn.*keep_alive: 4m # long enough/s)
@@ -111,7 +111,7 @@ t.test('two who write at once: one of them is told', async t => {
   t.match(textOf(corral), /keep_alive: 5m/)
 })
 
-t.test('what reaches into the machine is not changed over the network', async t => {
+t.test('settings that reach into the machine cannot be changed over the network', async t => {
   const { settings, revision } = await read(corral)
   const before = textOf(corral)
   const remote = await send(corral, { ...settings, environment: { LD_PRELOAD: '/tmp/x.so' } }, revision, false)
@@ -152,7 +152,7 @@ t.test('a file that cannot be changed stays as it is', async t => {
   if (process.platform !== 'win32') t.equal(statSync(pathOf(corral)).mode & 0o777, 0o640, 'its rights stay')
 })
 
-t.test('without a file one is made in the data directory', async t => {
+t.test('a file is created in the data directory if there is none', async t => {
   const home = t.testdir()
   const env = { CORRAL_HOME: home, CORRAL_PORT: '0', CORRAL_LLAMA_CPP: engineBuildFolder() }
   const load = (file?: string, text?: string) =>

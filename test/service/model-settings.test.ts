@@ -10,7 +10,7 @@ const QUESTION = { messages: [CAPITAL_QUESTION], stream: false, options: { tempe
 const commandLine = (pid: number) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
 const environment = (pid: number) => readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0')
 
-t.test('what config.yaml says of a model reaches its engine', async t => {
+t.test('settings of a model in config.yaml reach its engine', async t => {
   const corral = await startCorral(t, {
     config: `models:
   ${DEMO}:
@@ -42,9 +42,9 @@ t.test('what config.yaml says of a model reaches its engine', async t => {
   t.equal((await corral.json('/api/show', { model: 'my/helper' })).status, 200)
 })
 
-t.test('a LoRA adapter, with its scale', async t => {
+t.test('a LoRA adapter is loaded with its scale', async t => {
   const folder = t.testdir()
-  // Every number of it is about 0.75, so that the model loses its senses where the adapter counts.
+  // Every weight is about 0.75, so that the model's answers change visibly when the adapter is active.
   const adapter = ggufBytes({
     metadata: {
       'general.architecture': 'llama',
@@ -72,7 +72,7 @@ t.test('a LoRA adapter, with its scale', async t => {
   t.notMatch(changed, /could not be loaded/)
 })
 
-t.test('settings that cannot work', async t => {
+t.test('settings that cannot work are reported', async t => {
   const config = (settings: string) => `models:\n  ${DEMO}:\n    ${settings}\n`
   const cases: [settings: string, code: string, message: RegExp][] = [
     ['arguments: [--no-such-flag]', 'load_failed', /does not know the flag --no-such-flag/],

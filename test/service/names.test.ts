@@ -14,7 +14,7 @@ const corral = await startCorral(t, { config: ALIASES })
 const QUESTION = { messages: [CAPITAL_QUESTION], stream: false, options: { temperature: 0 } }
 const SHORT = ['tiny-chat', 'TINY-Chat:latest', 'tiny-chat:f16', 'gpt-4o', 'GPT-4o:latest', `hf.co/${DEMO}`]
 
-t.test('short names and aliases on every surface; replies say the name that was asked for', async t => {
+t.test('short names and aliases work on every API, and replies repeat the requested name', async t => {
   for (const model of SHORT) {
     for (const prefix of ['/api', '/ollama/api']) {
       const { status, body } = await corral.json(`${prefix}/chat`, { ...QUESTION, model })
@@ -65,7 +65,7 @@ t.test('short names and aliases on every surface; replies say the name that was 
   t.equal(commandLines.length, 2, 'one engine for conversations and one for embeddings, whatever the names')
 })
 
-t.test('lists show the names by which clients ask', async t => {
+t.test('model lists show the names that clients use', async t => {
   const { data } = (await corral.json('/v1/models')).body
   t.same(
     data.map(({ id }: any) => id),
@@ -96,7 +96,7 @@ t.test('lists show the names by which clients ask', async t => {
   t.same(native[0].aliases, ['gpt-4o', 'claude-haiku-4-5', 'text-embedding-3-small', 'my/helper'])
 })
 
-t.test('what is not here: 404, what was meant, and what to do next', async t => {
+t.test('an unknown model answers 404 with similar names and what to do next', async t => {
   const meant =
     /There is no model "tiny-chatt" here\. Did you mean "corral\/tiny-chat"\? "corral list" .*"corral search/
   for (const [path, body] of [
@@ -125,7 +125,7 @@ t.test('what is not here: 404, what was meant, and what to do next', async t => 
   t.match(owned.body.error, /Did you mean "corral\/tiny-chat"\?.*"corral pull coral\/tiny-chat-GGUF" downloads it/)
 })
 
-t.test('the command line', async t => {
+t.test('the command line accepts short names and aliases', async t => {
   const run = (...args: string[]) => command(args, { home: corral.home })
   t.match(await run('show', 'tiny-chat'), { code: 0, stdout: /^corral\/tiny-chat\n/ })
   t.match(await run('run', 'gpt-4o', 'What is the capital of France?', '--temperature', '0'), {
@@ -140,7 +140,7 @@ t.test('the command line', async t => {
   t.match(await run('pull', 'x/y', '--as', 'mine'), { code: 2, stderr: /the owner is missing/ })
 })
 
-t.test('names that may be several models, and deletions', async t => {
+t.test('ambiguous names are refused, and deletions need the whole name', async t => {
   const file = join(t.testdir(), 'weights.gguf')
   const add = async (model: string, seed: number) => {
     writeFileSync(file, ggufBytes({ seed }))
@@ -169,7 +169,7 @@ t.test('names that may be several models, and deletions', async t => {
   t.match(await corral.json('/api/show', { model: 'one/twin' }), { status: 404 })
 })
 
-t.test('keys', async t => {
+t.test('aliases of models respect the models of a key', async t => {
   const { body } = await corral.json('/api/keys', { name: 'alice', models: ['gpt-4o'] }, { local: true })
   const other = (await corral.json('/api/keys', { name: 'bob', models: ['nobody/*'] }, { local: true })).body
   const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })

@@ -9,7 +9,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { corral as command } from '../command-line/command.ts'
 import { COMMAND, DEMO, startCorral, until } from '../support/corral.ts'
 
-/** A folder with a plugin "bad" of this code. */
+/** A folder with a plugin "bad" made of this code. */
 function pluginFolder(t: Test, { top = '', setup = '', optional = true }): string {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -45,7 +45,7 @@ t.test('a plugin that blocks the process is named, and SIGTERM ends the server',
   }
 })
 
-t.test('a plugin that blocks the process for too long is named, and the process is ended', async t => {
+t.test('a plugin that blocks the process for too long is named, and the process exits', async t => {
   const script = `
     import { runAs } from ${JSON.stringify(pathToFileURL(join(packageRoot, 'dist/core/plugins/running-plugin.js')))}
     import { watchPlugins } from ${JSON.stringify(pathToFileURL(join(packageRoot, 'dist/command-line/plugin-watch.js')))}
@@ -77,7 +77,7 @@ const FAULTS = {
   microtask: `queueMicrotask(() => { throw new Error('in a microtask') })`
 }
 
-t.test('a server outlives what an optional plugin throws, and names the plugin', async t => {
+t.test('a server survives an uncaught error of an optional plugin and names it', async t => {
   const faults = Object.entries(FAULTS).map(([name, code]) => `if (text.includes('${name}')) ${code}`)
   const setup = `return { on: { request({ body }) {
     const text = JSON.stringify(body)
@@ -97,7 +97,7 @@ t.test('a server outlives what an optional plugin throws, and names the plugin',
   t.match(corral.log(), /Plugin \\"bad\\" ended the server by process\.exit\(0\)/)
 })
 
-t.test('a server ends with code 1 after an error of a plugin that is not optional', async t => {
+t.test('a server exits with code 1 after an uncaught error of a required plugin', async t => {
   const setup = `return { on: { request() { ${FAULTS.timer} } } }`
   const folder = pluginFolder(t, { setup, optional: false })
   const corral = await startCorral(t, { config: `plugins: [${join(folder, 'bad.mjs')}]` })
@@ -107,7 +107,7 @@ t.test('a server ends with code 1 after an error of a plugin that is not optiona
   t.match(corral.log(), /Plugin \\"bad\\" threw an error that nobody caught\. The server stops\. Error: in a timer/)
 })
 
-t.test('corral plugin check finds a plugin that changes what everything shares', async t => {
+t.test('corral plugin check finds a plugin that changes shared globals', async t => {
   for (const [setup, names] of [
     [{ setup: 'const { parse } = JSON; JSON.parse = text => parse(text); return {}' }, /it changes JSON\.parse,/],
     [

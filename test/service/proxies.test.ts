@@ -9,7 +9,7 @@ import { freePort } from '../../scripts/free-port.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 import { localhostCertificate } from '../support/localhost-certificate.ts'
 
-// The files in docs/proxies as they stand, but for addresses, ports and the place of the certificate.
+// The files of docs/proxies, with other addresses, ports and certificate paths.
 
 const NAME = 'models.example.org'
 const KEY = 'a-key-of-somebody-that-is-long-enough'
@@ -37,7 +37,7 @@ function start(t: Test, program: string, args: string[], env: NodeJS.ProcessEnv 
 
 const upstream = (corral: Corral) => `127.0.0.1:${new URL(corral.url).port}`
 
-/** What holds behind every proxy. @param url its address */
+/** Promises that hold behind every proxy. @param url the proxy's address */
 async function behind(t: Test, corral: Corral, url: string): Promise<void> {
   const dispatcher = new Agent({
     headersTimeout: 0,
@@ -79,14 +79,14 @@ async function behind(t: Test, corral: Corral, url: string): Promise<void> {
 }
 
 async function server(t: Test): Promise<Corral> {
-  // As docs/admin.md has it.
+  // The settings in docs/admin.md.
   const [, yaml] = /^```yaml\n(host: 127.0.0.1\n.*?)^```/ms.exec(
     readFileSync(join(packageRoot, 'docs', 'admin.md'), 'utf8')
   )!
   return await startCorral(t, { config: `${yaml}  api_keys: [${ADMIN}, ${KEY}]\nbody_limit: 64MiB` })
 }
 
-t.test('behind nginx', async t => {
+t.test('corral works behind nginx as documented', async t => {
   const absent = missing('nginx', '-v')
   if (absent) return t.comment(absent)
   const corral = await server(t)
@@ -114,13 +114,13 @@ events {} http { access_log off; ${paths} ${own} }`
   t.notMatch(errors, /buffered to a temporary file/, 'nothing waits in files of the proxy')
 })
 
-t.test('behind Caddy', async t => {
+t.test('corral works behind Caddy as documented', async t => {
   const absent = missing('caddy', 'version')
   if (absent) return t.comment(absent)
   const corral = await server(t)
   const folder = newFolder(t)
   const port = await freePort()
-  // Its own certificate in the place of one from an authority.
+  // A self-made certificate instead of one from an authority.
   const own = documented('Caddyfile')
     .replace(
       /^models\.example\.org \{$/m,

@@ -21,7 +21,7 @@ const corral = await startCorral(t, { env: { CORRAL_LLAMA_CPP: scriptedBuild(t),
 const GGUF = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
 let copies = 0
-/** A model of its own for one test. */
+/** A model that only one test uses. */
 async function freshModel(): Promise<string> {
   const model = `test/copy-${++copies}`
   const path = join(corral.home, `copy-${copies}.gguf`)
@@ -31,7 +31,7 @@ async function freshModel(): Promise<string> {
   return model
 }
 
-/** Begins a stream and waits for its first bytes. */
+/** Starts a stream and waits for its first bytes. */
 async function begin(server: Corral, path: string, body: unknown) {
   const response = await server.send(path, body)
   if (response.status !== 200) throw new Error(await response.text())
@@ -50,7 +50,7 @@ async function begin(server: Corral, path: string, body: unknown) {
   }
 }
 
-/** Loads a model; resolves, with the reply to come, when the server lists it as loading or loaded. */
+/** Loads a model. Resolves with the future reply when the server lists the model as loading or loaded. */
 async function loading(t: Test, model: string): Promise<Promise<any>> {
   const asked = corral.json('/api/load', { model })
   await until('it loads', async () => {
@@ -64,7 +64,7 @@ async function loading(t: Test, model: string): Promise<Promise<any>> {
   return asked
 }
 
-t.test('stop while answering ends streams with model_stopped, on both surfaces', async t => {
+t.test('stop ends running streams with model_stopped on both APIs', async t => {
   const model = await freshModel()
   for (const [path, body] of [
     ['/api/chat', endless(model)],
@@ -85,7 +85,7 @@ t.test('stop while answering ends streams with model_stopped, on both surfaces',
   }
 })
 
-t.test('stop while nothing is sent yet is status 503', async t => {
+t.test('stop before the first output answers 503', async t => {
   const model = await freshModel()
   const waiting = corral.json('/api/chat', { ...endless(model), stream: false })
   await until('it runs', async () =>
@@ -95,7 +95,7 @@ t.test('stop while nothing is sent yet is status 503', async t => {
   t.match(await waiting, { status: 503, body: { code: 'model_stopped' } })
 })
 
-t.test('delete while answering: new requests 404 at once, the running one ends with model_deleted', async t => {
+t.test('delete ends running answers with model_deleted and refuses new requests with 404', async t => {
   const model = await freshModel()
   const stream = await begin(corral, '/api/chat', endless(model))
   const deleted = corral.json('/api/delete', { model }, { method: 'DELETE' })
@@ -110,7 +110,7 @@ t.test('delete while answering: new requests 404 at once, the running one ends w
   t.notOk((await corral.json('/api/tags')).body.models.some((entry: any) => entry.name === model))
 })
 
-t.test('stop and delete while loading, on both surfaces', async t => {
+t.test('stop and delete end a load on both APIs', async t => {
   const isLoading = (model: string) => async () =>
     (await corral.json('/api/ps')).body.loading.some((entry: any) => entry.model === model && entry.state === 'loading')
   for (const path of ['/api/chat', '/v1/chat/completions']) {
@@ -132,31 +132,28 @@ t.test('stop and delete while loading, on both surfaces', async t => {
   }
 })
 
-t.test(
-  'downloaded, not loaded: stop is 404, delete removes, import of the same succeeds at once, load loads',
-  async t => {
-    const model = await freshModel()
-    t.match(await corral.json('/api/stop', { model }), { status: 404, body: { code: 'model_not_loaded' } })
-    t.match(await corral.json('/api/import', { model, path: GGUF }), { status: 200, body: { status: 'success' } })
-    t.match(await corral.events('/api/pull', { model }), [{ status: `pulling ${model}` }, { status: 'success' }])
-    t.match(await corral.json('/api/load', { model }), { status: 200 })
-    await corral.json('/api/stop', { model })
-    t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
-    for (const path of ['/api/stop', '/api/load', '/api/show']) {
-      t.match(await corral.json(path, { model }), { status: 404, body: { code: 'model_not_found' } }, `absent: ${path}`)
-    }
-    t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 404)
+t.test('a downloaded model that is not loaded can be stopped, deleted, imported again and loaded', async t => {
+  const model = await freshModel()
+  t.match(await corral.json('/api/stop', { model }), { status: 404, body: { code: 'model_not_loaded' } })
+  t.match(await corral.json('/api/import', { model, path: GGUF }), { status: 200, body: { status: 'success' } })
+  t.match(await corral.events('/api/pull', { model }), [{ status: `pulling ${model}` }, { status: 'success' }])
+  t.match(await corral.json('/api/load', { model }), { status: 200 })
+  await corral.json('/api/stop', { model })
+  t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
+  for (const path of ['/api/stop', '/api/load', '/api/show']) {
+    t.match(await corral.json(path, { model }), { status: 404, body: { code: 'model_not_found' } }, `absent: ${path}`)
   }
-)
+  t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 404)
+})
 
-t.test('import of a new revision leaves the running engine alone; the next load uses it', async t => {
+t.test('importing a new revision keeps the running engine, and the next load uses the new revision', async t => {
   const model = await freshModel()
   const stream = await begin(corral, '/api/chat', endless(model))
   const before = (await corral.json('/api/show', { model })).body.details.digest
   const other = join(corral.home, 'other.gguf')
   const { writeFileSync, readFileSync } = await import('node:fs')
   const bytes = readFileSync(GGUF)
-  // Another weight: the model says the same, the file is not the same.
+  // Another weight: the answers are the same, the file is not.
   bytes[bytes.length - 3] = bytes[bytes.length - 3]! ^ 1
   writeFileSync(other, bytes)
   t.match(await corral.json('/api/import', { model, path: other }), { status: 200 })
@@ -177,7 +174,7 @@ t.test('import of a new revision leaves the running engine alone; the next load 
   t.not((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).digest, before)
 })
 
-t.test('a request that needs other load options drains and reloads without losing a request', async t => {
+t.test('a request with other load options drains and reloads without losing a request', async t => {
   const model = await freshModel()
   const ask = (options: object) =>
     corral.json('/api/chat', {
@@ -208,7 +205,7 @@ t.test('a request that needs other load options drains and reloads without losin
   })
 })
 
-t.test('a reload that fails restores the old engine, and only the request that caused it fails', async t => {
+t.test('a failed reload restores the old engine and fails only the request that caused it', async t => {
   const model = await freshModel()
   const ask = (options: object = {}) =>
     corral.json('/api/chat', {
@@ -260,7 +257,7 @@ t.test('a client that disconnects frees its slot', async t => {
   )
 })
 
-t.test('an unstreamed answer ends as soon as its client disconnects, also while another is streamed', async t => {
+t.test('a whole answer ends as soon as its client disconnects while another request streams', async t => {
   const model = await freshModel()
   await corral.json('/api/load', { model, options: { num_parallel: 2, num_ctx: 32_000 } })
   for (const path of ['/api/chat', '/v1/chat/completions']) {
@@ -295,7 +292,7 @@ t.test('two names of one variant share an engine', async t => {
   t.equal(corral.enginePids().length, before)
 })
 
-t.test('a request with several choices waits until as many slots are free', async t => {
+t.test('a request with several choices waits until enough slots are free', async t => {
   const model = await freshModel()
   const first = await begin(corral, '/v1/chat/completions', endlessHosted(model))
   const asked = { model, n: 4, max_tokens: 3, messages: [CAPITAL_QUESTION] }

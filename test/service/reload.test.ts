@@ -14,7 +14,7 @@ import { alive, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
 
-/** Writes the configuration anew and has the server read it. */
+/** Writes a new configuration and has the server read it. */
 async function reload(corral: Corral, config: string) {
   corral.configure(config)
   return await corral.json('/api/reload', undefined, { method: 'POST', local: true })
@@ -23,7 +23,7 @@ async function reload(corral: Corral, config: string) {
 const answered = async (corral: Corral, options: object = {}) =>
   (await corral.json('/api/chat', { ...chat, options })).body
 
-t.test('what changed counts at once, and what needs a restart is named', async t => {
+t.test('a reload applies changes immediately and names those that need a restart', async t => {
   const corral = await startCorral(t, { config: 'defaults: { max_tokens: 3, temperature: 0 }\n' })
   t.match(await answered(corral), { eval_count: 3 })
   const changed = await reload(
@@ -84,7 +84,7 @@ async function withSecond(corral: Corral): Promise<string> {
   return 'me/two'
 }
 
-/** The processes that run models, by the models' names. */
+/** Process ids of engines by model name. */
 function pidsOf(corral: Corral): Record<string, number> {
   const loads = corral.log().matchAll(/"pid":(\d+)[^\n]*"msg":"loaded ([^"]+)"/g)
   return Object.fromEntries(
@@ -92,42 +92,39 @@ function pidsOf(corral: Corral): Record<string, number> {
   )
 }
 
-t.test(
-  'under load no answer breaks; a model with other settings is loaded anew, others keep their processes',
-  async t => {
-    const limits = 'models: { corral/tiny-chat: { options: { num_parallel: 8, num_ctx: 1024 } } }\n'
-    const corral = await startCorral(t, { config: limits })
-    const second = await withSecond(corral)
-    await corral.json('/api/load', { model: DEMO }, { local: true })
-    await corral.json('/api/load', { model: second }, { local: true })
-    const before = pidsOf(corral)
-    t.equal(Object.keys(before).length, 2)
-    const stream = (model: string) => corral.events('/api/chat', endless(model, { max_tokens: 150, num_ctx: 1024 }))
-    const streams = Array.from({ length: 16 }, (_, at) => stream(at % 2 ? DEMO : second))
-    for (let round = 0; round < 20; round++) {
-      const { body } = await reload(corral, `${limits}limits: { n: ${1 + (round % 2)} }\n`)
-      t.equal(body.applied?.length, 1)
-    }
-    const other = limits.replace('1024', '512')
-    await reload(corral, other)
-    const late = answered(corral)
-    for (const events of await Promise.all(streams)) t.match(events.at(-1), { done: true, eval_count: 150 })
-    t.match(await late, { done: true })
-    const after = pidsOf(corral)
-    t.equal(after[second], before[second], 'the untouched one')
-    t.not(after[DEMO], before[DEMO], 'the one with other settings')
-    const running = (await corral.json('/api/ps', undefined, { local: true })).body.models
-    t.match(
-      running.find(({ name }: { name: string }) => name === DEMO),
-      { context_length: 512 }
-    )
+t.test('a reload under load breaks no answer, and reloads only models whose settings changed', async t => {
+  const limits = 'models: { corral/tiny-chat: { options: { num_parallel: 8, num_ctx: 1024 } } }\n'
+  const corral = await startCorral(t, { config: limits })
+  const second = await withSecond(corral)
+  await corral.json('/api/load', { model: DEMO }, { local: true })
+  await corral.json('/api/load', { model: second }, { local: true })
+  const before = pidsOf(corral)
+  t.equal(Object.keys(before).length, 2)
+  const stream = (model: string) => corral.events('/api/chat', endless(model, { max_tokens: 150, num_ctx: 1024 }))
+  const streams = Array.from({ length: 16 }, (_, at) => stream(at % 2 ? DEMO : second))
+  for (let round = 0; round < 20; round++) {
+    const { body } = await reload(corral, `${limits}limits: { n: ${1 + (round % 2)} }\n`)
+    t.equal(body.applied?.length, 1)
   }
-)
+  const other = limits.replace('1024', '512')
+  await reload(corral, other)
+  const late = answered(corral)
+  for (const events of await Promise.all(streams)) t.match(events.at(-1), { done: true, eval_count: 150 })
+  t.match(await late, { done: true })
+  const after = pidsOf(corral)
+  t.equal(after[second], before[second], 'the untouched one')
+  t.not(after[DEMO], before[DEMO], 'the one with other settings')
+  const running = (await corral.json('/api/ps', undefined, { local: true })).body.models
+  t.match(
+    running.find(({ name }: { name: string }) => name === DEMO),
+    { context_length: 512 }
+  )
+})
 
-t.test('settings of security: keys, origins, hosts, and what nobody may do', async t => {
+t.test('a reload applies keys, origins and hosts', async t => {
   const corral = await startCorral(t, { config: 'security: { api_keys: [first-key-of-the-list, second-key] }\n' })
   const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
-  // Its end may come before the reload has answered: whoever waits for it must do so from the beginning.
+  // The stream may end before the reload has answered, so it is awaited from the start.
   const stream = corral.events('/api/chat', endless(DEMO), as('second-key')).catch(error => [{ error: String(error) }])
   await until(
     'it runs',
@@ -155,7 +152,7 @@ t.test('settings of security: keys, origins, hosts, and what nobody may do', asy
   t.equal((await corral.json('/v1/chat/completions', many, { local: true })).status, 200, 'nothing of it is in force')
 })
 
-t.test('aliases, keep_alive, memory, levels of the log: in force at once', async t => {
+t.test('a reload applies aliases, keep_alive, memory and log levels', async t => {
   const corral = await startCorral(t)
   await corral.json('/api/load', { model: DEMO }, { local: true })
   const before = pidsOf(corral)
@@ -180,7 +177,7 @@ t.test('aliases, keep_alive, memory, levels of the log: in force at once', async
   t.match(await answered(corral), { done: true })
 })
 
-t.test('a model whose settings change while it loads is loaded with the new ones', async t => {
+t.test('a model whose settings change during its load is loaded with the new ones', async t => {
   const corral = await startCorral(t)
   const answer = answered(corral)
   await until('it loads', () => /loading corral\/tiny-chat/.test(corral.log()))
@@ -189,7 +186,7 @@ t.test('a model whose settings change while it loads is loaded with the new ones
   t.match((await corral.json('/api/ps')).body.models, [{ context_length: 1024 }])
 })
 
-t.test('plugins from outside: one that takes new options, one that refuses them, one that fails', async t => {
+t.test('outside plugins take, refuse or fail on new options', async t => {
   const taken: unknown[] = []
   let says = (_size: number): void => undefined
   const plugin = (name: string, offer: object): PluginDefinition =>
@@ -248,7 +245,7 @@ t.test('plugins from outside: one that takes new options, one that refuses them,
   t.match(stuck, { status: 500, body: { error: /not those of wary: restart the server/ } })
 })
 
-t.test('a file that is watched is read again when it has changed, however it was written', async t => {
+t.test('a watched file is read again after any kind of write', async t => {
   const head = 'watch_config: true\n'
   const corral = await startCorral(t, { config: head })
   const path = join(corral.home, 'config.yaml')
@@ -276,7 +273,7 @@ t.test('a file that is watched is read again when it has changed, however it was
   t.equal((await corral.send('/api/health')).status, 200)
 })
 
-t.test('what config.yaml marks for a restart is what built-in plugins do not take while they run', async t => {
+t.test('settings marked for a restart in config.yaml are those that built-in plugins do not reload', async t => {
   const offers = new Map<string, PluginOffer>()
   const definitions = builtInPlugins.map((plugin): PluginDefinition => {
     return {
@@ -302,7 +299,7 @@ t.test('what config.yaml marks for a restart is what built-in plugins do not tak
   }
 })
 
-t.test('a default model answers requests that name none, and nobody else', async t => {
+t.test('the default model answers only requests that name no model', async t => {
   const corral = await startCorral(t, { config: 'defaults: { max_tokens: 3, temperature: 0 }\n' })
   const messages = [CAPITAL_QUESTION]
   const requests: [path: string, body: object][] = [

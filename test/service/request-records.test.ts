@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 
-/** A plugin that writes down what the record of each request says when it has ended. */
+/** A plugin that writes each request's record to a file when the request has ended. */
 function observer(): { plugin: string; records: () => any[] } {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   const list = join(folder, 'records')
@@ -34,13 +34,13 @@ export default {
   const records = () =>
     readFileSync(list, 'utf8')
       .split('\n')
-      // The last one may be half written.
+      // The last line may be incomplete.
       .slice(0, -1)
       .map(line => JSON.parse(line))
   return { plugin: join(folder, 'observer.mjs'), records }
 }
 
-t.test('each request has a record of what it asked, how it ended and what it took', async t => {
+t.test('each request has a record of its operation, end and usage', async t => {
   const { plugin, records } = observer()
   const corral = await startCorral(t, { config: `plugins: [${plugin}]` })
   const messages = [CAPITAL_QUESTION]
@@ -96,14 +96,14 @@ t.test('each request has a record of what it asked, how it ended and what it too
   t.match(corral.log(), /A fault of the observer/, 'an observer that fails is logged, and stops nobody')
 })
 
-t.test('what a client takes to send its body is no work of corral', async t => {
+t.test("the time a client takes to send its body is not counted as corral's work", async t => {
   const { plugin, records } = observer()
   const corral = await startCorral(t, { config: `plugins: [${plugin}]` })
   const body = JSON.stringify({ model: DEMO, messages: [CAPITAL_QUESTION], max_tokens: 2 })
   const headers = { 'content-type': 'application/json', 'content-length': body.length, expect: '100-continue' }
   const asking = httpRequest(`${corral.url}/v1/chat/completions`, { method: 'POST', headers })
   asking.flushHeaders()
-  // From here on corral has the request, and waits.
+  // corral has the request now, and waits.
   await once(asking, 'continue')
   await sleep(200)
   asking.end(body)

@@ -5,7 +5,7 @@ import { CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from
 const RESUMABLE = { 'x-corral-resumable': 'true' }
 const STORY = { role: 'user', content: 'Tell me a story about a fox.' }
 
-/** How many streams each way of asking is tried with. */
+/** Number of streams for each API. */
 const TRIES = Number(process.env.CORRAL_STREAM_TRIALS ?? 2)
 
 interface Part {
@@ -14,7 +14,7 @@ interface Part {
   bytes: Buffer
 }
 
-/** Reads a stream, at most so many bytes of it, and then leaves by closing the connection. */
+/** Reads at most this many bytes of a stream, then closes the connection. */
 async function read(
   corral: Corral,
   path: string,
@@ -73,14 +73,14 @@ const WAYS: [what: string, path: string, body: (seed: number) => object, resume:
 ]
 
 for (const [what, path, body, resume] of WAYS) {
-  t.test(`${what}: cut anywhere, the rest comes byte for byte`, async t => {
+  t.test(`${what}: a stream interrupted anywhere resumes byte for byte`, async t => {
     for (let seed = 0; seed < TRIES; seed++) {
       const parts = [await read(corral, path, body(seed), Math.ceil(Math.random() * 6000))]
       const { id, status } = parts[0]!
       t.equal(status, 200)
       t.match(id, /^stream_[0-9a-f]{32}$/)
       const received = () => Buffer.concat(parts.map(part => part.bytes))
-      // Twice more it is cut, and then read to its end.
+      // The stream is interrupted twice more, then read to its end.
       for (const most of [Math.ceil(Math.random() * 3000), Math.ceil(Math.random() * 3000), undefined]) {
         parts.push(await read(corral, `${resume}/${id}?from=${received().length}`, undefined, most))
         t.equal(parts.at(-1)!.status, 200)
@@ -95,7 +95,7 @@ for (const [what, path, body, resume] of WAYS) {
   })
 }
 
-t.test('events are numbered, and the stream goes on behind one of them', async t => {
+t.test('events are numbered, and a stream resumes after a given event', async t => {
   const { id, bytes } = await read(corral, '/v1/chat/completions', hosted(1))
   const events = bytes.toString().split(/(?<=\n\n)/)
   t.ok(events.length > 10)
@@ -117,7 +117,7 @@ t.test('events are numbered, and the stream goes on behind one of them', async t
   t.match(await corral.json('/api/streams/nothing'), { status: 404, body: { code: 'stream_not_found' } })
 })
 
-t.test('an answer goes on without its client, until it is cancelled; without the header it ends at once', async t => {
+t.test('an answer with the header continues without its client until it is cancelled', async t => {
   const { id } = await read(corral, '/api/chat', endless(DEMO), 1000)
   await sleep(500)
   t.equal(await running(corral), 1, 'it goes on')
@@ -131,7 +131,7 @@ t.test('an answer goes on without its client, until it is cancelled; without the
   await until('the slot of a client that did not ask is free', async () => (await running(corral)) === 0, 5000)
 })
 
-t.test('who reads a stream that is cancelled is told so, and gets an end', async t => {
+t.test('readers of a cancelled stream get an error event and an end', async t => {
   const conversation = { 'x-conversation-id': 'cancelled' }
   const hosted = { model: DEMO, stream: true, max_tokens: 100_000, ignore_eos: true, messages: [CAPITAL_QUESTION] }
   for (const [path, body, headers, where, last] of [
@@ -147,7 +147,7 @@ t.test('who reads a stream that is cancelled is told so, and gets an end', async
     let text = decoder.decode(first.value, { stream: true })
     const address = where ? where + response.headers.get('x-corral-stream-id') : '/v1/stream?conv_id=cancelled'
     t.ok((await corral.send(address, undefined, { method: 'DELETE' })).ok)
-    // A connection that breaks off rejects.
+    // A broken connection rejects.
     for (let read = await reader.read(); !read.done; read = await reader.read()) {
       text += decoder.decode(read.value, { stream: true })
     }
@@ -160,7 +160,7 @@ t.test('who reads a stream that is cancelled is told so, and gets an end', async
   await until('the slots are free', async () => (await running(corral)) === 0, 5000)
 })
 
-t.test('the one who comes back takes the stream over', async t => {
+t.test('a client that comes back takes the stream over', async t => {
   const left = new AbortController()
   const first = await corral.send('/api/chat', endless(DEMO), { headers: RESUMABLE, signal: left.signal })
   const reader = first.body!.getReader()
@@ -175,7 +175,7 @@ t.test('the one who comes back takes the stream over', async t => {
   await corral.json(`/api/streams/${id}`, undefined, { method: 'DELETE' })
 })
 
-t.test('who never comes back loses the slot after a while, and nobody keeps all slots by leaving', async t => {
+t.test('a client that never comes back loses its slot, and cannot occupy all slots by leaving', async t => {
   const short = await startCorral(t, {
     config: 'limits: { resume: 1s }\nmodels:\n  corral/tiny-chat:\n    options: { num_parallel: 2 }\n'
   })
@@ -184,7 +184,7 @@ t.test('who never comes back loses the slot after a while, and nobody keeps all 
   t.equal((await short.json(`/api/streams/${id}`)).status, 404)
 
   const ended = await read(short, '/v1/chat/completions', { model: DEMO, messages: [CAPITAL_QUESTION], stream: true })
-  // Each look at it keeps it a while longer.
+  // Each request extends its time.
   let wait = 1000
   await until('what has ended is forgotten', async () => {
     await sleep(wait)
@@ -196,7 +196,7 @@ t.test('who never comes back loses the slot after a while, and nobody keeps all 
   t.equal((await read(off, '/v1/chat/completions', hosted(1))).id, null, 'the configuration can switch it off')
 })
 
-t.test('a stream is its owner’s alone', async t => {
+t.test('a stream is readable only by its owner', async t => {
   const keys = { CORRAL_API_KEYS: 'first-key-that-is-long-enough,second-key-that-is-long-enough' }
   const shared = await startCorral(t, { env: keys })
   const [first, second] = keys.CORRAL_API_KEYS.split(',').map(key => ({ 'x-api-key': key }))

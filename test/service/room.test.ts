@@ -6,7 +6,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorr
 const OTHER = 'test/other'
 const ask = (model: string) => ({ model, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false })
 
-/** A server that has the demo model twice, under two names. */
+/** A server with the demo model under two names. */
 async function withTwoModels(t: Test, config: string): Promise<Corral> {
   const corral = await startCorral(t, { config })
   const path = join(corral.home, 'other.gguf')
@@ -20,7 +20,7 @@ async function stateOf(corral: Corral, model: string): Promise<any> {
   return [...models, ...loading].find(entry => entry.model === model)
 }
 
-t.test('a model that cannot fit is refused at once, with the numbers and what would help', async t => {
+t.test('a model that cannot fit is refused immediately with the numbers and advice', async t => {
   const corral = await startCorral(t, { config: 'scheduler:\n  memory: 70MiB\n' })
   for (const path of ['/api/chat', '/v1/chat/completions']) {
     const { status, body } = await corral.json(path, ask(DEMO))
@@ -33,7 +33,7 @@ t.test('a model that cannot fit is refused at once, with the numbers and what wo
   t.same(corral.enginePids(), [], 'nothing was started for it')
 })
 
-t.test('preload, pin and groups', async t => {
+t.test('preload, pin and groups decide which models stay loaded', async t => {
   const config = `models:
   ${DEMO}: {preload: true, pin: true, groups: [large]}
   ${OTHER}: {groups: [Large]}
@@ -53,7 +53,7 @@ t.test('preload, pin and groups', async t => {
   t.equal((await corral.json('/api/chat', ask(OTHER))).body.message.content, CAPITAL_ANSWER)
 })
 
-t.test('waiting for memory: the status names the model in the way, and a running answer is not cut', async t => {
+t.test('a request waiting for memory names the model in its way, and running answers finish', async t => {
   const corral = await withTwoModels(t, 'scheduler:\n  max_loaded_models: 1\n  fair_wait: 100ms\n  room_timeout: 2s\n')
   const response = await corral.send('/api/chat', endless(DEMO))
   const reader = response.body!.getReader()

@@ -10,7 +10,7 @@ import { until } from '../support/corral.ts'
 import { archiveName, engineArchive, releaseFiles } from '../support/release-archives.ts'
 import { type ReleaseEmulator, sha256, startReleaseServer } from '../support/release-server.ts'
 
-/** One archive of the real engine serves as all good releases. */
+/** One archive of the real engine serves for all good releases. */
 let good: Buffer
 t.before(async () => {
   good = await engineArchive('b100')
@@ -24,11 +24,11 @@ function folder(t: Test): string {
   return path
 }
 
-t.test('the command line, without a server', async t => {
+t.test('corral runtime works without a server', async t => {
   const server = await startReleaseServer(t)
   server.publish('b100', releaseFiles('b100', good))
   const home = folder(t)
-  // One thread of each engine, as in other tests: more mostly wait for each other.
+  // One thread for each engine, as in other tests: more threads mostly wait for each other.
   const threads = '  engine_arguments: [--threads, "1", --threads-batch, "1"]\n'
   writeFileSync(join(home, 'config.yaml'), `runtimes:\n${threads}${releaseOnly(server)}`)
   const options = { home, env: { CORRAL_LLAMA_CPP: '' } }

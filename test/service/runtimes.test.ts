@@ -15,7 +15,7 @@ import {
 import { archiveName, BAD_SERVERS, engineArchive, releaseFiles } from '../support/release-archives.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
 
-/** One archive of the real engine serves as all good releases. */
+/** One archive of the real engine serves for all good releases. */
 let good: Buffer
 t.before(async () => {
   good = await engineArchive('b100')
@@ -32,7 +32,7 @@ function folder(t: Test): string {
 const id = (tag: string) => `release-${tag}-cpu`
 
 async function capital(corral: Corral): Promise<string> {
-  // A load takes place on what new engines run on.
+  // The next load uses the build that is selected for new engines.
   await corral.json('/api/stop', { model: DEMO })
   const { body } = await corral.json('/api/chat', {
     model: DEMO,
@@ -48,7 +48,7 @@ async function states(corral: Corral): Promise<Record<string, string>> {
   return Object.fromEntries(body.installed.map(({ build, state }: InstalledBuild) => [build.id, state]))
 }
 
-t.test('a release is fetched, proven, used, upgraded, and rolled back', async t => {
+t.test('a release is downloaded, verified, used, upgraded and rolled back', async t => {
   const server = await startReleaseServer(t)
   server.publish('b100', releaseFiles('b100', good))
   const home = folder(t)

@@ -3,7 +3,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../s
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
 
-t.test('a model’s section counts over the defaults, and a request over both, on both surfaces', async t => {
+t.test("a model's section overrides the defaults, and a request overrides both, on both APIs", async t => {
   const corral = await startCorral(t, {
     config: `
 defaults:
@@ -36,7 +36,7 @@ models:
   t.ok(Date.parse(running.expires_at) - Date.now() > 3_000_000, 'an hour')
 })
 
-t.test('keep_alive unloads an idle model, pin keeps it; a context beyond the training is capped', async t => {
+t.test('keep_alive unloads an idle model, pin keeps it, and num_ctx is clamped to the trained context', async t => {
   const idle = await startCorral(t, { config: 'scheduler:\n  keep_alive: 300ms\n' })
   await idle.json('/api/chat', chat)
   await until('it is unloaded', async () => (await idle.json('/api/ps')).body.models.length === 0)
@@ -53,7 +53,7 @@ t.test('keep_alive unloads an idle model, pin keeps it; a context beyond the tra
 })
 
 t.test(
-  'surfaces and negotiation can be switched off; keys are required but for health checks and the page',
+  'APIs and negotiation can be switched off, and keys are required except for health checks and the page',
   async t => {
     const corral = await startCorral(t, {
       config: 'api-ollama:\n  enabled: false\napi-native:\n  negotiate: false\nsecurity:\n  api_keys: [open-sesame]\n'

@@ -11,7 +11,7 @@ const object = (properties: Record<string, object>, more: object = {}) => {
 }
 const digit = { type: 'integer', minimum: 0, maximum: 9 }
 
-/** Strings and arrays are bounded: a model of this size would go on for ever otherwise. */
+/** Strings and arrays have limits: a model of this size would never end them by itself. */
 const schemas: Record<string, object> = {
   'flat object': object({ name: word, age: { type: 'integer', minimum: 0, maximum: 150 } }),
   choices: object({ color: { enum: ['red', 'green', 'blue'] }, sure: { type: 'boolean' } }),
@@ -81,7 +81,7 @@ const schemas: Record<string, object> = {
 
 const questions = ['Tell me a story about a fox.', 'What is 3 + 4?', '{"a":', 'Count to 12.']
 
-t.test('a JSON schema makes the answer valid, every time', async t => {
+t.test('a JSON schema makes every answer valid', async t => {
   await Promise.all(
     Object.entries(schemas).map(async ([name, format]) => {
       const isValid = ajv.compile(format)
@@ -96,7 +96,7 @@ t.test('a JSON schema makes the answer valid, every time', async t => {
         const reply = await corral.json(path, { model: DEMO, ...body, options, stream: false })
         const answer = reply.body.message?.content ?? reply.body.response
         t.match(reply, { status: 200 }, `${name}: ${JSON.stringify(reply.body)}`)
-        // Only what may hold itself need not come to an end.
+        // Only recursive schemas may fail to end.
         if (name.includes('itself') && reply.body.done_reason === 'length') continue
         t.equal(reply.body.done_reason, 'stop', name)
         t.ok(isValid(JSON.parse(answer)), `${name}: ${answer}`)
@@ -105,7 +105,7 @@ t.test('a JSON schema makes the answer valid, every time', async t => {
   )
 })
 
-t.test('"json" makes it JSON, streamed or not', async t => {
+t.test('the format "json" gives JSON, streamed and whole', async t => {
   const ask = { model: DEMO, prompt: 'What is the capital of France? Answer in JSON.', format: 'json' }
   const options = { temperature: 0, max_tokens: 400 }
   const { body } = await corral.json('/api/generate', { ...ask, options, stream: false })
@@ -116,7 +116,7 @@ t.test('"json" makes it JSON, streamed or not', async t => {
   t.equal(streamed.map(event => event.response).join(''), body.response)
 })
 
-t.test('an answer that max_tokens cuts is reported as cut, and left as it is', async t => {
+t.test('an answer truncated by max_tokens is reported as truncated and not changed', async t => {
   const format = object({ items: { type: 'array', items: word, minItems: 50, maxItems: 60 } })
   for (const stream of [false, true]) {
     const ask = { model: DEMO, messages: [{ role: 'user', content: 'Count.' }], format, options: { max_tokens: 12 } }
@@ -154,7 +154,7 @@ t.test('an invalid schema is refused', async t => {
   }
 })
 
-t.test('continuing an answer with a response format, unless it has special tokens', async t => {
+t.test('an answer with a response format can be continued unless it has special tokens', async t => {
   const format = object({ a: word })
   const chat = (content: string) => ({
     model: DEMO,
@@ -185,7 +185,7 @@ t.test('continuing an answer with a response format, unless it has special token
   })
 })
 
-t.test('unenforced parts of a JSON schema are reported on every surface', async t => {
+t.test('unenforced parts of a JSON schema are reported on every API', async t => {
   const schema = object({ price: { type: 'number', minimum: 2.5 } })
   const messages = [{ role: 'user', content: 'What does it cost?' }]
   const named = { type: 'json_schema', name: 'a', schema }
@@ -207,7 +207,7 @@ t.test('unenforced parts of a JSON schema are reported on every surface', async 
   }
 })
 
-t.test('contradictions are refused by every API, and nobody else notices', async t => {
+t.test('contradictory schemas are refused by every API and affect no other client', async t => {
   const never = object({ code: { type: 'string', minLength: 8, maxLength: 4 } })
   const parameters = {
     type: 'object',

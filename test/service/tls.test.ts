@@ -52,7 +52,7 @@ async function secure(t: Test, corral: Corral, options: object = {}): Promise<TL
   })
   await once(socket, 'secureConnect')
   socket.on('error', () => {
-    // Connections that the server ends may end in all kinds of ways.
+    // Connections that the server ends may fail in several ways.
   })
   return socket
 }
@@ -60,9 +60,7 @@ async function secure(t: Test, corral: Corral, options: object = {}): Promise<TL
 async function plain(t: Test, corral: Corral, text = ''): Promise<Socket & { got: string }> {
   const socket = Object.assign(connectPlain(portOf(corral), '127.0.0.1'), { got: '' })
   t.teardown(() => socket.destroy())
-  socket.on('error', () => {
-    // As above.
-  })
+  socket.on('error', () => {})
   socket.on('data', chunk => {
     socket.got += chunk
   })
@@ -73,7 +71,7 @@ async function plain(t: Test, corral: Corral, text = ''): Promise<Socket & { got
 
 const running = async (corral: Corral) => (await corral.json('/api/ps')).body.models[0]?.running
 
-t.test('with a certificate all addresses speak TLS, and nothing else; the private socket stays as it is', async t => {
+t.test('with a certificate all network addresses speak only TLS, and the private socket stays plain', async t => {
   const folder = place(newFolder(t), localhostCertificate)
   const config = settings(folder, 'api-ollama: { listen: "127.0.0.1:0" }')
   const corral = await startCorral(t, { config, ca })
@@ -125,7 +123,7 @@ t.test('with a certificate all addresses speak TLS, and nothing else; the privat
   waiting.destroy()
 })
 
-t.test('what holds for connections holds for encrypted ones', async t => {
+t.test('connection limits apply to encrypted connections', async t => {
   const folder = place(newFolder(t), localhostCertificate)
   const limits = 'limits: { connections: 12, reader_stall: 500ms }\ndefaults: { num_parallel: 1 }'
   const corral = await startCorral(t, { config: settings(folder, limits), ca })
@@ -167,7 +165,7 @@ t.test('what holds for connections holds for encrypted ones', async t => {
   t.equal(joined(await corral.events('/api/chat', { ...endless(DEMO, { max_tokens: 3 }) })).length > 0, true)
 })
 
-t.test('a certificate that is renewed counts at once; one that cannot be used changes nothing', async t => {
+t.test('a renewed certificate takes effect immediately, and an unusable one changes nothing', async t => {
   const missing = whyNoCertificates()
   if (missing) return t.comment(`skipped: ${missing}`)
   const root = newFolder(t)
@@ -222,7 +220,7 @@ t.test('a certificate that is renewed counts at once; one that cannot be used ch
   t.equal(corral.log().split('ends in 3 days').length - 1, 1, 'the warning came once')
 })
 
-t.test('a start with a certificate that cannot be used says why', async t => {
+t.test('a start with an unusable certificate reports the cause', async t => {
   const folder = newFolder(t)
   const start = async (tls: string) => {
     writeFileSync(join(folder, 'config.yaml'), tls)
@@ -240,7 +238,7 @@ t.test('a start with a certificate that cannot be used says why', async t => {
   t.match(stderr, /--host .*a host name or an address/s)
 })
 
-t.test('an address that others reach without encryption is mentioned once', async t => {
+t.test('an unencrypted public address is reported once', async t => {
   const hint = /come to 0\.0\.0\.0:0 without encryption/g
   const flags = ['--host', '0.0.0.0']
   const key = 'api_keys: [a-key-that-is-long-enough-for-this]'

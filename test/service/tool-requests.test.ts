@@ -7,7 +7,7 @@ const user = { role: 'user', content: 'hi' }
 const parameters = { type: 'object', properties: { a: { type: 'string' } } }
 const tool = { type: 'function', function: { name: 'save', parameters } }
 
-/** A chat of each API: a question with tools, and a history with one call with these arguments. */
+/** A chat of each API: a question with tools, and a history with one call that has these arguments. */
 const APIS: { path: string; short: object; tools: object; off?: object; history: (given: unknown) => object }[] = [
   ...['/v1/chat/completions', '/chat/completions'].map(path => ({
     path,
@@ -73,7 +73,7 @@ function hosted(called: object): object[] {
 
 const DEEP = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`
 
-t.test('arguments of earlier calls become the text of an object', async t => {
+t.test('arguments of earlier calls become the JSON text of an object', async t => {
   const cases: [given: unknown, text: string][] = [
     [undefined, '{}'],
     [null, '{}'],
@@ -95,7 +95,7 @@ t.test('arguments of earlier calls become the text of an object', async t => {
   for (const [given, text] of cases) t.equal(callArguments(given), text, String(given).slice(0, 40))
 })
 
-t.test('a history with malformed tool arguments is answered by every API', async t => {
+t.test('every API answers a history with malformed tool arguments', async t => {
   await corral.json('/api/chat', { model: DEMO, messages: [user], stream: false })
   const before = corral.enginePids()
   for (const { path, short, history } of APIS) {
@@ -119,7 +119,7 @@ t.test('a history with malformed tool arguments is answered by every API', async
   t.same(corral.enginePids(), before, 'no engine crashed')
 })
 
-t.test('a truncated call that its client answered stays in the history', async t => {
+t.test('a truncated call that the client answered stays in the history', async t => {
   const call = { type: 'function_call', status: 'incomplete', name: 'now', call_id: 'c', arguments: '{"a' }
   const output = { type: 'function_call_output', call_id: 'c', output: 'unreadable' }
   const promptOf = async (...items: object[]) => {
@@ -130,7 +130,7 @@ t.test('a truncated call that its client answered stays in the history', async t
   t.equal(await promptOf(call, output), await promptOf({ ...call, status: 'completed' }, output))
 })
 
-t.test('tools for a model whose template does not support them are refused by every API', async t => {
+t.test('every API refuses tools for a model whose template does not support them', async t => {
   const model = 'plain'
   const template = "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n' }}{% endfor %}bot:"
   const made = await corral.json('/ollama/api/create', { model, from: DEMO, template, stream: false })

@@ -16,7 +16,7 @@ const CLAMPED = 'x-corral-clamped'
 const messages = [CAPITAL_QUESTION]
 const corral = await startCorral(t, { config: `defaults: { temperature: 0, max_tokens: 24 }\n` })
 
-/** The header of a reply that must succeed. */
+/** Returns the named header of a reply that must succeed. */
 async function headerOf(path: string, body: object, name = HEADER): Promise<string | null> {
   const response = await corral.send(path, body)
   const text = await response.text()
@@ -24,7 +24,7 @@ async function headerOf(path: string, body: object, name = HEADER): Promise<stri
   return response.headers.get(name)
 }
 
-/** Requests of all surfaces with an option that stands in `options`. */
+/** Requests of every API with these `options`. */
 const calls = (options: object): [path: string, body: object][] => [
   ['/api/chat', { model: DEMO, messages, stream: false, options }],
   ['/api/chat', { model: DEMO, messages, options }],
@@ -50,14 +50,14 @@ const calls = (options: object): [path: string, body: object][] => [
   ['/anthropic/v1/messages', { model: DEMO, messages, max_tokens: 8, options }]
 ]
 
-t.test('a misspelt option is named on every surface, in streams too', async t => {
+t.test('a misspelt option is reported on every API, in streams too', async t => {
   for (const [path, body] of calls({ temprature: 0, top_p: 0.5, min_p: 0.1, num_thread: 2, num_predict: 8 })) {
     t.equal(await headerOf(path, body), 'temprature', `${path} ${JSON.stringify(body).slice(0, 90)}`)
   }
   for (const [path, body] of calls({ num_predict: 8, unset: null })) t.equal(await headerOf(path, body), null, path)
 })
 
-t.test('at the top level too, where options are read there, and also where they are not', async t => {
+t.test('unknown top-level fields are reported on every API', async t => {
   const body = { model: DEMO, messages, max_tokens: 8, temprature: 0 }
   for (const path of ['/v1/chat/completions', '/v1/messages', '/v1/completions', '/v1/responses', '/v1/embeddings']) {
     t.equal(
@@ -75,8 +75,8 @@ t.test('at the top level too, where options are read there, and also where they 
   )
 })
 
-t.test('what is unknown is passed on all the same', async t => {
-  // llama-server knows both; the first is none of corral's own.
+t.test('unknown options are still passed to the engine', async t => {
+  // llama-server knows both. Only the second is a misspelling.
   const options = { ignore_eos: true, num_predict: 5, ignore_eso: true }
   const { body } = await corral.json('/api/chat', { model: DEMO, messages, stream: false, options })
   t.match(body, { eval_count: 5, done_reason: 'length' })
@@ -89,7 +89,7 @@ t.test('what is unknown is passed on all the same', async t => {
   t.equal(unchanged.message.content, CAPITAL_ANSWER)
 })
 
-t.test('hostile names', async t => {
+t.test('malicious option names are escaped', async t => {
   const many = Object.fromEntries(Array.from({ length: 999 }, (_, index) => [`zz_${1000 + index}`, 1]))
   const header = (await headerOf('/api/chat', { model: DEMO, messages, stream: false, options: many }))!
   t.match(header, /^zz_1000, zz_1001, .*, zz_1019, \+979$/)
@@ -109,7 +109,7 @@ t.test('hostile names', async t => {
   }
 })
 
-t.test('nothing that a vendor documents is called unknown', async t => {
+t.test('options that a vendor documents are not reported as unknown', async t => {
   const folder = (name: string) => dirname(createRequire(import.meta.url).resolve(name))
   const openai = join(folder('openai'), 'resources')
   const anthropic = join(folder('@anthropic-ai/sdk'), 'resources')
@@ -138,7 +138,7 @@ t.test('nothing that a vendor documents is called unknown', async t => {
     const isKnown = (name: string) =>
       Object.hasOwn(properties, name) ||
       (path.startsWith('/v1') && (isKnownOption(name) || KNOWN_OPTIONS.includes(name)))
-    // A template of a request's own is refused.
+    // A request may not bring its own template.
     t.same(
       names.filter(name => !isKnown(name)),
       path === '/ollama/api/generate' ? ['template'] : [],
@@ -153,7 +153,7 @@ t.test('nothing that a vendor documents is called unknown', async t => {
   )
 })
 
-/** Names of the fields of an interface in a file of declarations. */
+/** Names of the fields of an interface in a declaration file. */
 function fieldsOf(file: string, type: string): string[] {
   const lines = readFileSync(file, 'utf8').split('\n')
   const begin = lines.findIndex(line => new RegExp(`^(export )?interface ${type}\\b`).test(line))
@@ -162,7 +162,7 @@ function fieldsOf(file: string, type: string): string[] {
   return lines.slice(begin + 1, end).flatMap(line => /^ {4}(\w+)\??:/.exec(line)?.[1] ?? [])
 }
 
-t.test('the official clients get no header for what they send', async t => {
+t.test("the official clients' requests get no header", async t => {
   const seen: (string | null)[] = []
   const watched = (async (input: string, init: object) => {
     const response = await fetch(input, init)
@@ -206,7 +206,7 @@ t.test('the official clients get no header for what they send', async t => {
   t.same([...new Set(seen)], [null])
 })
 
-t.test('a clamped num_ctx is said on every surface', async t => {
+t.test('a clamped num_ctx is reported on every API', async t => {
   const { body } = await corral.json('/api/show', { model: DEMO })
   const trained = body.model_info['llama.context_length']
   for (const [path, request] of calls({ num_ctx: trained + 1, num_predict: 4 })) {
@@ -215,7 +215,7 @@ t.test('a clamped num_ctx is said on every surface', async t => {
   t.match(corral.log(), /"level":40[^\n]*num_ctx is cut to its bound/)
 })
 
-t.test('models made with parameters', async t => {
+t.test('parameters of derived models are checked', async t => {
   const made = { model: 'made/one', from: DEMO, parameters: { temprature: 0, num_predict: 4 } }
   t.equal(await headerOf('/api/create', { ...made, stream: false }), 'temprature')
   t.equal(await headerOf('/ollama/api/create', made), 'temprature', 'streamed')
@@ -223,7 +223,7 @@ t.test('models made with parameters', async t => {
   t.equal(await headerOf('/api/create', { model: 'made/two', modelfile, stream: false }), 'temprature')
 })
 
-t.test('strict: what nobody knows is refused, with the nearest name', async t => {
+t.test('strict mode refuses unknown options and suggests the nearest name', async t => {
   corral.configure('defaults: { temperature: 0, max_tokens: 24 }\nlimits: { strict_options: true }\n')
   const reload = await corral.json('/api/reload', undefined, { method: 'POST', local: true })
   t.match(reload.body.applied, [{ setting: 'limits.strict_options', from: false, to: true }])
@@ -253,7 +253,7 @@ t.test('strict: what nobody knows is refused, with the nearest name', async t =>
   )
 })
 
-t.test('of servers elsewhere nobody knows what they know', async t => {
+t.test('options of remote models are not checked', async t => {
   const far = await startCorral(t, {
     config: `remote:\n  models:\n    far/tiny: { model: ${DEMO}, servers: [{ url: "${corral.url}/v1" }] }\nlimits: { strict_options: true }\n`
   })

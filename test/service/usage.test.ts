@@ -20,13 +20,13 @@ const responses = ({ usage }: any): Counts => {
   t.equal(usage.total_tokens, usage.input_tokens + usage.output_tokens)
   return { prompt: usage.input_tokens, completion: usage.output_tokens }
 }
-// Anthropic counts what was found in the cache apart.
+// Anthropic counts cached tokens separately.
 const anthropic = ({ usage }: any): Counts => ({
   prompt: usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens,
   completion: usage.output_tokens
 })
 
-/** Every way to ask a question of one system message, and where its reply counts tokens. */
+/** Every API with one system message and one question, and where its reply counts tokens. */
 const ways: { path: string; body: object; whole: (body: any) => Counts; streamed: (events: any[]) => Counts }[] = [
   {
     path: '/api/chat',
@@ -80,7 +80,7 @@ async function eventsOf(path: string, body: object): Promise<any[]> {
   return lines.filter(line => line.startsWith('{')).map(line => JSON.parse(line))
 }
 
-t.test('every surface counts the same tokens, streamed or not', async t => {
+t.test('every API counts the same tokens, streamed and whole', async t => {
   const counted: Record<string, Counts> = {}
   for (const { path, body, whole, streamed } of ways) {
     const reply = await corral.json(path, { model: DEMO, stream: false, ...body })
@@ -93,7 +93,7 @@ t.test('every surface counts the same tokens, streamed or not', async t => {
   for (const [way, counts] of Object.entries(counted)) t.same(counts, expected, way)
 })
 
-t.test('tokens that are counted beforehand are as many', async t => {
+t.test('tokens counted beforehand equal those of the answer', async t => {
   const { body } = await corral.json('/v1/messages', { model: DEMO, ...ways.at(-1)!.body })
   const expected = anthropic(body).prompt
   const counts = await corral.json('/v1/messages/count_tokens', { model: DEMO, system, messages })
@@ -102,7 +102,7 @@ t.test('tokens that are counted beforehand are as many', async t => {
   t.match(input, { status: 200, body: { input_tokens: expected } })
 })
 
-t.test("they are the engine's own", async t => {
+t.test("token counts equal the engine's", async t => {
   const chat = { model: DEMO, messages, temperature: 0 }
   const { body } = await corral.json('/v1/chat/completions', chat)
   const { usage, timings } = body
