@@ -9,9 +9,9 @@ import { TransferThread } from '../../plugins/models/download/transfer/transfers
 import { type Corral, startCorral, until } from '../support/corral.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
 
-/** What only a server in a private network would tell. */
+/** A secret that only a server in a private network returns. */
 const SECRET = 'the wifi password is swordfish'
-/** Stands for a public server in tests: an admin has allowed it, and the private ones are elsewhere. */
+/** Acts as a public server: an admin has allowed this address, and no private server listens at it. */
 const ALLOWED = '127.0.0.2'
 const ALLOWING = `storage:\n  demo_model: false\ndownloads:\n  private_addresses: [${ALLOWED}]`
 const MODEL = ggufBytes({ metadata: { 'general.architecture': 'llama' }, tensors: [{ name: 'w', shape: [4096] }] })
@@ -19,7 +19,7 @@ const MODEL = ggufBytes({ metadata: { 'general.architecture': 'llama' }, tensors
 interface Listening {
   url: string
   port: number
-  /** Paths of requests; a connection without one is `connection`. */
+  /** Paths of requests. A connection without a request is `connection`. */
   seen: string[]
 }
 
@@ -43,7 +43,7 @@ async function listen(
   return { url: `http://${host}:${port}`, port, seen }
 }
 
-/** A server of the private network, which answers everything, also the parts of a model. */
+/** A server in the private network that answers everything, including parts of a model. */
 async function secretServer(t: Pick<Test, 'teardown'>): Promise<Listening> {
   return await listen(t, '127.0.0.1', (request, response) => {
     const isModel = request.url!.includes('.gguf')
@@ -55,7 +55,7 @@ async function secretServer(t: Pick<Test, 'teardown'>): Promise<Listening> {
 const NO_PROXY = { HTTP_PROXY: '', HTTPS_PROXY: '', http_proxy: '', https_proxy: '' }
 async function refused(corral: Corral, model: string, more: object = {}) {
   const { status, body } = await corral.json('/api/pull', { model, as: 'me/x', stream: false, ...more })
-  // It differs from reply to reply.
+  // The id differs in every reply.
   delete body.requestId
   return { status, body }
 }
@@ -69,7 +69,7 @@ async function closedPort(): Promise<number> {
   return port
 }
 
-t.test('pulls from private addresses are refused, and nothing is told of what is there', async t => {
+t.test('pulls from private addresses are refused without revealing what is there', async t => {
   const secret = await secretServer(t)
   const closed = await closedPort()
   const corral = await startCorral(t, { env: NO_PROXY, config: 'storage:\n  demo_model: false' })
@@ -121,14 +121,14 @@ t.test('pulls from private addresses are refused, and nothing is told of what is
   t.same((await corral.json('/api/pulls')).body.pulls, [])
 })
 
-t.test('redirects lead no further than the address itself', async t => {
+t.test('redirects reach only allowed addresses', async t => {
   const secret = await secretServer(t)
   const open = await listen(t, ALLOWED, ({ url }, response) => {
     const files = [{ path: 'm.gguf', size: MODEL.length, sha256: 'ab'.repeat(32), role: 'model' }]
     if (url!.startsWith('/api/files/me/lister')) {
       const variant = { label: 'F16', isDefault: true, revision: 'r', format: 'gguf', files }
       const isListing = url === '/api/files/me/lister'
-      // Its listing is honest; where the files are is not.
+      // The listing is honest, the file locations are not.
       response.writeHead(isListing ? 200 : 302, { location: `${secret.url}/m.gguf` })
       response.end(isListing ? JSON.stringify({ name: 'me/lister', variants: [variant] }) : '')
       return
@@ -142,7 +142,7 @@ t.test('redirects lead no further than the address itself', async t => {
     t.match(reply, { status: 403, body: { code: 'address_not_allowed' } }, to)
     t.notMatch(JSON.stringify(reply), SECRET)
   }
-  // This one is found out by the transfer.
+  // The transfer refuses this location.
   const model = `corral://${new URL(open.url).host}/me/lister`
   t.match(await corral.json('/api/pull', { model, stream: false }), {
     status: 403,
@@ -153,7 +153,7 @@ t.test('redirects lead no further than the address itself', async t => {
   t.same(secret.seen, [], 'nobody connected')
 })
 
-t.test('servers that clients choose are not quoted', async t => {
+t.test('replies of servers that clients choose are not quoted', async t => {
   let status = 403
   const open = await listen(t, ALLOWED, (_, response) => {
     const headers = { 'x-error-message': SECRET, 'content-type': 'text/plain', 'retry-after': '3600' }
@@ -167,12 +167,12 @@ t.test('servers that clients choose are not quoted', async t => {
       t.notMatch(JSON.stringify(reply), /swordfish/, `${model} ${status}`)
     }
   }
-  // A body that would hold up everybody while it is parsed.
+  // A body that would block the process while it is parsed.
   const deep = await listen(t, ALLOWED, (_, response) => void response.end(Buffer.alloc(8 * 1024 * 1024, '[')))
   t.match(await refused(corral, `corral://${new URL(deep.url).host}/a/b`), { status: 502, body: { error: /1\.0 MB/ } })
 })
 
-t.test('what the settings name needs no entry, wherever it is', async t => {
+t.test('endpoints named in the settings need no entry in private_addresses', async t => {
   const server = await listen(t, '127.0.0.1', ({ url }, response) => {
     if (url!.startsWith('/api/files/')) response.writeHead(404).end(JSON.stringify({ code: 'model_not_found' }))
     else response.writeHead(404, { 'x-error-code': 'RepoNotFound' }).end('{}')
@@ -194,11 +194,11 @@ t.test('what the settings name needs no entry, wherever it is', async t => {
       model
     )
   }
-  // The hub is reached by its own API: an address at the same place is the client's choice again.
+  // The hub is reached through its own API. The same address as a plain URL is the client's choice.
   t.match(await refused(corral, `${server.url}/a.gguf`), { status: 403, body: { code: 'address_not_allowed' } })
 })
 
-t.test('a proxy is reached, and asked for nothing private', async t => {
+t.test('a proxy is reached, and is not asked for private addresses', async t => {
   const proxy = await listen(t, '127.0.0.1', (_, response) => void response.writeHead(404).end())
   const corral = await startCorral(t, {
     env: { HTTP_PROXY: proxy.url, http_proxy: proxy.url, NO_PROXY: '', no_proxy: '' }
@@ -215,7 +215,7 @@ t.test('a proxy is reached, and asked for nothing private', async t => {
   t.ok(proxy.seen.includes('http://models.example.org/a.gguf'))
 })
 
-t.test('the policy goes with the transfer', async t => {
+t.test('the address policy applies inside the transfer thread', async t => {
   const secret = await secretServer(t)
   const open = await listen(t, ALLOWED, (_, response) => {
     response.writeHead(302, { location: `http://localhost:${secret.port}/m.gguf` }).end()
@@ -245,15 +245,15 @@ t.test('the policy goes with the transfer', async t => {
   }
   t.same(secret.seen, [])
   t.equal(await fetched('allowed', `${secret.url}/m.gguf`, ['*']), MODEL.length)
-  // The connection that this one left open is not for those who may not open it.
+  // A client without the allowance may not use the connection that this pull left open.
   await t.rejects(fetched('reused', `${secret.url}/m.gguf`, []), notAllowed)
   t.equal(await fetched('settings', `${secret.url}/m.gguf`), MODEL.length)
 })
 
-t.test('a pull is held to what is allowed now, also after a restart', async t => {
+t.test('a pull follows the current policy, also after a restart', async t => {
   const open = await listen(t, ALLOWED, ({ method }, response) => {
     response.writeHead(200, { 'content-length': MODEL.length })
-    // The rest never comes.
+    // The rest never arrives.
     if (method === 'HEAD') response.end()
     else response.write(MODEL.subarray(0, 1000))
   })
@@ -280,21 +280,21 @@ t.test('a pull is held to what is allowed now, also after a restart', async t =>
   t.equal(open.seen.length, asked, 'nobody connected')
   await after.end()
 
-  // A pull that was made by the private socket goes on as one.
+  // A pull that was created through the private socket stays one.
   writeFileSync(join(folder, id!, 'job.json'), JSON.stringify({ ...job, plan: { ...job.plan, isLocal: true } }))
   const local = await startCorral(t, { home, env: NO_PROXY, config: 'storage:\n  demo_model: false' })
   await until('it asks again', () => open.seen.length > asked)
   t.match((await local.json('/api/pulls')).body.pulls, [{ state: 'downloading' }])
 })
 
-t.test('by the private socket every address is allowed, and that is nobody else', async t => {
+t.test('the private socket allows every address, for its own callers only', async t => {
   const secret = await secretServer(t)
   const corral = await startCorral(t, { env: NO_PROXY, config: 'storage:\n  demo_model: false' })
   const ask = { model: `${secret.url}/m.gguf`, as: 'me/local', stream: false, dry_run: true }
   t.match(await corral.json('/api/pull', ask, { local: true }), { status: 200, body: { size: MODEL.length } })
   const asked = secret.seen.length
   t.ok(asked > 0)
-  // The connection that is still open is not for others.
+  // Other clients may not use the connection that is still open.
   t.match(await corral.json('/api/pull', ask), { status: 403, body: { code: 'address_not_allowed' } })
   t.equal(secret.seen.length, asked)
 })

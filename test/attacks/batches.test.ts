@@ -10,7 +10,7 @@ async function newKey(corral: Corral, name: string, more: object = {}): Promise<
 
 const filesOf = (corral: Corral) => readdirSync(join(corral.home, 'batches', 'files'))
 
-t.test("another key's files and batches do not exist; what a key may not do, its lines may not", async t => {
+t.test('files and batches of another key do not exist, and batch lines have no more rights than their key', async t => {
   const corral = await startCorral(t)
   const alice = openai(corral, await newKey(corral, 'alice'))
   const mallory = openai(corral, await newKey(corral, 'mallory', { models: ['nobody/else'] }))
@@ -54,7 +54,7 @@ t.test("another key's files and batches do not exist; what a key may not do, its
   t.equal((await corral.json('/api/ps', undefined, { local: true })).status, 200, 'and the server goes on')
 })
 
-t.test('files that are too large, too many, or no files', async t => {
+t.test('oversized, too many and malformed files are refused', async t => {
   const config =
     'api-batches:\n  file_size: 1MB\n  bytes: 2MB\n  files: 3\n  line_size: 1000\n  lines: 5\n  batches: 2\n'
   const corral = await startCorral(t, { config: `${config}limits:\n  upload_stall: 2s\n` })
@@ -93,7 +93,7 @@ t.test('files that are too large, too many, or no files', async t => {
   }
 })
 
-t.test('a hundred thousand lines that are no JSON hold up nobody', async t => {
+t.test('a hundred thousand lines of invalid JSON block no other client', async t => {
   const corral = await startCorral(t)
   const client = openai(corral)
   const bad = Array.from({ length: 100_000 }, (_, n) => `{"custom_id": ${n}, no JSON`)
@@ -102,7 +102,7 @@ t.test('a hundred thousand lines that are no JSON hold up nobody', async t => {
   t.equal(batch.errors!.data!.length, 100, 'as many are named')
   t.match((await corral.json('/api/health')).body, { status: 'ok' })
 
-  // Forms that end too early, have nothing, or name their parts oddly.
+  // Forms that end too early, are empty, or name their parts oddly.
   const head = { 'content-type': 'multipart/form-data; boundary=b' }
   const part = '--b\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n'
   for (const form of [

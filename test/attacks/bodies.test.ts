@@ -8,7 +8,7 @@ const listed = (piece: string, count: number) => `[${Array(count).fill(piece).jo
 const keys = (count: number, name: (index: number) => string) =>
   `{${Array.from({ length: count }, (_, index) => `"${name(index)}":1`).join(',')}}`
 
-/** Bodies that took the gateway's thread for seconds, or might, and what they are refused with. */
+/** Bodies that blocked the gateway's thread for seconds, or might, and the code that refuses them. */
 const BODIES: [string, () => string, string][] = [
   ['lists that begin', () => '['.repeat(60 * 2 ** 20), 'over_limit'],
   ['lists that begin and end', () => `${'['.repeat(SIZE / 2)}${']'.repeat(SIZE / 2)}`, 'over_limit'],
@@ -31,7 +31,7 @@ const BODIES: [string, () => string, string][] = [
   ['numbers', () => listed('1e308', 500_000), 'invalid_request']
 ]
 
-t.test('no body holds up other clients', async t => {
+t.test('no body blocks other clients', async t => {
   const corral = await startCorral(t)
   let stopped = false
   let answered = 0
@@ -55,7 +55,7 @@ t.test('no body holds up other clients', async t => {
   t.ok(answered > BODIES.length, 'health was answered beside them')
 })
 
-t.test('the depth of a body is bounded on every surface, by the configuration', async t => {
+t.test('the nesting depth of bodies is limited on every API by the configuration', async t => {
   const corral = await startCorral(t, { config: 'limits: { body_depth: 12 }' })
   const nested = (depth: number) => `${'['.repeat(depth)}${']'.repeat(depth)}`
   for (const path of ['/api/chat', '/ollama/api/generate', '/v1/responses', '/v1/embeddings', '/api/pull']) {

@@ -14,7 +14,7 @@ const config = `body_limit: 16MiB
 limits: { body_memory: 64MiB, body_memory_per_client: 32MiB }
 security: { api_keys: [${ATTACKER}, ${HONEST}] }`
 
-t.test('memory for bodies is limited for each client and in all, beyond the first 128 KiB of each body', async t => {
+t.test('memory for bodies is limited per client and in total, beyond the first 128 KiB of each body', async t => {
   const memory = new BodyMemory(() => ({ total: 5 * MIB, perClient: 2 * MIB }))
   const request = (turn: string) => ({ record: {}, caller: { turn } }) as any
   const take = (from: any, mib: number) => {
@@ -43,7 +43,7 @@ t.test('memory for bodies is limited for each client and in all, beyond the firs
   t.equal(take(request('d'), 1), 'too_busy')
 })
 
-t.test('limits of memory for bodies are shares of the machine unless they are set', async t => {
+t.test("the body memory limits default to shares of the machine's memory", async t => {
   const GIB = 2 ** 30
   const cases: [object, number, number, number, [number, number]][] = [
     [{ body_memory: 0, body_memory_per_client: 0 }, 64 * MIB, 8 * GIB, 4 * GIB, [512 * MIB, 128 * MIB]],
@@ -62,7 +62,7 @@ t.test('limits of memory for bodies are shares of the machine unless they are se
   t.equal(routeBodyLimit({ bodyLimit: 2 * MIB }, MIB), MIB)
 })
 
-/** A chat of so many bytes, which compresses to a twentieth. */
+/** A chat of this many bytes, which compresses to a twentieth. */
 function longChat(bytes: number): Buffer {
   const words = Array.from({ length: bytes / 150 }, (_, at) => String(at * at * 7919).padEnd(150, '- '))
   return Buffer.from(`{"model":"${DEMO}","messages":[{"role":"user","content":"${words.join('')}"}]}`)
@@ -78,7 +78,7 @@ const KINDS: Record<string, { header?: string; encode?: (body: Buffer) => Buffer
   }
 }
 
-/** Connections with a request each whose last byte never comes. */
+/** Opens connections whose requests never send their last byte. */
 function hold(t: Test, { url }: Corral, kind: string, count: number, path: string) {
   const { header = '', encode = body => body } = KINDS[kind]!
   const body = encode(longChat(8 * MIB))
@@ -87,7 +87,7 @@ function hold(t: Test, { url }: Corral, kind: string, count: number, path: strin
   const sockets = Array.from({ length: count }, () => {
     const socket = Object.assign(connect(Number(port), hostname), { got: '' })
     socket.on('error', () => {
-      // A connection that was refused may be reset while it still sends.
+      // A refused connection may be reset while it still sends.
     })
     socket.on('data', chunk => {
       socket.got += chunk
@@ -106,7 +106,7 @@ function hold(t: Test, { url }: Corral, kind: string, count: number, path: strin
   return sockets
 }
 
-t.test('bodies that never end take one client’s share, and others are answered beside them', async t => {
+t.test("unfinished bodies take only one client's share, and other clients are answered", async t => {
   const corral = await startCorral(t, { config })
   const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
   const ask = (key: string, bytes: number) =>
@@ -142,7 +142,7 @@ t.test('bodies that never end take one client’s share, and others are answered
   }
 })
 
-t.test('memory of bodies is given back when their clients leave', async t => {
+t.test('body memory is released when clients disconnect', async t => {
   const corral = await startCorral(t, {
     config: `body_limit: 16MiB\nlimits: { body_memory: 180MiB, body_memory_per_client: 180MiB }\nsecurity: { api_keys: [${ATTACKER}] }`
   })
@@ -158,7 +158,7 @@ t.test('memory of bodies is given back when their clients leave', async t => {
   }
 })
 
-t.test('a body that is too large, or grows out of almost nothing, is refused before it is here', async t => {
+t.test('a body that is too large or expands too much is refused before it has arrived', async t => {
   const corral = await startCorral(t, { config: 'limits: { body_memory_per_client: 4MiB }' })
   const send = async (path: string, body: string | Buffer<ArrayBuffer>, headers: Record<string, string> = {}) => {
     const reply = await fetch(corral.url + path, { method: 'POST', body, headers })
@@ -188,7 +188,7 @@ t.test('a body that is too large, or grows out of almost nothing, is refused bef
   t.equal((await corral.json('/api/health')).status, 200, 'the server goes on')
 })
 
-t.test('a client that waits for 100 Continue gets a refusal instead of it', async t => {
+t.test('a client that waits for 100 Continue gets its refusal instead', async t => {
   const corral = await startCorral(t, { config })
   const { hostname, port } = new URL(corral.url)
   const body = JSON.stringify({ model: DEMO, messages: [CAPITAL_QUESTION], stream: false, max_tokens: 2 })
@@ -222,7 +222,7 @@ t.test('a client that waits for 100 Continue gets a refusal instead of it', asyn
   }
 })
 
-t.test('a request whose headers say two things is refused', async t => {
+t.test('a request with contradictory headers is refused', async t => {
   const corral = await startCorral(t)
   const { hostname, port } = new URL(corral.url)
   const cases: [string, string][] = [

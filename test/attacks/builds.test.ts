@@ -7,9 +7,9 @@ import { corral as command, newHome } from '../command-line/command.ts'
 import { startCorral, until } from '../support/corral.ts'
 import { archiveName, engineArchive } from '../support/release-archives.ts'
 
-// An archive on the server's disk is installed by running what is in it.
+// Installing an archive from the server's disk runs the programs in it.
 
-t.test('only an admin has an archive of the server run', async t => {
+t.test("only an admin may install an archive from the server's disk", async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-attack-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   const mark = join(folder, 'it-was-run')

@@ -9,12 +9,12 @@ import t, { type Test } from 'tap'
 import { ConnectionGuard } from '../../core/http/connection-guard.ts'
 import { type Corral, DEMO, endlessHosted, startCorral, until } from '../support/corral.ts'
 
-/** A connection on which this was sent, and what came back. */
+/** A connection that has sent `text`, and what it has received. */
 async function open(t: Pick<Test, 'teardown'>, url: string, text = ''): Promise<Socket & { got: string }> {
   const { hostname, port } = new URL(url)
   const socket = Object.assign(connect(Number(port), hostname), { got: '' })
   socket.on('error', () => {
-    // Refused connections end in all kinds of ways.
+    // Refused connections may fail in several ways.
   })
   socket.on('data', chunk => {
     socket.got += chunk
@@ -33,7 +33,7 @@ function endlessChat(key: string): string {
   return `POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\ncontent-length: ${body.length}\r\n\r\n${body}`
 }
 
-t.test('connections that ask for nothing make room for those that do', async t => {
+t.test('idle connections make room for connections with requests', async t => {
   const corral = await startCorral(t, { config: 'limits: { connections: 20 }' })
   const slow = 'POST /api/chat HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000\r\n\r\n{"model":'
   const half = 'POST /api/chat HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nx-slow: '
@@ -49,7 +49,7 @@ t.test('connections that ask for nothing make room for those that do', async t =
   await until('all are answered', () => socket.got.split('HTTP/1.1 200').length === 501)
 })
 
-t.test('more connections with requests than allowed are refused; the private socket is not', async t => {
+t.test('connections with requests above the limit are refused, except on the private socket', async t => {
   const corral = await startCorral(t, {
     config:
       'limits: { connections: 9 }\ndefaults: { num_parallel: 2 }\nsecurity: { api_keys: [key-of-one-program, key-of-another-one] }'
@@ -79,7 +79,7 @@ t.test('more connections with requests than allowed are refused; the private soc
   await until('there is room again', async () => (await health(corral).catch(() => 0)) === 200)
 })
 
-t.test('one client has half of the connections for its requests, and others are answered', async t => {
+t.test('one client gets at most half of the connections, and others are answered', async t => {
   const corral = await startCorral(t, {
     config:
       'limits: { connections: 20 }\ndefaults: { num_parallel: 2 }\nsecurity: { api_keys: [key-of-the-attacker, key-of-an-honest-one] }'
@@ -98,7 +98,7 @@ t.test('one client has half of the connections for its requests, and others are 
   await until('it is answered again', async () => (await corral.json('/api/ps', undefined, attacker)).status === 200)
 })
 
-t.test('one address has a part of the connections only', async t => {
+t.test('one address gets only a share of the connections', async t => {
   const own = Object.values(networkInterfaces())
     .flat()
     .find(found => found?.family === 'IPv4' && !found.internal)?.address
@@ -117,7 +117,7 @@ t.test('one address has a part of the connections only', async t => {
   t.equal(sockets.filter(({ got }) => got.includes('503')).length, 3)
 })
 
-t.test('the addresses of one IPv6 network have a part of the connections together', async t => {
+t.test('the addresses of one IPv6 network share one allowance', async t => {
   const log = { warn() {}, info() {} } as never
   const guard = new ConnectionGuard({ connections: 100, connections_per_address: 2, reader_stall: 0 }, log)
   const server = createServer()
@@ -138,7 +138,7 @@ t.test('the addresses of one IPv6 network have a part of the connections togethe
   t.ok(isRefused('192.0.2.1'), 'an IPv4 address counts in both spellings')
 })
 
-t.test('fewer connections are accepted where the process may open few files', async t => {
+t.test('fewer connections are accepted if the process may open few files', async t => {
   const warnings: string[] = []
   const log = { warn: (text: string) => void warnings.push(text), info() {} } as never
   const limits = { connections: 1024, connections_per_address: 256, reader_stall: 0 }

@@ -18,7 +18,7 @@ const FORGED = [
 ]
 const GRAMMAR = `root ::= "a\n${FORGED.join('\n')}\n`
 
-t.test('lines of a grammar are marked, bounded and without control characters', t => {
+t.test('lines of a grammar are marked, truncated and free of control characters', t => {
   let time = 0
   const read = createOutputReader(() => time)
   read('{"type":"log","time":1,"level":"info","msg":"model loaded\\n"}', 'stdout')
@@ -45,7 +45,7 @@ t.test('lines of a grammar are marked, bounded and without control characters', 
   t.end()
 })
 
-t.test('what a request says never decides what a later crash is called', t => {
+t.test('text from a request never decides the cause of a later crash', t => {
   const aborted = { code: null, signal: 'SIGABRT' }
   const segfault = { code: null, signal: 'SIGSEGV' }
   const killed = { code: null, signal: 'SIGKILL' }
@@ -58,7 +58,7 @@ t.test('what a request says never decides what a later crash is called', t => {
     [['E CUDA error: out of memory'], { code: null, signal: 'SIGTERM' }, 'terminated'],
     [['E failed to allocate memory'], segfault, 'crashed'],
     [['E CUDA error: out of memory', 'I slot launch_slot_: id  1 | task 7 | processing task'], aborted, 'crashed'],
-    // Its own last words still count.
+    // The engine's own last lines still count.
     [['E CUDA error: out of memory', '  current device: 0'], aborted, 'out_of_gpu_memory'],
     [['/x/ggml.c:12: GGML_ASSERT(a) failed'], aborted, 'assertion_failed']
   ]
@@ -68,7 +68,7 @@ t.test('what a request says never decides what a later crash is called', t => {
   t.end()
 })
 
-t.test('the server log has no control characters, on a terminal neither', t => {
+t.test('the server log has no control characters, not even on a terminal', t => {
   const line = `${JSON.stringify({ msg: 'a\u001b[31m\u0085b\nfake line', err: { stack: 'Error: x\n    at y' } })}\n`
   t.same(JSON.parse(printable(line.slice(0, -1))), JSON.parse(line), 'JSON keeps its value')
   t.notMatch(printable(line.slice(0, -1)), /\u0085/)
@@ -79,7 +79,7 @@ t.test('the server log has no control characters, on a terminal neither', t => {
   t.end()
 })
 
-t.test('a grammar with the words of failures: nothing ends, nothing is believed', async t => {
+t.test('a grammar that imitates failures ends nothing and is not believed', async t => {
   const corral = await startCorral(t)
   const ask = (options: object) =>
     corral.json('/api/chat', { model: DEMO, messages: [{ role: 'user', content: 'hi' }], stream: false, options })

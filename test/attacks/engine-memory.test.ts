@@ -6,9 +6,9 @@ import { demoModelWith } from '../../scripts/random-models.ts'
 import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
 
 const MIB = 2 ** 20
-/** Loops that never end and keep what they have written. */
+/** Endless loops that keep everything they write. */
 const LOOPS = '{% for i in range(10000000) %}{% for j in range(10000000) %}x{% endfor %}{% endfor %}'
-/** The same once there is a conversation of a certain kind: its load is harmless. */
+/** The same, but only for a certain conversation: loading the model is harmless. */
 const LATER = `{% if messages[0].content == 'fill' %}${LOOPS}{% endif %}{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|>`
 const CONFIG = 'limits: { stuck_after: 3s }'
 
@@ -19,7 +19,7 @@ const chat = (model: string, content = CAPITAL_QUESTION.content) => ({
   options: { temperature: 0, max_tokens: 30 }
 })
 
-/** The most memory of their own that engines of this server have while something goes on, in bytes. */
+/** The peak private memory of this server's engines while `going` is pending, in bytes. */
 async function highest<T>(corral: Corral, going: Promise<T>): Promise<{ value: T; bytes: number }> {
   let bytes = 0
   let over = false
@@ -32,7 +32,7 @@ async function highest<T>(corral: Corral, going: Promise<T>): Promise<{ value: T
         const size = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]
         bytes = Math.max(bytes, Number(size ?? 0) * 1024)
       } catch {
-        // It has ended.
+        // The process has ended.
       }
     }
     await sleep(20)
@@ -45,7 +45,7 @@ async function make(corral: Corral, model: string, template: string): Promise<vo
   if (status !== 200) throw new Error(JSON.stringify(body))
 }
 
-t.test('a template that fills the memory while the model loads', async t => {
+t.test('a template that fills memory during the load ends that load', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   const template = `${LOOPS}{{ messages[0].content }}`
   const created = { model: 'evil/made', from: DEMO, template, stream: false }
@@ -60,7 +60,7 @@ t.test('a template that fills the memory while the model loads', async t => {
   t.equal((await corral.json('/api/chat', chat(DEMO))).body.message.content, CAPITAL_ANSWER)
 })
 
-t.test('a template that fills it when it is asked: ended, then refused; others are not', async t => {
+t.test('a template that fills memory on a request is stopped, then refused, and others are answered', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   await make(corral, 'evil/later', LATER)
   t.equal((await corral.json('/api/chat', chat('evil/later'))).status, 200)
@@ -78,7 +78,7 @@ t.test('a template that fills it when it is asked: ended, then refused; others a
   t.equal((await corral.json('/api/chat', chat(DEMO))).body.message.content, CAPITAL_ANSWER)
 })
 
-t.test('who asks for that leaves: the engine does not go on', async t => {
+t.test('an engine stops when the client of such a request disconnects', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   await make(corral, 'evil/later', LATER)
   t.equal((await corral.json('/api/chat', chat('evil/later'))).status, 200)

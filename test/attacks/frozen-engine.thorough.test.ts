@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
-/** Each rule may be empty, and each repetition is inside of another one: small ones, so that a raised bound lets them pass. */
+/** Every rule may be empty, and repetitions are nested: small ones, so that a raised limit admits them. */
 const GRAMMAR = 'root ::= a a a a a a a a\na ::= b{0,2}\nb ::= c{0,2}\nc ::= [a-z]? [0-9]?'
 const SCHEMA = { type: 'string', pattern: '^(([a-z]?[0-9]?){0,5}){0,5}$' }
 const CONFIG = 'limits: { stuck_after: 1s, grammar_repetition: 9000000000000000 }'
@@ -18,7 +18,7 @@ const harmful = (grammar = GRAMMAR) => chat({ options: { grammar } })
 const honest = async (corral: Corral) => (await corral.json('/api/chat', chat())).body.message?.content
 const COLOUR = { type: 'object', properties: { colour: { enum: ['red', 'blue'] } }, required: ['colour'] }
 
-t.test('a grammar freezes the engine: it is ended, others are answered, the second time it is refused', async t => {
+t.test('a grammar that freezes the engine is stopped, and refused the second time', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   t.equal(await honest(corral), CAPITAL_ANSWER)
   const [first] = corral.enginePids()
@@ -50,7 +50,7 @@ t.test('a grammar freezes the engine: it is ended, others are answered, the seco
   )
 })
 
-t.test('several at once, so that nobody can tell who it was: honest ones are answered all the same', async t => {
+t.test('honest requests are answered while several suspects are narrowed down', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   const [attack, plain, format] = await Promise.all([
     corral.json('/api/chat', harmful()),
@@ -62,7 +62,7 @@ t.test('several at once, so that nobody can tell who it was: honest ones are ans
   t.equal(format.status, 200)
 })
 
-t.test('the asker leaves: the engine does not go on for nobody', async t => {
+t.test('the engine stops when the client of a freezing request disconnects', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   t.equal(await honest(corral), CAPITAL_ANSWER)
   const [pid] = corral.enginePids()
@@ -79,7 +79,7 @@ t.test('the asker leaves: the engine does not go on for nobody', async t => {
   t.equal(await honest(corral), CAPITAL_ANSWER)
 })
 
-t.test('a harmful JSON schema waits until no other answer runs, and ends none', async t => {
+t.test('a harmful JSON schema runs alone and ends no other answer', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   const running = corral.events('/api/chat', endless(DEMO, { max_tokens: 3000 }))
   const attacks = [
@@ -100,7 +100,7 @@ t.test('a harmful JSON schema waits until no other answer runs, and ends none', 
   t.equal(await honest(corral), CAPITAL_ANSWER)
 })
 
-t.test('a long prompt and a long answer are not stuck', async t => {
+t.test('a long prompt and a long answer are not mistaken for a hang', async t => {
   const corral = await startCorral(t, { config: 'limits: { stuck_after: 300ms }' })
   const content = 'one two three four five six seven eight nine ten '.repeat(300)
   const long = { ...chat({ options: { num_ctx: 16384, max_tokens: 50 } }), messages: [{ role: 'user', content }] }

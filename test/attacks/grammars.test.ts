@@ -58,7 +58,7 @@ t.test('no grammar or schema freezes a model', async t => {
   }
 })
 
-t.test('the configuration allows more, or less', async t => {
+t.test('the configuration raises and lowers the grammar limit', async t => {
   const corral = await startCorral(t, {
     config: 'limits: { grammar_size: 100, grammar_repetition: 500 }\ndefaults: { max_tokens: 8 }'
   })

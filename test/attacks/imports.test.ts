@@ -15,8 +15,8 @@ const INSIDE = model(1)
 const SECRET = model(2)
 
 /**
- * A folder that models may be imported from, full of traps, and one beside it that nobody may learn anything about.
- * Every trap is there twice: leading to what is there, and to what is not.
+ * An import root full of traps, and a folder beside it that must stay secret. Every trap exists twice: one leads to
+ * something that exists, the other to something that does not.
  */
 function layOut(dir: string) {
   const root = join(dir, 'root')
@@ -35,7 +35,7 @@ function layOut(dir: string) {
   symlinkSync(outside, join(root, 'folder'))
   symlinkSync(join(dir, 'nowhere'), join(root, 'folder-none'))
   symlinkSync('loop', join(root, 'loop'))
-  // A model's own folder, whose description is somebody else's file.
+  // A model folder whose description is a link to another file.
   for (const [folder, target] of [
     ['st', '/etc/passwd'],
     ['st-none', '/etc/passwd-none']
@@ -46,13 +46,13 @@ function layOut(dir: string) {
   return { root, outside }
 }
 
-/** The answer, with the path that was asked for taken out of its sentence. */
+/** The answer, without the requested path in its message. */
 async function answer(corral: Corral, path: string, more: object = {}) {
   const { status, body } = await corral.json('/api/import', { path, model: 'attack/x', ...more })
   return { status, code: body.code, error: String(body.error).replace(path, '<path>') }
 }
 
-t.test('over the network, imports neither read nor tell what lies outside of the roots', async t => {
+t.test('imports over the network neither read nor reveal anything outside of the roots', async t => {
   const dir = t.testdir()
   const { root, outside } = layOut(dir)
   symlinkSync(root, join(dir, 'alias'))
@@ -121,7 +121,7 @@ t.test('over the network, imports neither read nor tell what lies outside of the
   }
 })
 
-t.test('caches of other tools are below the roots as well, or not looked at', async t => {
+t.test('caches of other tools are searched only below the roots', async t => {
   const dir = t.testdir()
   const hub = join(dir, 'hf', 'hub')
   const commit = 'c'.repeat(40)
@@ -153,7 +153,7 @@ t.test('caches of other tools are below the roots as well, or not looked at', as
   t.match(await corral.json('/api/import', request), { status: 200, body: { model: { name: 'o/tiny-GGUF' } } })
 })
 
-/** Imports `path` again and again, while `real` changes places with the link `evil`, which leads outside. */
+/** Imports `path` repeatedly while `real` and the link `evil`, which leads outside, change places. */
 async function importRace(t: Test, real: string, evil: string, path: string): Promise<void> {
   const dir = t.testdir({ root: { real: {} }, outside: {}, models: {} })
   const root = join(dir, 'root')
@@ -163,7 +163,7 @@ async function importRace(t: Test, real: string, evil: string, path: string): Pr
   symlinkSync(join(dir, 'outside'), join(root, 'evil'))
   symlinkSync(join(dir, 'outside', 'm.gguf'), join(root, 'evil.gguf'))
   const { store } = await openStore(join(dir, 'models'), [root])
-  // In a process of its own, at any moment: real → a, evil → real, and back.
+  // Swaps in a separate process, at any moment: real → a, evil → real, and back.
   const swap = `const { renameSync: r } = require('node:fs'); process.chdir(${JSON.stringify(root)}); process.stdout.write('.')
     const pause = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Math.random() * 8)
     const [real, evil] = ${JSON.stringify([real, evil])}
@@ -195,15 +195,15 @@ async function importRace(t: Test, real: string, evil: string, path: string): Pr
   t.ok(seen.imported > 0 && seen.refused > 0, `both happened: ${JSON.stringify(seen)}`)
 }
 
-t.test('a folder that becomes a link in the middle of an import', async t => {
+t.test('an import survives a folder that becomes a link during the import', async t => {
   await importRace(t, 'real', 'evil', join('real', 'm.gguf'))
 })
 
-t.test('a file that becomes a link in the middle of an import', async t => {
+t.test('an import survives a file that becomes a link during the import', async t => {
   await importRace(t, 'm.gguf', 'evil.gguf', 'm.gguf')
 })
 
-t.test('what an import looks at is bounded, and special files are never read', async t => {
+t.test('imports read a limited amount and never read special files', async t => {
   const dir = t.testdir({ root: { many: {}, st: {} }, models: {} })
   const root = join(dir, 'root')
   for (let n = 0; n <= 10_000; n++) writeFileSync(join(root, 'many', `${n}`), '')
@@ -214,7 +214,7 @@ t.test('what an import looks at is bounded, and special files are never read', a
   writeFileSync(join(root, 'chain-60'), INSIDE)
   await t.rejects(take(join(root, 'chain-0')), { code: 'invalid_request', message: /symbolic links/ })
 
-  // By the private socket everything may be imported that the server's user may read; these would hang or never end.
+  // The private socket may import everything that the server's user can read. These files would hang or never end.
   const local = { ...CALLER, isLocal: true }
   for (const path of ['/dev/zero', '/dev/stdin', '/proc/kmsg', '/proc/self/mem', '/proc/self/environ']) {
     await t.rejects(take(path, local), { code: 'invalid_request' }, path)

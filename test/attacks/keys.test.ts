@@ -5,7 +5,7 @@ import t from 'tap'
 import { corral as command, newHome } from '../command-line/command.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, endless, endlessHosted, startCorral, until } from '../support/corral.ts'
 
-/** Makes a key by the private socket, which is quicker than the command line. */
+/** Creates a key through the private socket, which is faster than the command line. */
 async function newKey(corral: Corral, name: string, more: object = {}): Promise<string> {
   const { status, body } = await corral.json('/api/keys', { name, ...more }, { local: true })
   if (status !== 200) throw new Error(JSON.stringify(body))
@@ -19,11 +19,11 @@ const statusOf = async (corral: Corral, path: string, headers: Record<string, st
   return reply.status
 }
 
-/** A reply without what is different in each, and the name that it quotes. */
+/** The reply without its ids and the name that it quotes. */
 const withoutIds = (reply: object, name: string) =>
   JSON.stringify(reply, (key, value) => (/request_?id/i.test(key) ? undefined : value)).replaceAll(name, '<name>')
 
-/** Sends a request with headers that fetch keeps for itself, such as Host. */
+/** Sends a request with headers that fetch does not allow, such as Host. */
 function raw(url: string, path: string, headers: Record<string, string>): Promise<{ status: number; body: any }> {
   return new Promise((resolve, reject) => {
     httpRequest(new URL(path, url), { headers, agent: false }, response => {
@@ -40,7 +40,7 @@ function raw(url: string, path: string, headers: Record<string, string>): Promis
   })
 }
 
-t.test('the life of keys, by the command line, beside a running server', async t => {
+t.test('corral key creates, lists, rotates and removes keys beside a running server', async t => {
   const home = newHome(t)
   const corral = await startCorral(t, { home })
   t.equal(await statusOf(corral, '/api/pulls'), 200, 'without any key a caller on this machine is an operator')
@@ -86,7 +86,7 @@ t.test('the life of keys, by the command line, beside a running server', async t
   t.equal(await statusOf(corral, '/api/tags', bearer(alice).headers), 401, 'the old key is revoked')
   t.equal(await statusOf(corral, '/api/tags', bearer(rotated).headers), 200)
 
-  // The same by REST, for admins only.
+  // The same over REST, for admins only.
   t.match(await corral.json('/api/keys', undefined, bearer(rotated)), { status: 403 })
   const made = await corral.json('/api/keys', { name: 'carol', limits: { n: 1 } }, bearer(root))
   t.match(made, { status: 200, body: { key: /^corral_/, record: { name: 'carol', role: 'user' } } })
@@ -126,7 +126,7 @@ t.test('the life of keys, by the command line, beside a running server', async t
   t.match(await again.json('/api/tags', undefined, bearer(last)), { body: { error: /"eve" was valid until/ } })
 })
 
-t.test('answers of a key that is revoked end', async t => {
+t.test('revoking a key ends its answers', async t => {
   const corral = await startCorral(t, {})
   const key = await newKey(corral, 'alice')
   const other = await newKey(corral, 'bob')
@@ -150,7 +150,7 @@ t.test('answers of a key that is revoked end', async t => {
   await reader.cancel()
 })
 
-t.test('wrong keys in great numbers, beside a right one', async t => {
+t.test('a flood of wrong keys does not lock out a right one', async t => {
   const corral = await startCorral(t, { env: { CORRAL_API_KEYS: 'short-key,quite-a-long-key-of-the-admin' } })
   t.match(corral.log(), /1 of the keys.*shorter than 20 characters/)
   const key = await newKey(corral, 'alice')
@@ -189,20 +189,20 @@ t.test('wrong keys in great numbers, beside a right one', async t => {
   })
 })
 
-t.test('a short key is not found by guessing, while right or wrong look the same', async t => {
+t.test('a short key cannot be guessed, since right and wrong look alike during the lock', async t => {
   const corral = await startCorral(t, { env: { CORRAL_API_KEYS: 'short-key' } })
   for (let at = 0; at < 60; at++) await statusOf(corral, '/api/tags', bearer(`guess-${at}`).headers)
   t.equal(await statusOf(corral, '/api/tags', bearer('short-key').headers), 429)
 })
 
-t.test('behind proxies', async t => {
+t.test('clients behind trusted proxies are told apart by the forwarded address', async t => {
   const forwarded = (address: string) => ({ 'x-forwarded-for': address })
-  await t.test('without trusted ones the header is ignored', async t => {
+  await t.test('the forwarded header is ignored without trusted proxies', async t => {
     const corral = await startCorral(t, {})
     t.equal(await statusOf(corral, '/api/tags', forwarded('203.0.113.5')), 200)
     t.match(corral.log(), /listens on/)
   })
-  await t.test('with trusted ones nobody counts as this machine', async t => {
+  await t.test('no forwarded request counts as local behind trusted proxies', async t => {
     const corral = await startCorral(t, { config: 'security: { trusted_proxies: [127.0.0.0/8, "::1"] }' })
     const claims: Record<string, string>[] = [
       {},
@@ -240,7 +240,7 @@ t.test('behind proxies', async t => {
   })
 })
 
-t.test('"insecure" leaves the checks of Host and Origin in force, and makes nobody an admin', async t => {
+t.test("insecure" keeps the checks of Host and Origin, and makes nobody an admin, async t => {
   const corral = await startCorral(t, { flags: ['--host', '0.0.0.0', '--insecure'] })
   const url = corral.url.replace('0.0.0.0', '127.0.0.1')
   const { port } = new URL(url)
@@ -258,7 +258,7 @@ t.test('"insecure" leaves the checks of Host and Origin in force, and makes nobo
   t.match(await raw(url, '/api/keys', { host: `localhost:${port}` }), { status: 403, body: { code: 'forbidden_role' } })
 })
 
-t.test('a key for some models', async t => {
+t.test('a key for some models sees and uses only these', async t => {
   const corral = await startCorral(t, {})
   await corral.json('/api/copy', { source: DEMO, destination: 'lab/helper' })
   const { headers } = bearer(await newKey(corral, 'lab', { models: ['lab/*'] }))

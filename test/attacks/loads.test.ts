@@ -3,15 +3,13 @@ import { alive, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/co
 import { clientFrom } from '../support/other-client.ts'
 import { NEVER_READY, scriptedBuild } from '../support/scripted-build.ts'
 
-/*
- * Loads that are begun and left, which would hold memory and processors for nobody.
- */
+/* Loads that are started and abandoned would occupy memory and processors for nobody. */
 
 const CONFIG = 'scheduler: { load_grace: 300ms }\ndefaults: { num_ctx: 512, num_parallel: 2, temperature: 0 }'
 const body = (options: object) => ({ model: DEMO, messages: [CAPITAL_QUESTION], stream: false, options })
 const loading = { model: DEMO, stream: false, options: NEVER_READY }
 
-t.test('a load ends when everybody has left, on all ways to one', async t => {
+t.test('a load ends when all its clients have disconnected, on every API', async t => {
   const corral = await startCorral(t, { config: CONFIG, env: { CORRAL_LLAMA_CPP: scriptedBuild(t) } })
   const client = clientFrom(t, corral, '127.0.0.2')
   const ways: [string, object][] = [
@@ -36,7 +34,7 @@ t.test('a load ends when everybody has left, on all ways to one', async t => {
   t.equal((await client.json('/api/chat', body({}))).status, 200, 'and the model is there for others')
 })
 
-t.test('a client that tries again finds its load going on', async t => {
+t.test('a client that retries joins the running load', async t => {
   const corral = await startCorral(t, {
     config: CONFIG.replace('300ms', '20s'),
     env: { CORRAL_LLAMA_CPP: scriptedBuild(t) }
@@ -59,7 +57,7 @@ t.test('a client that tries again finds its load going on', async t => {
   t.equal(loads(), 1, 'one load for all attempts')
 })
 
-t.test('a reload that its client has left is no loss for others', async t => {
+t.test('an abandoned reload costs other clients nothing', async t => {
   const corral = await startCorral(t, { config: CONFIG, env: { CORRAL_LLAMA_CPP: scriptedBuild(t) } })
   const greedy = clientFrom(t, corral, '127.0.0.2')
   const honest = clientFrom(t, corral, '127.0.0.3')

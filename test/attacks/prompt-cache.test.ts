@@ -5,26 +5,26 @@ import { createKey } from '../../plugins/people/security/key-file.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
 
 /*
- * llama-server reads only what of a prompt is new to a slot, and says how much that was: with several keys nobody may
- * learn from these counts what somebody else has asked.
+ * llama-server processes only the new part of a prompt and reports how much was cached. With several keys, these counts
+ * must not reveal what another key has asked.
  */
 
 const SECRET = 'The code of the vault is this: the big dog runs to the river near old trees. Tell nobody about it.'
-/** So long that saving it pays. */
+/** Long enough to be saved. */
 const LONG_OTHER = 'Once there was a cat who sat in the sun. '.repeat(24)
 const LONG_SECRET = `${SECRET} `.repeat(8)
 
-/** Keys of a server's configuration; those of the key file are random. */
+/** Keys in the configuration. Keys of the key file are random. */
 const keyOf = (name: string) => `${name}-0123456789-0123456789-0123456789`
 
-/** Asks with a key, and gives the body of an answer that succeeds. */
+/** Sends a request with a key and returns the body of its successful answer. */
 const asking = (corral: Corral) => async (key: string, path: string, body: object) => {
   const reply = await corral.json(path, body, { headers: { authorization: `Bearer ${key}` } })
   if (reply.status !== 200) throw new Error(`${path}: ${JSON.stringify(reply.body)}`)
   return reply.body
 }
 
-/** Those who guess have a key for each guess: what a key has asked before it may know. */
+/** Each guess uses a new key, since a key may know its own earlier prompts. */
 const NAMES = [
   'victim',
   'leaver',
@@ -51,7 +51,7 @@ const completion = (more: object = {}) => ({ model: DEMO, prompt: SECRET, max_to
 
 const cachedIn = (body: any): number => body.usage.prompt_tokens_details.cached_tokens
 
-/** Every number of a reply that says how much of a prompt was known. */
+/** All numbers in a reply that report how much of a prompt was cached. */
 function counts(reply: unknown): number[] {
   const found: number[] = []
   JSON.stringify(reply, (name, value) => {
@@ -65,7 +65,7 @@ function counts(reply: unknown): number[] {
 /** The flags of an engine. */
 const flagsOf = (pid: number) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
 
-t.test('nobody learns from counts what another key has asked', async t => {
+t.test('cache counts do not reveal what another key has asked', async t => {
   const marked = [{ type: 'text', text: SECRET, cache_control: { type: 'ephemeral' } }]
   const guesses: [string, string, object, object?][] = [
     ['chat', '/v1/chat/completions', chat(SECRET)],
@@ -103,9 +103,9 @@ t.test('nobody learns from counts what another key has asked', async t => {
   t.equal(flags[flags.lastIndexOf('--cache-ram') + 1], '0', "llama-server's memory of other prompts is off")
 })
 
-t.test('nor by leaving before an answer', async t => {
+t.test("disconnecting before the answer does not reveal another key's prompts", async t => {
   const { ask, corral } = await server
-  // Both slots hold the victim's prompts.
+  // Both slots contain the victim's prompts.
   await Promise.all([0, 1].map(() => ask(victim, '/v1/chat/completions', chat(LONG_SECRET))))
   for (const wait of [0, 1, 3, 6, 10]) {
     const leaving = new AbortController()
@@ -116,11 +116,11 @@ t.test('nor by leaving before an answer', async t => {
     await left.catch(() => undefined)
   }
   const [count] = counts(await ask(leaver, '/v1/chat/completions', chat(SECRET)))
-  // Those that it left may have been read for it: they begin as every conversation does.
+  // The prompts of the abandoned requests may be cached, and they begin like every conversation.
   t.ok(count! < 10, `${count} tokens are known`)
 })
 
-t.test('conversations of two keys go on from where each of them was', async t => {
+t.test('conversations of two keys continue from their own cached prompts', async t => {
   const keys = [keyOf('one'), keyOf('two')]
   const { ask } = await server
   const first = ['What is the capital of France?', 'Why is the sky blue and the grass green?']
@@ -136,7 +136,7 @@ t.test('conversations of two keys go on from where each of them was', async t =>
   }
 })
 
-t.test('a server that gets its first keys while it runs', async t => {
+t.test('a running server that gets its first keys isolates their prompts', async t => {
   const corral = await startCorral(t)
   const { body } = await corral.json('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
   t.equal(body.message.content, CAPITAL_ANSWER)
@@ -163,7 +163,7 @@ t.test('a server that gets its first keys while it runs', async t => {
   t.same(corral.enginePids(), [second], 'that happens once')
 })
 
-t.test('saved prompts stay with their key', async t => {
+t.test('saved prompts are restored only for their own key', async t => {
   const [one, two] = [keyOf('keeper'), keyOf('finder')]
   const { ask } = await server
   await ask(one, '/v1/chat/completions', chat(LONG_SECRET))

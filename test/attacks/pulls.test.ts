@@ -8,10 +8,10 @@ import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import type { EmulatedRepository } from '../support/hub-emulator/repositories.ts'
 
 const COUNT = 150
-/** A hub that sends next to nothing for as long as anybody waits. */
+/** A hub that sends almost nothing for as long as a client waits. */
 const TARPIT = { total: 2000 }
 
-/** Sends as a client at another address of this machine. */
+/** Sends requests from another address of this machine. */
 function clientAt(address: string, corral: Corral, close: (end: () => Promise<void>) => void) {
   const dispatcher = new Agent({ localAddress: address, headersTimeout: 0, bodyTimeout: 0, pipelining: 0 })
   close(() => dispatcher.destroy())
@@ -29,7 +29,7 @@ const statesOf = async (corral: Corral) => {
   return { downloading: count('downloading'), waiting: count('waiting'), all: pulls.length }
 }
 
-t.test('150 pulls of one client keep nobody from pulling', async t => {
+t.test("150 pulls of one client do not stop another client's pull", async t => {
   const repositories: Record<string, EmulatedRepository> = {}
   for (let i = 0; i < COUNT; i++)
     repositories[`evil/m${i}-GGUF`] = { files: { [`m${i}-Q8_0.gguf`]: largeGguf(MIB / 4, i) } }
@@ -66,7 +66,7 @@ t.test('150 pulls of one client keep nobody from pulling', async t => {
   const honest = clientAt('127.0.0.1', corral, end => t.teardown(end))
   const pulled = await honest('/api/pull', { model: 'modelscope:good/one-GGUF', stream: false })
   t.match(pulled, { status: 200, body: { status: 'success' } }, 'another client gets its turn at once')
-  // Its own pulls give way, and go on when nobody else wants their place.
+  // The first client's pulls are paused, and resume when no other client needs the slot.
   await until('the place is used again', async () => (await statesOf(corral)).downloading === 4)
   t.ok(descriptors(pid!) - before < 100, `${descriptors(pid!) - before} more descriptors`)
   t.equal((await corral.json('/api/health')).status, 200)
@@ -88,7 +88,7 @@ t.test('150 pulls of one client keep nobody from pulling', async t => {
   })
 })
 
-t.test('a pull that waits says so', async t => {
+t.test('a queued pull reports that it is waiting', async t => {
   const repositories: Record<string, EmulatedRepository> = {}
   for (const name of ['a', 'b'])
     repositories[`me/${name}-GGUF`] = { files: { [`${name}-Q8_0.gguf`]: largeGguf(MIB, 7) } }

@@ -5,20 +5,20 @@ import { type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 const CONFIG = `limits: { reader_stall: 1s }
 defaults: { num_ctx: 16384, num_parallel: 2 }`
 
-/** Answers whose events are so large that the buffers of both sides are soon full. */
+/** Answers with events so large that the buffers of both sides are soon full. */
 const large = {
   ...{ model: DEMO, messages: [{ role: 'user', content: 'Count to 30.' }], stream: true, temperature: 0 },
   ...{ logprobs: true, top_logprobs: 20, max_tokens: 15_000, options: { ignore_eos: true } }
 }
 const native = { ...large, options: { ignore_eos: true, max_tokens: 15_000, temperature: 0 } }
 
-/** A client that sends a request and reads only when it is told to. */
+/** A client that sends a request and reads only on demand. */
 function ask(t: Pick<Test, 'teardown'>, corral: Corral, path: string, body: object): Socket {
   const { hostname, port } = new URL(corral.url)
   const text = JSON.stringify(body)
   const socket = connect(Number(port), hostname)
   socket.on('error', () => {
-    // Its end is what is looked at.
+    // The test observes how the connection ends.
   })
   socket.pause()
   socket.write(
@@ -28,7 +28,7 @@ function ask(t: Pick<Test, 'teardown'>, corral: Corral, path: string, body: obje
   return socket
 }
 
-/** All that a socket gets until its answer ends. */
+/** Everything that a socket receives until its answer ends. */
 async function rest(socket: Socket): Promise<string> {
   let text = ''
   socket.on('data', chunk => {
@@ -44,7 +44,7 @@ const stalls = (corral: Corral) => corral.log().split('read nothing of its answe
 t.test('clients that read nothing lose their slots', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   const sockets = [0, 1].map(() => ask(t, corral, '/v1/chat/completions', large))
-  // One sends all the while, which is no sign that it reads.
+  // One client keeps sending, which does not count as reading.
   const sending = setInterval(() => sockets[1]!.write('GET / HTTP/1.1\r\nhost: localhost\r\n\r\n'), 100)
   t.teardown(() => clearInterval(sending))
   await until('both are answered', async () => (await corral.json('/api/ps')).body.models[0]?.running === 2)
@@ -59,7 +59,7 @@ t.test('clients that read nothing lose their slots', async t => {
   t.match(await rest(late), /reader_stalled/, 'who then reads finds the error at the end')
 })
 
-t.test('a slow reader is not cut', async t => {
+t.test('a slow reader is not disconnected', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   const socket = ask(t, corral, '/v1/chat/completions', { ...large, max_tokens: 1500 })
   let bytes = 0
@@ -77,7 +77,7 @@ t.test('a slow reader is not cut', async t => {
   t.ok(bytes > 2 ** 20, 'the answer was larger than the buffers')
 })
 
-t.test('a whole answer that nobody reads is not kept for ever', async t => {
+t.test('a whole answer that nobody reads is dropped after a while', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   const socket = ask(t, corral, '/v1/chat/completions', { ...large, stream: false, max_tokens: 5500 })
   await until('the request has ended', () => /POST \/v1\/chat\/completions 200/.test(corral.log()))

@@ -3,14 +3,12 @@ import t from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 import { clientFrom } from '../support/other-client.ts'
 
-/*
- * Load options as a weapon: reloads without end, options that others suffer from, and sizes that eat the memory.
- */
+/* Load options as a weapon: endless reloads, options that slow others down, and sizes that take all memory. */
 
 const messages = [CAPITAL_QUESTION]
 const ask = (options: object) => ({ model: DEMO, messages, stream: false, options })
 
-t.test('options that alternate are refused after a while, and others go on', async t => {
+t.test('alternating options are refused after a while, and other clients are answered', async t => {
   const corral = await startCorral(t, {
     config: 'limits: { reloads: 3 }\ndefaults: { num_ctx: 512, num_parallel: 2, temperature: 0 }'
   })
@@ -43,7 +41,7 @@ t.test('options that alternate are refused after a while, and others go on', asy
   t.ok(loads <= 1 + 2 * 3, `${loads} loads: the first, three reloads, and back to the defaults`)
 })
 
-t.test('what one client chose does no harm to others', async t => {
+t.test('options that one client chooses do not affect others', async t => {
   const corral = await startCorral(t, { config: 'defaults: { num_ctx: 512, num_parallel: 2, temperature: 0 }' })
   const greedy = clientFrom(t, corral, '127.0.0.2')
   const honest = clientFrom(t, corral, '127.0.0.3')
@@ -55,7 +53,7 @@ t.test('what one client chose does no harm to others', async t => {
   t.equal((await honest.json('/api/chat', long)).status, 200, 'a context that is too small')
 })
 
-t.test('sizes are cut to their bounds, and the reply says so', async t => {
+t.test('sizes are clamped to their limits, and the reply says so', async t => {
   const config = `defaults: { num_ctx: 512, num_parallel: 2, temperature: 0 }
 limits: { num_ctx: 1024, num_parallel: 3 }
 models: { "${DEMO}": { limits: { num_ctx: 768 } } }`
@@ -92,7 +90,7 @@ models: { "${DEMO}": { limits: { num_ctx: 768 } } }`
   t.match(entry.options, { num_ctx: 1024, num_parallel: 3 }, 'defaults of a model that was made')
 })
 
-t.test('the sizes of the attack hold no more memory than is reserved for them', async t => {
+t.test("the attack's sizes use no more memory than is reserved", async t => {
   const corral = await startCorral(t, { config: 'scheduler: { memory: 1GiB }' })
   const { status, body } = await corral.json('/api/chat', ask({ num_ctx: 2_147_483_647, num_parallel: 64 }))
   t.match([status, body], [503, { code: 'insufficient_memory' }])

@@ -8,7 +8,7 @@ models: { "${DEMO}": { limits: { max_tokens: 8 } } }`
 const messages = [{ role: 'user', content: 'Count to 30.' }]
 const model = DEMO
 
-/** Requests over a bound of `limits`: path, fields, the bound, the field at fault. */
+/** Requests above a limit: path, fields, the limit, and the field at fault. */
 const OVER: [string, object, string, string][] = [
   ['/api/chat', { messages, options: { num_predict: 9 } }, 'max_tokens', 'options.num_predict'],
   ['/api/chat', { messages, options: { max_tokens: 2e9 } }, 'max_tokens', 'options.max_tokens'],
@@ -45,7 +45,7 @@ const OVER: [string, object, string, string][] = [
   ['/api/embed', { input: 'a', keep_alive: '1h' }, 'keep_alive', 'keep_alive']
 ]
 
-/** How many tokens an answer without a limit has. */
+/** The number of tokens of an answer without a limit. */
 const ENDLESS: [string, object, (body: any) => number][] = [
   ['/api/chat', { messages, stream: false }, body => body.eval_count],
   ['/api/chat', { messages, stream: false, options: { num_predict: -1 } }, body => body.eval_count],
@@ -56,7 +56,7 @@ const ENDLESS: [string, object, (body: any) => number][] = [
   ['/v1/responses', { input: 'Count to 30.' }, body => body.usage.output_tokens]
 ]
 
-t.test('what requests may ask for is bounded on every surface', async t => {
+t.test('the limits of requests apply on every API', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   for (const [path, fields, bound, param] of OVER) {
     const { status, body } = await corral.json(path, { model, ...fields })
@@ -75,7 +75,7 @@ t.test('what requests may ask for is bounded on every surface', async t => {
   }
 })
 
-t.test('fields that would reach other requests, or take memory, do not pass', async t => {
+t.test('fields that would affect other requests or take memory are dropped', async t => {
   const corral = await startCorral(t, { config: 'defaults: { num_ctx: 512, num_parallel: 2, max_tokens: 8 }' })
   const hostile = {
     ...{ id_slot: 1, slot_id: 1, n_cmpl: 2, lora: [{ id: 0, scale: 5 }], grammar_lazy: true },
@@ -119,7 +119,7 @@ t.test('fields that would reach other requests, or take memory, do not pass', as
   }
 })
 
-/** Two requests that name the same slot are answered side by side all the same. */
+/** Two requests that name the same slot are answered in parallel. */
 async function answersInEverySlot(corral: Corral): Promise<boolean> {
   const options = { id_slot: 0, max_tokens: 400, ignore_eos: true, temperature: 0 }
   const answers = await Promise.all(

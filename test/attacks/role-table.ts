@@ -1,8 +1,8 @@
 import type { Role } from '../../core/http/roles.ts'
 
 /**
- * The role that each route needs, written down once more beside the routes themselves: who adds a route or changes its
- * role decides it here too.
+ * The role that each route needs, repeated here on purpose: whoever adds a route or changes its role must confirm it in
+ * this table.
  */
 export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
   anyone: [
@@ -221,7 +221,7 @@ export const ROUTES_BY_ROLE: Record<Role | 'anyone', readonly string[]> = {
   ]
 }
 
-/** Routes whose bodies may be larger than 256 KiB: they take prompts, files or what clients store. */
+/** Routes whose bodies may exceed 256 KiB: they take prompts, files or data that clients store. */
 export const LARGE_BODIES: readonly string[] = [
   'POST /anthropic/v1/messages',
   'POST /anthropic/v1/messages/count_tokens',

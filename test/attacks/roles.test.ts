@@ -14,56 +14,53 @@ import { routeName } from '../../scripts/role-docs.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, type SendOptions, startCorral, until } from '../support/corral.ts'
 import { LARGE_BODIES, ROUTES_BY_ROLE } from './role-table.ts'
 
-t.test('each role may do what those before it may', async t => {
+t.test('each role may do everything that lower roles may', async t => {
   for (const [at, role] of ROLES.entries()) {
     for (const [needed, other] of ROLES.entries()) t.equal(hasRole(role, other), at >= needed, `${role} for ${other}`)
   }
 })
 
-t.test(
-  'every route needs the role and takes a body of the size that the tables say, and they have no others',
-  async t => {
-    const found: { name: string; role: string; bodyLimit: number }[] = []
-    const collector = definePlugin({
-      name: 'role-collector',
-      api: 1,
-      description: 'Collects the roles of routes',
-      options: Type.Object({}),
-      setup: () => ({
-        hooks: async app => {
-          app.addHook('onRoute', ({ method, url, config, bodyLimit }) => {
-            const name = routeName({ methods: [method].flat(), url })
-            found.push({ name, role: config?.role ?? 'user', bodyLimit: bodyLimit! })
-          })
-        }
-      })
+t.test('every route has the role and body size of the tables, and the tables list no others', async t => {
+  const found: { name: string; role: string; bodyLimit: number }[] = []
+  const collector = definePlugin({
+    name: 'role-collector',
+    api: 1,
+    description: 'Collects the roles of routes',
+    options: Type.Object({}),
+    setup: () => ({
+      hooks: async app => {
+        app.addHook('onRoute', ({ method, url, config, bodyLimit }) => {
+          const name = routeName({ methods: [method].flat(), url })
+          found.push({ name, role: config?.role ?? 'user', bodyLimit: bodyLimit! })
+        })
+      }
     })
-    const { 'roles.md': text } = await renderApiDocument([...builtInPlugins, collector])
-    const expected = new Map(
-      Object.entries(ROUTES_BY_ROLE).flatMap(([role, routes]) => routes.map(route => [route, role]))
-    )
-    for (const { name, role } of found) {
-      const known = expected.get(name) ?? expected.get(name.replace('HEAD ', 'GET '))
-      t.equal(role, known, `${name} needs ${known}`)
-    }
-    const takesBody = found.filter(({ name }) => /^(POST|PUT|PATCH|DELETE|ANY) /.test(name))
-    const large = takesBody.filter(({ bodyLimit }) => bodyLimit > 256 * 1024).map(({ name }) => name)
-    t.same(large.sort(), [...LARGE_BODIES].sort())
-    for (const { name, role, bodyLimit } of takesBody) if (role === 'anyone') t.equal(bodyLimit, 4096, name)
-    const names = found.map(({ name }) => name)
-    t.same(
-      [...expected.keys()].filter(name => !names.includes(name)),
-      [],
-      'all routes of the table exist'
-    )
-    t.equal(readFileSync(join(packageRoot, 'docs', 'roles.md'), 'utf8'), text, 'run "npm run docs:write"')
+  })
+  const { 'roles.md': text } = await renderApiDocument([...builtInPlugins, collector])
+  const expected = new Map(
+    Object.entries(ROUTES_BY_ROLE).flatMap(([role, routes]) => routes.map(route => [route, role]))
+  )
+  for (const { name, role } of found) {
+    const known = expected.get(name) ?? expected.get(name.replace('HEAD ', 'GET '))
+    t.equal(role, known, `${name} needs ${known}`)
   }
-)
+  const takesBody = found.filter(({ name }) => /^(POST|PUT|PATCH|DELETE|ANY) /.test(name))
+  const large = takesBody.filter(({ bodyLimit }) => bodyLimit > 256 * 1024).map(({ name }) => name)
+  t.same(large.sort(), [...LARGE_BODIES].sort())
+  for (const { name, role, bodyLimit } of takesBody) if (role === 'anyone') t.equal(bodyLimit, 4096, name)
+  const names = found.map(({ name }) => name)
+  t.same(
+    [...expected.keys()].filter(name => !names.includes(name)),
+    [],
+    'all routes of the table exist'
+  )
+  t.equal(readFileSync(join(packageRoot, 'docs', 'roles.md'), 'utf8'), text, 'run "npm run docs:write"')
+})
 
-/** One of the page's own files, whose names have hashes. */
+/** One of the page's own files, whose names contain hashes. */
 const [PAGE_FILE] = JSON.parse(readFileSync(join(packageRoot, 'dist/plugins/page/browser/files.json'), 'utf8'))
 
-/** Requests for a route of the table that do nothing, whoever may send them: nothing has their name, no body is usable. */
+/** Requests for a route of the table that do nothing for any caller: no model has this name, and no body is valid. */
 function harmless(route: string): { methods: string[]; path: string; body?: string } {
   const [method, url] = route.split(' ') as [string, string]
   const path = url.replace('/:label/:revision', '/x/x').replace(':digest', `sha256:${'0'.repeat(64)}`)
@@ -72,27 +69,27 @@ function harmless(route: string): { methods: string[]; path: string; body?: stri
     .replace(':id', 'none')
     .replace(':file', PAGE_FILE)
     .replace('*', 'nobody%2Fnothing')
-  // A feed has no HEAD: without a body there would be nothing to end it.
+  // A feed has no HEAD route, and without a body nothing would end it.
   if (named === '/api/cluster/events') return { methods: ['GET'], path: named }
   if (method === 'GET' || method === 'ANY') return { methods: ['GET', 'HEAD'], path: named }
   return { methods: [method], path: named, ...(method !== 'HEAD' && { body: '[]' }) }
 }
 
-/** What a caller of this role is answered on all routes, once for each method that a route has. */
+/** The answers that a caller of this role gets on all routes, once per method. */
 async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: SendOptions): Promise<void> {
   const tryOne = async (listed: string, route: string) => {
     const { methods, path, body } = harmless(route)
-    // It leads to a route that asks models.
+    // This path leads to a route that asks models.
     const needed = (path.startsWith('/ollama/v1/') ? 'user' : listed) as Role | 'anyone'
     for (const method of methods) {
       const response = await corral.send(path, body, { ...init, method })
       const { status } = response
-      // A feed that was granted has no end.
+      // A granted feed does not end.
       const isFeed = ['/models/sse', '/api/events', '/api/cluster/events'].includes(path) && status === 200
       const text = isFeed ? '' : await response.text()
       if (isFeed) await response.body!.cancel()
       const where = `${method} ${path} as ${role ?? 'nobody'}: ${status} ${text.slice(0, 200)}`
-      // Its body, or the ticket, is looked at by whoever sends it.
+      // The route checks the body or the ticket for every caller.
       const granted = path.startsWith('/api/cluster/files/') ? 401 : method === 'POST' ? 400 : 200
       if (needed === 'anyone') t.equal(status, granted, where)
       else if (role === undefined) t.ok(status === 401 || status === 429, where)
@@ -112,7 +109,7 @@ async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: Sen
   await Promise.all(all)
 }
 
-t.test('every route, tried by callers of each role, without a key and with a wrong one', async t => {
+t.test('every route grants exactly its role, also without a key and with a wrong one', async t => {
   const corral = await startCorral(t, { runtimes: '  sources: [system]\n', env: { HF_HUB_OFFLINE: '1' } })
   await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
 
@@ -171,7 +168,7 @@ t.test('every route, tried by callers of each role, without a key and with a wro
   await tryAll(t, corral, undefined, { headers: { 'x-api-key': `${key}x` } })
 })
 
-t.test('a page of another site reaches no route without its origin, but for those that anyone may read', async t => {
+t.test("requests of another site's page without an Origin reach only public routes", async t => {
   const corral = await startCorral(t)
   const status = async (method: string, path: string, headers: Record<string, string>, local = false) => {
     const reply = await corral.send(path, method === 'POST' ? '[]' : undefined, { method, headers, local })
@@ -203,7 +200,7 @@ t.test('a page of another site reaches no route without its origin, but for thos
   t.same((await corral.json('/api/ps')).body.models, [], 'no model was loaded')
 })
 
-/** The status of a request whose path is sent as it is written here. */
+/** The status of a request whose path is sent exactly as written. */
 async function rawStatus(corral: Corral, method: string, path: string, headers: Record<string, string>) {
   const { hostname, port } = new URL(corral.url)
   const request = httpRequest({ hostname, port, method, path, headers, agent: false })
@@ -213,7 +210,7 @@ async function rawStatus(corral: Corral, method: string, path: string, headers: 
   return response.statusCode!
 }
 
-t.test('a user neither unloads a model nor says how long it stays', async t => {
+t.test('a user can neither unload a model nor set how long it stays loaded', async t => {
   const corral = await startCorral(t)
   const { key } = await createKey(keyFilePath(corral), { name: 'somebody' })
   await until('keys are needed', async () => (await corral.send('/api/tags')).status === 401)

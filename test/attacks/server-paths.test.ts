@@ -5,7 +5,7 @@ import t from 'tap'
 import { serverFolders, withoutServerPaths } from '../../core/http/server-folders.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 
-t.test('texts keep everything but the places of the server', t => {
+t.test("texts lose only the server's paths", t => {
   const folders = serverFolders({ home: '/srv/a.b', models: '/srv/a.b/models' })
   for (const [text, shown] of [
     ['The disk of /srv/a.b/models is full.', 'The disk of <models> is full.'],
@@ -19,7 +19,7 @@ t.test('texts keep everything but the places of the server', t => {
   t.end()
 })
 
-t.test('no reply to a client over the network says where the server keeps its files', async t => {
+t.test('no reply to a network client reveals where the server stores its files', async t => {
   const corral = await startCorral(t)
   const { home } = corral
   const models = join(home, 'models')
@@ -30,7 +30,7 @@ t.test('no reply to a client over the network says where the server keeps its fi
     replies.push({ what: `${what}: ${method ?? ''} ${path} ${reply.status}`, text: await reply.text() })
     return reply.status
   }
-  // What an import of the server's own files says.
+  // Errors of an import of the server's own files.
   for (const path of [
     home,
     models,
@@ -44,13 +44,13 @@ t.test('no reply to a client over the network says where the server keeps its fi
   symlinkSync(link, link)
   await look('an import through a loop', '/api/import', { model: 'me/x', path: link })
   rmSync(link)
-  // A folder that is in the way of a model, and one whose manifest is damaged.
+  // A folder in the way of a model, and a folder with a damaged manifest.
   writeFileSync(join(models, 'file'), '')
   t.not(await look('a file in the way', '/api/copy', { source: DEMO, destination: 'file/x' }), 200)
   mkdirSync(join(models, 'bad', 'one'), { recursive: true })
   writeFileSync(join(models, 'bad', 'one', 'manifest.json'), '{')
   t.not(await look('a damaged manifest', '/api/copy', { source: DEMO, destination: 'bad/one' }), 200)
-  // A model whose files are damaged, and then gone.
+  // A model whose files are damaged, then deleted.
   await look('a copy', '/api/copy', { source: DEMO, destination: 'me/cut' })
   const folder = join(models, 'me', 'cut')
   const revision = readdirSync(folder).find(name => name !== 'manifest.json')!
@@ -74,13 +74,13 @@ t.test('no reply to a client over the network says where the server keeps its fi
     if (damage === 'damaged') rmSync(join(folder, revision), { recursive: true })
   }
   await look('a copy of a model that is gone', '/api/copy', { source: 'me/cut', destination: 'me/again' })
-  // What can only be read and not be written; the superuser may all the same.
+  // A read-only folder. The superuser may write to it all the same.
   chmodSync(models, 0o555)
   await look('a folder that cannot be written', '/api/create', { model: 'new/one', from: DEMO, system: 'x' })
   chmodSync(models, 0o755)
   await look('a default', '/api/default', { model: 'me/cut' })
   await look('a file that is gone', '/api/files/me/cut')
-  // What lists and records say of all this.
+  // Lists and records about all of this.
   for (const model of [DEMO, 'me/cut']) {
     await look('show', '/api/show', { model })
     await look('show', '/ollama/api/show', { model })

@@ -3,7 +3,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorr
 import { clientFrom } from '../support/other-client.ts'
 
 /*
- * One client that wants everything beside one that wants an answer now and then. Clients without keys are told apart by
+ * One client that takes everything, beside a client that asks now and then. Clients without keys are told apart by
  * their addresses.
  */
 
@@ -28,7 +28,7 @@ const waitingFor = async (corral: Corral, count: number) =>
     return body.models.some(({ queued }: any) => queued >= count)
   })
 
-t.test('500 requests of one client wait behind themselves', async t => {
+t.test('500 requests of one client delay only that client', async t => {
   const corral = await startCorral(t, { config: SETTINGS })
   const greedy = clientFrom(t, corral, greedyAddress)
   const honest = clientFrom(t, corral, honestAddress)
@@ -54,7 +54,7 @@ t.test('500 requests of one client wait behind themselves', async t => {
   leave.abort()
 })
 
-t.test('a full queue and a bound for each client', async t => {
+t.test('a full queue drops requests of the busiest client, and each client has a limit', async t => {
   const corral = await startCorral(t, {
     config: `${SETTINGS}\nscheduler: { max_queue: 30 }\nlimits: { queue_per_key: 25 }`
   })
@@ -73,7 +73,7 @@ t.test('a full queue and a bound for each client', async t => {
           `${status} ${code} ${/limits\.queue_per_key|scheduler\.max_queue/.exec(error)} ${headers.get('retry-after')}`
         )
       } catch {
-        // Its client has left.
+        // The client has disconnected.
       }
     })
   flood(greedy, 40)
@@ -91,7 +91,7 @@ t.test('a full queue and a bound for each client', async t => {
   t.match(await reply, { status: 200, body: { message: { content: CAPITAL_ANSWER } } })
 })
 
-t.test('long lists of texts to embed let others have their turn', async t => {
+t.test('long embedding lists give way to other requests', async t => {
   const corral = await startCorral(t, { config: SETTINGS })
   const greedy = clientFrom(t, corral, greedyAddress)
   const honest = clientFrom(t, corral, honestAddress)
@@ -112,7 +112,7 @@ t.test('long lists of texts to embed let others have their turn', async t => {
   for (const list of lists) t.same(await list, [200, 100, true], 'and the lists are answered whole')
 })
 
-t.test('endless answers leave a slot for who was here before', async t => {
+t.test('endless answers leave a slot for recent clients', async t => {
   const corral = await startCorral(t, { config: SETTINGS })
   const greedy = clientFrom(t, corral, greedyAddress)
   const honest = clientFrom(t, corral, honestAddress)
@@ -133,7 +133,7 @@ t.test('endless answers leave a slot for who was here before', async t => {
   leave.abort()
 })
 
-t.test('keep_alive 0 of one client does not unload what another one uses', async t => {
+t.test('keep_alive 0 of one client does not unload a model that another client uses', async t => {
   const corral = await startCorral(t, { config: SETTINGS })
   const greedy = clientFrom(t, corral, greedyAddress)
   const honest = clientFrom(t, corral, honestAddress)

@@ -1,13 +1,13 @@
 import t from 'tap'
 import { DEMO, startCorral } from '../support/corral.ts'
 
-/* A response that was stored is for the key that made it; to every other one it does not exist. */
+/* A stored response exists only for the key that made it. */
 
 const KEYS = { victim: 'victim-0123456789-0123456789-0123456789', other: 'other-0123456789-0123456789-0123456789' }
 type Owner = keyof typeof KEYS
 const SECRET = 'The code of the vault is 4711.'
 
-t.test('responses of another key', async t => {
+t.test('stored responses of another key cannot be read, continued or deleted', async t => {
   const corral = await startCorral(t, {
     config: `security:\n  api_keys: [${Object.values(KEYS).join(', ')}]\nlimits: { stored_responses: 3 }`
   })

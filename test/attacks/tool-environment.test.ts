@@ -6,7 +6,7 @@ import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
 import { type Corral, DEMO, until } from '../support/corral.ts'
 
 const KEY = 'corral-test-key-of-sixteen-and-more'
-/** What a server's environment may hold that no program it starts has any business with. */
+/** Variables in a server's environment that no program it starts should see. */
 const SECRETS = {
   CORRAL_API_KEYS: KEY,
   HF_TOKEN: 'hf_secret',
@@ -18,7 +18,7 @@ const SECRETS = {
   MODELSCOPE_API_TOKEN: 'ms-secret',
   DATABASE_URL: 'postgres://u:secret@db/x',
   SSH_AUTH_SOCK: '/run/secret.sock',
-  // Names that begin as harmless ones do.
+  // Names that begin like harmless ones.
   CUDA_ACCESS_TOKEN: 'cuda-secret',
   GGML_SIGNING_KEY: 'ggml-secret',
   LC_PASSWORD: 'lc-secret',
@@ -30,7 +30,7 @@ const SECRETS = {
   LLAMA_ARG_CTX_SIZE: '7777'
 }
 
-/** Environments of all processes below a server, by their command lines (Linux only). */
+/** The environments of all processes below a server, by command line (Linux only). */
 function environmentsBelow(corral: Corral): Map<string, Record<string, string>> {
   const parents = new Map<number, number>()
   for (const entry of readdirSync('/proc')) {
@@ -39,7 +39,7 @@ function environmentsBelow(corral: Corral): Map<string, Record<string, string>> 
       const stat = readFileSync(`/proc/${entry}/stat`, 'utf8')
       parents.set(Number(entry), Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]))
     } catch {
-      // It ended while we looked.
+      // The process ended in between.
     }
   }
   const found = new Map<string, Record<string, string>>()
@@ -51,14 +51,12 @@ function environmentsBelow(corral: Corral): Map<string, Record<string, string>> 
       const text = (name: string) => readFileSync(`/proc/${pid}/${name}`, 'utf8').split('\0').filter(Boolean)
       const variables = text('environ').map(line => line.split(/=(.*)/s).slice(0, 2))
       found.set(text('cmdline').join(' '), Object.fromEntries(variables))
-    } catch {
-      // As above.
-    }
+    } catch {}
   }
   return found
 }
 
-t.test('the converter, engines and their helpers get no keys and tokens of the server', async t => {
+t.test("the converter, engines and their helpers inherit none of the server's keys and tokens", async t => {
   const python = scriptedPython(t)
   const corral = await startConverting(t, python.path, { env: { ...SECRETS, CUDA_VISIBLE_DEVICES: '' } })
   const headers = { authorization: `Bearer ${KEY}` }
@@ -81,7 +79,7 @@ t.test('the converter, engines and their helpers get no keys and tokens of the s
   const leaks: string[] = []
   for (const [command, variables] of environments) {
     for (const [name, value] of Object.entries(variables)) {
-      // Not a variable of the server's: each engine has a key of its own.
+      // Not from the server's environment: each engine has a generated key.
       if (name === 'LLAMA_API_KEY' && !Object.values(SECRETS).includes(value)) continue
       const isSecret = name in SECRETS || Object.values(SECRETS).some(secret => value.includes(secret))
       if (isSecret || /KEY|TOKEN|SECRET/.test(name)) leaks.push(`${name} in ${command.slice(0, 100)}`)
@@ -94,7 +92,7 @@ t.test('the converter, engines and their helpers get no keys and tokens of the s
   }
 })
 
-t.test('what programs inherit', async t => {
+t.test('programs inherit only listed variables', async t => {
   const useful = {
     PATH: '/bin',
     HOME: '/home/x',

@@ -20,7 +20,7 @@ interface RawUpload {
   answer(): string
 }
 
-/** Begins an upload from an address of this machine; each address is a client. */
+/** Starts an upload from an address of this machine. Each address is a client. */
 function begin(
   t: Test,
   corral: Corral,
@@ -55,7 +55,7 @@ async function sendWhole(t: Test, corral: Corral, content: string, options: { fr
   return await until('it is answered', () => /^HTTP\/1\.1 (\d+)/.exec(upload.answer())?.[1], 20_000)
 }
 
-t.test('two hundred uploads that go nowhere leave turns to another client', async t => {
+t.test('two hundred stalled uploads leave turns for another client', async t => {
   const corral = await startCorral(t, { config: 'limits:\n  uploads: 4' })
   const hostile = Array.from({ length: 200 }, (_, n) =>
     begin(t, corral, { length: n % 2 ? 1e6 : 'chunked', prefix: n % 3 ? '/api' : '/ollama/api' })
@@ -67,7 +67,7 @@ t.test('two hundred uploads that go nowhere leave turns to another client', asyn
   t.equal(blobsOf(corral).length, 2, 'half of the turns are what one client gets')
   t.equal(await sendWhole(t, corral, 'honest', { from: '127.0.0.2' }), '201')
 
-  // Two clients hold all turns now; a third one needs a single one.
+  // Two clients now have all turns, and a third needs a single one.
   const more = Array.from({ length: 10 }, () => begin(t, corral, { from: '127.0.0.3' }))
   await until('all turns are taken', () => blobsOf(corral).filter(name => name.endsWith('.part')).length === 4)
   t.equal(await sendWhole(t, corral, 'honest too', { from: '127.0.0.2' }), '201')
@@ -81,7 +81,7 @@ t.test('two hundred uploads that go nowhere leave turns to another client', asyn
   await until('nor any connection', () => descriptors() < 60, 20_000)
 })
 
-t.test('an upload that only trickles is given up, a slow one is not', async t => {
+t.test('a trickling upload is given up, and a slow one is not', async t => {
   const corral = await startCorral(t, { config: 'limits:\n  upload_stall: 3s' })
   const slow = Buffer.alloc(60_000, 'slow')
   const honest = begin(t, corral, { digest: sha256(slow), length: slow.length })
@@ -110,7 +110,7 @@ t.test('an upload that only trickles is given up, a slow one is not', async t =>
   t.same(blobsOf(corral), [`sha256-${sha256(slow)}`], 'nothing is left of the others')
 })
 
-t.test('files that nobody uses take a bounded part of the disk', async t => {
+t.test('unused files take a limited part of the disk', async t => {
   const corral = await startCorral(t, { config: 'limits:\n  uploads_size: 1000' })
   const text = (letter: string, length: number) => letter.repeat(length)
   const declared = begin(t, corral, { length: 2000 })
@@ -124,7 +124,7 @@ t.test('files that nobody uses take a bounded part of the disk', async t => {
   t.equal(await sendWhole(t, corral, text('c', 450), { from: '127.0.0.2' }), '201', 'another client has its own half')
   const full = begin(t, corral, { length: 200, from: '127.0.0.3' })
   t.match(await answered(full), /other clients have files there/)
-  // Announced bytes count as long as their upload is open.
+  // Announced bytes count while their upload is open.
   const open = begin(t, corral, { length: 140, from: '127.0.0.3' })
   await until('it runs', () => blobsOf(corral).some(name => name.endsWith('.part')))
   t.match(await answered(begin(t, corral, { length: 140, from: '127.0.0.4' })), /over_limit/)
@@ -137,7 +137,7 @@ t.test('files that nobody uses take a bounded part of the disk', async t => {
   t.match(await answered(begin(t, again, { length: 100 })), /over_limit/, 'what is there counts after a restart')
 })
 
-t.test('whose turn it is', async t => {
+t.test('the next turn goes to the client with the fewest uploads', async t => {
   let now = 0
   const turns = new UploadTurns(4, () => now)
   const signal = new AbortController().signal

@@ -5,7 +5,7 @@ import { type CommandOptions, corral, newHome } from '../command-line/command.ts
 import { onTerminal } from '../command-line/terminal.ts'
 import { DEMO } from '../support/corral.ts'
 
-/** A folder of a stranger, in which whatever is run or imported leaves a mark. */
+/** A stranger's folder, in which every file that is run or imported leaves a mark. */
 function trap(t: Test) {
   const folder = newHome(t)
   const mark = join(folder, 'mark')
@@ -64,7 +64,7 @@ t.test('a config.yaml in the working directory runs nothing', async t => {
   t.equal((await corral(['config', 'check'], options)).code, 2)
 })
 
-t.test('serve asks once at a terminal whether the file is trusted', async t => {
+t.test('serve asks once at a terminal whether to trust the file', async t => {
   const { folder, mark } = trap(t)
   writeFileSync(join(folder, 'config.yaml'), 'plugins: [./trap.mjs]\nport: 0\n')
   const options = { columns: 100, env: { CORRAL_HOME: newHome(t), NO_COLOR: '1' } }

@@ -4,20 +4,20 @@ import t, { type Test } from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 
 t.setTimeout(1_200_000)
-// Pulls and installations are to fail at once, not to ask the network.
+// Pulls and installations must fail immediately instead of contacting the network.
 const corral = await startCorral(t, {
   env: { HF_HUB_OFFLINE: '1' },
   config: 'defaults: { max_tokens: 8 }\nbody_limit: 64MiB'
 })
 
-/** Every operation with a body, as the server's own document lists them. */
+/** Every operation with a body in the server's API document. */
 async function operations(): Promise<{ method: string; path: string }[]> {
   const { paths } = (await corral.json('/openapi.json')).body
   return Object.entries<object>(paths).flatMap(([path, methods]) =>
     Object.entries<any>(methods)
       .filter(([, operation]) => operation.requestBody)
       .map(([method]) => ({ method: method.toUpperCase(), path: path.replaceAll(/\{\w+\}/g, 'x') }))
-      // Mounted once more, they are the same.
+      // Mounted copies are the same operations.
       .filter(({ path }) => !path.startsWith('/anthropic/') && !(path.startsWith('/ollama/') && paths[path.slice(7)]))
   )
 }
@@ -26,7 +26,7 @@ const deep = (depth: number, open: string, close: string) => open.repeat(depth) 
 const model = JSON.stringify(DEMO)
 const chat = `"model":${model},"messages":[{"role":"user","content":"Hi"}]`
 
-/** Bodies that are no JSON, or JSON that nobody means. */
+/** Bodies that are not JSON, or JSON that makes no sense. */
 const bodies: Record<string, string | Buffer> = {
   nothing: '',
   blanks: ' \n\t ',
@@ -83,7 +83,7 @@ const bodies: Record<string, string | Buffer> = {
   'a schema without an end': `{${chat},"prompt":"a","format":{"$defs":{"a":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}}`
 }
 
-/** 60 MB of what may be asked for. */
+/** 60 MB of valid content. */
 const large: Record<string, () => string> = {
   'a long text': () =>
     `{"model":${model},"max_tokens":2,"messages":[{"role":"user","content":"${'word '.repeat(12_000_000)}"}]}`,
@@ -93,7 +93,7 @@ const large: Record<string, () => string> = {
   lists: () => `{"model":${model},"messages":[${'[],'.repeat(20_000_000)}[]]}`
 }
 
-/** Long work that a hostile body could really begin. */
+/** Long work that a malicious body could really start. */
 const LONG_WORK = /\/(install|upgrade)$/
 
 async function stillWell(t: Test, after: string): Promise<void> {
@@ -110,7 +110,7 @@ function codeOf(body: any): unknown {
   return body?.code ?? body?.error?.code ?? body?.error?.type
 }
 
-/** A reply, or what came instead; streams are read to their end. */
+/** The reply, or the error. Streams are read to their end. */
 async function ask(method: string, path: string, body: string | Buffer, type = 'application/json') {
   const signal = AbortSignal.timeout(120_000)
   const response = await corral.send(path, body as string, { method, headers: { 'content-type': type }, signal })
@@ -119,16 +119,16 @@ async function ask(method: string, path: string, body: string | Buffer, type = '
   try {
     json = JSON.parse(text)
   } catch {
-    // A stream, or a page.
+    // A stream, or the page.
   }
   return { status: response.status, text: text.slice(0, 300), json }
 }
 
-t.test('hostile bodies on every route: refused or answered, never a crash', async t => {
+t.test('malicious bodies on every route are refused or answered, and never crash the server', async t => {
   const all = (await operations()).filter(({ path }) => !LONG_WORK.test(path))
   t.ok(all.length > 25, `${all.length} operations`)
   for (const [name, body] of Object.entries(bodies)) {
-    // Those that take the model away are left to others.
+    // Operations that remove the model run last.
     const harmless = all.filter(
       ({ path }) => !(String(body).includes(DEMO) && /\/(delete|default|stop|copy|create)$/.test(path))
     )
@@ -144,7 +144,7 @@ t.test('hostile bodies on every route: refused or answered, never a crash', asyn
   t.notMatch(corral.log(), /"level":60|Unhandled|FATAL/i)
 })
 
-t.test('60 MB', async t => {
+t.test('bodies of 60 MB are answered or refused', async t => {
   for (const [name, make] of Object.entries(large)) {
     const body = make()
     for (const path of ['/api/chat', '/v1/chat/completions']) {
@@ -156,13 +156,13 @@ t.test('60 MB', async t => {
   }
   const many = await ask('POST', '/v1/chat/completions', large.lists!())
   t.match(many, { status: 413, json: { error: { code: 'body_too_large', message: /holds more than/ } } })
-  // The server answers before all has come, and some clients take the broken connection for more than the answer.
+  // The server answers before the whole body has arrived, and some clients report only the broken connection.
   const more = await ask('POST', '/v1/chat/completions', Buffer.alloc(65 * 2 ** 20, 32)).catch(error => error)
   if (more instanceof Error) t.match(String(more.cause), /EPIPE|ECONNRESET|closed/)
   else t.match(more, { status: 413, json: { error: { code: 'body_too_large' } } })
 })
 
-/** Sends bytes as they are, one after the other, and gives what comes back. */
+/** Sends raw bytes piece by piece and returns what was received. */
 function raw(pieces: (string | Buffer)[], pause = 0): Promise<string> {
   const { hostname, port } = new URL(corral.url)
   return new Promise(resolve => {
@@ -184,7 +184,7 @@ function raw(pieces: (string | Buffer)[], pause = 0): Promise<string> {
   })
 }
 
-t.test('malformed HTTP requests', async t => {
+t.test('malformed HTTP requests are refused, and the server keeps answering', async t => {
   const host = `Host: ${new URL(corral.url).host}\r\n`
   const post = `POST /api/chat HTTP/1.1\r\n${host}Connection: close\r\n`
   const body = `{${chat},"stream":false}`
@@ -217,10 +217,10 @@ t.test('malformed HTTP requests', async t => {
     ]
   ]
   for (const [name, pieces, expected] of cases) t.match(await raw(pieces), expected, name)
-  // Byte by byte is slow, but right.
+  // Byte by byte is slow but valid.
   const slow = [`${post}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n`, ...body]
   t.match(await raw(slow, 5), /^HTTP\/1\.1 200[\s\S]*"done":true/, 'a body in single bytes')
-  // Whoever leaves in the middle of a body, or never ends it, holds nothing up.
+  // A client that disconnects within a body or never ends it blocks nothing.
   const { hostname, port } = new URL(corral.url)
   const idle = Array.from({ length: 50 }, () => {
     const socket = connect(Number(port), hostname)

@@ -9,13 +9,13 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/
 
 const HOOKS = join(packageRoot, 'test', 'fuzz', 'schemathesis_hooks.py')
 
-/** What a request may bring about: everything from 501 on that has a code. A 500 is always a fault. */
+/** Errors that a request may cause: 501 and above with a code. A 500 is always a fault. */
 const explained: Record<string, string[]> = {}
 for (const [code, status] of Object.entries(ERROR_STATUS)) {
   if (status > 500) explained[status] = [...(explained[status] ?? []), code]
 }
 
-/** What is asked of every reply. */
+/** Checks of every reply. */
 const CHECKS = [
   'status_code_conformance',
   'content_type_conformance',
@@ -24,7 +24,7 @@ const CHECKS = [
   'failures_are_explained'
 ]
 
-/** Installing builds and packages is long work that a request may really begin; feeds of what happens never end. */
+/** Installing builds and packages is long work that a request may really start, and feeds never end. */
 const LEFT_OUT = '/api/(runtimes/(install|upgrade|use)|conversion/install)$|/(events|sse)$'
 
 export interface FuzzFigures {
@@ -34,9 +34,10 @@ export interface FuzzFigures {
 }
 
 /**
- * Lets schemathesis make requests of the served API document and check their replies, against a corral of its own whose
- * answers are short and that asks no hub.
- * @param options `examples` is the most random requests for each operation beside those that cover its schema
+ * Has schemathesis send requests based on the served API document, and checks the replies. The corral under test gives
+ * short answers and contacts no hub.
+ * @param options `examples` is the maximum number of random requests for each operation, in addition to those that
+ * cover its schema
  */
 export async function fuzz(t: Test, options: { examples: number; seed?: number }): Promise<FuzzFigures> {
   const directory = t.testdir()
@@ -60,7 +61,7 @@ export async function fuzz(t: Test, options: { examples: number; seed?: number }
       ],
       ...['--max-examples', `${options.examples}`, '--exclude-path-regex', LEFT_OUT, '--warnings', 'off'],
       ...(options.seed === undefined ? [] : ['--seed', `${options.seed}`]),
-      // Some names are hard to make up by a pattern: that says nothing of what answers them.
+      // Some names are hard to generate from a pattern, which says nothing about the routes.
       ...['--suppress-health-check', 'all'],
       // A request that takes longer than this hangs.
       ...['--request-timeout', '120', '--report', 'json', '--report-json-path', report]

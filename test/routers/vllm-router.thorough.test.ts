@@ -10,7 +10,7 @@ import { freePort } from '../../scripts/free-port.ts'
 import { vllmRouter } from '../clients/python-scripts.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, joined, startCorral, until } from '../support/corral.ts'
 
-// Several corrals behind vLLM's router, as it is installed from PyPI, in the place of vLLM servers.
+// Several corrals behind vLLM's router from PyPI, instead of vLLM servers.
 
 t.setTimeout(600_000)
 
@@ -19,7 +19,7 @@ const KEY = 'routers-send-the-key-of-their-clients-on'
 const HEADERS = { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' }
 
 const ask = (more: object = {}) => ({ model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0, ...more })
-/** A stream that goes on for some seconds, and has an end. */
+/** A stream that lasts some seconds and ends by itself. */
 const long = (max_tokens: number) => ({
   model: DEMO,
   messages: [{ role: 'user', content: 'Count to 30.' }],
@@ -80,7 +80,7 @@ async function startRouter(t: Test, nodes: readonly Corral[], policy: string): P
   return router
 }
 
-/** A stream through the router: its events as they come, and how it ended. */
+/** A stream through the router: its events as they arrive, and how it ended. */
 function openStream(router: Router, body: unknown) {
   const events: any[] = []
   const whole = (async () => {
@@ -96,14 +96,14 @@ function openStream(router: Router, body: unknown) {
     }
     return events
   })()
-  // It may be awaited later than it fails.
+  // It may fail before it is awaited.
   whole.catch(() => {})
   return { events, whole }
 }
 
-/** Requests that a server has been sent by others, as its log shows them. */
+/** Requests from the router, according to the server's log. */
 const asked = (node: Corral) => [...node.log().matchAll(/"msg":"POST \/v1\/\S+ 200"/g)].length
-/** Requests that models of it answer now. */
+/** Running requests for the server's models. */
 const running = async (node: Corral) => (await node.json('/api/drain', undefined, { local: true })).body.open as number
 
 async function startNode(t: Test, more: { home?: string; port?: number } = {}): Promise<Corral> {
@@ -115,7 +115,7 @@ async function startNode(t: Test, more: { home?: string; port?: number } = {}): 
   })
 }
 
-t.test('every API that the router passes on, from both servers', { skip }, async t => {
+t.test('every API that the router passes on is answered by both servers', { skip }, async t => {
   const nodes = await Promise.all([startNode(t), startNode(t)])
   const router = await startRouter(t, nodes, 'round_robin')
 
@@ -145,7 +145,7 @@ t.test('every API that the router passes on, from both servers', { skip }, async
   t.equal(status, 200)
   t.equal(body.data.length, 2)
   t.equal(body.data[0].embedding.length > 10, true)
-  // docs/scaling.md says so: for these routes the router sends its own key (--api-key), and never that of its client.
+  // As docs/scaling.md says, the router sends its own key (--api-key) on these routes, never the client's.
   t.equal((await router.json('/v1/responses', { model: DEMO, input: 'Hi' })).status, 401)
   t.equal((await router.json('/v1/messages', { ...ask(), max_tokens: 20 })).status, 401)
   t.match(await router.json('/v1/models'), { status: 200, body: { data: [{ id: DEMO }] } })
@@ -167,7 +167,7 @@ t.test('every API that the router passes on, from both servers', { skip }, async
   for (const node of nodes) t.ok(await router.isHealthy(node), 'mistakes of clients make no server unhealthy')
 })
 
-t.test('conversations stay where their beginning was read', { skip }, async t => {
+t.test('a conversation stays on the server that has its prompt cached', { skip }, async t => {
   const nodes = await Promise.all([startNode(t), startNode(t)])
   const router = await startRouter(t, nodes, 'cache_aware')
   const story = 'Once upon a time there was a horse that lived in a corral by the sea. '.repeat(6)
@@ -184,7 +184,7 @@ t.test('conversations stay where their beginning was read', { skip }, async t =>
   t.ok(cached > 50, `${cached} tokens of the third turn were read before`)
 })
 
-t.test('a server that drains loses nothing, and gets nothing new', { skip }, async t => {
+t.test('a draining server finishes its requests and gets no new ones', { skip }, async t => {
   const nodes = await Promise.all([startNode(t), startNode(t)])
   const router = await startRouter(t, nodes, 'round_robin')
   const streams = [openStream(router, long(600)), openStream(router, long(600))]
@@ -192,7 +192,7 @@ t.test('a server that drains loses nothing, and gets nothing new', { skip }, asy
   const [first, second] = nodes as [Corral, Corral]
   const before = asked(first)
   t.equal((await first.json('/api/drain', {}, { local: true })).status, 200)
-  // The first of these come before the router has looked at /readyz.
+  // The first of these arrive before the router has asked /readyz.
   for (let number = 0; number < 8; number++) {
     const { status, body } = await router.json('/v1/chat/completions', ask())
     t.equal(status, 200, 'refused by one, asked of the other')
@@ -212,7 +212,7 @@ t.test('a server that drains loses nothing, and gets nothing new', { skip }, asy
   await until('both answer again', () => asked(first) > before + 1 && asked(second) > then)
 })
 
-t.test('a server that is killed takes along what it had begun, and nothing else', { skip }, async t => {
+t.test('a killed server loses only its own running requests', { skip }, async t => {
   const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(home, { recursive: true, force: true }))
   const port = await freePort()
@@ -239,7 +239,7 @@ t.test('a server that is killed takes along what it had begun, and nothing else'
   })
 })
 
-t.test('servers are restarted one after the other under load', { skip }, async t => {
+t.test('a rolling restart under load loses no request', { skip }, async t => {
   const homes = [1, 2].map(() => mkdtempSync(join(tmpdir(), 'corral-test-')))
   t.teardown(() => {
     for (const home of homes) rmSync(home, { recursive: true, force: true })
@@ -258,7 +258,7 @@ t.test('servers are restarted one after the other under load', { skip }, async t
   })
   for (const [at, node] of nodes.entries()) {
     await until('all is well', async () => (await router.isHealthy(nodes[0]!)) && (await router.isHealthy(nodes[1]!)))
-    // As Kubernetes ends a pod: the drain of its preStop hook, then SIGTERM.
+    // Kubernetes ends a pod this way: the drain of its preStop hook, then SIGTERM.
     await node.json('/api/drain', {}, { local: true })
     await until('nothing is open', async () => (await running(node)) === 0)
     await until('the router has seen it', async () => !(await router.isHealthy(node)))
