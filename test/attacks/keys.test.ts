@@ -240,7 +240,7 @@ t.test('clients behind trusted proxies are told apart by the forwarded address',
   })
 })
 
-t.test("insecure" keeps the checks of Host and Origin, and makes nobody an admin, async t => {
+t.test('"insecure" keeps the checks of Host and Origin, and makes nobody an admin', async t => {
   const corral = await startCorral(t, { flags: ['--host', '0.0.0.0', '--insecure'] })
   const url = corral.url.replace('0.0.0.0', '127.0.0.1')
   const { port } = new URL(url)
