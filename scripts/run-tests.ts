@@ -1,12 +1,12 @@
 /**
  * Runs compiled test files, each in a process of its own; prints a line for each, and what failed.
  *
- *     node dist/scripts/run-tests.js [--all | --thorough] [--jobs=N] [--timeout=SECONDS] [--within=SECONDS [--first=N]]
+ *     node dist/scripts/run-tests.js [--all | --thorough] [--jobs=N] [--timeout=SECONDS] [--within=SECONDS [--turn=N]]
  *                                    [FILE OR FOLDER…]
  *
  * Without paths it runs the everyday tests; with --all the thorough ones too, with ten times as many random
- * trials; with --thorough only these. With --within it starts no file after that time and names those that it left out;
- * --first says at which one it begins, so that all can have their turn.
+ * trials; with --thorough only these. With --within it starts no file after that time and names the files it left out.
+ * --turn=N then begins at another tenth of the files for each N, so that ten runs in a row run every file.
  * The command `tap` can run each file as well, but it makes every Node.js process below a test record all that it
  * loads, which doubles the time that a corral takes to start.
  */
@@ -37,11 +37,11 @@ const { values: flags, positionals: paths } = parseArgs({
   options: {
     all: { type: 'boolean', default: false },
     thorough: { type: 'boolean', default: false },
-    // One more than there are processors: most tests wait for other processes now and then.
-    jobs: { type: 'string', default: String(availableParallelism() + 1) },
+    // Most tests wait for other processes half of their time.
+    jobs: { type: 'string', default: String(2 * availableParallelism() + 1) },
     timeout: { type: 'string', default: TIMEOUT },
     within: { type: 'string', default: 'Infinity' },
-    first: { type: 'string', default: '0' }
+    turn: { type: 'string', default: '0' }
   },
   allowPositionals: true
 })
@@ -160,8 +160,9 @@ function failuresIn(output: string): string {
 }
 
 const begun = performance.now()
-const files = chosenFiles().sort()
-const first = Number(flags.first) % files.length
+// Large files first: they tend to take longest, and one at the end would keep a single processor busy.
+const files = chosenFiles().sort((a, b) => statSync(b).size - statSync(a).size)
+const first = Math.floor(((Number(flags.turn) % 10) / 10) * files.length)
 const waiting = [...files.slice(first), ...files.slice(0, first)]
 /** Whether another file may be started. */
 const isInTime = () => performance.now() - begun < Number(flags.within) * 1000
