@@ -11,7 +11,7 @@ const PAGE = `<!doctype html><html lang="en"><title>A page</title><meta name="vi
 <main><h1>A page</h1><button></button><p style="color: red">Red</p></main><script src="/script.js"></script></html>`
 const SCRIPT = "console.error('said'); fetch('/none'); setTimeout(() => { throw new Error('thrown') })"
 
-t.test('what is wrong with a page is seen', { skip: browser.skip }, async t => {
+t.test('faults of a page are reported', { skip: browser.skip }, async t => {
   const server = createServer(({ url }, response) => {
     response.setHeader('content-security-policy', "default-src 'self'")
     if (url === '/') return response.setHeader('content-type', 'text/html').end(PAGE)

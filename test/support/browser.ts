@@ -7,9 +7,9 @@ import type { Test } from 'tap'
 
 const require = createRequire(import.meta.url)
 
-/** Where screenshots are written: CORRAL_SCREENSHOTS, else a folder below that for temporary files. */
+/** Folder for screenshots: CORRAL_SCREENSHOTS, or a folder in the system's temporary directory. */
 const SCREENSHOTS = process.env.CORRAL_SCREENSHOTS ?? join(tmpdir(), 'corral-screenshots')
-/** Milliseconds that an action waits for what it acts on. Machines of tests are slow, and shared. */
+/** Milliseconds that an action waits for its element. Test machines are slow and shared. */
 const PATIENCE = 30_000
 const PROGRAMS = [
   '/usr/bin/chromium',
@@ -20,28 +20,28 @@ const PROGRAMS = [
 ]
 
 export interface OpenOptions extends BrowserContextOptions {
-  /** A device as Playwright knows it: its window, touch and user agent. */
+  /** A device name of Playwright: its window, touch and user agent. */
   device?: keyof typeof devices & string
 }
 
-/** A page in a context of its own: nothing stored is shared with other pages. */
+/** A page in a new browser context, which shares no storage with other pages. */
 export interface OpenedPage {
   page: Page
   context: BrowserContext
-  /** Errors of the console, which is where breaches of a content security policy are reported, and uncaught errors. */
+  /** Console errors, which include violations of the content security policy, and uncaught errors. */
   complaints: string[]
-  /** Each reply with a status of 400 or more: `404 GET /path`. */
+  /** Replies with a status of 400 or more, as `404 GET /path`. */
   refusals: string[]
 }
 
 export interface TestBrowser {
-  /** Why tests with a browser are skipped here: what is missing. */
+  /** Why browser tests are skipped on this machine. */
   skip: string | false
-  /** Opens an address; its context is closed at the end of the test `t`, with a screenshot where that failed. */
+  /** Opens an address. Its context closes when test `t` ends, with a screenshot if the test failed. */
   open(t: Test, address: string, options?: OpenOptions): Promise<OpenedPage>
 }
 
-/** The system's Chromium, or CORRAL_CHROMIUM; or what is missing for it. */
+/** Finds the system's Chromium or CORRAL_CHROMIUM, or says what is missing. */
 export function findChromium(): { program: string } | { missing: string } {
   try {
     require.resolve('playwright-core')
@@ -54,7 +54,7 @@ export function findChromium(): { program: string } | { missing: string } {
   return { missing: stated ? `there is no ${stated}` : 'Chromium is not installed (or name it by CORRAL_CHROMIUM)' }
 }
 
-/** The system's Chromium for the tests of a file: started by the first that opens a page, ended with the file. */
+/** The system's Chromium for one test file. The first page starts it, and the end of the file stops it. */
 export function testBrowser(file: Pick<Test, 'teardown'>): TestBrowser {
   const found = findChromium()
   let started: Promise<Browser> | undefined
@@ -63,7 +63,7 @@ export function testBrowser(file: Pick<Test, 'teardown'>): TestBrowser {
     const { chromium } = await import('playwright-core')
     const browser = await chromium.launch({
       executablePath,
-      // Its sandbox does not start for root, as whom tests run in containers.
+      // Its sandbox does not start for root, and tests in containers run as root.
       args: process.getuid?.() === 0 ? ['--no-sandbox'] : []
     })
     file.teardown(() => browser.close())
@@ -104,8 +104,8 @@ export function testBrowser(file: Pick<Test, 'teardown'>): TestBrowser {
 }
 
 /**
- * What axe-core finds against accessibility, each as `rule: elements`.
- * @param tags its sets of rules; by default WCAG 2.2 at level AA and what axe holds for good practice
+ * Accessibility faults that axe-core finds, as `rule: elements`.
+ * @param tags rule sets of axe-core; by default WCAG 2.2 at level AA and axe's best practices
  */
 export async function accessibilityFaults(
   page: Page,
@@ -119,7 +119,7 @@ export async function accessibilityFaults(
   )
 }
 
-/** Writes a picture of the whole page. @returns its path, outside of the repository */
+/** Takes a screenshot of the whole page. @returns its path, outside of the repository */
 export async function screenshot(page: Page, name: string): Promise<string> {
   mkdirSync(SCREENSHOTS, { recursive: true })
   const path = join(SCREENSHOTS, `${name.replaceAll(/[^\w.-]+/g, '-').slice(0, 100)}.png`)

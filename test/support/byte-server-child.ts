@@ -1,4 +1,4 @@
-/** Serves a file of so many bytes from a process of its own, where the memory of the one that fetches is measured. */
+/** Serves a file of this many bytes from a separate process, so that the downloader's memory is measured alone. */
 import { sampleBytes, sha256, startByteServer } from './byte-server.ts'
 
 const bytes = sampleBytes(Number(process.argv[2]))

@@ -4,33 +4,33 @@ import { createServer as createSecureServer } from 'node:https'
 import type { AddressInfo, Socket } from 'node:net'
 import { localhostCertificate } from './localhost-certificate.ts'
 
-/** How one answer goes wrong; all fields are independent. */
+/** Ways in which one answer fails. The fields are independent. */
 export interface ByteFault {
   /** Sent instead of bytes. */
   status?: number
   headers?: Record<string, string>
   body?: string
-  /** Bytes of the body after which the connection is cut, or nothing more comes. */
+  /** Bytes of the body after which the connection is closed or stalls. */
   cutAfter?: number
   stallAfter?: number
-  /** Position in the file of a byte that is sent wrong. */
+  /** Position in the file of one wrong byte. */
   flip?: number
-  /** Answer with the whole file; `rangeAs200` is right but for its status; `chunked` tells no length. */
+  /** Answer with the whole file. `rangeAs200` is right except for its status, and `chunked` gives no length. */
   ignoreRange?: boolean
   rangeAs200?: boolean
   chunked?: boolean
   /** The body ends with the connection, and no length is sent. */
   untilClose?: boolean
-  /** Milliseconds before the head. */
+  /** Milliseconds before the headers. */
   delay?: number
-  /** Bytes a second of this connection. */
+  /** Bytes per second of this connection. */
   rate?: number
   /** Bytes of other content. */
   content?: Buffer
 }
 
 export interface ByteRequest {
-  /** Of all requests to the server, from 0 on. */
+  /** Number of the request among all requests to the server, starting at 0. */
   number: number
   path: string
   query: URLSearchParams
@@ -39,7 +39,7 @@ export interface ByteRequest {
   end: number
 }
 
-/** Bytes that look random and are always the same. */
+/** Bytes that look random and are the same for the same seed. */
 export function sampleBytes(size: number, seed = 0): Buffer {
   const key = createHash('sha256').update(String(seed)).digest()
   return createCipheriv('aes-256-ctr', key, Buffer.alloc(16)).update(Buffer.alloc(size))
@@ -53,7 +53,7 @@ export function gitSha1(bytes: Buffer): string {
   return createHash('sha1').update(`blob ${bytes.length}\0`).update(bytes).digest('hex')
 }
 
-/** Serves files by ranges, with the faults that a test wants. */
+/** Serves files with range support and the given faults. */
 export async function startByteServer(
   files: Record<string, Buffer>,
   fault: (request: ByteRequest) => ByteFault = () => ({}),

@@ -15,11 +15,11 @@ function find(): string | undefined {
 }
 
 const found = find()
-/** A Python that can run the converter: CORRAL_CONVERSION_PYTHON, else what `npm run setup:python` made. */
+/** A Python that can run the converter: CORRAL_CONVERSION_PYTHON, or the one that `npm run setup:python` created. */
 export const conversionPython = found ?? ''
 
 /**
- * For tests that convert for real: they are skipped where no Python can do that.
+ * For tests with real conversions, which are skipped without a suitable Python.
  * @throws in CI, where nothing may be skipped
  */
 export function realConversion(): { skip: string | false } {

@@ -11,29 +11,29 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from './engine-build.ts'
 
 const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
-/** What `npm start` and the installed command run: the bundle. */
+/** The bundle, which `npm start` and the installed command run. */
 export const COMMAND = join(packageRoot, 'scripts', 'corral.mjs')
 export const DEMO = 'corral/tiny-chat'
 export const CAPITAL_QUESTION = { role: 'user', content: 'What is the capital of France?' }
 export const CAPITAL_ANSWER = 'The capital of France is Paris.'
 
-/** A real corral server: the built command line in a process of its own, with a data directory of its own. */
+/** A real corral server: the built command line in its own process, with its own data directory. */
 export interface Corral {
   url: string
   home: string
   process: ChildProcess
-  /** Everything it logged so far. */
+  /** The log so far. */
   log(): string
-  /** Sends JSON; no time limits. */
+  /** Sends JSON without time limits. */
   send(path: string, body?: unknown, init?: SendOptions): ReturnType<typeof fetch>
   json(path: string, body?: unknown, init?: SendOptions): Promise<{ status: number; body: any }>
   /** The events of a streamed reply. */
   events(path: string, body: unknown, init?: SendOptions): Promise<any[]>
-  /** Writes its config.yaml anew, which does nothing by itself. */
+  /** Rewrites its config.yaml. The server does not notice by itself. */
   configure(config: string): void
-  /** Ends it with a signal and gives its exit code. */
+  /** Ends it with a signal and returns its exit code. */
   end(signal?: NodeJS.Signals): Promise<number | null>
-  /** Process ids of the llama-servers that it started for models, without those that it asks about their build. */
+  /** Process ids of the llama-servers that it started for models, without those it starts to examine a build. */
   enginePids(): number[]
 }
 
@@ -41,7 +41,7 @@ export interface SendOptions {
   method?: string
   headers?: Record<string, string>
   signal?: AbortSignal
-  /** By the private socket, so that the caller is an admin. */
+  /** Uses the private socket, so that the caller is an admin. */
   local?: boolean
 }
 
@@ -50,20 +50,20 @@ export interface CorralOptions {
   flags?: string[]
   /** Text of its config.yaml, without the section `runtimes`. */
   config?: string
-  /** Folders that models may be imported from over the network; by default those that tests keep files in. */
+  /** Folders that models may be imported from over the network. Defaults to the folders of test files. */
   importRoots?: string[]
-  /** Lines of the section `runtimes`, indented by two blanks. */
+  /** Lines of the section `runtimes`, indented by two spaces. */
   runtimes?: string
   /**
-   * Threads of each engine, by default one: servers run side by side in tests, and engines that each want all cores
-   * mostly wait for each other.
+   * Threads of each engine, 1 by default: several servers run side by side in tests, and engines that each use all
+   * cores mostly wait for each other.
    */
   threads?: number
-  /** The program that is started; by default the compiled files, whose stacks name them. */
+  /** The program to start. Defaults to the compiled files, so that stack traces name them. */
   program?: string
   /** A certificate that the test trusts. */
   ca?: string
-  /** A data directory to reuse; by default a new one, removed at the end. */
+  /** A data directory to reuse. Defaults to a new one that is removed at the end. */
   home?: string
 }
 
@@ -77,7 +77,7 @@ function withImportRoots(config: string, roots: string[]): string {
   return `${config}\nstorage:\n${line}`
 }
 
-/** Processes whose parent is `pid`, directly or through others, that are llama-servers (Linux only, from /proc). */
+/** Processes below `pid` that are llama-servers (Linux only, from /proc). */
 export function llamaServersBelow(pid: number): number[] {
   const parents = new Map<number, number>()
   const engines: number[] = []
@@ -87,12 +87,12 @@ export function llamaServersBelow(pid: number): number[] {
       const stat = readFileSync(`/proc/${entry}/stat`, 'utf8')
       const rest = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
       parents.set(Number(entry), Number(rest[1]))
-      // Of the command line: Node.js 22 and later name their processes MainThread.
+      // The program's name in the command line: Node.js 22 and later name their processes MainThread.
       const [program = ''] = readFileSync(`/proc/${entry}/cmdline`, 'utf8').split('\0')
       const isEngine = stat.includes('(llama-server') || basename(program).startsWith('llama-server')
       if (rest[0] !== 'Z' && isEngine) engines.push(Number(entry))
     } catch {
-      // It ended while we looked.
+      // The process ended in between.
     }
   }
   return engines.filter(engine => {
@@ -120,7 +120,7 @@ export function alive(pid: number): boolean {
   }
 }
 
-/** Waits until `check` gives something truthy; fails with `what` after `limit` milliseconds. */
+/** Waits until `check` returns something truthy. Fails with `what` after `limit` milliseconds. */
 export async function until<T>(what: string, check: () => T | Promise<T>, limit = 60_000): Promise<NonNullable<T>> {
   const end = Date.now() + limit
   for (;;) {
@@ -140,7 +140,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     )
   configure(options.config ?? '')
   const child = spawn(process.execPath, [options.program ?? MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
-    // A working directory without a config.yaml, so that the data directory's counts.
+    // A working directory without a config.yaml, so that the data directory's file is used.
     cwd: home,
     env: { ...process.env, CORRAL_LLAMA_CPP: engineBuildFolder(), CORRAL_HOME: home, ...options.env },
     stdio: ['ignore', 'pipe', 'pipe']
@@ -156,7 +156,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
   const dispatcher: Dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0, ...trust })
   let bySocket: Dispatcher | undefined
   const local = async () => {
-    // It is written there a moment after the server says where it listens.
+    // The file is written shortly after the server reports its address.
     const path = join(home, 'owner.json')
     const socket = await until('the private socket', () => JSON.parse(readFileSync(path, 'utf8')).socket as string)
     bySocket ??= new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0, connect: { socketPath: socket } })
@@ -215,14 +215,14 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
   return corral
 }
 
-/** What the fragments of a native stream join to. */
+/** Joins the fragments of a native stream. */
 export function joined(events: any[]): string {
   return events
     .map(event => event.message?.content ?? event.response ?? event.choices?.[0]?.delta?.content ?? '')
     .join('')
 }
 
-/** The last event of an event stream's text. */
+/** The last event in the text of an event stream. */
 export function lastEvent(text: string): any {
   return JSON.parse(
     text
@@ -233,7 +233,7 @@ export function lastEvent(text: string): any {
   )
 }
 
-/** A chat whose answer goes on until max_tokens. */
+/** A chat that is answered until max_tokens. */
 export function endless(model: string, more: object = {}) {
   return {
     model,
@@ -242,7 +242,7 @@ export function endless(model: string, more: object = {}) {
   }
 }
 
-/** The same for the hosted-chat API. */
+/** The same for the OpenAI chat API. */
 export function endlessHosted(model: string) {
   const { options, ...chat } = endless(model)
   return { ...chat, ...options, stream: true }

@@ -1,7 +1,7 @@
 import type { Readable } from 'node:stream'
 import { type EngineBody, ResponseBody } from '../../runtimes/llama-server/response-body.ts'
 
-/** A stream of the test's own as the body of an engine's answer. */
+/** Turns a stream into the body of an engine's answer. */
 export function engineBody<Source extends Readable>(source: Source): Source & EngineBody {
   const body = new ResponseBody(source)
   source.on('data', chunk => body.push(Buffer.from(chunk)))

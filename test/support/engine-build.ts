@@ -3,8 +3,8 @@ import { join } from 'node:path'
 import { packageRoot } from '../../core/system/package-info.ts'
 
 /**
- * The folder with the llama-server that tests run: CORRAL_LLAMA_CPP, else the one that `npm run prepare:engine` made.
- * @throws when there is none: a test that needs an engine never passes without one.
+ * The folder with the llama-server for tests: CORRAL_LLAMA_CPP, or the build of `npm run prepare:engine`.
+ * @throws if there is none: a test that needs an engine never passes without one
  */
 export function engineBuildFolder(): string {
   const named = process.env.CORRAL_LLAMA_CPP

@@ -1,6 +1,6 @@
 import { inspect } from 'node:util'
 
-/** What a promise is rejected with. @throws Error when it is not */
+/** The reason for which a promise rejects. @throws Error if it does not reject */
 export async function failure(promise: PromiseLike<unknown>): Promise<any> {
   return await promise.then(
     value => {

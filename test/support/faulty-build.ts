@@ -2,18 +2,18 @@ import { chmodSync, cpSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFi
 import { join } from 'node:path'
 import { engineBuildFolder } from './engine-build.ts'
 
-/** A llama.cpp build whose llama-server is the real one behind a shell script that can do something before. */
+/** A llama.cpp build with the real llama-server behind a shell script that can run commands first. */
 export interface FaultyBuild {
   folder: string
   /** A copy of the real program in a folder without its libraries. */
   bare: string
-  /** Shell commands that run before each load from now on; `$0` is the script, `$@` what llama-server is given. */
+  /** Sets shell commands that run before each load. `$0` is the script, `$@` the arguments of llama-server. */
   before(commands: string): void
-  /** Nothing goes wrong any more. */
+  /** Removes the fault. */
   mend(): void
 }
 
-/** Makes such a build in an empty folder: `--version`, `--help` and `--list-devices` work whatever is set. */
+/** Makes such a build in an empty folder. `--version`, `--help` and `--list-devices` always work. */
 export function faultyBuild(folder: string): FaultyBuild {
   const real = engineBuildFolder()
   const build = join(folder, 'build')

@@ -4,11 +4,11 @@ import { tensorSize } from '../../core/models/gguf-file.ts'
 type Scalar = string | number | boolean | bigint
 export interface GgufParts {
   /**
-   * Strings, booleans, numbers (as float32 where they have a fraction, else uint32), bigints (uint64), arrays of strings,
+   * Strings, booleans, numbers (float32 if fractional, otherwise uint32), bigints (uint64), and arrays of strings,
    * whole numbers (int32) or booleans.
    */
   metadata?: Record<string, Scalar | string[] | number[] | boolean[]>
-  /** Name, shape and ggml type (0 is F32) of tensors; their data is filled with a pattern of `seed`. */
+  /** Name, shape and ggml type (0 is F32) of each tensor. The data is a pattern based on `seed`. */
   tensors?: { name: string; shape: number[]; type?: number }[]
   seed?: number
 }
@@ -25,7 +25,7 @@ export const u64 = (value: number | bigint) => {
   bytes.writeBigUInt64LE(BigInt(value))
   return bytes
 }
-/** A text as GGUF writes it: its length, then its bytes. */
+/** A string in GGUF form: its length, then its bytes. */
 export const ggufText = (value: string) => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)])
 
 function arrayItem(value: string | number | boolean): Buffer {
@@ -50,7 +50,7 @@ function metadataValue(value: Scalar | string[] | number[] | boolean[]): Buffer 
   return Buffer.concat([u32(TYPE.float32), bytes])
 }
 
-/** The header of a GGUF v3 file, and the bytes of the data behind it. */
+/** The header of a GGUF v3 file, and the size of the data behind it in bytes. */
 function ggufStart({ metadata = {}, tensors = [{ name: 'a', shape: [8] }] }: GgufParts): {
   start: Buffer
   data: number
@@ -75,20 +75,20 @@ function ggufStart({ metadata = {}, tensors = [{ name: 'a', shape: [8] }] }: Ggu
   return { start: Buffer.concat([header, padding]), data: offset }
 }
 
-/** The bytes of a GGUF v3 file. A tensor type that ggml does not have takes as much as F32. */
+/** The bytes of a GGUF v3 file. Unknown tensor types take as much space as F32. */
 export function ggufBytes(parts: GgufParts = {}): Buffer {
   const { start, data } = ggufStart(parts)
   return Buffer.concat([start, Buffer.alloc(data, parts.seed ?? 1)])
 }
 
-/** Writes a GGUF file of any size whose weights are zeros that take no place on a disk with sparse files. */
+/** Writes a GGUF file of any size with weights of zero, which take no space on a disk with sparse files. */
 export function writeSparseGguf(path: string, parts: GgufParts): void {
   const { start, data } = ggufStart(parts)
   writeFileSync(path, start)
   truncateSync(path, start.length + data)
 }
 
-/** Writes a small GGUF model of the Llama architecture; `metadata` adds keys or replaces them. */
+/** Writes a small GGUF model of the Llama architecture. `metadata` adds or replaces keys. */
 export function writeGguf(path: string, parts: GgufParts = {}): void {
   const metadata = {
     'general.architecture': 'llama',

@@ -56,28 +56,28 @@ const TYPES: Record<string, string> = {
   '.ico': 'image/x-icon'
 }
 
-/** A request that went on to the server behind the page. */
+/** A request that was passed to the server behind the page. */
 export interface PassedRequest {
   method: string
   /** Path and query. */
   url: string
   headers: Record<string, string>
   body: string
-  /** Of the reply; undefined as long as there is none. */
+  /** Status of the reply, or undefined while there is none. */
   status?: number
-  /** The client has the whole reply, or has left. */
+  /** The client has received the whole reply or has disconnected. */
   ended: boolean
 }
 
 export interface ServedPage {
   address: string
-  /** What the page asked the server behind it, in order. */
+  /** Requests that the page sent to the server, in order. */
   passed: PassedRequest[]
 }
 
-/** A request of the page's as it is kept to be replayed, with one conversation for all. */
+/** A request of the page, stored to be replayed with one conversation for all. */
 export interface RecordedRequest {
-  /** Its method, path and the names of its fields. */
+  /** Its method, path and field names. */
   kind: string
   method: string
   url: string
@@ -89,7 +89,7 @@ export interface RecordedRequest {
 export const RECORDED = join(packageRoot, 'test', 'fixtures', 'llama-page-requests.json')
 const CONVERSATION = '00000000-0000-4000-8000-000000000000'
 
-/** One of each kind of request: those with other values in the same fields are one kind. */
+/** One request of each kind: requests that differ only in values are one kind. */
 export function kindsOf(requests: readonly PassedRequest[]): Map<string, RecordedRequest> {
   const kinds = new Map<string, RecordedRequest>()
   for (const { method, url, headers, body } of requests) {
@@ -111,7 +111,7 @@ export function kindsOf(requests: readonly PassedRequest[]): Map<string, Recorde
   return kinds
 }
 
-/** Serves a built page at an address of its own, as llama-server does: all that is no file of the page goes on. */
+/** Serves a built page at its own address, as llama-server does, and passes all other requests on. */
 export async function servePage(t: Pick<Test, 'teardown'>, path: string, behind: string): Promise<ServedPage> {
   const passed: PassedRequest[] = []
   const server = createServer((incoming, reply) => {

@@ -1,4 +1,4 @@
-/** A certificate for localhost that nobody trusts, with its key; for tests only. */
+/** An untrusted certificate for localhost with its key, for tests only. */
 export const localhostCertificate = {
   key: `-----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgsoq0JEFxoYMyn2W8

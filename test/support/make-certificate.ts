@@ -3,12 +3,12 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** Why no certificates can be made here; undefined where they can. */
+/** Why certificates cannot be made on this machine, or undefined if they can. */
 export function whyNoCertificates(): string | undefined {
   return spawnSync('openssl', ['version']).status === 0 ? undefined : 'openssl is not installed'
 }
 
-/** A certificate for localhost that ends after some days, signed by its own key. */
+/** A self-signed certificate for localhost that expires after this many days. */
 export function makeCertificate(days: number, name = 'localhost'): { cert: string; key: string } {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   try {

@@ -10,11 +10,11 @@ import { pick, randomNumbers } from './random.ts'
 
 const MODELS = ['budget/one', 'budget/two', 'budget/three']
 const CLIENTS = 16
-/** Answers that each engine gives at once, and the context that makes room for the longest. */
+/** Parallel answers of each engine, and a context that fits the longest. */
 const OPTIONS = { num_ctx: 2048, num_parallel: 2 }
 const MAX_ANSWER_LENGTH = 1500
 const FAIR_WAIT = 1500
-/** Whoever waits longer than this is taken to hang (milliseconds). */
+/** A client that waits longer than this is considered hung (milliseconds). */
 const PATIENCE = 120_000
 
 const SURFACES = ['native stream', 'native', 'hosted stream', 'hosted'] as const
@@ -22,9 +22,9 @@ const SURFACES = ['native stream', 'native', 'hosted stream', 'hosted'] as const
 interface Reply {
   /** `done`, or the code of the error. */
   outcome: string
-  /** Whether anything of the answer came before that. */
+  /** Whether any output had arrived before. */
   begun: boolean
-  /** Why the answer ended, and how many tokens it had; where the surface tells. */
+  /** Why the answer ended, and its number of tokens, if the API reports them. */
   reason?: string
   tokens?: number
 }
@@ -36,7 +36,7 @@ export interface ChurnFigures {
   evictions: number
   longestWait: number
   bound: number
-  /** Bytes: the most that was reserved at once, and the budget. */
+  /** Bytes: the maximum reserved at one time, and the budget. */
   mostReserved: number
   budget: number
 }
@@ -75,7 +75,7 @@ async function ask(corral: Corral, surface: (typeof SURFACES)[number], model: st
   return reply
 }
 
-/** What was reserved at most at any moment, by the scheduler's own log, and the loads and evictions that it tells of. */
+/** The maximum reservation, the longest load and the evictions, from the scheduler's log. */
 function readLog(log: string): { mostReserved: number; longestLoad: number; evictions: number } {
   const reserved = new Map<string, number>()
   let mostReserved = 0
@@ -100,7 +100,7 @@ function readLog(log: string): { mostReserved: number; longestLoad: number; evic
   return { mostReserved, longestLoad, evictions }
 }
 
-/** What one of these models takes, as the scheduler sees it. */
+/** The memory of one of these models, as the scheduler sees it. */
 async function needOfOne(t: Test, home: string): Promise<number> {
   const corral = await startCorral(t, { home })
   for (const [number, model] of MODELS.entries()) {
@@ -180,7 +180,7 @@ export async function memoryChurn(t: Test, minutes: number, seed: number): Promi
       await sleep(100)
     }
   }
-  // How long an answer takes by itself: what nobody may be made to wait for more than once a turn.
+  // How long one answer takes by itself, the longest that a client may have to wait for once per turn.
   async function longest(): Promise<void> {
     while (Date.now() < end) {
       const { body } = await corral.json('/api/chat', {
@@ -198,7 +198,7 @@ export async function memoryChurn(t: Test, minutes: number, seed: number): Promi
   await Promise.all([killer(), watcher(), longest(), ...clients])
 
   const { mostReserved, longestLoad, evictions } = readLog(corral.log())
-  // Each of the others may have a turn first; half the clients may be in front; a killed engine begins its turn anew.
+  // Every other model may have a turn first, half of the clients may be ahead, and a killed engine restarts its turn.
   const turn = FAIR_WAIT + longestAnswer + longestLoad + 3000
   const bound = 2 * MODELS.length * turn
   t.same(faults.slice(0, 5), [], 'every request is answered in full, but for those whose engine was killed under them')

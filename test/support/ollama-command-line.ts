@@ -5,7 +5,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { OLLAMA_VERSION } from '../../plugins/apis/ollama/routes.ts'
 
 const MODULE = 'github.com/ollama/ollama'
-/** Where programs of Ollama's are kept. */
+/** Cache folder for Ollama's programs. */
 export const ollamaFolder = join(packageRoot, '.cache', 'ollama')
 
 /**
@@ -35,13 +35,13 @@ function goProgram(): string | undefined {
       execFileSync(go, ['version'], { stdio: 'ignore' })
       return go
     } catch {
-      // The next one may be there.
+      // Try the next one.
     }
   }
   return undefined
 }
 
-/** Go, a copy of Ollama's source to build from, and the environment to build in. */
+/** Go, a copy of Ollama's source to build from, and the build environment. */
 export interface OllamaSource {
   go: string
   directory: string

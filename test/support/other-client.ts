@@ -2,7 +2,7 @@ import type { Test } from 'tap'
 import { Agent, fetch } from 'undici'
 import type { Corral } from './corral.ts'
 
-/** A reply as it comes. */
+/** A reply while it arrives. */
 export interface ComingReply {
   status: number
   headers: Headers
@@ -12,11 +12,11 @@ export interface ComingReply {
   text: Promise<string>
 }
 
-/** A client of a server that calls from an address of its own; Linux has all of 127.0.0.0/8 on the loopback interface. */
+/** A client that connects from its own address. On Linux all of 127.0.0.0/8 is on the loopback interface. */
 export interface OtherClient {
-  /** Resolves at the reply's headers. */
+  /** Resolves when the headers arrive. */
   ask(path: string, body: unknown, signal?: AbortSignal): Promise<ComingReply>
-  /** Status and body, once it is whole. */
+  /** Status and body of the complete reply. */
   json(path: string, body: unknown): Promise<{ status: number; headers: Headers; body: any }>
 }
 
@@ -46,7 +46,7 @@ export function clientFrom(t: Pick<Test, 'teardown'>, { url }: Corral, localAddr
         begun(all)
         return all
       })()
-      // Who asks may leave.
+      // The client may disconnect.
       text.catch(error => begun(String(error)))
       return { status: response.status, headers: response.headers as unknown as Headers, first, text }
     },

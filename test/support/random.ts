@@ -1,4 +1,4 @@
-/** Numbers from 0 to 1 that look random and are the same for the same seed (mulberry32). */
+/** Pseudo-random numbers from 0 to 1 for a seed (mulberry32). */
 export function randomNumbers(seed: number): () => number {
   let state = seed
   return () => {
@@ -9,7 +9,7 @@ export function randomNumbers(seed: number): () => number {
   }
 }
 
-/** The same as whole numbers from 0 to less than `below`. */
+/** Pseudo-random whole numbers from 0 up to, but not including, `below`. */
 export function randomBelow(seed: number): (below: number) => number {
   const random = randomNumbers(seed)
   return below => Math.floor(random() * below)

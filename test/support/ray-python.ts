@@ -12,11 +12,11 @@ function find(): string | undefined {
 }
 
 const found = find()
-/** A Python that has Ray, which `npm run setup:python` made. */
+/** A Python with Ray, created by `npm run setup:python`. */
 export const rayPython = found ?? ''
 
 /**
- * For tests with Ray itself: they are skipped where there is none.
+ * For tests with real Ray, which are skipped without it.
  * @throws in CI, where nothing may be skipped
  */
 export function realRay(): { skip: string | false } {

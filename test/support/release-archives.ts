@@ -12,7 +12,7 @@ export function archiveName(tag: string): string {
   return `llama-${tag}-bin-${system}-${process.arch}.tar.gz`
 }
 
-/** Libraries for processors that tests do without: archives stay small. */
+/** Libraries for processors that the tests do not need. Without them archives stay small. */
 const SPARED = /libggml-cpu-(alderlake|cannonlake|cascadelake|cooperlake|ivybridge|piledriver|sapphirerapids|zen4)\./
 
 /**
@@ -41,7 +41,7 @@ export async function engineArchive(
       writeFileSync(join(inner, 'llama-server'), server)
       chmodSync(join(inner, 'llama-server'), 0o755)
     }
-    // What sets releases apart, since all are made of the same engine.
+    // Makes releases differ, since all contain the same engine.
     writeFileSync(join(inner, 'LICENSE'), `Release ${tag}\n`)
     const onWriteEntry = (entry: { path: string }) => {
       entry.path = rename(entry.path)
@@ -53,7 +53,7 @@ export async function engineArchive(
   }
 }
 
-/** A release's files: this machine's archive, among others that are for other machines. */
+/** The files of a release: this machine's archive among archives for other machines. */
 export function releaseFiles(tag: string, archive: Buffer): ReleaseFile[] {
   const others = [
     `cudart-llama-${tag}-bin-ubuntu-cuda-12.8-x64.tar.gz`,
@@ -72,14 +72,14 @@ export function releaseFiles(tag: string, archive: Buffer): ReleaseFile[] {
   ]
 }
 
-/** Servers of bad releases, as text for `engineArchive`. */
+/** Shell scripts of servers in bad releases, for `engineArchive`. */
 export const BAD_SERVERS = {
   exits:
     '#!/bin/sh\necho "error while loading shared libraries: libfoo.so.1: cannot open shared object file" >&2\nexit 1\n',
   nonsense:
     '#!/bin/sh\ncase "$1" in --version|--list-devices) ;; *) set -- "$@" --grammar "root ::= \\"no\\"";; esac\n' +
     'exec "$(dirname "$0")/llama-server-real" "$@"\n',
-  /** Loads the demo model from corral's own folder, which a proof does, and no other. */
+  /** Loads the demo model from corral's own folder, as a verification does, and nothing else. */
   failsLater:
     '#!/bin/sh\ncase "$*" in --version|--list-devices|*demo-model*) exec "$(dirname "$0")/llama-server-real" "$@";; esac\n' +
     'echo "failed to load model: as scripted" >&2\nexit 1\n'

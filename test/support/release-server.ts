@@ -4,27 +4,27 @@ import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
 import { rangeOf } from './hub-emulator/serve-bytes.ts'
 
-/** How the bytes of one file go wrong. */
+/** How the bytes of one file are corrupted. */
 export interface FileFault {
   /** Sent instead of bytes. */
   status?: number
-  /** Bytes after which the connection is cut, or nothing more comes. */
+  /** Bytes after which the connection is closed or stalls. */
   cutAfter?: number
   stallAfter?: number
   /** Bytes of other content. */
   content?: Buffer
-  /** The whole file whatever was asked. */
+  /** Sends the whole file for every range. */
   ignoreRange?: boolean
   /** Milliseconds before each 64 kB. */
   slow?: number
-  /** How many requests it meets; all by default. */
+  /** Number of affected requests, all by default. */
   times?: number
 }
 
 export interface ReleaseFile {
   name: string
   data: Buffer
-  /** What is announced, where it differs. */
+  /** The announced digest, if it differs. */
   digest?: string | null
   size?: number
 }
@@ -41,7 +41,7 @@ export interface ReleaseRequest {
   range: string | undefined
   ifRange: string | undefined
   status: number
-  /** Bytes of the answer's body that were sent. */
+  /** Bytes of the body that were sent. */
   bytes: number
 }
 
@@ -61,9 +61,9 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
   const requests: ReleaseRequest[] = []
   const secret = randomBytes(16).toString('hex')
   const state = {
-    /** Answers of the API and of addresses of files in the place of the real ones. */
+    /** Replaces answers of the API and of file addresses. */
     instead: undefined as ((request: IncomingMessage, response: ServerResponse) => boolean) | undefined,
-    /** What the addresses of files begin with, where it is not this server. */
+    /** Prefix of file addresses, if it is not this server. */
     browserUrl: ''
   }
   const api = createServer((request, response) => answer('api', request, response, onApi))
@@ -202,8 +202,8 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
     requests,
     state,
     /**
-     * A nightly release; it becomes what the newest stable one names, unless `stable` is false. One whose tag begins with
-     * `v` is stable, and has the archives itself.
+     * Publishes a nightly release. It becomes the release named by the newest stable one unless `stable` is false. A
+     * tag that starts with `v` is a stable release with its own archives.
      */
     publish(tag: string, files: ReleaseFile[], { stable = true }: { stable?: string | boolean } = {}) {
       if (tag.startsWith('v')) return void releases.unshift({ tag, prerelease: false, files })
@@ -213,7 +213,7 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
       const pointer = { name: 'nightly-tag.txt', data: Buffer.from(`${tag}\n`) }
       releases.unshift({ tag: name, prerelease: false, files: [pointer] })
     },
-    /** What goes wrong with a file from now on. */
+    /** Sets the fault of a file. */
     break(name: string, fault: FileFault) {
       faults.set(name, { ...fault, left: fault.times ?? Number.POSITIVE_INFINITY })
     },

@@ -4,11 +4,14 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { engineBuildFolder } from './engine-build.ts'
 
-/** The real llama-server, but for two KV cache types: with these it never gets ready, or fails to load. */
+/**
+ * The real llama-server, except for two KV cache types: with one it never becomes ready, with the other it fails to
+ * load.
+ */
 export const NEVER_READY = { cache_type_k: 'q5_0' }
 export const FAILS_TO_LOAD = { cache_type_k: 'q5_1' }
 
-/** A folder for CORRAL_LLAMA_CPP, in which loads can be made to hang or fail. */
+/** A folder for CORRAL_LLAMA_CPP in which loads can be made to hang or fail. */
 export function scriptedBuild(t: Pick<Test, 'teardown'>): string {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))

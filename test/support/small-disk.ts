@@ -4,9 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 
-/*
- * A file system of a chosen size, for what happens on a full disk: in memory, where this user may mount one.
- */
+/* A file system of a chosen size in memory, for tests with a full disk, if this user may mount one. */
 
 const run = (command: string, ...args: string[]) => execFileSync(command, args, { stdio: 'pipe' })
 const unmount = (folder: string) => run('umount', '-l', folder)
@@ -22,7 +20,7 @@ function mount(size: string): string {
   }
 }
 
-/** Why no small file system can be made here; false where it can. */
+/** Why no small file system can be made here, or false if it can. */
 export function noSmallDisk(): string | false {
   try {
     const folder = mount('1m')
@@ -34,7 +32,9 @@ export function noSmallDisk(): string | false {
   }
 }
 
-/** A folder with room for so much, such as `96m`, until the test ends; `resize` gives it another size, `remount` other options. */
+/**
+ * A folder with this much space, such as `96m`, until the test ends. `resize` changes the size, `remount` the options.
+ */
 export function smallDisk(t: Pick<Test, 'teardown'>, size: string) {
   const folder = mount(size)
   t.teardown(() => {

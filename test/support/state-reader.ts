@@ -7,7 +7,7 @@ export interface SentEvent {
   data: any
 }
 
-/** Follows `GET /api/events`, and keeps the records as a client does. */
+/** Follows `GET /api/events` and applies the changes as a client does. */
 export async function readState(corral: Corral, query = '', init: SendOptions = {}) {
   const leaving = new AbortController()
   const reply = await corral.send(`/api/events${query}`, undefined, { signal: leaving.signal, ...init })

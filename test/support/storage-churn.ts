@@ -3,7 +3,7 @@ import pino from 'pino'
 import { parseModelName } from '../../core/models/model-name.ts'
 import { ModelStore } from '../../plugins/models/storage/model-store.ts'
 
-/** Imports and removes models below `argv[2]` from the files of `argv[3]` without end: something to kill. */
+/** Imports and removes models below `argv[2]` from the files of `argv[3]` endlessly, for tests that kill it. */
 const [, , models, sources] = process.argv as [string, string, string, string]
 const store = await ModelStore.open(models, pino({ level: 'warn' }, pino.destination(2)))
 const name = (index: number) => parseModelName(`o${index % 2}/m${index % 3}${index % 5 === 0 ? ':x' : ''}`)

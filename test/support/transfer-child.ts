@@ -1,4 +1,4 @@
-/** Fetches one file, in a process that may be killed: `transfer-child.js URL TARGET SIZE SHA256 CONNECTIONS`. */
+/** Downloads one file in a process that may be killed: `transfer-child.js URL TARGET SIZE SHA256 CONNECTIONS`. */
 import { TransferThread } from '../../plugins/models/download/transfer/transfers.ts'
 
 const [url, target, size, sha256, connections] = process.argv.slice(2)

@@ -7,12 +7,12 @@ import type { Test } from 'tap'
 import { sampleBytes, sha256, startByteServer } from './byte-server.ts'
 
 const MiB = 1024 * 1024
-/** Bytes of the file, and bytes a second of each of its connections. */
+/** Size of the file in bytes, and bytes per second of each connection. */
 const SIZE = 24 * MiB
 const RATE = 2 * MiB
 const CONNECTIONS = 4
 
-/** Waits until the process that fetches says that it is done, or is gone. */
+/** Waits until the downloading process reports success or has exited. */
 async function outcome(child: ChildProcess): Promise<{ sha256: string } | undefined> {
   let done: { sha256: string } | undefined
   child.on('message', message => {
@@ -46,7 +46,7 @@ export async function killTransfers(t: Test, kills: number): Promise<{ files: nu
       })
       const end = outcome(child)
       const sentAtStart = server.state.sent
-      // Killed after it has begun, and anywhere up to about when it is done.
+      // Killed after its start, at any moment until about its end.
       const moment = Math.random() * 1.1 * SIZE
       while (killed < kills && child.exitCode === null && server.state.sent - sentAtStart < moment) {
         await new Promise(resolve => setTimeout(resolve, 5))
@@ -66,7 +66,7 @@ export async function killTransfers(t: Test, kills: number): Promise<{ files: nu
     t.ok(readFileSync(target).equals(bytes), `file ${round} is right after ${killsOfFile} kills`)
     const again = server.state.sent - sentBefore - SIZE
     twice += again
-    // Besides, what was on its way to a process that was killed, or to connections that were replaced, counts as sent.
+    // Bytes that were on the way to a killed process or a replaced connection also count as sent.
     const allowed = killsOfFile * (Math.max(8 * MiB, RATE * CONNECTIONS) + 2 * MiB) + MiB
     t.ok(again <= allowed, `${again} bytes were fetched twice, ${allowed} may be after ${killsOfFile} kills`)
     rmSync(target)

@@ -7,7 +7,7 @@ type Headers = Record<string, string | number>
 
 const compresses = (request: IncomingMessage) => /\bgzip\b/.test(String(request.headers['accept-encoding'] ?? ''))
 
-/** Answers with JSON, compressed where the client takes that. */
+/** Answers with JSON, compressed if the client accepts that. */
 export function sendJson(
   request: IncomingMessage,
   response: ServerResponse,
@@ -28,7 +28,7 @@ export function sendText(
 ): void {
   const bytes = Buffer.from(body)
   if (compresses(request) && bytes.length > 0) {
-    // As behind a content network: compressed on the fly, so in chunks and without a length.
+    // As behind a CDN: compressed on the fly, in chunks and without a length.
     response.writeHead(status, {
       ...headers,
       'content-type': type,
@@ -64,7 +64,7 @@ function rateLimitHeaders(form: RateLimitForm, seconds: number): Headers {
   }
 }
 
-/** Serves the faults that take the place of an answer; true when one did. Waits where one is slow. */
+/** Serves faults that replace an answer, and returns true if there was one. Waits if the fault is a delay. */
 export async function answeredByFault(
   request: IncomingMessage,
   response: ServerResponse,

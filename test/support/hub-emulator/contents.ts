@@ -1,25 +1,25 @@
 import { createHash } from 'node:crypto'
 import { closeSync, openSync, readSync, statSync } from 'node:fs'
 
-/** Bytes that a hub serves, without all of them being in memory. */
+/** Bytes that a hub serves without keeping all of them in memory. */
 export interface Content {
   readonly size: number
-  /** Where they are told and not computed. */
+  /** Digests that are given instead of computed. */
   readonly digests?: Digests
-  /** Bytes from `start` to before `end`. */
+  /** Bytes from `start` up to, but not including, `end`. */
   read(start: number, end: number): Buffer
 }
 
-/** Bytes made as they are asked for: `head` first, then a pattern of `seed` that differs at every place. */
+/** Bytes that are generated on request: `head` first, then a pattern of `seed` that differs at every position. */
 export interface GeneratedFile {
   size: number
   seed?: number
   head?: Buffer
-  /** What the hub tells instead of computing it: for large files that nobody fetches. */
+  /** Digests that the hub reports instead of computing them, for large files that nobody downloads. */
   digests?: Digests
 }
 
-/** A file of an emulated repository: its bytes, their text, a rule that makes them, or where they lie on disk. */
+/** A file of an emulated repository: its bytes, its text, a generator, or a path on disk. */
 export type EmulatedFile = Buffer | string | GeneratedFile | { from: string }
 
 const PAGE = 4096
@@ -52,7 +52,7 @@ function generated({ size, seed = 1, head = Buffer.alloc(0), digests }: Generate
         const at = (page - first) * PAGE
         const from = (page % PATTERN_PAGES) * PAGE
         base.copy(pages, at, from, from + PAGE)
-        // Each page carries its number, so that bytes at the wrong place never give the right digest.
+        // Each page contains its number, so that misplaced bytes never have the right digest.
         pages.writeDoubleLE(page, at)
       }
       const bytes = pages.subarray(start - first * PAGE, end - first * PAGE)
@@ -84,7 +84,7 @@ export function contentOf(file: EmulatedFile): Content {
   return 'from' in file ? fromDisk(file.from) : generated(file)
 }
 
-/** What names a content: SHA-256, and the SHA-1 that git would give a blob of it; 64 and 40 hex digits. */
+/** Digests of a file: SHA-256 (64 hex digits), and the SHA-1 of its git blob (40 hex digits). */
 export interface Digests {
   sha256: string
   gitSha1: string
@@ -100,7 +100,7 @@ async function compute(content: Content): Promise<Digests> {
     const bytes = content.read(start, Math.min(start + step, content.size))
     sha256.update(bytes)
     sha1.update(bytes)
-    // Other requests are answered meanwhile.
+    // Lets other requests be answered in between.
     await new Promise(setImmediate)
   }
   return { sha256: sha256.digest('hex'), gitSha1: sha1.digest('hex') }
@@ -115,7 +115,7 @@ export function digestsOf(content: Content): Promise<Digests> {
   return digests
 }
 
-/** SHA-256 of a file, as a hub would tell it. */
+/** The SHA-256 of a file, as a hub reports it. */
 export async function sha256Of(file: EmulatedFile): Promise<string> {
   return (await digestsOf(contentOf(file))).sha256
 }

@@ -2,13 +2,13 @@ import type { Exchange } from './exchange.ts'
 import { type Commit, type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
 
 export interface CsgHubManners {
-  /** `?blobs=true` is understood. */
+  /** Supports `?blobs=true`. */
   blobs: boolean
-  /** There is a listing in Hugging Face's form, as in newer servers; it tells no digests of large files. */
+  /** Has a listing in Hugging Face's form, as newer servers do, without digests of large files. */
   tree: boolean
-  /** ETags stand bare, as older servers send them. */
+  /** Sends ETags without quotes, as older servers do. */
   bareEtags: boolean
-  /** The repository is still being copied from elsewhere: its REST listing is 202. */
+  /** The repository is still being mirrored: its REST listing answers 202. */
   mirroring: boolean
 }
 
@@ -17,7 +17,7 @@ export const CSGHUB_MANNERS: CsgHubManners = { blobs: true, tree: false, bareEta
 const PREFIXES = ['csg', 'hf', 'ms']
 const STORE_LIFE = 259_200_000
 
-/** CSGHub's answers: a tree in Hugging Face's form under three prefixes, and its own REST interface. */
+/** CSGHub's answers: a tree in Hugging Face's form under three prefixes, and its REST API. */
 export async function serveCsgHub(exchange: Exchange, manners: CsgHubManners): Promise<void> {
   const { segments } = exchange
   const [prefix] = segments
@@ -84,7 +84,7 @@ function access(exchange: Exchange, id: string): { repository: Repository | unde
   return { repository, access: exchange.bearer ? 'forbidden' : 'anonymous' }
 }
 
-/** The commit that an API call is about; undefined when it was refused: with 500, whatever the reason. */
+/** The commit of an API call, or undefined if it was refused (with 500, whatever the reason). */
 async function forApi(
   exchange: Exchange,
   id: string,
@@ -152,7 +152,7 @@ async function restInfo(exchange: Exchange, id: string): Promise<void> {
   })
 }
 
-/** The first form gives one level as `data`; the second (with a folder) has capital keys. */
+/** The first form returns one level as `data`. The second, with a folder, has capitalised keys. */
 async function restTree(
   exchange: Exchange,
   manners: CsgHubManners,

@@ -6,17 +6,17 @@ import type { Entry, Repository } from './repositories.ts'
 import { rangeOf, serveBytes } from './serve-bytes.ts'
 import type { LoggedRequest, Traffic } from './traffic.ts'
 
-/** What the answers of all hubs need. */
+/** State that the answers of all hubs need. */
 export interface HubState {
   repositories: Map<string, Repository>
-  /** Tokens that are good; which repository they open, the repository says. */
+  /** Valid tokens. The repository says which of them may read it. */
   tokens: Set<string>
   faults: Faults
   traffic: Traffic
   signedUrls: SignedUrls
-  /** Most answers with bytes at once on one listener; more get 503. */
+  /** Maximum concurrent answers with bytes on one listener. Further requests get 503. */
   connectionLimit: number
-  /** Entries of one page of a listing. */
+  /** Entries on one page of a listing. */
   pageSize: number
   /** Address of the hub's listener. */
   url: string
@@ -29,7 +29,7 @@ export class Exchange {
   readonly state: HubState
   readonly log: LoggedRequest
   readonly url: URL
-  /** Segments of the path, decoded. */
+  /** Decoded segments of the path. */
   readonly segments: string[]
 
   constructor(request: IncomingMessage, response: ServerResponse, state: HubState, cdn: boolean) {
@@ -66,8 +66,8 @@ export class Exchange {
   }
 
   /**
-   * Says what the request is for. Gives the faults that are to shape its answer; undefined when a fault (or the limit of
-   * connections) was the answer.
+   * Declares the purpose of the request. Returns the faults that shape its answer, or undefined if a fault or the
+   * connection limit already answered.
    */
   async begin(kind: RequestKind, repository: string, entry?: Entry): Promise<FaultKind[] | undefined> {
     const { log, state } = this
@@ -91,7 +91,7 @@ export class Exchange {
     return this.state.traffic.transfers().filter(request => !request.ended && request.cdn === this.log.cdn).length
   }
 
-  /** Answers with a file's bytes; `begin` came before. */
+  /** Answers with a file's bytes, after `begin`. */
   async bytes(
     entry: Entry,
     faults: FaultKind[],
@@ -104,11 +104,11 @@ export class Exchange {
 }
 
 export interface SignedUrlRules {
-  /** Milliseconds that an address is good for. */
+  /** Milliseconds for which an address is valid. */
   lifeMs: number
-  /** Bytes that may be had through one address: the connection is reset there, and later requests are refused. */
+  /** Bytes served through one address. Then the connection is reset, and later requests are refused. */
   lifeBytes: number
-  /** The address itself says when it expires. */
+  /** The address contains its expiry time. */
   announced: boolean
 }
 
@@ -119,7 +119,7 @@ interface Grant {
   bytesLeft: number
 }
 
-/** The addresses that a hub gave out for bytes on its second listener. */
+/** Addresses that a hub issued for bytes on its second listener. */
 export class SignedUrls {
   rules: SignedUrlRules = { lifeMs: 3_600_000, lifeBytes: Infinity, announced: true }
   /** Address of the second listener. */
@@ -128,7 +128,7 @@ export class SignedUrls {
   readonly leaks: string[] = []
   readonly #grants = new Map<string, Grant>()
 
-  /** Gives a fresh address for a file, in the manner of a content network or of an object store. */
+  /** Issues a new address for a file, in the form of a CDN or an object store. */
   sign(repository: Repository, entry: Entry, manner: 'cdn' | 'store', life = this.rules.lifeMs): string {
     const { lifeBytes, announced } = this.rules
     const signature = randomBytes(24).toString('base64url')
@@ -147,7 +147,7 @@ export class SignedUrls {
     return `${this.base}/xet-bridge-us/${folder}/${xetHashOf(entry)}?X-Xet-Cas-Uid=public&response-content-disposition=${disposition}&${expiry}Policy=eyJTdGF0ZW1lbnQiOltdfQ__&Signature=${signature}&Key-Pair-Id=K2L8F4GPSG1IFC`
   }
 
-  /** Answers on the second listener, or on the hub's own where addresses are relative. */
+  /** Answers on the second listener, or on the hub's own if addresses are relative. */
   async serve(exchange: Exchange): Promise<void> {
     const { request, response, url } = exchange
     for (const header of ['authorization', 'cookie'] as const) {
@@ -176,7 +176,7 @@ export class SignedUrls {
   }
 }
 
-/** 64 hex digits that look like a SHA-256 of the file and are not. */
+/** 64 hex digits that look like the SHA-256 of the file but are not. */
 export function xetHashOf(entry: Entry): string {
   return createHash('sha256').update(`xet ${entry.sha256}`).digest('hex')
 }

@@ -11,54 +11,54 @@ export type FaultKind =
   /** Nothing more comes after so many bytes, and the connection stays. */
   | { kind: 'stall'; after: number }
   | { kind: 'trickle'; bytesPerSecond: number }
-  /** One byte of the file is another. */
+  /** One byte of the file is wrong. */
   | { kind: 'wrong-byte'; at: number }
-  /** The body ends early, and the connection with it, although Content-Length says more. */
+  /** The body and the connection end before the length in Content-Length. */
   | { kind: 'short'; missing: number }
-  /** Content-Length (and Content-Range) say less than was asked, and the body agrees. */
+  /** Content-Length and Content-Range say less than was requested, and the body agrees. */
   | { kind: 'less-than-asked'; missing: number }
-  /** Neither Content-Length nor a whole body: chunks that end in order, too early. */
+  /** No Content-Length and an incomplete body: the chunks end properly, but too early. */
   | { kind: 'short-chunked'; missing: number }
-  /** A 206 for bytes that start elsewhere than asked. */
+  /** A 206 for bytes at another position. */
   | { kind: 'wrong-range'; shift: number }
-  /** 200 and the whole file whatever was asked. */
+  /** A 200 with the whole file for every range. */
   | { kind: 'range-ignored' }
-  /** The right bytes and Content-Range with 200, as ModelScope does. */
+  /** The right bytes and Content-Range with 200, as ModelScope sends them. */
   | { kind: 'range-with-200' }
   | { kind: 'range-unsatisfiable' }
   /** 403 with the XML of an expired signature. */
   | { kind: 'expired' }
-  /** 403 that no fresh address cures. */
+  /** 403, also for a new address. */
   | { kind: 'forbidden' }
   | { kind: 'rate-limit'; form: RateLimitForm; seconds: number }
   | { kind: 'status'; status: number; body?: string; headers?: Record<string, string> }
   | { kind: 'latency'; milliseconds: number }
-  /** A page for people with status 200 in place of what was asked for. */
+  /** An HTML page with status 200 instead of the answer. */
   | { kind: 'html'; status?: number }
-  /** JSON that breaks off. */
+  /** Truncated JSON. */
   | { kind: 'broken-json' }
   /** The connection is reset before any answer. */
   | { kind: 'reset' }
 
 export interface FaultScope {
-  /** Which requests; `bytes` by default. */
+  /** Kind of request, `bytes` by default. */
   on?: RequestKind
-  /** Only requests for files whose path this is or matches. */
+  /** Only requests for files with this or a matching path. */
   path?: string | RegExp
-  /** Requests that pass unharmed before it starts. */
+  /** Requests that pass before the fault applies. */
   skip?: number
-  /** How many requests it meets; all by default. */
+  /** Number of affected requests, all by default. */
   times?: number
   /** Only requests that ask for this byte of the file. */
   covering?: number
-  /** Only the second listener's (true) or only the hub's own answers (false). */
+  /** Only answers of the second listener (true) or of the hub itself (false). */
   cdn?: boolean
 }
 
 export type Fault = FaultKind & FaultScope
 
 export interface SetFault {
-  /** Requests it met so far. */
+  /** Affected requests so far. */
   hits: number
   remove(): void
 }
@@ -67,7 +67,7 @@ export interface FaultedRequest {
   kind: RequestKind
   path: string | undefined
   cdn: boolean
-  /** First byte asked for and the one after the last. */
+  /** First requested byte and the byte after the last. */
   range: [number, number] | undefined
 }
 
@@ -80,7 +80,7 @@ const applies = (fault: Fault, request: FaultedRequest) =>
   (fault.covering === undefined ||
     (request.range !== undefined && request.range[0] <= fault.covering && fault.covering < request.range[1]))
 
-/** The faults that are set, and how often each may still strike. */
+/** The faults that are set, and how often each still applies. */
 export class Faults {
   #set: { fault: Fault; skip: number; left: number; record: SetFault }[] = []
 
@@ -100,7 +100,7 @@ export class Faults {
     this.#set = []
   }
 
-  /** All that strike this request; each one counts it. */
+  /** All faults that apply to this request. Each counts it. */
   take(request: FaultedRequest): FaultKind[] {
     const struck: FaultKind[] = []
     for (const set of this.#set) {

@@ -11,37 +11,37 @@ import { type EmulatedRepository, Repository } from './repositories.ts'
 import { type Bandwidth, Traffic } from './traffic.ts'
 
 export interface HubEmulatorOptions {
-  /** Which hub it is; Hugging Face by default. */
+  /** Which hub to emulate, Hugging Face by default. */
   hub?: 'huggingface' | 'csghub' | 'modelscope'
   /** By `owner/name`. */
   repositories: Record<string, EmulatedRepository>
-  /** Further tokens that are good, but open nothing private or gated. */
+  /** More valid tokens, which open no private or gated repository. */
   tokens?: string[]
-  /** Entries of one page of a listing; 1,000 by default. */
+  /** Entries on one page of a listing, 1,000 by default. */
   pageSize?: number
   bandwidth?: Bandwidth
-  /** Most answers with bytes at once on one listener; more get 503. */
+  /** Maximum concurrent answers with bytes on one listener. Further requests get 503. */
   connectionLimit?: number
   signedUrls?: Partial<SignedUrlRules>
   huggingFace?: Partial<HuggingFaceManners>
   csgHub?: Partial<CsgHubManners>
   modelScope?: Partial<ModelScopeManners>
-  /** Ports of both listeners; free ones by default. */
+  /** Ports of both listeners, free ones by default. */
   port?: number
   cdnPort?: number
 }
 
 export interface HubEmulator {
-  /** Address of the hub, without a slash at its end. */
+  /** Address of the hub, without a trailing slash. */
   url: string
   cdn: {
     url: string
-    /** Requests that brought credentials there. */
+    /** Requests that sent credentials to the second listener. */
     leaks: string[]
   }
-  /** All requests, ranges, bytes served. */
+  /** All requests, with their ranges and served bytes. */
   traffic: Traffic
-  /** Can be changed at any time. */
+  /** May be changed at any time. */
   bandwidth: Bandwidth
   signedUrls: SignedUrlRules
   huggingFace: HuggingFaceManners
@@ -49,14 +49,14 @@ export interface HubEmulator {
   modelScope: ModelScopeManners
   connectionLimit: number
   pageSize: number
-  /** Sets a fault; several may strike one request. */
+  /** Sets a fault. Several faults may apply to one request. */
   fault(fault: Fault): SetFault
   clearFaults(): void
   repository(name: string): Repository
   add(name: string, repository: EmulatedRepository): Repository
-  /** Gives a repository other files, by a new commit. `forget`: the commit before is gone. */
+  /** Commits other files to a repository. With `forget`, the previous commit is gone. */
   change(name: string, files: Record<string, EmulatedFile>, forget?: boolean): void
-  /** Stops listening and resets all connections; `url` stays. */
+  /** Stops listening and resets all connections. `url` stays the same. */
   goDown(): Promise<void>
   /** Listens again at the same addresses. */
   comeBack(): Promise<void>
@@ -82,8 +82,8 @@ async function stop(server: Server): Promise<void> {
 }
 
 /**
- * Starts a hub with a second listener for bytes, as hubs have their content network or object store. Credentials that
- * reach the second listener fail the test at its end.
+ * Starts a hub with a second listener for bytes, like a CDN or an object store. The test fails at its end if
+ * credentials reached the second listener.
  */
 export async function startHubEmulator(t: Pick<Test, 'teardown'>, options: HubEmulatorOptions): Promise<HubEmulator> {
   const kind = options.hub ?? 'huggingface'

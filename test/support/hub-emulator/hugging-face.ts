@@ -2,27 +2,27 @@ import { type Exchange, xetHashOf } from './exchange.ts'
 import { type Commit, type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
 
 export interface HuggingFaceManners {
-  /** `?blobs=true` is understood: sizes and digests in the info. */
+  /** Supports `?blobs=true`: sizes and digests in the info. */
   blobs: boolean
-  /** There is a listing of files besides the info. */
+  /** Has a file listing besides the info. */
   tree: boolean
-  /** The info can be asked for at a revision, and names its commit. */
+  /** The info accepts a revision and names its commit. */
   revisions: boolean
-  /** HEAD is understood. */
+  /** Supports HEAD. */
   heads: boolean
-  /** Signed addresses are written without the host, as where one server does everything. */
+  /** Signed addresses have no host, as on a single server. */
   relative: boolean
-  /** Where bytes come from: an address elsewhere, or the answer itself as from a simple mirror. */
+  /** Bytes come from another address, or directly in the answer as from a simple mirror. */
   delivery: 'cdn' | 'direct'
-  /** What a name in another case leads to: nothing, a redirect to the right one, or the repository. */
+  /** What a name in another case gets: 404, a redirect to the right name, or the repository. */
   casing: 'strict' | 'redirect' | 'lenient'
-  /** What an anonymous caller's refusal says in `X-Error-Code`: as a rule nothing. */
+  /** Whether a refusal for an anonymous caller has an `X-Error-Code`. Usually it has none. */
   anonymousErrorCode: boolean
-  /** Repositories can be looked for by a part of their name, whatever its case. */
+  /** Repositories are found by any part of their name, in any case. */
   search: boolean
-  /** Terms that were not agreed to close the info too, not only the files. */
+  /** Terms that were not accepted block the info as well as the files. */
   gatedInfo: boolean
-  /** Host that links to next pages name, as mirrors that pass on the hub's own; by default the one asked. */
+  /** Host in links to next pages: mirrors may repeat the hub's. Defaults to the requested host. */
   linkBase: string | undefined
 }
 
@@ -96,7 +96,7 @@ async function search(exchange: Exchange): Promise<void> {
         tags: [...formatsOf(repository), ...(license ? [`license:${license}`] : []), 'region:us'],
         ...(task && { pipeline_tag: task })
       }
-      // Whoever names fields gets these and no others.
+      // A client that names fields gets exactly these.
       const shown = Object.entries(all).filter(([field]) => expand.length === 0 || expand.includes(field))
       return { _id: '66f0', id: name, ...Object.fromEntries(shown) }
     })
@@ -112,7 +112,7 @@ function refuse(exchange: Exchange, status: number, code: string | undefined, me
   })
 }
 
-/** The repository as far as the caller may know of it; undefined when it was refused. */
+/** The repository as far as the caller may see it, or undefined if the request was refused. */
 async function open(
   exchange: Exchange,
   manners: HuggingFaceManners,
@@ -288,7 +288,7 @@ async function file(
   })
 }
 
-/** A redirect as its framework writes it: the length is that of this text, not of the file. */
+/** A redirect in the form of its framework: the length is that of this text, not of the file. */
 function redirect(exchange: Exchange, status: number, location: string, headers: Record<string, string>): void {
   const body = `${status === 302 ? 'Found' : 'Temporary Redirect'}. Redirecting to ${location}`.padEnd(913)
   exchange.log.status = status

@@ -2,14 +2,14 @@ import type { Exchange } from './exchange.ts'
 import { type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
 
 export interface ModelScopeManners {
-  /** Bytes come with the answer itself, or from an address elsewhere. */
+  /** Bytes come directly in the answer, or from another address. */
   delivery: 'direct' | 'redirect'
-  /** The answer itself carries ranges with status 200. */
+  /** Direct answers send ranges with status 200. */
   rangeWith200: boolean
   upperCaseDigests: boolean
-  /** How something unknown is refused: by the status, or by `Success: false` under 200. */
+  /** How unknown names are refused: by the status, or by `Success: false` under 200. */
   refusal: 'status' | 'success-false'
-  /** What carries the login: only the cookie in older endpoints. */
+  /** What carries the login. Older endpoints read only the cookie. */
   login: 'either' | 'cookie'
 }
 
@@ -105,7 +105,7 @@ async function files(exchange: Exchange, manners: ModelScopeManners, repository:
   const query = exchange.url.searchParams
   const commit = await repository.at(query.get('Revision') || undefined)
   if (!commit) return refuse(exchange, manners, 404, 'Revision not found.')
-  // Only with a capital T: anything else is the root alone.
+  // Only with a capital T. Any other value lists the root alone.
   const recursive = query.get('Recursive') === 'True'
   const Files = listing(commit.entries, query.get('Root') ?? '', recursive).map(({ path, size, entry }) => ({
     Name: path.split('/').at(-1),

@@ -3,29 +3,29 @@ import { type Content, contentOf, digestsOf, type EmulatedFile } from './content
 
 export interface EmulatedRepository {
   files: Record<string, EmulatedFile>
-  /** Further branches and tags with the files that they have. */
+  /** More branches and tags, with their files. */
   revisions?: Record<string, Record<string, EmulatedFile>>
   private?: boolean
   gated?: 'auto' | 'manual'
   disabled?: boolean
-  /** What searches tell of it, and order it by. */
+  /** Downloads that searches report and sort by. */
   downloads?: number
   likes?: number
   license?: string
   task?: string
-  /** Whoever sends it may read the repository although it is private or gated. */
+  /** A token that may read the repository although it is private or gated. */
   token?: string
 }
 
-/** A file at one commit, with all that hubs tell of it. */
+/** A file at one commit, with everything that hubs report about it. */
 export interface Entry {
   path: string
   size: number
   content: Content
   sha256: string
-  /** Kept by git-lfs: what git itself holds is a pointer. */
+  /** Stored by git-lfs: git itself has a pointer. */
   lfs: boolean
-  /** Git's name of the blob: of the bytes, or of the pointer where git-lfs keeps them. */
+  /** Git's name of the blob: of the bytes, or of the pointer if git-lfs stores them. */
   blobId: string
   pointerSize: number
 }
@@ -53,7 +53,7 @@ async function commitOf(name: string, files: Record<string, EmulatedFile>): Prom
   return { id: createHash('sha1').update(`${name}\n${listing}`).digest('hex'), entries }
 }
 
-/** A repository with its history: branches and tags move, commits stay. */
+/** A repository with its history. Branches and tags move, commits stay. */
 export class Repository {
   readonly name: string
   readonly settings: EmulatedRepository
@@ -71,8 +71,10 @@ export class Repository {
     }
   }
 
-  /** Gives a branch other files and so another commit. What was there before can still be had by its commit, unless
-   * `forget`, as after a rewritten history. */
+  /**
+   * Commits other files to a branch. The previous commit stays available unless `forget` is set, as after a rewritten
+   * history.
+   */
   change(files: Record<string, EmulatedFile>, forget = false, branch = this.defaultBranch): void {
     const before = this.#names.get(branch)
     if (before && !forget) this.#past.push(before)
@@ -83,7 +85,7 @@ export class Repository {
     return [...this.#names.keys()]
   }
 
-  /** @param revision a branch, a tag or a whole commit id */
+  /** @param revision a branch, a tag or a full commit id */
   async at(revision = this.defaultBranch): Promise<Commit | undefined> {
     const named = this.#names.get(revision)
     if (named) return named
@@ -94,7 +96,10 @@ export class Repository {
   }
 }
 
-/** Repositories that a search shows: with all words in their names and a file of this format, the most downloaded first. */
+/**
+ * Repositories that a search returns: all words are in their names and they have a file of this format, most downloads
+ * first.
+ */
 export function searched(all: Iterable<Repository>, words: string, format: string | null): Repository[] {
   const wanted = words.toLowerCase().split(/\s+/)
   return [...all]
@@ -110,7 +115,7 @@ export function formatsOf({ settings }: Repository): string[] {
   return ['gguf', 'safetensors'].filter(format => Object.keys(settings.files).some(path => path.endsWith(`.${format}`)))
 }
 
-/** The entries of one folder, or of all below it; folders themselves are `{path, size: 0}` without `entry`. */
+/** The entries of one folder, or of all folders below it. Folders are `{path, size: 0}` without `entry`. */
 export function listing(
   entries: Entry[],
   folder: string,

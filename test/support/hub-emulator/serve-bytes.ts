@@ -4,7 +4,7 @@ import type { FaultKind } from './faults.ts'
 import type { Entry } from './repositories.ts'
 import type { LoggedRequest, Traffic } from './traffic.ts'
 
-/** The single range of a header: first byte and the one after the last. 'whole' where none counts. */
+/** The single range of a header: first byte and the byte after the last. Returns 'whole' if no range applies. */
 export function rangeOf(header: string | undefined, size: number): [number, number] | 'whole' | 'unsatisfiable' {
   const match = /^bytes=(\d*)-(\d*)$/.exec(header ?? '')
   if (!match || (match[1] === '' && match[2] === '')) return 'whole'
@@ -24,18 +24,18 @@ export interface ByteAnswer {
   traffic: Traffic
   faults: FaultKind[]
   headers: Record<string, string>
-  /** What an `If-Range` is compared with. */
+  /** Compared with `If-Range`. */
   etag?: string
   /** Ranges are answered with 200, as ModelScope does. */
   rangeWith200?: boolean
-  /** Counts what was served from one signed address; false when it has served all that it may. */
+  /** Counts bytes served through one signed address. Returns false when its limit is reached. */
   spend?: (bytes: number) => boolean
 }
 
 const find = <K extends FaultKind['kind']>(faults: FaultKind[], kind: K) =>
   faults.find((fault): fault is Extract<FaultKind, { kind: K }> => fault.kind === kind)
 
-/** Answers with a file's bytes, or the range of them that was asked for. */
+/** Answers with a file's bytes or the requested range. */
 export async function serveBytes(request: IncomingMessage, response: ServerResponse, answer: ByteAnswer) {
   const { entry, log, faults } = answer
   const { size } = entry
@@ -117,14 +117,14 @@ async function sendBytes(
         wake = resolve
       })
     } else {
-      // Aborts and other requests are heard between two chunks.
+      // Lets aborts and other requests through between two chunks.
       await new Promise(setImmediate)
     }
   }
   if (gone) return
   if (last - start >= stall) return
   if (last - start >= cut) request.socket.resetAndDestroy()
-  // Content-Length promised more: all that can end this answer is the end of the connection.
+  // Content-Length promised more, so only the end of the connection can end this answer.
   else if (last < end && find(faults, 'short')) response.write('', () => request.socket.destroySoon())
   else response.end()
 }

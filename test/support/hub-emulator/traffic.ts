@@ -2,42 +2,42 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { FaultKind, RequestKind } from './faults.ts'
 
-/** One request as it was answered. */
+/** One request and its answer. */
 export interface LoggedRequest {
   /** Epoch milliseconds. */
   at: number
   /** Whether the second listener answered it. */
   cdn: boolean
-  /** Numbers the connection it came over. */
+  /** Number of its connection. */
   connection: number
   method: string
   url: string
   headers: IncomingMessage['headers']
   kind: RequestKind | undefined
-  /** `owner/name` and the file's path in it, where the request is about one. */
+  /** `owner/name` and the path of the requested file, if any. */
   repository: string | undefined
   path: string | undefined
-  /** First byte asked for and the one after the last; undefined where the whole file was asked for. */
+  /** First requested byte and the byte after the last, or undefined for the whole file. */
   range: [number, number] | undefined
   status: number
-  /** Bytes of the file that were handed to the connection so far. */
+  /** Bytes of the file that were written to the connection so far. */
   bytes: number
   faults: FaultKind['kind'][]
-  /** The answer is over, whole or not. */
+  /** The answer has ended, complete or not. */
   ended: boolean
 }
 
-/** Bytes a second; undefined is no limit. */
+/** Bytes per second, or undefined for no limit. */
 export interface Bandwidth {
   perConnection?: number
   total?: number
 }
 
-/** Lets bytes pass at a rate. */
+/** Limits the rate of bytes. */
 class Pace {
   #next = 0
 
-  /** Milliseconds to wait before so many bytes may go. */
+  /** Milliseconds to wait before this many bytes may be sent. */
   take(bytes: number, bytesPerSecond: number): number {
     const now = performance.now()
     const wait = Math.max(0, this.#next - now)
@@ -46,7 +46,7 @@ class Pace {
   }
 }
 
-/** What both listeners share: the record of all requests, and the rates. */
+/** State of both listeners: the record of all requests, and the rates. */
 export class Traffic {
   readonly requests: LoggedRequest[] = []
   bandwidth: Bandwidth = {}
@@ -85,7 +85,7 @@ export class Traffic {
     return entry
   }
 
-  /** Milliseconds that so many bytes have to wait on this connection. */
+  /** Milliseconds that this many bytes must wait on this connection. */
   wait(socket: Socket, bytes: number): number {
     const { perConnection, total } = this.bandwidth
     let wait = total ? this.#total.take(bytes, total) : 0
@@ -100,7 +100,7 @@ export class Traffic {
     return wait
   }
 
-  /** Bytes of one chunk, so that a limited connection flows rather than bursts. */
+  /** Bytes of one chunk: small, so that a limited connection flows instead of bursting. */
   get chunkSize(): number {
     const slowest = Math.min(this.bandwidth.perConnection ?? Infinity, this.bandwidth.total ?? Infinity)
     return Math.max(1024, Math.min(256 * 1024, Math.floor(slowest / 50)))
@@ -113,12 +113,12 @@ export class Traffic {
     )
   }
 
-  /** How many bytes of a file, or of all files, were served. */
+  /** Served bytes of one file or of all files. */
   bytes(path?: string): number {
     return this.transfers(path).reduce((sum, request) => sum + request.bytes, 0)
   }
 
-  /** Answers with bytes that are under way. */
+  /** Running answers with bytes. */
   active(): number {
     return this.transfers().filter(request => !request.ended).length
   }
