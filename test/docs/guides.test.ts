@@ -64,6 +64,13 @@ t.test('every page can be reached from the README, and every guide is in the ind
   )
 })
 
+t.test('SECURITY.md names tests that exist', async t => {
+  const cells = [...textOf('SECURITY.md').matchAll(/^\|(?:[^|]*\|){3} ([^|]*\w) \|$/gm)].map(([, cell]) => cell!)
+  const tests = cells.filter(cell => cell !== 'test').flatMap(cell => cell.split(', '))
+  t.ok(tests.length > 50, `${tests.length} tests`)
+  for (const name of tests) t.ok(exists(`test/${name}.test.ts`), name)
+})
+
 t.test('generated pages are those that the source gives', async t => {
   const rendered = {
     ...renderConfigDocs(builtInPlugins),
