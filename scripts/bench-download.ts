@@ -116,11 +116,12 @@ function introduction(machine: string, size: number, rounds: number, folder: str
   return `# Benchmark of downloads
 
 Measured by \`npm run bench:download\` on ${new Date().toISOString().slice(0, 10)} with corral ${version}: ${machine} before.
-One file of ${(size / MiB).toFixed(0)} MiB from an nginx on this machine to ${folder}, ${rounds} rounds, the
-programs by turns, medians${aria2 ? '' : ' (aria2c is not installed)'}. "Of the best" is the speed in proportion to the faster one of curl and aria2c in the same
-round (1 is as fast; the aim is 0.95). corral computes the SHA-256 on the way, verifies it, and flushes the file to the
-disk; curl and aria2c do nothing of that, so "curl, then sha256sum" stands beside them. The time of corral begins with the
-transfer: a pull starts the threads while it asks the hub for its files. Its memory is that of a whole Node process: before the transfer, and the most.
+A file of ${(size / MiB).toFixed(0)} MiB from nginx on this machine to ${folder}, ${rounds} rounds,
+alternating programs, medians${aria2 ? '' : ' (aria2c is not installed)'}. "Of the best" is the speed relative to the faster of curl and aria2c in the same
+round (1 is as fast, the goal is 0.95). corral computes and verifies the SHA-256 during the transfer, and flushes the file
+to disk. curl and aria2c do neither, so the table also has "curl, then sha256sum". corral's time starts with the transfer,
+because a pull starts its threads while it asks the hub for the file list. Its memory is that of a whole Node process,
+before the transfer and at its peak.
 `
 }
 

@@ -100,7 +100,7 @@ function section(model: string, length: number, saved: Continued[], read: Contin
 function document(report: string): string {
   return `# Saved prompt caches
 
-What \`npm run bench:prompt-cache\` printed on the date it names. Two servers run side by side, one with \`scheduler.prompt_cache\` and one without. Both have the same conversation in several turns; then, in turns that alternate between them, the model is unloaded (\`POST /api/stop\`, which saves the cache) and the conversation goes on with one more question. "Prompt evaluation" is \`prompt_eval_duration\`, in which the load does not count; "first word" is all that the user waits for, with the load, in which the saved cache is read back and checked.
+The output of \`npm run bench:prompt-cache\`. Two servers run side by side, one with \`scheduler.prompt_cache\` and one without. Both have the same conversation. Then, alternating between them, the model is unloaded (\`POST /api/stop\`, which saves the cache) and the conversation continues with another question. "Prompt evaluation" is \`prompt_eval_duration\`, without the load. "First word" is the user's whole wait, including the load, which restores and verifies the saved cache.
 
 \`\`\`
 ${report.trimEnd()}

@@ -51,9 +51,9 @@ const rows = [...reasons].map(([reason, names]) => [
 const text = `# llama.cpp's own tests
 
 \`npm run conformance:llama\` runs the tests of llama.cpp ${release} (tools/server/tests, without those marked slow) as
-they are, against llama-server and against corral side by side, and writes this. No model of theirs is here: the demo
-model and random weights stand in, so that tests of certain words or counts of tokens fail on both. What counts is what
-fails on corral alone.
+they are, against llama-server and corral side by side, and writes this page. The demo model and random weights replace
+the tests' models, so tests that expect certain words or token counts fail on both. Relevant are the tests that fail on
+corral alone.
 
 ${table('| server | passed | failed | skipped |', totals)}
 
@@ -61,7 +61,7 @@ ${both.length} tests fail on both.
 
 ## Fails on corral alone: ${alone.length}
 
-${table('| why | tests | which |', rows)}
+${table('| reason | tests | names |', rows)}
 `
 writeFileSync(join(packageRoot, 'docs', 'measurements', 'compatibility-llama-server.md'), text)
 console.log(text)

@@ -23,5 +23,5 @@ const sections = trials.map(({ trial, date, figures }) => {
 mkdirSync(join(packageRoot, 'docs', 'measurements'), { recursive: true })
 writeFileSync(
   join(packageRoot, 'docs', 'measurements', 'long-trials.md'),
-  `# Long trials\n\nThe last runs of \`npm run test:long\` that passed, written by it. Engines are real llama-servers with the demo model, one thread each. Machine: ${describeMachine()}.\n\n${sections.join('\n')}`
+  `# Long tests\n\nThe last successful run of each long test (\`npm run test:long\`). Engines are real llama-servers with the demo model and one thread each. Machine: ${describeMachine()}.\n\n${sections.join('\n')}`
 )

@@ -13,24 +13,24 @@ export const EXPLAINED: readonly Explanation[] = [
   {
     tests: ['TestAllMiniLMEmbeddings', 'TestAllMiniLMEmbed', 'TestAllMiniLMBatchEmbed', 'TestModelsEmbed/'],
     onOllama: true,
-    why: 'They compare with the vectors of the real models, whose weights are not here.'
+    why: 'These tests compare with vectors of the real models, whose weights are not available here.'
   },
   {
     tests: ['TestEmbedCosineDistanceCorrelation/qwen3-embedding'],
     onOllama: true,
-    why: 'It asks whether a cat is more like a kitten than like a dog, of a model with random weights.'
+    why: 'The test asks a model with random weights whether a cat is more similar to a kitten than to a dog.'
   },
   {
     tests: ['TestImageGeneration/'],
     onOllama: true,
-    why: 'It pulls a model that makes images. corral has none: llama.cpp makes text.'
+    why: 'The test pulls a model that generates images. corral does not support these, because llama.cpp generates text.'
   },
   {
     tests: ['TestAllMiniLMEmbedTruncate/truncate_error', 'TestAllMiniLMEmbedTruncate/input_after_truncate_error'],
     onOllama: false,
     why:
-      "They want the error to be Ollama's sentence and nothing else. corral's begins with that sentence, and goes on with " +
-      'the numbers and what can be done; for `num_ctx: 0` it says that this is no size of a context.'
+      "These tests expect exactly Ollama's error message. corral's message starts with it and adds the numbers and a " +
+      'remedy. For `num_ctx: 0` it says that this is not a valid context size.'
   },
   {
     tests: ['qwen2.5-coder:latest', 'qwen3:0.6b', 'qwen3:1.7b', 'gemma3:1b', 'phi3:latest'].map(
@@ -38,9 +38,9 @@ export const EXPLAINED: readonly Explanation[] = [
     ),
     onOllama: false,
     why:
-      "They look in `/api/ps` for the name that was pulled. corral listed its publisher's, such as `Qwen/Qwen3-0.6B-GGUF`, " +
-      'when they were run; since then the name that was pulled is listed (`test/plugins/models/download/library-names.test.ts`), and ' +
-      'these are to be run again.'
+      "These tests look in `/api/ps` for the pulled name. When they ran, corral listed the publisher's name, such as " +
+      '`Qwen/Qwen3-0.6B-GGUF`. It now lists the pulled name (`test/plugins/models/download/library-names.test.ts`), so ' +
+      'the tests need another run.'
   }
 ]
 

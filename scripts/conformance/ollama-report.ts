@@ -46,14 +46,14 @@ export function renderReport([corral, ollama]: readonly Sitting[]): string {
     ollama?.examples.get(name)?.result ?? 'not run'
   ])
   const sections = [
-    table(['server', 'passed', 'failed', 'skipped', 'example programs that work', 'it took'], counts),
-    '## What fails on corral',
+    table(['server', 'passed', 'failed', 'skipped', 'working example programs', 'duration'], counts),
+    '## Failures on corral',
     ...explained.map(({ tests, why }) =>
       [
         why,
         '',
         table(
-          ['test', 'what it says', 'on Ollama'],
+          ['test', 'message', 'on Ollama'],
           tests.map(test => [`\`${test}\``, short(corral!.tests.get(test)!.said), resultOf(ollama, test)])
         )
       ].join('\n')
@@ -63,21 +63,21 @@ export function renderReport([corral, ollama]: readonly Sitting[]): string {
       : []),
     ...(alone.length > 0
       ? [
-          '## What fails on Ollama alone',
+          '## Failures on Ollama alone',
           table(
-            ['test', 'what it says'],
+            ['test', 'message'],
             alone.map(test => [`\`${test}\``, short(ollama!.tests.get(test)!.said)])
           )
         ]
       : []),
-    '## What is skipped',
-    'The tests themselves leave these out on corral: without a GPU, or where they are for Windows or for a server that the tests start.',
+    '## Skipped tests',
+    'These tests skip themselves on corral, because there is no GPU, or because they are for Windows or for a server that the tests start.',
     table(
-      ['test', 'what it says'],
+      ['test', 'message'],
       skipped.map(test => [`\`${test}\``, short(corral!.tests.get(test)!.said)])
     ),
     '## Programs',
-    "Ollama's example programs for its Go client, and its benchmark (`cmd/bench`). They work where they end without an error and print something.",
+    "Ollama's example programs for its Go client, and its benchmark (`cmd/bench`). A program works if it ends without an error and prints something.",
     table(['program', 'corral', 'Ollama'], programs)
   ]
   return `# Ollama's own tests
@@ -85,10 +85,10 @@ export function renderReport([corral, ollama]: readonly Sitting[]): string {
 The integration tests of Ollama ${OLLAMA_VERSION} (\`integration/\` of its Go module, build tags \`integration\` and \`models\`) and its example programs, unmodified, against corral's address for Ollama's clients${ollama ? ' and against Ollama itself' : ''}. Written by
 \`npm run conformance:ollama\` on ${new Date().toISOString().slice(0, 10)}; machine: ${describeMachine()}.
 
-Models of Ollama's library are not at hand where this runs, so both servers have models of the same names that were made
-for it: they say all words that the tests look for, call the tool that they are offered, and have embeddings in which some
-words mean the same. What is tested so is the server, not what models know. Parts of a test count for themselves. On
-corral, models whose publisher it knows are pulled by the tests, from an emulated hub.
+Ollama's library is not available to these tests, so both servers have special models of the same names. They contain all
+words that the tests look for, call the offered tool, and have embeddings in which some words are similar. This tests the
+server, not the models. Subtests count separately. On corral, the tests pull models of known publishers from an emulated
+hub.
 
 ${sections.join('\n\n')}
 `

@@ -9,14 +9,13 @@ const PATH = join(packageRoot, 'docs', 'measurements', 'clients.md')
 
 const INTRODUCTION = `# Clients that work
 
-The vendors' own clients, installed from their registries and pointed at a fresh corral with the demo model
-\`corral/tiny-chat\` and a real llama-server: only the address differs from what they are used with. The tests in
-\`test/clients\` try all of this on every run, and write these tables (\`npm run docs:clients\`). The addresses are
-\`http://127.0.0.1:11435/v1\` for clients of the hosted-chat API, \`http://127.0.0.1:11435\` for those of Anthropic's
-Messages API, and \`http://127.0.0.1:11435/ollama\` for Ollama's.
+The vendors' own clients, installed from their registries, with a fresh corral, the demo model \`corral/tiny-chat\` and a
+real llama-server. Only the address differs from normal use. The tests in \`test/clients\` try everything on each run and
+write these tables (\`npm run docs:clients\`). The addresses are \`http://127.0.0.1:11435/v1\` for OpenAI clients,
+\`http://127.0.0.1:11435\` for Anthropic clients, and \`http://127.0.0.1:11435/ollama\` for Ollama clients.
 
-Not served are the own routes of Hugging Face's servers: \`/generate\` and \`/generate_stream\` of Text Generation
-Inference, \`/embed\` and \`/predict\` of Text Embeddings Inference. Of these, \`/rerank\` is, and \`/v1\`, which both have.
+Some routes of Hugging Face's servers are not available: \`/generate\` and \`/generate_stream\` of Text Generation Inference,
+\`/embed\` and \`/predict\` of Text Embeddings Inference. Their \`/rerank\` and \`/v1\` are.
 `
 
 /**
