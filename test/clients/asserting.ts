@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { failure as rejection } from '../support/failure.ts'
 import { DIMENSION } from './trials.ts'
 
-/** What a promise is rejected with, which must be of that type. */
+/** The reason for which a promise rejects, which must be of this type. */
 export async function failure(
   promise: PromiseLike<unknown>,
   type: new (...args: never[]) => Error = Error
@@ -12,7 +12,7 @@ export async function failure(
   return error
 }
 
-/** For the texts red, blue and red again, however often. */
+/** For the texts red, blue and red again, in any number. */
 export function sameVectors([red, blue, ...more]: number[][]): string {
   assert.equal(red!.length, DIMENSION)
   const distance = (other: number[]) => Math.max(...other.map((value, at) => Math.abs(value - red![at]!)))
@@ -21,7 +21,7 @@ export function sameVectors([red, blue, ...more]: number[][]): string {
   return `${DIMENSION} dimensions; equal texts have equal vectors`
 }
 
-/** The global fetch, and how often it was called. */
+/** The global fetch with a counter of its calls. */
 export function countingFetch(): { fetch: typeof fetch; count(): number } {
   let count = 0
   return {

@@ -4,13 +4,13 @@ import { ENDLESS, MODEL, type Place, QUESTION } from './trials.ts'
 
 /** Tokens of an answer of `ENDLESS`. */
 const TOKENS = 3_500
-/** Tokens that are generated to learn the speed. */
+/** Tokens generated to measure the speed. */
 const TRIED = 350
-/** How many pieces a reader takes before it leaves. */
+/** Pieces that a reader takes before it disconnects. */
 const TAKEN = 40
-/** Pieces that may be on their way when it does. */
+/** Pieces that may still be on their way then. */
 const STILL_COMING = 500
-/** Milliseconds that the least of machines may take to notice that a reader left. */
+/** Milliseconds that the slowest machine may need to notice a disconnected reader. */
 const MIN_WAIT = 1_000
 
 async function ask(address: string, path: string, method: string, body: object): Promise<any> {
@@ -40,9 +40,9 @@ export async function removeEndless(address: string): Promise<void> {
 }
 
 /**
- * Reads the beginning of an answer that would go on, leaves, and waits until the server runs nothing any more: long
- * before the answer would have ended.
- * @param open starts the answer; without `leave`, ending the iteration must be enough
+ * Reads the beginning of a long answer, disconnects, and waits until the server runs nothing any more, long before the
+ * answer would have ended.
+ * @param open starts the answer; without `leave`, ending the iteration must end the request
  */
 export async function leavesInTheMiddle<Piece>(
   place: Place,
@@ -60,7 +60,7 @@ export async function leavesInTheMiddle<Piece>(
       if (taken > TAKEN + STILL_COMING) break
     }
   } catch (error) {
-    // Clients end an iteration that is aborted with an error; before that, an error is one.
+    // Clients end an aborted iteration with an error. An earlier error is a failure.
     if (taken < TAKEN) throw error
   }
   assert.ok(taken >= TAKEN, `only ${taken} pieces came`)

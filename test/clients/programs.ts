@@ -9,21 +9,21 @@ import { checkTable } from './table.ts'
 import type { Feature, Language, Outcome, Place } from './trials.ts'
 import * as facts from './trials.ts'
 
-/** How the programs of a language are made of their source, and started. */
+/** How the programs of a language are built and started. */
 export interface Toolchain {
   language: Language
-  /** What it must have on the PATH. */
+  /** Tools that must be on the PATH. */
   tools: string[]
-  /** Gets the packages of the lock file: the only step that needs a registry. */
+  /** Downloads the packages of the lock file: the only step that needs a registry. */
   fetch: string[]
   build: () => string[]
   /** The program and its arguments. */
   start: () => string[]
-  /** Variables of its environment. */
+  /** Environment variables. */
   env?: Record<string, string>
 }
 
-/** Where the programs of a language lie, as source and built. */
+/** Folders of a language's programs: source and build. */
 export function placesOf(language: Language): { source: string; built: string } {
   const name = language.toLowerCase()
   const built = join(packageRoot, '.cache', `clients-${name}`)
@@ -31,8 +31,8 @@ export function placesOf(language: Language): { source: string; built: string } 
 }
 
 /**
- * Builds the programs of a language and tries their clients. Skipped where the tools or the registry are not there; a
- * program that does not compile fails.
+ * Builds the programs of a language and tries their clients. Skipped without the tools or the registry. A program that
+ * does not compile fails.
  */
 export function tryLanguage(t: Test, toolchain: Toolchain): void {
   const { language, tools } = toolchain
@@ -60,7 +60,7 @@ export function tryLanguage(t: Test, toolchain: Toolchain): void {
   )
 }
 
-/** Runs a program of trials and gives what it reports. */
+/** Runs a trial program and returns its report. */
 export async function runProgram(
   [command, ...args]: string[],
   place: Place,
@@ -77,7 +77,7 @@ export async function runProgram(
   return outcomes
 }
 
-/** Asserts what programs reported, client by client, and compares it with the committed table. */
+/** Asserts the outcomes of programs, client by client, and compares them with the committed table. */
 export function judgeAll(t: Test, language: Language, reported: Outcome[]): void {
   const features = Object.keys(facts.FEATURES) as Feature[]
   const clients = [...new Set(reported.map(({ client }) => client))]

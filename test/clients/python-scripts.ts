@@ -10,16 +10,16 @@ export const PYTHON_SCRIPTS = join(packageRoot, 'test', 'clients', 'python')
 
 const ENVIRONMENTS = join(packageRoot, '.cache', 'clients-python')
 
-/** Compiled modules lie with the environments, and not among the scripts. */
+/** Compiled modules go to the environments instead of the scripts' folder. */
 export const PYTHON_VARIABLES = { PYTHONPYCACHEPREFIX: join(ENVIRONMENTS, 'compiled') }
 
-/** The Python of one of the environments that `npm run setup:python` makes. */
+/** The Python of an environment that `npm run setup:python` creates. */
 export const pythonIn = (environment: string) =>
   process.platform === 'win32'
     ? join(ENVIRONMENTS, environment, 'Scripts', 'python.exe')
     : join(ENVIRONMENTS, environment, 'bin', 'python')
 
-/** Scripts whose packages ask for older ones than the vendors' newest, by the environment that has those. */
+/** Scripts whose packages need older versions than the vendors' newest, and their environments. */
 const ENVIRONMENT_OF: Record<string, string> = {
   'agents_client.py': 'frameworks',
   'cohere_client.py': 'frameworks',
@@ -28,29 +28,29 @@ const ENVIRONMENT_OF: Record<string, string> = {
   'llama_index_client.py': 'frameworks'
 }
 
-/** The Python that has what a script imports. */
+/** The Python with the packages that a script imports. */
 export const clientsPython = (script: string) => pythonIn(ENVIRONMENT_OF[script] ?? 'vendors')
 
-/** Whether that environment has the versions that are committed: the setup leaves a copy of their list in it. */
+/** Whether that environment has the committed versions: the setup leaves a copy of their list in it. */
 function isInstalled(environment: string): boolean {
   const installed = join(ENVIRONMENTS, environment, 'requirements.txt')
   const wanted = join(PYTHON_SCRIPTS, 'requirements', `${environment}.txt`)
   return existsSync(installed) && readFileSync(installed, 'utf8') === readFileSync(wanted, 'utf8')
 }
 
-/** The scripts of clients: those of vendors and what the everyday tests need, or those of larger frameworks. */
+/** Scripts of clients: those of vendors and for everyday tests, or those of larger frameworks. */
 export function clientScripts(areFrameworks: boolean): string[] {
   return readdirSync(PYTHON_SCRIPTS)
     .filter(name => name.endsWith('_client.py') && (ENVIRONMENT_OF[name] === 'frameworks') === areFrameworks)
     .sort()
 }
 
-/** Runs scripts of clients, and compares what they report with a section of the committed table. */
+/** Runs scripts of clients and compares their reports with a section of the committed table. */
 export async function tryScripts(t: Test, section: Language, scripts: readonly string[]): Promise<void> {
   const place = await openPlace(t)
   const waiting = [...scripts]
   const results = new Map<string, Outcome[]>()
-  // Two at once: most of a script's time goes by in its imports.
+  // Two at a time: a script spends most of its time importing.
   const runOne = async () => {
     for (let script = waiting.shift(); script !== undefined; script = waiting.shift()) {
       const command = [clientsPython(script), join(PYTHON_SCRIPTS, script)]
@@ -69,7 +69,7 @@ const missing = ['vendors', 'litellm', 'schemathesis'].filter(name => !isInstall
 
 /**
  * The program of vLLM's router.
- * @throws in CI where it is not installed
+ * @throws in CI if it is not installed
  */
 export function vllmRouter(): { program: string; skip: string | false } {
   const program = join(ENVIRONMENTS, 'vllm-router', 'bin', 'vllm-router')
@@ -79,14 +79,14 @@ export function vllmRouter(): { program: string; skip: string | false } {
   return { program, skip }
 }
 
-/** For the tests of frameworks: skipped where they, or their present versions, are not installed. */
+/** For tests of frameworks, which are skipped if their current versions are not installed. */
 export function pythonFrameworks(): { skip: string | false } {
   const setUp = 'node dist/scripts/setup-python.js --only frameworks'
   return { skip: !isInstalled('frameworks') && `FRAMEWORKS IN PYTHON ARE NOT TESTED: run "${setUp}" first.` }
 }
 
 /**
- * For the tests of clients in Python: they are skipped where those, or their present versions, are not installed.
+ * For tests of Python clients, which are skipped if their current versions are not installed.
  * @throws in CI, where nothing may be skipped
  */
 export function realPython(): { skip: string | false } {

@@ -10,7 +10,7 @@ import { type Client, FEATURES, type Feature, type Outcome, type Place } from '.
 const KEY = 'a-key-for-tests'
 const RANKER = 'random/ranker'
 
-/** A server somewhere else that the clients are pointed at instead of one made for the test. */
+/** A server elsewhere for the clients, instead of one started by the test. */
 export const elsewhere = process.env.CORRAL_TEST_ADDRESS
 
 /**

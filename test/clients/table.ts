@@ -59,7 +59,7 @@ function committed(): Record<string, string> {
   )
 }
 
-/** The table of one language: all that was tried, client by client. */
+/** The table of one language with all trials, client by client. */
 function render(outcomes: Outcome[]): string {
   const rows = outcomes.map(({ client, version, language, feature, result, note }) => {
     const words = result === 'works' ? (note ? `works: ${note}` : 'works') : 'fails'

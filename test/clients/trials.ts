@@ -1,6 +1,6 @@
 /**
- * What is tried with every client that has it, in the order of the table in docs/measurements/clients.md: the name that trials go
- * by, and the words for readers.
+ * Trials for every client that has the feature, in the order of the table in docs/measurements/clients.md: the trial's
+ * name and its description for readers.
  */
 export const FEATURES = {
   models: 'list of models',
@@ -46,25 +46,25 @@ export const FEATURES = {
 } as const
 export type Feature = keyof typeof FEATURES
 
-/** Where the trials find a server. */
+/** The server that trials use. */
 export interface Place {
-  /** Such as http://127.0.0.1:11435. */
+  /** For example http://127.0.0.1:11435. */
   address: string
-  /** Milliseconds that a request may go on after its reader left. */
+  /** Milliseconds that a request may continue after its reader disconnected. */
   leavingLimit: number
-  /** A server that asks for a key and has no room for any model; absent where the address was given from outside. */
+  /** A server that requires a key and has no room for any model. Absent for a server elsewhere. */
   strict?: { address: string; key: string }
-  /** Where Ollama's clients find their profile without a path; absent likewise. */
+  /** The address at which Ollama's clients find their API without a path. Absent for a server elsewhere. */
   listener?: string
-  /** A model that ranks, with random weights; absent likewise. */
+  /** A reranker with random weights. Absent for a server elsewhere. */
   ranker?: string
 }
 
-/** Tries one feature: gives a note for the table, and fails otherwise. */
+/** Tries one feature: returns a note for the table, or fails. */
 export type Trial = (place: Place) => Promise<string>
 
 export interface Client {
-  /** Its npm packages; the first gives it its name. */
+  /** The npm packages. The first one gives the client its name. */
   packages: string[]
   trials: Partial<Record<Feature, Trial>>
 }
@@ -72,7 +72,7 @@ export interface Client {
 export const LANGUAGES = ['JavaScript', 'Python', 'Frameworks in Python', 'Go', 'Java', 'Rust'] as const
 export type Language = (typeof LANGUAGES)[number]
 
-/** What became of one trial; scripts print these as lines of JSON. */
+/** The outcome of one trial. Scripts print it as a line of JSON. */
 export interface Outcome {
   client: string
   version: string
@@ -82,9 +82,9 @@ export interface Outcome {
   note: string
 }
 
-/** The demo model, which answers with certainty at temperature 0. */
+/** The demo model, which answers deterministically at temperature 0. */
 export const MODEL = 'corral/tiny-chat'
-/** The demo model as `makeEndless` makes it. */
+/** The demo model as `makeEndless` changes it. */
 export const ENDLESS = 'corral/endless'
 export const QUESTION = 'What is the capital of France?'
 export const ANSWER = 'The capital of France is Paris.'
@@ -93,7 +93,7 @@ export const ASK_TWO = 'What is the weather in Paris and Rome?'
 export const SAY_WEATHER = 'The weather in Paris is sunny.'
 export const DIMENSION = 256
 
-/** The one tool of all trials, as JSON schema. */
+/** The tool of all trials, as JSON schema. */
 export const WEATHER = {
   name: 'get_weather',
   description: 'Get the current weather in a city',
@@ -105,7 +105,7 @@ export const WEATHER = {
   }
 }
 
-/** What answers are made to hold in trials of JSON schemas. */
+/** The schema of answers in trials of JSON schemas. */
 export const CITY_REPORT = {
   type: 'object' as const,
   properties: {
@@ -117,13 +117,13 @@ export const CITY_REPORT = {
   additionalProperties: false
 }
 
-/** Brings the demo model to an object when it is made to answer in JSON, asked for the weather in Paris. */
+/** Makes the demo model answer the question about the weather in Paris with an object. */
 export const JSON_SYSTEM = `Tools:\n${JSON.stringify({ type: 'function', function: WEATHER })}
 To use a tool, answer with <tool_call>{"name": ..., "arguments": ...}</tool_call>.`
 export const JSON_ANSWER = { name: 'get_weather', arguments: { city: 'Paris' } }
 
-/** A small picture that is valid. */
+/** A small valid picture. */
 export const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=='
 
-/** A prompt that no context of the demo model holds. */
+/** A prompt that exceeds every context of the demo model. */
 export const LONG = 'hello there '.repeat(20_000)

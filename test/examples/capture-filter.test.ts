@@ -7,7 +7,7 @@ const KEY = 'a-key-of-an-admin-for-this-test'
 const admin = { authorization: `Bearer ${KEY}` }
 const model = 'corral/tiny-chat'
 
-t.test('it redacts what is captured, and nothing that is answered', async t => {
+t.test('the capture filter redacts captures and leaves answers alone', async t => {
   const config = `security: { api_keys: [${KEY}] }\ncapture-filter: { patterns: ['P-[0-9]+'] }`
   const corral = await startTestCorral({ plugins: [filter], config })
   t.teardown(() => corral.close())
@@ -21,7 +21,7 @@ t.test('it redacts what is captured, and nothing that is answered', async t => {
   t.match(record, { body: { messages: [{ content: redacted }] }, answer: [{ content: redacted }], status: 200 })
 })
 
-t.test('it leaves out keys that are never to be captured', async t => {
+t.test('the capture filter leaves out keys that must not be captured', async t => {
   const config = `security: { api_keys: [${KEY}] }\ncapture-filter: { omit: ['api_keys[0]'] }`
   const corral = await startTestCorral({ plugins: [filter], config })
   t.teardown(() => corral.close())
@@ -31,7 +31,7 @@ t.test('it leaves out keys that are never to be captured', async t => {
   t.match((await corral.json('/api/captures', undefined, admin)).body.captures, [{ records: 0, dropped: 1 }])
 })
 
-t.test('a filter that fails lets nothing be written', async t => {
+t.test('a failing capture filter lets nothing be written', async t => {
   const failing = definePlugin({
     name: 'failing',
     api: 1,

@@ -21,7 +21,7 @@ const never = () => new Promise<never>(() => {})
 
 type EngineMutant = (engine: Engine) => Partial<Engine>
 
-/** The engine of the example with a fault. */
+/** The example's engine with a fault. */
 function faultyEngine(mutant: EngineMutant, provider: (good: EngineProvider) => Partial<EngineProvider> = () => ({})) {
   const setup: PluginDefinition['setup'] = (context, options) => {
     const add = (good: EngineProvider) => {
@@ -44,7 +44,7 @@ const lastDelta = (change: (delta: Delta) => Delta[]): EngineMutant => {
   })
 }
 
-t.test('the contract of engines names the fault of each faulty engine, and does not hang', async t => {
+t.test('the engine contract names the fault of each faulty engine and does not hang', async t => {
   const usage = (more: object): EngineMutant =>
     lastDelta(delta => [{ ...delta, usage: { promptTokens: 1, cachedTokens: 0, completionTokens: 1, ...more } }])
   const table: [title: string, plugin: PluginDefinition, message: RegExp][] = [
@@ -136,7 +136,7 @@ t.test('the contract of engines names the fault of each faulty engine, and does 
 
 // ---- hubs
 
-/** A server with two models, one of which is gated, and the example of a hub that lists them as it should. */
+/** A server with two models, one of them gated, and the example hub that lists them correctly. */
 async function hubServer(t: Test): Promise<string> {
   const files: Record<string, string> = { 'model.gguf': 'GGUF and more', 'notes.txt': 'some words' }
   const server = createServer(({ url = '', headers }, reply: ServerResponse) => {
@@ -159,7 +159,7 @@ async function hubServer(t: Test): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** The example of a hub with a second file, digests, and a fault. */
+/** The example hub with a second file, digests and a fault. */
 function faultyHub(mutant: (hub: Hub, context: PluginContext) => Partial<Hub>): PluginDefinition {
   const setup: PluginDefinition['setup'] = (context, options) => {
     const addHub = (good: Hub) => {
@@ -184,7 +184,7 @@ function faultyHub(mutant: (hub: Hub, context: PluginContext) => Partial<Hub>): 
   return { ...webHub, setup }
 }
 
-t.test('the contract of hubs names the fault of each faulty hub, and does not hang', async t => {
+t.test('the hub contract names the fault of each faulty hub and does not hang', async t => {
   const address = await hubServer(t)
   const options = { id: 'owner/model', absent: 'owner/none', config: `web-hub: { address: '${address}' }`, timeout }
   await hubContract(webHub, { ...options, gated: 'owner/gated' })
@@ -287,7 +287,7 @@ const bypass = (hooked: boolean) =>
     }
   })
 
-t.test('the contract of APIs finds an API that goes around filters, limits and usage', async t => {
+t.test('the API contract finds an API that bypasses filters, limits and usage', async t => {
   const model = 'corral/tiny-chat'
   for (const path of ['/describe-api/describe', '/describe-api/ask']) {
     await surfaceContract(surface, { path, body: { model, question: 'Who are you?' } })

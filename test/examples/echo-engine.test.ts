@@ -8,7 +8,7 @@ import { echoEngine, engineContract, startTestCorral } from '../../testing/index
 const model = 'echo/parrot'
 const messages = [{ role: 'user', content: 'the sky is blue' }]
 
-t.test('the example of an engine answers on all surfaces, with a model that has no files', async t => {
+t.test('the example engine answers on every API with a model that has no files', async t => {
   const corral = await startTestCorral({ plugins: [echo], echo: false, config: 'scheduler: { max_loaded_models: 1 }' })
   t.teardown(() => corral.close())
   t.match(await corral.plugin('echo-engine'), { state: 'active' })
@@ -50,7 +50,7 @@ t.test('the example of an engine answers on all surfaces, with a model that has 
   )
 })
 
-t.test('it is listed like any other model; requests for its files are refused', async t => {
+t.test('the example model is listed like any other, and requests for its files are refused', async t => {
   const corral = await startTestCorral({
     plugins: [echo],
     echo: false,
@@ -89,12 +89,12 @@ t.test('it is listed like any other model; requests for its files are refused', 
   t.match({ status: reply.status, body: await reply.json() }, refused)
 })
 
-t.test('it fulfils the contract of engines', async () => {
+t.test('the example engine fulfils the engine contract', async () => {
   await engineContract(echo, { model })
   await engineContract(echoEngine)
 })
 
-t.test('max_tokens and the texts of "stop" end its answers', async t => {
+t.test("max_tokens and stop end the example engine's answers", async t => {
   const corral = await startTestCorral({ plugins: [echo], echo: false })
   t.teardown(() => corral.close())
   for (const [limits, content, finish_reason] of [
@@ -111,7 +111,7 @@ t.test('max_tokens and the texts of "stop" end its answers', async t => {
   t.match(body, { content: [{ text: 'the sky ' }], stop_reason: 'stop_sequence', stop_sequence: 'is' })
 })
 
-t.test('the contract of engines finds one that does not honour max_tokens or stop', async t => {
+t.test('the engine contract finds an engine that ignores max_tokens or stop', async t => {
   for (const field of ['max_tokens', 'stop'] as const) {
     const deaf: PluginDefinition = {
       ...echo,

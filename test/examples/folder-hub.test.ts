@@ -15,7 +15,7 @@ function sharedFolder(t: Test): string {
   return folder
 }
 
-t.test('the example of a hub brings models from a folder', async t => {
+t.test('the example hub pulls models from a folder', async t => {
   const folder = sharedFolder(t)
   const corral = await startTestCorral({ plugins: [hub], config: `folder-hub: { folder: ${folder} }` })
   t.teardown(() => corral.close())
@@ -34,12 +34,12 @@ t.test('the example of a hub brings models from a folder', async t => {
   })
 })
 
-t.test('it fulfils the contract of hubs', async t => {
+t.test('the example hub fulfils the hub contract', async t => {
   const config = `folder-hub: { folder: ${sharedFolder(t)} }`
   await hubContract(hub, { id: 'team/helper', absent: 'team/nothing', config })
 })
 
-t.test('a plugin without a hub does not', async t => {
+t.test('a plugin without a hub fails the hub contract', async t => {
   const none = { ...hub, setup: () => ({}) }
   await t.rejects(hubContract(none, { id: 'team/helper', absent: 'team/nothing' }), { message: /it adds a hub/ })
 })

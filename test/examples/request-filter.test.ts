@@ -10,11 +10,11 @@ request-filter:
   system: Be brief.
 `
 
-t.test('the example of a filter fulfils the contract', async () => {
+t.test('the example filter fulfils the filter contract', async () => {
   await filterContract(filter, { refused: 'How is the weather?', config })
 })
 
-t.test('it refuses requests and changes words of answers on all surfaces', async t => {
+t.test('the example filter refuses requests and replaces words of answers on every API', async t => {
   const corral = await startTestCorral({ plugins: [filter], config })
   t.teardown(() => corral.close())
   const messages = [{ role: 'user', content: 'a cat sleeps' }]
@@ -42,7 +42,7 @@ t.test('it refuses requests and changes words of answers on all surfaces', async
   t.match(await corral.plugin('request-filter'), { state: 'active', hooks: ['request', 'event'], path: String })
 })
 
-t.test('words that are split across events are replaced, and nothing is lost', async t => {
+t.test('words split across events are replaced, and nothing is lost', async t => {
   // The test engine ends an event after each space.
   const words = { 'red cat': 'dog', 'a b a b c': 'letters', 'the end is nigh': '' }
   const corral = await startTestCorral({
@@ -67,7 +67,7 @@ t.test('words that are split across events are replaced, and nothing is lost', a
   }
 })
 
-t.test('it reads the texts of all kinds of requests, and not the names of roles', async t => {
+t.test('the example filter reads the texts of every kind of request, but not role names', async t => {
   const corral = await startTestCorral({ plugins: [filter], config: 'request-filter: { refuse: [user, weather] }' })
   t.teardown(() => corral.close())
   const refused = { status: 400, body: { error: { message: /are not answered here/ } } }
@@ -81,7 +81,7 @@ t.test('it reads the texts of all kinds of requests, and not the names of roles'
   t.match(await corral.json('/v1/chat/completions', fine), { status: 200 })
 })
 
-t.test('a hook that throws while the server runs is named, and the server goes on', async t => {
+t.test('a hook that throws is named, and the server continues', async t => {
   const broken = {
     name: 'broken',
     api: 1 as const,

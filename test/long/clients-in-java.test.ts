@@ -3,12 +3,12 @@ import { delimiter, join } from 'node:path'
 import t from 'tap'
 import { placesOf, tryLanguage } from '../clients/programs.ts'
 
-// The first run gets a hundred megabytes of packages.
+// The first run downloads a hundred megabytes of packages.
 t.setTimeout(1_200_000)
 
 const { source, built } = placesOf('Java')
 const classes = join(built, 'classes')
-/** Maven writes here where the packages lie; all their versions follow from the file that names the direct ones. */
+/** Maven writes the paths of the packages here. Their versions follow from the file with the direct dependencies. */
 const list = join(built, 'class-path.txt')
 const packages = () => readFileSync(list, 'utf8').trim()
 tryLanguage(t, {

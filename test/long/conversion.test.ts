@@ -7,10 +7,10 @@ import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral } from '../support/corral.ts'
 import { record } from './support.ts'
 
-// Corral's own way to the converter's packages, from the real package index: several gigabytes on Linux. The other tests
-// of conversion take a Python that is there already.
+// Installs the converter's packages from the real package index: several gigabytes on Linux. The other conversion tests
+// use an existing Python.
 
-t.test('from a bare data directory to an answer of a converted model', { timeout: 3_600_000 }, async t => {
+t.test('a bare data directory leads to an answer of a converted model', { timeout: 3_600_000 }, async t => {
   const corral = await startCorral(t, { config: 'conversion:\n  python: ""\n  install: auto\n' })
   const model = 'test/tiny-st'
   const { status } = await corral.json('/api/import', { path: TINY_SAFETENSORS, name: model })

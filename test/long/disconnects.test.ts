@@ -8,7 +8,7 @@ import { answerRequest, record, within } from './support.ts'
 
 const STREAMS = Number(process.env.CORRAL_LONG_STREAMS ?? 500)
 
-/** How many of the engine's own slots are at work, asked at its socket. */
+/** Busy slots of the engine, according to the engine itself. */
 async function busySlots(corral: Corral): Promise<number> {
   const { args, env } = startOf(corral.enginePids()[0]!)
   const engine = createClient({ origin: 'http://localhost', socketPath: args[args.indexOf('--host') + 1]! })
@@ -23,7 +23,7 @@ async function busySlots(corral: Corral): Promise<number> {
   return JSON.parse(text).filter((slot: { is_processing: boolean }) => slot.is_processing).length
 }
 
-t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
+t.test(`slots become free after ${STREAMS} clients disconnect, with 1 to 4 slots`, async t => {
   const seed = Number(process.env.CORRAL_LONG_SEED ?? Date.now() % 1e6)
   t.comment(`CORRAL_LONG_SEED=${seed}`)
   const random = randomNumbers(seed)
@@ -39,7 +39,7 @@ t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
         const { path, body, headers } = answerRequest(pick(random, ['sse', 'ndjson', 'hosted']), DEMO, 4000)
         const controller = new AbortController()
         const asked = random() < 0.1 ? { ...body, stream: false } : body
-        // Half of them leave early, at a moment; the others in the middle, after some of the answer.
+        // Half of them disconnect early at a random time, the others after some of the answer.
         const enough = random() < 0.5 ? Number.POSITIVE_INFINITY : 1 + random() * 100_000
         const patience = enough === Number.POSITIVE_INFINITY ? random() * 400 : 3000
         let bytes = 0
@@ -62,8 +62,8 @@ t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
       const [model] = (await corral.json('/api/ps')).body.models
       return model.running === 0 && model.queued === 0
     })
-    // llama-server looks for closed connections of unstreamed requests only after a second in which no result of any
-    // request came; the question for its slots is one, too.
+    // llama-server looks for closed connections of whole requests only after a second without a result of any request,
+    // and the question for its slots is a request, too.
     await until(
       'the engine has free slots only',
       async () => {
@@ -95,7 +95,7 @@ t.test(`${STREAMS} clients leave in the middle, with 1 to 4 slots`, async t => {
   })
 })
 
-t.test('an unstreamed reply ends when its client disconnects, also while others stream', async t => {
+t.test('a whole answer ends when its client disconnects while others stream', async t => {
   const corral = await startCorral(t)
   await corral.json('/api/load', { model: DEMO, options: { num_parallel: 2, num_ctx: 30_000 } })
   const leave = new AbortController()

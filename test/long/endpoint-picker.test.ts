@@ -27,7 +27,7 @@ interface Figures {
   error?: string
 }
 
-/** What it reads of a server whose pod has that label of its engine. */
+/** Reads the figures of a server whose pod has this engine label. */
 function read(corral: Corral, engine: string): Figures {
   const words = [CONFIGURATION, engine, new URL(corral.url).host]
   const { status, stdout, stderr } = spawnSync(program, words, { encoding: 'utf8' })
@@ -45,7 +45,7 @@ t.before(() => {
   if (status !== 0) throw new Error(`The picker cannot be built, or its modules cannot be reached: ${stderr}`)
 })
 
-t.test('the picker reads what runs and waits, from the first moment on', { skip }, async t => {
+t.test('the picker reads running and waiting requests from the first moment', { skip }, async t => {
   const corral = await startCorral(t, {
     config: 'metrics: { public: true }\ndefaults: { num_parallel: 1 }',
     env: { CORRAL_API_KEYS: 'k'.repeat(40) }
@@ -71,7 +71,7 @@ t.test('the picker reads what runs and waits, from the first moment on', { skip 
   await Promise.allSettled(streams)
 })
 
-t.test('without the setting for it, the picker is refused', { skip }, async t => {
+t.test('the picker is refused without the setting for it', { skip }, async t => {
   const corral = await startCorral(t, { env: { CORRAL_API_KEYS: 'k'.repeat(40) } })
   t.match(read(corral, 'corral'), { error: /status code.* 401/ })
 })

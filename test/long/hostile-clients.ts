@@ -4,21 +4,21 @@ import { Agent, fetch } from 'undici'
 import { CAPITAL_QUESTION, DEMO } from '../support/corral.ts'
 
 /*
- * Hostile clients, in a process of their own: what their requests cost to make is taken from nobody who measures. The
- * parent says whom to attack, and gets what they have met when it says that it is enough.
+ * Malicious clients in a separate process, so that generating their requests costs no measured process any time. The
+ * parent says whom to attack, and receives the findings when it ends the attack.
  */
 
-/** The parent's first message; its second one ends the attack. */
+/** The parent's first message. Its second message ends the attack. */
 export interface Orders {
   url: string
-  /** The API key of each client, by its name in `ATTACKS`; the others stay away. */
+  /** The API key of each client, by its name in `ATTACKS`. Clients without a key do not take part. */
   keys: Record<string, string>
 }
 
 /** The answer to the second message: how often each client met which code or status. */
 export type Findings = Record<string, Record<string, number>>
 
-/** What a client does again and again, each in its own way; it gives the status or the code that it met. */
+/** One round of a client's attack. Returns the status or code that it met. */
 type Attack = (url: string, headers: Record<string, string>, signal: AbortSignal) => Promise<string>
 
 const dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0, pipelining: 0 })
@@ -53,19 +53,19 @@ const ask =
 const chat = (more: object) => ({ model: DEMO, messages: [CAPITAL_QUESTION], ...more })
 
 const GRAMMAR = 'root ::= a a a a a a a a\na ::= b{0,20}\nb ::= c{0,20}\nc ::= [a-z]? [0-9]?'
-/** One whose repetitions are few enough to pass, and which takes the engine its time all the same. */
+/** A grammar with few enough repetitions to be admitted, which still takes the engine long. */
 const SLY_GRAMMAR = 'root ::= a a a a a a\na ::= b? b? b? b? b?\nb ::= [a-z]? [0-9]? [a-z]? [0-9]?'
 
-/** Made once: to make them would take the processor from the server. */
+/** Generated once, so that generating it takes no processor time from the server. */
 const BRACKETS = '['.repeat(20_000_000)
 const COMMAS = `[${'0,'.repeat(10_000_000)}0]`
 
-/** Sends bytes on a connection of its own and keeps it open for a while. */
+/** Sends bytes on a new connection and keeps it open for a while. */
 async function hold(url: string, text: string, signal: AbortSignal, reads = false): Promise<string> {
   const { hostname, port } = new URL(url)
   const socket: Socket = connect(Number(port), hostname)
   socket.on('error', () => {
-    // The server may close it whenever it likes.
+    // The server may close it at any time.
   })
   socket.write(text)
   if (!reads) socket.pause()
@@ -185,7 +185,7 @@ async function attack({ url, keys }: Orders): Promise<void> {
   })
 }
 
-// The trial imports the names of the attacks from here.
+// The trial imports the names of the attacks from this file.
 if (process.send) {
   process.once('message', orders => void attack(orders as Orders))
   process.once('disconnect', () => process.exit())

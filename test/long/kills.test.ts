@@ -12,7 +12,7 @@ const KILLS = Number(process.env.CORRAL_LONG_KILLS ?? 100)
 const MODELS = ['kill/one', 'kill/two', 'kill/three']
 const SOURCES = 6
 
-/** Process ids of the llama-servers that work on files below this folder, whoever their parent is. */
+/** Process ids of llama-servers that use files below this folder, whoever their parent is. */
 function enginesOn(folder: string): number[] {
   return readdirSync('/proc')
     .filter(entry => /^\d+$/.test(entry))
@@ -22,13 +22,13 @@ function enginesOn(folder: string): number[] {
         const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
         return command.includes('llama-server') && command.includes(folder) && alive(pid)
       } catch {
-        // It ended while we looked.
+        // It ended in between.
         return false
       }
     })
 }
 
-/** Reads every stored file and compares it with its manifest; also finds revisions that no manifest names. */
+/** Compares every stored file with its manifest, and finds revisions that no manifest names. */
 function damage(home: string): { files: number; faults: string[] } {
   const models = join(home, 'models')
   const faults: string[] = []
@@ -57,7 +57,7 @@ function damage(home: string): { files: number; faults: string[] } {
   return { files, faults }
 }
 
-t.test(`${KILLS} times kill -9 of the gateway at a random moment`, async t => {
+t.test(`nothing is lost when the gateway is killed with SIGKILL ${KILLS} times`, async t => {
   const seed = Number(process.env.CORRAL_LONG_SEED ?? Date.now() % 1e6)
   t.comment(`CORRAL_LONG_SEED=${seed}`)
   const random = randomNumbers(seed)
@@ -70,7 +70,7 @@ t.test(`${KILLS} times kill -9 of the gateway at a random moment`, async t => {
   for (let index = 0; index < SOURCES; index++) writeModelCopy(join(sources, `${index}.gguf`), index)
   const start = () => startCorral(t, { home, env: { TMPDIR: sockets } })
 
-  /** Something that a kill may hit. Its outcome does not count: it ends with the gateway. */
+  /** Work that a kill may hit. Its outcome does not matter: it ends with the gateway. */
   const works: Record<string, (corral: Corral) => Promise<unknown>> = {
     async answering(corral) {
       const { path, body, headers } = answerRequest(

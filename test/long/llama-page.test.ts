@@ -15,37 +15,37 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { kindsOf, llamaPage, type PassedRequest, RECORDED, type ServedPage, servePage } from '../support/llama-page.ts'
 
-// llama.cpp's own page, built from its source and not changed, against a live corral with the real engine.
+// llama.cpp's own page, built from unmodified source, against a live corral with the real engine.
 const browser = testBrowser(t)
 const built = browser.skip === false ? await llamaPage() : { missing: browser.skip }
 const skip = 'missing' in built ? `LLAMA.CPP'S PAGE IS NOT TESTED HERE: ${built.missing}` : false
 const folder = 'path' in built ? built.path : ''
 
-/** An answer that goes on until somebody stops it, or for so many tokens. */
+/** An answer that continues until it is stopped, or for this many tokens. */
 const endless = (tokens: number) => ({
   customJson: JSON.stringify({ ignore_eos: true, max_tokens: tokens, tool_choice: 'none' })
 })
 
-/** What opens the list of models; it names the model that is chosen. */
+/** The button that opens the list of models and shows the selected model. */
 const MODEL_BUTTON = /^(tiny-chat|broken|seeing-chat|thinker|first|second|Select model)$/
 
 interface Chat extends OpenedPage {
   served: ServedPage
   ask(question: string): Promise<void>
-  /** The answers that are shown. */
+  /** The visible answers. */
   answers: ReturnType<OpenedPage['page']['getByRole']>
-  /** Waits for an answer that has ended. */
+  /** Waits until an answer has ended. */
   ended(): Promise<void>
   /** Opens the list of models. */
   models(): Promise<void>
-  /** What the page asked, as `method path`, without what it asks at its start. */
+  /** Requests of the page as `method path`, without those at its start. */
   asked(path: string): ServedPage['passed']
 }
 
-/** All that pages asked. */
+/** All requests of all pages. */
 const all: PassedRequest[][] = []
 
-/** Opens the page with settings of its own. */
+/** Opens the page with these settings. */
 async function open(t: Test, corral: Corral, settings: object = {}): Promise<Chat> {
   const served = await servePage(t, folder, corral.url)
   all.push(served.passed)
@@ -65,7 +65,7 @@ async function open(t: Test, corral: Corral, settings: object = {}): Promise<Cha
       await page.keyboard.press('Enter')
     },
     async ended() {
-      // As long as a busy machine takes for the longest answer.
+      // As long as a busy machine needs for the longest answer.
       await answers.last().getByText('t/s').waitFor({ timeout: 600_000 })
       await page.getByRole('button', { name: 'Stop', exact: true }).waitFor({ state: 'hidden', timeout: 600_000 })
     },
@@ -77,10 +77,10 @@ async function open(t: Test, corral: Corral, settings: object = {}): Promise<Cha
   }
 }
 
-/** The tool by which the page looks for folders: corral has none, and the page does without. */
+/** The page uses this tool to look for folders. corral has no tools, and the page works without them. */
 const NO_TOOLS = '405 POST /tools'
 
-/** Nothing was refused, and no error was printed, but for what is named. */
+/** Asserts that only the named requests were refused, and no other error was printed. */
 function onlyRefused(t: Test, { refusals, complaints }: OpenedPage, ...named: string[]): void {
   t.strictSame(
     refusals.filter(line => line !== NO_TOOLS),
@@ -100,7 +100,7 @@ const idle = (corral: Corral) =>
     return slots.every(({ is_processing }) => !is_processing)
   })
 
-t.test('a conversation', { skip }, async t => {
+t.test('the page holds a conversation', { skip }, async t => {
   const corral = await startCorral(t)
   const chat = await open(t, corral, { preEncodeConversation: true })
   const { page, answers } = chat
@@ -140,7 +140,7 @@ t.test('a conversation', { skip }, async t => {
   onlyRefused(t, chat)
 })
 
-t.test('all of its settings', { skip }, async t => {
+t.test('every setting of the page is accepted', { skip }, async t => {
   const corral = await startCorral(t)
   const chat = await open(t, corral, {
     ...{ systemMessage: 'You are Leo.', max_tokens: 20, samplers: 'top_k;top_p;temperature', backend_sampling: true },
@@ -155,7 +155,7 @@ t.test('all of its settings', { skip }, async t => {
   onlyRefused(t, chat)
 })
 
-t.test('an answer is stopped', { skip }, async t => {
+t.test('the page stops an answer', { skip }, async t => {
   const corral = await startCorral(t)
   const chat = await open(t, corral, endless(3500))
   await chat.ask('Count to 30.')
@@ -169,7 +169,7 @@ t.test('an answer is stopped', { skip }, async t => {
   onlyRefused(t, chat)
 })
 
-t.test('a page that is loaded anew in the middle of an answer', { skip }, async t => {
+t.test('the page continues an answer after it is reloaded', { skip }, async t => {
   const corral = await startCorral(t)
   const chat = await open(t, corral, endless(2500))
   await chat.ask('Count to 30.')
@@ -186,7 +186,7 @@ t.test('a page that is loaded anew in the middle of an answer', { skip }, async 
   onlyRefused(t, chat)
 })
 
-t.test('models are loaded and unloaded', { skip }, async t => {
+t.test('the page loads and unloads models', { skip }, async t => {
   const corral = await startCorral(t)
   const chat = await open(t, corral)
   const { page } = chat
@@ -206,7 +206,7 @@ t.test('models are loaded and unloaded', { skip }, async t => {
     ['GET /models/sse 200', 'POST /models/load 200', 'POST /models/unload 200']
   )
 
-  // Another client loads it: the page hears of it by the feed.
+  // Another client loads the model, and the feed tells the page.
   await corral.json('/models/load', { model: DEMO })
   await option.getByRole('button', { name: 'Unload model' }).waitFor({ state: 'attached' })
   await page.keyboard.press('Escape')
@@ -218,7 +218,7 @@ t.test('models are loaded and unloaded', { skip }, async t => {
   onlyRefused(t, chat)
 })
 
-t.test('a model that cannot be loaded', { skip }, async t => {
+t.test('the page reports a model that cannot be loaded', { skip }, async t => {
   const corral = await startCorral(t)
   const path = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
   const { status } = await corral.json('/api/import', { model: 'test/broken', path, stream: false })
@@ -235,7 +235,7 @@ t.test('a model that cannot be loaded', { skip }, async t => {
   await option.hover()
   await option.getByRole('button', { name: 'Load model' }).click()
   await page.getByText('Failed to load model: broken').waitFor()
-  // To choose it is to load it once more.
+  // Selecting the model loads it again.
   await option.click()
   await page.getByText('Failed to load model: broken').nth(1).waitFor()
   await page.getByRole('menu').first().waitFor({ state: 'hidden' })
@@ -247,7 +247,7 @@ t.test('a model that cannot be loaded', { skip }, async t => {
   onlyRefused(t, chat, '500 POST /v1/chat/completions')
 })
 
-t.test('a server that asks for a key', { skip }, async t => {
+t.test('the page asks for a key', { skip }, async t => {
   const corral = await startCorral(t, { config: 'security:\n  api_keys: [secret]' })
   const served = await servePage(t, folder, corral.url)
   const { page } = await browser.open(t, served.address)
@@ -270,7 +270,7 @@ t.test('a server that asks for a key', { skip }, async t => {
   t.match(last, [{ status: 200, headers: { authorization: 'Bearer secret' } }])
 })
 
-t.test('a question that is too long', { skip }, async t => {
+t.test('the page reports a question that is too long', { skip }, async t => {
   const chat = await open(t, await startCorral(t))
   await chat.ask('word '.repeat(9000))
   const dialog = chat.page.getByRole('alertdialog')
@@ -279,7 +279,7 @@ t.test('a question that is too long', { skip }, async t => {
   onlyRefused(t, chat, '400 POST /v1/chat/completions')
 })
 
-t.test('thoughts are ended', { skip }, async t => {
+t.test('the page ends reasoning early', { skip }, async t => {
   const corral = await startCorral(t)
   const path = join(t.testdir(), 'thinker.gguf')
   await writeThinkingModel(path)
@@ -298,7 +298,7 @@ t.test('thoughts are ended', { skip }, async t => {
   onlyRefused(t, chat)
 })
 
-t.test('pictures', { skip }, async t => {
+t.test('the page sends pictures', { skip }, async t => {
   const corral = await startCorral(t)
   await importModels(corral, await writeModels(t.testdir()))
   const chat = await open(t, corral)
@@ -327,7 +327,7 @@ t.test('pictures', { skip }, async t => {
   onlyRefused(t, chat)
 })
 
-t.test('models that other clients download and delete', { skip }, async t => {
+t.test('the page follows models that other clients download and delete', { skip }, async t => {
   const files = { 'tiny-Q8_0.gguf': quantizedModels().Q8_0 }
   const hub = await startHubEmulator(t, {
     repositories: { 'test/first-GGUF': { files }, 'test/second-GGUF': { files } }
@@ -341,7 +341,7 @@ t.test('models that other clients download and delete', { skip }, async t => {
   t.match(await corral.json('/models', { model: 'test/second-GGUF' }), { status: 200 })
   await until('it is here', async () => (await names()).length === 2)
   await until('the page reads the list anew', () => chat.asked('/v1/models').length > lists)
-  // Only then does the page offer what is new.
+  // Only then does the page offer the new model.
   await page.reload()
   await chat.models()
   const option = page.getByRole('option', { name: /second/ })
@@ -359,9 +359,9 @@ t.test('models that other clients download and delete', { skip }, async t => {
   onlyRefused(t, chat)
 })
 
-// CORRAL_RECORD=1 writes it anew.
-t.test('what pages ask is what the everyday test replays', { skip }, async t => {
-  // Pictures and thoughts need other models, and what never ends by itself takes long.
+// CORRAL_RECORD=1 rewrites the recording.
+t.test('the recorded requests of the everyday test equal those of the page', { skip }, async t => {
+  // Pictures and reasoning need other models, and endless answers take long.
   const requests = all.flat().filter(({ body }) => !/image_url|reasoning_end|ignore_eos/.test(body))
   const kinds = kindsOf(requests)
   if (process.env.CORRAL_RECORD === '1') writeFileSync(RECORDED, `${JSON.stringify([...kinds.values()], null, 2)}\n`)

@@ -4,7 +4,7 @@ import t from 'tap'
 import { failuresOfCorral, reasonFor } from '../../scripts/conformance/llama-differences.ts'
 import { PYTHON, runLlamaTests } from '../../scripts/conformance/llama-tests.ts'
 
-// llama.cpp's own tests of its server, as they are, against llama-server and a live corral, both with the real engine.
+// llama.cpp's own server tests, unmodified, against llama-server and a live corral, both with the real engine.
 
 t.setTimeout(3_500_000)
 
@@ -17,7 +17,7 @@ const missing = [
 const skip =
   missing.length > 0 && `LLAMA.CPP'S OWN TESTS OF ITS SERVER ARE NOT RUN HERE: ${missing.join(' and ')} is missing.`
 
-t.test('which failures are those of corral', t => {
+t.test('failures are attributed to corral or to llama-server', t => {
   const outcomes = (...failed: string[]) =>
     new Map(
       ['a', 'b', 'c'].map(id => [
@@ -36,7 +36,7 @@ t.test('which failures are those of corral', t => {
   t.end()
 })
 
-t.test("llama.cpp's own tests", { skip }, async t => {
+t.test("llama.cpp's own tests pass", { skip }, async t => {
   const sitting = await runLlamaTests([], text => t.comment(text))
   t.ok(sitting.engine.size > 300 && sitting.corral.size === sitting.engine.size, 'all were run on both')
   const passed = [...sitting.corral.values()].filter(({ outcome }) => outcome === 'passed')

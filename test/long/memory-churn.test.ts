@@ -4,7 +4,7 @@ import { record } from './support.ts'
 
 const MINUTES = Number(process.env.CORRAL_LONG_MINUTES ?? 10)
 
-t.test(`three models where two fit, sixteen clients, engines killed: ${MINUTES} minutes`, async t => {
+t.test(`the budget holds for ${MINUTES} minutes with three models, sixteen clients and killed engines`, async t => {
   const seed = Number(process.env.CORRAL_LONG_SEED ?? Date.now() % 1e6)
   const figures = await memoryChurn(t, MINUTES, seed)
   record(t, 'Memory churn', {

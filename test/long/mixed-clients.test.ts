@@ -18,7 +18,7 @@ const ALONE = 60_000
 const HONEST = ['ann', 'ben', 'cem']
 const CONFIG = 'defaults:\n  num_parallel: 8\nlimits:\n  reader_stall: 10s\n  stuck_after: 5s\n'
 
-/** Makes a key with the real command line. */
+/** Creates a key with the real command line. */
 function createKey({ home }: Corral, name: string): string {
   const main = join(packageRoot, 'dist', 'command-line', 'main.js')
   return execFileSync(process.execPath, [main, 'key', 'create', name, '--yes'], {
@@ -30,14 +30,14 @@ function createKey({ home }: Corral, name: string): string {
 }
 
 interface HonestWork {
-  /** Milliseconds to the first token of each answer, alone and then beside hostile clients. */
+  /** Milliseconds to the first token of each answer, alone and then beside malicious clients. */
   alone: number[]
   beside: number[]
   /** Codes and statuses of requests without an answer. */
   failures: Set<string>
 }
 
-/** Three clients that ask short questions one after the other; each first token is looked for while it comes. */
+/** Three clients that ask short questions one after the other and measure each first token. */
 function startHonest(corral: Corral, keys: readonly string[], state: { isAttacked: boolean; ended: boolean }) {
   const work: HonestWork = { alone: [], beside: [], failures: new Set() }
   async function client(key: string, name: string): Promise<void> {
@@ -50,7 +50,7 @@ function startHonest(corral: Corral, keys: readonly string[], state: { isAttacke
       const response = await corral.send('/v1/chat/completions', body, { headers })
       let first: number | undefined
       let text = ''
-      // The first bytes that are no comment hold the first token.
+      // The first bytes that are not a comment contain the first token.
       for await (const chunk of response.body!) {
         text += Buffer.from(chunk)
         if (text.includes('data: ')) first ??= performance.now() - began
@@ -63,11 +63,11 @@ function startHonest(corral: Corral, keys: readonly string[], state: { isAttacke
   return { work, ended: Promise.all(HONEST.map((name, index) => client(keys[index]!, name))) }
 }
 
-/** Lets the hostile clients loose. @returns ends them and gives what they have met */
+/** Starts the malicious clients. @returns a function that ends them and returns their findings */
 async function attack(orders: Orders): Promise<() => Promise<Findings>> {
   const child = fork(join(import.meta.dirname, 'hostile-clients.js'))
   await once(child, 'spawn')
-  // As if they had a machine of their own: they get what the servers leave.
+  // As if they had their own machine: they get the processor time that the servers leave.
   setPriority(child.pid!, constants.priority.PRIORITY_LOW)
   child.send(orders)
   return async () => {
@@ -82,85 +82,90 @@ async function attack(orders: Orders): Promise<() => Promise<Findings>> {
  * time from everybody. What is corral's part in it shows beside a second server: it has the same honest clients at the
  * same moments, and nobody attacks it.
  */
-t.test(`honest clients beside ${Object.keys(ATTACKS).length} hostile ones for ${MINUTES} minutes`, async t => {
-  const corral = await startCorral(t, { config: CONFIG })
-  const other = await startCorral(t, { config: CONFIG })
-  const honestKeys = HONEST.map(name => createKey(corral, name))
-  const otherKeys = HONEST.map(name => createKey(other, name))
-  const keys = Object.fromEntries(
-    Object.keys(ATTACKS).map(name => [name, createKey(corral, name.replaceAll(' ', '-'))])
-  )
-  const state = { isAttacked: false, ended: false }
-  const here = startHonest(corral, honestKeys, state)
-  const there = startHonest(other, otherKeys, state)
-
-  const memory: number[] = []
-  const descriptors: number[] = []
-  async function watch(): Promise<void> {
-    while (!state.ended) {
-      memory.push(residentMemory(corral.process.pid!))
-      descriptors.push(readdirSync(`/proc/${corral.process.pid}/fd`).length)
-      await sleep(1000)
-    }
-  }
-
-  await sleep(ALONE)
-  const endAttack = await attack({ url: corral.url, keys })
-  state.isAttacked = true
-  const watched = watch()
-  await sleep(MINUTES * 60_000)
-  state.ended = true
-  const met = await endAttack()
-  await Promise.all([here.ended, there.ended, watched])
-
-  for (const [name, outcomes] of Object.entries(met)) {
-    const text = `${name}: ${JSON.stringify(outcomes)}`
-    t.ok(Object.keys(outcomes).some(outcome => outcome !== 'cut') && !('internal' in outcomes), text)
-  }
-  t.same([...here.work.failures, ...there.work.failures], [], 'honest clients get answers')
-  const { alone, beside } = here.work
-  t.ok(beside.length > MINUTES * 20, `${beside.length} answers to honest clients`)
-  const figures = (times: number[]) => `${median(times).toFixed(0)} and ${percentile(times, 0.99).toFixed(0)} ms`
-  t.ok(
-    percentile(beside, 0.99) <= 3 * percentile(there.work.beside, 0.99),
-    `first tokens (median and p99) after ${figures(beside)}; at a server that nobody attacks ${figures(there.work.beside)}`
-  )
-  const third = Math.floor(memory.length / 3)
-  const thirds = (values: number[]) =>
-    [median(values.slice(third, 2 * third)), median(values.slice(2 * third))] as const
-  const [memoryBefore, memoryAfter] = thirds(memory)
-  const [descriptorsBefore, descriptorsAfter] = thirds(descriptors)
-  t.ok(
-    memoryAfter < memoryBefore * 1.2 + 30,
-    `memory: ${memoryBefore.toFixed(0)} MiB, then ${memoryAfter.toFixed(0)} MiB`
-  )
-  t.ok(descriptorsAfter < descriptorsBefore * 1.2 + 20, `descriptors: ${descriptorsBefore}, then ${descriptorsAfter}`)
-  const errors = corral
-    .log()
-    .split('\n')
-    .filter(line => /"level":50/.test(line) && !/the engine died|loading failed/.test(line))
-  t.same(errors, [], 'the server found no fault of its own')
-  await until('all slots are free', async () => {
-    const { body } = await corral.json('/api/ps', undefined, { headers: { authorization: `Bearer ${honestKeys[0]}` } })
-    return body.models.every((model: any) => model.running === 0 && model.queued === 0)
-  })
-  t.equal(await corral.end('SIGTERM'), 0)
-
-  record(t, 'Honest and hostile clients', {
-    'minutes, honest clients, hostile ones': `${MINUTES}, ${HONEST.length}, ${Object.keys(ATTACKS).length}`,
-    'answers to honest clients': beside.length,
-    'their first token, median and p99': figures(beside),
-    '… at the same time at a server that nobody attacks': figures(there.work.beside),
-    '… before the attack': figures(alone),
-    'memory of the gateway': `${memoryBefore.toFixed(0)} MiB in the middle third, ${memoryAfter.toFixed(0)} MiB in the last`,
-    'open file descriptors': `${descriptorsBefore} in the middle third, ${descriptorsAfter} in the last`,
-    ...Object.fromEntries(
-      Object.entries(met).map(([name, outcomes]) => [
-        name,
-        Object.entries(outcomes)
-          .map(([code, count]) => `${code} ${count}`)
-          .join(', ')
-      ])
+t.test(
+  `honest clients are answered beside ${Object.keys(ATTACKS).length} malicious ones for ${MINUTES} minutes`,
+  async t => {
+    const corral = await startCorral(t, { config: CONFIG })
+    const other = await startCorral(t, { config: CONFIG })
+    const honestKeys = HONEST.map(name => createKey(corral, name))
+    const otherKeys = HONEST.map(name => createKey(other, name))
+    const keys = Object.fromEntries(
+      Object.keys(ATTACKS).map(name => [name, createKey(corral, name.replaceAll(' ', '-'))])
     )
-  })
-})
+    const state = { isAttacked: false, ended: false }
+    const here = startHonest(corral, honestKeys, state)
+    const there = startHonest(other, otherKeys, state)
+
+    const memory: number[] = []
+    const descriptors: number[] = []
+    async function watch(): Promise<void> {
+      while (!state.ended) {
+        memory.push(residentMemory(corral.process.pid!))
+        descriptors.push(readdirSync(`/proc/${corral.process.pid}/fd`).length)
+        await sleep(1000)
+      }
+    }
+
+    await sleep(ALONE)
+    const endAttack = await attack({ url: corral.url, keys })
+    state.isAttacked = true
+    const watched = watch()
+    await sleep(MINUTES * 60_000)
+    state.ended = true
+    const met = await endAttack()
+    await Promise.all([here.ended, there.ended, watched])
+
+    for (const [name, outcomes] of Object.entries(met)) {
+      const text = `${name}: ${JSON.stringify(outcomes)}`
+      t.ok(Object.keys(outcomes).some(outcome => outcome !== 'cut') && !('internal' in outcomes), text)
+    }
+    t.same([...here.work.failures, ...there.work.failures], [], 'honest clients get answers')
+    const { alone, beside } = here.work
+    t.ok(beside.length > MINUTES * 20, `${beside.length} answers to honest clients`)
+    const figures = (times: number[]) => `${median(times).toFixed(0)} and ${percentile(times, 0.99).toFixed(0)} ms`
+    t.ok(
+      percentile(beside, 0.99) <= 3 * percentile(there.work.beside, 0.99),
+      `first tokens (median and p99) after ${figures(beside)}; at a server that nobody attacks ${figures(there.work.beside)}`
+    )
+    const third = Math.floor(memory.length / 3)
+    const thirds = (values: number[]) =>
+      [median(values.slice(third, 2 * third)), median(values.slice(2 * third))] as const
+    const [memoryBefore, memoryAfter] = thirds(memory)
+    const [descriptorsBefore, descriptorsAfter] = thirds(descriptors)
+    t.ok(
+      memoryAfter < memoryBefore * 1.2 + 30,
+      `memory: ${memoryBefore.toFixed(0)} MiB, then ${memoryAfter.toFixed(0)} MiB`
+    )
+    t.ok(descriptorsAfter < descriptorsBefore * 1.2 + 20, `descriptors: ${descriptorsBefore}, then ${descriptorsAfter}`)
+    const errors = corral
+      .log()
+      .split('\n')
+      .filter(line => /"level":50/.test(line) && !/the engine died|loading failed/.test(line))
+    t.same(errors, [], 'the server found no fault of its own')
+    await until('all slots are free', async () => {
+      const { body } = await corral.json('/api/ps', undefined, {
+        headers: { authorization: `Bearer ${honestKeys[0]}` }
+      })
+      return body.models.every((model: any) => model.running === 0 && model.queued === 0)
+    })
+    t.equal(await corral.end('SIGTERM'), 0)
+
+    record(t, 'Honest and hostile clients', {
+      'minutes, honest clients, hostile ones': `${MINUTES}, ${HONEST.length}, ${Object.keys(ATTACKS).length}`,
+      'answers to honest clients': beside.length,
+      'their first token, median and p99': figures(beside),
+      '… at the same time at a server that nobody attacks': figures(there.work.beside),
+      '… before the attack': figures(alone),
+      'memory of the gateway': `${memoryBefore.toFixed(0)} MiB in the middle third, ${memoryAfter.toFixed(0)} MiB in the last`,
+      'open file descriptors': `${descriptorsBefore} in the middle third, ${descriptorsAfter} in the last`,
+      ...Object.fromEntries(
+        Object.entries(met).map(([name, outcomes]) => [
+          name,
+          Object.entries(outcomes)
+            .map(([code, count]) => `${code} ${count}`)
+            .join(', ')
+        ])
+      )
+    })
+  }
+)

@@ -8,7 +8,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { ollamaCommandLine } from '../support/ollama-command-line.ts'
 
-// Ollama's own command line, built from its source, against a live corral with the real engine.
+// Ollama's own command line, built from source, against a live corral with the real engine.
 const built = ollamaCommandLine()
 const program = 'path' in built ? built.path : ''
 const skip = 'missing' in built ? `OLLAMA'S COMMAND LINE IS NOT TESTED HERE: ${built.missing}.` : false
@@ -40,7 +40,7 @@ async function ollama(host: string, ...args: string[]): Promise<{ code: number; 
   return { code, out: plain(text.out), err: plain(text.err) }
 }
 
-/** `ollama run` on a terminal, driven by lines. */
+/** `ollama run` on a terminal, controlled line by line. */
 function onTerminal(t: Test, host: string, ...args: string[]) {
   const command = [program, ...args].map(word => `'${word}'`).join(' ')
   const child = spawn('script', ['-qec', `stty cols 200 rows 40; exec ${command}`, '/dev/null'], {

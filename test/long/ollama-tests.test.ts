@@ -8,11 +8,11 @@ import { readOutcomes, runExamples, runTests } from '../../scripts/conformance/o
 import { clientPrograms } from '../../scripts/conformance/ollama-programs.ts'
 import { corralWithModels } from '../../scripts/conformance/ollama-servers.ts'
 
-// Ollama's own integration tests and example programs as they are, against a live corral with the real engine.
+// Ollama's own integration tests and example programs, unmodified, against a live corral with the real engine.
 
 t.setTimeout(1_500_000)
 
-t.test('what a test says is read', t => {
+t.test('outcomes of tests are parsed', t => {
   const outcomes = readOutcomes(
     [
       '=== RUN   TestA',
@@ -35,7 +35,7 @@ t.test('what a test says is read', t => {
 
 const programs = clientPrograms()
 const skip = 'missing' in programs ? `OLLAMA'S OWN TESTS ARE NOT RUN HERE: ${programs.missing}.` : false
-t.test("Ollama's own tests", { skip }, async t => {
+t.test("Ollama's own tests pass", { skip }, async t => {
   if ('missing' in programs) return
   const url = await corralWithModels(t, modelNames(programs.module))
   const outcomes = await runTests(programs, url, isShort, line => t.comment(line))

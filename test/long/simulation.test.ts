@@ -5,7 +5,7 @@ import { record } from './support.ts'
 
 const SEEDS = 10_000
 
-t.test(`${SEEDS} random worlds keep the scheduler's rules`, t => {
+t.test(`the scheduler's rules hold in ${SEEDS} random worlds`, t => {
   const began = Date.now()
   const { report, counts, longestWait } = simulateMany(1_000_001, SEEDS)
   t.equal(report, undefined)
@@ -21,7 +21,7 @@ t.test(`${SEEDS} random worlds keep the scheduler's rules`, t => {
   t.end()
 })
 
-t.test(`${SEEDS} random histories of a cluster keep the rules of where requests go`, t => {
+t.test(`requests of a cluster are placed by the rules in ${SEEDS} random histories`, t => {
   t.equal(simulateClusters(1_000_001, SEEDS).report, undefined)
   t.end()
 })

@@ -8,14 +8,14 @@ import { answerRequest, record } from './support.ts'
 const TOKENS = 30_000
 
 /*
- * Probabilities of twenty candidates make each event of the hosted-chat stream some kilobytes long: what a gateway that
- * does not heed its reader would pile up is far more than all socket buffers between engine and client hold.
+ * Probabilities of twenty candidates make each event some kilobytes long. A gateway that ignored its reader would
+ * buffer far more than all socket buffers between engine and client hold.
  */
 for (const [surface, more] of [
   ['hosted', { logprobs: true, top_logprobs: 20 }],
   ['sse', {}]
 ] as const) {
-  t.test(`${TOKENS} tokens to a reader that begins late and is slow (${surface})`, async t => {
+  t.test(`${TOKENS} tokens reach a slow reader that starts late (${surface})`, async t => {
     const corral = await startCorral(t)
     const pid = corral.process.pid!
     await corral.json('/api/load', { model: DEMO, options: { num_ctx: TOKENS + 1000, num_parallel: 1 } })

@@ -7,10 +7,10 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
 
 const GGUF = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-/** Where the trials leave their figures for `scripts/record-long.ts`. */
+/** Folder in which trials leave their figures for `scripts/record-long.ts`. */
 const FIGURES = join(packageRoot, '.cache', 'long-trials')
 
-/** Writes the demo model under another name, so that its content differs from that of others; it answers as ever. */
+/** Writes the demo model under another name, with content that differs from other copies. It answers as usual. */
 export function writeModelCopy(path: string, number: number): void {
   const bytes = readFileSync(GGUF)
   const at = bytes.indexOf('Tiny Chat')
@@ -18,7 +18,7 @@ export function writeModelCopy(path: string, number: number): void {
   writeFileSync(path, bytes)
 }
 
-/** Fails loudly where something takes longer than `limit` milliseconds: a request that hangs is what trials look for. */
+/** Fails if something takes longer than `limit` milliseconds, since trials look for requests that hang. */
 export async function within<T>(limit: number, what: string, work: Promise<T>): Promise<T> {
   const timer = new AbortController()
   const late = sleep(limit, undefined, { signal: timer.signal }).then(() => {
@@ -29,12 +29,12 @@ export async function within<T>(limit: number, what: string, work: Promise<T>): 
   } finally {
     timer.abort()
     late.catch(() => {
-      // The timer was not needed any more.
+      // The timer was cancelled.
     })
   }
 }
 
-/** A request for an answer that goes on until it has so many tokens, on each surface. */
+/** A request for an answer of this many tokens, on each API. */
 export function answerRequest(surface: 'sse' | 'ndjson' | 'hosted', model: string, tokens: number, more: object = {}) {
   const options = { max_tokens: tokens, temperature: 0, ignore_eos: true, ...more }
   const messages = [CAPITAL_QUESTION]
@@ -45,7 +45,7 @@ export function answerRequest(surface: 'sse' | 'ndjson' | 'hosted', model: strin
   return { path: '/api/chat', body: { model, messages, options }, headers: headers as Record<string, string> }
 }
 
-/** How a reply ended: `done`, or the code of its error (`cut` where a stream has no end of either kind). */
+/** How a reply ended: `done`, the code of its error, or `cut` for a stream without any end. */
 export async function outcomeOf(response: Awaited<ReturnType<Corral['send']>>): Promise<string> {
   const type = response.headers.get('content-type') ?? ''
   if (type.includes('application/json')) {
@@ -74,7 +74,7 @@ function lastLine(rest: string, text: string): string {
   return lines.at(-1)! + (whole.endsWith('\n') ? '\n' : '')
 }
 
-/** Keeps the figures of a trial, if it has passed. */
+/** Stores the figures of a trial that has passed. */
 export function record(t: Test, trial: string, figures: Record<string, string | number>): void {
   if (!t.passing()) return
   mkdirSync(FIGURES, { recursive: true })

@@ -4,7 +4,7 @@ import { record } from './support.ts'
 
 const KILLS = 100
 
-t.test('a hundred kills: nothing is lost that was there, and nothing wrong is taken for right', async t => {
+t.test('a hundred kills lose no downloaded byte and accept no wrong one', async t => {
   t.testdir()
   const { files, twice } = await killTransfers(t, KILLS)
   record(t, 'Kills of transfers', {

@@ -42,7 +42,7 @@ const open = ({ address }: Place) =>
   })
 const greedy = (place: Place) => ({ model: open(place)(MODEL), temperature: 0 })
 const schema = { description: WEATHER.description, inputSchema: jsonSchema<{ city: string }>(WEATHER.parameters) }
-/** A tool that only the asker can run, and one that the SDK runs by itself. */
+/** A tool that only the client can run, and one that the SDK runs by itself. */
 const asked = { get_weather: tool(schema) }
 const run = { get_weather: tool({ ...schema, execute: async () => 'sunny' }) }
 
@@ -188,7 +188,7 @@ export const ai: Client = {
       const { address, key: apiKey } = strict!
       const provider = createOpenAICompatible({ name: 'corral', baseURL: `${address}/v1`, apiKey, fetch })
       const error = await failure(generateText({ model: provider(MODEL), prompt: QUESTION, maxRetries: 1 }))
-      // This SDK goes by the status alone: it sends anew whatever is a 5xx.
+      // This SDK looks only at the status: it retries every 5xx.
       assert.ok(RetryError.isInstance(error))
       assert.equal(count(), 2)
       assert.equal((error.lastError as APICallError).responseHeaders?.['x-should-retry'], 'false')

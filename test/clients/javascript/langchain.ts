@@ -29,10 +29,10 @@ const weather = tool(async () => 'sunny', {
   schema: z.object({ city: z.string() })
 })
 
-/** A chat model of one of LangChain's packages; the demo model at temperature 0 where no other is asked for. */
+/** A chat model of one of LangChain's packages. Defaults to the demo model at temperature 0. */
 type Make = (place: Place, options?: { model?: string; maxTokens?: number }) => BaseChatModel
 
-/** What all chat models of LangChain share. */
+/** Trials that all chat models of LangChain share. */
 function shared(make: Make, notFound: Trial, structured: z.ZodType = CityReport) {
   const withTools = (place: Place) => make(place).bindTools!([weather])
   const cities = (message: { tool_calls?: { args: unknown }[] }) => message.tool_calls?.map(({ args }) => args)
@@ -113,7 +113,7 @@ const ollamaAt: Make = ({ address }, { model = MODEL, maxTokens } = {}) =>
 const anthropicAt: Make = ({ address }, { model = MODEL, maxTokens = 200 } = {}) =>
   new ChatAnthropic({ model, temperature: 0, apiKey: 'any', anthropicApiUrl: address, maxTokens })
 
-/** An unknown model, and how the failure shows its status. */
+/** The error for an unknown model, and how it shows its status. */
 const unknown =
   (make: Make, statusOf: (error: any) => unknown): Trial =>
   async place => {
@@ -152,7 +152,7 @@ export const langchainOllama: Client = {
     cancel: place =>
       leavesInTheMiddle(place, async () => {
         const model = ollamaAt(place, { model: ENDLESS }) as ChatOllama
-        // The request itself goes on where only a signal is aborted.
+        // If only the signal is aborted, the request continues.
         return { pieces: await model.stream(QUESTION), leave: () => model.client.abort() }
       })
   }
@@ -163,7 +163,7 @@ export const langchainAnthropic: Client = {
   trials: shared(
     anthropicAt,
     unknown(anthropicAt, error => error.status),
-    // It tells of choices in descriptions only, which a model of this size does not heed.
+    // It describes choices only in descriptions, which a model of this size ignores.
     z.object({ warm: z.boolean(), dry: z.boolean() })
   )
 }
