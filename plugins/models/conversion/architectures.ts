@@ -2,7 +2,9 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isObject } from '../../../core/system/json-object.ts'
 
-/** The architectures that a model's config.json names, as the converter looks for them: its own and its text model's. */
+/**
+ * Returns the architectures in a model's config.json that the converter looks up: the model's own and its text model's.
+ */
 export function architecturesOf(config: unknown): string[] {
   const sections = isObject(config) ? [config, config.text_config] : []
   return sections.flatMap(section => {
@@ -13,16 +15,16 @@ export function architecturesOf(config: unknown): string[] {
 }
 
 /**
- * The architectures that a converter supports.
+ * Returns the architectures that a converter supports.
  * @param folder llama.cpp's converter
- * @returns undefined if its source does not list them in a known way
+ * @returns undefined if the source has no known list
  */
 export async function supportedArchitectures(folder: string): Promise<Set<string> | undefined> {
   const read = (...path: string[]) => readFile(join(folder, ...path), 'utf8').catch(() => '')
   const [, map = ''] = /^TEXT_MODEL_MAP\b[^{]*\{([^}]*)\}/m.exec(await read('conversion', '__init__.py')) ?? []
   const named = [...map.matchAll(/"([^"]+)":/g)].map(([, name]) => name!)
   if (named.length > 0) return new Set(named)
-  // Older converters are one script, in which each class names its architectures.
+  // Older converters are one script in which each class registers its architectures.
   const script = await read('convert_hf_to_gguf.py')
   const registered = [...script.matchAll(/^@(?:ModelBase|Model)\.register\(([^)]*)\)/gm)]
   const names = registered.flatMap(([, list]) => [...list!.matchAll(/"([^"]+)"/g)].map(([, name]) => name!))

@@ -25,19 +25,18 @@ interface ConversionJob {
   python: ConverterPython
   log: ConversionLog
   env: NodeJS.ProcessEnv
-  /** Writes to the server's log. */
   warn: (message: string) => void
 }
 
 /**
- * Converts a variant and puts the result in its place. Nothing is left behind when it fails.
+ * Converts a variant and publishes the result. Leaves nothing behind if it fails.
  * @throws CorralError `conversion_failed` or `insufficient_storage` naming the cause and the log
  */
 export async function convertModel(job: ConversionJob, { signal, onProgress }: Required<Waiting>): Promise<void> {
   const { variant, plan, tools, python } = job
   const folder = await createUnfinished(variant)
   try {
-    // Beside the files: what the tools need and what is half made is never part of the result.
+    // A separate folder: inputs and intermediate files must not become part of the result.
     const work = join(folder, 'work')
     const result = join(folder, 'result')
     await mkdir(result, { recursive: true })
@@ -107,8 +106,8 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
 }
 
 /**
- * A folder with links to the files that the converter may read, under the name that it puts into the GGUF. Code and
- * pickled weights are left out: the converter would run them.
+ * Creates a folder with links to the files that the converter may read. The folder's name is the model name in the
+ * GGUF. Code and pickled weights are left out, because the converter would run them.
  */
 async function linkInput(variant: StoredVariant, work: string): Promise<string> {
   const input = join(work, variant.model.name)
@@ -120,20 +119,20 @@ async function linkInput(variant: StoredVariant, work: string): Promise<string> 
   return input
 }
 
-/** Gives a file another path too, for tools that go by names. */
+/** Gives a file a second path, for tools that go by names. */
 export async function linkFile(source: string, target: string): Promise<void> {
   await mkdir(dirname(target), { recursive: true })
   try {
     await symlink(source, target)
   } catch (error) {
-    // Windows wants a privilege for symbolic links, and none for hard ones.
+    // Windows requires a privilege for symbolic links, but not for hard links.
     if (!isSystemError(error, 'EPERM', 'ENOSYS')) throw error
     await link(source, target)
   }
 }
 
 async function hasProjector(input: string): Promise<boolean> {
-  // Without a usable config.json the converter says better what is wrong with it.
+  // If config.json is unusable, the converter's own message is better.
   const text = await readFile(join(input, 'config.json'), 'utf8').catch(() => '')
   const { value } = await parseUntrustedJson(text, { python: true })
   return (
@@ -154,10 +153,10 @@ async function runConverter(
   await runLogged(job, job.python.executable, [script, ...args, ...more], {
     variables: {
       ...PYTHON_VARIABLES,
-      // It reads what strangers have written: what the user keeps in the home folder is not for it.
+      // The converter reads untrusted input, so it must not see the user's home folder.
       HOME: work,
       USERPROFILE: work,
-      // Never to the network, and no code that an earlier download of somebody left in a cache.
+      // Stay offline, and ignore code that an earlier download left in a cache.
       HF_HUB_OFFLINE: '1',
       TRANSFORMERS_OFFLINE: '1',
       HF_HUB_DISABLE_TELEMETRY: '1',
@@ -199,21 +198,20 @@ async function runLogged(
   }
 }
 
-/** A file that llama.cpp could not load must never count as made. */
+/** Checks that llama.cpp can load the file. */
 async function checkResult(path: string, { log }: ConversionJob): Promise<void> {
   try {
     await readGguf(path)
   } catch (cause) {
     log.line(errorMessage(cause))
-    const message = `What the tools wrote is not a complete GGUF: ${errorMessage(cause)}`
+    const message = `The tools did not write a complete GGUF: ${errorMessage(cause)}`
     throw new CorralError('conversion_failed', message, { cause })
   }
 }
 
-/** Why a tool failed, where that is known. */
 const causeIn = (error: unknown) => (error instanceof CorralError ? error.details?.cause : undefined)
 
-/** The error with the model, the type and the log in its sentence. */
+/** Adds the model, the type and the log to the error's message. */
 function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unknown {
   const what = `Model "${variant.publicName}" could not be converted to ${plan.dtype}`
   const refusal = diskRefusal(cause, what, 'models')
@@ -227,7 +225,7 @@ function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unk
   })
 }
 
-/** How far a tool is, in bytes. */
+/** A tool's progress, in bytes. */
 interface ToolProgress {
   completed: number
   total: number
@@ -237,8 +235,8 @@ const FACTORS: Record<string, number> = { '': 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12
 const bytes = (number: string, unit: string) => Math.round(Number(number) * FACTORS[unit]!)
 
 /**
- * Reads a line of the converter's progress bar, such as
- * `Writing:  71%|███████   | 2.89M/4.07M [00:00<00:00, 44.4Mbyte/s]`; undefined for any other line.
+ * Parses a line of the converter's progress bar, for example `Writing: 71%|███████ | 2.89M/4.07M [00:00<00:00,
+ * 44.4Mbyte/s]`. Returns undefined for any other line.
  */
 export function converterProgress(line: string): ToolProgress | undefined {
   const match = /\bWriting:\s+\d+%\|.*\|\s*([\d.]+)([kMGT]?)\/([\d.]+)([kMGT]?) \[/.exec(line)
@@ -250,9 +248,9 @@ export function converterProgress(line: string): ToolProgress | undefined {
 const TYPE_BYTES: Record<string, number> = { f32: 4, f16: 2, bf16: 2 }
 
 /**
- * Follows llama-quantize through its lines, one before each tensor, such as
- * `[   2/  29] token_embd.weight - [   256,   1024,      1,      1], type =    f16, converting to q6_K .. size = …`.
- * Tensors count by their bytes: the embedding alone may be a fifth of a model.
+ * Returns a function that tracks llama-quantize by its lines, one before each tensor, for example `[ 2/ 29]
+ * token_embd.weight - [ 256, 1024, 1, 1], type = f16, converting to q6_K .. size = …`. Tensors are weighted by their
+ * bytes: the embedding alone may be a fifth of a model.
  * @param total bytes of the file that is quantized
  */
 export function quantizeProgress(total: number): (line: string) => ToolProgress | undefined {
@@ -267,18 +265,20 @@ export function quantizeProgress(total: number): (line: string) => ToolProgress 
   }
 }
 
-/** Bytes after which a log takes no more lines. */
 const LOG_LIMIT = 4e6
 
 type ConversionLog = Awaited<ReturnType<typeof openConversionLog>>
 
-/** Keeps what the tools of one conversion print in a file for people; the next conversion of the same kind replaces it. */
+/**
+ * Opens a log file for the output of one conversion's tools. It replaces the log of the last conversion of the same
+ * variant and type.
+ */
 export async function openConversionLog(logs: string, variant: StoredVariant, dtype: string) {
   await mkdir(logs, { recursive: true })
   const { owner, name } = variant.model
   const path = join(logs, `conversion-${owner}-${name}-${variant.label}-${dtype}.log`)
   const stream = createWriteStream(path)
-  // If the disk is full, the conversion itself must fail with a message about that, not its log.
+  // If the disk is full, the conversion must fail with a message about that, not its log.
   stream.on('error', () => {})
   let written = 0
   return {

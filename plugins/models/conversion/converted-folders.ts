@@ -8,7 +8,7 @@ import { isSystemError } from '../../../core/errors.ts'
 import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 
-/** Beside a variant's own files; everything below is the conversion's. */
+/** Beside a variant's own files. Everything below belongs to the conversion. */
 const FOLDER = 'converted'
 const RECORD = 'conversion.json'
 const UNFINISHED = '.unfinished-'
@@ -18,9 +18,9 @@ const FileName = Type.String({ pattern: '^[^/\\\\:\\u0000]+$' })
 const RecordSchema = Type.Object({
   format: Type.Literal(FORMAT),
   dtype: Type.String(),
-  /** Version of llama.cpp whose converter made it. */
+  /** Version of llama.cpp whose converter was used. */
   converter: Type.String(),
-  /** As `converter`, of llama-quantize where that was used. */
+  /** Version of llama.cpp whose llama-quantize was used, if any. */
   quantize: Type.Optional(Type.String()),
   files: Type.Array(
     Type.Object({
@@ -32,14 +32,14 @@ const RecordSchema = Type.Object({
   ),
   createdAt: Type.String()
 })
-/** What `conversion.json` beside the GGUF says. */
+/** The content of `conversion.json` beside the GGUF. */
 export type ConversionRecord = Static<typeof RecordSchema>
 
 type Variant = Pick<StoredVariant, 'directory'>
 const root = ({ directory }: Variant) => join(directory, FOLDER)
 const unfinishedName = () => UNFINISHED + randomBytes(6).toString('hex')
 
-/** What was made of a variant in a type; undefined when there is nothing, or when it is not whole any more. */
+/** Returns a variant's conversion to a type, or undefined if it does not exist or is incomplete. */
 export async function findConverted(variant: Variant, dtype: string): Promise<ConvertedModel | undefined> {
   const folder = join(root(variant), dtype)
   const record = (await readJsonFile(join(folder, RECORD), RecordSchema))?.value
@@ -57,21 +57,21 @@ export async function findConverted(variant: Variant, dtype: string): Promise<Co
   return { dtype, modelPath, ...(projectorPath && { projectorPath }), size, createdAt, converter }
 }
 
-/** All that was made of a variant, by type. */
+/** Lists all conversions of a variant, by type. */
 export async function listConverted(variant: Variant): Promise<ConvertedModel[]> {
   const dtypes = (await namesIn(root(variant))).filter(name => !name.startsWith('.')).sort()
   const found = await Promise.all(dtypes.map(dtype => findConverted(variant, dtype)))
   return found.filter(model => model !== undefined)
 }
 
-/** An empty folder to convert in, on the disk where the result will be. */
+/** Creates an empty working folder, on the disk where the result will be. */
 export async function createUnfinished(variant: StoredVariant): Promise<string> {
   const folder = join(root(variant), unfinishedName())
   await mkdir(folder, { recursive: true })
   return folder
 }
 
-/** Removes what killed conversions of a variant left behind; none may be running. */
+/** Removes what killed conversions of a variant left. None may be running. */
 export async function clearUnfinished(variant: Variant): Promise<void> {
   for (const name of await namesIn(root(variant))) {
     if (name.startsWith(UNFINISHED)) await discard(join(root(variant), name))
@@ -79,8 +79,8 @@ export async function clearUnfinished(variant: Variant): Promise<void> {
 }
 
 /**
- * Makes files the conversion of a variant, by one rename as the last step.
- * @param folder holds these files and nothing else; it is moved away
+ * Publishes files as a conversion of a variant. The last step is a single rename.
+ * @param folder has only these files, and is moved away
  */
 export async function publish(variant: StoredVariant, folder: string, record: Omit<ConversionRecord, 'format'>) {
   for (const { name } of record.files) {
@@ -96,7 +96,7 @@ export async function publish(variant: StoredVariant, folder: string, record: Om
   await rename(folder, join(root(variant), record.dtype))
 }
 
-/** Removes the conversion in a type, if there is one. */
+/** Removes the conversion to a type, if there is one. */
 export async function removeConverted(variant: StoredVariant, dtype: string): Promise<void> {
   const aside = join(root(variant), unfinishedName())
   try {

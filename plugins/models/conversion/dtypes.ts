@@ -1,23 +1,26 @@
 import { CorralError } from '../../../core/errors.ts'
 
-/** How a GGUF of one type is made. */
+/** How to produce a GGUF of one type. */
 export interface DtypePlan {
-  /** The canonical name in lower case; also the name of the folder it is kept in. */
+  /** The canonical name in lower case, which also names the folder. */
   dtype: string
-  /** What the converter writes (`--outtype`). */
+  /** Type that the converter writes (`--outtype`). */
   outtype: string
-  /** What llama-quantize then makes of it; absent where the converter's output is the result. */
+  /** Type that llama-quantize then produces, if that step is needed. */
   quantize?: string
-  /** What the converter writes for what sees or hears. */
+  /** Type that the converter writes for the projector. */
   projectorOuttype: string
-  /** Bits a weight of the converter's output, and of the result. */
+  /** Bits per weight of the converter's output and of the result. */
   bits: { converted: number; result: number }
 }
 
-/** Types that the converter writes by itself, with their bits a weight. */
+/** Types that the converter writes itself, with their bits per weight. */
 const DIRECT: Record<string, number> = { f32: 32, f16: 16, bf16: 16, q8_0: 8.5, tq1_0: 1.7, tq2_0: 2.1 }
 
-/** Types that llama-quantize makes, with their bits a weight; it keeps the embedding finer, hence the generous ones. */
+/**
+ * Types that llama-quantize produces, with their bits per weight. The numbers are generous, since the embedding stays
+ * finer.
+ */
 const QUANTIZED: Record<string, number> = {
   q1_0: 1.9,
   q2_0: 3,
@@ -43,18 +46,18 @@ const QUANTIZED: Record<string, number> = {
 
 const ALIASES: Record<string, string> = { q3_k: 'q3_k_m', q4_k: 'q4_k_m', q5_k: 'q5_k_m' }
 
-/** Types so coarse that llama-quantize requires an importance matrix for them. */
+/** Types so coarse that llama-quantize requires an importance matrix. */
 const NEEDS_IMATRIX = ['iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq2_m', 'iq3_xxs', 'iq3_xs', 'q2_k_s']
 
-/** What `dtype` may be, the common ones first. */
+/** The values of `dtype`, common ones first. */
 export const DTYPES: readonly string[] = [...Object.keys(DIRECT), ...Object.keys(QUANTIZED)]
 const BITS = new Map(Object.entries({ ...DIRECT, ...QUANTIZED }))
 
 /**
- * How a type is made of a model. Pure.
+ * Plans how to convert a model to a type.
  * @param dtype in any case
- * @param ownType the type that most of the model's weights have, such as `BF16`
- * @throws CorralError `invalid_option` naming the types there are
+ * @param ownType the type of most of the model's weights, for example `BF16`
+ * @throws CorralError `invalid_option` listing the types
  */
 export function planDtype(dtype: string, ownType: string | undefined): DtypePlan {
   const lower = dtype.toLowerCase()
@@ -71,7 +74,7 @@ export function planDtype(dtype: string, ownType: string | undefined): DtypePlan
   if (result === undefined) {
     throw new CorralError(
       'invalid_option',
-      `Option "dtype" cannot be ${JSON.stringify(dtype)}; the types are ${DTYPES.join(', ')}.`,
+      `Option "dtype" cannot be ${JSON.stringify(dtype)}. The types are ${DTYPES.join(', ')}.`,
       { param: 'dtype' }
     )
   }
@@ -84,12 +87,12 @@ export function planDtype(dtype: string, ownType: string | undefined): DtypePlan
   return { dtype: name, outtype, quantize: name.toUpperCase(), projectorOuttype, bits: { converted: 16, result } }
 }
 
-/** Vocabulary and metadata, which the count of weights does not include. */
+/** Vocabulary and metadata, which are not part of the weights. */
 const OVERHEAD = 16e6
-/** Norms and the like stay finer than the type says. */
+/** Norms and similar tensors stay finer than the type. */
 const MARGIN = 1.03
 
-/** Bytes that a conversion needs while it runs and leaves, estimated from the count of weights. Pure. */
+/** Estimates the bytes that a conversion needs, for intermediate files and the result, from the number of weights. */
 export function diskNeed(plan: DtypePlan, parameters: number): number {
   const converted = (parameters * plan.bits.converted) / 8
   const result = plan.quantize ? (parameters * plan.bits.result) / 8 : 0

@@ -15,16 +15,15 @@ type Cause =
   | 'unknown'
 
 export interface FailureCause {
-  /** Names the cause for programs and tests. */
   cause: Cause
   code: ErrorCode
-  /** A sentence that says what is wrong, and one on what to do. */
+  /** What is wrong, and what to do. */
   sentence: string
 }
 
 interface Rule extends FailureRule {
   cause: Cause
-  /** Looked for in the code of a Python traceback, where the message itself says too little. */
+  /** Match the code lines of a Python traceback, if the message itself is not specific enough. */
   inCode?: true
 }
 
@@ -33,9 +32,9 @@ const USE_ORIGINAL = "Use the model's original, unquantized files."
 const STOP_OTHERS = 'Stop loaded models or other programs, or import a GGUF that was made elsewhere.'
 const NO_TOKENIZER =
   "The model's tokenizer is missing or cannot be read (tokenizer.json or tokenizer.model with tokenizer_config.json). " +
-  'Get the whole folder of the model and import it again.'
+  'Download the whole folder of the model and import it again.'
 
-/** Failures of the converter and of llama-quantize. The first rule that fits counts: what is more exact is first. */
+/** Failures of the converter and of llama-quantize. The first match wins, so specific rules come first. */
 const CONVERSION_RULES: Rule[] = [
   {
     cause: 'disk-full',
@@ -57,33 +56,32 @@ const CONVERSION_RULES: Rule[] = [
   {
     cause: 'unsupported-architecture',
     pattern: /BPE pre-tokenizer was not recognized/,
-    sentence: `This version of llama.cpp does not know how the tokenizer of this model splits text. ${LOOK_FOR_GGUF}`
+    sentence: `This version of llama.cpp does not know this model's tokenizer. ${LOOK_FOR_GGUF}`
   },
   {
     cause: 'unsupported-quantization',
     pattern:
       /Quant method is not yet supported: '([^']+)'|Quant format '([^']+)' for method|3-bit gptq dequantization|multiple config groups for compressed-tensors/,
     sentence: method =>
-      `The weights are quantized already${method && ` (${method})`}, in a way that llama.cpp cannot convert. ${USE_ORIGINAL}`
+      `The weights are already quantized${method && ` (${method})`}, in a way that llama.cpp cannot convert. ${USE_ORIGINAL}`
   },
   {
     cause: 'remote-code',
     pattern:
       /trust_remote_code|does not appear to have a file named (\S+\.py)|contains custom code|requires you to execute the .* file/,
-    sentence:
-      "The model brings Python code of its own, and corral does not run a model's code. Look for a GGUF of the model."
+    sentence: "The model includes Python code, and corral does not run a model's code. Look for a GGUF of the model."
   },
   {
     cause: 'incomplete-model',
     pattern: /Missing or incomplete model files: (\[[^\]]*\])/,
-    sentence: files => `Files of the model are missing or cut off: ${files}. Delete the model and get it again.`
+    sentence: files => `Files of the model are missing or truncated: ${files}. Delete the model and download it again.`
   },
   {
     cause: 'incomplete-model',
     pattern:
       /mmap length is greater than file size|No such file or directory: '.*?([^/\\']+\.safetensors)'|SafetensorError|HeaderTooLarge|Mismatch between weight map|Missing tensors: |Can't load 'weight_map'/,
     sentence: file =>
-      `The weights of the model are damaged or not all there${file && ` (${file})`}. Delete the model and get it again.`
+      `The weights of the model are damaged or incomplete${file && ` (${file})`}. Delete the model and download it again.`
   },
   {
     cause: 'tokenizer',
@@ -106,25 +104,25 @@ const CONVERSION_RULES: Rule[] = [
     cause: 'incomplete-model',
     pattern: /No such file or directory: '.*?config\.json'|Failed to detect model architecture/,
     sentence:
-      'config.json of the model is missing or does not name its architecture. Get the whole folder and import it again.'
+      'config.json of the model is missing or does not name its architecture. Download the whole folder and import it again.'
   },
   {
     cause: 'incomplete-model',
     pattern: /Can not map tensor '([^']+)'/,
     sentence: tensor =>
-      `This version of llama.cpp does not know the tensor ${tensor}: the model is of a newer or changed kind. ${LOOK_FOR_GGUF}`
+      `This version of llama.cpp does not know the tensor ${tensor}: the model is newer or modified. ${LOOK_FOR_GGUF}`
   },
   {
     cause: 'imatrix',
     pattern: /requires an? (?:imatrix|importance matrix)|Missing importance matrix/,
     sentence:
-      'A type this coarse needs an importance matrix for this model, which no conversion has. Choose a larger type, such as q4_k_m.'
+      'A type this coarse needs an importance matrix for this model, and conversions have none. Choose a larger type, for example q4_k_m.'
   }
 ]
 
-/** Why the converter or llama-quantize failed. Pure. */
+/** Determines why the converter or llama-quantize failed. */
 export function causeOf({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {
-  // Before the failure itself the converter warns of much that it then gets along with.
+  // The converter prints warnings that do not matter before the actual failure.
   const start = lines.findIndex(line => line.startsWith('Traceback'))
   const relevant = start === -1 ? lines.filter(line => !line.startsWith('WARNING:')) : lines.slice(start)
   for (const rule of CONVERSION_RULES) {

@@ -32,7 +32,7 @@ export default definePlugin({
       install: Type.Enum(['ask', 'auto'], {
         default: 'ask',
         description:
-          'Whether the first load of a SafeTensors model may install the Python packages that it needs (some GB): ask refuses it until an operator has agreed, auto installs them'
+          'Whether the first load of a SafeTensors model may install the Python packages that it needs (some GB): ask refuses the load until an operator has agreed, auto installs them'
       }),
       ...PythonOptions.properties
     },
@@ -51,13 +51,13 @@ export default definePlugin({
 interface ConversionService extends Conversion {
   /** Removes what killed conversions left. */
   start(): Promise<void>
-  /** Cancels all conversions and settles when none runs. */
+  /** Cancels all conversions and waits for them to end. */
   stop(): Promise<void>
 }
 
-/** What GGUFs are quantized as, one after the other; no variant's folder. */
+/** Key under which GGUFs are quantized one after another. Not a variant's folder. */
 const QUANTIZING = ''
-/** Separates a variant's folder from a type in the keys of conversions; part of neither. */
+/** Separates the variant's folder from the type in the keys of conversions. Neither contains it. */
 const SEPARATOR = '\n'
 
 function createConversion(
@@ -71,7 +71,7 @@ function createConversion(
   const conversions = new SharedWork<ConvertedModel>()
   const underWay = new Set<RunningConversion>()
   const environments = new SharedWork<ConverterPython>()
-  /** By a variant's folder, settled when its conversion has ended. */
+  /** Conversions by variant folder. Each promise settles when the conversion has ended. */
   const running = new Map<string, Promise<unknown>>()
   const proven = new Set<string>()
   const counts = { running: 0, finished: 0, failed: 0 }
@@ -85,7 +85,7 @@ function createConversion(
     }
   })
 
-  /** One conversion of a model at a time: two would want twice the memory and disk. */
+  /** Runs one conversion of a model at a time: two would need twice the memory and disk. */
   async function inTurn<T>(directory: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     for (let other = running.get(directory); other; other = running.get(directory)) await untilAborted(other, signal)
     const result = work().finally(() => running.delete(directory))
@@ -105,14 +105,14 @@ function createConversion(
     })
   }
 
-  /** Refuses what would install gigabytes that nobody has agreed to, unless an installation is running already. */
+  /** Refuses to install gigabytes that nobody has agreed to, unless an installation is already running. */
   async function requireInstalled(publicName: string): Promise<void> {
     if (settings.install === 'auto' || environments.has('')) return
     const required = await missingPackages({ settings, directory })
     if (required === undefined) return
     throw new CorralError(
       'conversion_not_installed',
-      `Model "${publicName}" has to be converted from SafeTensors first, and the Python packages for that are not ` +
+      `Model "${publicName}" must be converted from SafeTensors first, and the Python packages for that are not ` +
         `installed: about ${formatBytes(required)} in ${directory}. Install them once with "corral conversion install" ` +
         '(POST /api/conversion/install), or set conversion.install to auto in config.yaml.',
       { details: { required } }
@@ -130,8 +130,8 @@ function createConversion(
     if (plan.quantize && tools.quantize === undefined) {
       throw new CorralError(
         'runtime_missing',
-        `Converting to ${dtype} needs llama-quantize, and the llama.cpp build in use has none. ` +
-          'Choose f32, f16, bf16 or q8_0, or use a build that brings it (corral doctor shows the builds).'
+        `Converting to ${dtype} needs llama-quantize, and the llama.cpp build in use does not include it. ` +
+          'Choose f32, f16, bf16 or q8_0, or use a build that includes it (corral doctor shows the builds).'
       )
     }
     if (tools.mismatch) log.warn(tools.mismatch)
@@ -159,7 +159,7 @@ function createConversion(
     }
     const made = await findConverted(variant, dtype)
     if (!made) {
-      const message = `The converted files of "${publicName}" are gone from ${directory}. Try again.`
+      const message = `The converted files of "${publicName}" have disappeared from ${directory}. Try again.`
       throw new CorralError('conversion_failed', message)
     }
     counts.finished++
@@ -172,7 +172,7 @@ function createConversion(
     if (format === 'safetensors') return
     throw new CorralError(
       'invalid_request',
-      `Model "${publicName}" is a GGUF (${label}) already; only SafeTensors models are converted. It runs as it is.`,
+      `Model "${publicName}" is already a GGUF (${label}) and runs as it is. Only SafeTensors models are converted.`,
       { param: 'model' }
     )
   }
@@ -188,7 +188,7 @@ function createConversion(
       await requireInstalled(variant.publicName)
       const key = variant.directory + SEPARATOR + plan.dtype
       return await conversions.run(key, waiting, async shared => {
-        // The model may have been deleted meanwhile.
+        // The model may have been deleted since.
         storage.get({ ...variant.model, variant: variant.label })
         const release = storage.hold(variant)
         const shown = { variant, dtype: plan.dtype, progress: { phase: 'queued', subject: '' } as Progress }

@@ -19,7 +19,6 @@ import {
 import { causeOf } from './failures.ts'
 import { environmentName, hasTorchForProcessors, LOCK_FOLDER, readLock } from './package-locks.ts'
 
-/** The plugin's settings. */
 export const PythonOptions = Type.Object(
   {
     python: Program({
@@ -36,7 +35,7 @@ export const PythonOptions = Type.Object(
       default: 'https://download.pytorch.org/whl/cpu',
       pattern: '^(https?://\\S+)?$',
       title: 'an address such as https://pypi.org/simple',
-      description: 'Index with CPU builds of torch, used if it can be reached; empty is none'
+      description: 'Index with CPU builds of torch, used if it can be reached; empty means none'
     })
   },
   { additionalProperties: false, restart: true, needsTrust: true }
@@ -44,23 +43,22 @@ export const PythonOptions = Type.Object(
 
 export interface EnvironmentOptions {
   settings: Static<typeof PythonOptions>
-  /** Of all environments. */
+  /** The folder of all environments. */
   directory: string
-  /** Folder of the converter that the packages are for. */
+  /** Folder of the converter that needs the packages. */
   converter: string
   env: NodeJS.ProcessEnv
   log: FastifyBaseLogger
-  /** Where the packages are listed with their hashes; corral's own list where absent. */
+  /** Folder of the locked packages. By default corral's own. */
   locks?: string
-  /** Pythons of the configuration that have been proven to work, so that it is not done again for each conversion. */
+  /** Configured Pythons that passed the check, so that it is not repeated for each conversion. */
   proven: Set<string>
 }
 
-/** A Python that has proven to have the converter's packages. */
+/** A Python that passed the check for the converter's packages. */
 export interface ConverterPython {
-  /** Absolute path. */
   executable: string
-  /** Folder of the environment, where it is corral's own. */
+  /** Folder of the environment, if corral made it. */
   environment?: string
 }
 
@@ -70,10 +68,10 @@ const USE: PythonUse = {
   section: 'conversion',
   code: 'conversion_failed'
 }
-/** Bytes on disk of an environment while it is made: with torch for processors only, or with its CUDA libraries. */
+/** Disk size of a new environment: with CPU-only torch, or with torch's CUDA libraries. */
 const SIZE = { cpu: 2.5e9, cuda: 9e9 }
 
-/** Imports what the converter imports, and says the versions. */
+/** Imports the converter's modules and prints their versions. */
 const PROOF = `
 import json, sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + '/gguf-py']
@@ -82,7 +80,7 @@ names = {'torch': torch, 'numpy': numpy, 'transformers': transformers, 'sentence
 print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__version__) for name, module in names.items()}}))
 `
 
-/** Versions of the packages. @throws ToolError when something cannot be imported */
+/** Returns the versions of the packages. @throws ToolError if an import fails */
 async function provePython(
   executable: string,
   { converter, env, log }: EnvironmentOptions,
@@ -98,9 +96,9 @@ async function provePython(
 }
 
 /**
- * The Python for a converter: the one that the settings name, else an environment of corral's own with the packages that
- * corral lists with their hashes, made if there is none yet.
- * @throws CorralError `conversion_failed` or `insufficient_storage` saying what is in the way and what to do
+ * Returns the Python for a converter: the configured one, otherwise corral's own environment with the locked packages,
+ * created if necessary.
+ * @throws CorralError `conversion_failed` or `insufficient_storage` naming the obstacle and what to do
  */
 export async function preparePython(options: EnvironmentOptions, waiting: Waiting): Promise<ConverterPython> {
   const named = options.settings.python
@@ -115,8 +113,8 @@ export async function preparePython(options: EnvironmentOptions, waiting: Waitin
 }
 
 /**
- * About how many bytes of Python packages have to be installed before conversions; undefined if none.
- * @throws errors of the disk
+ * Returns roughly how many bytes of Python packages must be installed before conversions, or undefined if none.
+ * @throws system errors
  */
 export async function missingPackages({
   settings,
@@ -173,8 +171,8 @@ async function makeEnvironment(environment: string, options: EnvironmentOptions,
         const cuda = !hasTorch && process.platform === 'linux'
         if (cuda) {
           const why = isListed
-            ? `${torchIndex || 'An index with torch for processors'} cannot be reached`
-            : `No torch for processors is listed for Python 3.${minor}`
+            ? `${torchIndex || 'An index with CPU builds of torch'} cannot be reached`
+            : `No CPU build of torch is listed for Python 3.${minor}`
           log.warn(
             `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
           )
@@ -183,8 +181,8 @@ async function makeEnvironment(environment: string, options: EnvironmentOptions,
         const others = (await readRequirements(options.converter)).filter(line => !madeFor.includes(line))
         if (others.length > 0) {
           log.warn(
-            `This llama.cpp's converter asks for ${others.join(', ')}; corral installs the packages that it lists with their ` +
-              'hashes all the same. If conversions fail, name a Python with other packages as conversion.python.'
+            `This llama.cpp's converter asks for ${others.join(', ')}. corral installs its locked versions ` +
+              'instead. If conversions fail, set conversion.python to a Python with other packages.'
           )
         }
         return { text, size: cuda ? SIZE.cuda : SIZE.cpu, moreIndexes: hasTorch ? [torchIndex] : [] }
@@ -196,10 +194,10 @@ async function makeEnvironment(environment: string, options: EnvironmentOptions,
   )
 }
 
-/** Milliseconds in which a package index must answer to count as reachable. */
+/** A package index counts as reachable if it answers within this time. */
 const LIMIT = 5000
 
-/** Whether a package index (in PyPI's simple layout) has a package and can be reached from here, through proxies too. */
+/** Returns whether a package index (PyPI's simple layout) has a package and can be reached, through proxies too. */
 async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
   const { request } = await import('undici')
   const url = new URL(`${index.replace(/\/+$/, '')}/${name}/`)
@@ -218,7 +216,7 @@ async function indexHas(index: string, name: string, signal?: AbortSignal): Prom
     await body.dump()
     return statusCode < 400
   } catch {
-    // Why does not matter: without it the packages come from the usual index.
+    // Any failure means the packages come from the usual index.
     signal?.throwIfAborted()
     return false
   } finally {
@@ -226,23 +224,23 @@ async function indexHas(index: string, name: string, signal?: AbortSignal): Prom
   }
 }
 
-/** In the converter's folder: the packages that it needs, with the versions that this llama.cpp was tried with. */
+/** The packages that the converter needs, with the versions tested with this llama.cpp. */
 const FILE = join('requirements', 'requirements-convert_hf_to_gguf.txt')
 
-/** The lines of a requirements file that name packages, and the other files that it includes. */
+/** Parses a requirements file into its packages and the files that it includes. */
 export function parseRequirements(text: string): { packages: string[]; includes: string[] } {
   const lines = text
     .replace(/\\\r?\n/g, ' ')
     .split(/\r?\n/)
     .map(line => line.replace(/(^|\s)#.*$/, '').trim())
   return {
-    // Options such as index addresses are left out: corral's settings decide those.
+    // Options like index addresses are left out: corral's settings decide them.
     packages: lines.filter(line => line !== '' && !line.startsWith('-')),
     includes: lines.flatMap(line => /^(?:-r|--requirement)[\s=]*(.+)$/.exec(line)?.[1] ?? [])
   }
 }
 
-/** The packages that a converter needs, as pip takes them, such as `numpy~=2.2.6`. */
+/** Returns the packages that a converter needs, as pip requirements, for example `numpy~=2.2.6`. */
 export async function readRequirements(converter: string): Promise<string[]> {
   const read = async (path: string, readers: string[] = []): Promise<string[]> => {
     if (readers.includes(path)) return []

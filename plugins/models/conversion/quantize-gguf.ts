@@ -9,7 +9,7 @@ import { linkFile, quantizeProgress } from './convert-model.ts'
 import { planDtype } from './dtypes.ts'
 import { causeOf } from './failures.ts'
 
-/** llama-quantize makes what is coarser of them: numbers that are quantized already would lose twice. */
+/** Only these types are quantized: quantizing twice would lose quality twice. */
 const WHOLE = new Map<unknown, string>([
   [0, 'F32'],
   [1, 'F16'],
@@ -17,8 +17,8 @@ const WHOLE = new Map<unknown, string>([
 ])
 
 /**
- * Writes a GGUF with weights of another type, as `Conversion.quantize` says.
- * @param tool path of llama-quantize; undefined where the build has none
+ * Writes a GGUF with weights of another type, as `Conversion.quantize` describes.
+ * @param tool path of llama-quantize; undefined if the build does not include it
  */
 export async function quantizeGguf(
   tool: string | undefined,
@@ -30,16 +30,16 @@ export async function quantizeGguf(
   if (!WHOLE.has(metadata['general.file_type'])) {
     throw new CorralError(
       'invalid_request',
-      `Only weights in F16, F32 or BF16 are quantized; those of ${basename(shards[0]!.path)} are quantized already, and would ` +
-        'lose twice. Take the model in F16, or pull it in the quantization that you want.',
+      `Only weights in F16, F32 or BF16 can be quantized. Those of ${basename(shards[0]!.path)} are already quantized and would ` +
+        'lose quality twice. Use the model in F16, or pull it in the quantization that you want.',
       { param: 'quantize' }
     )
   }
   if (tool === undefined) {
     throw new CorralError(
       'runtime_missing',
-      `Quantizing to ${plan.dtype} needs llama-quantize, and the llama.cpp build in use has none. ` +
-        'Use a build that brings it (corral doctor shows the builds).'
+      `Quantizing to ${plan.dtype} needs llama-quantize, and the llama.cpp build in use does not include it. ` +
+        'Use a build that includes it (corral doctor shows the builds).'
     )
   }
   let size = 0

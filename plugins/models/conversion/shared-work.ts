@@ -2,36 +2,39 @@ import { type OnProgress, type Progress, untilAborted, type Waiting } from '../.
 
 interface Work<T> {
   controller: AbortController
-  /** One for each caller that waits for the result. */
+  /** One entry for each caller that waits for the result. */
   callers: Set<OnProgress>
   progress: Progress | undefined
   result: Promise<T>
 }
 
-/** Work that several callers may want at once: it is done once for all of them, and cancelled when the last has left. */
+/**
+ * Work that several callers may request at once. It runs once for all of them, and is cancelled when the last caller
+ * leaves.
+ */
 export class SharedWork<T> {
   readonly #works = new Map<string, Work<T>>()
 
   /**
    * Joins the work of this key, or starts it.
-   * @throws what the work throws; the reason of the caller's signal when that was aborted
+   * @throws the work's error, or the caller's abort reason
    */
   async run(key: string, waiting: Waiting, start: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
     for (;;) {
       waiting.signal?.throwIfAborted()
       const work = this.#works.get(key) ?? this.#begin(key, start)
       if (!work.controller.signal.aborted) return await this.#join(work, waiting)
-      // It is being cancelled: its successor starts when nothing of it is left.
+      // It is being cancelled. Start its successor after it has ended completely.
       await work.result.catch(() => undefined)
     }
   }
 
-  /** Whether work of this key is running. */
+  /** Returns whether work of this key is running. */
   has(key: string): boolean {
     return this.#works.has(key)
   }
 
-  /** Cancels the work of keys that fit, with this error for its callers; settles when it has ended. */
+  /** Cancels the work of matching keys with this error, and waits for it to end. */
   async end(fits: (key: string) => boolean, error: Error): Promise<void> {
     const ending = [...this.#works].filter(([key]) => fits(key)).map(([, work]) => work)
     for (const work of ending) work.controller.abort(error)
@@ -61,7 +64,7 @@ export class SharedWork<T> {
   }
 
   async #join(work: Work<T>, { signal, onProgress }: Waiting): Promise<T> {
-    // A function of its own, since two callers may pass the same one.
+    // A separate function, since two callers may pass the same one.
     const caller: OnProgress = progress => onProgress?.(progress)
     work.callers.add(caller)
     if (work.progress) caller(work.progress)
@@ -70,7 +73,7 @@ export class SharedWork<T> {
     } catch (error) {
       work.callers.delete(caller)
       if (signal?.aborted && work.callers.size === 0) {
-        // That was the last caller. Its call ends after the work, so that what follows finds nothing of it running.
+        // The last caller has left. Wait for the work to end, so that the next work of this key finds none running.
         work.controller.abort(signal.reason)
         await work.result.catch(() => undefined)
       }

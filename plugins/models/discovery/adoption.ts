@@ -10,19 +10,19 @@ import { isWhole } from '../../../core/models/stored-variant.ts'
 import { CacheDisk } from './cache-disk.ts'
 import { type Candidate, validName, withoutDoubles } from './candidate.ts'
 
-/** A tool whose models can be taken over. */
+/** A tool whose models can be imported. */
 export interface Tool {
-  /** As requests name it. */
+  /** Its name in requests. */
   name: string
-  /** Key of the plugin's setting that says where its cache is. */
+  /** The setting of this plugin with the cache's location. */
   setting: string
-  /** Where its cache may be. */
+  /** Returns where its cache may be. */
   folders(disk: CacheDisk): Promise<string[]>
-  /** The models in one of these folders; none when it is not there. */
+  /** Returns the models in one of these folders, none if the folder does not exist. */
   models(folder: string, disk: CacheDisk): Promise<Candidate[]>
 }
 
-/** Takes over models from the caches of these tools. */
+/** Imports models from the caches of these tools. */
 export function createAdoption(tools: readonly Tool[], storage: Storage): Adoption {
   function toolOf(from: string): Tool {
     const tool = tools.find(tool => tool.name === from)
@@ -41,8 +41,8 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
       if (candidates.length === 0 && unreadable.length > 0) {
         throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
       }
-      // Models of one name stay in the order in which they were found. Ollama's tags come before "latest", which then gets a
-      // label that is none of them.
+      // Models of one name stay in the order in which they were found. Ollama's tags come before "latest", which then
+      // gets a label that is none of the tags.
       const order = (candidate: Candidate) => `${nameText(candidate.name)}${isLatest(candidate) ? ':~' : ''}`
       candidates.sort((a, b) => (order(a) < order(b) ? -1 : Number(order(a) > order(b))))
       const models = candidates.map((candidate): FoundModel => {
@@ -75,14 +75,14 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
           { param: 'found' }
         )
       }
-      if (candidate.problem) throw refuse('found', `${found} cannot be taken over. ${candidate.problem}`)
+      if (candidate.problem) throw refuse('found', `${found} cannot be imported. ${candidate.problem}`)
       const { variant: label = candidate.name.variant, ...bare } = name ?? candidate.name
       const stored = { ...bare, ...(label !== undefined && { variant: label }) }
       const isOwnName = nameText(stored).toLowerCase() === nameText(candidate.name).toLowerCase()
       const tag = isOwnName && candidate.tag !== undefined ? candidate.name.variant : undefined
       const { files, release } = await sharedFiles(candidate.files, storage, caller)
       let linked = true
-      // Small texts are always copies.
+      // Small descriptive files are always copied.
       const onCopied: OnCopied = ({ role }) => {
         if (role !== 'other') linked = false
       }
@@ -103,7 +103,7 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
 
 const isLatest = ({ tag, name }: Candidate) => tag !== undefined && name.variant === undefined
 
-/** What becomes of a template in Go's language. */
+/** Explains what happens to a template in Go's language. */
 function templateNotes({ hasGoTemplate }: Candidate, { metadata, defaults }: StoredVariant): string[] {
   if (!hasGoTemplate) return []
   const reason = "Ollama's template is in Go's template language, which llama.cpp does not read"
@@ -118,8 +118,9 @@ function templateNotes({ hasGoTemplate }: Candidate, { metadata, defaults }: Sto
 }
 
 /**
- * The files to take: one that another model here has already is taken from there, without being copied or read again.
- * @returns `release` to be called once they are taken
+ * Chooses the files to import. If another model here has the same file, it is linked from there instead of being copied
+ * or read again.
+ * @returns `release` to call after the import
  */
 async function sharedFiles(
   files: Candidate['files'],
@@ -131,7 +132,7 @@ async function sharedFiles(
     for (const variant of file.claimedSha256 === undefined ? [] : storage.list()) {
       const same = variant.files.find(each => each.sha256 === file.claimedSha256 && each.size === size)
       const source = same && join(variant.directory, ...same.path.split('/'))
-      // A caller who may not import from the store must not get to its files by naming their digests.
+      // A caller who may not import from the store must not reach its files by naming their digests.
       if (source === undefined || !(await mayRead(source, storage, caller)) || !(await isWhole(variant))) continue
       releases.push(storage.hold(variant))
       return { source, path: file.path, role: file.role, sha256: same!.sha256 }
@@ -143,7 +144,7 @@ async function sharedFiles(
 
 const refuse = (param: string, message: string) => new CorralError('invalid_request', message, { param })
 
-/** Looks into a tool's folders, as far as the caller may. @throws CorralError `path_not_allowed` when into none */
+/** Searches the tool's folders that the caller may read. @throws CorralError `path_not_allowed` if there are none */
 async function search(
   tool: Tool,
   storage: Storage,
@@ -151,7 +152,7 @@ async function search(
 ): Promise<{ folders: string[]; candidates: Candidate[]; unreadable: string[] }> {
   const disk = new CacheDisk(path => storage.importPath(path, caller))
   const folders: string[] = []
-  // Where the folders are may stand in the tool's own settings, which are not the caller's concern.
+  // The tool's own settings may name the folders. Reading them is not subject to the caller's rights.
   for (const folder of await tool.folders(new CacheDisk())) {
     if (await mayRead(folder, storage, caller)) folders.push(folder)
   }
@@ -174,15 +175,15 @@ async function mayRead(folder: string, storage: Storage, caller: Caller | undefi
   try {
     await storage.importPath(folder, caller)
   } catch (error) {
-    // What the system says of a folder that may be looked at is said when it is read.
+    // Other errors are reported when the folder is read.
     return !(error instanceof CorralError)
   }
   return true
 }
 
 /**
- * Two models that would be stored under one name, so that the second would replace the first, get two names. The plainest
- * name in the tool, which has no host before it, stays.
+ * Renames models that would otherwise be stored under the same name and replace each other. The shortest name in the
+ * tool, which has no host, stays.
  */
 function distinctNames(candidates: Candidate[]): Candidate[] {
   const taken = new Map<string, string>()
@@ -194,7 +195,7 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
       for (let number = 2; taken.has(keyOf(distinct)); number++) {
         const { owner, name, variant } = candidate.name
         const other = validName(owner, `${name}-${number}`, variant)
-        const wanted = `the name ${nameText(candidate.name)} is that of "${taken.get(keyOf(candidate))}"`
+        const wanted = `"${taken.get(keyOf(candidate))}" already has the name ${nameText(candidate.name)}`
         const notes = [`It is called ${nameText(other)} here: ${wanted}.`, ...(candidate.notes ?? [])]
         distinct = { ...candidate, name: other, notes }
       }
@@ -204,8 +205,8 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
 }
 
 /**
- * The variant that a candidate is stored as. Ollama's models are known by their names: equal files under another name do
- * not count. One that was imported without its settings, as earlier versions did, does not count either.
+ * Returns the variant that a candidate is already stored as. Ollama's models go by name: the same files under another
+ * name do not count, nor does a model imported without its settings by an earlier version.
  */
 function storedAs(candidate: Candidate, storage: Storage): StoredVariant | undefined {
   const { name, tag, path, defaults } = candidate
@@ -219,7 +220,7 @@ function storedAs(candidate: Candidate, storage: Storage): StoredVariant | undef
 
 const isImportOf = ({ origin }: StoredVariant, path: string) => origin.kind === 'import' && origin.from === path
 
-/** Whether a stored variant has the files of a candidate, judged by names, sizes and claimed digests. */
+/** Returns whether a stored variant has the candidate's files, by name, size and claimed digest. */
 function hasFilesOf(variant: StoredVariant, { format, files, path }: Candidate): boolean {
   if (variant.format !== format || variant.files.length !== files.length) return false
   const isFrom = isImportOf(variant, path)

@@ -6,32 +6,31 @@ import { foreignStart, START_SIZE } from '../../../core/models/foreign-start.ts'
 import { openRegularFile, readOpened } from '../../../core/system/regular-file.ts'
 import type { CacheFile } from './candidate.ts'
 
-/** Texts of caches (references, manifests, indexes) are far smaller. */
+/** Text files in caches (references, manifests, indexes) are far smaller. */
 const MAX_TEXT = 64_000_000
-/** Folders within a model's folder; more is no model. */
 const MAX_DEPTH = 8
 
 /**
- * Reads caches of other tools. What may not be read is noted in `unreadable` and passed over, so that one folder of
- * another user does not hide the rest.
+ * Reads the caches of other tools. Unreadable paths are recorded in `unreadable` and skipped, so that another user's
+ * folder does not hide the rest.
  */
 export class CacheDisk {
   readonly unreadable: string[] = []
   readonly #locate: (path: string) => Promise<string>
 
-  /** @param locate gives the path without symbolic links; throws CorralError for what may not be looked at */
+  /** @param locate resolves symbolic links; throws CorralError for paths that the caller may not read */
   constructor(locate: (path: string) => Promise<string> = path => realpath(path)) {
     this.#locate = locate
   }
 
-  /** A folder's entries by name; undefined when it is not there or may not be read. */
+  /** Returns a folder's entries by name, or undefined if it is missing or unreadable. */
   async entries(folder: string): Promise<Dirent[] | undefined> {
     const read = async () => await readdir(await this.#locate(folder), { withFileTypes: true })
     const entries = await this.#reading(folder, read)
     return entries?.sort((a, b) => (a.name < b.name ? -1 : 1))
   }
 
-  /** Names of a folder's subfolders (links to folders included); none when it is not there. */
+  /** Returns the names of a folder's subfolders, links to folders included. */
   async subfolders(folder: string): Promise<string[]> {
     const names: string[] = []
     for (const entry of (await this.entries(folder)) ?? []) {
@@ -43,7 +42,10 @@ export class CacheDisk {
     return names
   }
 
-  /** Relative paths of all files and links below a folder, hidden ones left out; links to folders are not followed. */
+  /**
+   * Returns the relative paths of all files and links below a folder, except hidden ones. Does not follow links to
+   * folders.
+   */
   async files(folder: string, prefix = '', depth = 0): Promise<string[]> {
     const paths: string[] = []
     for (const entry of (await this.entries(join(folder, prefix))) ?? []) {
@@ -55,13 +57,13 @@ export class CacheDisk {
     return paths
   }
 
-  /** A small file's text; undefined when it is not there or may not be read. */
+  /** Returns a small file's text, or undefined if it is missing or unreadable. */
   async text(path: string): Promise<string | undefined> {
     return await this.#reading(path, async () => {
       const file = await openRegularFile(await this.#locate(path))
       try {
         const { size } = await file.stat()
-        if (size > MAX_TEXT) throw new Error(`it has ${size} bytes, which is too much for its kind`)
+        if (size > MAX_TEXT) throw new Error(`it has ${size} bytes, which is too much for a file of its kind`)
         return (await readOpened(file, size)).toString('utf8')
       } finally {
         await file.close()
@@ -83,11 +85,11 @@ export class CacheDisk {
     }
   }
 
-  /** Looks at one file of a cache: where it really is, how large, and how it begins. */
+  /** Inspects one file of a cache: its real path, its size and its first bytes. */
   async file(path: string, link: string): Promise<CacheFile> {
     try {
       const source = await this.#locate(link)
-      // Neither pipes nor folders are files of models.
+      // Not a pipe or folder.
       if (!(await lstat(source)).isFile()) return { path, source, size: 0, content: 'missing' }
       const file = await openRegularFile(source)
       try {
@@ -109,7 +111,7 @@ export class CacheDisk {
     try {
       return (await lstat(await this.#locate(path))).isDirectory()
     } catch {
-      // A link that leads nowhere is looked at as the file it may have been.
+      // Treat a dangling link as the file that it may have been.
       return false
     }
   }

@@ -3,15 +3,14 @@ import { Type } from 'typebox'
 import { checkJson } from '../../../core/system/json-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 
-/** What decides where other tools keep their models. */
+/** What determines where other tools store their models. */
 export interface Surroundings {
   env: Record<string, string | undefined>
-  /** The user's home folder. */
   home: string
   platform: NodeJS.Platform
 }
 
-/** Where the Hugging Face client and llama.cpp, which shares its layout, keep models. */
+/** Returns the folders of the Hugging Face client and of llama.cpp, which uses the same layout. */
 export function huggingFaceFolders(configured: string, { env, home }: Surroundings): string[] {
   if (configured) return [configured]
   const ofClient = env.HF_HOME || join(env.XDG_CACHE_HOME || join(home, '.cache'), 'huggingface')
@@ -19,7 +18,7 @@ export function huggingFaceFolders(configured: string, { env, home }: Surroundin
   return distinct([...(env.LLAMA_CACHE ? [env.LLAMA_CACHE] : []), hub], home)
 }
 
-/** Where Ollama keeps models: the user's own and those of the system's service. */
+/** Returns Ollama's folders: the user's own and the system service's. */
 export function ollamaFolders(configured: string, { env, home, platform }: Surroundings): string[] {
   if (configured) return [configured]
   const ofService = platform === 'linux' ? ['/usr/share/ollama/.ollama/models'] : []
@@ -29,7 +28,7 @@ export function ollamaFolders(configured: string, { env, home, platform }: Surro
 const LmStudioSettings = Type.Object({ downloadsFolder: Type.String({ minLength: 1 }) })
 
 /**
- * Where LM Studio keeps models: in one of its own folders, or where the settings.json there says.
+ * Returns LM Studio's folders: its own, or those named in its settings.json.
  * @param read the text of a file; undefined if there is none
  */
 export async function lmStudioFolders(
@@ -42,7 +41,7 @@ export async function lmStudioFolders(
   const standard = [join(home, '.lmstudio'), join(home, '.cache', 'lm-studio')]
   const folders: string[] = []
   for (const own of distinct(pointer ? [pointer, ...standard] : standard, home)) {
-    // LM Studio itself falls back to its defaults when the file is damaged.
+    // LM Studio itself falls back to its defaults if the file is damaged.
     const settings = await parseUntrustedJson((await read(join(own, 'settings.json'))) ?? '')
     const { value } = checkJson(settings.value, LmStudioSettings)
     folders.push(value?.downloadsFolder ?? join(own, 'models'))
@@ -50,7 +49,7 @@ export async function lmStudioFolders(
   return distinct(folders, home)
 }
 
-/** Each folder once, absolute, with `~` expanded. */
+/** Returns each folder once, absolute, with `~` expanded. */
 function distinct(folders: string[], home: string): string[] {
   return [...new Set(folders.map(folder => resolve(folder.replace(/^~(?=$|[\\/])/, () => home))))]
 }

@@ -3,44 +3,41 @@ import type { ModelDefaults } from '../../../core/contracts/models.ts'
 import { storedName } from '../../../core/models/gguf-file-name.ts'
 import { type ModelName, parseModelName } from '../../../core/models/model-name.ts'
 
-/** A file in a cache. */
 export interface CacheFile {
-  /** Below the folder of its model, with forward slashes. */
+  /** Relative to the model's folder, with forward slashes. */
   path: string
-  /** Absolute, symbolic links followed; where a link leads nowhere, the link itself. */
+  /** Absolute, with symbolic links resolved. For a dangling link, the link itself. */
   source: string
-  /** Bytes. */
   size: number
-  /** What its first bytes tell, or why they could not be read. */
+  /** The kind of content by its first bytes, or why it could not be read. */
   content: 'gguf' | 'foreign' | 'other' | 'missing' | 'unreadable'
   /** Why it is unreadable, or a sentence that says what a foreign file is. */
   why?: string
-  /** Digest that the cache says it has, 64 hex digits. */
+  /** SHA-256 according to the cache, 64 hex digits. */
   claimedSha256?: string
 }
 
-/** A model in a cache, and which of its files would be taken. */
+/** A model in a cache, and its files that would be imported. */
 export interface Candidate {
-  /** What the tool calls it. */
+  /** The tool's name for it. */
   found: string
   name: ModelName
   format: 'gguf' | 'safetensors'
-  /** Absolute path of what people know it by: its first file, folder or manifest. */
+  /** Absolute path that identifies it: its first file, folder or manifest. */
   path: string
   files: (AdoptedFile & { size: number })[]
-  /** Ollama's tag, by which its users know it; `latest` is what a name without a tag means. */
+  /** Ollama's tag. A name without a tag means `latest`. */
   tag?: string
-  /** What it was made with in that tool. */
+  /** The settings it has in that tool. */
   defaults?: ModelDefaults
-  /** It has a chat template in Go's template language. */
   hasGoTemplate?: boolean
-  /** What is not kept, and why: sentences. */
+  /** Sentences about what is lost, and why. */
   notes?: string[]
-  /** Why it cannot be taken. */
+  /** Why it cannot be imported. */
   problem?: string
 }
 
-/** The candidates without doubles, of which the first one without a problem counts. */
+/** Removes duplicates. The first candidate without a problem wins. */
 export function withoutDoubles(candidates: readonly Candidate[]): Candidate[] {
   const byName = new Map<string, Candidate>()
   for (const candidate of candidates) {
@@ -50,7 +47,7 @@ export function withoutDoubles(candidates: readonly Candidate[]): Candidate[] {
   return [...byName.values()]
 }
 
-/** Why weights cannot be taken from this file; undefined if they can. */
+/** Explains why weights cannot be imported from this file. Undefined if they can. */
 export function fileProblem(
   { source, size, content, why }: CacheFile,
   format: Candidate['format']
@@ -64,24 +61,23 @@ export function fileProblem(
   if (content === 'foreign') return why
   if (size === 0) return `${source} is empty: its download was not finished. Download the model again.`
   if (format === 'gguf' && content !== 'gguf') {
-    return `${source} is no GGUF file: it does not begin with the four letters "GGUF". Download the model again.`
+    return `${source} is not a GGUF file: it does not begin with the four letters "GGUF". Download the model again.`
   }
   return undefined
 }
 
-/** A file of a candidate, under a name that every file system takes. */
+/** Returns a candidate's file under a name that every file system accepts. */
 export function adopted(file: CacheFile, path: string, role: AdoptedFile['role']): Candidate['files'][number] {
   const { source, size, claimedSha256 } = file
   const stored = path.split('/').map(storedName).join('/')
   return { source, path: stored, role, size, ...(claimedSha256 ? { claimedSha256 } : {}) }
 }
 
-/** Longest part of a model's name. */
 const MAX_LENGTH = 96
 
 /**
- * A model name as near as possible to what another tool calls it: what corral does not allow becomes `-`.
- * @param variant `latest` and an empty one are none
+ * Returns a valid model name close to the tool's name: characters that corral does not allow become `-`.
+ * @param variant label; empty for none
  */
 export function validName(owner: string, name: string, variant?: string): ModelName {
   const bare = `${validPart(owner)}/${validPart(name)}`
@@ -96,6 +92,6 @@ function validPart(text: string): string {
     .slice(0, MAX_LENGTH)
     .replace(/[.-]+$/, '')
   if (part === '') return 'model'
-  // Windows keeps some names for devices.
+  // Windows reserves some names for devices.
   return /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)/i.test(part) ? `model-${part}`.slice(0, MAX_LENGTH) : part
 }

@@ -5,10 +5,10 @@ import type { CacheDisk } from './cache-disk.ts'
 import { type CacheFile, type Candidate, validName, withoutDoubles } from './candidate.ts'
 import { planRepository, readModelFolder } from './repository.ts'
 
-/** Owner of repositories from the hub's first days, which had none. */
+/** Owner for repositories from the hub's first days, which had none. */
 const WITHOUT_OWNER = 'huggingface'
 
-/** The models in a cache of Hugging Face's client, or of llama.cpp, which lays its own out alike. */
+/** Finds the models in a cache of the Hugging Face client, or of llama.cpp, which uses the same layout. */
 export async function findHuggingFace(folder: string, disk: CacheDisk): Promise<Candidate[]> {
   const candidates: Candidate[] = []
   for (const entry of await disk.subfolders(folder)) {
@@ -31,8 +31,8 @@ async function findRepository(
     for (const file of repository.files) Object.assign(file, await claimOf(repository.folder, file))
     found.push(...planRepository(repository))
   }
-  // Models of the newest snapshot, and what only others have: llama.cpp fetches each quantization at the commit of its
-  // day. One that has only a part of a model hides no older one that is whole.
+  // The newest snapshot wins, but older ones may have more: llama.cpp fetches each quantization at that day's commit.
+  // An incomplete model does not hide an older, complete one.
   const candidates = withoutDoubles(found)
   const blobs = candidates.length === 0 ? await disk.entries(join(folder, 'blobs')) : undefined
   if (!blobs?.some(({ name }) => /\.(incomplete|downloadInProgress)$/.test(name))) return candidates
@@ -43,12 +43,12 @@ async function findRepository(
       format: /gguf/i.test(names.name) ? 'gguf' : 'safetensors',
       path: folder,
       files: [],
-      problem: 'Its download was not finished. Let the tool that began it finish, or pull the model with corral.'
+      problem: 'Its download was not finished. Let the tool that started it finish, or pull the model with corral.'
     }
   ]
 }
 
-/** Commits whose files are there: that of `main` first, then those of other references, then the rest. */
+/** Returns the commits whose files are there: the commit of `main` first, then other references, then the rest. */
 async function commitsOf(folder: string, disk: CacheDisk): Promise<string[]> {
   const present = await disk.subfolders(join(folder, 'snapshots'))
   const refs = present.length > 1 ? await disk.files(join(folder, 'refs')) : []
@@ -61,8 +61,8 @@ async function commitsOf(folder: string, disk: CacheDisk): Promise<string[]> {
 }
 
 /**
- * The digest that a snapshot's file is said to have: large files are kept under theirs. Only the first link counts, for
- * a blob may be a link itself, into a store with digests of another kind.
+ * Returns the digest that a snapshot's file claims: large files are named by their digest. Only the first link matters,
+ * because a blob may itself link into a store with another kind of digest.
  */
 async function claimOf(folder: string, { path }: CacheFile): Promise<Pick<CacheFile, 'claimedSha256'>> {
   try {
@@ -70,7 +70,7 @@ async function claimOf(folder: string, { path }: CacheFile): Promise<Pick<CacheF
     const isDigest = basename(dirname(target)) === 'blobs' && /^[0-9a-f]{64}$/.test(basename(target))
     return isDigest ? { claimedSha256: basename(target) } : {}
   } catch (error) {
-    // No link: systems without them get the file itself.
+    // Not a link: systems without links get the file itself.
     if (isSystemError(error, 'EINVAL', 'UNKNOWN', 'ENOENT', 'EACCES')) return {}
     throw error
   }

@@ -8,7 +8,7 @@ import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { CacheDisk } from './cache-disk.ts'
 import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
-/** The models in a folder of Ollama's, which holds `manifests` and `blobs`. */
+/** Finds the models in a folder of Ollama's, which has `manifests` and `blobs`. */
 export async function findOllama(folder: string, disk: CacheDisk): Promise<Candidate[]> {
   const candidates: Candidate[] = []
   const blobs: Blobs = { weights: new Map(), texts: new Map() }
@@ -25,7 +25,7 @@ export async function findOllama(folder: string, disk: CacheDisk): Promise<Candi
   return candidates
 }
 
-/** Files below Ollama's `blobs`, by digest: what weights look like, and the texts of settings. */
+/** Files below Ollama's `blobs`, by digest: facts about the weights, and the settings as text. */
 export interface Blobs {
   weights: Map<string, CacheFile>
   texts: Map<string, string | undefined>
@@ -51,9 +51,8 @@ export interface OllamaManifest {
   namespace: string
   model: string
   tag: string
-  /** Absolute path. */
   path: string
-  /** Its parsed JSON; undefined if it is not JSON. */
+  /** Parsed JSON; undefined if it is not JSON. */
   content: unknown
 }
 
@@ -73,14 +72,13 @@ const ManifestSchema = Type.Object({
 interface Layer {
   /** The end of its media type: `model`, `system`, … */
   kind: string
-  /** 64 hex digits. */
   sha256: string
   size: number
 }
 
 const LAYER = 'application/vnd.ollama.image.'
 const WEIGHTS = new Set(['model', 'projector'])
-/** Layers with what a model was made with, and what people call it. */
+/** Layers with a model's settings, and their display names. */
 const SETTINGS = new Map([
   ['system', 'system message'],
   ['params', 'parameters'],
@@ -88,12 +86,12 @@ const SETTINGS = new Map([
   ['messages', 'messages'],
   ['license', 'license']
 ])
-/** Characters take up to four bytes, and JSON escapes them. */
+/** A character takes up to four bytes, and JSON escapes some. */
 const MAX_SETTING_BYTES = 8 * MAX_DEFAULT_CHARACTERS
 
 /**
- * What would be taken for a model of Ollama's: its files and what it was made with. The tag becomes the variant, so that
- * Ollama's name is corral's too.
+ * Plans the import of a model from Ollama: its files and settings. The tag becomes the variant, so that Ollama's name
+ * works here too.
  */
 export function planOllama(manifest: OllamaManifest, blobs: Blobs): Candidate {
   const { namespace, model, tag, path } = manifest
@@ -119,7 +117,7 @@ export function planOllama(manifest: OllamaManifest, blobs: Blobs): Candidate {
 const ParametersSchema = Type.Record(Type.String(), Type.Unknown())
 const MessagesSchema = Type.Array(Type.Object({ role: Type.String(), content: Type.Optional(Type.String()) }))
 
-/** What a model was made with. A setting that cannot be kept is named in the notes, and does not keep out the others. */
+/** Reads a model's settings. A setting that cannot be imported is named in the notes. The others are imported. */
 function settingsOf(
   layers: readonly Layer[],
   texts: Blobs['texts']
@@ -134,27 +132,27 @@ function settingsOf(
       Object.assign(defaults, others, options && { options: { ...defaults.options, ...options } })
     } catch (error) {
       if (given.template && error instanceof CorralError && error.code === 'unsupported_capability') {
-        // What only repeats the prompt is no chat template.
+        // A template that only repeats the prompt is not a chat template.
         hasGoTemplate = !/^\s*\{\{-?\s*\.Prompt\s*-?\}\}\s*$/.test(given.template)
-      } else notes.push(`Its ${what} cannot be kept: ${errorMessage(error)}`)
+      } else notes.push(`Its ${what} cannot be imported: ${errorMessage(error)}`)
     }
   }
   for (const { kind, sha256 } of layers) {
     const what = SETTINGS.get(kind)
     if (what === undefined) continue
     const text = texts.get(sha256)
-    if (text === undefined) notes.push(`Its ${what} cannot be kept: its file is missing, unreadable or too long.`)
+    if (text === undefined) notes.push(`Its ${what} cannot be imported: its file is missing, unreadable or too long.`)
     else if (kind === 'license') licenses.push(text)
     else if (kind === 'params') {
       const { value, fault } = parseJson(text, ParametersSchema)
-      if (!value) notes.push(`Its ${what} cannot be kept: ${fault}.`)
+      if (!value) notes.push(`Its ${what} cannot be imported: ${fault}.`)
       for (const [name, setting] of Object.entries(value ?? {})) {
         take(`parameter ${name}`, { parameters: { [name]: setting } })
       }
     } else if (kind === 'messages') {
       const { value, fault } = parseJson(text, MessagesSchema)
       if (value) take(what, { messages: value })
-      else notes.push(`Its ${what} cannot be kept: ${fault}.`)
+      else notes.push(`Its ${what} cannot be imported: ${fault}.`)
     } else take(what, { [kind]: text })
   }
   if (licenses.length > 0) take('license', { license: licenses })
@@ -165,7 +163,7 @@ function settingsOf(
   }
 }
 
-/** As `ollama list` shows it. */
+/** The name that `ollama list` shows. */
 function ollamaName({ host, namespace, model, tag }: OllamaManifest): string {
   const library = host === 'registry.ollama.ai'
   return `${library ? '' : `${host}/`}${library && namespace === 'library' ? '' : `${namespace}/`}${model}:${tag}`
@@ -183,9 +181,9 @@ function layersProblem(layers: Layer[], models: Layer[], projectors: Layer[]): s
   if (has('tensor')) {
     return "It is in Ollama's own format (a file for each tensor), which llama.cpp does not read. Pull a GGUF of it."
   }
-  if (models.length === 0) return "It has no weights on this machine: it runs on Ollama's servers, or is no model."
+  if (models.length === 0) return "It has no weights on this machine: it runs on Ollama's servers, or is not a model."
   if (models.length > 1 || projectors.length > 1) {
-    return `Ollama keeps it in ${models.length + projectors.length} files that only Ollama puts together. Pull a GGUF of it.`
+    return `Ollama stores it in ${models.length + projectors.length} files that only Ollama can combine. Pull a GGUF of it.`
   }
   return undefined
 }
@@ -195,7 +193,7 @@ function sizeProblem({ source, size }: CacheFile, layer: Layer): string | undefi
   return `${source} has ${size} bytes instead of ${layer.size}: its download was not finished, or it is damaged. Pull the model again with Ollama.`
 }
 
-/** Undefined for what is no manifest. */
+/** Undefined if the content is not a manifest. */
 function layersOf(content: unknown): Layer[] | undefined {
   const { value } = checkJson(content, ManifestSchema)
   return (

@@ -17,7 +17,6 @@ import { adopted, type CacheFile, type Candidate, fileProblem, validName } from 
 export interface CachedRepository {
   owner: string
   name: string
-  /** Absolute path. */
   folder: string
   files: CacheFile[]
   texts: FolderTexts
@@ -25,14 +24,14 @@ export interface CachedRepository {
   single?: ReadonlySet<string>
 }
 
-/** What would be taken of a repository: one model for each quantization, and one for the SafeTensors weights. */
+/** Plans the import of a repository: one model for each quantization, and one for the SafeTensors weights. */
 export function planRepository({ owner, name, folder, files, texts, single }: CachedRepository): Candidate[] {
   const byPath = new Map(files.map(file => [file.path, file]))
   const title = `${owner}/${name}`
   const models = ggufModels([...byPath.keys()], single)
   const candidates = models.map((model): Candidate => {
     const first = model.files[0]!.path
-    // Two models of one quantization in one folder are distinguished by their files' names.
+    // Two models of one quantization in one folder are distinguished by their file names.
     const isAlone = models.every(other => other === model || other.label?.toLowerCase() !== model.label?.toLowerCase())
     return {
       found: `${title}/${first}`,
@@ -46,13 +45,13 @@ export function planRepository({ owner, name, folder, files, texts, single }: Ca
   return [...candidates, { found: title, name: validName(owner, name), path: folder, ...takenOf(weights, byPath) }]
 }
 
-/** A model's files, and why they cannot be taken. */
+/** Returns a model's files, and why they cannot be imported, if so. */
 function takenOf(
   { format, files, problem }: FolderModel,
   byPath: ReadonlyMap<string, CacheFile>
 ): Pick<Candidate, 'format' | 'files' | 'problem'> {
   const isSingle = files.filter(({ role }) => role === 'model').length === 1
-  // The shards of one folder come together in one folder of the store.
+  // The store puts the shards of one model in a single folder.
   const ggufName = (path: string) => (isSingle ? withoutShardNumber(path) : path).slice(path.lastIndexOf('/') + 1)
   const nameOf = (path: string) => (format === 'gguf' ? ggufName(path) : path)
   const why = problem ?? files.map(({ path }) => fileProblem(byPath.get(path)!, format)).find(Boolean)
@@ -63,7 +62,7 @@ function takenOf(
   }
 }
 
-/** A GGUF file's name without folder, extension and shard number. */
+/** Returns a GGUF file's name without folder, extension and shard number. */
 function titleOf(path: string): string {
   return path
     .split('/')
@@ -72,7 +71,7 @@ function titleOf(path: string): string {
     .replace(/-\d{5}-of-\d{5}$/, '')
 }
 
-/** Reads a folder of a model's files, with what is needed to choose among them. */
+/** Reads a folder with a model's files, and what is needed to choose among them. */
 export async function readModelFolder(
   folder: string,
   { owner, name }: Pick<CachedRepository, 'owner' | 'name'>,
@@ -95,7 +94,7 @@ export async function readModelFolder(
   return { owner, name, folder, files, texts, single }
 }
 
-/** The models in a folder of LM Studio's: `<publisher>/<model>/<files>`. */
+/** Finds the models in a folder of LM Studio's: `<publisher>/<model>/<files>`. */
 export async function findLmStudio(folder: string, disk: CacheDisk): Promise<Candidate[]> {
   const candidates: Candidate[] = []
   for (const owner of await disk.subfolders(folder)) {

@@ -22,7 +22,7 @@ export const connectionOptions = {
   connect_timeout: Timeout({ default: '10s', description: 'How long to wait for a connection' })
 }
 
-/** Settings for the address of a hub and its token, with what describes them. */
+/** Settings for a hub's address and token, with these descriptions. */
 export function serverOptions(endpoint: string, token: string) {
   return {
     endpoint: Type.String({ default: '', ...ADDRESS, needsTrust: true, description: endpoint }),
@@ -38,22 +38,21 @@ export function serverOptions(endpoint: string, token: string) {
 
 type ConnectionOptions = { [Name in keyof typeof connectionOptions]: Static<(typeof connectionOptions)[Name]> }
 
-/** The HTTP client of one hub. */
+/** Creates a hub's HTTP client. */
 export function hubFetch(title: string, options: ConnectionOptions, context: PluginContext): HubFetch {
   return createHubFetch(title, options.proxy, parseDuration(options.connect_timeout)!, context.signal)
 }
 
-/** An address that paths can be appended to. */
+/** Removes trailing slashes, so that paths can be appended. */
 export function withoutSlash(address: string): string {
   return address.replace(/\/+$/, '')
 }
 
-/** A public hub. */
 export interface PublicHub {
   title: string
-  /** Its usual address, without a slash at the end. */
+  /** Its usual address, without a trailing slash. */
   usual: string
-  /** Environment variable with another address, as the hub's own client reads it. */
+  /** Environment variable with another address, which the hub's own client also reads. */
   variable: string
   /** Its own hosts, which get the token. */
   hosts: readonly string[]
@@ -61,27 +60,27 @@ export interface PublicHub {
   credentials(): Promise<Headers | undefined>
 }
 
-/** How a public hub is reached. */
+/** How to reach a public hub. */
 export interface HubAccess {
-  /** Without a slash at the end. */
+  /** Without a trailing slash. */
   endpoint: string
-  /** Name of the hub for messages, with its address where that is not the usual one. */
+  /** The hub's name for messages, with its address if that is not the usual one. */
   title: string
   send: SendToHub
 }
 
-/** The section of a public hub in `config.yaml`. @param token where the token comes from when the setting is empty */
+/** The section of a public hub in `config.yaml`. @param token source of the token if the setting is empty */
 export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 'variable'>, token: string) {
   return Type.Object(
     {
       ...serverOptions(
-        `Address of the hub; empty uses ${variable}, or else ${usual}`,
+        `Address of the hub; empty uses ${variable}, or ${usual} if that is not set`,
         `Access token; empty uses ${token}`
       ),
       mirrors: Type.Array(Type.String({ minLength: 1, ...ADDRESS }), {
         default: [],
         description:
-          'Addresses with the same content, tried in order when the endpoint cannot be reached; no token is sent to them'
+          'Addresses with the same content, tried in order if the endpoint cannot be reached; no token is sent to them'
       }),
       ...connectionOptions
     },
@@ -89,7 +88,7 @@ export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 
   )
 }
 
-/** Another address than the usual one is logged, since models are trusted for where they come from. */
+/** Log an unusual address, since models are trusted for their origin. */
 export function publicHubAccess(
   context: PluginContext,
   options: Static<ReturnType<typeof publicHubOptions>>,
@@ -99,7 +98,7 @@ export function publicHubAccess(
   if (endpoint !== hub.usual) context.log.info(`${hub.title} is used at ${endpoint}.`)
   const title = endpoint === hub.usual ? hub.title : `${hub.title} at ${endpoint}`
   const mirrors = options.mirrors.map(withoutSlash)
-  // Another server has a token of its own.
+  // Another server would have its own token.
   const trustedHosts = hub.hosts.includes(new URL(endpoint).host) ? hub.hosts : []
   const fetch = hubFetch(title, options, context)
   const send = createEndpoints(fetch, endpoint, hub.usual, mirrors, trustedHosts, () => hub.credentials())
@@ -107,9 +106,9 @@ export function publicHubAccess(
 }
 
 /**
- * The address of a hub, without a slash at the end: the setting, else the environment variable, else the usual address.
- * A variable without `https://` is taken for a host.
- * @throws Error when the variable is not an address
+ * Returns a hub's address without a trailing slash: the setting, otherwise the environment variable, otherwise the
+ * usual address. A variable without `https://` is taken as a host.
+ * @throws Error if the variable is not an address
  */
 export function endpointOf(setting: string, variable: string, usual: string, env: NodeJS.ProcessEnv): string {
   const named = setting || env[variable]?.trim() || usual
@@ -122,9 +121,9 @@ export function endpointOf(setting: string, variable: string, usual: string, env
 }
 
 /**
- * Reads the token each time, so that a new login takes effect at once. Undefined where there is none.
- * @param sources where to look for it: the setting, then environment variables, then the file of the hub's own client
- * @throws CorralError `hub_forbidden` when it cannot be read or sent
+ * Reads the token each time, so that a new login takes effect immediately. Undefined if there is none.
+ * @param sources where to look: the setting, then environment variables, then the file of the hub's own client
+ * @throws CorralError `hub_forbidden` if it cannot be read or sent
  */
 export async function findToken(
   { setting, variables, file }: { setting: string; variables: readonly string[]; file?: string | undefined },
@@ -150,10 +149,13 @@ export async function findToken(
 
 function checked(token: string, where: string): string {
   if (/^[\x21-\x7e]+$/.test(token)) return token
-  throw new CorralError('hub_forbidden', `The token in ${where} contains characters that no token has. Set it again.`)
+  throw new CorralError(
+    'hub_forbidden',
+    `The token in ${where} contains characters that are not allowed in a token. Set it again.`
+  )
 }
 
-/** The header that carries a token. */
+/** Returns the header with a token. */
 export function bearer(token: string | undefined): Record<string, string> | undefined {
   return token === undefined ? undefined : { authorization: `Bearer ${token}` }
 }

@@ -1,10 +1,10 @@
 import type { CoreConfig } from '../../../core/config/core-schema.ts'
 import { type ModelName, modelKey, parseModelName, parseRequestedName } from '../../../core/models/model-name.ts'
 
-/** The other names of models that `config.yaml` gives, by the name in lower case. */
+/** The aliases from `config.yaml`, by alias in lower case. The catalog decides when an alias applies. */
 export type Aliases = ReadonlyMap<string, { alias: string; target: ModelName }>
 
-/** The aliases of the models' sections that are in force whenever it is called. */
+/** Returns a function that gives the current aliases. It rebuilds the table only when the configuration has changed. */
 export function currentAliases(models: () => CoreConfig['models']): () => Aliases {
   let known = { of: models(), aliases: aliasesOf(models()) }
   return () => {
@@ -14,7 +14,6 @@ export function currentAliases(models: () => CoreConfig['models']): () => Aliase
   }
 }
 
-/** The aliases of a configuration. Pure. */
 export function aliasesOf(models: CoreConfig['models']): Aliases {
   const aliases = new Map<string, { alias: string; target: ModelName }>()
   for (const [name, settings] of Object.entries(models)) {

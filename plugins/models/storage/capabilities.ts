@@ -1,6 +1,6 @@
 import type { Capability } from '../../../core/contracts/models.ts'
 
-/** llama.cpp's architectures that only encode: they give embeddings, never text. */
+/** llama.cpp's encoder-only architectures: they give embeddings, never text. */
 const ENCODERS = new Set(
   (
     'bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert t5encoder ' +
@@ -9,8 +9,8 @@ const ENCODERS = new Set(
 )
 
 /**
- * Architectures that llama.cpp loads but llama-server cannot answer with: encoders with decoders, diffusion models,
- * parts of other models (speech, guessing ahead).
+ * Architectures that llama.cpp loads but llama-server cannot answer with: encoder-decoders, diffusion models, and parts
+ * of other models (speech, draft models).
  */
 const NOT_SERVED = new Set(
   't5 dream llada llada-moe rnd1 wavtokenizer-dec qwen3tts pockettts eagle3 dflash gemma4-assistant'.split(' ')
@@ -20,14 +20,16 @@ const NOT_SERVED = new Set(
 const POOLING_NONE = 0
 const POOLING_RANK = 4
 
-/** A classifier with more labels sorts texts into kinds; a reranker's one number (or yes and no) is a score. */
+/**
+ * A classifier with more labels sorts texts into classes. With one label, or yes and no, it gives a reranker's score.
+ */
 export const MAX_RERANKER_LABELS = 2
 
-/** Hugging Face's tags of models that are published for embeddings, and of those that are for text as well. */
+/** Hugging Face's tags of models published for embeddings, and tags that show a model also generates text. */
 const EMBEDDING_TAGS = new Set(['feature-extraction', 'sentence-similarity', 'sentence-transformers'])
 const TEXT_TAGS = new Set(['text-generation', 'text2text-generation', 'conversational', 'image-text-to-text'])
 
-/** Vocabulary entries by which llama.cpp finds the token that opens a fill-in-the-middle prompt. */
+/** Vocabulary entries that llama.cpp recognizes as the start token of a fill-in-the-middle prompt. */
 export const FILL_IN_TOKENS =
   '<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>'.split(' ')
 
@@ -37,30 +39,30 @@ const THINKING =
 export interface CapabilityFacts {
   architecture?: string
   poolingType?: number
-  /** False where each token attends to later ones too: such a model cannot generate text. */
+  /** False if tokens also attend to later tokens: such a model cannot generate text. */
   isCausal?: boolean
-  /** It has a layer that classifies texts, and names so many classes (0 where it names none). */
+  /** The model has a classification layer, with this many labels (0 if it names none). */
   classifier?: { labels: number }
-  /** What the model's page is tagged with. */
+  /** The tags on the model's page. */
   tags?: readonly unknown[]
   chatTemplate?: string
   /** The metadata names a fill-in-the-middle token, or the vocabulary has one of `FILL_IN_TOKENS`. */
   hasFillInToken: boolean
-  /** What the projector understands; absent where there is none. */
+  /** What the projector understands, if there is one. */
   projector?: { vision: boolean; audio: boolean }
 }
 
-/** What a model can do, according to its metadata. */
+/** Derives a model's capabilities from its metadata. */
 export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
   const { architecture = '', classifier, tags = [] } = facts
   if (NOT_SERVED.has(architecture)) return []
   const pooling = facts.poolingType ?? POOLING_NONE
-  // Without the layer llama-server would give some number of the embedding for a score.
+  // Without the layer, llama-server would return an arbitrary number of the embedding as the score.
   if (pooling === POOLING_RANK && classifier) return ['rerank']
   if (pooling !== POOLING_NONE && pooling !== POOLING_RANK) return ['embedding']
   if (classifier) return classifier.labels <= MAX_RERANKER_LABELS ? ['rerank'] : []
   if (ENCODERS.has(architecture) || facts.isCausal === false) return ['embedding']
-  // Decoders that were converted before the kind of pooling was noted.
+  // Decoders converted before converters wrote the pooling type.
   if (tags.some(tag => EMBEDDING_TAGS.has(tag as string)) && !tags.some(tag => TEXT_TAGS.has(tag as string))) {
     return ['embedding']
   }
@@ -72,13 +74,16 @@ export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
   return capabilities
 }
 
-/** A string in a template. One that is not closed reaches to the end, so that nothing is tried from its middle again. */
+/**
+ * A string in a template. An unterminated string extends to the end, so that the regex does not retry from its middle.
+ */
 const QUOTED = /'(?:\\.?|[^'\\])*(?:'|$)|"(?:\\.?|[^"\\])*(?:"|$)/gs
 
-/** Whether a chat template supports tools and thinking. */
+/** Returns whether a chat template supports tools and thinking. */
 export function templateCapabilities(template = ''): Capability[] {
   const capabilities: Capability[] = []
-  // Only variables count: the template's text and strings may mention tools too. Each part but the last ends with code.
+  // Only variables matter: the template's text and strings may mention tools too. Each part but the last ends with
+  // code.
   const code = template
     .split(/[%}]\}/)
     .slice(0, -1)

@@ -21,10 +21,10 @@ import type { ModelStore } from './model-store.ts'
 import { aliasOfNothing, ambiguousName, modelNotFound } from './refusals.ts'
 import { similarNames } from './similar-names.ts'
 
-/** The label of a model of a plugin that gives it none. */
+/** The label of a plugin's model if the plugin gives none. */
 const LABEL = 'latest'
 
-/** What requests can name of a model that a plugin brings. */
+/** Converts a plugin's model to what requests can name. */
 function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modifiedAt: string): Model {
   const { variant: label = LABEL, ...model } = parseModelName(brought.name)
   const digest = createHash('sha256')
@@ -49,16 +49,16 @@ function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modi
   }
 }
 
-/** The name by which Ollama's users know a variant that was imported with its tag, if that is not its public name. */
+/** The name under which Ollama's users know a variant imported with its tag, if it differs from the public name. */
 function importedName({ origin, model: { owner, name }, label, publicName }: StoredVariant): string | undefined {
   if (origin.kind !== 'import' || origin.tag === undefined) return undefined
   const known = nameText({ ...(owner.toLowerCase() !== NO_OWNER && { owner }), name, variant: label })
   return known === publicName ? undefined : known
 }
 
-/** The models of a source as they were reported, by `owner/name` and by the name alone, in lower case. */
+/** A source's models as reported, by `owner/name` and by name alone, in lower case. */
 interface SourceIndex {
-  /** The very list that the source gave, and what it held. */
+  /** The list object that the source returned, and a copy of its entries. */
   given: readonly BroughtModel[]
   brought: readonly BroughtModel[]
   byKey: Map<string, Model[]>
@@ -69,14 +69,15 @@ const same = (some: readonly unknown[], others: readonly unknown[]) =>
   some.length === others.length && some.every((each, at) => each === others[at])
 
 /**
- * The models in storage, and after them those that plugins bring. Here is decided what a name means, in this order:
+ * Creates the catalog: the stored models, then the models that plugins bring. It resolves names, short names included,
+ * in this order:
  *
- * 1. With an owner: the model of that name, else the one whose alias it is.
- * 2. A short name: the model that was stored without an owner, else the one whose alias it is, else the only model of
- *    that name, whoever's, that has the variant which the name asks for, else what a plugin knows by it.
+ * 1. A name with an owner: the model of that name, otherwise the model that has it as an alias.
+ * 2. A short name: the model stored without an owner, otherwise the model that has it as an alias, otherwise the only
+ *    model of that name and variant under any owner, otherwise the model that a plugin knows by that name.
  *
- * What the caller may not use is as if it were not here; only a name with an owner is refused as forbidden, and that
- * whether it is here or not. So nobody learns what there is besides their own.
+ * A model that the caller may not use does not exist for that caller. Only a name with an owner is refused as
+ * forbidden, whether or not the model exists, so callers cannot discover other models.
  */
 export function createCatalog(
   storage: Pick<ModelStore, 'list' | 'variants' | 'namesakes'>,
@@ -87,14 +88,14 @@ export function createCatalog(
   const knownNames: KnownNames[] = []
   const listings: (() => ReadonlyMap<string, readonly string[]>)[] = []
   const indexes = new WeakMap<ModelSource, SourceIndex>()
-  /** Models by what plugins reported of them, which is compared with each request. */
+  /** Converted models by the plugin's report, since every request compares reports. */
   const known = new WeakMap<BroughtModel, Model>()
-  /** The last list, which costs a look at each name: hardly anything changes between two. */
+  /** The last list. Building one looks at every name, and little changes between two requests. */
   let last: { stored: Model[]; brought: SourceIndex[]; all: Model[] } | undefined
   const startedAt = new Date().toISOString()
   const reported = new Set<string>()
 
-  /** What a source gives. Its mistakes are logged, once each: those of one plugin must not hide all models. */
+  /** Runs a source's function. Each error is logged once: one plugin's mistake must not hide all models. */
   function attempt<Given>(source: ModelSource, give: () => Given): Given | undefined {
     try {
       return give()
@@ -106,11 +107,12 @@ export function createCatalog(
     }
   }
 
-  /** The models of one source. The first one of a name is its default variant. */
+  /** Returns the models of one source. The first model of a name is its default variant. */
   function modelsOf(source: ModelSource): SourceIndex {
     const all = attempt(source, () => source.models()) ?? []
     const present = indexes.get(source)
-    // A frozen list has not changed, however long it is; each name of each request comes here.
+    // A frozen list cannot have changed. This check runs for each name of each request, so it must not depend on the
+    // length.
     if (present?.given === all && Object.isFrozen(all)) return present
     if (present && same(present.brought, all)) {
       present.given = all
@@ -150,7 +152,7 @@ export function createCatalog(
     return []
   }
 
-  /** The variants of each model of this name, whoever its owner is. */
+  /** Returns the variants of each model with this name, under any owner. */
   function namesakes(short: string): Model[][] {
     const groups: Model[][] = storage.namesakes(short)
     if (sources.length === 0) return groups
@@ -164,22 +166,22 @@ export function createCatalog(
     return [...all.values()]
   }
 
-  /** The variant whose alias a name is. One that the request names goes before the one that the alias stands for. */
+  /** Returns the variant behind an alias. A variant named in the request takes precedence over the alias's own. */
   function aliased(name: RequestedName): Model | undefined {
     const target = aliases().get(modelKey(name))?.target
     if (!target) return undefined
     const variant = name.variant ?? target.variant
-    // A name behind an alias is no alias itself.
+    // Aliases do not chain.
     return variantNamed(variants(target), variant === undefined ? {} : { variant })
   }
 
-  /** By the model that it stands for, or because the key names the alias itself. */
+  /** A key allows an alias if it allows the model behind it or the alias itself. */
   function mayUseAlias(name: RequestedName, target: ModelName, allowed: readonly string[] | undefined): boolean {
     const model = aliased(name) ?? { key: nameText(target).toLowerCase() }
     return isAllowed(allowed, model) || isAllowed(allowed, { key: nameText(name).toLowerCase() })
   }
 
-  /** What a short name means; several where it may mean each of them. */
+  /** Returns the models that a short name may mean: more than one if it is ambiguous. */
   function meanings(name: RequestedName, allowed: readonly string[] | undefined): Model[] {
     const own = variantNamed(variants({ ...name, owner: NO_OWNER }), name)
     if (own && isAllowed(allowed, own)) return [own]
@@ -207,7 +209,7 @@ export function createCatalog(
     return found
   }
 
-  /** Why a name means no model, in words that help. */
+  /** Explains why a name matches no model. */
   function notFound(name: RequestedName, allowed: readonly string[] | undefined): Error {
     if (name.owner === undefined) {
       const several = meanings(name, allowed)
@@ -222,7 +224,6 @@ export function createCatalog(
       return aliasOfNothing(name, alias.target)
     }
     const names: string[] = []
-    // The default variant's public name is the model's.
     for (const model of catalog.list()) if (model.isDefault && isAllowed(allowed, model)) names.push(model.publicName)
     return modelNotFound(name, [], {
       similar: similarNames(name, [...names, ...catalog.aliases(allowed).map(({ alias }) => alias)]),
@@ -231,7 +232,6 @@ export function createCatalog(
     })
   }
 
-  /** The variants of the model whose alias a name is. */
   function aliasedVariants(name: RequestedName): Model[] {
     const target = aliases().get(modelKey(name))?.target
     return target ? variants(target) : []
@@ -283,7 +283,7 @@ export function createCatalog(
       const stored = variantNamed(storage.variants(name), name)
       const imported = (stored && importedName(stored)) ?? []
       const names = [imported, ...listings.map(listed => listed().get(key) ?? [])].flat()
-      // The name may have come to mean another model, or nothing.
+      // The name may by now mean another model, or none.
       return names.filter(name => find(parseRequestedName(name), allowed)?.key === key)
     },
     add(source) {

@@ -3,20 +3,20 @@ import { type GgufFile, listLength } from '../../../core/models/gguf-file.ts'
 import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
 import { capabilitiesOf } from './capabilities.ts'
 
-/** Limits of what a manifest keeps of a file's header. */
+/** Limits on what a manifest stores of a file's header. */
 const MAX_INFO_ENTRIES = 2_000
 const MAX_INFO_STRING = 1_024
 const MAX_TEMPLATE = 1_000_000
 
-/** A text that is not empty. */
+/** Returns a string that is not empty, otherwise undefined. */
 export const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 export const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
 const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
 
 /**
- * A GGUF model's metadata from its headers.
- * @param shards the model's files in their order; the first one holds the metadata
- * @param quantization label that the files are known by
+ * Derives a GGUF model's metadata from its headers.
+ * @param shards the model's files in order; the first one has the metadata
+ * @param quantization label from the files' names
  */
 export function ggufMetadata(shards: GgufFile[], quantization: string, projector?: GgufFile): ModelMetadata {
   const keys = shards[0]?.metadata ?? {}
@@ -25,7 +25,7 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
   const parameters = shards.reduce((sum, shard) => sum + shard.parameters, 0)
   const template = text(keys['tokenizer.chat_template'])
   const chatTemplate = template && template.length <= MAX_TEMPLATE ? template : undefined
-  // llama.cpp writes requests with tools by a template of their own, if there is one.
+  // llama.cpp uses this template, if present, for requests with tools.
   const toolTemplate = text(keys['tokenizer.chat_template.tool_use'])?.slice(0, MAX_TEMPLATE)
   return {
     architecture,
@@ -49,12 +49,12 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
         shards[0]?.hasToken === true,
       projector: projector && projectorFacts(projector)
     }),
-    // Clients of Ollama look for the count under this key, which converters do not write.
+    // Ollama's clients look for the count under this key, which converters do not write.
     info: { ...scalars(keys), 'general.parameter_count': parameters }
   }
 }
 
-/** The keys that hold one value each; neither arrays nor texts of the length of a chat template. */
+/** The keys with a single value: no arrays, and no strings as long as a chat template. */
 function scalars(keys: Record<string, unknown>): ModelMetadata['info'] {
   const entries: [string, string | number | boolean | null][] = []
   for (const [key, value] of Object.entries(keys)) {
@@ -70,26 +70,29 @@ function scalars(keys: Record<string, unknown>): ModelMetadata['info'] {
 function projectorFacts({ metadata }: GgufFile): { vision: boolean; audio: boolean } {
   const has = (encoder: string) => metadata[`clip.has_${encoder}_encoder`] === true
   const audio = has('audio')
-  // Files from before audio existed do not say what they are for.
+  // Files from before audio support do not state their modality.
   return { audio, vision: has('vision') || !(audio || has('gen_audio')) }
 }
 
-/** llama.cpp's names of `general.file_type` (enum llama_ftype), from 0 on; `-` for numbers without one. */
+/** llama.cpp's names for `general.file_type` (enum llama_ftype), from 0 up. `-` marks unused numbers. */
 const FILE_TYPES = (
   'F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS ' +
   'Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - TQ1_0 TQ2_0 MXFP4_MOE NVFP4 ' +
   'Q1_0 Q2_0'
 ).split(' ')
 
-/** The name of a GGUF file's `general.file_type`; undefined for numbers without one (1024 marks a guess and is ignored). */
+/**
+ * Returns the name of a GGUF file's `general.file_type`, or undefined for unused numbers. Bit 1024 marks a guess and is
+ * ignored.
+ */
 export function labelFromFileType(fileType: unknown): string | undefined {
   const name = typeof fileType === 'number' ? FILE_TYPES[fileType & ~1024] : undefined
   return name === '-' ? undefined : name
 }
 
 /**
- * The label of a GGUF model: its file's name goes before its header, because the header knows no mixtures such as
- * `UD-Q4_K_XL` and calls them by the nearest plain type.
+ * Returns a GGUF model's label. The file name takes precedence over the header: the header does not know mixtures like
+ * `UD-Q4_K_XL` and gives the nearest plain type.
  */
 export function ggufLabel(fileName: string, fileType: unknown): string {
   return labelFromFileName(fileName) ?? labelFromFileType(fileType) ?? 'GGUF'

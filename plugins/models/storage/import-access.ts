@@ -5,12 +5,12 @@ import { CorralError } from '../../../core/errors.ts'
 import { type FileIdentity, isSameFile, openRegularFile, pathOfOpened } from '../../../core/system/regular-file.ts'
 import { refuseSource } from './model-files.ts'
 
-/** Names of one folder that an import looks at; a model's folder has some dozens. */
+/** Maximum entries of a folder that an import lists. A model's folder has a few dozen. */
 const MAX_ENTRIES = 10_000
-/** Symbolic links on the way to one file, as on Linux. */
+/** Symbolic links on the way to one file. Linux has the same limit. */
 const MAX_LINKS = 40
 
-/** What a file of the machine is known by, once it has been found that it may be read. */
+/** A file that the import may read. */
 export interface FoundFile extends FileIdentity {
   /** Absolute, without symbolic links. */
   source: string
@@ -21,23 +21,23 @@ export interface FoundFile extends FileIdentity {
 /** What an import may read of the machine's disk. */
 export interface ImportAccess {
   /**
-   * The path without symbolic links.
-   * @throws CorralError `path_not_allowed`, without having looked whether anything is there; what the system says
+   * Resolves a path's symbolic links.
+   * @throws CorralError `path_not_allowed`, without revealing whether anything is there; system errors
    */
   locate(path: string): Promise<string>
-  /** Opens the regular file that a path names, to see which one it is. @throws the same, and `invalid_request` */
+  /** Opens the regular file at a path to identify it. @throws as `locate` does, and `invalid_request` */
   find(path: string): Promise<FoundFile>
 }
 
-/** For the user who runs the server: whatever that user may read. */
+/** For the user who runs the server: everything that user may read. */
 export const EVERYWHERE: ImportAccess = {
   locate: path => realpath(path),
   find: async path => await identify(await realpath(path))
 }
 
 /**
- * What a caller may import from: everything by the private socket and for corral itself, else what lies below `roots`,
- * which may be symbolic links themselves.
+ * Returns what a caller may import from: everything for the private socket and corral itself, otherwise only what is
+ * below `roots`. The roots may be symbolic links.
  */
 export function accessOf(caller: Caller | undefined, roots: readonly string[]): ImportAccess {
   return caller && !caller.isLocal ? within(roots) : EVERYWHERE
@@ -45,11 +45,11 @@ export function accessOf(caller: Caller | undefined, roots: readonly string[]): 
 
 function within(named: readonly string[]): ImportAccess {
   /**
-   * Follows links itself, and only as far as they stay below the roots: so it never finds out whether something outside
-   * is there.
+   * Follows links one by one, and only while they stay below the roots, so that it never reveals whether something
+   * outside exists.
    */
   async function locate(path: string): Promise<string> {
-    // Compared as text first: what lies outside is refused before the disk is asked for anything.
+    // Compare as text first: a path outside is refused before the disk is touched.
     if (!named.some(root => stepsBelow(root, path))) throw notAllowed(path, named)
     const roots = await realRoots(named)
     let place = placeOf(path, roots)
@@ -69,7 +69,7 @@ function within(named: readonly string[]): ImportAccess {
     return place.at
   }
 
-  /** Somebody may exchange a folder for a link between the look and the opening: what counts is what was opened. */
+  /** A folder may be swapped for a link between the check and the opening, so check the file that was opened. */
   async function isBelow(path: string, { opened, ...found }: OpenedFile): Promise<boolean> {
     if (opened !== undefined) return (await realRoots(named)).some(({ real }) => stepsBelow(real, opened) !== undefined)
     const again = await locate(path)
@@ -87,7 +87,7 @@ function within(named: readonly string[]): ImportAccess {
 }
 
 interface OpenedFile extends FoundFile {
-  /** Where the file was that has been opened, where the system says that. */
+  /** The path of the opened file, if the system reports it. */
   opened?: string
 }
 
@@ -104,21 +104,20 @@ async function identify(source: string): Promise<OpenedFile> {
 
 interface Root {
   named: string
-  /** Without symbolic links. */
   real: string
 }
 
 async function realRoots(named: readonly string[]): Promise<Root[]> {
   const roots: Root[] = []
   for (const root of named) {
-    // One that is not there, such as a disk that is not mounted, holds nothing to import.
+    // A root that does not exist, for example on an unmounted disk, has nothing to import.
     const real = await realpath(root).catch(() => undefined)
     if (real !== undefined) roots.push({ named: root, real })
   }
   return roots
 }
 
-/** The folder of a path that is known to have no links, and the steps from there. */
+/** A folder without symbolic links in its path, and the steps from there. */
 interface Place {
   at: string
   steps: string[]
@@ -132,7 +131,7 @@ function placeOf(path: string, roots: readonly Root[]): Place | undefined {
   return undefined
 }
 
-/** The steps from a folder to a path in it; undefined for one that is not, as far as the texts tell. */
+/** Returns the steps from a folder to a path in it, or undefined if the path is outside. Compares text only. */
 function stepsBelow(folder: string, path: string): string[] | undefined {
   const way = relative(folder, resolve(path))
   if (way === '..' || way.startsWith(`..${sep}`) || isAbsolute(way)) return undefined
@@ -152,8 +151,8 @@ function notAllowed(path: string, roots: readonly string[]): CorralError {
 }
 
 /**
- * Names in a folder, with what they are: `link` for symbolic links.
- * @throws CorralError `invalid_request` for a folder of thousands; what the system says
+ * Lists a folder's entries with their kind. Symbolic links are `link`.
+ * @throws CorralError `invalid_request` for a folder with too many entries; system errors
  */
 export async function entriesOf(
   folder: string
@@ -161,7 +160,7 @@ export async function entriesOf(
   const entries: Awaited<ReturnType<typeof entriesOf>> = []
   for await (const entry of await opendir(folder)) {
     if (entries.length === MAX_ENTRIES) {
-      throw refuseSource(`${folder} holds more than ${MAX_ENTRIES} files. Name the model's own file or folder.`)
+      throw refuseSource(`${folder} has more than ${MAX_ENTRIES} files. Name the model's own file or folder.`)
     }
     const kind = entry.isFile() ? 'file' : entry.isDirectory() ? 'folder' : entry.isSymbolicLink() ? 'link' : 'other'
     entries.push({ name: entry.name, kind })

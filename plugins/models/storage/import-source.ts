@@ -27,8 +27,8 @@ import {
 const MAX_SUBFOLDERS = 16
 
 /**
- * Looks at what a path names, decides which files belong to the model, and reads their headers.
- * @param variant label that the model is to have; the files' own one otherwise
+ * Inspects a path, chooses the files that belong to the model, and reads their headers.
+ * @param variant label for the model; by default the files' own
  * @throws CorralError `invalid_request` naming the path and what is wrong with it; `path_not_allowed`
  */
 export async function inspectSource(
@@ -59,11 +59,12 @@ export async function inspectSource(
 }
 
 /**
- * The model that an import of a folder takes. SafeTensors weights go before GGUF files, which can be named by themselves.
- * @param names the folder's files, those of subfolders with forward slashes
- * @param variant label that the model's name carries: it picks one of several quantizations
+ * Chooses the model to import from a folder. SafeTensors weights take precedence, since GGUF files can be named
+ * individually.
+ * @param names the folder's files; files of subfolders with forward slashes
+ * @param variant label in the model's name, which selects one of several quantizations
  * @param single files that are not shards, whatever their names
- * @throws CorralError `invalid_request` listing what there is to choose from
+ * @throws CorralError `invalid_request` listing the choices
  */
 export function chooseModel(
   folder: string,
@@ -79,20 +80,20 @@ export function chooseModel(
   const choice = safetensorsModel(names, texts) ?? whole[0] ?? models[0]
   if (!choice) {
     throw refuse(
-      `${folder} holds no model: neither a GGUF file nor SafeTensors weights (config.json with model*.safetensors).`
+      `${folder} has no model: neither a GGUF file nor SafeTensors weights (config.json with model*.safetensors).`
     )
   }
   if (choice.format === 'safetensors' || whole.length <= 1) return choice
   throw refuse(
-    `${folder} holds ${whole.length} models: ${listed(whole.map(({ files }) => files[0]!.path))}. Name the file to ` +
+    `${folder} has ${whole.length} models: ${listed(whole.map(({ files }) => files[0]!.path))}. Name the file to ` +
       'import, or add its label to the name, as in <owner>/<name>:Q4_K_M.'
   )
 }
 
-/** The files of a model, under names that every file system takes. @throws CorralError `invalid_request` */
+/** Lists a model's files under names that every file system accepts. @throws CorralError `invalid_request` */
 export function filesOf(folder: string, { format, files, problem }: FolderModel): AdoptedFile[] {
   if (problem) throw refuse(`The model in ${folder} cannot be imported. ${problem}`)
-  // By the name of a shard, an engine would look for others.
+  // If a single file had a shard's name, the engine would look for the other shards.
   const isSingle = files.filter(({ role }) => role === 'model').length === 1
   const ggufName = (path: string) => storedName(isSingle ? withoutShardNumber(path) : path)
   return files.map(({ path, role }) => {
@@ -100,13 +101,13 @@ export function filesOf(folder: string, { format, files, problem }: FolderModel)
   })
 }
 
-/** The regular files of a folder (symbolic links followed) and of its numbered subfolders, as relative names. */
+/** Lists the regular files of a folder (following symbolic links) and of its numbered subfolders, as relative names. */
 async function folderFiles(folder: string, access: ImportAccess): Promise<string[]> {
   const names: string[] = []
   const subfolders: string[] = []
   for (const { name, kind } of await entriesOf(await access.locate(folder))) {
     if (kind === 'file' || (kind === 'link' && (await leadsToFile(join(folder, name), access)))) names.push(name)
-    // sentence-transformers keeps pooling and dense modules in 1_Pooling, 2_Dense, …
+    // sentence-transformers puts pooling and dense modules in 1_Pooling, 2_Dense, …
     else if (kind === 'folder' && /^\d+_\w+$/.test(name)) subfolders.push(name)
   }
   for (const subfolder of subfolders.slice(0, MAX_SUBFOLDERS)) {
@@ -122,9 +123,9 @@ async function leadsToFile(link: string, access: ImportAccess): Promise<boolean>
   try {
     return (await lstat(await access.locate(link))).isFile()
   } catch (error) {
-    // Where it leads may not be looked at: it counts as a file, and is refused if the model needs it.
+    // The link leads outside the roots: it counts as a file, and is refused if the model needs it.
     if (error instanceof CorralError) return error.code === 'path_not_allowed'
-    // A link that leads nowhere is as good as no file: planning says what is missing.
+    // A dangling link is treated as missing. Planning reports missing files.
     if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'ELOOP', 'EACCES')) return false
     throw error
   }
@@ -140,13 +141,13 @@ function requireAbsolute(path: string): void {
   throw refuse(`${JSON.stringify(path)} is not an absolute path. Name a file or folder of the machine corral runs on.`)
 }
 
-/** Relative, with forward slashes, of what all file systems accept; never what the store itself keeps beside files. */
+/** A relative path with forward slashes that every file system accepts, and not one of the store's own names. */
 const STORED_PATH = /^(?!converted(\/|$))(?!.*\.\.)(?!.*[\p{Cc}\\:*?"<>|])[^/.-][^/]*(\/[^/.-][^/]*)*$/iu
-/** llama-server reads lists of files, with commas between. */
+/** llama-server reads comma-separated lists of files. */
 const ENGINE_PATH = /^[A-Za-z0-9._+/-]+$/
 
 /**
- * Reads the headers of files that were chosen already, and checks that they are one whole model.
+ * Reads the headers of files that are already chosen, and checks that they form one complete model.
  * @throws CorralError `invalid_request` naming the file and what is wrong with it; `path_not_allowed`
  */
 export async function inspectFiles(
@@ -159,12 +160,12 @@ export async function inspectFiles(
   if (format === 'gguf') checkShardNames(weights.map(file => file.path))
   const found: SourceFile[] = []
   try {
-    // Model files first, as everywhere in the store.
+    // The store puts model files first.
     for (const file of [...weights, ...files.filter(file => file.role !== 'model')]) {
       requireAbsolute(file.source)
       found.push({ ...file, ...(await access.find(file.source)) })
     }
-    // The stored name, because caches of hubs keep the content under its digest.
+    // By the stored name, because hub caches name the content by its digest.
     const metadata = await readModelFiles(format, found, weights[0]!.path)
     return { format, label: label ?? metadata.quantization ?? 'GGUF', files: found, metadata }
   } catch (error) {
@@ -183,7 +184,7 @@ function checkPaths(files: AdoptRequest['files']): void {
   }
 }
 
-/** llama.cpp is given the first shard and makes the names of the others up from it. */
+/** llama.cpp receives the first shard and derives the names of the others. */
 function checkShardNames(paths: string[]): void {
   if (paths.length === 1 || shardNames(paths[0]!).join() === paths.join()) return
   throw refuse(

@@ -29,7 +29,8 @@ export default definePlugin({
         default: [],
         uniqueItems: true,
         needsTrust: true,
-        description: 'Folders that models may be imported from over the network; others only with "corral import" here',
+        description:
+          'Folders that models may be imported from over the network. "corral import" on this machine can use any folder',
         examples: [['/srv/models']]
       })
     },
@@ -44,8 +45,8 @@ export default definePlugin({
       try {
         await installDemoModel(store, paths.home)
       } catch (error) {
-        // Everything else works without it, and the next start tries again.
-        log.error(error, 'The demo model corral/tiny-chat cannot be stored')
+        // Everything else works without the demo model, and the next start tries again.
+        log.error(error, 'The demo model corral/tiny-chat could not be stored')
       }
     }
     return {
@@ -59,8 +60,8 @@ export default definePlugin({
 })
 
 /**
- * Stores the demo model at the first start with a data directory. A mark in that directory, not among the models,
- * keeps it from coming back when it has been deleted.
+ * Stores the demo model at the first start with a data directory. A marker file in that directory, outside the models,
+ * keeps a deleted demo model from coming back.
  */
 async function installDemoModel(store: ModelStore, home: string): Promise<void> {
   const mark = join(home, 'demo-model-installed')

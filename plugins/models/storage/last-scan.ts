@@ -6,46 +6,48 @@ import { version } from '../../../core/system/package-info.ts'
 import { hasSafetensors, type KeptManifest, type ShortManifest } from './model-details.ts'
 import { MANIFEST_FILE } from './model-folders.ts'
 
-/** Raised when what is kept of a manifest changes its shape: files of before are then not read. */
+/** Raise this when the stored form of a manifest changes: older files are then ignored. */
 const LAYOUT = 1
 /**
- * Milliseconds. A change in the same tick of the file system's clock as the one before it leaves the same time, so what
- * changed just before it was read is read once more. FAT's clock has the longest ticks.
+ * Two changes within one tick of the file system's clock have the same time, so a manifest changed this shortly before
+ * it was read is read again. FAT has the longest ticks.
  */
 const MAX_TICK = 2000
 
-/** When a model's folder and manifest changed last (milliseconds; nobody can set these times), and the manifest's bytes. */
+/**
+ * When a model's folder and manifest last changed (ctime in milliseconds, which users cannot set), and the manifest's
+ * size.
+ */
 type Marks = readonly [folder: number, manifest: number, size: number]
 interface Row {
   path: string
   marks: Marks
   kept: KeptManifest
 }
-/** A model in the file's list, with the length of its short manifest and, once it is read, where that begins. */
+/** One model in the file: path, marks, format, length of its short manifest and, once known, its offset. */
 type ListedRow = [path: string, ...marks: Marks, safetensors: boolean, length: number, at?: number]
 
 /**
- * What the start before this one read of each model, in a file of the cache. A model counts as it is there as long as its
- * folder and its manifest have not been touched; two calls of the system tell that, in the place of five, a parser and a
- * check of the whole manifest. The folders stay the only truth: the file may be deleted, damaged or old at any time.
+ * What the previous start read of each model, in a cache file. An entry is valid while the model's folder and manifest
+ * are unchanged. Checking that takes two system calls instead of five, a parser and a schema check. The folders remain
+ * the only truth: the file may be deleted, damaged or outdated at any time.
  *
- * Behind a line with its checksum are a list of the models, and one text with their short manifests one after another:
- * each is cut out here, and parsed when somebody wants that model.
+ * After a line with a checksum come a list of the models and their short manifests as one string. Each manifest is
+ * sliced out, and parsed when it is first needed.
  */
 export interface LastScan {
-  /** Where a model's folder and manifest are now; undefined where there is no manifest. */
+  /** Returns when a model's folder and manifest last changed, or undefined if there is no manifest. */
   marksOf(directory: string): Marks | undefined
-  /** @param path `owner/name` of the model's folder */
   find(path: string, marks: Marks): KeptManifest | undefined
-  /** Remembers a manifest that was read. @param marks taken before it was read */
+  /** Records a manifest that was read. @param marks taken before it was read */
   add(path: string, marks: Marks, manifest: ShortManifest): void
-  /** Writes what was found and added, where that is not what the file has. */
+  /** Writes the file if its content has changed. */
   save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void>
 }
 
 /**
- * @param models the folder of the models, as an absolute path
- * @param now the time at which the folders are read
+ * @param models absolute path of the models folder
+ * @param now time at which the folders are read
  */
 export function openLastScan(file: string, models: string, now = Date.now()): LastScan {
   const identity = `${JSON.stringify({ layout: LAYOUT, version, models })} `
@@ -59,7 +61,7 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
         if (!manifest?.isFile()) return undefined
         return [statSync(directory).ctimeMs, manifest.ctimeMs, manifest.size]
       } catch {
-        // Who reads the folder then says what is wrong with it.
+        // Reading the folder reports what is wrong.
         return undefined
       }
     },
@@ -82,7 +84,7 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
         try {
           await writeFileAtomic(file, `${identity}${crc32(content)}\n${content}`, { mode: 0o600 })
         } catch (error) {
-          log.warn(error, `${file} cannot be written, so the next start reads the manifests of all models`)
+          log.warn(error, `${file} cannot be written, so the next start will read all manifests`)
         }
       }
       rows.clear()
@@ -92,8 +94,8 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
 }
 
 /**
- * What the file says, by path, and the short manifests behind it; nothing where it is not of this corral and these models,
- * or damaged.
+ * Reads the file: its rows by path, and the short manifests. Empty if it is damaged or belongs to another version or
+ * models folder.
  */
 function rowsIn(file: string, identity: string): { rows: Map<string, ListedRow>; textOf(row: ListedRow): string } {
   const rows = new Map<string, ListedRow>()
@@ -114,7 +116,7 @@ function rowsIn(file: string, identity: string): { rows: Map<string, ListedRow>;
     }
     return { rows, textOf }
   } catch {
-    // Whatever is wrong with it, the folders tell the same.
+    // Fall back to the folders.
     return { rows: new Map(), textOf }
   }
 }

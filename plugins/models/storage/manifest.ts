@@ -2,19 +2,18 @@ import { type Static, Type } from 'typebox'
 import type { Capability } from '../../../core/contracts/models.ts'
 import { type ParsedJson, parseJson } from '../../../core/system/json-file.ts'
 
-/** The layout of manifests that this version writes. */
 const MANIFEST_VERSION = 1
 
 const Sha256 = Type.String({ pattern: '^[0-9a-f]{64}$' })
-/** Relative, with forward slashes, and never out of its folder. */
+/** Relative, with forward slashes, and never outside its folder. */
 const RelativePath = Type.String({ pattern: '^(?!.*(^|/)\\.\\.?(/|$))[^/\\\\:\\u0000]+(/[^/\\\\:\\u0000]+)*$' })
-/** One path component that corral itself makes up. */
+/** One path component, chosen by corral. */
 const FolderName = Type.String({ pattern: '^[a-z0-9][a-z0-9._-]*$' })
 const Segment = Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]*$', maxLength: 96 })
 
 const VariantSchema = Type.Object({
   label: Segment,
-  /** Also the name of the folder beside the manifest that holds the files. */
+  /** Also the name of the folder beside the manifest that has the files. */
   revision: FolderName,
   format: Type.Enum(['gguf', 'safetensors']),
   files: Type.Array(
@@ -42,11 +41,11 @@ const VariantSchema = Type.Object({
     parameters: Type.Optional(Type.Number()),
     quantization: Type.Optional(Type.String()),
     chatTemplate: Type.Optional(Type.String()),
-    // Open, so that a later version may add one without making this one blind to the model.
+    // Any string, so that this version can still read a manifest from a later version with new capabilities.
     capabilities: Type.Array(Type.Unsafe<Capability>({ type: 'string' })),
     info: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number(), Type.Boolean(), Type.Null()]))
   }),
-  /** Absent where none were set, and in manifests from before there were any. */
+  /** Absent if none were set, and in manifests written before defaults existed. */
   defaults: Type.Optional(
     Type.Object({
       options: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
@@ -69,10 +68,9 @@ const ManifestSchema = Type.Object({
 })
 
 export type VariantRecord = Static<typeof VariantSchema>
-/** What `manifest.json` of one model holds: the only truth about what is stored. */
+/** The content of a model's `manifest.json`: the only truth about what is stored. */
 export type Manifest = Static<typeof ManifestSchema>
 
-/** Reads a manifest's text. */
 export function parseManifest(text: string): ParsedJson<Manifest> {
   const parsed = parseJson(text, ManifestSchema)
   if (parsed.value && !findLabel(parsed.value.variants, parsed.value.default)) {
@@ -81,13 +79,13 @@ export function parseManifest(text: string): ParsedJson<Manifest> {
   return parsed
 }
 
-/** The variant of this label, whatever its case. */
+/** Finds a variant by label, ignoring case. */
 export function findLabel<Variant extends { label: string }>(variants: Variant[], label: string): Variant | undefined {
   const wanted = label.toLowerCase()
   return variants.find(variant => variant.label.toLowerCase() === wanted)
 }
 
-/** The variant of a model that a name means: the default one, which is the first, where it names none. */
+/** Returns the variant that a name means. Without a variant in the name, that is the default one, which comes first. */
 export function variantNamed<Variant extends { label: string }>(
   variants: Variant[],
   { variant }: { variant?: string }
@@ -95,7 +93,7 @@ export function variantNamed<Variant extends { label: string }>(
   return variant === undefined ? variants[0] : findLabel(variants, variant)
 }
 
-/** The manifest with a variant added, or put in the place of the one of its label. */
+/** Returns the manifest with a variant added or replaced. */
 export function withVariant(
   manifest: Manifest | undefined,
   name: { owner: string; name: string },
@@ -107,14 +105,14 @@ export function withVariant(
     variants: []
   }
   const old = findLabel(variants, variant.label)
-  // The label keeps the case it was first stored with: `default` and settings name it so.
+  // The label keeps the case in which it was first stored, since `default` and settings refer to it.
   const next = { ...variant, label: old?.label ?? variant.label }
   return { ...rest, variants: old ? variants.map(each => (each === old ? next : each)) : [...variants, next] }
 }
 
 /**
- * The manifest without some revisions; undefined when none is left. The oldest of the rest follows a default that goes,
- * but for what was made under a tag of its own, while there is anything else.
+ * Returns the manifest without some revisions, or undefined if none is left. If the default is removed, the oldest
+ * remaining variant becomes the default; variants made under a tag do so only if nothing else is left.
  */
 export function withoutRevisions<
   Kept extends { default: string; variants: Pick<VariantRecord, 'label' | 'revision' | 'origin'>[] }

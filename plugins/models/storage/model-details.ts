@@ -5,15 +5,14 @@ import { errorMessage } from '../../../core/errors.ts'
 import { type Manifest, parseManifest, type VariantRecord } from './manifest.ts'
 import { MANIFEST_FILE } from './model-folders.ts'
 
-/** What is long in a manifest and seldom asked for: memory does not keep it, it is read when it is wanted. */
+/** The long and seldom needed fields of a manifest. They are read on demand instead of being kept in memory. */
 type Details = Pick<VariantRecord['metadata'], 'info' | 'chatTemplate'>
 
 type ShortMetadata = Omit<VariantRecord['metadata'], keyof Details> & {
-  /** Whether the manifest has a chat template. */
   hasTemplate: boolean
 }
 type ShortVariant = Omit<VariantRecord, 'metadata'> & { metadata: ShortMetadata }
-/** A manifest without the details of its variants: what is in memory for each model. */
+/** A manifest without its variants' details: what is in memory for each model. */
 export type ShortManifest = Omit<Manifest, 'variants'> & { variants: ShortVariant[] }
 
 export function shortManifest({ variants, ...manifest }: Manifest): ShortManifest {
@@ -26,16 +25,14 @@ export function shortManifest({ variants, ...manifest }: Manifest): ShortManifes
   }
 }
 
-/** A short manifest as the last start wrote it down, for models that nobody has asked for yet. */
+/** A short manifest as the last start wrote it, not parsed yet. */
 interface UnreadManifest {
-  /** Its JSON. */
   text: string
-  /** Whether a variant is of this format. */
   safetensors: boolean
 }
 export type KeptManifest = UnreadManifest | (ShortManifest & { text?: undefined })
 
-/** Whether a model has SafeTensors variants. */
+/** Returns whether a model has SafeTensors variants. */
 export function hasSafetensors(kept: KeptManifest): boolean {
   return kept.text === undefined ? kept.variants.some(({ format }) => format === 'safetensors') : kept.safetensors
 }
@@ -57,9 +54,8 @@ export function wholeManifest(
 }
 
 /**
- * The details of a model's variants by their revisions. They are read synchronously: a few thousand characters, wanted
- * where people look at one model, or load it. None, and a warning, where people deleted or damaged the manifest since
- * the start.
+ * Reads the details of a model's variants, by revision. Synchronous: it reads a few thousand characters when someone
+ * inspects or loads a model. Returns none and warns if the manifest was deleted or damaged since the start.
  */
 function readDetails(directory: string, warn: (message: string) => void): Map<string, Details> {
   const path = join(directory, MANIFEST_FILE)
@@ -78,11 +74,11 @@ function readDetails(directory: string, warn: (message: string) => void): Map<st
   } catch (error) {
     fault = errorMessage(error)
   }
-  warn(`${path}, which was there when corral started, cannot be used, so a part of what it says is unknown: ${fault}`)
+  warn(`${path}, which was there when corral started, cannot be used, so part of its information is missing: ${fault}`)
   return new Map()
 }
 
-/** What is known of a stored variant. Its details are read from the manifest each time that they are asked for. */
+/** The metadata of a stored variant. Its details are read from the manifest on each access. */
 export class StoredMetadata implements ModelMetadata {
   declare architecture?: string
   declare contextLength?: number
@@ -96,14 +92,14 @@ export class StoredMetadata implements ModelMetadata {
   readonly #hasTemplate: boolean
   #kept: Details | undefined
 
-  /** @param directory the model's, with the manifest */
+  /** @param directory the model's folder */
   constructor(
     directory: string,
     { revision, metadata: { hasTemplate, ...metadata } }: ShortVariant,
     warn: (message: string) => void
   ) {
     Object.assign(this, metadata)
-    // Manifests do not have it, so that it holds for models of earlier versions too.
+    // Computed, because manifests do not store it.
     if (!hasTemplate && metadata.capabilities.includes('completion')) {
       this.capabilities = metadata.capabilities.flatMap(each => (each === 'completion' ? [each, 'base'] : each))
     }
@@ -121,12 +117,12 @@ export class StoredMetadata implements ModelMetadata {
     return this.#hasTemplate ? this.#details().chatTemplate : undefined
   }
 
-  /** To be called before the manifest loses this revision: those who use it still have it. */
+  /** Call this before the manifest loses this revision, for callers that still use it. */
   keepDetails(): void {
     this.#kept ??= this.#details()
   }
 
-  /** Also what is no property of its own. */
+  /** Includes the getters, which are not own properties. */
   toJSON(): ModelMetadata {
     return { ...this, ...this.#details() }
   }

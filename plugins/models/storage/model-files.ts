@@ -13,10 +13,10 @@ import { FILL_IN_TOKENS } from './capabilities.ts'
 import { ggufLabel, ggufMetadata } from './gguf-metadata.ts'
 import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
 
-/** A file to be taken into the store; `source` has no symbolic links. Its size is in bytes. */
+/** A file to take into the store. `source` has no symbolic links. */
 export type SourceFile = AdoptedFile & FileIdentity & { size: number }
 
-/** Reads of a file that was found before: never of another one that has taken its place since. */
+/** Opens a file that was found before, and fails if another file has replaced it. */
 async function reading<T>(found: Found, read: (file: FileHandle) => Promise<T>): Promise<T> {
   const file = await openRegularFile(found.source, found)
   try {
@@ -27,7 +27,7 @@ async function reading<T>(found: Found, read: (file: FileHandle) => Promise<T>):
 }
 type Found = FileIdentity & { source: string }
 
-/** A model whose files were found on disk and are whole, according to their headers. */
+/** A model found on disk whose headers show that it is complete. */
 export interface ModelSource {
   format: 'gguf' | 'safetensors'
   label: string
@@ -35,14 +35,14 @@ export interface ModelSource {
   metadata: ModelMetadata
 }
 
-/** Texts that describe a model are read whole; nothing of this size is one. */
+/** Files that describe a model are read whole. No real one is this large. */
 const MAX_DESCRIPTION = 64_000_000
 
-/** Why files cannot become a model. */
+/** Returns the error for files that cannot become a model. */
 export const refuseSource = (message: string, cause?: unknown) =>
   new CorralError('invalid_request', message, { param: 'path', cause })
 
-/** Explains why the system does not let a file be read; returns any other error as it is. */
+/** Explains why the system refuses to read a file. Other errors are returned unchanged. */
 export function explainedReading(path: string, error: unknown): unknown {
   if (isSystemError(error, 'ENOENT', 'ENOTDIR')) {
     return refuseSource(`There is no ${error.path ?? path} on the machine corral runs on. Check the path.`, error)
@@ -60,9 +60,9 @@ export function explainedReading(path: string, error: unknown): unknown {
 }
 
 /**
- * Reads the headers of a model's files, and checks that they are one whole model.
+ * Reads the headers of a model's files, and checks that they form one complete model.
  * @param files model files first, in the order of their shards
- * @param named name of the first one, as far as it tells the quantization
+ * @param named file name that shows the quantization
  * @throws CorralError `invalid_request` naming the file and what is wrong with it
  */
 export function readModelFiles(
@@ -81,7 +81,8 @@ async function readGgufModel(files: SourceFile[], named: string): Promise<ModelM
     const gguf = await reading(file, opened => readGguf(file.source, opened, FILL_IN_TOKENS))
     const purpose = ggufPurpose(gguf.metadata)
     if (file.role === 'projector') {
-      if (purpose !== 'projector') throw refuseSource(`${file.source} is named as a projector but is none. Rename it.`)
+      if (purpose !== 'projector')
+        throw refuseSource(`${file.source} is named like a projector but is not one. Rename it.`)
       projector = gguf
     } else {
       const refusal = NOT_A_MODEL[purpose]
@@ -91,18 +92,18 @@ async function readGgufModel(files: SourceFile[], named: string): Promise<ModelM
   }
   const { source } = files[0]!
   if (shards.every(shard => shard.tensorCount === 0)) {
-    throw refuseSource(`${source} holds no weights (it is a vocabulary only). Name a file that holds the whole model.`)
+    throw refuseSource(`${source} has no weights (only a vocabulary). Name a file with the whole model.`)
   }
   checkShards(source, shards)
   return ggufMetadata(shards, ggufLabel(named, shards[0]!.metadata['general.file_type']), projector)
 }
 
-/** Drafts and parts of speech models are not in it: other models use them by their names here. */
+/** Draft models and parts of speech models are missing here: models refer to them by name. */
 const NOT_A_MODEL: Partial<Record<FileRole, (path: string) => string>> = {
   projector: (path: string) =>
-    `${path} is a projector, which a model uses to see or hear. Import the model's own file; a projector beside it is taken along.`,
-  adapter: (path: string) => `${path} is a LoRA adapter, no whole model. Merge it into its base model first.`,
-  imatrix: (path: string) => `${path} holds data for quantization (an importance matrix), no model.`,
+    `${path} is a projector, which a model uses to see or hear. Import the model's own file; a projector beside it is included.`,
+  adapter: (path: string) => `${path} is a LoRA adapter, not a whole model. Merge it into its base model first.`,
+  imatrix: (path: string) => `${path} has data for quantization (an importance matrix), not a model.`,
   image: (path: string) =>
     `${path} is a model that makes images or videos, which llama.cpp cannot run. Use a program for such models.`
 }
@@ -113,14 +114,14 @@ function checkShards(path: string, shards: GgufFile[]): void {
   if (count > 1 && shards.length !== count) {
     throw refuseSource(
       `${path} is one of ${count} shards, but its name is not of the form <name>-00001-of-${String(count).padStart(5, '0')}.gguf, ` +
-        'by which the others are found. Give all shards their original names.'
+        'which is needed to find the others. Give all shards their original names.'
     )
   }
   const tensors = shards.reduce((sum, shard) => sum + shard.tensorCount, 0)
   const expected = Number(metadata['split.tensors.count'] ?? tensors)
   if (expected !== tensors) {
     throw refuseSource(
-      `The shards of ${path} do not belong together: they hold ${tensors} tensors, the first one names ${expected}. ` +
+      `The shards of ${path} do not belong together: they have ${tensors} tensors, the first one declares ${expected}. ` +
         'Download them again.'
     )
   }
@@ -140,7 +141,7 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
     throw refuseSource(`The SafeTensors model of ${files[0]!.source} has no config.json. Get the model's whole folder.`)
   }
   const modules = await read('modules.json', readJson)
-  // The module of sentence-transformers that makes one embedding of many.
+  // The sentence-transformers module that pools token embeddings into one.
   const pooling = Object.values(modules ?? {})
     .filter(isObject)
     .find(({ type }) => /Pooling$/.test(String(type)))
@@ -158,7 +159,7 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
 /** Reads a GGUF file's header. @throws CorralError `invalid_request` */
 export const readHeader = (found: Found) => reading(found, opened => readGgufHeader(found.source, opened))
 
-/** Reads a JSON object that describes a model. @throws CorralError `invalid_request` when it is damaged or too large */
+/** Reads a JSON object that describes a model. @throws CorralError `invalid_request` if it is damaged or too large */
 async function readJson(found: Found): Promise<Record<string, unknown>> {
   const path = found.source
   const text = await readDescription(found)
@@ -168,10 +169,10 @@ async function readJson(found: Found): Promise<Record<string, unknown>> {
     throw refuseSource(foreign ?? `${path} is damaged: ${fault}. Download it again.`)
   }
   if (typeof value === 'object' && value !== null) return value as Record<string, unknown>
-  throw refuseSource(`${path} is damaged: it holds no JSON object. Download it again.`)
+  throw refuseSource(`${path} is damaged: it is not a JSON object. Download it again.`)
 }
 
-/** Reads a text that describes a model. @throws CorralError `invalid_request` when it is too large */
+/** Reads a text file that describes a model. @throws CorralError `invalid_request` if it is too large */
 export async function readDescription(found: Found): Promise<string> {
   return await reading(found, async file => {
     const { size } = await file.stat()

@@ -10,13 +10,13 @@ import { withShortLock } from '../../../core/system/short-lock.ts'
 import type { Manifest } from './manifest.ts'
 
 export const MANIFEST_FILE = 'manifest.json'
-/** Holds what is not yet, or no longer, part of a model. No owner's name begins with a dot. */
+/** For files that are not yet, or no longer, part of a model. Owners' names cannot begin with a dot. */
 export const STAGING_FOLDER = '.staging'
-/** A file in each revision's folder that shows that corral made it: only such folders are ever deleted at a start. */
+/** A file in each revision's folder that shows corral made it. Only such folders are deleted at a start. */
 export const REVISION_MARK = '.corral-revision'
 const MARK_TEXT = 'Made by corral. A folder with this file that no manifest.json names is deleted when corral starts.\n'
 
-/** Makes an empty folder, marked as a revision, on the disk of the models. */
+/** Creates an empty folder, marked as a revision, on the disk of the models. */
 export async function createStagingFolder(models: string): Promise<string> {
   const folder = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
   await mkdir(folder, { recursive: true })
@@ -24,7 +24,10 @@ export async function createStagingFolder(models: string): Promise<string> {
   return folder
 }
 
-/** Deletes a folder of the store: at once out of the way, then its files. A crash between the two leaves a staging folder. */
+/**
+ * Deletes a folder of the store: moves it to the staging folder first, then deletes its files. A crash in between
+ * leaves a staging folder.
+ */
 export async function discardFolder(models: string, folder: string): Promise<void> {
   let toDelete = folder
   if (basename(dirname(folder)) !== STAGING_FOLDER) {
@@ -34,29 +37,29 @@ export async function discardFolder(models: string, folder: string): Promise<voi
       await rename(folder, aside)
       toDelete = aside
     } catch {
-      // It is gone already, or Windows does not move it because files in it are open, or the disk is too full for one
-      // more folder: what can be deleted in its place is.
+      // It is already gone, or Windows cannot move it because its files are open, or the disk is too full for another
+      // folder: delete what can be deleted in place.
     }
   }
   await rm(toDelete, { recursive: true, force: true, maxRetries: 3 })
 }
 
 /**
- * The folder of a model, made where it does not exist. An owner or model that is there in another case is reused, so
- * that two spellings are one model on every file system.
- * @throws CorralError `invalid_request` when a link or a file is in the way
+ * Returns a model's folder, and creates it if necessary. An existing owner or model in another case is reused, so that
+ * two spellings are one model on every file system.
+ * @throws CorralError `invalid_request` if a link or a file is in the way
  */
 export async function modelFolder(models: string, name: ModelName): Promise<string> {
   let folder = models
   for (const segment of [name.owner, name.name]) {
     const present = (await namesIn(folder)).find(entry => entry.toLowerCase() === segment.toLowerCase())
     folder = join(folder, present ?? segment)
-    // Recursive: another model's removal may just have taken the owner's folder, which was empty.
+    // Recursive: the removal of another model may just have deleted the owner's empty folder.
     if (!present) await mkdir(folder, { recursive: true })
     if (!(await lstat(folder)).isDirectory()) {
       throw new CorralError(
         'invalid_request',
-        `${folder} is no folder but a file or a symbolic link, and models are kept inside ${models} only. ` +
+        `${folder} is not a folder but a file or a symbolic link, and models are stored inside ${models} only. ` +
           'Move it away, or use another name.',
         { param: 'name' }
       )
@@ -66,9 +69,9 @@ export async function modelFolder(models: string, name: ModelName): Promise<stri
 }
 
 /**
- * Moves a staged folder beside the manifest, where no manifest names it yet.
- * @param name wanted folder name; a number is added when it is taken
- * @returns the name it got
+ * Moves a staged folder beside the manifest, which does not name it yet.
+ * @param name preferred folder name; a number is added if it is taken
+ * @returns the name used
  */
 export async function placeRevision(staged: string, model: string, name: string): Promise<string> {
   const taken = new Set(await readdir(model))
@@ -78,7 +81,7 @@ export async function placeRevision(staged: string, model: string, name: string)
   return free
 }
 
-/** Writes a model's manifest atomically and durably. From here on the model is what it says. */
+/** Writes a model's manifest atomically and durably. This makes the change take effect. */
 export async function writeManifest(model: string, manifest: Manifest): Promise<void> {
   await withShortLock(join(model, MANIFEST_FILE), async () => {
     await writeJsonFile(join(model, MANIFEST_FILE), manifest)
@@ -87,15 +90,14 @@ export async function writeManifest(model: string, manifest: Manifest): Promise<
 }
 
 /**
- * Takes the manifest away. From here on there is no model. It takes no lock, which would need space: on a full disk this
- * is what helps.
+ * Deletes the manifest, and with it the model. Takes no lock, which would need space: this must work on a full disk.
  */
 export async function removeManifest(model: string): Promise<void> {
   await rm(join(model, MANIFEST_FILE), { force: true })
   await syncFolder(model)
 }
 
-/** Removes a model's folder, and its owner's, as far as nothing is left in them. */
+/** Removes a model's folder and its owner's if they are empty. */
 export async function removeEmptyFolders(model: string): Promise<void> {
   for (const folder of [model, dirname(model)]) {
     try {
@@ -107,14 +109,14 @@ export async function removeEmptyFolders(model: string): Promise<void> {
   }
 }
 
-/** Makes a change in a folder outlive a power failure, where the system lets folders be opened for that. */
+/** Makes a change in a folder survive a power failure, on systems that can open folders. */
 export async function syncFolder(folder: string): Promise<void> {
   if (process.platform === 'win32') return
   let handle: FileHandle
   try {
     handle = await open(folder, 'r')
   } catch (error) {
-    // Deleted by hand: there is nothing to outlive.
+    // Deleted by hand: nothing to sync.
     if (isSystemError(error, 'ENOENT')) return
     throw error
   }
@@ -125,17 +127,16 @@ export async function syncFolder(folder: string): Promise<void> {
   }
 }
 
-/** The folders of revisions that are in use: one that no manifest names any longer stays as long as it is. */
+/** Counts the users of revision folders. A folder that no manifest names is deleted when its last user releases it. */
 export class RevisionFolders {
   readonly #models: string
   readonly #log: FastifyBaseLogger
   readonly #inTurn: (key: string, work: () => Promise<void>) => void
-  /** Number of users of each folder in use. */
   readonly #users = new Map<string, number>()
-  /** Those that no manifest names any longer, and the keys of their models. */
+  /** Folders that no manifest names any longer, with the keys of their models. */
   readonly #retired = new Map<string, string>()
 
-  /** @param inTurn does work on a model's folder after the changes of that model that are going on */
+  /** @param inTurn runs work on a model's folder after the changes of that model in progress */
   constructor(models: string, log: FastifyBaseLogger, inTurn: (key: string, work: () => Promise<void>) => void) {
     this.#models = models
     this.#log = log
@@ -170,7 +171,7 @@ export class RevisionFolders {
       await discardFolder(this.#models, directory)
       await removeEmptyFolders(join(directory, '..'))
     } catch (error) {
-      // The model is gone all the same; only its space is not free yet.
+      // The model is removed anyway; only its space is not free yet.
       this.#log.warn(error, `The files in ${directory} cannot be deleted now; corral tries again at its next start`)
     }
   }

@@ -13,46 +13,45 @@ import {
 
 interface Entry {
   directory: string
-  /** As it is on disk. */
   manifest: KeptManifest
-  /** What is shown, the default variant first; made when somebody asks. */
+  /** The visible variants, the default one first. Created on demand. */
   variants: StoredVariant[] | undefined
-  /** What earlier objects for its variants know, by revision: those that are made after a change share it. */
+  /** The metadata objects of the variants, by revision. After a change, new variants share them. */
   metadata: ReadonlyMap<string, StoredMetadata> | undefined
 }
 
 /** All models in memory, by `owner/name` in lower case. */
 export class ModelIndex {
   readonly #entries = new Map<string, Entry>()
-  /** Folders of revisions that are being removed: still in manifests, but no longer shown. */
+  /** Folders of revisions that are being removed: still in manifests, but no longer visible. */
   readonly #hidden = new Set<string>()
   #list: StoredVariant[] | undefined
-  /** Keys by the name behind the owner, in lower case: the only one, which it mostly is, or all. */
+  /** Keys by name without owner, in lower case: a single key (the usual case) or a set. */
   readonly #names = new Map<string, string | Set<string>>()
   readonly #onChange: () => void
   readonly #warn: (message: string) => void
 
   /**
-   * @param onChange called after each change of what is listed
-   * @param warn called for manifests that can no longer be used
+   * @param onChange called after each change of the list
+   * @param warn called for manifests that have become unusable
    */
   constructor(onChange: () => void, warn: (message: string) => void = () => {}) {
     this.#onChange = onChange
     this.#warn = warn
   }
 
-  /** Where a model is; also while it is being removed. */
+  /** Returns a model's folder, even while the model is being removed. */
   directory(key: string): string | undefined {
     return this.#entries.get(key)?.directory
   }
 
-  /** What a model's manifest says; also while it is being removed. */
+  /** Returns a model's manifest, even while the model is being removed. */
   manifest(key: string): Manifest | undefined {
     const entry = this.#entries.get(key)
     return entry && wholeManifest(entry.directory, manifestOf(entry), this.#warn)
   }
 
-  /** The variants that are shown, the default one first. */
+  /** Returns the visible variants, the default one first. */
   variants(key: string): StoredVariant[] {
     const entry = this.#entries.get(key)
     if (!entry) return []
@@ -74,7 +73,7 @@ export class ModelIndex {
     )
   }
 
-  /** The shown variants of each model of a name, which is in lower case. */
+  /** Returns the visible variants of each model with a name, which is in lower case. */
   namesakes(name: string): StoredVariant[][] {
     const keys = this.#names.get(name) ?? []
     return (typeof keys === 'string' ? [keys] : [...keys])
@@ -82,20 +81,20 @@ export class ModelIndex {
       .filter(({ length }) => length > 0)
   }
 
-  /** All variants of all models, by name. */
+  /** Returns all variants of all models, by name. */
   list(): StoredVariant[] {
     this.#list ??= [...this.#entries.keys()].sort().flatMap(key => this.variants(key))
     return this.#list
   }
 
-  /** The SafeTensors variants of all models, in no order. */
+  /** Returns the SafeTensors variants of all models, unordered. */
   safetensors(): StoredVariant[] {
     const variants: StoredVariant[] = []
     for (const [key, { manifest }] of this.#entries) if (hasSafetensors(manifest)) variants.push(...this.variants(key))
     return variants.filter(({ format }) => format === 'safetensors')
   }
 
-  /** Records what a manifest on disk now says. */
+  /** Records the manifest that is now on disk. */
   put(key: string, directory: string, manifest: KeptManifest): void {
     const metadata = known(this.#entries.get(key))
     this.#entries.set(key, { directory, manifest, variants: undefined, metadata })
@@ -107,7 +106,7 @@ export class ModelIndex {
     this.#listChanged()
   }
 
-  /** Hides revisions while they are being removed from the disk, or shows those again that are still there. */
+  /** Hides revisions during their removal from the disk, or shows them again if it failed. */
   setHidden(key: string, variants: readonly StoredVariant[], hidden: boolean): void {
     for (const { directory } of variants) hidden ? this.#hidden.add(directory) : this.#hidden.delete(directory)
     const entry = this.#entries.get(key)
@@ -115,7 +114,7 @@ export class ModelIndex {
   }
 
   /**
-   * To be called before a manifest is written or removed: those who have variants that it loses keep what it says of them.
+   * Call this before a manifest is written or removed: variants that it loses keep their details for their users.
    * @param staying the revisions that it has afterwards
    */
   keepDetails(key: string, staying: ReadonlySet<string>): void {
@@ -145,7 +144,6 @@ function manifestOf(entry: Entry): ShortManifest {
   return manifest
 }
 
-/** What objects that were made for an entry's variants know. */
 function known(entry: Entry | undefined): Entry['metadata'] {
   if (!entry?.variants) return entry?.metadata
   const shown = entry.variants.map(({ revision, metadata }) => [revision, metadata as StoredMetadata] as const)
@@ -154,7 +152,7 @@ function known(entry: Entry | undefined): Entry['metadata'] {
 
 const nameOf = (key: string) => key.slice(key.indexOf('/') + 1)
 
-/** What requests call a variant of a model. */
+/** Returns the names of a model's variant. */
 export function namesOf(model: ModelName, label: string, isDefault: boolean) {
   const bare = bareName(model)
   return {
@@ -167,8 +165,8 @@ export function namesOf(model: ModelName, label: string, isDefault: boolean) {
 }
 
 /**
- * A manifest's variants as the rest of corral sees them, the default one first. Each field is named: of objects that are
- * made of others by `...` V8 may keep a shape each, which takes more than the object.
+ * Converts a manifest's variants for the rest of corral, the default one first. Every field is listed: V8 may create a
+ * hidden class for each object built with `...`, which takes more memory than the object.
  */
 export function storedVariants<Variant extends ShortManifest['variants'][number]>(
   directory: string,

@@ -10,41 +10,40 @@ import { type KeptManifest, type ShortManifest, shortManifest } from './model-de
 import { discardFolder, MANIFEST_FILE, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './model-folders.ts'
 
 export interface FoundModel {
-  /** Of the model's name. */
   key: string
   directory: string
   manifest: KeptManifest
 }
 
 /**
- * Reads all manifests, and clears away what a crash left behind: staging folders, revisions that no manifest names, and
- * half-written manifests. A manifest that cannot be used is left as it is, with all beside it, and logged.
+ * Reads all manifests, and clears away what a crash left: staging folders, revisions that no manifest names, and
+ * half-written manifests. An unusable manifest and its files stay as they are, and a warning is logged.
  *
- * It reads synchronously: nothing is served yet, and ten thousand manifests take 0.4 s so, against 2.5 s with 32
+ * It reads synchronously, since nothing is served yet: ten thousand manifests take 0.4 s this way, and 2.5 s with 32
  * asynchronous readers.
- * @param last what the start before this one read: what has not been touched since is not read again
+ * @param last what the previous start read: unchanged models are not read again
  */
 export async function scanModels(models: string, log: FastifyBaseLogger, last?: LastScan): Promise<FoundModel[]> {
   mkdirSync(models, { recursive: true })
-  // A models folder that cannot be read is an error, a folder in it only a warning.
+  // An unreadable models folder is an error; an unreadable folder in it is only a warning.
   readdirSync(models)
   const found = new Map<string, FoundModel>()
   for (const owner of subfolders(models, log)) {
     const folder = join(models, owner)
     if (owner === STAGING_FOLDER) await clearStaging(folder, log)
-    // Only what can be an owner's name: a disk has folders of its own, such as lost+found.
+    // Only valid owners' names: a disk has folders of its own, for example lost+found.
     if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(owner)) continue
     for (const name of subfolders(folder, log)) {
       const directory = `${folder}${sep}${name}`
       const path = `${owner}/${name}`
-      // Before anything is read: what changes meanwhile is read again at the next start.
+      // Taken before reading: anything that changes in between is read again at the next start.
       const marks = last?.marksOf(directory)
       const unchanged = marks && last?.find(path, marks)
       const manifest =
         unchanged ?? (await readModel(models, directory, log, short => marks && last?.add(path, marks, short)))
       if (!manifest) continue
       const key = path.toLowerCase()
-      // One name may be there in two spellings, when a folder was copied by hand: the first one counts.
+      // A folder copied by hand may be there in two spellings. The first one counts.
       const first = found.get(key)
       if (first) log.warn(`${directory} is skipped: ${first.directory} is the same name in another case`)
       else found.set(key, { key, directory, manifest })
@@ -54,8 +53,8 @@ export async function scanModels(models: string, log: FastifyBaseLogger, last?: 
 }
 
 /**
- * Reads a model's folder, and clears it of what a crash left. Nothing where there is no model that can be used.
- * @param onGood called where there was nothing to warn of, which the next start would have to do again
+ * Reads a model's folder, and clears away what a crash left. Returns undefined if there is no usable model.
+ * @param onGood called if there were no warnings, which the next start would have to repeat
  */
 async function readModel(
   models: string,
@@ -79,20 +78,19 @@ async function readModel(
   return short
 }
 
-/** The names of the folders in a folder. */
 function subfolders(folder: string, log: FastifyBaseLogger): string[] {
   const names: string[] = []
   for (const entry of entriesOf(folder, log)) {
     if (entry.isDirectory()) names.push(entry.name)
     else if (entry.isSymbolicLink()) {
       const path = join(folder, entry.name)
-      log.warn(`${path} is skipped: it is a symbolic link, and models are kept inside the models folder only`)
+      log.warn(`${path} is skipped: it is a symbolic link, and models are stored inside the models folder only`)
     }
   }
   return names.sort()
 }
 
-/** What is in a folder; nothing, and a warning, where it cannot be read: the other models are served all the same. */
+/** Lists a folder. If it cannot be read, logs a warning and returns nothing: the other models are still served. */
 function entriesOf(folder: string, log: FastifyBaseLogger): Dirent[] {
   try {
     return readdirSync(folder, { withFileTypes: true })
@@ -110,7 +108,7 @@ async function clearStaging(staging: string, log: FastifyBaseLogger): Promise<vo
   }
 }
 
-/** A model's manifest; nothing where the model was never finished, or its removal was interrupted. */
+/** Reads a model's manifest. There is none if the model was never finished or its removal was interrupted. */
 function readManifest(folder: string, entries: Dirent[]): { manifest?: Manifest; fault?: string } {
   const present = entries.find(entry => entry.name === MANIFEST_FILE)
   if (!present) return {}
@@ -127,7 +125,7 @@ function readManifest(folder: string, entries: Dirent[]): { manifest?: Manifest;
   return isHere ? { manifest } : { fault: `it is the manifest of ${manifest.owner}/${manifest.name}` }
 }
 
-/** The manifest with the variants whose folders are there, and the names of the other folders. */
+/** Returns the manifest with only the variants whose folders exist, and the names of the other folders. */
 function withoutLostVariants(entries: Dirent[], manifest: Manifest | undefined): { whole?: Manifest; lost?: string } {
   if (!manifest) return {}
   const folders = new Set(entries.filter(entry => entry.isDirectory()).map(entry => entry.name))
@@ -137,7 +135,7 @@ function withoutLostVariants(entries: Dirent[], manifest: Manifest | undefined):
     : { whole: withoutRevisions(manifest, new Set(lost)), lost: lost.join(', ') }
 }
 
-/** @returns false, and a warning, where some cannot be deleted */
+/** @returns false, after a warning, if some cannot be deleted */
 async function clearLeftovers(
   models: string,
   folder: string,

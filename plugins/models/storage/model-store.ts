@@ -39,7 +39,7 @@ import { placementOf } from './placement.ts'
 import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
 import { type StagedRevision, stageFiles } from './staging.ts'
 
-/** How files are taken into the store. */
+/** Options for taking files into the store. */
 type Intake = Waiting & {
   origin: Origin
   defaults?: ModelDefaults
@@ -48,24 +48,26 @@ type Intake = Waiting & {
   onCopied?: OnCopied
 }
 
-/** The models on disk. Reads are answered from memory; changes of one model happen one after another. */
+/** The models on disk. Reads are answered from memory. Changes of one model run one after another. */
 export class ModelStore implements Storage {
   readonly #models: string
   readonly #log: FastifyBaseLogger
   readonly #index: ModelIndex
   /** Whole imports, which may take minutes. */
   readonly #imports = new KeyedQueue()
-  /** Changes of manifests, which are short: a removal does not wait for an import's copying. */
+  /**
+   * Changes of manifests, which are short. Separate from imports, so that a removal does not wait for an import's
+   * copying.
+   */
   readonly #changes = new KeyedQueue()
   readonly #listeners: ((variants: StoredVariant[]) => Promise<void>)[] = []
   readonly #folders: RevisionFolders
-  /** Imports and deletions that are going on. */
+  /** Imports and deletions in progress. */
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
 
-  /** Absolute folders that callers over the network may import from. */
   importRoots: readonly string[]
-  /** Called after each change of what is listed. */
+  /** Called after each change of the list. */
   onChange: () => void = () => {}
 
   private constructor(models: string, log: FastifyBaseLogger, importRoots: readonly string[]) {
@@ -80,9 +82,9 @@ export class ModelStore implements Storage {
   }
 
   /**
-   * Reads what is stored below `models` and clears away what a crash left there.
+   * Reads the models below `models` and clears away what a crash left.
    * @param importRoots absolute folders that callers over the network may import from
-   * @param last what the start before this one read, and where the next one finds what this one does
+   * @param last what the previous start read, and the record for the next one
    */
   static async open(
     models: string,
@@ -98,7 +100,7 @@ export class ModelStore implements Storage {
     return store
   }
 
-  /** Calls imports off and waits until nothing is written or deleted any longer. */
+  /** Cancels imports and waits until nothing is being written or deleted. */
   async close(): Promise<void> {
     this.#closing.abort(
       new CorralError('shutting_down', 'corral is shutting down. Repeat the import when it runs again.')
@@ -122,7 +124,6 @@ export class ModelStore implements Storage {
     return variantNamed(this.#index.variants(modelKey(name)), name)
   }
 
-  /** The variants of each model of this name, whoever its owner is. */
   namesakes(name: string): StoredVariant[][] {
     return this.#index.namesakes(name.toLowerCase())
   }
@@ -133,10 +134,10 @@ export class ModelStore implements Storage {
     return variant
   }
 
-  /** Imports as `path`'s own, or as another origin. */
+  /** @param intake the origin, if it is not the path itself, and other options */
   async import({ path, name, caller }: ImportRequest, intake: Partial<Intake> = {}): Promise<StoredVariant> {
     const options = { origin: { kind: 'import', from: path }, allowHardLink: true, ...intake } as const
-    // What came from a hub is refused before anything is copied; for the rest the content decides.
+    // Refuse to replace a hub's model before copying anything. For other origins the content decides.
     const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
     if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
     const access = accessOf(caller, this.importRoots)
@@ -153,14 +154,14 @@ export class ModelStore implements Storage {
   ): Promise<StoredVariant> {
     const { name, origin, defaults, becomesDefault } = request
     const label = request.label ?? name.variant
-    // The name becomes a label, and so a part of paths.
+    // The name becomes a label, and so part of paths.
     if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
     const source = await inspectFiles({ ...request, label }, accessOf(request.caller, this.importRoots))
     await onRead?.()
     return this.#take(name, source, { ...waiting, origin, defaults, becomesDefault, allowHardLink: true })
   }
 
-  /** Stages what was inspected and makes it part of a model. */
+  /** Stages inspected files and makes them part of a model. */
   async #take(
     name: ModelName,
     { files, ...source }: ModelSource,
@@ -175,7 +176,7 @@ export class ModelStore implements Storage {
     return this.#tracked(this.#imports.run(modelKey(name), stageAndCommit, signal))
   }
 
-  /** Does work on the disk, whose refusals are explained. */
+  /** Runs work on the disk and explains its errors. */
   async #explained<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work()
@@ -191,9 +192,10 @@ export class ModelStore implements Storage {
   }
 
   /**
-   * Makes a staged revision a variant of a model, as its first, another, or a newer one of that label; the manifest
-   * decides, and is written last. The same content again is the variant that is there. The staging folder is used up.
-   * @throws CorralError `model_exists` when the model came from elsewhere
+   * Makes a staged revision a variant of a model: its first, a further one, or a new revision of the same label.
+   * Writing the manifest, last, makes it take effect. If the content is already stored, the existing variant is
+   * returned. The staging folder is consumed.
+   * @throws CorralError `model_exists` if the model came from elsewhere
    */
   async commit(name: ModelName, staged: StagedRevision, signal?: AbortSignal): Promise<StoredVariant> {
     const { folder, format, files } = staged
@@ -275,7 +277,7 @@ export class ModelStore implements Storage {
     return this.#folders.hold(directory)
   }
 
-  /** A model's folder for a new revision; not one whose manifest could not be read. */
+  /** Returns the folder for a new revision, unless the model's manifest could not be read. */
   async #folderFor(name: ModelName): Promise<string> {
     const known = this.#index.directory(modelKey(name))
     if (known !== undefined) {
@@ -287,12 +289,15 @@ export class ModelStore implements Storage {
     if (!existsSync(join(directory, MANIFEST_FILE))) return directory
     throw new CorralError(
       'model_exists',
-      `${directory} holds a model whose ${MANIFEST_FILE} cannot be used (the log says why). ` +
+      `${directory} has a model whose ${MANIFEST_FILE} cannot be used (the log says why). ` +
         `Repair it and restart corral, or delete the folder, before "${bareName(name)}" is stored again.`
     )
   }
 
-  /** Writes a variant into its model's manifest, and gives it as it is then: a removal may take it at any later moment. */
+  /**
+   * Writes a variant into its model's manifest. Returns the variant as written, since a removal may follow at any
+   * moment.
+   */
   async #record(
     name: ModelName,
     directory: string,
@@ -302,12 +307,12 @@ export class ModelStore implements Storage {
     const key = modelKey(name)
     const before = this.#index.manifest(key)
     const replaced = before && findLabel(before.variants, variant.label)
-    // Memory holds what the disk says: without the fields that are undefined.
+    // JSON drops undefined fields, so memory matches the disk.
     const next = withVariant(before, name, variant)
     if (becomesDefault) next.default = findLabel(next.variants, variant.label)!.label
     await this.#write(key, directory, JSON.parse(JSON.stringify(next)))
     const stored = findLabel(this.#index.variants(key), variant.label)!
-    // The same folder, when the old one was deleted by hand.
+    // The folder is the same if the old one was deleted by hand.
     if (replaced && replaced.revision !== variant.revision) {
       await this.#folders.retire(key, join(directory, replaced.revision))
     }
@@ -317,16 +322,16 @@ export class ModelStore implements Storage {
   async #notifyListeners(variants: StoredVariant[]): Promise<void> {
     for (const result of await Promise.allSettled(this.#listeners.map(listener => listener(variants)))) {
       if (result.status === 'fulfilled') continue
-      this.#log.error(result.reason, 'A part of corral failed to release a model that is being removed')
+      this.#log.error(result.reason, 'A plugin failed to release a model that is being removed')
     }
   }
 }
 
-/** Lets tasks with the same key run one after another, in order; others run side by side. */
+/** Runs tasks with the same key one after another, in order. Others run side by side. */
 class KeyedQueue {
   readonly #tails = new Map<string, Promise<unknown>>()
 
-  /** Runs the task when all earlier ones of its key have ended, unless the signal is aborted by then. */
+  /** Runs the task after all earlier ones of its key, unless the signal is aborted by then. */
   async run<T>(key: string, task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     const turn = (this.#tails.get(key) ?? Promise.resolve()).then(() => {
       signal?.throwIfAborted()

@@ -9,22 +9,22 @@ import { digestOf, type StagedRevision } from './staging.ts'
 
 /** How a staged revision becomes part of a model. */
 export interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'metadata' | 'defaults' | 'digest'> {
-  /** The variant of this label, whose place it takes. */
+  /** The variant of this label, which it replaces. */
   present: StoredVariant | undefined
-  /** The bare name means it from now on. */
+  /** The bare name refers to it from now on. */
   becomesDefault: boolean
 }
 
 /**
  * Decides under which label files are stored, and with which defaults.
  *
- * What is made replaces what was made under that name. The files of a model that came from elsewhere it replaces only
- * where they stay the same. What comes from elsewhere keeps the defaults of the variant that it replaces, and a label
- * that is somebody's tag is not taken for a model without a tag.
+ * A model made by a client replaces the model made under the same name. It replaces a model from elsewhere only if the
+ * files stay the same. Files from elsewhere keep the defaults of the variant that they replace, and never take a label
+ * that was made as a tag for a model without a tag.
  *
  * @param name its variant, if given, is the label
  * @param variants those of the model, the default one first
- * @throws CorralError `model_exists` naming what is there
+ * @throws CorralError `model_exists` naming the existing model
  */
 export function placementOf(
   name: ModelName,
@@ -52,7 +52,7 @@ export function placementOf(
   const replaced = replacedByMade(tag, variants)
   const isMade = replaced?.origin.kind === 'made'
   if (replaced && !isMade && !haveSameContent(replaced.files, files)) throw modelExists(replaced)
-  // Under this label is what was made without a tag, and goes by the bare name.
+  // This label has the model that was made without a tag, known by the bare name.
   if (isMade && replaced.origin.tag === undefined && tag !== undefined) throw labelTaken(replaced)
   return {
     label: replaced?.label ?? tag ?? freeLabel(label, variants),
@@ -63,7 +63,7 @@ export function placementOf(
   }
 }
 
-/** The variant that something made under a tag takes the place of; without a tag it is the one made without. */
+/** Returns the variant that a made model replaces: the one made under the same tag, or without a tag. */
 function replacedByMade(tag: string | undefined, variants: StoredVariant[]): StoredVariant | undefined {
   if (tag !== undefined) return findLabel(variants, tag)
   const [first] = variants
@@ -77,7 +77,7 @@ function freeLabel(wanted: string, variants: StoredVariant[]): string {
   return label
 }
 
-/** What is known of a model with these defaults, which may give it another chat template. */
+/** Returns the model's metadata with these defaults, which may include another chat template. */
 function withDefaults(files: StoredFile[], metadata: ModelMetadata, defaults: ModelDefaults | undefined) {
   const digest = digestOf(files, defaults)
   const chatTemplate = defaults?.template

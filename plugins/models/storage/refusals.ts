@@ -8,39 +8,39 @@ import { diskRefusal } from '../../../core/system/disk-space.ts'
 const modelError = (code: 'model_exists' | 'model_not_found', message: string) =>
   new CorralError(code, message, { param: 'model' })
 
-/** A model that is there came from elsewhere than what is to be stored under its name. */
+/** For a name that is taken by a model from elsewhere. */
 export function modelExists({ model, origin }: StoredVariant): CorralError {
   const name = bareName(model)
   return modelError(
     'model_exists',
-    `"${name}" is there already and ${originInWords(origin)}; these files are not the same. ` +
+    `"${name}" already exists and ${originInWords(origin)}; these files are not the same. ` +
       `Choose another name, or remove it first with "corral rm ${name}".`
   )
 }
 
-/** For what is to be made under the label of what was made under the bare name. */
+/** For a tag whose label belongs to the model made under the bare name. */
 export function labelTaken({ model, label }: StoredVariant): CorralError {
   const name = bareName(model)
   return modelError(
     'model_exists',
-    `"${name}" is stored under the label ${label} already. Choose another tag than "${label}", or make "${name}" again.`
+    `"${name}" is already stored under the label ${label}. Choose another tag than "${label}", or make "${name}" again.`
   )
 }
 
-/** How many names a message lists. */
+/** Maximum number of names in a message. */
 const MAX_NAMED = 3
 
-/** What helps those who asked for a model that is not here. */
+/** Hints for callers that asked for a missing model. */
 interface NotHere {
-  /** Names that may have been meant instead. */
+  /** Names that the caller may have meant. */
   similar?: readonly string[]
-  /** The names of all models, for where nothing is similar. */
+  /** The names of all models, if none is similar. */
   here?: readonly string[]
-  /** Whether a pull by this very name would find it. */
+  /** Whether a pull of this exact name would work. */
   mayBePulled?: boolean
 }
 
-/** @param present the model's variants; empty when there is no such model */
+/** @param present the model's variants; empty if there is no such model */
 export function modelNotFound(
   name: RequestedName,
   present: readonly Pick<Model, 'label' | 'isDefault'>[],
@@ -54,10 +54,10 @@ export function modelNotFound(
   const full = nameText(name)
   const next = mayBePulled
     ? `"corral pull ${full}" downloads it.`
-    : `"corral search ${name.name}" looks for it at the hubs.`
+    : `"corral search ${name.name}" searches the hubs for it.`
   return modelError(
     'model_not_found',
-    `There is no model "${bare}" here. ${whatElse(similar, here)}"corral list" shows what there is; ${next}`
+    `There is no model "${bare}" here. ${whatElse(similar, here)}"corral list" shows the installed models; ${next}`
   )
 }
 
@@ -72,32 +72,32 @@ function whatElse(similar: readonly string[], here: readonly string[]): string {
 const orList = (names: readonly string[]) =>
   names.length < 2 ? names.join('') : `${names.slice(0, -1).join(', ')} or ${names.at(-1)}`
 
-/** For an alias of a model that is not here. */
+/** For an alias whose model is missing. */
 export function aliasOfNothing(alias: RequestedName, target: RequestedName): CorralError {
   const full = nameText(target)
   return modelError(
     'model_not_found',
-    `"${bareName(alias)}" is another name of "${full}", given in config.yaml, and there is no such model here. ` +
+    `"${bareName(alias)}" is an alias of "${full}" in config.yaml, but that model is not here. ` +
       `"corral pull ${full}" downloads it.`
   )
 }
 
-/** For a name without an owner that several models have. */
+/** For a short name that several models have. */
 export function ambiguousName(name: RequestedName, models: readonly Model[]): CorralError {
   const full = models.map(({ model: { owner, name: bare } }) => nameText({ ...name, owner, name: bare })).sort()
   const shown = full.length > 10 ? [...full.slice(0, 10), `${full.length - 10} more`] : full
-  const message = `"${nameText(name)}" may be ${orList(shown)}. Send one of these names.`
+  const message = `"${nameText(name)}" is ambiguous: use ${orList(shown)}.`
   return new CorralError('model_not_found', message, { param: 'model', details: { candidates: full } })
 }
 
-/** Explains a failed write into the models folder; returns anything else as it is. */
+/** Explains a failed write into the models folder. Other errors are returned unchanged. */
 export function writeFailure(models: string, error: unknown): unknown {
   if (isSystemError(error, 'ELOCKED', 'ECOMPROMISED')) {
-    const what = `Another process writes into the models folder at the same time: ${errorMessage(error)}.`
-    const advice = 'Only one server may use a models folder; stop the other one, then try again.'
+    const what = `Another process is writing into the models folder: ${errorMessage(error)}.`
+    const advice = 'Only one server may use a models folder. Stop the other one, then try again.'
     return new CorralError('internal', `${what} ${advice}`, { cause: error })
   }
-  // The files that are imported may be unreadable too.
+  // The error may be about the imported files instead.
   if (isSystemError(error, 'EACCES', 'EPERM') && !error.path?.startsWith(models)) return error
   return diskRefusal(error, 'The models were not changed', 'models') ?? error
 }

@@ -10,7 +10,7 @@ import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import { MAX_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
 import { number, text } from './gguf-metadata.ts'
 
-/** What the texts of the folder say; each may be absent but config.json. */
+/** The folder's descriptive files. All but config.json are optional. */
 export interface ModelDescription {
   config: Fields
   tokenizerConfig?: Fields
@@ -18,7 +18,7 @@ export interface ModelDescription {
   chatTemplate?: string
   /** The folder has the layout of sentence-transformers (modules.json). */
   isSentenceTransformer: boolean
-  /** The config.json of sentence-transformers' pooling module. */
+  /** The config.json of the sentence-transformers pooling module. */
   pooling?: Fields
   readme?: string
 }
@@ -26,7 +26,7 @@ export interface ModelDescription {
 type Fields = Record<string, unknown>
 const fields = (value: unknown): Fields => (value && typeof value === 'object' ? (value as Fields) : {})
 
-/** What GGUF calls the fields of config.json, so that readers of `info` need to know one vocabulary only. */
+/** GGUF's names for the fields of config.json, so that readers of `info` need only one vocabulary. */
 const INFO_NAMES: Record<string, string> = {
   max_position_embeddings: 'context_length',
   hidden_size: 'embedding_length',
@@ -38,10 +38,10 @@ const INFO_NAMES: Record<string, string> = {
   rope_theta: 'rope.freq_base'
 }
 
-/** A SafeTensors model's metadata from its folder's description and the headers of its weights. */
+/** Derives a SafeTensors model's metadata from its folder's descriptive files and the headers of its weights. */
 export function safetensorsMetadata(description: ModelDescription, weights: SafetensorsFile[]): ModelMetadata {
   const { config } = description
-  // Models of several modalities keep what concerns the language model in a section of its own.
+  // Multimodal models have a separate section for the language model.
   const language = { ...config, ...fields(config.text_config) }
   const architecture = text(config.model_type) ?? text(fields(config.text_config).model_type)
   const parameters = weights.reduce((sum, file) => sum + file.parameters, 0)
@@ -71,7 +71,7 @@ export function safetensorsMetadata(description: ModelDescription, weights: Safe
   }
 }
 
-/** tokenizer_config.json holds one template, or a list of named ones of which `default` is for chats. */
+/** tokenizer_config.json has one template, or a list of named templates in which `default` is for chats. */
 function templateOf(tokenizerConfig: Fields | undefined, wanted = 'default'): string | undefined {
   const template = tokenizerConfig?.chat_template
   if (!Array.isArray(template)) return text(template)
@@ -79,7 +79,7 @@ function templateOf(tokenizerConfig: Fields | undefined, wanted = 'default'): st
   return text((named.find(({ name }) => name === wanted) ?? named[0])?.template)
 }
 
-/** The number that llama.cpp's converter writes for sentence-transformers' way to make one embedding of many. */
+/** The pooling type that llama.cpp's converter writes for a sentence-transformers pooling module. */
 function poolingType(pooling: Fields | undefined): number | undefined {
   if (!pooling) return undefined
   if (pooling.pooling_mode_mean_tokens === true || pooling.pooling_mode === 'mean') return 1
@@ -88,12 +88,14 @@ function poolingType(pooling: Fields | undefined): number | undefined {
   return undefined
 }
 
-/** Classes of transformers that only encode, or lack the layer that writes. */
+/** Encoder-only classes of transformers, and classes without the layer that generates text. */
 const ENCODER_CLASS =
   /^((Bert|Camembert|DistilBert|Roberta|XLMRoberta|NomicBert|ModernBert|JinaBert|EuroBert|T5Encoder|Llama|Mistral|Qwen2|Qwen3|Lfm2)(Model|ForMaskedLM)|JinaEmbeddings\w+|NeoBERT\w*|\w+BidirectionalModel|Gemma3TextModel)$/
-/** What llama-server cannot answer with: see `capabilitiesOf`. */
+/** Models that llama-server cannot answer with: see `capabilitiesOf`. */
 const NOT_SERVED_CLASS = /^(U?MT5|T5(?!Encoder)|Dream|LLaDA|RND1|PocketTTS|WavTokenizer|Qwen3TTS)|(Draft|Speculator)/
-/** Neither class nor configuration shows that a Qwen3 model is a reranker: like the converter, look at its page. */
+/**
+ * Neither class nor configuration shows that a Qwen3 model is a reranker. Like llama.cpp's converter, check its page.
+ */
 const QWEN3_RERANKER = /# qwen3-(vl-)?reranker/i
 
 function capabilities(
@@ -110,26 +112,26 @@ function capabilities(
   return ['completion', ...templateCapabilities(chatTemplate), ...senses(config)]
 }
 
-/** Encoders for images and sounds have sections of their own; models that speak too keep them one level deeper. */
+/** Encoders for images and audio have their own sections. Models that also speak nest them one level deeper. */
 function senses(config: Fields): Capability[] {
   const has = (section: string) =>
     [config, fields(config.thinker_config)].some(level => Object.keys(fields(level[section])).length > 0)
   return [...(has('vision_config') ? (['vision'] as const) : []), ...(has('audio_config') ? (['audio'] as const) : [])]
 }
 
-/** What the header of a SafeTensors file says. */
+/** The facts in a SafeTensors file's header. */
 export interface SafetensorsFile {
   parameters: number
-  /** Type of most of the weights, such as `BF16`. */
+  /** Type of most of the weights, for example `BF16`. */
   dtype: string | undefined
 }
 
-/** Bytes: the format's own limit. */
+/** The format's own limit. */
 const MAX_HEADER = 100_000_000
 
 /**
- * Reads the header of a SafeTensors file that is open, and checks that the file is whole.
- * @param path what the file is called in errors
+ * Reads the header of an open SafeTensors file, and checks that the file is complete.
+ * @param path name of the file in errors
  * @throws CorralError `invalid_request` saying what is wrong with the file
  */
 export async function readSafetensors(path: string, file: FileHandle): Promise<SafetensorsFile> {
@@ -137,14 +139,14 @@ export async function readSafetensors(path: string, file: FileHandle): Promise<S
   const damaged = (what: string) => refuse(`${path} ${what}. Download it again, then repeat the import.`)
   const { size } = await file.stat()
   const start = await readOpened(file, Math.min(size, START_SIZE))
-  if (start.length < 8) throw damaged(`is cut off: it has only ${size} bytes`)
+  if (start.length < 8) throw damaged(`is truncated: it has only ${size} bytes`)
   const length = Number(start.readBigUInt64LE())
   if (length > MAX_HEADER) {
     const foreign = foreignStart(path, start)
     if (foreign) throw refuse(foreign)
     throw damaged('is not a SafeTensors file: the length of its header is impossible')
   }
-  if (8 + length > size) throw damaged(`is cut off: its header has ${length} bytes, the file ${size}`)
+  if (8 + length > size) throw damaged(`is truncated: its header has ${length} bytes, the file ${size}`)
   const header = await readOpened(file, 8 + length)
   const { value: tensors, fault } = await parseUntrustedJson(header.toString('utf8', 8))
   if (fault !== undefined) throw damaged(`has a header that cannot be used: ${fault}`)
@@ -153,14 +155,14 @@ export async function readSafetensors(path: string, file: FileHandle): Promise<S
   if ('wrong' in summary) throw damaged(`is damaged: its header describes the tensor ${summary.wrong} wrongly`)
   const { end, ...facts } = summary
   if (8 + length + end > size) {
-    throw damaged(`is cut off: its tensors need ${8 + length + end} bytes, the file has ${size}`)
+    throw damaged(`is truncated: its tensors need ${8 + length + end} bytes, the file has ${size}`)
   }
   return facts
 }
 
 const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0
 
-/** The weights in all tensors and where the last one ends, or the name of a tensor that cannot be right. */
+/** Sums up the weights of all tensors and where the last one ends, or names a tensor with an invalid description. */
 function summaryOf(tensors: Record<string, unknown>): (SafetensorsFile & { end: number }) | { wrong: string } {
   const weights = new Map<string, number>()
   let end = 0

@@ -2,11 +2,11 @@ import { nearest } from '../../../core/config/suggestion.ts'
 import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
 import type { RequestedName } from '../../../core/models/model-name.ts'
 
-/** How many names are compared letter by letter: that takes time, and requests for what is not here are many. */
+/** Maximum names compared letter by letter. That is slow, and requests for missing models are frequent. */
 const MAX_COMPARED = 1000
 const MAX_GIVEN = 3
 
-/** Stems by name: finding them takes time, and each request for what is not here needs those of all models. */
+/** Stems by name. They are slow to compute, and each request for a missing model needs those of all models. */
 const stems = new Map<string, string>()
 const MAX_STEMS = 50_000
 
@@ -20,9 +20,7 @@ function stemOfModel(full: string): string {
   return stem
 }
 
-/**
- * What is left of a name when nobody looks closely: without "-GGUF", a quantization's label at the end, case and signs.
- */
+/** Reduces a name to its stem: without "-GGUF", a trailing quantization label, case and punctuation. */
 function stemOf(name: string): string {
   const bare = name.replace(/[-._]gguf$/i, '')
   const label = labelFromFileName(bare)
@@ -31,12 +29,12 @@ function stemOf(name: string): string {
 }
 
 /**
- * The names that may have been meant by one that no model has, the likeliest first: those of the same stem under
- * another owner, then those that begin with it, then the nearest one by its letters. Pure.
+ * Returns names that a missing name may have meant, the likeliest first: names with the same stem, then names that
+ * begin with it, then the nearest one by edit distance. Names of the same owner come first.
  * @param names `owner/name`, or only a name
  */
 export function similarNames({ owner, name, variant }: RequestedName, names: readonly string[]): string[] {
-  // Ollama's tags are part of other people's names: qwen3:8b, Qwen3-8B-GGUF.
+  // Ollama's tags are part of the name elsewhere: qwen3:8b, Qwen3-8B-GGUF.
   const wanted = new Set([stemOf(name), ...(variant === undefined ? [] : [stemOf(`${name}-${variant}`)])])
   wanted.delete('')
   const models = names.map(full => ({ full, stem: stemOfModel(full) }))

@@ -13,22 +13,21 @@ import { type FileIdentity, isSameFile, openRegularFile, pathOfOpened } from '..
 import { type ModelSource, refuseSource, type SourceFile } from './model-files.ts'
 import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
 
-/** A revision whose files are complete in a staging folder, ready to become part of a model. */
+/** A revision whose files are complete in a staging folder. */
 export interface StagedRevision extends Omit<ModelSource, 'files'> {
   folder: string
   files: StoredFile[]
   origin: Origin
   defaults?: ModelDefaults
-  /** As in an `AdoptRequest`. */
   becomesDefault?: boolean
 }
 
-/** At most this many reports of progress a second. */
 const REPORTS_PER_SECOND = 10
 
 /**
- * Brings files into a new staging folder and takes their digests. Nothing is left behind when it fails.
- * @throws CorralError `insufficient_storage`; `invalid_request` when a file changes meanwhile or is not what it is said to be
+ * Brings files into a new staging folder and computes their digests. Leaves nothing behind if it fails.
+ * @throws CorralError `insufficient_storage`; `invalid_request` if a file changes during the copy or has the wrong
+ * digest
  */
 export async function stageFiles(
   models: string,
@@ -55,7 +54,7 @@ export async function stageFiles(
       folders.add(dirname(target))
       const sha256 = await transferFile(source, target, {
         signal,
-        // Descriptions such as config.json are small, and people edit them in place; not where they were downloaded to.
+        // People edit small descriptive files like config.json in place, but not in a download's folder.
         allowHardLink: allowHardLink && (role !== 'other' || known !== undefined),
         sha256: known,
         identity: { dev, ino },
@@ -78,7 +77,7 @@ export async function stageFiles(
       report(true)
       files.push({ path, size, sha256, role })
     }
-    // A manifest that outlives a power failure must not name files that do not.
+    // A manifest that survives a power failure must not name files that did not.
     for (const path of folders) await syncFolder(path)
     return { folder, files }
   } catch (error) {
@@ -87,43 +86,43 @@ export async function stageFiles(
   }
 }
 
-/** One digest for a set of files, whatever their names, and the defaults of the model: 64 hex digits. */
+/** Returns one digest (64 hex digits) for a set of files, whatever their names, and the model's defaults. */
 export function digestOf(files: StoredFile[], defaults?: ModelDefaults): string {
   const lines = [...files].sort((a, b) => (a.path < b.path ? -1 : 1)).map(file => `${file.role} ${file.sha256}\n`)
-  // With the keys of objects in order, so that equal defaults have equal texts.
+  // Sort object keys, so that equal defaults have equal JSON.
   const inOrder = (_: string, value: unknown) =>
     isObject(value) ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value
   if (defaults) lines.push(`defaults ${JSON.stringify(defaults, inOrder)}\n`)
   return createHash('sha256').update(lines.join('')).digest('hex')
 }
 
-/** Small enough that hashing one piece does not hold up the event loop. */
+/** Small enough that hashing one piece does not block the event loop. */
 const PIECE = 512 * 1024
 
 export interface TransferOptions {
   signal?: AbortSignal
   /** Called with the bytes done since the last call. */
   onBytes?: (bytes: number) => void
-  /** Called when it is copied because it cannot be linked. */
+  /** Called if the file must be copied because it cannot be linked. */
   onCopy?: () => void
   /** Whether the store may share the file with its other owner. */
   allowHardLink: boolean
-  /** Its SHA-256 where that was just computed: a linked file is not read for it once more. */
+  /** The SHA-256 if it was just computed: a linked file is then not read again. */
   sha256?: string
-  /** Which file it was when it was looked at: no other one is taken. */
+  /** The file that was inspected. Another file in its place is refused. */
   identity?: FileIdentity
-  /** Where the copies go, and the bytes that this file and those after it will take there if they must be copied. */
+  /** The folder for copies, and the bytes that this file and the following ones need there if they must be copied. */
   space: { folder: string; bytes: number }
 }
 
 /**
- * Puts a file into the store and gives its SHA-256 (64 hex digits): by reflink, else by hard link, else by copy.
+ * Puts a file into the store by reflink, hard link or copy, in that order. Returns its SHA-256 (64 hex digits).
  *
- * A hard link costs no space, but the file then has two owners: who writes into the original *in place* changes the
- * model too. Downloaders and converters replace files instead, which leaves the link as it was; the digest in the
- * manifest tells whether the content is still the imported one.
+ * A hard link costs no space, but the file then has two owners: writing to the original *in place* changes the model
+ * too. Downloaders and converters replace files instead, which leaves the link intact. The digest in the manifest shows
+ * whether the content is still the imported one.
  *
- * @throws CorralError `insufficient_storage` with both numbers when a copy does not fit
+ * @throws CorralError `insufficient_storage` with both numbers if a copy does not fit
  */
 export async function transferFile(source: string, target: string, options: TransferOptions): Promise<string> {
   options.signal?.throwIfAborted()
@@ -134,7 +133,7 @@ export async function transferFile(source: string, target: string, options: Tran
         options.onBytes?.((await stat(target)).size)
         return options.sha256
       }
-      // The store's own file: a reflink no longer follows its source.
+      // Read the store's own file: a reflink no longer follows its source.
       return await readDigest(createReadStream(target, { highWaterMark: PIECE }), undefined, options)
     }
     options.onCopy?.()
@@ -159,18 +158,18 @@ async function linkFile(
   target: string,
   { allowHardLink, sha256 }: TransferOptions
 ): Promise<boolean> {
-  // Systems answer a clone that they cannot make with a dozen codes.
+  // Systems refuse a reflink with a dozen different codes.
   const reflink = () =>
     copyFile(pathOfOpened(file, source), target, constants.COPYFILE_FICLONE_FORCE | constants.COPYFILE_EXCL)
-  // It fails on another file system, one without links, or for a file of another user: a copy does it.
+  // This fails on another file system, one without links, or for another user's file. A copy still works.
   const hardLink = async () => {
     await link(source, target)
-    // By name: another file may have come there since the opening, and must not become part of a model.
+    // By name: another file may have taken its place since it was opened, and must not become part of a model.
     if (isSameFile(await stat(target, { bigint: true }), await file.stat({ bigint: true }))) return
     throw new Error(`${source} is another file now`)
   }
   const both = allowHardLink ? [reflink, hardLink] : [reflink]
-  // A clone is read for the digest in any case; where the digest is known, the file's very bytes are what it is of.
+  // A reflink is read for its digest anyway. If the digest is known, the hard link is the very file it describes.
   for (const attempt of sha256 === undefined ? both : both.reverse()) {
     try {
       await attempt()
@@ -184,7 +183,7 @@ async function linkFile(
   return false
 }
 
-/** Reads a file's bytes once for its SHA-256, writing what was read to `copy` if there is one. */
+/** Reads a file once to compute its SHA-256, and writes it to `copy` if given. */
 async function readDigest(
   pieces: AsyncIterable<Buffer>,
   copy: FileHandle | undefined,

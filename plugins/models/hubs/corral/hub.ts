@@ -20,27 +20,27 @@ import { hubRefusal } from '../http/refusal.ts'
 import { bearer } from '../hub-options.ts'
 
 /**
- * Models of another corral on the network. Its listing has all digests and addresses.
- * @param endpoint server for references without one, without a slash at the end; empty means none
+ * Creates the hub for models of another corral on the network. Its listing has all digests and addresses.
+ * @param endpoint server for references without one, without a trailing slash; empty means none
  * @param key its API key; empty means none
  */
 export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: string): Hub {
-  /** The key, where it belongs to this server. */
+  /** Send the key only to the configured server. */
   const credentialsFor = (server: string) =>
     key && endpoint && mayHaveCredentials(new URL(server), new URL(endpoint), []) ? bearer(key) : undefined
 
   function serverOf(named: string | undefined): string {
-    // A reference has only a host: the setting has the scheme too.
+    // A reference has only a host. The setting has the scheme too.
     if (named && endpoint && new URL(named).host === new URL(endpoint).host) return endpoint
     if (named || endpoint) return named ?? endpoint
     throw new CorralError(
       'repo_not_found',
-      'It is not known which corral to use. Write corral://<host>:<port>/<owner>/<name>, or set corral-hub.endpoint in config.yaml.',
+      'It is not clear which corral to use. Write corral://<host>:<port>/<owner>/<name>, or set corral-hub.endpoint in config.yaml.',
       { param: 'model' }
     )
   }
 
-  /** What requests to a server are held to: nothing where the settings name it. */
+  /** The restrictions for requests to a server: none if the settings name it. */
   const heldTo = (server: string, privateAddresses: readonly string[] = []) =>
     server === endpoint ? { redirectsAnywhere: true } : { privateAddresses }
 
@@ -126,14 +126,14 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
   }
 }
 
-/** @param isQuoted whether the server's own words are told: not those of one that the client chose */
+/** @param isQuoted whether to quote the server's own words: not those of a server that the client chose */
 function refusal(response: HubResponse, server: string, id: string, isQuoted: boolean): CorralError {
   const { status, text } = response
   const details = { hub: server, repository: id, hubStatus: status }
   if (status === 404 && /"model_not_found"/.test(text)) {
     return new CorralError(
       'repo_not_found',
-      `The corral at ${server} has no model "${id}". It lists what it has at ${server}/api/tags.`,
+      `The corral at ${server} has no model "${id}". Its models are listed at ${server}/api/tags.`,
       { param: 'model', details }
     )
   }
@@ -141,7 +141,7 @@ function refusal(response: HubResponse, server: string, id: string, isQuoted: bo
   if (kind === undefined && status < 500) {
     return new CorralError(
       'hub_unreachable',
-      `What answers at ${server} is not a corral that serves its files (status ${status}): is the address right, and is "api-files" enabled there?`,
+      `The server at ${server} is not a corral that serves its files (status ${status}): is the address right, and is "api-files" enabled there?`,
       { details }
     )
   }
@@ -154,8 +154,8 @@ function refusal(response: HubResponse, server: string, id: string, isQuoted: bo
 }
 
 /**
- * Parses the listing of another corral: its spelling of the name, files in folders named for the labels of variants, and
- * revisions by label. Invalid variants and unsafe paths are left out; undefined when the body is not a listing.
+ * Parses the listing of another corral: its spelling of the name, files in one folder per variant label, and revisions
+ * by label. Skips invalid variants and unsafe paths. Returns undefined if the body is not a listing.
  * @throws InvalidFact
  */
 export function readCorralListing(body: unknown) {
@@ -174,12 +174,12 @@ export function readCorralListing(body: unknown) {
   return { name: body.name, files, revisions }
 }
 
-/** Port of a corral that is named without a port. */
+/** Used when a reference has no port. */
 const USUAL_PORT = 11435
 
 /**
  * Parses `owner/name` or `[[corral:]//]host:port/owner/name`.
- * @returns `owner/name`, and the address of the server if it is in the reference
+ * @returns `owner/name`, and the server's address if the reference has one
  * @throws CorralError `invalid_model_name` for anything else
  */
 export function parseCorralReference(text: string): { id: string; endpoint?: string } {

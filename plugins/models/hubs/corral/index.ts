@@ -12,7 +12,7 @@ export default definePlugin({
   options: Type.Object(
     {
       ...serverOptions(
-        'Address of the corral that corral:owner/name refers to, such as http://big-machine:11435; empty means none',
+        'Address of the corral that corral:owner/name refers to, for example http://big-machine:11435; empty means none',
         'API key of that corral'
       ),
       ...connectionOptions

@@ -12,10 +12,10 @@ export default definePlugin({
   description: 'Models from CSGHub, the hub of OpenCSG (csghub:owner/name)',
   needs: ['downloads'],
   optional: true,
-  options: publicHubOptions(PLACE, "CSGHUB_TOKEN, else the token file of CSGHub's own client"),
+  options: publicHubOptions(PLACE, "CSGHUB_TOKEN, or the token file of CSGHub's own client"),
   setup(context, options) {
     const { env } = process
-    // The token file of CSGHub's own client, where the environment says that there is one.
+    // The token file of CSGHub's own client, if the environment names one.
     const file = env.CSGHUB_TOKEN_PATH || (env.CSGHUB_HOME ? join(env.CSGHUB_HOME, 'token') : undefined)
     const sources = { setting: options.token, variables: ['CSGHUB_TOKEN'], file }
     const { endpoint, title, send } = publicHubAccess(context, options, {

@@ -5,7 +5,7 @@ import { invalidFact, parseEtag, sha1Hex, sha256Of, sizeOf, strongEtag } from '.
 
 type Headers = Record<string, string>
 
-/** Size of the file by the response to a request for it or its first byte; undefined where it is not known. */
+/** Returns the file's size from the response to a request for it or its first byte. Undefined if unknown. */
 function sizeOfResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>, file: string) {
   const total = /^bytes\s+[\d*-]+\/(\d+)$/i.exec(headers['content-range'] ?? '')?.[1]
   if (total !== undefined) return sizeOf(Number(total), file)
@@ -15,7 +15,7 @@ function sizeOfResponse({ status, headers }: Pick<HubResponse, 'status' | 'heade
     : undefined
 }
 
-/** Whether a response locates a file; an empty file has no first byte (416). */
+/** Returns whether a response locates a file. An empty file has no first byte (416). */
 export function isLocation(response: HubResponse): boolean {
   const { status, foreignLocation, headers } = response
   const empty = status === 416 && /^bytes\s+\*\/0$/i.test(headers['content-range'] ?? '')
@@ -23,9 +23,9 @@ export function isLocation(response: HubResponse): boolean {
 }
 
 /**
- * The location of a file, from the response to a request for it. Size and digest of a redirect's target are in headers of
- * their own (`X-Linked-…`): Content-Length is that of the redirect, and the ETag of the target is not a SHA-256 although
- * it may look like one.
+ * Reads a file's location from the response to a request for it. A redirect states its target's size and digest in
+ * `X-Linked-…` headers: Content-Length is the redirect's own, and the target's ETag may look like a SHA-256 without
+ * being one.
  * @param file its path, for errors
  * @throws InvalidFact
  */
@@ -46,12 +46,14 @@ export function locationOf(response: HubResponse, proxy: string, file: string): 
   }
 }
 
-/** Of files that git itself keeps, hubs send git's SHA-1. */
+/** For files in git itself, hubs send git's SHA-1. */
 function linkedSha256(etag: string | undefined, file: string): string | undefined {
   return sha1Hex(parseEtag(etag)?.value) ? undefined : sha256Of(etag, file)
 }
 
-/** The proxy for an address: the hub's; none for this machine, which a proxy of the network cannot reach. */
+/**
+ * Returns the proxy for an address: the hub's, but none for this machine, which a proxy in the network cannot reach.
+ */
 export function proxyOf(url: string, proxy: string): Pick<FileLocation, 'proxy'> {
   return proxy || isLoopback(new URL(url).hostname) ? { proxy } : {}
 }
@@ -62,8 +64,8 @@ export function locationHeaders(credentials: Headers | undefined): Headers {
 }
 
 /**
- * Requests the location of a file: by HEAD where that is redirected, or else by its first byte, since some servers do not
- * support HEAD and others only redirect requests for bytes.
+ * Requests a file's location: with HEAD if the hub redirects that, otherwise by requesting its first byte. Some servers
+ * do not support HEAD, and others only redirect requests for bytes.
  */
 export async function requestLocation(
   send: (outgoing: Partial<OutgoingRequest>) => Promise<HubResponse>,
@@ -71,7 +73,7 @@ export async function requestLocation(
   withHead: boolean
 ): Promise<HubResponse> {
   const common = { foreign, headersOnly: true, retryTime: LOCATE_RETRY_TIME } as const
-  // A HEAD that is refused otherwise is followed by the request for the first byte.
+  // If HEAD is refused with another status, request the first byte.
   const head = withHead ? await send({ ...common, method: 'HEAD', isFinal: ({ status }) => status !== 429 }) : undefined
   if (head && (head.status === 429 || (isLocation(head) && head.hops.length > 1) || head.foreignLocation)) return head
   const response = await send({ ...common, headers: { range: 'bytes=0-0' } })

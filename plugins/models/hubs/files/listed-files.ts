@@ -8,10 +8,10 @@ export function encodePath(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/')
 }
 
-/** Files of a repository that are looked through. */
+/** Maximum files of a repository in which corral looks for a model. */
 const MAX_FILES = 100_000
 
-/** @throws CorralError `unsupported_capability` for a listing of very many files */
+/** @throws CorralError `unsupported_capability` if the listing has too many files */
 export function requireFewFiles(count: number, title: string, id: string): void {
   if (count <= MAX_FILES) return
   throw new CorralError(
@@ -21,7 +21,7 @@ export function requireFewFiles(count: number, title: string, id: string): void 
   )
 }
 
-/** Why a hub's reply about a file cannot be used: it says something that is not what it should be. */
+/** The error for a hub's statement about a file that cannot be right. */
 export function invalidFact(what: string, value: unknown, file: string): InvalidFact {
   const shown = printable(JSON.stringify(value) ?? String(value), 80)
   return new InvalidFact(`says that the ${what} of ${JSON.stringify(printable(file, 200))} is ${shown}`)
@@ -30,7 +30,7 @@ export function invalidFact(what: string, value: unknown, file: string): Invalid
 /** Its message is a clause about the hub. */
 export class InvalidFact extends Error {}
 
-/** Reads what a hub says. @throws CorralError `hub_unreachable` naming the hub where it says what cannot be right */
+/** Reads a hub's statements. @throws CorralError `hub_unreachable` naming the hub if a statement cannot be right */
 export async function factsOf<Facts>(title: string, read: () => Facts | Promise<Facts>): Promise<Facts> {
   try {
     return await read()
@@ -38,55 +38,58 @@ export async function factsOf<Facts>(title: string, read: () => Facts | Promise<
     if (!(error instanceof InvalidFact)) throw error
     throw new CorralError(
       'hub_unreachable',
-      `${title} ${error.message}, which cannot be right. Nothing is downloaded that could not be checked: try again later, or another hub.`
+      `${title} ${error.message}, which cannot be right. Nothing was downloaded, because it could not be verified. Try again later, or use another hub.`
     )
   }
 }
 
-/** The size of a file in a listing; undefined where there is none. @throws InvalidFact */
+/** Reads a file's size from a listing; undefined if absent. @throws InvalidFact */
 export function sizeOf(value: unknown, file: string): number | undefined {
   if (value === undefined || value === null) return undefined
   if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number
   throw invalidFact('size', value, file)
 }
 
-/** A file of a listing, with the digests that are known. */
+/** Returns a file of a listing, with the digests that are known. */
 export function hubFile(path: string, size: number | undefined, sha256?: string, gitSha1?: string): HubFile {
   return { path, size, ...(sha256 ? { sha256 } : {}), ...(gitSha1 ? { gitSha1 } : {}) }
 }
 
-/** Identifies the content of a listing, for hubs that name no commit. The order of the files does not matter. */
+/**
+ * Returns an identifier for a listing's content, for hubs without commits. It does not depend on the order of the
+ * files.
+ */
 export function fingerprint(files: readonly HubFile[]): string {
   const lines = files.map(({ path, size, sha256, gitSha1 }) => JSON.stringify([path, size, sha256 ?? gitSha1])).sort()
   return `listing-${createHash('sha256').update(lines.join('\n')).digest('hex').slice(0, 40)}`
 }
 
-/** Whether a revision is a fingerprint, which is unknown to the hub. */
+/** Returns whether a revision is a fingerprint. The hub does not know fingerprints. */
 export function isFingerprint(revision: string): boolean {
   return revision.startsWith('listing-')
 }
 
-/** An ETag without its quotes; unquoted values are accepted too. */
+/** Parses an ETag, with or without quotes. */
 export function parseEtag(header: string | undefined): { value: string; weak: boolean } | undefined {
   const match = /^\s*(W\/)?(?:"([^"]*)"|([^\s"]+))\s*$/.exec(header ?? '')
   const value = match?.[2] ?? match?.[3]
   return value ? { value, weak: match?.[1] !== undefined } : undefined
 }
 
-/** A strong ETag with its quotes; undefined for weak and missing ones. */
+/** Returns a strong ETag with its quotes. Undefined if it is weak or missing. */
 export function strongEtag(header: string | undefined): string | undefined {
   const tag = parseEtag(header)
   return tag && !tag.weak ? `"${tag.value}"` : undefined
 }
 
-/** 64 hex digits in lower case, from whatever spelling of a SHA-256 (`sha256:…`, quoted, upper case). */
+/** Normalizes a SHA-256 (`sha256:…`, quoted, upper case) to 64 hex digits in lower case. */
 export function sha256Hex(value: unknown): string | undefined {
   if (typeof value !== 'string') return undefined
   const hex = (parseEtag(value)?.value ?? '').replace(/^sha-?256[:-]/i, '')
   return /^[0-9a-f]{64}$/i.test(hex) ? hex.toLowerCase() : undefined
 }
 
-/** The SHA-256 of a file in a listing; undefined where there is none. @throws InvalidFact */
+/** Reads a file's SHA-256 from a listing; undefined if absent. @throws InvalidFact */
 export function sha256Of(value: unknown, file: string): string | undefined {
   if (value === undefined || value === null) return undefined
   const hex = sha256Hex(value)
@@ -94,7 +97,6 @@ export function sha256Of(value: unknown, file: string): string | undefined {
   return hex
 }
 
-/** 40 hex digits in lower case. */
 export function sha1Hex(value: unknown): string | undefined {
   return typeof value === 'string' && /^[0-9a-f]{40}$/i.test(value) ? value.toLowerCase() : undefined
 }
@@ -104,13 +106,13 @@ function hexOfBase64(text: string | undefined): string | undefined {
   return Buffer.from(text, 'base64').toString('hex')
 }
 
-/** The SHA-256 of a whole file from response headers, in any of the forms in use. */
+/** Returns the SHA-256 of a whole file from response headers, in any of the common forms. */
 export function sha256OfHeaders(headers: Record<string, string>): string | undefined {
   return (
     sha256Hex(headers['x-linked-etag']) ??
     hexOfBase64(/(?:^|,)\s*sha-256=:([^:]+):/i.exec(headers['repr-digest'] ?? '')?.[1]) ??
     hexOfBase64(/(?:^|,)\s*sha-256=([^,\s]+)/i.exec(headers.digest ?? '')?.[1]) ??
-    // Of an upload in parts it is a digest of digests followed by their number, which does not match here.
+    // For a multipart upload this is a digest of digests with a suffix, which does not match here.
     hexOfBase64(headers['x-amz-checksum-sha256'])
   )
 }

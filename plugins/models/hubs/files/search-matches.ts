@@ -1,7 +1,7 @@
 import type { HubMatch } from '../../../../core/contracts/hubs.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 
-/** A word of a hub's, such as a licence or a task: other texts are left out. */
+/** Returns a hub's keyword, for example a licence or a task. Undefined for other text. */
 export function wordOf(value: unknown): string | undefined {
   return typeof value === 'string' && /^[\w.+:/-]{1,80}$/.test(value) ? value : undefined
 }
@@ -9,14 +9,14 @@ export function wordOf(value: unknown): string | undefined {
 const countOf = (value: unknown) =>
   Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined
 
-/** A moment in ISO 8601; undefined for anything else. */
+/** Returns a time in ISO 8601, or undefined if it is not one. */
 export function momentOf(value: unknown): string | undefined {
   if (typeof value !== 'string' || value.length > 40 || !/^\d{4}-\d\d-\d\d/.test(value)) return undefined
   const time = Date.parse(value)
   return Number.isNaN(time) ? undefined : new Date(time).toISOString()
 }
 
-/** The tags of a record, which hubs write as texts or as objects with a name. */
+/** Returns the tags of a record, which hubs write as strings or as objects with a name. */
 export function tagsOf(value: unknown): string[] {
   if (!Array.isArray(value)) return []
   return value.flatMap(tag => wordOf(isObject(tag) ? tag.name : tag) ?? [])
@@ -25,8 +25,8 @@ export function tagsOf(value: unknown): string[] {
 const FORMATS = ['gguf', 'safetensors'] as const
 
 /**
- * What the record of a search says of a repository; undefined where it has no name.
- * @param id field that has its name
+ * Converts a search record to a match. Undefined if it has no name.
+ * @param id field with the name
  */
 export function matchOf(record: unknown, id: string): HubMatch | undefined {
   if (!isObject(record) || typeof record[id] !== 'string') return undefined

@@ -14,43 +14,43 @@ import type { HubAccess } from '../hub-options.ts'
 import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from './listing.ts'
 import { isFinalRefusal, refusalKind } from './refusal.ts'
 
-/** The differences between hubs with Hugging Face's API. */
+/** How hubs with Hugging Face's API differ. */
 export interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   name: string
   prefixes: readonly string[]
   proxy: string
   /** Prefix of all paths: empty or `/csg`. */
   pathPrefix: string
-  /** Branch to request where none is named; undefined requests the repository without one. */
+  /** Branch to request by default. Undefined requests the repository without a branch. */
   defaultBranch?: string
-  /** Where people see a repository. */
+  /** Returns a repository's web page. */
   pageOf(id: string): string
   tokenAdvice: string
   /** The settings with its address. */
   endpointAdvice: string
-  /** Its tree lists the digest of each file. */
+  /** Whether its tree lists the digest of each file. */
   treeHasDigests: boolean
-  /** A HEAD for a file redirects like a GET. */
+  /** Whether HEAD requests for files are redirected like GET. */
   headRedirects: boolean
-  /** It has a search for names. */
+  /** Whether it can search for names. */
   hasSearch: boolean
-  /** How models are looked for; undefined where the hub has no search. */
+  /** How to search for models. Undefined if the hub has no search. */
   search?: SearchDialect
 }
 
 /** How a hub is searched. */
 interface SearchDialect {
-  /** Path and query of a search, for repositories with weights in this format. */
+  /** Returns path and query of a search for repositories with weights in this format. */
   path(words: string, limit: number, format: 'gguf' | 'safetensors'): string
-  /** The records in a reply. */
+  /** Returns the records in a reply. */
   records(reply: unknown): unknown
-  /** The field of a record that has its name. */
+  /** The field of a record with its name. */
   id: string
 }
 
 const PAGES = 500
 
-/** A hub with Hugging Face's API, or most of it. */
+/** Creates a hub with Hugging Face's API, or most of it. */
 export function createHfLikeHub(options: HfLikeOptions): Hub {
   const { title, pathPrefix } = options
   const send: SendToHub = outgoing => options.send({ isFinal: isFinalRefusal, ...outgoing })
@@ -61,8 +61,8 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
   }
 
   /**
-   * The description of a repository at a revision, with its response; or a refusal alone. `elsewhere` is true where the
-   * repository exists, but not the revision.
+   * Requests the description of a repository at a revision. Returns it with its response, or only a refusal.
+   * `elsewhere` means that the repository exists, but not the revision.
    */
   async function describe(id: string, revision: string | undefined, signal: AbortSignal | undefined) {
     const base = `${pathPrefix}/api/models/${encodePath(id)}`
@@ -81,7 +81,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     if (described.info || first === base || status === 401 || headers['x-error-code'] === 'RepoNotFound')
       return described
     if (!['unknown-repository', 'unknown-revision'].includes(refusalKind(described.response, false))) return described
-    // Simple servers have no address for revisions, but one for the default branch.
+    // Simple servers have no address for revisions, only for the default branch.
     const whole = await read(base)
     if (!whole.info) return described
     return branch === options.defaultBranch ? whole : { ...described, elsewhere: true }
@@ -109,7 +109,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     return { response: first!, files }
   }
 
-  /** The tree of a commit; simple servers only have that of a branch. */
+  /** Requests the tree of a commit. Simple servers only have that of a branch. */
   async function treeOf(id: string, sha: string | undefined, ref: string, signal: AbortSignal | undefined) {
     const listed = await tree(id, sha ?? ref, signal)
     return listed.files || sha === undefined || listed.response.status !== 404 ? listed : await tree(id, ref, signal)
@@ -127,12 +127,12 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     if (similar === undefined) throw error
     throw new CorralError(
       'repo_not_found',
-      `${title} has no repository "${about.id}", but it has "${similar}": upper and lower case matter there. Pull "${similar}".`,
+      `${title} has no repository "${about.id}", but it has "${similar}": names are case-sensitive there. Pull "${similar}".`,
       { param: 'model', details: { ...error.details, similar } }
     )
   }
 
-  /** The response with the location of a file, or the refusal. */
+  /** Returns the response with a file's location, or the refusal. */
   async function locate(repository: HubRepository, file: HubFile, signal: AbortSignal | undefined) {
     const { id, revision, more } = repository
     const at = (revision: string) => {
@@ -143,7 +143,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     if (isFingerprint(revision)) return await at(ref)
     const response = await at(revision)
     if (response.status !== 404 || ref === revision) return response
-    // Simple servers only have files of a branch. Digests will show whether they are the right ones.
+    // Simple servers only have files of a branch. Their digests show whether they are the right ones.
     const other = await at(ref)
     return isLocation(other) ? other : response
   }
@@ -153,7 +153,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       const response = await send({ path: path(words, limit, format), signal })
       if (!good(response)) {
         const kind = refusalKind(response, false)
-        // A search names no repository that could be unknown or closed.
+        // A search does not name a repository that could be unknown or private.
         const isClosed = kind === 'gated' || kind === 'private' || response.status === 401
         const ofSearch = isClosed ? 'forbidden' : kind.startsWith('unknown-') ? 'no-search' : kind
         const about = { ...subject(words, undefined), endpointAdvice: options.endpointAdvice }
@@ -161,11 +161,11 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       }
       const found = records(await jsonOf(response, title))
       if (Array.isArray(found)) return found.flatMap(record => matchOf(record, id) ?? []).slice(0, limit)
-      throw new CorralError('hub_unreachable', `${title} returns an invalid answer to a search.`)
+      throw new CorralError('hub_unreachable', `${title} returned an invalid answer to a search.`)
     }
     return async (words, limit, { signal }) => {
       const found = await look(words, limit, 'gguf', signal)
-      // Weights that have to be converted first are for those who find nothing else.
+      // Models that must be converted are shown only if nothing else is found.
       return found.length > 0 ? found : await look(words, limit, 'safetensors', signal)
     }
   }
@@ -180,7 +180,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       const { info, response, elsewhere } = await describe(requested, revision, signal)
       const refuseDescription = () =>
         refuse(response, subject(requested, revision), signal, elsewhere ? 'unknown-revision' : undefined)
-      // After a final refusal no other address is tried.
+      // After a final refusal, do not try other addresses.
       if (!info && (response.status !== 404 || response.headers['x-error-code'])) return await refuseDescription()
 
       const id = info ? spelling(requested, info, response) : requested
@@ -192,7 +192,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
           files = files ? completed(files, listed.files) : listed.files
           sha ??= listed.response.headers['x-repo-commit']
         } else if (!info) return await refuseDescription()
-        // What is unknown of a file is requested with its location.
+        // Unknown facts about a file are requested with its location.
         else if (!files || isTemporary(listed.response.status))
           await refuse(listed.response, subject(id, revision), signal)
       }
@@ -214,24 +214,27 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       if (isLocation(response)) return await factsOf(title, () => locationOf(response, options.proxy, file.path))
       const about = subject(repository.id, repository.more?.ref, file.path)
       const kind = refusalKind(response, true)
-      // In a gated repository the refusal of a file is about the terms.
+      // In a gated repository, the refusal of a file is about the terms.
       const isAboutTerms = repository.gated && [401, 403].includes(response.status) && kind !== 'bad-token'
       throw hubRefusal(isAboutTerms ? 'gated' : kind, response, about, Date.now())
     }
   }
 }
 
-/** The hub's spelling of a name: differs from the request by case only, or because the repository was renamed. */
+/**
+ * Returns the hub's spelling of a name. It differs from the request only in case, or because the repository was
+ * renamed.
+ */
 function spelling(requested: string, info: Record<string, unknown>, { hops }: HubResponse): string {
   const id = info.id ?? info.modelId
   if (typeof id !== 'string' || !/^[^/\s]+\/[^/\s]+$/.test(id)) return requested
   return hops.length > 1 || id.toLowerCase() === requested.toLowerCase() ? id : requested
 }
 
-/** Time limit of the search for a similar name, in milliseconds: an error waits for it. */
+/** The search for a similar name delays an error message by at most this time. */
 const LIMIT = 3_000
 
-/** The id among search results that differs from the requested one by case only. */
+/** Returns the id among search results that differs from the requested one only in case. */
 export function sameButForCase(results: unknown, id: string): string | undefined {
   const ids = Array.isArray(results) ? results.filter(isObject).map(result => result.id ?? result.modelId) : []
   const isSame = (other: unknown) =>
@@ -240,14 +243,14 @@ export function sameButForCase(results: unknown, id: string): string | undefined
 }
 
 /**
- * Looks for a repository whose name differs by case only. It only improves an error message, so a search that fails finds
- * nothing.
+ * Searches for a repository whose name differs only in case. It only improves an error message, so a failed search
+ * finds nothing.
  * @throws the signal's reason
  */
 async function similarName(send: SendToHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
   const [owner, name] = id.split('/') as [string, string]
   const limit = abortAfter(LIMIT)
-  // Where the case of the owner is wrong, only the name finds it.
+  // If the owner's case is wrong, only the name finds it.
   const queries: Record<string, string>[] = [
     { search: name, author: owner, limit: '5' },
     { search: name, limit: '50' }

@@ -4,9 +4,7 @@ import { isObject } from '../../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { hubFile, sha1Hex, sha256Of, sizeOf } from '../files/listed-files.ts'
 
-/**
- * Files that are always in LFS: where a listing shows no LFS object, its blob id is that of the pointer, not of the file.
- */
+/** Files that are always in LFS. If a listing shows no LFS object, its blob id is the pointer's, not the file's. */
 const ALWAYS_LFS = /\.(gguf|safetensors)$/i
 
 function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile {
@@ -26,7 +24,7 @@ async function filesOf(
   return [...distinct.values()]
 }
 
-/** The files of a repository's description (`siblings`) without unsafe paths; undefined where it has no list. */
+/** Returns the files in a repository's description (`siblings`), without unsafe paths. Undefined if it has no list. */
 export async function filesOfInfo({ siblings }: Record<string, unknown>): Promise<HubFile[] | undefined> {
   if (!Array.isArray(siblings)) return undefined
   return await filesOf(siblings, ({ rfilename, size, blobId, lfs }) =>
@@ -35,8 +33,8 @@ export async function filesOfInfo({ siblings }: Record<string, unknown>): Promis
 }
 
 /**
- * The files of a tree, without folders, links and unsafe paths.
- * @param withDigests whether `oid` is the digest of the file even where it names no LFS object
+ * Returns the files of a tree, without folders, links and unsafe paths.
+ * @param withDigests whether `oid` is the file's digest even if no LFS object is named
  */
 export async function filesOfTree(entries: readonly unknown[], withDigests: boolean): Promise<HubFile[]> {
   return await filesOf(entries, ({ path, type, mode, size, oid, lfs }) => {
@@ -45,7 +43,7 @@ export async function filesOfTree(entries: readonly unknown[], withDigests: bool
   })
 }
 
-/** Whether the tree may add something. */
+/** Returns whether the tree may add something. */
 export function isIncomplete(files: readonly HubFile[], treeHasDigests: boolean): boolean {
   return files.some(
     ({ size, sha256, gitSha1 }) =>
@@ -53,7 +51,7 @@ export function isIncomplete(files: readonly HubFile[], treeHasDigests: boolean)
   )
 }
 
-/** Completes files with what the tree has of them. */
+/** Adds what the tree knows about the files. */
 export function completed(files: readonly HubFile[], tree: readonly HubFile[]): HubFile[] {
   const known = new Map(tree.map(file => [file.path, file]))
   return files.map(file => {
@@ -62,15 +60,15 @@ export function completed(files: readonly HubFile[], tree: readonly HubFile[]): 
     const sha256 = file.sha256 ?? more.sha256
     // An LFS file has no git blob of its own.
     const gitSha1 = sha256 ? undefined : (file.gitSha1 ?? more.gitSha1)
-    // Beside an LFS object that only the tree shows, the first size may be the pointer's.
+    // If only the tree shows an LFS object, the first size may be the pointer's.
     const size = (more.sha256 && !file.sha256 ? more.size : file.size) ?? more.size
     return hubFile(file.path, size, sha256, gitSha1)
   })
 }
 
 /**
- * Path and query of a listing's next page, relative to the endpoint; undefined at the end. Hubs send it with their own
- * host, which a mirror must not use.
+ * Returns path and query of a listing's next page, relative to the endpoint. Undefined at the end. Hubs send it with
+ * their own host, which a mirror must not use.
  */
 export function nextPage(link: string | undefined, endpoint: string): string | undefined {
   for (const part of (link ?? '').split(/,\s*(?=<)/)) {

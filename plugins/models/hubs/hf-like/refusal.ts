@@ -2,7 +2,7 @@ import type { HubResponse } from '../http/hub-fetch.ts'
 import { serverMessage } from '../http/hub-response.ts'
 import type { RefusalKind } from '../http/refusal.ts'
 
-/** CSGHub's own error codes, which say more than the status. */
+/** CSGHub's own error codes, which are more specific than the status. */
 const CSGHUB_KINDS: [RegExp, RefusalKind][] = [
   [/^AUTH-ERR-4$/, 'bad-token'],
   [/^AUTH-ERR/, 'private'],
@@ -24,7 +24,7 @@ const ERROR_CODES: Record<string, RefusalKind> = {
   EntryNotFound: 'unknown-file'
 }
 
-/** What a refusal means: by the hub's error code first, then by its status and message. */
+/** Classifies a refusal: by the hub's error code first, then by its status and message. */
 export function refusalKind(response: HubResponse, ofFile: boolean): RefusalKind {
   const { status, headers, text } = response
   const message = serverMessage(response)
@@ -38,7 +38,7 @@ export function refusalKind(response: HubResponse, ofFile: boolean): RefusalKind
   const gated = /\b(gated|restricted|authorized list)\b/i.test(message)
   if (status === 401) {
     if (gated) return 'gated'
-    // The same reader was shown the repository of the file.
+    // The same reader could see the file's repository.
     if (ofFile && !authorised) return 'private'
     return authorised || /invalid credentials/i.test(message) ? 'bad-token' : 'unknown-repository'
   }
@@ -49,7 +49,7 @@ export function refusalKind(response: HubResponse, ofFile: boolean): RefusalKind
   return 'server-error'
 }
 
-/** Whether a response with a temporary status is final all the same. */
+/** Returns whether a response with a temporary status is in fact final. */
 export function isFinalRefusal(response: HubResponse): boolean {
   return csghubKind(response.text) !== undefined
 }

@@ -34,13 +34,13 @@ function errorCode(error: unknown): string | undefined {
   if (error instanceof AggregateError) return error.errors.map(errorCode).find(code => code !== undefined)
   if (!(error instanceof Error)) return undefined
   const code = 'code' in error ? String(error.code) : undefined
-  // undici wraps the error of the socket.
+  // undici wraps the socket's error.
   return error.cause instanceof Error ? (errorCode(error.cause) ?? code) : code
 }
 
 /**
- * Explains why a request to a server failed; without a full stop.
- * @param host with its port where it has one
+ * Explains why a request to a server failed, without a full stop.
+ * @param host with its port, if any
  */
 export function connectionErrorText(error: unknown, host: string): string {
   const code = errorCode(error)

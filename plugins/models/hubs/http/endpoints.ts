@@ -2,9 +2,9 @@ import { CorralError } from '../../../../core/errors.ts'
 import { mayHaveCredentials } from '../../../../core/system/redirects.ts'
 import type { Headers, HubFetch, HubResponse, OutgoingRequest } from './hub-fetch.ts'
 
-/** Milliseconds for which an endpoint that could not be reached is tried last. */
+/** An unreachable endpoint is tried last for this long. */
 const SKIP_TIME = 60_000
-/** Milliseconds for which an endpoint is retried before the next one is tried. */
+/** An endpoint is retried for this long before the next mirror is tried. */
 const RETRY_TIME_BEFORE_MIRRORS = 3_000
 /** Status codes of gateways that cannot reach the hub behind them. */
 const GATEWAY = new Set([502, 503, 504])
@@ -17,13 +17,12 @@ type PathRequest = Omit<
   path: string
 }
 
-/** A hub's response, and the endpoint that sent it. */
 export type EndpointResponse = HubResponse & { endpoint: string }
 
 /**
  * Sends requests to a hub, or to its mirrors while it cannot be reached. Only the hub's own host gets the token.
- * @param usual the hub's own address: any other endpoint, and mirrors, were named by an admin
- * @param mirrors tried in order when the endpoint cannot be reached
+ * @param usual the hub's own address; any other endpoint, and mirrors, were configured by an admin
+ * @param mirrors tried in order if the endpoint cannot be reached
  * @param credentials headers with the token; undefined without one
  * @throws CorralError `hub_unreachable` of the endpoint; the signal's reason
  */

@@ -10,18 +10,17 @@ import { checkRedirect, isRedirect, MAX_REDIRECTS } from '../../../../core/syste
 import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
 import { connectionErrorText } from './connection-errors.ts'
 
-/** Milliseconds until a response must begin, and for which it may pause. */
+/** Maximum wait for a response to begin, and maximum pause in it. */
 const RESPONSE_TIMEOUT = 20_000
-/** Bytes of the largest response that is read: a listing of many thousand files has some MB. */
+/** Maximum response size: a listing of many thousand files has a few MB. */
 const BODY_LIMIT = 64 * 1024 * 1024
-/** The same of a server that a client chose: it sends a listing of one model at most. */
+/** Maximum response size for a server that a client chose: it sends the listing of at most one model. */
 const CHOSEN_BODY_LIMIT = 1024 * 1024
 const ERROR_BODY_LIMIT = 64 * 1024
-/** Longest time in milliseconds for which an unused connection is kept: servers may ask for hours. */
+/** Servers may ask to keep unused connections for hours. */
 const KEEP_ALIVE = 10_000
-/** Milliseconds for which a request is retried, unless it says otherwise. */
 const RETRY_TIME = 8_000
-/** The same for requests for locations: a download that is running is not given up as soon. */
+/** Longer for locations: a running download is not given up as quickly. */
 export const LOCATE_RETRY_TIME = 20_000
 
 export const USER_AGENT = `corral/${version}`
@@ -34,20 +33,20 @@ export interface OutgoingRequest {
   credentials?: Headers | undefined
   trustedHosts?: readonly string[]
   /**
-   * Set where a client chose the address: only public servers and these are connected to; see
+   * Set if a client chose the address: only public servers and these may be contacted. See
    * `HubRequest.privateAddresses`.
    */
   privateAddresses?: readonly string[] | undefined
-  /** Settings name the address: it may redirect into a private network. */
+  /** The settings name the address, so it may redirect into a private network. */
   redirectsAnywhere?: boolean
   signal?: AbortSignal | undefined
   /** What to do at a redirect to a host that gets no credentials: follow it without them, or return its address. */
   foreign?: 'follow' | 'stop'
   /** Leaves the body of a successful response unread. */
   headersOnly?: boolean
-  /** Milliseconds for which the request is retried. */
+  /** How long the request is retried. */
   retryTime?: number
-  /** Whether a response is final although its status is a temporary one. */
+  /** Returns whether a response with a temporary status is in fact final. */
   isFinal?(response: HubResponse): boolean
 }
 
@@ -56,30 +55,32 @@ export interface HubResponse {
   /** Address that sent it. */
   url: string
   headers: Headers
-  /** Headers of all responses, redirects included, in order; the last ones are `headers`. */
+  /** Headers of all responses in order, redirects included. The last ones are `headers`. */
   hops: Headers[]
   text: string
-  /** Credentials that were sent. */
   credentials: Headers | undefined
   /** Target of a redirect to a foreign host that was not followed. */
   foreignLocation?: string
 }
 
-/** An address for messages: without credentials, and without its query, which may hold a signature. */
+/** Returns an address for messages: without credentials and without its query, which may contain a signature. */
 export function shownAddress(address: string): string {
   const { origin, pathname } = new URL(address)
   return origin + pathname
 }
 
 /**
- * An HTTP client that follows redirects and retries temporary failures, until the plugin of its hub ends.
+ * Creates an HTTP client that follows redirects and retries temporary failures, until the hub's plugin stops.
  * @param title name of the hub in messages
- * @param proxy for all requests; empty uses that of the environment
+ * @param proxy for all requests; empty uses the environment's
  * @param connectTimeout milliseconds until a connection attempt fails
  */
 export function createHubFetch(title: string, proxy: string, connectTimeout: number, ending: AbortSignal) {
   const via = proxy ? ' (through the proxy of its settings)' : ''
-  /** By the private addresses that they may go to: one that is open must not serve a request that may not open it. */
+  /**
+   * One pool for each set of allowed private addresses: a request must not reuse a connection that it could not have
+   * opened.
+   */
   const connections = new Map<string, Promise<ServerConnections>>()
   const closeAll = () => connections.forEach(opening => void opening.then(opened => opened.close()))
   ending.addEventListener('abort', closeAll, { once: true })
@@ -88,7 +89,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     const key = JSON.stringify(allowed ?? null)
     const open = connections.get(key)
     if (open) return open
-    // An empty setting means the proxy of the environment.
+    // An empty setting means the environment's proxy.
     const opening = openConnections(proxy || undefined, {
       connect: { timeout: connectTimeout, ...(allowed ? { lookup: allowedLookup(allowed) } : {}) },
       headersTimeout: RESPONSE_TIMEOUT,
@@ -110,7 +111,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
       signal,
       headers: {
         'user-agent': USER_AGENT,
-        // A compressed response hides the length of a file.
+        // A compressed response hides a file's length.
         'accept-encoding': 'identity',
         ...outgoing.headers,
         ...credentials
@@ -122,7 +123,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     }
     const { statusCode: status, body } = response
     const leave = isRedirect(status) || (outgoing.headersOnly && status < 300)
-    // An unread body costs the connection, but it may be a whole model.
+    // Closing an unread body costs the connection, but the body may be a whole model.
     if (leave) {
       body.on('error', () => undefined).destroy()
       return { status, headers, text: '' }
@@ -143,7 +144,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
       pieces.push(piece)
     }
     const bytes = Buffer.concat(pieces)
-    // Some servers compress although they were asked not to.
+    // Some servers compress anyway.
     const unpack = { gzip: unzip, deflate: unzip, br: brotliDecompress }[headers['content-encoding'] ?? '']
     if (!unpack || size === 0) return bytes.toString()
     return (await promisify<Buffer, object, Buffer>(unpack)(bytes, { maxOutputLength: limit })).toString()
@@ -154,7 +155,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     return new CorralError('hub_unreachable', `${title} cannot be used: ${sentence}`, { cause })
   }
 
-  /** One attempt, with its redirects. */
+  /** Makes one attempt, following redirects. */
   async function attempt(outgoing: OutgoingRequest, signal: AbortSignal): Promise<HubResponse> {
     const start = new URL(outgoing.url)
     const hops: Headers[] = []
@@ -177,7 +178,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
       })
       if ('refused' in redirect) throw unreachable(`${start.host} cannot be trusted: it ${redirect.refused}`)
       if (redirect.foreign && outgoing.foreign === 'stop') return { ...response, foreignLocation: redirect.to.href }
-      // Credentials are never sent again after a foreign host, not even back to the hub.
+      // After a foreign host, credentials are never sent again, not even back to the hub.
       if (redirect.foreign) credentials = undefined
       url = redirect.to
     }
@@ -185,7 +186,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
 
   /**
    * Returns the server's response, whatever its status.
-   * @throws CorralError `hub_unreachable` when there is none; the signal's reason
+   * @throws CorralError `hub_unreachable` if there is none; the signal's reason
    */
   return async function send(outgoing: OutgoingRequest): Promise<HubResponse> {
     const signal = outgoing.signal ? AbortSignal.any([ending, outgoing.signal]) : ending
@@ -198,7 +199,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
         response = await attempt(outgoing, signal)
         if (!isTemporary(response.status) || outgoing.isFinal?.(response)) return response
       } catch (error) {
-        // Errors without a cause are a server's misbehaviour, which a retry would meet again.
+        // Errors without a cause mean that the server misbehaves, so a retry would not help.
         if (!(error instanceof CorralError) || error.cause === undefined) throw error
         failure = error
       }
@@ -225,13 +226,13 @@ export type Headers = Record<string, string>
 const FIRST_DELAY = 400
 const MAX_DELAY = 8_000
 
-/** Whether the same request may succeed a moment later. */
+/** Returns whether the same request may succeed a moment later. */
 export function isTemporary(status: number): boolean {
   return status === 408 || status === 425 || status === 429 || (status >= 500 && status !== 501 && status !== 505)
 }
 
 /**
- * Milliseconds to wait before a retry.
+ * Returns the milliseconds to wait before a retry.
  * @param attempt 0 after the first failure
  * @param random 0 to 1
  */

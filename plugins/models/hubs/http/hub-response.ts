@@ -5,15 +5,14 @@ import { parseUntrustedJson } from '../../../../core/system/untrusted-json.ts'
 import { isWebPage, pageTitle } from '../../../../core/system/web-page.ts'
 import { type HubResponse, shownAddress } from './hub-fetch.ts'
 
-/** Whether a response is a web page. */
 export function isHtml(response: Pick<HubResponse, 'headers' | 'text'>): boolean {
   return isWebPage(response.text) || /\btext\/html\b/.test(response.headers['content-type'] ?? '')
 }
 
 /**
- * The JSON of a response.
- * @param isQuoted whether the title of a web page is shown: not that of a server that the client chose
- * @throws CorralError `hub_unreachable` when it is something else, or too much
+ * Parses a response's JSON.
+ * @param isQuoted whether to show a web page's title: not for a server that the client chose
+ * @throws CorralError `hub_unreachable` if it is something else, or too large
  */
 export async function jsonOf(
   response: Pick<HubResponse, 'url' | 'headers' | 'text'>,
@@ -35,10 +34,10 @@ export async function jsonOf(
   )
 }
 
-/** Characters of a reply in which a message is looked for. */
+/** Maximum part of a reply, in characters, that is searched for a message. */
 const MAX_MESSAGE_REPLY = 64 * 1024
 
-/** The error message of a server, short and on one line: from its JSON, or else its text. */
+/** Returns a server's error message, short and on one line: from its JSON, otherwise its text. */
 export function serverMessage(response: Pick<HubResponse, 'headers' | 'text'>): string {
   let message: unknown = response.headers['x-error-message']
   if (!message && !isHtml(response)) {
@@ -59,13 +58,13 @@ export function serverMessage(response: Pick<HubResponse, 'headers' | 'text'>): 
 
 const MAX_MESSAGE_LENGTH = 300
 
-/** A response without its server's own words, for servers that the settings do not name. */
+/** Removes the server's own words from a response, for servers that the settings do not name. */
 export function wordless(response: HubResponse): HubResponse {
   const { 'x-error-message': _, ...headers } = response.headers
   return { ...response, headers, text: '' }
 }
 
-/** ` <who> says: <message>.` with the error message of a server; empty where it sends none. */
+/** Returns ` <who> says: <message>.` with a server's error message, or an empty string if it sends none. */
 export function quoteServer(who: string, response: Pick<HubResponse, 'headers' | 'text'>): string {
   const message = serverMessage(response)
   return message === '' ? '' : ` ${who} says: ${/[.!?…]$/.test(message) ? message : `${message}.`}`

@@ -6,22 +6,22 @@ import { isHtml, quoteServer } from './hub-response.ts'
 
 /** What was requested of a hub, and how messages name it. */
 export interface Subject {
-  /** Such as `Hugging Face`, with its address where that is not the usual one. */
+  /** For example `Hugging Face`, with its address if that is not the usual one. */
   title: string
   id: string
-  /** Where people see the repository. */
+  /** The repository's web page. */
   page?: string
   revision?: string | undefined
-  /** The default branch, where that is not `main`. */
+  /** The default branch, if it is not `main`. */
   usualBranch?: string
   file?: string | undefined
-  /** How to set a token: `set HF_TOKEN or …`. Undefined where a hub has none. */
+  /** How to set a token: `set HF_TOKEN or …`. Undefined if a hub has none. */
   tokenAdvice?: string
   /** The settings with the hub's address: `HF_ENDPOINT or …`. */
   endpointAdvice?: string
 }
 
-/** Why a hub refuses a request. Each hub tells them apart in its own way. */
+/** Why a hub refuses a request. Each hub distinguishes these in its own way. */
 export type RefusalKind =
   | 'unknown-repository'
   | 'unknown-revision'
@@ -40,13 +40,13 @@ export type RefusalKind =
   | 'page'
 
 interface Facts extends Subject {
-  /** The file or repository, for a sentence. */
+  /** The file or repository, as a phrase. */
   what: string
-  /** With the hub's own code where it has one. */
+  /** With the hub's own code, if any. */
   status: string
   /** Whether a token was sent. */
   authorised: boolean
-  /** The hub's own words as a sentence; empty where it sends none. */
+  /** The hub's own words as a sentence, or empty. */
   quoted: string
   /** When to try again. */
   when: string
@@ -77,14 +77,14 @@ const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) =>
   ],
   'unknown-file': [
     'repo_not_found',
-    ({ title, what }) => `${title} no longer has ${what}. Pull the model again to get what is there now.`
+    ({ title, what }) => `${title} no longer has ${what}. Pull the model again to get the current version.`
   ],
   gated: [
     'hub_forbidden',
     ({ title, what, page, tokenAdvice, authorised, quoted }) =>
       authorised
-        ? `${title} allows the download of ${what} to accounts on its list only, and that of the token in use is not on it. Ask for access at ${page}, wait until it is granted, and pull again.${quoted}`
-        : `${title} requires that you have agreed to its terms before you download ${what}. Agree at ${page}, then ${tokenAdvice}, and pull again.`
+        ? `${title} allows downloads of ${what} only for approved accounts, and the account of the token in use is not approved. Ask for access at ${page}, wait until it is granted, and pull again.${quoted}`
+        : `${title} requires you to agree to its terms before you download ${what}. Agree at ${page}, then ${tokenAdvice}, and pull again.`
   ],
   private: [
     'hub_forbidden',
@@ -102,7 +102,7 @@ const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) =>
   ],
   disabled: [
     'hub_forbidden',
-    ({ title, id, page }) => `${title} has disabled "${id}"; nobody can download it (${page}).`
+    ({ title, id, page }) => `${title} has disabled "${id}", and it cannot be downloaded (${page}).`
   ],
   'in-check': [
     'hub_forbidden',
@@ -146,18 +146,18 @@ const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) =>
   'proxy-login': [
     'hub_unreachable',
     ({ title, what, status }) =>
-      `A proxy in front of ${title} requires a user name and a password (status ${status}), so ${what} could not be asked for. ` +
+      `A proxy in front of ${title} requires a user name and a password (status ${status}), so ${what} could not be requested. ` +
       "Put them into HTTPS_PROXY or the hub's proxy setting: http://name:password@host:port."
   ],
   page: [
     'hub_unreachable',
     ({ title, what, status, pageTitle }) =>
-      `A proxy's or login page answered instead of ${title}${pageTitle} when ${what} was asked for (status ${status}). ` +
+      `A proxy's or login page answered instead of ${title}${pageTitle} when ${what} was requested (status ${status}). ` +
       'Log in to this network in a browser, or check the proxy settings and the address of the hub.'
   ]
 }
 
-/** What a refusal means whichever hub it should be of. A web page with a 404 may be the hub's own. */
+/** Classifies refusals that mean the same at every hub. A web page with a 404 may be the hub's own. */
 function generalKind(response: HubResponse): RefusalKind | undefined {
   const { status } = response
   if (status === 407) return 'proxy-login'
@@ -167,8 +167,8 @@ function generalKind(response: HubResponse): RefusalKind | undefined {
 }
 
 /**
- * The error for a hub's refusal.
- * @param hubCode the hub's own code, where that says more than the status
+ * Creates the error for a hub's refusal.
+ * @param hubCode the hub's own code, if it is more specific than the status
  */
 export function hubRefusal(
   kind: RefusalKind,
@@ -187,7 +187,7 @@ export function hubRefusal(
     status: hubCode && hubCode !== String(hubStatus) ? `${hubStatus}, code ${hubCode}` : String(hubStatus),
     authorised: response.credentials !== undefined,
     quoted: quoteServer(title, response),
-    when: retryAfter === undefined ? 'in some minutes' : `in ${retryAfter} s`,
+    when: retryAfter === undefined ? 'in a few minutes' : `in ${retryAfter} s`,
     html: isHtml(response),
     pageTitle: pageTitle(response.text)
   }

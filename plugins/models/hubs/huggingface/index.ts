@@ -6,7 +6,7 @@ import { createHfLikeHub } from '../hf-like/hub.ts'
 import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
 
 const HOSTS = ['huggingface.co', 'hf.co']
-/** What a search gives of each repository. */
+/** Fields of each repository in a search. */
 const FIELDS = ['downloads', 'likes', 'lastModified', 'gated', 'tags', 'pipeline_tag']
 const PLACE = { usual: 'https://huggingface.co', variable: 'HF_ENDPOINT' }
 
@@ -16,7 +16,7 @@ export default definePlugin({
   description: 'Models from Hugging Face (hf:owner/name)',
   needs: ['downloads'],
   optional: true,
-  options: publicHubOptions(PLACE, 'HF_TOKEN, else the one that "hf auth login" stored'),
+  options: publicHubOptions(PLACE, 'HF_TOKEN, or the token that "hf auth login" stored'),
   setup(context, options) {
     const { env } = process
     const { endpoint, title, send } = publicHubAccess(context, options, {
@@ -65,7 +65,7 @@ export default definePlugin({
 
 const isTrue = (value: string | undefined) => /^(1|on|yes|true)$/i.test(value ?? '')
 
-/** The variable that forbids requests, as in Hugging Face's own client. */
+/** Returns the variable that forbids requests, as in Hugging Face's own client. */
 export function offlineVariable(env: NodeJS.ProcessEnv): string | undefined {
   return ['HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE'].find(name => isTrue(env[name]))
 }
@@ -74,14 +74,14 @@ function expanded(path: string): string {
   return path.replace(/^~(?=$|[\\/])/, homedir())
 }
 
-/** The token file of Hugging Face's own client. */
+/** Returns the token file of Hugging Face's own client. */
 export function tokenFile(env: NodeJS.ProcessEnv): string {
   if (env.HF_TOKEN_PATH) return expanded(env.HF_TOKEN_PATH)
   const cache = env.XDG_CACHE_HOME ? expanded(env.XDG_CACHE_HOME) : join(homedir(), '.cache')
   return join(env.HF_HOME ? expanded(env.HF_HOME) : join(cache, 'huggingface'), 'token')
 }
 
-/** Where to look for a token. */
+/** Returns where to look for a token. */
 export function tokenSources(setting: string, env: NodeJS.ProcessEnv) {
   const implicit = !isTrue(env.HF_HUB_DISABLE_IMPLICIT_TOKEN)
   return {

@@ -21,16 +21,19 @@ import type { HubAccess } from '../hub-options.ts'
 import { envelopeOf, isSuccess, modelScopeRefusal } from './refusal.ts'
 
 const DEFAULT_BRANCH = 'master'
-/** Repositories that one request gives at most. */
+/** The API's limit per request. */
 const MAX_FOUND = 50
 
-/** ModelScope's own API. Its listings name no commit, so a fingerprint of the listing identifies the revision. */
+/**
+ * Creates the hub for ModelScope's own API. Its listings name no commit, so a fingerprint of the listing identifies the
+ * revision.
+ */
 export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
-  // The international site has other models: its addresses only work when it is the endpoint.
+  // The international site has other models. Its addresses only work if it is the endpoint.
   const site = new URL(endpoint).host.endsWith('modelscope.ai') ? 'modelscope.ai' : 'modelscope.cn'
   const api = (id: string) => `/api/v1/models/${encodePath(id)}`
   const pageOf = (id: string) => `${endpoint}/models/${id}`
-  // Refusals are JSON too; `jsonOf` reports a web page.
+  // Refusals are JSON too. `jsonOf` reports a web page.
   const bodyOf = async (response: HubResponse) => {
     const body = response.status === 200 ? await jsonOf(response, title) : await envelopeOf(response)
     return isObject(body) ? body : {}
@@ -42,7 +45,7 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
     prefixes: ['modelscope:', `https://${site}/`, `https://www.${site}/`],
 
     async repository({ id, revision = DEFAULT_BRANCH }: HubRequest, { signal }: Waiting): Promise<HubRepository> {
-      // "True" with a capital letter: anything else silently lists the top folder only.
+      // "True" with a capital letter: anything else silently lists only the top folder.
       const query = new URLSearchParams({ Revision: revision, Recursive: 'True' })
       const response = await send({ path: `${api(id)}/repo/files?${query}`, signal })
       const subject = { title, id, page: pageOf(id), revision }
@@ -79,7 +82,7 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
         const { data } = body
         const models = isObject(data) ? data.models : undefined
         if (Array.isArray(models)) return models.flatMap(record => matchOf(record, 'id') ?? []).slice(0, limit)
-        throw new CorralError('hub_unreachable', `${title} returns an invalid answer to a search.`)
+        throw new CorralError('hub_unreachable', `${title} returned an invalid answer to a search.`)
       }
       const found = await look('gguf')
       return found.length > 0 ? found : await look('safetensors')
@@ -90,7 +93,7 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
       const query = new URLSearchParams({ Revision: revision, FilePath: path })
       const address = `${api(id)}/repo?${query}`
       const response = await requestLocation(outgoing => send({ ...outgoing, path: address, signal }), 'stop', false)
-      // A refusal may have status 200, with JSON in place of the bytes.
+      // A refusal may have status 200, with JSON instead of the bytes.
       const isRefusal = /\bjson\b/.test(response.headers['content-type'] ?? '') && !path.endsWith('.json')
       if (isLocation(response) && !isRefusal) return await factsOf(title, () => locationOf(response, proxy, path))
       const refused = isRefusal && response.status === 200 ? await send({ path: address, signal }) : response
@@ -102,8 +105,8 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
 }
 
 /**
- * Parses a list of files, with the paths of those that the hub is still checking, and may refuse. Folders, links and
- * unsafe paths are left out. Undefined when the body is not a listing.
+ * Parses a list of files, with the paths that the hub is still checking and may refuse. Skips folders, links and unsafe
+ * paths. Returns undefined if the body is not a listing.
  * @throws InvalidFact, CorralError as `requireFewFiles`
  */
 export async function readListing(body: Record<string, unknown>, title: string, id: string) {

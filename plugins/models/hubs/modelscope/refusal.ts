@@ -7,13 +7,13 @@ import { hubRefusal, type RefusalKind, type Subject } from '../http/refusal.ts'
 
 const NOT_FOUND_CODES = new Set(['404', 'E3020', '10010205001'])
 
-/** The object of a reply. It is empty for a web page or bytes: then only the status counts. */
+/** Parses a reply's object. Empty for a web page or bytes: then only the status matters. */
 export async function envelopeOf({ text }: Pick<HubResponse, 'text'>): Promise<Record<string, unknown>> {
   const { value } = await parseUntrustedJson(text)
   return isObject(value) ? value : {}
 }
 
-/** Whether a response is a success: by its status, and by its JSON, which may contradict the status. */
+/** Returns whether a response is a success: by its status, and by its JSON, which may contradict the status. */
 export function isSuccess({ status }: Pick<HubResponse, 'status'>, body: Record<string, unknown>): boolean {
   if (status < 200 || status >= 300) return false
   const code = body.Code ?? body.code
@@ -23,7 +23,7 @@ export function isSuccess({ status }: Pick<HubResponse, 'status'>, body: Record<
 }
 
 /**
- * The error for a refusal, which may have status 200.
+ * Creates the error for a refusal, which may have status 200.
  * @param inCheck whether the hub is still checking the file
  */
 export function modelScopeRefusal(

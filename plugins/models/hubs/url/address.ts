@@ -6,13 +6,13 @@ import { isUsablePath } from '../../../../core/system/usable-path.ts'
 const SECRET =
   /sig|token|key|credential|secret|passw|auth|policy|expires|^(se|sp|sv|sr|st|x-amz-.*|x-goog-.*|x-oss-.*)$/i
 
-/** An address, split into what may be kept and shown and what may not. */
+/** An address, split into the part that may be stored and shown, and the secrets. */
 export interface PlainAddress {
   /** Without credentials and fragment, and without a query that contains a secret. */
   id: string
   /** Headers for its host, which are never stored. */
   credentials: Record<string, string> | undefined
-  /** The query where it contains a secret, which is never stored; else empty. */
+  /** The query if it contains a secret, otherwise empty. Never stored. */
   secretQuery: string
 }
 
@@ -39,12 +39,12 @@ export function parseAddress(text: string): PlainAddress {
   }
 }
 
-/** The last part of an address's path; undefined where that is not a file name. */
+/** Returns the last part of an address's path. Undefined if that is not a file name. */
 export function nameOfAddress(id: string): string | undefined {
   return usableName(decoded(new URL(id).pathname.split('/').at(-1)!))
 }
 
-/** The file name of a `Content-Disposition` header; undefined where it has no usable one. */
+/** Returns the file name in a `Content-Disposition` header. Undefined if there is no usable one. */
 export function nameOfDisposition(header: string | undefined): string | undefined {
   const extended = /filename\*\s*=\s*UTF-8'[^']*'([^;\s]+)/i.exec(header ?? '')?.[1]
   if (extended !== undefined) return usableName(decoded(extended))
@@ -52,7 +52,7 @@ export function nameOfDisposition(header: string | undefined): string | undefine
   return usableName(plain?.[1]?.replace(/\\(.)/g, '$1') ?? plain?.[2])
 }
 
-/** Undefined where its % signs encode nothing. */
+/** Undefined if its % signs encode nothing. */
 function decoded(text: string): string | undefined {
   try {
     return decodeURIComponent(text)
@@ -63,14 +63,14 @@ function decoded(text: string): string | undefined {
 
 const usableName = (name: string | undefined) => (isUsablePath(name) && !name.includes('/') ? name : undefined)
 
-/** The address of another file beside one. */
+/** Returns the address of another file in the same folder. */
 export function addressBeside(id: string, name: string): string {
   const url = new URL(id)
   url.pathname = url.pathname.replace(/[^/]*$/, encodeURIComponent(name))
   return url.href
 }
 
-/** Identifies the content at addresses by what their servers report about it. */
+/** Returns an identifier for the content at addresses, from what their servers report about it. */
 export function contentFingerprint(facts: readonly (string | number | undefined)[][]): string {
   return `content-${createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 40)}`
 }

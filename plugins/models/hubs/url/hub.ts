@@ -18,14 +18,14 @@ import {
 
 /** More shards than this are a mistake. */
 const MAX_SHARDS = 500
-/** Addresses whose secrets are kept: far more than there are pulls at a time. */
+/** Maximum addresses whose secrets are remembered. There are never this many pulls at a time. */
 const MAX_SECRETS = 1000
 
 type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
 
 /**
- * Files at plain addresses. Passwords and signatures in an address are kept in memory only: after a restart they must be
- * entered again.
+ * Creates the hub for plain addresses. Passwords and signatures in an address are only in memory, so they must be
+ * entered again after a restart.
  */
 export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   const secretsOf = new Map<string, Secrets>()
@@ -33,14 +33,14 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   function keepSecrets(id: string, secrets: Secrets): void {
     secretsOf.delete(id)
     if (secrets.credentials || secrets.secretQuery) secretsOf.set(id, secrets)
-    // The oldest go first.
+    // Forget the oldest first.
     for (const old of secretsOf.keys()) {
       if (secretsOf.size <= MAX_SECRETS) break
       secretsOf.delete(old)
     }
   }
 
-  /** The location of the file at an address. @throws CorralError when there is none */
+  /** Returns the location of the file at an address. @throws CorralError if there is none */
   async function find(
     address: string,
     secrets: Secrets | undefined,
@@ -64,7 +64,7 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
     const { headers } = response
     const shown = shownAddress(address)
     const located = await factsOf(`The server of ${shown}`, () => locationOf(response, proxy, shown))
-    // Plain web servers have digest and identity in headers.
+    // Plain web servers send digest and identity in headers.
     const sha256 = located.sha256 ?? sha256OfHeaders(headers)
     const identity = located.identity ?? headers['last-modified']
     return { response, location: { ...located, sha256, identity, privateAddresses } satisfies FileLocation }
@@ -84,11 +84,11 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       if (name === undefined) {
         throw new CorralError(
           'repo_not_found',
-          `${shownAddress(id)} has no name for its file. Use an address that ends in one, such as …/model.gguf.`,
+          `${shownAddress(id)} does not end in a file name. Use an address that does, for example …/model.gguf.`,
           { param: 'model' }
         )
       }
-      // Shards lie beside each other under their own names; a name from a header leads to no others.
+      // Shards are beside each other under their own names. A name from a header does not lead to other shards.
       const shards = shardNames(name)
       const names = name === nameOfAddress(id) && shards.length <= MAX_SHARDS ? shards : [name]
       const locations: FileLocation[] = []
@@ -107,7 +107,10 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   }
 }
 
-/** The error for an address that does not deliver its file; never in its server's words. @param shown the address as it may be shown */
+/**
+ * Creates the error for an address that does not deliver its file, without the server's own words. @param shown the
+ * address as it may be shown
+ */
 function addressRefusal(response: HubResponse, shown: string): CorralError {
   const { status } = response
   const details = { address: shown, hubStatus: status }
