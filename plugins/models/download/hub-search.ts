@@ -9,19 +9,18 @@ import { chooseFiles } from './choice/choose-files.ts'
 
 interface SearchContext {
   hubs: readonly Hub[]
-  /** Names of the hubs where a name without prefix is looked for, in order. */
+  /** Names of the hubs to search for a name without prefix, in order. */
   search: readonly string[]
   memory: () => Promise<MemoryFacts>
 }
 
 type SearchingHub = Hub & Required<Pick<Hub, 'search'>>
 
-/** Repositories of each hub whose files are listed, to know their sizes; hubs count each listing as a request. */
+/** Repositories of each hub whose files are listed to find their sizes. Hubs count each listing as a request. */
 const MAX_LISTED = 20
-/** Listings that are requested at once. */
 const LISTINGS_AT_ONCE = 6
 
-/** Looks for models at hubs, and what a pull of each would choose. See `Downloads.search`. */
+/** Searches hubs for models, and works out what a pull of each would choose. See `Downloads.search`. */
 export async function searchHubs(
   context: SearchContext,
   request: Pick<SearchRequest, 'words' | 'hub' | 'limit'>,
@@ -33,7 +32,7 @@ export async function searchHubs(
   const searchOne = async (hub: SearchingHub): Promise<{ hub: SearchingHub; match: HubMatch }[]> => {
     try {
       const found = await hub.search(request.words, request.limit, waiting)
-      // A name that no model may have here could not be pulled.
+      // A repository with an invalid model name could not be pulled.
       return found.filter(({ id }) => isName(id)).map(match => ({ hub, match }))
     } catch (error) {
       waiting.signal?.throwIfAborted()
@@ -50,7 +49,7 @@ export async function searchHubs(
   const models = await inTurns(rows, LISTINGS_AT_ONCE, async ({ hub, match, isListed }) => {
     const files = isListed
       ? await filesOf(hub, match, memory, waiting)
-      : { problem: `Only the first ${MAX_LISTED} are looked into. Search for more of its name.` }
+      : { problem: `Only the first ${MAX_LISTED} are inspected. Search for more of its name.` }
     return { ...recordOf(hub, match, context.search[0] === hub.name), ...files }
   })
   return { models, hubs: hubs.map(({ name }) => name), errors }
@@ -73,7 +72,7 @@ function hubsFor({ hubs, search }: SearchContext, wanted: string | undefined): S
       ? 'None of the hubs in "downloads.search" can be searched.'
       : `No hub called ${JSON.stringify(wanted.slice(0, 60))} can be searched.`
   const advice =
-    names === '' ? 'No hub that can be is enabled.' : `Those that can be are ${names}; "all" is all of them.`
+    names === '' ? 'No hub with a search is enabled.' : `Searchable hubs are ${names}; "all" searches all of them.`
   throw new CorralError('invalid_request', `${problem} ${advice}`, { param: 'hub' })
 }
 
@@ -88,7 +87,7 @@ function isName(id: string): boolean {
 
 function recordOf({ name, prefixes }: Hub, match: HubMatch, isFirst: boolean): FoundRepository {
   const { id, updatedAt, downloads, likes, license, ...rest } = match
-  // `hf:`, and not the beginning of an address.
+  // A prefix like `hf:`, not the beginning of an address.
   const prefix = isFirst ? '' : (prefixes.find(text => /^[^/]+:$/.test(text)) ?? '')
   return {
     model: `${prefix}${id}`,
@@ -103,7 +102,7 @@ function recordOf({ name, prefixes }: Hub, match: HubMatch, isFirst: boolean): F
   }
 }
 
-/** What a pull of the repository would choose, by its listing alone; or why that is not known. */
+/** Returns what a pull of the repository would choose, by its listing alone, or why that is unknown. */
 async function filesOf(
   hub: Hub,
   { id, formats }: HubMatch,
@@ -136,7 +135,7 @@ async function filesOf(
   }
 }
 
-/** Works through a list, some of it at once; results are in the list's order. */
+/** Works through a list with limited concurrency. Results are in the list's order. */
 async function inTurns<Item, Result>(
   items: readonly Item[],
   atOnce: number,

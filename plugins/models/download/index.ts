@@ -20,37 +20,37 @@ export default definePlugin({
     {
       search: Type.Array(Type.String({ minLength: 1 }), {
         default: ['huggingface'],
-        description: 'Hubs where a name without prefix is looked for, in this order'
+        description: 'Hubs to search for a name without prefix, in this order'
       }),
       connections: Type.Integer({
         default: 8,
         minimum: 1,
         maximum: 64,
-        description: 'Most connections of all downloads together',
+        description: 'Maximum connections of all downloads together',
         restart: true
       }),
       connections_per_file: Type.Integer({
         default: 4,
         minimum: 1,
         maximum: 64,
-        description: 'Most connections for one file',
+        description: 'Maximum connections for one file',
         restart: true
       }),
       bandwidth_limit: Bytes({
         default: '0',
-        description: 'Most bytes per second of all downloads together; 0 means no limit',
+        description: 'Maximum bytes per second of all downloads together; 0 means no limit',
         restart: true
       }),
       stall_timeout: Timeout({
         default: '30s',
-        description: 'Silence after which a connection is replaced by a new one',
+        description: 'A connection that is silent for this long is replaced by a new one',
         restart: true
       }),
       private_addresses: Type.Array(Type.String({ format: 'corral-private-address' }), {
         default: [],
         needsTrust: true,
         description:
-          'Hosts, addresses and networks beside public ones that clients may have models fetched from by address; "*" is all. Hubs and mirrors in the settings need no entry'
+          'Hosts, addresses and networks beside public ones from which clients may pull models by address; "*" is all. Hubs and mirrors in the settings need no entry'
       }),
       pause_after: Duration({
         default: '5s',
@@ -63,7 +63,8 @@ export default definePlugin({
   setup(context, options) {
     const hardware = context.service('hardware')
     const catalog = context.service('catalog')
-    // What was pulled by a name of Ollama's library is listed by it; what was pulled by its own is found by it too.
+    // Models pulled by a name of Ollama's library are listed under it. Models pulled by their own name are found by it
+    // too.
     const pulledNames = new PulledNames(join(context.paths.home, 'pulled-names.json'), context.log)
     catalog.addNames(
       name => pulledNames.meaning(name),

@@ -13,32 +13,32 @@ import { readJsonFileSync, writeJsonFile } from '../../../core/system/json-file.
 
 const FileSchema = Type.Object({
   version: Type.Literal(1),
-  /** The variant by the name, which has its tag, the latest last. */
+  /** The variant for each name with its tag, the latest last. */
   names: Type.Record(Type.String(), Type.String())
 })
 
-/** A name without an owner, as the file has it for comparison. */
+/** The key for a short name, as stored in the file. */
 const keyOf = ({ name, variant }: RequestedName) => nameText({ name, variant: variant ?? 'latest' }).toLowerCase()
 
 /**
- * The names of Ollama's library by which models were pulled, and the variants that came of it. They stay when a model is
- * deleted: catalogs list a name only while the very variant is there.
+ * The names of Ollama's library under which models were pulled, and the resulting variants. Names stay when a model is
+ * deleted: catalogs list a name only while its variant exists.
  */
 export class PulledNames {
   readonly #path: string
   readonly #log: Pick<FastifyBaseLogger, 'warn'>
-  /** As it was asked for, and the variant, by the name in lower case. */
+  /** The name as requested, and the variant, by the name in lower case. */
   #names = new Map<string, { asked: string; model: string }>()
   #listed = new Map<string, string[]>()
   #writing = Promise.resolve()
 
-  /** Reads the file; one that cannot be used is named in the log, and written anew with the next name. */
+  /** Reads the file. If it is unusable, logs a warning and replaces it with the next name. */
   constructor(path: string, log: Pick<FastifyBaseLogger, 'warn'>) {
     this.#path = path
     this.#log = log
     const { value, fault } = readJsonFileSync(path, FileSchema) ?? { value: { names: {} } }
     if (!value)
-      log.warn(`${path} cannot be used: ${fault}. Models are not listed by the names that they were pulled by.`)
+      log.warn(`${path} cannot be used: ${fault}. Models are not listed under the names that they were pulled by.`)
     for (const [asked, model] of Object.entries(value?.names ?? {})) {
       try {
         parseRequestedName(asked)
@@ -51,18 +51,18 @@ export class PulledNames {
     this.#sort()
   }
 
-  /** The variant that was pulled by a name. */
+  /** Returns the variant that was pulled by a name. */
   meaning(name: RequestedName): ModelName | undefined {
     const found = name.owner === undefined ? this.#names.get(keyOf(name)) : undefined
     return found && parseModelName(found.model)
   }
 
-  /** Names by the keys of their variants. */
+  /** Returns the names by the keys of their variants. */
   listed(): ReadonlyMap<string, readonly string[]> {
     return this.#listed
   }
 
-  /** Notes a name. A disk that does not take it costs no more than the name at the next start. */
+  /** Records a name. If the disk is full, only the name is lost at the next start. */
   async add(asked: string, { name, label }: { name: ModelName; label: string }): Promise<void> {
     const key = asked.toLowerCase()
     this.#names.delete(key)

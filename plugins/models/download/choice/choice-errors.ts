@@ -9,7 +9,7 @@ import { type GgufCandidate, type GgufModels, isLabel, matchingGguf } from './gg
 const withSize = ({ label, size }: { label: string; size: number }) =>
   size > 0 ? `${label} (${formatBytes(size)})` : label
 
-/** Labels with their sizes, the best first, unknown ones last. */
+/** Lists the candidates' labels with their sizes, the best first, unknown ones last. */
 export function choicesOf(candidates: readonly GgufCandidate[]): { label: string; size: number }[] {
   return [...candidates]
     .sort((a, b) => rankOf(b) - rankOf(a) || (a.path < b.path ? -1 : 1))
@@ -17,7 +17,7 @@ export function choicesOf(candidates: readonly GgufCandidate[]): { label: string
     .map(({ label, size }) => ({ label, size }))
 }
 
-/** Choices of one reply: a listing may have hundreds of thousands of files. */
+/** A listing may have hundreds of thousands of files. */
 const MAX_CHOICES = 200
 
 const rankOf = ({ quantization }: GgufCandidate) => (quantization ? quality(quantization) : -2)
@@ -32,14 +32,14 @@ export function unknownVariant(
     [label, path, fileNameOf(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
   )
   if (broken.length > 0) return incompleteSet(id, broken)
-  const example = choices[0] ? ` Pull one of these, such as ${id}:${choices[0].label}.` : ''
+  const example = choices[0] ? ` Pull one of these, for example ${id}:${choices[0].label}.` : ''
   return refusal('repo_not_found', `${id} has no ${wanted}. It has ${shortList(choices.map(withSize))}.${example}`, {
     choices
   })
 }
 
 /**
- * The error if a name may mean several models. Its choices say what to write after the colon.
+ * Creates the error for a name that matches several models. Its choices show what to write after the colon.
  * @param found the models that it may mean
  */
 export function ambiguous(
@@ -48,7 +48,7 @@ export function ambiguous(
   found: readonly GgufCandidate[],
   wanted?: string
 ): CorralError {
-  // Only labels that are a quantization may mean other models too.
+  // A label that is also a quantization may match other models too.
   const isClear = ({ label }: GgufCandidate) => !isLabel(label) || matchingGguf(models, label).length === 1
   const choices = choicesOf(found.map(one => (isClear(one) ? one : { ...one, label: one.path })))
   const what = wanted ? `${found.length} models that match ${wanted}` : `${found.length} models`
@@ -68,7 +68,7 @@ export const incompleteText = ({ path, missing }: { path: string; missing: strin
     ? `${path} is empty (0 bytes)`
     : `${path} is part of a set that lacks ${shortList(missing)}`
 
-/** A named file that is not a model. */
+/** Creates the error for a named file that is not a model. */
 export function notAModel(id: string, path: string, { roles, incomplete }: GgufModels): CorralError {
   const broken = incomplete.filter(set => set.path === path || (set.missing.length > 0 && sameSet(set.path, path)))
   if (broken.length > 0) return incompleteSet(id, broken)
@@ -76,12 +76,12 @@ export function notAModel(id: string, path: string, { roles, incomplete }: GgufM
     model: 'is not a model by itself',
     projector: 'is a projector, which a model uses to see or hear; it is downloaded with its model',
     draft: 'is a draft model, which runs only beside its main model',
-    imatrix: 'holds data for quantization (an importance matrix), not a model',
+    imatrix: 'has data for quantization (an importance matrix), not a model',
     adapter: 'is a LoRA adapter, which changes a base model and does not run by itself',
     image: 'is a model that makes images or videos, which llama.cpp cannot run',
     split: 'is a piece of a split file, which llama.cpp cannot load before the pieces are joined',
     other: /\.gguf$/i.test(path)
-      ? 'is a part of another model (such as a vocoder or a text encoder) and does not run by itself'
+      ? 'is a part of another model (for example a vocoder or a text encoder) and does not run by itself'
       : 'is not a model file'
   }[roles.get(path) ?? 'other']
   return refusal('unsupported_capability', `${path} of ${id} ${why}. Name a GGUF model file, or leave the name out.`)
@@ -89,7 +89,7 @@ export function notAModel(id: string, path: string, { roles, incomplete }: GgufM
 
 const sameSet = (a: string, b: string) => a.replace(/\d{5}-of-/, '') === b.replace(/\d{5}-of-/, '')
 
-/** What else a repository may hold: roles of its files, and names. */
+/** Other content that a repository may have: by the roles of its files, and by their names. */
 const ROLES = {
   split: 'pieces of split GGUF files, which must be joined first',
   draft: 'draft models, which run beside a main model',
@@ -110,7 +110,7 @@ const KINDS: [RegExp, string][] = [
   [/\.safetensors$/, 'SafeTensors files that are not a language model by themselves']
 ]
 
-/** The repository has nothing to run: says what it has instead. */
+/** Creates the error for a repository with nothing to run. Says what it has instead. */
 export function nothingToRun(
   id: string,
   listed: readonly HubFile[],
@@ -120,7 +120,7 @@ export function nothingToRun(
   if (foreign.length > 0) {
     return refusal(
       'unsupported_capability',
-      `${id} has only quantizations that llama.cpp cannot load (any more): ` +
+      `${id} has only quantizations that this llama.cpp does not load: ` +
         `${shortList(foreign.map(({ label }) => label))}. Look for another repository of this model.`
     )
   }
@@ -132,13 +132,13 @@ export function nothingToRun(
     ...KINDS.filter(([pattern]) => paths.some(path => pattern.test(path))).map(([, what]) => what)
   ])
   const extensions = [...new Set(paths.flatMap(path => /\.[A-Za-z0-9]{1,12}$/.exec(path) ?? []))].sort()
-  const files = extensions.length > 0 ? `files of the kinds ${shortList(extensions)}` : 'no files'
+  const files = extensions.length > 0 ? `files with the extensions ${shortList(extensions)}` : 'no files'
   const contents = kinds.size > 0 ? [...kinds].join(', and ') : files
   const hasGguf = extensions.some(extension => /^\.gguf$/i.test(extension))
   const lacks = hasGguf ? '' : ': neither GGUF files nor complete SafeTensors weights'
   return refusal(
     'unsupported_capability',
-    `${id} has no model that llama.cpp can run${lacks}. It holds ${contents}. ` +
+    `${id} has no model that llama.cpp can run${lacks}. It has ${contents}. ` +
       `Look for ${hasGguf ? 'another repository of the model' : 'a repository with GGUF in its name'}.`,
     { extensions }
   )

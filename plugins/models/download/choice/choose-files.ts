@@ -36,17 +36,17 @@ const COMPANION =
 const MAX_COMPANION = 2 ** 20
 
 /**
- * Decides which files of a repository a pull downloads: those of one quantization of one model. The order of the listing
- * does not matter.
+ * Decides which files of a repository a pull downloads: one quantization of one model. The order of the listing does
+ * not matter.
  *
  * 1. What the request names: a GGUF file or label, then a SafeTensors file, folder or type.
- * 2. The only GGUF file of the repository that is a model.
- * 3. If all GGUF files are one model, by name and header: the best quantization for the memory (`defaultQuantization`), or
- *    the only file without a known quantization.
+ * 2. The only GGUF model of the repository.
+ * 3. If all GGUF files are one model, by name and header: the best quantization for the memory (`defaultQuantization`),
+ *    or the only file without a known quantization.
  * 4. SafeTensors weights, which must be converted first.
  *
- * @throws CorralError `unsupported_capability` where nothing can be run, saying what there is instead; `repo_not_found`
- * where the requested variant is missing, listing what there is; `invalid_request` where several models match
+ * @throws CorralError `unsupported_capability` if nothing can be run, saying what there is instead; `repo_not_found` if
+ * the requested variant is missing, listing the others; `invalid_request` if several models match
  */
 export function chooseFiles(request: ChoiceRequest): Choice {
   const { id, files } = request
@@ -58,8 +58,8 @@ export function chooseFiles(request: ChoiceRequest): Choice {
 }
 
 /**
- * The files that must be read before files are chosen. For SafeTensors weights: the index that lists which of them belong
- * together, for `weightsOfIndex`, and config.json. For GGUF: those whose names leave a doubt.
+ * Returns the files to read before choosing. For SafeTensors weights: config.json, and the index that lists which of
+ * them belong together, for `weightsOfIndex`. For GGUF: files whose names are ambiguous.
  */
 export function filesToRead(
   files: readonly HubFile[],
@@ -133,7 +133,7 @@ function wantedRoute(request: ChoiceRequest, models: GgufModels, folders: string
   const text = wanted.toLowerCase()
   const folder = folders.find(name => name.toLowerCase() === `${text}/`)
   if (folder) return { reason: '', folder }
-  // Whether the weights in the root have this type is known when their config has been read.
+  // Only the config, which is not read yet, shows whether the weights in the root have this type.
   if (folders[0] === '' && /^(?:safetensors|b?f16|f32|fp16|fp32|fp8)$/.test(text)) return { reason: '', folder: '' }
   if (models.candidates.length === 0 && folders[0] === '' && request.file === undefined) {
     if (labelFromFileName(wanted)) return { reason: '', folder: '' }
@@ -190,7 +190,7 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
   }
 }
 
-/** Files beside the model come before those in the root. */
+/** Files beside the model come before files in the root. */
 function companions(files: readonly HubFile[], folder: string): HubFile[] {
   const small = files.filter(
     ({ path, size }) => COMPANION.test(fileNameOf(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION

@@ -2,13 +2,13 @@ import { formatBytes } from '../../../../core/system/bytes.ts'
 import { type Budget, requiredMemory } from './choice.ts'
 import type { GgufCandidate } from './gguf-models.ts'
 
-/** Bytes of memory that a candidate needs, with its projector. */
+/** Bytes of memory for a candidate with its projector. */
 export const requiredFor = ({ size, projector }: GgufCandidate) => requiredMemory(size, projector?.size ?? 0)
 
 /**
- * The best quantization that fits the memory, from the class of Q4_K_M up to Q8_0; smaller ones only where none of those
- * fits, unquantized weights only where there is nothing else. Undefined where no candidate has a label that llama.cpp
- * loads.
+ * Chooses the best quantization that fits the memory, from the class of Q4_K_M up to Q8_0. Chooses a smaller one only
+ * if none of those fits, and unquantized weights only if there is nothing else. Undefined if no candidate has a label
+ * that llama.cpp loads.
  */
 export function defaultQuantization(
   candidates: readonly GgufCandidate[],
@@ -81,18 +81,19 @@ const QUALITY = (
 const STAND_INS =
   'Q4_K_M UD-Q4_K_M UD-Q4_K_XL Q4_K_XL Q4_K_L Q4_K Q4 Q4_K_S MXFP4 MXFP4_MOE Q4_0 Q4_1 IQ4_XS IQ4_NL'.split(' ')
 
-/** The quantization of most weights: `UD-Q4_K_XL` is Q4_K_XL, `F16-Q5` and `Q5-F16` are Q5. */
+/** Returns the quantization of most weights: `UD-Q4_K_XL` is Q4_K_XL, `F16-Q5` and `Q5-F16` are Q5. */
 function bulkOf(label: string): string {
   const parts = label.replace(/^UD-/, '').split('-')
   return parts.find(part => !isFloat(part)) ?? parts[0]!
 }
 
-/** Whether a label stands for unquantized weights. */
 function isFloat(label: string): boolean {
   return /^(?:B?F16|F32)$/.test(label)
 }
 
-/** Rank of a label: higher is better. Unknown labels rank after the known one that they begin with. */
+/**
+ * Ranks a label by quality: higher is better. An unknown label ranks just below the known label that it begins with.
+ */
 export function quality(label: string): number {
   const extra = (label.startsWith('UD-') ? 0.5 : 0) + (label.replace(/^UD-/, '').includes('-') ? 0.25 : 0)
   const bulk = bulkOf(label)
@@ -102,15 +103,15 @@ export function quality(label: string): number {
   return shorter === bulk ? -1 : quality(shorter) + 0.1 + extra
 }
 
-/** The position of a label in STAND_INS, the lower the better; undefined for all others. */
+/** Returns the position of a label in STAND_INS, the lower the better. Undefined for all others. */
 export function standInRank(label: string): number | undefined {
   const exact = STAND_INS.indexOf(label)
-  // A mixture comes right after its plain quantization.
+  // A mixture ranks right after its plain quantization.
   const rank = exact >= 0 ? exact : STAND_INS.indexOf(bulkOf(label)) + 0.5
   return rank >= 0.5 || exact === 0 ? rank : undefined
 }
 
-/** Types of other engines, and repacked ones of old versions: llama.cpp does not load them. */
+/** Types of other engines, and repacked types of old versions, which llama.cpp does not load. */
 export function isUnsupported(label: string): boolean {
   return /_[48]_[48]$|_R[48]$|^(?:UD-)?IQ\d_K|^I2_S$/.test(label)
 }

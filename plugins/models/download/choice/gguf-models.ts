@@ -9,19 +9,18 @@ import {
 import { ggufIdentity, ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
 import { byPath, fileNameOf, folderOf, type Headers, sizeOf } from './choice.ts'
 
-/** A complete GGUF model, of one file or of shards. */
+/** A complete GGUF model: a single file or shards. */
 export interface GgufCandidate {
-  /** Unique in the repository; the quantization wherever that is enough. */
+  /** Unique in the repository: the quantization if that is enough. */
   label: string
-  /** As far as names show it. */
+  /** If names show it. */
   quantization: string | undefined
-  /** The same for all quantizations of one model, as far as names and headers show it. */
+  /** The same for all quantizations of one model, as far as names and headers show. */
   family: string
   /** Path of the first file. */
   path: string
   /** In the order of shards. */
   files: HubFile[]
-  /** Bytes. */
   size: number
   projector: HubFile | undefined
 }
@@ -29,7 +28,7 @@ export interface GgufCandidate {
 /** The GGUF models of a repository. */
 export interface GgufModels {
   candidates: GgufCandidate[]
-  /** Incomplete sets of shards with the missing files, and empty files, which lack themselves. */
+  /** Incomplete sets of shards with the missing files. An empty file is listed as missing itself. */
   incomplete: { path: string; label: string | undefined; missing: string[] }[]
   /** Projectors that could not be assigned to a model. */
   looseProjectors: string[]
@@ -38,8 +37,8 @@ export interface GgufModels {
 
 /**
  * Groups the files of a listing into models.
- * @param id gives the label of a single file that has none
- * @param headers of files whose names leave a doubt: they go before the names
+ * @param id gives the label of a single file without one
+ * @param headers of files with ambiguous names; headers take precedence
  */
 export function findGgufModels(id: string, files: readonly HubFile[], headers: Headers = new Map()): GgufModels {
   const sorted = [...files].sort(byPath)
@@ -79,15 +78,15 @@ export function findGgufModels(id: string, files: readonly HubFile[], headers: H
 
 type Found = Omit<GgufCandidate, 'label' | 'projector'>
 
-/** Files that are joined or that are no GGUF have no header of their own. */
+/** Pieces to be joined and files that are not GGUF have no header of their own. */
 function roleOf(path: string, role: FileRole, headers: Headers): FileRole {
   const keys = headers.get(path)
   return keys && Object.keys(keys).length > 0 ? ggufPurpose(keys) : role
 }
 
 /**
- * What folders add to the names of models. A folder that is named by a quantization adds nothing, nor does one that holds
- * a file of the same name as such a folder, since it is another variant.
+ * Returns a function that gives the words which a folder adds to its models' names. A folder named by a quantization
+ * adds none. Nor does a folder with a file of the same name as in such a folder: it is another variant.
  */
 function folderWords(paths: readonly string[]): (path: string) => string {
   const wordsOf = (path: string) => {
@@ -102,13 +101,13 @@ function folderWords(paths: readonly string[]): (path: string) => string {
   }
 }
 
-/** How many parameters a name says that the model has: `8B`, `0.5b`, `270M`. */
+/** The number of parameters in a name: `8B`, `0.5b`, `270M`. */
 const SIZE = /(?<![a-z0-9])\d+(?:\.\d+)?[bm](?![a-z0-9])/i
-/** Words that make another model of the same shape. */
+/** Words that mean another model of the same shape. */
 const KIND =
   /^(?:instruct|base|chat|it|think(?:ing)?|reason(?:ing|er)?|coder?|math|embed(?:ding)?|rerank(?:er)?|vl|vision|v?\d.*)$/
 
-/** Joins families that headers show to be one model, and parts files of one family that they show to be several. */
+/** Merges families that headers show to be one model, and splits a family if they show several. */
 function withHeaders(found: Found[], headers: Headers): Found[] {
   const identityOf = ({ path }: Found) => ggufIdentity(headers.get(path) ?? {})
   const known = found.filter(model => identityOf(model) !== undefined)
@@ -123,14 +122,14 @@ function withHeaders(found: Found[], headers: Headers): Found[] {
   })
 }
 
-/** Whether words that only one of two names has make it another model. */
+/** Returns whether words in only one of two names make it another model. */
 function areKinds(one: string, other: string): boolean {
   const [left, right] = [one.split(/[-/]/), other.split(/[-/]/)]
   const differing = [...left.filter(word => !right.includes(word)), ...right.filter(word => !left.includes(word))]
   return differing.some(word => KIND.test(word) || SIZE.test(word))
 }
 
-/** Leaves out models with a word for drafts in the middle of the name, if there is the model without this word. */
+/** Leaves out models with a word for drafts in the middle of the name, if the model without this word exists. */
 function withoutDrafts(found: Found[], roles: Map<string, FileRole>): Found[] {
   const families = new Set(found.map(({ family }) => family))
   return found.filter(({ family, files }) => {
@@ -141,7 +140,7 @@ function withoutDrafts(found: Found[], roles: Map<string, FileRole>): Found[] {
   })
 }
 
-/** Leaves out duplicates: the same bytes under another path, or a quantization in shards and in one file. */
+/** Leaves out duplicates: the same bytes under another path, or a quantization both in shards and in one file. */
 function withoutDuplicates(found: Found[]): Found[] {
   const contents = new Set<string>()
   const distinct = found.filter(({ files, quantization }) => {
@@ -160,8 +159,8 @@ function withoutDuplicates(found: Found[]): Found[] {
 }
 
 /**
- * Gives each candidate a unique label: its quantization if the models share their name, or else part of its path. Labels
- * that differ by case only are numbered, since the store could not hold both.
+ * Gives each candidate a unique label: its quantization if the models share their name, otherwise part of its path.
+ * Labels that differ only in case are numbered, since the store could not have both.
  */
 function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
   const nameOf = ({ path }: Found) => withoutExtension(fileNameOf(path)).toLowerCase()
@@ -195,7 +194,7 @@ function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[
 /** Names of files that converters give to any model. */
 const NAMELESS = /(?:^|\/)(?:ggml-)?(?:model)?$/
 
-/** Whether all are the same model, in other quantizations. */
+/** Returns whether all are quantizations of the same model. */
 export const isOneFamily = (models: readonly Pick<GgufCandidate, 'family'>[]) =>
   new Set(models.map(({ family }) => family)).size <= 1
 
@@ -206,12 +205,12 @@ function labelAtEnd(id: string): string | undefined {
   return label && name.toUpperCase().endsWith(label) ? label : undefined
 }
 
-/** A path without extension and shard number. */
+/** Returns a path without extension and shard number. */
 function withoutExtension(path: string): string {
   return path.replace(/\.gguf$/i, '').replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
 }
 
-/** A path as a label, with the characters and the length that labels may have. */
+/** Converts a path to a label, with the characters and the length that labels may have. */
 export function asLabel(path: string): string {
   const text = withoutExtension(path)
     .replace(/[^A-Za-z0-9._-]+/g, '-')
@@ -220,8 +219,8 @@ export function asLabel(path: string): string {
 }
 
 /**
- * The candidates that match a variant or a file name, by the strictest rule that any of them meets. A label means the
- * quantization of all models that have it.
+ * Returns the candidates that match a variant or file name, by the strictest rule that matches any. A label matches
+ * every model with that quantization.
  */
 export function matchingGguf({ candidates }: Pick<GgufModels, 'candidates'>, wanted: string): GgufCandidate[] {
   const text = wanted.toLowerCase().replace(/\/+$/, '')
@@ -252,8 +251,8 @@ export function matchingGguf({ candidates }: Pick<GgufModels, 'candidates'>, wan
 }
 
 /**
- * GGUF files whose headers would settle a doubt that their names leave, at most `MAX_HEADERS`: one of each model that a
- * request may mean, or, if the names show no model or parts of others, the files that could be one.
+ * Returns GGUF files whose headers would resolve ambiguous names, at most `MAX_HEADERS`: one of each model that a
+ * request may mean, or, if the names show no model or only parts of others, the files that could be one.
  */
 export function doubtfulFiles({ candidates, roles }: GgufModels, wanted: string | undefined): string[] {
   const meant = wanted === undefined ? candidates : matchingGguf({ candidates }, wanted)
@@ -271,7 +270,7 @@ export function doubtfulFiles({ candidates, roles }: GgufModels, wanted: string 
   return first.length > MAX_HEADERS ? [] : first.map(({ path }) => path)
 }
 
-/** Headers that are read for one choice. */
+/** Maximum headers read for one choice. */
 const MAX_HEADERS = 8
 /** Files of adapters and of models that make images. */
 const STRANGE = /(?:^|\/)(?:adapter_config\.json|model_index\.json|(?:ae|vae)[^/]*\.safetensors|vae\/.*)$/
@@ -279,19 +278,19 @@ const STRANGE = /(?:^|\/)(?:adapter_config\.json|model_index\.json|(?:ae|vae)[^/
 const matchesFile = (path: string, wanted: string) =>
   namesOf(path).includes(wanted.toLowerCase()) || parseGgufFileName(path).label === labelFromFileName(wanted)
 
-/** Whether two of them have the same quantization. */
+/** Returns whether two candidates have the same quantization. */
 export const hasTwins = (models: readonly GgufCandidate[]) => {
   const quantized = models.flatMap(({ quantization }) => quantization ?? [])
   return new Set(quantized).size < quantized.length
 }
 
-/** Whether a text is nothing but a label. */
+/** Returns whether a text is nothing but a label. */
 export function isLabel(text: string): boolean {
   const label = labelFromFileName(text)
   return label !== undefined && label.length >= text.replace(/FP(?=16|32)/gi, 'F').length
 }
 
-/** All names of a file: with and without folders, extension and shard number; in lower case. */
+/** Returns all names of a file: with and without folders, extension and shard number, in lower case. */
 function namesOf(path: string): string[] {
   const lower = path.toLowerCase()
   const name = fileNameOf(lower)

@@ -1,22 +1,22 @@
 import { labelFromFileName } from '../../../../core/models/gguf-file-name.ts'
 import { type ModelName, modelKey, type RequestedName } from '../../../../core/models/model-name.ts'
 
-/** One name of Ollama's library, and the repositories at Hugging Face in which its publisher offers it. */
+/** One name of Ollama's library, and its publisher's repositories at Hugging Face. */
 interface KnownFamily {
-  /** The organization at Hugging Face: the owner of every repository below. */
+  /** The organization at Hugging Face that owns every repository below. */
   publisher: string
-  /** The tag that a name without one stands for; such a name is not known where absent. */
+  /** The tag for a name without one. If absent, a tag is required. */
   latest?: string
-  /** Repositories by tag; several tags may share one. */
+  /** Repositories by tag. Several tags may share one. */
   tags: Readonly<Record<string, string>>
-  /** Publisher's page that names the repositories; each repository's own page where absent. */
+  /** The publisher's page that names the repositories. By default each repository's own page. */
   source?: string
 }
 
 /**
- * Names that people know from Ollama's library. A name is a promise about whose files are fetched, so only what the
- * publisher itself offers is here, each with a page of the publisher that says so. Whatever is left out is found with
- * "corral search".
+ * Well-known names from Ollama's library. A name is a promise about whose files are downloaded, so this table has only
+ * what the publisher itself offers, with a page of the publisher that says so. Other models are found with "corral
+ * search".
  */
 export const KNOWN_NAMES: Readonly<Record<string, KnownFamily>> = {
   'qwen2.5': {
@@ -57,7 +57,7 @@ export const KNOWN_NAMES: Readonly<Record<string, KnownFamily>> = {
   },
   'qwen3-embedding': { publisher: 'Qwen', tags: { '0.6b': 'Qwen/Qwen3-Embedding-0.6B-GGUF' } },
   qwq: { publisher: 'Qwen', latest: '32b', tags: { '32b': 'Qwen/QwQ-32B-GGUF' } },
-  // Google offers these with quantization-aware training only, for those who have accepted its terms.
+  // Google offers these only with quantization-aware training, after accepting its terms.
   gemma3: {
     publisher: 'google',
     latest: '4b',
@@ -112,20 +112,20 @@ export const KNOWN_NAMES: Readonly<Record<string, KnownFamily>> = {
   magistral: { publisher: 'mistralai', latest: '24b', tags: { '24b': 'mistralai/Magistral-Small-2509-GGUF' } }
 }
 
-/** What a name of Ollama's library stands for. */
+/** The meaning of a name of Ollama's library. */
 export interface KnownName {
-  /** With the variant that the tag names, if it names one. */
+  /** With the variant from the tag, if any. */
   model: ModelName
   publisher: string
   source: string
 }
 
-/** Words of tags that say nothing more: what is offered is instruction-tuned. */
+/** Tags for instruction-tuned models, which add nothing: all of these are. */
 const INSTRUCTED = /-(?:instruct|it|chat)$/
 
 /**
- * What a name without an owner stands for, where its publisher is known: the size in its tag chooses the repository, a
- * quantization behind it the variant (`qwen2.5:7b-instruct-q4_K_M`). Pure.
+ * Returns what a short name stands for, if its publisher is known. The size in its tag selects the repository, and a
+ * quantization after it the variant (`qwen2.5:7b-instruct-q4_K_M`).
  */
 export function knownName({ owner, name, variant = '' }: RequestedName): KnownName | undefined {
   if (owner !== undefined) return undefined

@@ -4,15 +4,15 @@ import { refusal, type Wanted } from './choice.ts'
 
 /** A parsed model name or address of a pull. */
 export interface PullReference extends HubRequest, Wanted {
-  /** Name of the hub; undefined searches the configured ones in order. */
+  /** Name of the hub. If undefined, the configured hubs are searched in order. */
   hub?: string
-  /** Name to store the model under, without variant; undefined for addresses without one. */
+  /** Name to store the model under, without variant. Undefined for addresses without one. */
   name?: ModelName
 }
 
 /** Pages of hubs that are not models. */
 const NOT_MODELS = /^(?:api\/(?:v1\/)?)?(?:datasets|spaces|collections|buckets|papers|blog|docs)\//i
-/** What the addresses of hubs' pages have before the owner. */
+/** What precedes the owner in addresses of hubs' pages. */
 const BEFORE_OWNER = /^(?:api\/v1\/models|api\/models|csg\/api\/models|models|csg)\/(?=[^/]+\/[^/]+)/i
 const REVISION = /^(?!.*(?:\.\.|\/\/))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}(?<!\/)$/
 /** Relative, without control characters or backslashes (which separate folders on Windows). */
@@ -24,7 +24,7 @@ const quoted = (text: string) => JSON.stringify(text.length > 120 ? `${text.slic
  * Parses `[prefix]owner/name[:variant][@revision]` or an address: of a page or file at a known hub
  * (`https://huggingface.co/owner/name/blob/main/a.gguf`), of a model at another corral
  * (`corral://host:port/owner/name`), or of any file.
- * @param hubs available hubs; the longest matching prefix wins, whatever its case
+ * @param hubs available hubs; the longest matching prefix wins, ignoring case
  * @throws CorralError `invalid_model_name`, `invalid_request`
  */
 export function parsePullReference(text: unknown, hubs: readonly Pick<Hub, 'name' | 'prefixes'>[]): PullReference {
@@ -47,12 +47,12 @@ export function parsePullReference(text: unknown, hubs: readonly Pick<Hub, 'name
   return { hub, ...nameReference(page?.path ?? rest, whole, page?.query ?? new URLSearchParams()) }
 }
 
-/** Why a further hub cannot have a prefix: names that others can be asked for would mean its models. */
+/** Explains why a new hub cannot have a prefix: names that now mean other models would mean its models. */
 export function prefixFault(prefix: string, hubs: readonly Pick<Hub, 'name' | 'prefixes'>[]): string | undefined {
   if (!/^[^\s:/]+[:/]/.test(prefix) || !/[:/]$/.test(prefix)) return 'it must look like "name:" or "example.org/"'
-  if (/^[^:/.]+\/$/.test(prefix)) return `models of the owner "${prefix.slice(0, -1)}" could not be named any more`
+  if (/^[^:/.]+\/$/.test(prefix)) return `models of the owner "${prefix.slice(0, -1)}" could no longer be named`
   const wanted = prefix.toLowerCase()
-  // Any address is one of the hub of addresses, which others go before.
+  // The hub for addresses takes any address, but other hubs take precedence.
   const taken = (other: string) => wanted === other || (wanted.startsWith(other) && !/^https?:\/\/$/.test(other))
   const owner = hubs.find(({ prefixes }) => prefixes.some(other => taken(other.toLowerCase())))
   return owner && `it belongs to the hub "${owner.name}"`
@@ -70,7 +70,7 @@ function refuseUnknownPrefix(whole: string, hubs: readonly Pick<Hub, 'prefixes'>
   )
 }
 
-/** `host:port/owner/name…` behind the scheme of a kind of server. */
+/** Parses `host:port/owner/name…` after the scheme of a kind of server. */
 function serverReference(prefix: string, rest: string, whole: string): Omit<PullReference, 'hub'> {
   const [, host, path] = /^([A-Za-z0-9._-]+(?::\d+)?|\[[0-9A-Fa-f:.]+\](?::\d+)?)\/(.+)$/.exec(rest) ?? []
   if (host === undefined || path === undefined) {
@@ -91,7 +91,7 @@ function withoutQuery(rest: string): { path: string; query: URLSearchParams } {
   return { path: bare.replace(BEFORE_OWNER, ''), query: new URLSearchParams(query) }
 }
 
-/** @param query of a page's address; undefined where the name is not part of an address */
+/** @param query of a page's address; undefined if the name is not part of an address */
 function nameReference(text: string, whole: string, query?: URLSearchParams): Omit<PullReference, 'hub'> {
   const [, id = text, tail = ''] = /^([^/]*\/[^/:@]*)(.*)$/s.exec(text) ?? []
   const name = parseModelName(tail.startsWith('/') && !query ? text : id)
@@ -106,7 +106,7 @@ interface Parts extends Wanted {
   revision?: string | undefined
 }
 
-/** Variant, revision and file from the path of a hub's page, behind the name. */
+/** Parses variant, revision and file from the path of a hub's page, after the name. */
 function pageParts([kind = '', ...more]: string[], query: URLSearchParams, whole: string): Parts {
   // refs/pr/1 is one revision although it has slashes.
   const parts = more[0] === 'refs' ? 3 : 1
@@ -123,7 +123,7 @@ function pageParts([kind = '', ...more]: string[], query: URLSearchParams, whole
   if (['', 'files', 'summary', 'discussions', 'community'].includes(kind)) return {}
   throw refusal(
     'invalid_model_name',
-    `${quoted(whole)} has more behind the name than <owner>/<name>[:<variant>][@<revision>].`
+    `${quoted(whole)} has more after the name than <owner>/<name>[:<variant>][@<revision>].`
   )
 }
 
@@ -131,7 +131,7 @@ function checked({ variant, revision, file }: Parts, whole: string): Parts {
   if (variant !== undefined && (!FILE_PATH.test(variant) || variant.includes(':'))) {
     throw refusal(
       'invalid_model_name',
-      `What follows ":" in ${quoted(whole)} is neither a label such as Q4_K_M nor a file's name.`
+      `The text after ":" in ${quoted(whole)} is neither a label like Q4_K_M nor a file name.`
     )
   }
   if (revision !== undefined && !REVISION.test(revision)) {

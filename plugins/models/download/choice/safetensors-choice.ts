@@ -25,7 +25,7 @@ const TEXT = /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?
 /** Names of weights that were quantized for Apple's MLX, which only MLX reads. */
 const MLX_NAME = /^mlx-community\/.*\b\d(?:[._]\d+)?-?bit\b|[-_.]mlx[-_.]?(?:\d|q\d|int\d|mxfp\d).*$/i
 
-/** The files of the SafeTensors model in a folder. @throws CorralError as `chooseFiles` */
+/** Chooses the files of the SafeTensors model in a folder. @throws CorralError as `chooseFiles` */
 export function chooseSafetensors(request: ChoiceRequest, folder: string): Choice {
   const { id, files, config } = request
   const label = folder !== '' ? folder.slice(0, -1) : config === undefined ? undefined : safetensorsLabel(config)
@@ -56,12 +56,12 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   const memory = memoryCheck(requiredMemory(bytes * factor, 0), budgetOf(request.memory))
   const warnings = [
     'These are SafeTensors weights: they are converted to GGUF when the model is first loaded. The first conversion needs ' +
-      'Python packages of some GB, which are installed after a question.'
+      'some GB of Python packages, and asks before it installs them.'
   ]
   if (!memory.fits) {
     warnings.push(
       `In 16 bits the model needs about ${formatBytes(memory.required)} of memory, but ${formatBytes(memory.available)} can be used on ` +
-        'this machine. Load it with a smaller type, such as "dtype": "q4_k_m".'
+        'this machine. Load it with a smaller type, for example "dtype": "q4_k_m".'
     )
   }
   return {
@@ -72,14 +72,14 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
     reason:
       request.file || request.variant
         ? 'These weights were requested.'
-        : 'The repository has SafeTensors weights only.',
+        : 'The repository has only SafeTensors weights.',
     choices: [],
     memory,
     warnings
   }
 }
 
-/** Renames weights to what the converter looks for; with an index they keep their names. */
+/** Renames weights to what the converter looks for. With an index they keep their names. */
 function convertibleName({ weightsInIndex }: ChoiceRequest, name: string, count: number): string {
   if (weightsInIndex || name.startsWith('model')) return name
   return count === 1 ? 'model.safetensors' : name.replace(/^.*(?=-\d{5}-of-\d{5}\.safetensors$)/, 'model')
@@ -94,7 +94,7 @@ function refuseOtherTypes({ id, variant }: ChoiceRequest, folder: string, label:
   const dtype = wanted.toLowerCase()
   throw refusal(
     'repo_not_found',
-    `${id} has no ${wanted}: it has SafeTensors weights${label ? ` in ${label}` : ''} only. Pull ${id}, then load it with the option ` +
+    `${id} has no ${wanted}, only SafeTensors weights${label ? ` in ${label}` : ''}. Pull ${id}, then load it with the option ` +
       `"dtype": "${dtype}", or convert it now with: corral convert ${id} --dtype ${dtype}`
   )
 }
@@ -117,8 +117,8 @@ const NO_WEIGHTS =
   /^(?:adapter|consolidated|optimizer|scheduler|diffusion_pytorch_model|ae|vae)[._-]|[._-](?:lora|ema|non_ema|fp16|fp32|bf16|int8)(?:-\d{5}-of-\d{5})?\.safetensors$/i
 
 /**
- * The folders of a listing with SafeTensors models: the root, or else folders of their own, as other corrals list them.
- * Parts of pipelines (text encoders, pooling) do not count.
+ * Returns the folders of a listing with SafeTensors models: the root, otherwise subfolders, as other corrals list them.
+ * Parts of pipelines (text encoders, pooling) are ignored.
  */
 export function safetensorsFolders(files: readonly HubFile[]): string[] {
   const has = new Set(files.map(file => file.path))
@@ -137,10 +137,10 @@ function isWeights(path: string): boolean {
 }
 
 /**
- * The weights that a `model.safetensors.index.json` names, in order.
+ * Returns the weights that a `model.safetensors.index.json` names, in order.
  * @param index its parsed content
  * @param path for the message
- * @throws CorralError `unsupported_capability` when it is invalid
+ * @throws CorralError `unsupported_capability` if it is invalid
  */
 export function weightsOfIndex(index: unknown, path = INDEX): string[] {
   const map = fields(index).weight_map
@@ -159,9 +159,9 @@ function damaged(path: string, why: string): CorralError {
 }
 
 /**
- * The weights of the model in a folder, in order, and missing files. The weights are those of its index, else
- * `model.safetensors`, else the only set of shards, else the only other file.
- * @throws CorralError `unsupported_capability` where that is ambiguous
+ * Returns the weights of the model in a folder, in order, and missing files. The weights are those named in its index,
+ * otherwise `model.safetensors`, otherwise the only set of shards, otherwise the only other file.
+ * @throws CorralError `unsupported_capability` if that is ambiguous
  */
 function safetensorsModel(
   { id, files, weightsInIndex }: ChoiceRequest,
@@ -188,7 +188,7 @@ function withoutIndex(id: string, names: string[], folder: string): string[] {
   if (choice.length === 1) return choice[0]!
   throw refusal(
     'unsupported_capability',
-    `${id} holds ${choice.length} SafeTensors files, and nothing shows which of them are its model: ` +
+    `${id} has ${choice.length} SafeTensors files, and nothing shows which of them are its model: ` +
       `${shortList(names.sort())}. Look for a repository with model.safetensors, or with GGUF files.`
   )
 }
@@ -196,7 +196,10 @@ function withoutIndex(id: string, names: string[], folder: string): string[] {
 const fields = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {})
 const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 
-/** The label that SafeTensors weights get (`BF16`, `F16`, `F32`, `FP8`), from their parsed config.json; `SAFETENSORS` where it names none. */
+/**
+ * Returns the label for SafeTensors weights (`BF16`, `F16`, `F32`, `FP8`) from their parsed config.json, or
+ * `SAFETENSORS` if it names no type.
+ */
 export function safetensorsLabel(config: unknown): string {
   const whole = fields(config)
   return dtypeLabel(text(whole.torch_dtype) ?? text(whole.dtype) ?? text(fields(whole.text_config).dtype))

@@ -31,19 +31,19 @@ export interface DownloadsOptions
   limits: { pulls: number; waiting: number }
 }
 
-/** Milliseconds after which a transfer makes room for that of a client that has none. */
+/** After this time a transfer makes room for a client that has none. */
 const TURN_LENGTH = 60_000
-/** How many times as many repositories are listed at once as pulls transfer: that is mostly waiting for hubs. */
+/** Listings at once for each concurrent transfer. A listing mostly waits for hubs. */
 const LISTINGS_PER_PULL = 4
 
 export interface DownloadsService extends Downloads {
   /** Loads the pulls of earlier runs, and continues those that were running. */
   start(): Promise<void>
-  /** Warns of hubs in the settings that no plugin has added; called when all plugins are set up. */
+  /** Warns about hubs in the settings that no plugin has added. Call it when all plugins are set up. */
   checkSearch(): void
-  /** Takes other settings; pulls that transfer go on. */
+  /** Applies other settings. Running transfers continue. */
   configure(settings: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>): void
-  /** Ends all work; resolves when nothing is written any more. */
+  /** Stops all work, and waits until nothing is being written. */
   stop(): Promise<void>
 }
 
@@ -66,7 +66,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     waiting
   })
   const turns = new Turns({ ...transferring(options.limits), turnLength: TURN_LENGTH })
-  /** Listing has a queue of its own: hubs that take their time must not hold up transfers. */
+  /** A separate queue for listings, so that slow hubs do not block transfers. */
   const listingOf = (limits: DownloadsOptions['limits']) => ({
     ...transferring(limits),
     places: limits.pulls * LISTINGS_PER_PULL
@@ -96,7 +96,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     return job
   }
 
-  /** The pulls of a model, or of one variant where the name has a label. */
+  /** Returns the pulls of a model, or of one variant if the name has a label. */
   function jobsOf(name: RequestedName): PullJob[] {
     return [...jobs.values()].filter(
       ({ plan }) =>
@@ -105,7 +105,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     )
   }
 
-  /** @throws CorralError `model_not_found`, or `invalid_request` when the model has several pulls */
+  /** @throws CorralError `model_not_found`, or `invalid_request` if the model has several pulls */
   function jobNamed(id: string): PullJob {
     const named = [...jobs.values()].find(job => job.id === id)
     if (named) return named
@@ -129,7 +129,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     return found[0]
   }
 
-  /** Loads a folder: a pull to continue, or the remains of a crash, which are removed. */
+  /** Loads a pull's folder. Leftovers of a crash are removed. */
   async function loadJob(id: string): Promise<void> {
     const folder = join(paths.downloads, id)
     const names = await readdir(folder)
@@ -138,8 +138,8 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       return
     }
     const record = await readJob(folder)
-    if (record.id !== id) throw new Error(`its ${JOB_FILE} is that of ${record.id}`)
-    if (jobs.has(keyOf(record.plan))) throw new Error('there is another one of the same model')
+    if (record.id !== id) throw new Error(`its ${JOB_FILE} belongs to ${record.id}`)
+    if (jobs.has(keyOf(record.plan))) throw new Error('there is another pull of the same model')
     const job = addJob(record, await fetchedBytes(folder, record.plan))
     if (!job.unfinished) return
     if (await job.setAside()) {
@@ -151,7 +151,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     await job.resume(undefined)
   }
 
-  /** @throws CorralError `insufficient_storage` when the files of a plan do not fit on the disk */
+  /** @throws CorralError `insufficient_storage` if the files of a plan do not fit on the disk */
   async function requireRoom(plan: PullPlan): Promise<void> {
     const job = jobs.get(keyOf(plan))
     // A running pull checks the disk itself.
@@ -170,7 +170,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
   return {
     addHub(hub) {
-      if (hubOf(hub.name)) throw new Error(`There is a hub "${hub.name}" already. Give this one another name.`)
+      if (hubOf(hub.name)) throw new Error(`There is already a hub named "${hub.name}". Give this one another name.`)
       for (const prefix of hub.prefixes) {
         const fault = prefixFault(prefix, hubs)
         if (fault) throw new Error(`The hub "${hub.name}" cannot have the prefix ${JSON.stringify(prefix)}: ${fault}.`)
@@ -207,7 +207,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
     async pull(plan, { detached, caller: { turn } }): Promise<Pull | undefined> {
       refuseWhenClosing()
-      // Before it is there, so that it is listed by this name from the first moment.
+      // Recorded before the model exists, so that it is listed by this name from the start.
       if (plan.libraryName !== undefined) {
         await options.pulledNames.add(plan.libraryName, plan)
         options.hooks.stateChanged('model')
@@ -308,7 +308,7 @@ function pullNotFound(id: string): CorralError {
 function otherOriginRunning({ model, origin, id }: PullRecord, wanted: PullPlan): CorralError {
   return new CorralError(
     'model_exists',
-    `"${model}" is being pulled from ${origin} already, and this pull is from ${wanted.repository.address}. ` +
+    `"${model}" is already being pulled from ${origin}, and this pull is from ${wanted.repository.address}. ` +
       `Choose another name ("as"), or cancel the pull ${id} first.`,
     { param: 'model' }
   )
@@ -317,6 +317,6 @@ function otherOriginRunning({ model, origin, id }: PullRecord, wanted: PullPlan)
 function shuttingDown(): CorralError {
   return new CorralError(
     'shutting_down',
-    'corral is shutting down. What was fetched is kept; pull again when it runs again.'
+    'corral is shutting down. Downloaded data is kept. Pull again when it runs again.'
   )
 }

@@ -12,25 +12,25 @@ import { partialBytes, removePartial } from '../transfer/part-file.ts'
 
 // ---- in the folder of a pull ---------------------------------------------------------------------------------------
 
-/** The place of a file in the folder of its pull. */
+/** Returns a file's path in the folder of its pull. */
 export function fileTarget(folder: string, { storedPath }: Pick<PlannedDownload, 'storedPath'>): string {
   return join(folder, 'files', ...storedPath.split('/'))
 }
 
-/** Identifies the content of each file of a plan by its stored path: its digest, or else its revision. */
+/** Identifies the content of each file of a plan, by its stored path: the file's digest, otherwise its revision. */
 function contents({ repository: { hub, id, revision }, files }: PullPlan): Map<string, string> {
   return new Map(
     files.map(file => [file.storedPath, file.sha256 ?? file.gitSha1 ?? `${hub} ${id} ${revision} ${file.path}`])
   )
 }
 
-/** Whether two plans fetch the same bytes under the same names. */
+/** Returns whether two plans download the same bytes under the same names. */
 export function sameFiles(one: PullPlan, other: PullPlan): boolean {
   const [left, right] = [contents(one), contents(other)]
   return left.size === right.size && [...left].every(([path, content]) => right.get(path) === content)
 }
 
-/** Removes files and partial data of one plan that have other content in another plan. */
+/** Removes files and partial data of one plan whose content differs in another plan. */
 export async function dropChangedPartials(folder: string, from: PullPlan, to: PullPlan): Promise<void> {
   const kept = contents(to)
   for (const [storedPath, content] of contents(from)) {
@@ -41,7 +41,7 @@ export async function dropChangedPartials(folder: string, from: PullPlan, to: Pu
   }
 }
 
-/** Bytes on disk of each file of a plan. */
+/** Returns the bytes on disk of each file of a plan. */
 export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'files'>): Promise<number[]> {
   const completed: number[] = []
   for (const file of files) {
@@ -62,14 +62,14 @@ export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'fi
 export const plannedOrigin = ({ origin, repository }: Pick<PullPlan, 'origin' | 'repository'>): Origin =>
   origin ?? originOf(repository)
 
-/** The recorded origin of a model from a hub. Mirrors of a hub count as the same origin, so no server is named. */
+/** Returns the recorded origin of a model from a hub. It names no server, since mirrors count as the same origin. */
 export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
   // An id that is an address may be signed.
   return { kind: 'hub', from: id.includes('://') ? address : `${hub}:${id}`, revision }
 }
 
 /**
- * The variant that has exactly a plan's files, and has them still on disk.
+ * Returns the variant that has exactly a plan's files, still on disk.
  * @param variants those of the plan's model
  */
 export async function variantWithFiles(
@@ -85,7 +85,7 @@ export async function variantWithFiles(
   return undefined
 }
 
-/** Whether a variant has a planned file of an origin. */
+/** Returns whether a variant has a planned file of an origin. */
 async function hasFile({ directory, files, origin }: StoredVariant, file: PlannedDownload, from: Origin) {
   const { sha256, gitSha1, size } = file
   if (sha256) return files.some(stored => stored.role === file.role && stored.sha256 === sha256)
@@ -99,7 +99,7 @@ async function hasFile({ directory, files, origin }: StoredVariant, file: Planne
     : isSameOrigin && size !== undefined
 }
 
-/** Git's SHA-1 of a file. Computed each time: only small files lack a SHA-256. */
+/** Returns git's SHA-1 of a file. Computed each time, since only small files lack a SHA-256. */
 async function gitDigest(path: string, size: number): Promise<string | undefined> {
   const hash = createHash('sha1').update(`blob ${size}\0`)
   try {
@@ -111,7 +111,7 @@ async function gitDigest(path: string, size: number): Promise<string | undefined
   return hash.digest('hex')
 }
 
-/** The files of a plan that variants have already, with their absolute paths there. */
+/** Returns the files of a plan that variants already have, with their absolute paths there. */
 function storedFiles({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant[]) {
   const all = variants.flatMap(({ directory, files }) => files.map(stored => ({ directory, ...stored })))
   return files.flatMap(file => {
@@ -121,7 +121,7 @@ function storedFiles({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant
 }
 
 /**
- * Bytes of a plan's files that are still to be downloaded.
+ * Returns the bytes of a plan's files that still have to be downloaded.
  * @param folder of an unfinished pull
  */
 export async function missingBytes(
@@ -136,14 +136,14 @@ export async function missingBytes(
 }
 
 /**
- * Links files that other revisions and variants of the model have already: projectors are mostly the same for all of them,
- * and a new revision may only have a new description. The transfer verifies them like all others.
+ * Links files that other revisions and variants of the model already have: they usually share a projector, and a new
+ * revision may only have a new description. The transfer verifies linked files too.
  */
 export async function linkStored(plan: PullPlan, folder: string, variants: StoredVariant[]): Promise<void> {
   for (const { file, source } of storedFiles(plan, variants)) {
     const target = fileTarget(folder, file)
     await mkdir(dirname(target), { recursive: true })
-    // Where it exists from before, cannot be linked, or was deleted, the transfer verifies or fetches it.
+    // If the target exists, or the source cannot be linked or was deleted, the transfer verifies or downloads it.
     await link(source, target).catch(() => undefined)
   }
 }

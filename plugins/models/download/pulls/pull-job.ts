@@ -39,8 +39,9 @@ import type { Place, Turns } from './pull-turns.ts'
 export const JOB_FILE = 'job.json'
 const JOB_VERSION = 1
 /**
- * Holds the number of attempts to read the headers of the files, while they are read. If it is there at a start, the
- * process ended during this attempt: the first time somebody may have killed it, the second time it was the files.
+ * Contains the number of attempts to read the headers of the files, and exists while they are read. If it is there at a
+ * start, the process ended during this attempt: the first time someone may have killed it, the second time the files
+ * are to blame.
  */
 const READING_FILE = 'reading'
 const SECOND_ATTEMPT = '2'
@@ -52,11 +53,11 @@ const JobSchema = Type.Object({
   /** `downloading` and `storing` are continued at the next start. */
   state: Type.Enum(['downloading', 'storing', 'paused', 'failed']),
   detached: Type.Boolean(),
-  /** Its client (`Caller.turn`); absent in records of older versions. */
+  /** Its client (`Caller.turn`). Absent in records of older versions. */
   turn: Type.Optional(Type.String()),
   /** Why it is paused or failed. */
   reason: Type.Optional(Type.String()),
-  // Of the plan only what decides which files are touched is checked: it was written as it was made.
+  // Only the parts of the plan that decide which files are touched. The rest was written by corral.
   plan: Type.Object({
     label: Type.String(),
     files: Type.Array(
@@ -68,44 +69,43 @@ const JobSchema = Type.Object({
   })
 })
 
-/** The record of an unfinished pull. It holds no locations and no secrets. */
+/** The record of an unfinished pull, without locations and secrets. */
 export type JobRecord = Omit<Static<typeof JobSchema>, 'plan' | 'version'> & { plan: PullPlan }
 
-/** Reads a pull's record. @throws Error when it cannot be used */
+/** Reads a pull's record. @throws Error if it is unusable */
 export async function readJob(folder: string): Promise<JobRecord> {
   const file = await readJsonFile(join(folder, JOB_FILE), JobSchema)
-  if (!file?.value) throw new Error(`its ${JOB_FILE} is unusable: ${file?.fault ?? 'it is not there'}`)
+  if (!file?.value) throw new Error(`its ${JOB_FILE} is unusable: ${file?.fault ?? 'it does not exist'}`)
   const { version: _, ...job } = file.value
   return job as JobRecord
 }
 
-/** What pulls work with. */
 export interface PullContext {
   storage: Storage
   transfers: Transfers
   hubOf(name: string): Hub | undefined
   /** Asked for each file before its hub. */
   mirrors: readonly FileMirror[]
-  /** Who transfers, and who waits. */
+  /** The queue for transfers. */
   turns: Turns
-  /** Private addresses that clients may have fetched from; see `HubRequest`. */
+  /** Private addresses that clients may pull from. See `HubRequest`. */
   privateAddresses: readonly string[]
   /** Milliseconds after the last watcher has left. */
   pauseAfter: number
-  /** Shortest and longest pause, in milliseconds, before a detached pull is tried again whose hub does not answer. */
+  /** Minimum and maximum milliseconds before a detached pull is retried whose hub does not answer. */
   retryPauses: readonly [number, number]
   hooks: Pick<Hooks, 'pullFinished' | 'pullFailed' | 'stateChanged'>
-  /** Told the bytes of files that have come. */
+  /** Called with the bytes received. */
   onReceived(bytes: number): void
   log: FastifyBaseLogger
 }
 
-/** Errors that may pass by themselves. */
+/** Temporary errors. */
 const RETRIED = new Set(['hub_unreachable', 'hub_rate_limited'])
 
 /**
- * One pull: its state, its files on disk and its watchers. Operations on it (join, pause, cancel …) run one at a time;
- * the transfer runs beside them.
+ * One pull: its state, its files on disk and its watchers. Operations on it (join, pause, cancel …) run one at a time,
+ * beside the transfer.
  */
 export class PullJob implements Pull {
   readonly folder: string
@@ -118,24 +118,24 @@ export class PullJob implements Pull {
   #run: { controller: AbortController; ended: Promise<void>; place: Place } | undefined
   /** Why it is not running. */
   #stopped: unknown
-  /** The model is stored; the pull's folder is being removed. */
+  /** The model is stored, and the pull's folder is being removed. */
   isStored = false
   /** Set when the pull is done or cancelled. */
   #outcome: Outcome | undefined
-  /** Emits an `outcome`, and `waiting`, for the clients that watch. */
+  /** Emits `outcome` and `waiting` for the clients that watch. */
   readonly #outcomes = new EventEmitter().setMaxListeners(0)
   #watchers = 0
   #pauseTimer: NodeJS.Timeout | undefined
   #retryTimer: NodeJS.Timeout | undefined
   /** Consecutive attempts without a byte. */
   #retries = 0
-  /** Bytes that had been received when the run began. */
+  /** Bytes received before this run. */
   #before = 0
   #turn: Promise<unknown> = Promise.resolve()
 
   /**
    * @param completed bytes of each file that are on disk
-   * @param onEnd called when the pull is done or cancelled, and nothing of it is left
+   * @param onEnd called when the pull is done or cancelled, and its files are removed
    */
   constructor(job: JobRecord, completed: readonly number[], folder: string, context: PullContext, onEnd: () => void) {
     this.folder = folder
@@ -212,7 +212,7 @@ export class PullJob implements Pull {
     throw outcome.error
   }
 
-  /** Creates the folder and starts the pull. @throws CorralError when that cannot be done; `rate_limited` */
+  /** Creates the folder and starts the pull. @throws CorralError if that is impossible; `rate_limited` */
   create(): Promise<void> {
     return this.#serial(async () => {
       let place: Place | undefined
@@ -232,8 +232,9 @@ export class PullJob implements Pull {
   }
 
   /**
-   * Another client wants this variant: continues the pull where it is not running. Does nothing when it has ended.
-   * @throws CorralError `model_exists` when the same variant is being pulled at another revision; `rate_limited`
+   * Called when another client requests this variant: continues the pull if it is not running. Does nothing if it has
+   * ended.
+   * @throws CorralError `model_exists` if the variant is being pulled at another revision; `rate_limited`
    */
   join(plan: PullPlan, { detached, turn }: { detached: boolean; turn: string }): Promise<void> {
     return this.#serial(async () => {
@@ -246,7 +247,7 @@ export class PullJob implements Pull {
       }
       const place = this.#enter(false, turn)
       try {
-        // Files with the same content are kept; the new plan may have others.
+        // Files with the same content are kept. The new plan may have others.
         await dropChangedPartials(this.folder, this.plan, plan)
         this.#progress = new PullProgress(plan, await fetchedBytes(this.folder, plan))
       } catch (error) {
@@ -270,7 +271,7 @@ export class PullJob implements Pull {
 
   /**
    * Continues it, detached.
-   * @param turn of the client that wants it; undefined where it goes on by itself
+   * @param turn of the client that resumes it; undefined at a start of corral
    * @throws CorralError `rate_limited`
    */
   resume(turn: string | undefined): Promise<void> {
@@ -282,7 +283,7 @@ export class PullJob implements Pull {
     })
   }
 
-  /** Fails it if two processes ended while they read the files' headers. @returns whether that is so */
+  /** Marks the pull as failed if two processes ended while they read the files' headers. @returns whether it did */
   async setAside(): Promise<boolean> {
     const marker = join(this.folder, READING_FILE)
     if (!existsSync(marker) || (await readFile(marker, 'utf8')) !== SECOND_ATTEMPT) return false
@@ -303,8 +304,10 @@ export class PullJob implements Pull {
     })
   }
 
-  /** Ends it and removes its files. @returns whether there was something to cancel */
-  cancel(error = this.#interruption('cancelled, and what it had fetched is removed. Pull it again to have it.')) {
+  /** Cancels it and removes its files. @returns whether there was something to cancel */
+  cancel(
+    error = this.#interruption('cancelled, and its downloaded data was removed. Pull it again to get the model.')
+  ) {
     return this.#serial(async () => {
       if (this.#outcome) return false
       await this.#interrupt(error)
@@ -315,7 +318,7 @@ export class PullJob implements Pull {
     })
   }
 
-  /** Stops it with the server; a detached pull is continued at the next start. */
+  /** Stops it with the server. A detached pull is continued at the next start. */
   stop(error: CorralError): Promise<void> {
     return this.#serial(async () => {
       if (this.#outcome) return
@@ -333,12 +336,12 @@ export class PullJob implements Pull {
     return turn
   }
 
-  /** Queues for a transfer. @param isAdmitted see `Turns.enter` */
+  /** Joins the queue for transfers. @param isAdmitted see `Turns.enter` */
   #enter(isAdmitted: boolean, turn = this.#job.turn ?? ''): Place {
     return this.#context.turns.enter(turn, isAdmitted)
   }
 
-  /** Records the state before it starts: when the run has ended there may be no folder any more. */
+  /** Records the state before starting: when the run has ended, the folder may no longer exist. */
   async #restart(place: Place | undefined): Promise<void> {
     await this.#save(this.#run ? {} : { state: 'downloading', reason: undefined })
     if (place) this.#start(place)
@@ -358,7 +361,7 @@ export class PullJob implements Pull {
   }
 
   async #work(signal: AbortSignal): Promise<void> {
-    // Let `#start` set `#run` before anything happens.
+    // Let `#start` set `#run` first.
     await Promise.resolve()
     try {
       const variants = this.#context.storage.variants(this.plan.name)
@@ -377,12 +380,12 @@ export class PullJob implements Pull {
       this.#run?.place.leave()
       this.#run = undefined
       this.#progress.resetSpeed()
-      // After an abort its caller sets the state.
+      // After an abort, the caller of `abort` sets the state.
       if (!signal.aborted) await this.#fail(error)
     }
   }
 
-  /** Fetches when it is its turn, and waits for another one when it has to make room for other clients' pulls. */
+  /** Downloads the files when a place is free, and queues again if it has to make room for other clients' pulls. */
   async #fetchInTurn(signal: AbortSignal): Promise<TransferredFile[]> {
     for (;;) {
       const { place } = this.#run!
@@ -414,7 +417,7 @@ export class PullJob implements Pull {
         `This pull comes from the hub "${repository.hub}", which is not enabled. Enable it in config.yaml, or cancel the pull.`
       )
     }
-    // What was made of another model shares its files, at any server.
+    // A model made from another one shares its files, whatever the server.
     const holders = this.plan.origin?.kind === 'made' ? storage.list() : storage.variants(this.plan.name)
     await linkStored(this.plan, this.folder, holders)
     // Files with digests may come from any revision.
@@ -441,7 +444,7 @@ export class PullJob implements Pull {
     return fetched
   }
 
-  /** Stores the files as a variant; they stay in the folder too. */
+  /** Stores the files as a variant. They also stay in the folder. */
   async #store(fetched: readonly TransferredFile[], signal: AbortSignal): Promise<StoredVariant> {
     await this.#save({ state: 'storing' })
     const { name, format, label, files, defaults } = this.plan
@@ -474,7 +477,7 @@ export class PullJob implements Pull {
     return stored
   }
 
-  /** Storage's advice is meant for imported files: here only the reason helps, since the hub has just these bytes. */
+  /** Storage's advice is for imported files. Here only its reason helps, since the hub has exactly these bytes. */
   #unusable(error: CorralError): CorralError {
     const { id, address } = this.plan.repository
     const [reason] = error.message
@@ -482,7 +485,7 @@ export class PullJob implements Pull {
       .split(/(?<=[^.])\.(?:\s+(?=[A-Z])|$)|: (?=run "git lfs|its server may)/)
     return new CorralError(
       'unsupported_capability',
-      `What "${id}" has at ${address} cannot be run: ${reason}. Cancel the pull and choose another variant or repository.`,
+      `The model "${id}" at ${address} cannot be run: ${reason}. Cancel the pull and choose another variant or repository.`,
       { cause: error }
     )
   }
@@ -497,7 +500,7 @@ export class PullJob implements Pull {
     if (isRetried) {
       const [shortest, longest] = retryPauses
       const pause = Math.max(Math.min(shortest * 2 ** this.#retries++, longest), (failure.retryAfter ?? 0) * 1000)
-      reason += ` It is tried again at ${new Date(Date.now() + pause).toISOString()}.`
+      reason += ` It will be retried at ${new Date(Date.now() + pause).toISOString()}.`
       this.#retryTimer = setTimeout(() => void this.#serial(async () => this.#retry()), pause)
       this.#retryTimer.unref()
     }
@@ -516,7 +519,7 @@ export class PullJob implements Pull {
     // A failed pull keeps its reason.
     if (this.#outcome || (!this.#run && !this.#retryTimer)) return
     await this.#interrupt(
-      this.#interruption('paused; what it has fetched is kept. Pull it again, or resume it, to go on.')
+      this.#interruption('paused. Downloaded data is kept. Pull it again, or resume it, to continue.')
     )
     if (!this.#outcome) await this.#save({ state: 'paused', reason, detached: false })
   }
@@ -526,7 +529,7 @@ export class PullJob implements Pull {
     return new CorralError('pull_cancelled', `The pull of "${this.record().model}" was ${what}`, { param: 'model' })
   }
 
-  /** Ends the run, or the wait for a retry; watchers get the reason. */
+  /** Stops the run, or the wait for a retry. Watchers get the reason. */
   async #interrupt(reason: CorralError): Promise<void> {
     clearTimeout(this.#pauseTimer)
     clearTimeout(this.#retryTimer)
@@ -539,14 +542,14 @@ export class PullJob implements Pull {
     this.#outcomes.emit('outcome', { error: reason })
   }
 
-  /** Pauses it after a while when nobody watches it. */
+  /** Pauses it after a while if it has no watchers. */
   #armPause(): void {
     clearTimeout(this.#pauseTimer)
     const isUnwatched = () => this.#run && this.#watchers === 0 && !this.#job.detached
     if (!isUnwatched()) return
     this.#pauseTimer = setTimeout(() => {
       void this.#serial(async () => {
-        if (isUnwatched() && this.#job.state !== 'storing') await this.#pause('Nobody was watching it any more.')
+        if (isUnwatched() && this.#job.state !== 'storing') await this.#pause('No client was watching it any longer.')
       })
     }, this.#context.pauseAfter)
     this.#pauseTimer.unref()
@@ -560,7 +563,7 @@ export class PullJob implements Pull {
     this.#outcomes.emit('outcome', outcome)
   }
 
-  /** Removes the folder; first the record, so that nothing is continued after a crash in between. */
+  /** Removes the folder. The record goes first, so that a crash in between leaves nothing to continue. */
   async #remove(): Promise<void> {
     await rm(join(this.folder, JOB_FILE), { force: true })
     await rm(this.folder, { recursive: true, force: true, maxRetries: 3 })
@@ -570,7 +573,7 @@ export class PullJob implements Pull {
     this.#context.hooks.stateChanged('pull')
   }
 
-  /** Changes the state and records it. On a full disk the older record stays, which does no harm. */
+  /** Changes the state and records it. If the disk is full, the older record stays, which does no harm. */
   async #save(changes: Partial<JobRecord>): Promise<void> {
     this.#job = { ...this.#job, ...changes }
     this.#changed()
@@ -584,14 +587,13 @@ export class PullJob implements Pull {
   }
 }
 
-/** Whether a model can be used without a file: texts for people, and whatever is in the header of a GGUF file too. */
+/** Whether a model works without a file: documentation, and files whose content is also in a GGUF header. */
 const isOptional = ({ role, storedPath }: PlannedDownload, { format }: PullPlan) =>
   role === 'other' && (format === 'gguf' || /^(?:readme|licen[cs]e|notice)(?:\.|$)/i.test(storedPath))
 
-/** How a pull, or the watch of one, ended. */
 type Outcome = { stored: StoredVariant } | { error: unknown }
 
-/** The error that ended a pull, in terms of the pull. */
+/** Converts an error to one about the pull. */
 function pullFailure(error: unknown, { name }: PullPlan): CorralError {
   return (
     diskRefusal(error, `The pull of "${bareName(name)}" stopped and can be resumed`, 'models') ?? toCorralError(error)

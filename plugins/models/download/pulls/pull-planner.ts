@@ -41,36 +41,35 @@ import { missingBytes, originOf, variantWithFiles } from './pull-files.ts'
 
 export interface PlannerContext {
   storage: Storage
-  /** Has the models that short names and aliases mean. */
+  /** Resolves short names and aliases. */
   catalog: Pick<Catalog, 'find' | 'get'>
   transfers: Transfers
   conversion: Pick<Conversion, 'supports'>
   paths: DataPaths
   hubs: readonly Hub[]
   hubOf(name: string): Hub | undefined
-  /** Names of the hubs where a name without prefix is looked for, in order. */
+  /** Names of the hubs to search for a name without prefix, in order. */
   search: readonly string[]
   /** Memory for models, in bytes. */
   memory: () => Promise<MemoryFacts>
-  /** Private addresses that clients may have fetched from; see `HubRequest`. */
+  /** Private addresses that clients may pull from. See `HubRequest`. */
   privateAddresses: readonly string[]
   /** Folder of an unfinished pull of the same variant. */
   partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
 }
 
-/** Bytes of the largest config or index file that is read before files are chosen. */
+/** Maximum size of a config or index file that is read before files are chosen. */
 const MAX_DESCRIPTION = 64_000_000
-/** Private addresses that a pull may go to. @param isLocal whether it was made by the private socket */
+/** Returns the private addresses that a pull may contact. @param isLocal whether it was made over the private socket */
 export function addressesOf({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) {
   return isLocal ? [EVERY_ADDRESS] : privateAddresses
 }
 
-/** `owner/name:tag`, or parts of it: no address of a hub. */
+/** `owner/name:tag`, or parts of it. Never an address of a hub. */
 const PLAIN_NAME = /^[^/:@]+(?:\/[^/:@]+)?(?::[^/:@]+)?$/
 
 const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
-/** Where a file of the repository is. */
 type Locate = (file: HubFile) => Promise<FileLocation>
 
 /** Plans what a pull would download. */
@@ -105,7 +104,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
     return presentPlan(here, `It ${originInWords(here.origin)}.`, [error.message])
   }
   const { hub, repository } = found
-  // The hub's spelling is taken where it differs by case only.
+  // Use the hub's spelling if the name differs only in case.
   const isSpelling = bareName(wanted).toLowerCase() === repository.id.toLowerCase()
   const { owner, name } = isSpelling ? parseModelName(repository.id) : wanted
   const signal = waiting.signal ?? new AbortController().signal
@@ -142,7 +141,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   return { ...planned, disk, warnings, present }
 }
 
-/** The name of Ollama's library by which a model is asked for, with its tag; undefined where it is no such name. */
+/** Returns the requested name of Ollama's library, with its tag. Undefined if the request is not such a name. */
 function libraryNameOf({ model: text, as }: PullRequest, model: ModelName): string | undefined {
   const whole = text.trim()
   if (as || !PLAIN_NAME.test(whole)) return undefined
@@ -152,18 +151,17 @@ function libraryNameOf({ model: text, as }: PullRequest, model: ModelName): stri
   return `${name.name}:${name.variant ?? 'latest'}`
 }
 
-/** What the name of a pull stands for: a model that is here and of no hub, or another name, and why. */
+/** The meaning of a pull's name: a model here that is not from a hub, or another name, and why. */
 type Meaning = { here: StoredVariant } | { model: string; reason?: string }
 
 /**
- * What a name means that is no hub's own: an alias or a short name.
+ * Resolves an alias or short name that is not a hub's own name.
  *
- * 1. A model that is here: it is brought up to date, from where it came. What came from no hub has no more variants there.
- * 2. What a publisher is known to offer under a name without an owner.
+ * 1. A model that is here is updated from its origin. A model that is not from a hub has no more variants there.
+ * 2. A short name with a known publisher stands for the publisher's repository.
  *
- * @returns undefined for the names and addresses of hubs
- * @throws CorralError `repo_not_found` for a name without an owner that stands for nothing; `model_not_found` where it may
- * be several models
+ * @returns undefined for names and addresses of hubs
+ * @throws CorralError `repo_not_found` for a short name that means nothing; `model_not_found` if it is ambiguous
  */
 function meaningOf({ catalog, hubs }: PlannerContext, text: string): Meaning | undefined {
   const whole = text.trim()
@@ -177,7 +175,7 @@ function meaningOf({ catalog, hubs }: PlannerContext, text: string): Meaning | u
   if (here && (here.origin.kind === 'hub' || catalog.find(name))) {
     const stored = requireFiles(here)
     if (stored.origin.kind !== 'hub') return { here: stored }
-    // A tag of Ollama's library is no label here.
+    // A tag of Ollama's library is not a label here.
     const known = knownName(name)
     const label = known && modelKey(known.model) === modelKey(stored.model) ? known.model.variant : name.variant
     const { variant } = label === undefined ? publicModelName(stored) : { variant: label }
@@ -195,8 +193,8 @@ function meaningOf({ catalog, hubs }: PlannerContext, text: string): Meaning | u
 }
 
 /**
- * The model that a name means here; a variant that it has not may be at its hub.
- * @throws CorralError `model_not_found` naming the models where a short name may be several
+ * Returns the model that a name means here. A missing variant may be at the model's hub.
+ * @throws CorralError `model_not_found` listing the models if a short name is ambiguous
  */
 function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Model | undefined {
   try {
@@ -208,20 +206,20 @@ function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Mod
   }
 }
 
-/** For a name without an owner that neither is here nor has a known publisher. */
+/** For a short name that is neither here nor known. */
 function unknownName(name: RequestedName): CorralError {
   const similar = nearest(modelKey({ name: name.name }), Object.keys(KNOWN_NAMES))
   const meant = similar === undefined || similar === modelKey({ name: name.name }) ? '' : ` Did you mean "${similar}"?`
   return new CorralError(
     'repo_not_found',
     `"${nameText(name)}" is not here, and no publisher's own repository is known by that name.${meant} ` +
-      `"corral search ${name.name}" looks for it at the hubs; pull it by <owner>/<name>, such as Qwen/Qwen3-8B-GGUF ` +
+      `"corral search ${name.name}" searches the hubs for it; pull it by <owner>/<name>, for example Qwen/Qwen3-8B-GGUF ` +
       'or hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M.',
     { param: 'model' }
   )
 }
 
-/** The plan of a stored model that no hub has. */
+/** Returns the plan for a stored model that is not at a hub. */
 function presentPlan(variant: StoredVariant, reason: string, warnings: string[] = []): PullPlan {
   const { model, label, format, files, size, origin, revision } = variant
   return {
@@ -242,8 +240,8 @@ function presentPlan(variant: StoredVariant, reason: string, warnings: string[] 
 }
 
 /**
- * Looks for a repository at hubs in order; the first that has it is used. A hub that fails ends the search only when no
- * later one has the repository.
+ * Searches hubs for a repository in order, and uses the first match. If a hub fails, its error is reported only if no
+ * later hub has the repository.
  * @throws CorralError of the hub, see `Hub.repository`
  */
 async function findRepository(
@@ -273,13 +271,13 @@ async function findRepository(
     failure
       ? `There is no "${id}" at ${hubs.map(({ title }) => title).join(', nor at ')}. Check its owner and name; a private ` +
           'repository needs a token.'
-      : 'No hub is enabled to look for a name without prefix. Name one ("hf:<owner>/<name>"), or set "search" of the ' +
-          'section "downloads" in config.yaml.',
+      : 'No hub is enabled for names without prefix. Name one ("hf:<owner>/<name>"), or set "search" in the ' +
+          'section "downloads" of config.yaml.',
     { param: 'model' }
   )
 }
 
-/** The error for a name that may mean several models, with the whole name of each. */
+/** Adds the full name of each model to the error for an ambiguous name. */
 function withReferences(error: unknown, { prefixes }: Hub, id: string, revision?: string): unknown {
   const isQuestion = error instanceof CorralError && error.code === 'invalid_request'
   if (!isQuestion || !Array.isArray(error.details?.choices)) return error
@@ -291,7 +289,7 @@ function withReferences(error: unknown, { prefixes }: Hub, id: string, revision?
   return new CorralError(error.code, error.message, { ...error, details: { ...error.details, choices } })
 }
 
-/** Chooses the files, by what those say that describe the others. */
+/** Chooses the files, after reading the files that describe the others. */
 async function choose(
   context: PlannerContext,
   repository: HubRepository,
@@ -339,7 +337,7 @@ async function conversionDoubts(
   )
 }
 
-/** What GGUF files say at their beginning. One that cannot be read says nothing: then its name decides. */
+/** Reads the headers of GGUF files. If one cannot be read, its name decides. */
 async function readHeaders(files: readonly HubFile[], paths: string[], locate: Locate, signal: AbortSignal) {
   const wanted = files.filter(({ path }) => paths.includes(path))
   const read = async (file: HubFile) =>
@@ -347,7 +345,7 @@ async function readHeaders(files: readonly HubFile[], paths: string[], locate: L
   return new Map(await Promise.all(wanted.map(read)))
 }
 
-/** The JSON of a repository's file, which is downloaded and verified like any other. */
+/** Downloads, verifies and parses a JSON file of a repository. */
 async function readJson(
   { paths, transfers }: PlannerContext,
   repository: HubRepository,
@@ -356,7 +354,7 @@ async function readJson(
   signal: AbortSignal
 ): Promise<unknown> {
   const file = repository.files.find(listed => listed.path === path)!
-  // A folder without a record: after a crash it is removed at the next start.
+  // A folder without a record is removed at the next start if corral crashes.
   const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
   const target = join(folder, 'description.json')
   await mkdir(folder, { recursive: true, mode: 0o700 })
@@ -391,8 +389,8 @@ function unusable({ address }: HubRepository, path: string, why: string): Corral
 }
 
 /**
- * Requests the location of the first file, to find out before the pull starts whether it may be downloaded, and of files
- * whose size is not in the listing.
+ * Locates the first file, to find out before the pull starts whether it may be downloaded, and files whose size is not
+ * in the listing.
  */
 async function withSizes(files: PullPlan['files'], locate: Locate): Promise<PullPlan['files']> {
   const sized: PullPlan['files'] = []
@@ -405,23 +403,23 @@ async function withSizes(files: PullPlan['files'], locate: Locate): Promise<Pull
   return sized
 }
 
-/** @throws CorralError `model_exists` when a model of this name came from elsewhere */
+/** @throws CorralError `model_exists` if a model of this name came from elsewhere */
 function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[], label: string): void {
   const other = conflictingVariant(variants, originOf(repository), label)
   if (!other) return
   const name = bareName(other.model)
   throw new CorralError(
     'model_exists',
-    `"${name}" is there already and ${originInWords(other.origin)}; the files of ${repository.address} are others. ` +
+    `"${name}" already exists and ${originInWords(other.origin)}; the files of ${repository.address} are different. ` +
       `Store them under another name ("as"), or remove the model first with "corral rm ${name}".`,
     { param: 'model' }
   )
 }
 
 /**
- * Bytes of memory for models: of this machine, or of the container that corral runs in, and of its usable GPUs that have
- * memory of their own.
- * @param settings what the scheduler lets models have, where less than that
+ * Returns the memory for models: of this machine, or of the container that corral runs in, and of usable GPUs with
+ * their own memory.
+ * @param settings the scheduler's limits, if lower
  */
 export function machineMemory(
   { memory, gpus }: Hardware,
@@ -439,8 +437,8 @@ export function machineMemory(
 }
 
 /**
- * Whether files fit on the disk of their folder.
- * @param missing bytes that are still to be downloaded
+ * Returns whether files fit on the disk of their folder.
+ * @param missing bytes that still have to be downloaded
  */
 export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
   // The folder may have been deleted by hand.

@@ -1,13 +1,13 @@
 import type { FileProgress, OnPullEvent, PullPlan } from '../../../../core/contracts/downloads.ts'
 
-/** Milliseconds between two events of one file: fewer than ten a second. */
+/** Minimum time between two events of one file: fewer than ten a second. */
 const EVENT_INTERVAL = 125
-/** Milliseconds over which the speed is averaged. */
+/** The speed is averaged over this time. */
 const SPEED_WINDOW = 5_000
 
 type FileState = Omit<FileProgress, 'total'> & { total: number | undefined }
 
-/** The progress of a pull's files: collects what the transfer reports, and passes it to listeners at a limited rate. */
+/** The progress of a pull's files: collects the transfer's reports, and passes them to listeners at a limited rate. */
 export class PullProgress {
   readonly #files: FileState[]
   readonly #listeners = new Set<OnPullEvent>()
@@ -15,7 +15,7 @@ export class PullProgress {
   readonly #changed = new Set<FileState>()
   #timer: NodeJS.Timeout | undefined
   #lastEvent = Number.NEGATIVE_INFINITY
-  /** Files that this run has reported: what was on disk before does not count as speed. */
+  /** Files that this run has reported. Bytes from before the run do not count towards the speed. */
   readonly #reported = new Set<FileState>()
   #samples: { at: number; received: number }[] = []
   /** Bytes received since this object was created. */
@@ -31,20 +31,20 @@ export class PullProgress {
     return withTotals(this.#files)
   }
 
-  /** Bytes per second in the last seconds. */
+  /** Returns the average speed in bytes per second. */
   speed(now = performance.now()): number {
     const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW)
     if (!first || now - first.at < 1) return 0
     return Math.round(((this.received - first.received) * 1000) / Math.max(now - first.at, EVENT_INTERVAL))
   }
 
-  /** A run begins or has ended: resets the speed. */
+  /** Resets the speed when a run starts or ends. */
   resetSpeed(): void {
     this.#reported.clear()
     this.#samples = []
   }
 
-  /** Progress of a file from the transfer. @returns by how many bytes it has grown */
+  /** Records a file's progress. @returns by how many bytes it has grown */
   report(index: number, completed: number, total: number): number {
     const file = this.#files[index]!
     const grown = Math.max(0, completed - file.completed)
@@ -60,14 +60,14 @@ export class PullProgress {
     return grown
   }
 
-  /** All files are complete. */
+  /** Marks all files as complete. */
   finish(sizes: number[]): void {
     for (const [index, file] of this.#files.entries()) this.#change(file, sizes[index]!, sizes[index]!)
     this.resetSpeed()
     this.#emit()
   }
 
-  /** Reports all files, and then what changes. @returns stops it, after a last report */
+  /** Reports all files, then changes. @returns a function that stops it after a last report */
   listen(listener: OnPullEvent): () => void {
     this.#emit()
     this.#listeners.add(listener)

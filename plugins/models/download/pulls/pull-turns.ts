@@ -1,34 +1,36 @@
 import { CorralError } from '../../../../core/errors.ts'
 
-/** What is waited for, and how much of it there is. */
+/** Settings of a queue for places. */
 export interface TurnOptions {
-  /** How many work at once. */
+  /** How many may work at once. */
   places: number
-  /** The most of them that one client has. */
+  /** Maximum places of one client. */
   perClient: number
   /** How many may wait. */
   waiting: number
   /**
-   * Milliseconds after which a place is given up for a client that has none; undefined where what was begun must end.
-   * Places that a client has beyond its share are then given up at once.
+   * Milliseconds after which a place is given up for a client that has none. Places beyond a client's share are given
+   * up immediately. If undefined, work is never interrupted.
    */
   turnLength?: number
 }
 
-/** A place that somebody has or waits for. */
+/** A place that a client has or waits for. */
 export interface Place {
   /** The client that it belongs to (`Caller.turn`). */
   readonly client: string
-  /** Resolves when the work may begin. @throws CorralError `rate_limited` when another client needs its place in the queue */
+  /**
+   * Resolves when the work may start. @throws CorralError `rate_limited` if another client gets its place in the queue
+   */
   readonly begun: Promise<void>
   readonly isWaiting: boolean
-  /** Aborted when the work is to stop for another client's, and wait again. */
+  /** Aborted when the work must stop for another client and queue again. */
   readonly yielding: AbortSignal
-  /** The work has ended, or is not wanted any more. */
+  /** Call this when the work has ended or is no longer wanted. */
   leave(): void
 }
 
-/** How many of some places each client has. */
+/** Returns a function that counts each client's places. */
 function countBy(places: Iterable<Pick<Place, 'client'>>): (client: string) => number {
   const counts = new Map<string, number>()
   for (const { client } of places) counts.set(client, (counts.get(client) ?? 0) + 1)
@@ -36,9 +38,9 @@ function countBy(places: Iterable<Pick<Place, 'client'>>): (client: string) => n
 }
 
 /**
- * Who is next: the client that has the fewest places, of those the one that was served longest ago, of its own the one
- * that came first.
- * @param served when each client last got a place, as a count; absent is never
+ * Chooses the next place to start: of the client with the fewest places, then the client served longest ago, then the
+ * place that came first.
+ * @param served a counter value for when each client last got a place; absent means never
  */
 export function nextWaiting<P extends Pick<Place, 'client'>>(
   waiting: readonly P[],
@@ -53,8 +55,8 @@ export function nextWaiting<P extends Pick<Place, 'client'>>(
 }
 
 /**
- * Which place is to be given up for one that waits: the latest of the client with the most, where that has at least two
- * more; else, for a client that has none, the one that was begun longest ago, once its turn is over.
+ * Chooses the place to give up for a waiting one: the latest place of the client with the most, if that client has at
+ * least two more. Otherwise, for a client without a place, the oldest one once its turn is over.
  * @returns the place, and the milliseconds until then
  */
 export function placeToYield<P extends Pick<Place, 'client'> & { since: number }>(
@@ -72,7 +74,10 @@ export function placeToYield<P extends Pick<Place, 'client'> & { since: number }
   return oldest && { place: oldest, in: Math.max(0, oldest.since + turnLength - now) }
 }
 
-/** Whose place in a full queue goes to another client: the latest of the one with the most, if that has two more. */
+/**
+ * Chooses the place in a full queue to give to another client: the latest of the client with the most, if it has at
+ * least two more.
+ */
 export function placeToDrop<P extends Pick<Place, 'client'>>(waiting: readonly P[], client: string): P | undefined {
   const has = countBy(waiting)
   const [latest] = waiting.toReversed().sort((a, b) => has(b.client) - has(a.client))
@@ -89,7 +94,7 @@ interface Entry extends Place {
 /** Seconds after which a refused client may try again. */
 const RETRY_AFTER = 30
 
-/** Shares a number of places between clients: each has its turn, however much the others want. */
+/** Shares a number of places fairly between clients, however many requests one of them makes. */
 export class Turns {
   readonly #options: TurnOptions
   readonly #waiting: Entry[] = []
@@ -102,7 +107,7 @@ export class Turns {
     this.#options = { ...options }
   }
 
-  /** Takes other numbers; who works goes on. */
+  /** Applies other limits. Running work continues. */
   configure(options: Partial<TurnOptions>): void {
     Object.assign(this.#options, options)
     this.#settle()
@@ -110,12 +115,12 @@ export class Turns {
 
   /**
    * Joins the queue.
-   * @param isAdmitted it waits whatever the bound, since it was let in before
-   * @throws CorralError `rate_limited` when too many wait
+   * @param isAdmitted it may wait even if the queue is full, since it was admitted before
+   * @throws CorralError `rate_limited` if too many wait
    */
   enter(client: string, isAdmitted = false): Place {
     const { promise: begun, resolve, reject } = deferred()
-    // Whoever waits gets it; it may be refused before anybody does.
+    // It may be refused before anyone awaits it, which must not be an unhandled rejection.
     begun.catch(() => undefined)
     const yielding = new AbortController()
     const entry: Entry = {
@@ -133,7 +138,7 @@ export class Turns {
     }
     this.#waiting.push(entry)
     this.#settle()
-    // For places that are being given up nobody has to leave the queue.
+    // Places that are about to be given up make room in the queue.
     const most = this.#options.waiting + [...this.#working].filter(({ yielding }) => yielding.aborted).length
     if (!isAdmitted && this.#waiting.includes(entry) && this.#waiting.length > most) {
       const dropped = placeToDrop(
@@ -151,8 +156,8 @@ export class Turns {
     const { waiting } = this.#options
     return new CorralError(
       'rate_limited',
-      `${waiting} pulls wait already, as many as limits.waiting_pulls allows.${why} Pull again when some have ended ` +
-        '(GET /api/pulls lists them); an admin may raise the bound in config.yaml.',
+      `${waiting} pulls are already waiting, the maximum that limits.waiting_pulls allows.${why} Pull again when some have ended ` +
+        '(GET /api/pulls lists them). An admin can raise the limit in config.yaml.',
       { retryAfter: RETRY_AFTER, details: { limit: 'limits.waiting_pulls', allowed: waiting } }
     )
   }
@@ -184,7 +189,7 @@ export class Turns {
     }
     const entry = next()
     const working = [...this.#working]
-    // One after another: who is next is decided anew when a place has been given up.
+    // One at a time: choose again after a place has been given up.
     if (turnLength === undefined || !entry || working.some(({ yielding }) => yielding.aborted)) return
     const found = placeToYield(entry, working, turnLength, performance.now())
     if (found?.in === 0) found.place.yield()
