@@ -1,8 +1,8 @@
-/** Most chunks of a file, so that its journal stays small. */
+/** Keeps a file's journal small. */
 const MAX_CHUNKS = 4096
 const MIN_CHUNK = 1024 * 1024
 
-/** The size of a file's chunks: a power of two, large enough to keep their number limited. */
+/** Returns the size of a file's chunks: a power of two, large enough to limit their number. */
 export function chunkSizeFor(size: number): number {
   let chunk = MIN_CHUNK
   while (chunk * MAX_CHUNKS < size) chunk *= 2
@@ -10,14 +10,14 @@ export function chunkSizeFor(size: number): number {
 }
 
 /**
- * Which bytes of a file are on disk. A chunk is written from its start, by one connection at a time, so that its state is
- * a length and the CRC-32 of that many bytes.
+ * Which bytes of a file are on disk. A chunk is written from its start, by one connection at a time, so its state is a
+ * length and the CRC-32 of those bytes.
  */
 export class ChunkMap {
   readonly size: number
   readonly chunkSize: number
   readonly count: number
-  /** Bytes that each chunk has, from its start. */
+  /** Bytes on disk of each chunk, from its start. */
   readonly have: Float64Array
   /** Their CRC-32. */
   readonly crc: Uint32Array
@@ -48,7 +48,7 @@ export class ChunkMap {
     return this.completed === this.size
   }
 
-  /** Adds bytes to a chunk, with the CRC-32 that it has then. */
+  /** Adds bytes to a chunk, with the CRC-32 of all its bytes so far. */
   add(chunk: number, bytes: number, crc: number): void {
     this.have[chunk]! += bytes
     this.crc[chunk] = crc
@@ -63,21 +63,23 @@ export class ChunkMap {
   }
 }
 
-/** Chunks that one connection fetches with one request, from the first to before the last. */
+/** Chunks that one connection downloads with one request, from `at` up to `to` (exclusive). */
 export interface Span {
-  /** The chunk that is being fetched. */
+  /** The chunk that is being downloaded. */
   at: number
-  /** The chunk before which the span ends; others may take chunks from its end. */
+  /** The end, exclusive. Other connections may take chunks from the end of the span. */
   to: number
 }
 
 const MIN_REQUEST = 8 * 1024 * 1024
-/** Bytes that must be left to make a second connection worthwhile: what is on its way to the first one is lost. */
+/**
+ * A second connection is only worthwhile for at least this many bytes, since data in flight on the first one is lost.
+ */
 const MIN_SHARED = 4 * 1024 * 1024
 
 /**
- * Bytes of a connection's next request: its fair share of those that are neither on disk nor being fetched.
- * @param worthwhile what a request has to fetch to be worth its wait; more would only keep the digest waiting
+ * Returns the bytes of a connection's next request: its fair share of the bytes that are neither on disk nor requested.
+ * @param worthwhile how many bytes make a request worth its wait; more would only delay the digest
  */
 export function requestSize(map: ChunkMap, taken: readonly Span[], connections: number, worthwhile: number): number {
   const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)
@@ -85,25 +87,25 @@ export function requestSize(map: ChunkMap, taken: readonly Span[], connections: 
   return Math.max(MIN_REQUEST, Math.min(worthwhile, share))
 }
 
-/** Bytes that a span still has to fetch. */
+/** Returns the bytes that a span still has to download. */
 export function spanBytes(map: ChunkMap, span: Span): number {
   if (span.at >= span.to) return 0
   return map.end(span.to - 1) - map.start(span.at) - map.have[span.at]!
 }
 
-/** The first missing chunks that no request fetches, up to `bytes` but at least one chunk. */
+/** Returns the first missing chunks that no request covers: up to `bytes`, but at least one chunk. */
 export function freeSpan(map: ChunkMap, taken: readonly Span[], bytes: number): Span | undefined {
   const isFree = (chunk: number) => !map.isComplete(chunk) && !taken.some(({ at, to }) => chunk >= at && chunk < to)
   let at = 0
   while (at < map.count && !isFree(at)) at += 1
   if (at === map.count) return undefined
   const span = { at, to: at + 1 }
-  // A chunk that is partly on disk can only be continued at the start of a request.
+  // A partial chunk can only be continued at the start of a request.
   while (span.to < map.count && spanBytes(map, span) < bytes && map.have[span.to] === 0 && isFree(span.to)) span.to += 1
   return span
 }
 
-/** Takes away the second half of the longest span, for a connection that has nothing to do; undefined where it is short. */
+/** Takes the second half of the longest span for an idle connection. Undefined if that span is short. */
 export function stolenSpan(map: ChunkMap, taken: readonly Span[]): Span | undefined {
   const longest = [...taken].sort((a, b) => spanBytes(map, b) - spanBytes(map, a))[0]
   if (!longest || longest.to - longest.at < 2 || spanBytes(map, longest) < MIN_SHARED) return undefined

@@ -3,11 +3,11 @@ import { parentPort } from 'node:worker_threads'
 import { crc32 } from 'node:zlib'
 import { type DigestJob, type DigestReply, fileHashes, type WrittenChunks } from './digests.ts'
 
-/** Size of reads: small enough to stay in the processor's cache. */
+/** Small enough to stay in the processor's cache. */
 const READ = 256 * 1024
 const buffer = Buffer.allocUnsafeSlow(READ)
 
-/** Reads a file back right behind its writing, in order, and so finds damage by the disk too. */
+/** Reads a file back in order while it is being written, so it also finds damage by the disk. */
 function digest({ path, size, chunkSize, git, port }: DigestJob): void {
   const reply = (message: DigestReply) => port.postMessage(message)
   let descriptor: number | undefined
@@ -19,7 +19,7 @@ function digest({ path, size, chunkSize, git, port }: DigestJob): void {
   function schedule() {
     if (scheduled || descriptor === undefined || (crcs.length === 0 && next < size)) return
     scheduled = true
-    // Other files and messages take their turn between chunks.
+    // Let other files and messages run between chunks.
     setImmediate(() => {
       scheduled = false
       attempt(step)
@@ -75,7 +75,7 @@ function digest({ path, size, chunkSize, git, port }: DigestJob): void {
   }
 
   port.on('message', (chunks: WrittenChunks) => {
-    // Chunks behind a damaged one were sent before that was known, and are sent again.
+    // Chunks after a damaged one were sent before it was known to be damaged, and are sent again.
     if (chunks.first === next / chunkSize + crcs.length) crcs.push(...chunks.crcs)
     schedule()
   })

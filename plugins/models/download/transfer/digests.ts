@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 
-/** A file whose digest is to be computed while it is written; it has a port of its own for the messages below. */
+/** A file whose digest is computed while it is written. The messages below use its own port. */
 export interface DigestJob {
   path: string
   size: number
@@ -11,7 +11,7 @@ export interface DigestJob {
   port: MessagePort
 }
 
-/** Chunks that are on disk, from `first` on: the CRC-32 of each that must be checked. */
+/** Chunks on disk from `first` on. Those with a CRC-32 must be checked. */
 export interface WrittenChunks {
   first: number
   crcs: (number | undefined)[]
@@ -19,11 +19,11 @@ export interface WrittenChunks {
 
 export type DigestReply =
   | { type: 'done'; sha256: string; gitSha1: string | undefined }
-  /** The chunk on disk does not match its CRC-32. Chunks are expected again from this one on. */
+  /** The chunk on disk does not match its CRC-32. Send chunks again from this one on. */
   | { type: 'damaged'; chunk: number }
   | { type: 'failed'; message: string; code: string | undefined }
 
-/** The digests of a file, to be updated with its bytes: SHA-256, and git's SHA-1 if needed. */
+/** Creates the hashes of a file, to be updated with its bytes: SHA-256, and git's SHA-1 if needed. */
 export function fileHashes(size: number, git: boolean) {
   return [createHash('sha256'), ...(git ? [createHash('sha1').update(`blob ${size}\0`)] : [])]
 }
@@ -31,12 +31,12 @@ export function fileHashes(size: number, git: boolean) {
 /** The digest of one file, computed while its chunks arrive. */
 export type FileDigest = ReturnType<Digests['follow']>
 
-/** Computes digests of files in a worker thread: they cost as much processor time as the transfer. */
+/** Computes digests of files in a worker thread, since they take as much processor time as the transfer. */
 export class Digests {
   #worker: Worker | undefined
   #failure: Error | undefined
 
-  /** Starts the worker ahead of its first use, since that takes a moment. */
+  /** Starts the worker before its first use, since that takes a moment. */
   prepare(): Worker {
     if (this.#worker) return this.#worker
     const worker = new Worker(new URL('./digest-worker.js', import.meta.url), {
@@ -52,7 +52,7 @@ export class Digests {
     return worker
   }
 
-  /** @param onReply gets `damaged` any number of times, and `done` or `failed` as the last */
+  /** @param onReply gets `damaged` any number of times, then `done` or `failed` */
   follow(file: Omit<DigestJob, 'port'>, onReply: (reply: DigestReply) => void) {
     const { port1: port, port2 } = new MessageChannel()
     let open = true
@@ -68,14 +68,14 @@ export class Digests {
     port.on('close', () => {
       if (!open) return
       open = false
-      const why = this.#failure?.message ?? 'the worker thread of the digests ended'
+      const why = this.#failure?.message ?? 'the digest worker thread ended'
       onReply({ type: 'failed', message: why, code: undefined })
     })
     this.prepare().postMessage({ ...file, port: port2 } satisfies DigestJob, [port2])
     return { written: (chunks: WrittenChunks) => port.postMessage(chunks), close }
   }
 
-  /** Resolves when no file is open any more. */
+  /** Resolves when no file is open any longer. */
   async close(): Promise<void> {
     const worker = this.#worker
     this.#worker = undefined

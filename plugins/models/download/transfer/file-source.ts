@@ -1,9 +1,9 @@
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { checkRedirect, MAX_REDIRECTS } from '../../../../core/system/redirects.ts'
 
-/** Milliseconds before it expires at which a location is no longer used. */
+/** A location is not used in the last minute before it expires. */
 const EXPIRY_MARGIN = 60_000
-/** Failures of one location after which a new one is requested. */
+/** After this many failures of a location, a new one is requested. */
 const MAX_FAILURES = 2
 
 /** A location in use: the address after redirects, and how often it failed. */
@@ -16,7 +16,9 @@ export interface ActiveLocation {
   failures: number
 }
 
-/** Where the bytes of one file come from: shared by its connections, requested again when it stops working. */
+/**
+ * The source of one file's bytes: a location shared by the file's connections, requested again when it stops working.
+ */
 export class FileSource {
   readonly #locate: () => Promise<FileLocation>
   #location: ActiveLocation | undefined
@@ -26,7 +28,7 @@ export class FileSource {
     this.#locate = locate
   }
 
-  /** Host and port, for the number of connections; undefined while unknown. */
+  /** Host and port, for the number of connections. Undefined while unknown. */
   get host(): string | undefined {
     return this.#location?.url.host
   }
@@ -49,19 +51,19 @@ export class FileSource {
     return this.#location
   }
 
-  /** A location no longer serves the file. @returns false when it was replaced already */
+  /** Drops a location that no longer serves the file. @returns false if it was already replaced */
   drop(location: ActiveLocation): boolean {
     if (this.#location !== location) return false
     this.#location = undefined
     return true
   }
 
-  /** The next request asks the hub for a new location. */
+  /** Makes the next request ask the hub for a new location. */
   renew(): void {
     this.#location = undefined
   }
 
-  /** A request to a location failed. */
+  /** Counts a failed request to a location. */
   failed(location: ActiveLocation): void {
     location.failures += 1
     if (location.failures >= MAX_FAILURES) this.drop(location)
@@ -69,8 +71,8 @@ export class FileSource {
 }
 
 /**
- * Follows a redirect for all later requests. Credentials are not sent on to another host.
- * @returns why it cannot be followed; undefined when it is
+ * Follows a redirect for all later requests. Credentials are not sent to another host.
+ * @returns why it cannot be followed, or undefined
  */
 export function followRedirect(location: ActiveLocation, target: string | undefined): string | undefined {
   const redirect = checkRedirect(target, {

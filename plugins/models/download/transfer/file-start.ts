@@ -5,12 +5,13 @@ import { FileSource, followRedirect } from './file-source.ts'
 import { ConnectionPool, fetchBytes } from './http/http-client.ts'
 import { ConnectionFailure } from './http/http-socket.ts'
 
-/** The keys that say what a model is stand before its vocabulary, within some kB. */
+/** The keys that describe a model come before its vocabulary, within some kB. */
 const MAX_START_BYTES = 256 * 1024
 const TIMEOUT_MS = 15_000
 
 /**
- * The first bytes of a file at a hub, at most 256 KiB; fewer, or none, if its server does not send them in time.
+ * Reads the first bytes of a file at a hub, at most 256 KiB. Returns fewer, or none, if the server does not send them
+ * in time.
  * @throws the signal's reason
  */
 export async function readFileStart(

@@ -14,18 +14,18 @@ import { type FetchProblem, fetchError, storageError, wrongContent } from './tra
 import type { TransferEngineOptions, TransferFile, TransferredFile } from './transfers.ts'
 import { checkTarget, type Mismatch, Verification } from './verification.ts'
 
-/** What the transfers of all files share. */
+/** Resources that the transfers of all files share. */
 export interface SharedResources {
   readonly options: TransferEngineOptions
   readonly connections: ConnectionPool
   readonly bandwidth: Bandwidth
   readonly digests: Digests
-  /** Memory that requests have read into, to be used again. */
+  /** Buffers of finished requests, for reuse. */
   readonly buffers: Buffer[]
-  /** A connection may be started, or has ended. */
+  /** Called when a connection may be started or has ended. */
   changed(): void
   received(bytes: number): void
-  /** The server refuses this many connections. */
+  /** Called when the server refuses this many connections. */
   overloaded(host: string): void
 }
 
@@ -35,27 +35,27 @@ interface Fetch {
   writer: PartWriter | undefined
   controller: AbortController
   startedAt: number
-  /** When the bytes of the file began to arrive. */
+  /** When the first bytes of the file arrived. */
   answeredAt: number
   bytes: number
   /** Bytes when the requests were last compared. */
   compared: number | undefined
 }
 
-/** Times that a file's content may change while it is fetched. */
+/** How often a file's content may change during its download. */
 const MAX_CHANGES = 2
-/** Requests are compared every so many milliseconds; one is replaced when it is this much slower than the next slowest. */
+/** Requests are compared at this interval. A request is replaced if it is this much slower than the next slowest. */
 const COMPARE_INTERVAL = 10_000
 const CRAWL_FACTOR = 20
 /** Bytes per second that are never too slow. */
 const FAST_ENOUGH = 64 * 1024
 
-/** The reason of requests that are cancelled here, which is no failure. */
+/** Abort reason of requests that are cancelled here, which is not a failure. */
 class Cancelled extends Error {}
 
 /**
- * Fetches one file over several connections, verifies it, and renames it to its target: plans the requests, and decides
- * what follows from how they end.
+ * Downloads one file over several connections, verifies it, and renames it to its target. Plans the requests, and
+ * decides how to react to their results.
  */
 export class FileTransfer {
   readonly file: TransferFile
@@ -69,7 +69,7 @@ export class FileTransfer {
   #reject!: (error: unknown) => void
   #part: PartFile | undefined
   #retries: Retries | undefined
-  /** Size of a target that existed already. */
+  /** Size of a target that already existed. */
   #presentSize: number | undefined
   #ended = false
   #changes = 0
@@ -78,7 +78,7 @@ export class FileTransfer {
   readonly #line = new Line()
   #comparedAt = 0
   #allEnded: (() => void) | undefined
-  /** Bytes received in all, and the most that was ever on disk. */
+  /** Bytes received in total, and the most that was ever on disk. */
   #arrived = 0
   #best = 0
 
@@ -97,7 +97,7 @@ export class FileTransfer {
     this.#verification = new Verification(file, shared.digests, {
       onVerified: sha256 => this.#finish(sha256),
       onMissing: () => this.#step(),
-      // What was fetched is something else: another place may have the right one.
+      // The content was wrong. Another location may have the right one.
       onWrong: () => this.#source.renew(),
       onRestart: mismatch => this.#changed(mismatch),
       onMismatch: mismatch => this.#giveUp(mismatch),
@@ -119,17 +119,17 @@ export class FileTransfer {
     return this.#part?.map?.size ?? this.file.size ?? this.#presentSize ?? 0
   }
 
-  /** How many requests are running. */
+  /** Number of running requests. */
   get running(): number {
     return this.#running.size
   }
 
-  /** Host that it comes from; undefined while unknown. */
+  /** Host of the current location. Undefined while unknown. */
   get host(): string | undefined {
     return this.#source.host
   }
 
-  /** All bytes are on disk, or the transfer has ended; the digest may be pending. */
+  /** All bytes are on disk, or the transfer has ended. The digest may be pending. */
   get fetched(): boolean {
     return this.#ended || this.#part?.map?.complete === true
   }
@@ -139,7 +139,7 @@ export class FileTransfer {
     return this.#part !== undefined && !this.fetched
   }
 
-  /** Fetches and verifies the file. @throws CorralError, the signal's reason */
+  /** Downloads and verifies the file. @throws CorralError, the signal's reason */
   async run(): Promise<TransferredFile> {
     const abort = () => this.#fail(this.#signal.reason)
     try {
@@ -179,14 +179,14 @@ export class FileTransfer {
     this.#step()
   }
 
-  /** Verification starts with what is on disk. */
+  /** Starts the verification with what is on disk. */
   #begin(): void {
     const { map, path } = this.#part!
     if (map && !this.#ended) this.#verification.begin(path, map)
     else this.#verification.end()
   }
 
-  /** Continues with whatever is next. */
+  /** Decides what to do next. */
   #step(): void {
     const map = this.#part?.map
     if (!this.#ended && map) {
@@ -201,7 +201,7 @@ export class FileTransfer {
     this.#begin()
   }
 
-  /** Nothing on disk can be used: starts over. */
+  /** Starts over, because nothing on disk can be used. */
   #changed(what: Mismatch): void {
     if (this.#ended) return
     this.#changes += 1
@@ -209,7 +209,7 @@ export class FileTransfer {
       this.#giveUp(what)
       return
     }
-    // What requests have received is not written.
+    // Drop what running requests have received.
     for (const fetch of this.#running) fetch.writer = undefined
     this.#cancelRequests()
     this.#ranges = 'unknown'
@@ -260,18 +260,18 @@ export class FileTransfer {
     try {
       await this.#part?.close()
     } catch (error) {
-      // The earlier journal stays valid; on a full disk there is no space for a newer one.
+      // The earlier journal stays valid. On a full disk there is no space for a newer one.
       this.#shared.options.log(`the journal of ${this.file.target} could not be written: ${errorMessage(error)}`)
     }
   }
 
   // ---- requests ----------------------------------------------------------------------------------------------------
 
-  /** Starts another request. @returns false when there is nothing to do for it now */
+  /** Starts another request. @returns false if none is possible now */
   start(now: number): boolean {
     const part = this.#part
     if (this.#ended || !part || now < this.#retries!.waitUntil || part.map?.complete) return false
-    // One request finds out whether the server supports ranges.
+    // The first request finds out whether the server supports ranges.
     if (this.#running.size >= (this.#ranges === 'yes' ? this.#shared.options.connectionsPerFile : 1)) return false
     if (this.#ranges === 'no' && part.map && part.map.completed > 0) {
       part.reset()
@@ -320,7 +320,7 @@ export class FileTransfer {
     return this.fetching && this.#running.size === 0 && now >= this.#retries!.waitUntil
   }
 
-  /** Ends the latest request, for one of another run; what it has received is kept. */
+  /** Ends the latest request to free its connection for another run. Data it has received is kept. */
   yieldConnection(): void {
     const latest = [...this.#running].at(-1)
     if (latest && !latest.controller.signal.aborted) latest.controller.abort(new Cancelled())
@@ -330,7 +330,7 @@ export class FileTransfer {
     for (const { controller } of this.#running) controller.abort(new Cancelled())
   }
 
-  /** Resolves when nothing is written any more. */
+  /** Resolves when nothing is being written. */
   async #stopRequests(): Promise<void> {
     this.#cancelRequests()
     if (this.#running.size === 0) return
@@ -350,7 +350,7 @@ export class FileTransfer {
     const { signal } = fetch.controller
     const location = await unlessAborted(this.#source.current(), signal)
     if (location === undefined) return
-    // The hub may report with the location what its listing did not have.
+    // The location may report what the hub's listing did not.
     this.#verification.expected.sha256 ??= location.reported.sha256
     if (location.reported.size !== undefined && !this.#part!.map) this.#setSize(location.reported.size)
     const buffer = this.#shared.buffers.pop() ?? Buffer.allocUnsafeSlow(WRITE_SIZE)
@@ -427,7 +427,7 @@ export class FileTransfer {
     const map = part.map!
     if (map.size === 0) return undefined
     fetch.span ??= { at: 0, to: map.count }
-    // Without ranges the whole file is one stream; there is no other request then.
+    // Without ranges the whole file is one stream, and there is no other request.
     if (this.#ranges === 'no') fetch.span.to = map.count
     const { span } = fetch
     const { readSize } = this.#shared.bandwidth
@@ -489,21 +489,23 @@ export class FileTransfer {
   #failed(fetch: Fetch, location: ActiveLocation, problem: FetchProblem): void {
     if (this.#ended) return
     this.#flush(fetch)
-    // A server that is busy keeps its location: it will answer later.
+    // A busy server keeps its location: it will answer later.
     if (problem.status === undefined) this.#source.failed(location)
     const again = this.#retries!.failed(performance.now(), fetch.startedAt, this.#progress(), problem.retryAfter)
     if (!again) this.#fail(fetchError(this.file.path, location.url.host, problem))
   }
 
   #refused(location: ActiveLocation, problem: FetchProblem): void {
-    // When a location expires all requests are refused: that counts as one refusal.
+    // When a location expires, all its requests are refused. That counts as one refusal.
     if (this.#ended || !this.#source.drop(location)) return
     if (this.#running.size > 1) this.#shared.overloaded(location.url.host)
     const again = this.#retries!.refused(performance.now(), this.#progress())
     if (!again) this.#fail(fetchError(this.file.path, location.url.host, problem))
   }
 
-  /** Bytes that count as progress: without ranges each attempt starts over, so only what goes beyond earlier ones. */
+  /**
+   * Bytes that count as progress. Without ranges each attempt starts over, so only bytes beyond earlier attempts count.
+   */
   #progress(): number {
     this.#best = Math.max(this.#best, this.completed)
     return this.#ranges === 'no' ? this.#best : this.#arrived
@@ -518,7 +520,7 @@ export class FileTransfer {
   }
 }
 
-/** The value of a promise, or undefined as soon as the signal is aborted. */
+/** Returns the value of a promise, or undefined as soon as the signal is aborted. */
 function unlessAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value | undefined> {
   return new Promise((resolve, reject) => {
     if (signal.aborted) resolve(undefined)

@@ -1,8 +1,8 @@
-/** Milliseconds for which refusals count as one, and until a connection is added after a refusal. */
+/** Refusals within this time count as one. */
 const SAME_TIME = 1000
 const COOL_DOWN = 10_000
 
-/** How many connections a server gets: half as many when it refuses some, then one more every few seconds. */
+/** The number of connections to a server: halved when it refuses some, then raised by one every few seconds. */
 export class ConnectionLimit {
   readonly #most: number
   #limit: number
@@ -21,7 +21,7 @@ export class ConnectionLimit {
     return this.#limit
   }
 
-  /** The server refused connections or requests as too many. */
+  /** Called when the server refuses connections or requests as too many. */
   overloaded(now: number): void {
     if (now - this.#changedAt < SAME_TIME) return
     this.#limit = Math.max(1, Math.floor(this.current(now) / 2))
@@ -29,18 +29,18 @@ export class ConnectionLimit {
   }
 }
 
-/** The body of a request takes so many times as long as the wait for its answer. */
+/** A request is large enough if its body takes this many times as long as the wait for its answer. */
 const WAIT_FACTOR = 50
 const MIN_WORTHWHILE = 16 * 1024 * 1024
 const MAX_WORTHWHILE = 256 * 1024 * 1024
 
 /**
- * What the requests of a file showed of the line. The digest takes bytes in their order: while several connections fetch
- * large parts, it has the first one only, and what it has missed delays the end. So requests are no larger than makes
- * their waits cheap.
+ * The speed and latency that a file's requests have shown. The digest takes bytes in order: while several connections
+ * download large parts, it can only process the first part, and the backlog delays the end. So requests are only as
+ * large as needed to make their waits cheap.
  */
 export class Line {
-  /** The least wait for an answer, in milliseconds, and the bytes per millisecond of the last request. */
+  /** The shortest wait for an answer, in milliseconds, and the bytes per millisecond of the last request. */
   #wait = Number.POSITIVE_INFINITY
   #speed = 0
 
@@ -48,7 +48,7 @@ export class Line {
     this.#wait = Math.min(this.#wait, wait)
   }
 
-  /** A request received so many bytes in so many milliseconds. */
+  /** Records how many bytes a request received in how many milliseconds. */
   received(bytes: number, time: number): void {
     if (bytes > 0 && time > 0) this.#speed = bytes / time
   }
@@ -75,12 +75,12 @@ export class Bandwidth {
     this.#at = now
   }
 
-  /** Most bytes that one read should take. */
+  /** Maximum bytes of one read. */
   get readSize(): number {
     return this.#limit === 0 ? Number.POSITIVE_INFINITY : Math.max(4096, Math.floor(this.#limit * BURST * 0.25))
   }
 
-  /** Milliseconds for which the connection that received `bytes` must not read. */
+  /** Returns the milliseconds for which a connection that received `bytes` must not read. */
   delay(bytes: number, now: number): number {
     if (this.#limit === 0) return 0
     const paid = ((now - this.#at) * this.#limit) / 1000

@@ -9,18 +9,18 @@ import { ChunkMap, type Span } from './chunk-map.ts'
 
 // ---- journal -------------------------------------------------------------------------------------------------------
 
-/** Identifies the content of a partial file. Partial data of other content are discarded. */
+/** Identifies the content of a partial file. Partial data of other content is discarded. */
 export interface JournalSubject {
   identity: string
   path: string
   size: number
   sha256: string | undefined
   gitSha1: string | undefined
-  /** The ETag or other identity of the content at its source; for files without a digest. */
+  /** The ETag or other identity of the content at its source, for files without a digest. */
   place: string | undefined
 }
 
-/** The content that is wanted; its size may be unknown. What the server has is compared when it has answered. */
+/** The requested content. Its size may be unknown, and its place is compared when the server has answered. */
 type WantedSubject = Omit<JournalSubject, 'size' | 'place'> & { size: number | undefined }
 
 const VERSION = 1
@@ -43,7 +43,7 @@ export function journalText(subject: JournalSubject, map: ChunkMap): string {
   return JSON.stringify({ version: VERSION, ...subject, chunkSize, completed, whole, begun })
 }
 
-/** Parses a journal; undefined when it is damaged or of another version. */
+/** Parses a journal. Returns undefined if it is damaged or of another version. */
 export function parseJournal(text: string): { subject: JournalSubject; map: ChunkMap } | undefined {
   let value: unknown
   try {
@@ -73,7 +73,7 @@ export function parseJournal(text: string): { subject: JournalSubject; map: Chun
   return { subject: { identity, path, size, sha256, gitSha1, place }, map }
 }
 
-/** Whether partial data belong to the requested content. */
+/** Returns whether partial data belongs to the requested content. */
 export function continues(subject: JournalSubject, wanted: WantedSubject): boolean {
   return (
     subject.identity === wanted.identity &&
@@ -84,7 +84,7 @@ export function continues(subject: JournalSubject, wanted: WantedSubject): boole
   )
 }
 
-/** The journal of a partial file; undefined when there is nothing to continue. */
+/** Reads the journal of a partial file. Returns undefined if there is nothing to continue. */
 async function loadJournal(target: string): Promise<ReturnType<typeof parseJournal>> {
   try {
     await access(partPath(target))
@@ -100,12 +100,12 @@ async function removeJournal(target: string): Promise<void> {
   await rm(`${journalPath(target)}.new`, { force: true })
 }
 
-/** Bytes of a target that are on disk according to its journal. */
+/** Returns the bytes of a target that are on disk according to its journal. */
 export async function partialBytes(target: string): Promise<number> {
   return (await loadJournal(target))?.map.completed ?? 0
 }
 
-/** Removes partial data of a target. */
+/** Removes a target's partial data. */
 export async function removePartial(target: string): Promise<void> {
   await rm(partPath(target), { force: true })
   await removeJournal(target)
@@ -117,7 +117,7 @@ const READ = 1024 * 1024
 /** Bytes that are worth a flush. */
 const FLUSH_SIZE = 32 * 1024 * 1024
 
-/** The partial data of a file, with their journal. */
+/** The partial data of a file, with its journal. */
 export class PartFile {
   readonly descriptor: number
   /** Undefined while the size is unknown. */
@@ -128,7 +128,7 @@ export class PartFile {
   readonly #subject: WantedSubject
   #saving: Promise<void> = Promise.resolve()
   #saved = ''
-  /** The running flush, and the bytes that there were when it began. */
+  /** The running flush, and the completed bytes when it started. */
   #flushing: Promise<void> | undefined
   #flushed = 0
   #closed = false
@@ -139,7 +139,7 @@ export class PartFile {
     this.#subject = subject
   }
 
-  /** Opens the partial data of a file, or creates it. */
+  /** Opens a file's partial data, or creates it. */
   static async open(target: string, wanted: WantedSubject): Promise<PartFile> {
     mkdirSync(dirname(target), { recursive: true })
     const journal = await loadJournal(target)
@@ -180,15 +180,16 @@ export class PartFile {
     const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
     if (text === this.#saved) return
     const path = journalPath(this.#target)
-    // Flushed before it replaces the older one: an empty journal after a power failure would cost the whole partial file.
+    // Flushed before it replaces the older one: an empty journal after a power failure would cost the whole partial
+    // file.
     await writeFile(`${path}.new`, text, { flush: true })
     await rename(`${path}.new`, path)
     this.#saved = text
   }
 
   /**
-   * Has the system begin to write to the disk, so that the flush at the end takes no time of its own.
-   * @throws the error of the disk, which it reports once
+   * Makes the system start writing to the disk, so that the flush at the end is short.
+   * @throws the disk's error, which the system reports once
    */
   async flush(): Promise<void> {
     const completed = this.map?.completed ?? 0
@@ -202,7 +203,7 @@ export class PartFile {
     }
   }
 
-  /** Closes the descriptor once nothing uses it. */
+  /** Closes the descriptor when nothing uses it any longer. */
   async #release(): Promise<void> {
     await this.#saving.catch(() => {})
     try {
@@ -213,7 +214,7 @@ export class PartFile {
     }
   }
 
-  /** Closes the file; partial data stay. */
+  /** Closes the file. Partial data stays. */
   async close(): Promise<void> {
     if (this.#closed) return
     try {
@@ -236,12 +237,14 @@ export class PartFile {
     await this.#release()
     await synced(this.path, 'r+')
     await rename(this.path, this.#target)
-    // This makes the rename durable; Windows does not support it and does not need it.
+    // This makes the rename durable. Windows neither supports nor needs it.
     if (process.platform !== 'win32') await synced(dirname(this.#target), 'r')
     await removeJournal(this.#target)
   }
 
-  /** Incomplete chunks are continued at once, so they are checked first; complete ones are read for the digest anyway. */
+  /**
+   * Incomplete chunks are continued immediately, so check them first. Complete chunks are read for the digest anyway.
+   */
   #dropDamaged(): void {
     const map = this.map!
     for (let chunk = 0; chunk < map.count; chunk++) {
@@ -274,7 +277,7 @@ async function synced(path: string, flags: string): Promise<void> {
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
-/** Bytes that are collected before they are written: few enough to be still in the processor's cache. */
+/** Bytes that are collected before they are written: few enough to stay in the processor's cache. */
 export const WRITE_SIZE = 256 * 1024
 
 export interface PartWriterOptions {
@@ -283,18 +286,18 @@ export interface PartWriterOptions {
   span: Span
   /** Of `WRITE_SIZE` bytes. */
   buffer: Buffer
-  /** Most bytes of one read. */
+  /** Maximum bytes of one read. */
   readSize: number
   onWritten(bytes: number): void
 }
 
 /**
  * Writes the bytes of one span to their position in the file. Writing is synchronous: it is mostly a copy to the page
- * cache, and where the disk is slower than the network, the sockets must wait anyway.
+ * cache, and if the disk is slower than the network, the sockets must wait anyway.
  */
 export class PartWriter {
   readonly #options: PartWriterOptions
-  /** Where the first byte of the buffer belongs in the file. */
+  /** Position of the buffer's first byte in the file. */
   #position: number
   #filled = 0
   #written = 0
@@ -317,7 +320,7 @@ export class PartWriter {
     return buffer.subarray(this.#filled, this.#filled + Math.min(end - this.position, readSize))
   }
 
-  /** Bytes were put into the room. @returns false when the span is complete */
+  /** Called when bytes were put into the room. @returns false if the span is complete */
   filled(length: number): boolean {
     const { map, span } = this.#options
     this.#filled += length
@@ -334,7 +337,7 @@ export class PartWriter {
 
   /**
    * Writes what has been collected. The buffer is not moved: a read into it may be running.
-   * @throws the error of the file system, such as ENOSPC, after what could be written was counted
+   * @throws the file system's error, for example ENOSPC, after counting what was written
    */
   flush(): void {
     const { descriptor, map, span, buffer, onWritten } = this.#options

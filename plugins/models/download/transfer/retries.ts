@@ -1,9 +1,9 @@
 /** Consecutive failures, and consecutive refusals, without significant progress, after which a file is given up. */
 const MAX_FAILURES = 6
 const MAX_REFUSALS = 2
-/** Bytes that count as progress: small ones of a server that keeps failing must not go on for ever. */
+/** Bytes that count as progress. A server that keeps failing after a few bytes must not be retried for ever. */
 const SIGNIFICANT = 1024 * 1024
-/** Longest wait that a server can ask for, in seconds. */
+/** Maximum wait that a server can ask for, in seconds. */
 const MAX_RETRY_AFTER = 15 * 60
 
 /** Decides whether and when a file's next request may be made. */
@@ -15,7 +15,7 @@ export class Retries {
   /** Bytes at the last significant progress. */
   #arrived = 0
   #failedAt = Number.NEGATIVE_INFINITY
-  /** No new request before this moment. */
+  /** No new request before this time. */
   waitUntil = 0
 
   constructor(firstDelay: number, size: number | undefined) {
@@ -24,11 +24,11 @@ export class Retries {
   }
 
   /**
-   * A request failed. Requests that were running at the same time count as one failure.
+   * Counts a failed request. Requests that were running at the same time count as one failure.
    * @param startedAt when that request was started
    * @param arrived bytes of the file received so far
    * @param retryAfter seconds that the server asks clients to wait
-   * @returns false when the file is to be given up
+   * @returns false if the file must be given up
    */
   failed(now: number, startedAt: number, arrived: number, retryAfter: number | undefined): boolean {
     if (retryAfter !== undefined && retryAfter > MAX_RETRY_AFTER) return false
@@ -42,7 +42,7 @@ export class Retries {
     return this.#failures <= MAX_FAILURES
   }
 
-  /** A location was refused. As `failed`, but given up sooner: a new location helps at once or not at all. */
+  /** Counts a refused location. Like `failed`, but gives up sooner: a new location helps immediately or not at all. */
   refused(now: number, arrived: number): boolean {
     this.#progressed(arrived)
     this.#refusals += 1
@@ -63,11 +63,11 @@ export class Retries {
   }
 }
 
-/** Longest first delay, in milliseconds; it doubles with each failure. */
+/** Upper limit of the first delay. It doubles with each failure. */
 export const FIRST_DELAY = 500
 const MAX_DELAY = 30_000
 
-/** Milliseconds before the next attempt: evenly distributed up to a limit that doubles with each failure. */
+/** Returns the milliseconds before the next attempt: random, up to a limit that doubles with each failure. */
 export function backOff(failures: number, first: number, random: () => number = Math.random): number {
   return random() * Math.min(MAX_DELAY, first * 2 ** Math.min(failures, 16))
 }

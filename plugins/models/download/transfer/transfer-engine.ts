@@ -9,15 +9,15 @@ import { partialBytes } from './part-file.ts'
 import { diskFull, diskSpace } from './transfer-errors.ts'
 import type { TransferEngineOptions, TransferFile, TransferRequest, TransferredFile } from './transfers.ts'
 
-/** Files of one run that are fetched at the same time. */
+/** Files of one run that are downloaded at the same time. */
 const FILES = 4
-/** Milliseconds between two rounds of progress reports and measurements. */
+/** Time between two rounds of progress reports and measurements. */
 const TICK = 100
-/** Milliseconds between two writes of the journal: a kill must not cost more than 8 MiB or one second. */
+/** Time between two writes of the journal: a kill must not cost more than 8 MiB or one second. */
 const JOURNAL_TIME = 250
-/** Milliseconds between two checks of free disk space and speed. */
+/** Time between two checks of free disk space and speed. */
 const SLOW_TICK = 1000
-/** Milliseconds between two connections that are taken from one run for another: each takes a moment to end. */
+/** Time between two connections that are taken from one run for another: each takes a moment to end. */
 const MAKE_ROOM_INTERVAL = 500
 
 interface Run {
@@ -27,7 +27,7 @@ interface Run {
   controller: AbortController
 }
 
-/** Fetches the files of all runs over a limited number of connections, in the thread that calls it. */
+/** Downloads the files of all runs over a limited number of connections, in the calling thread. */
 export class TransferEngine {
   readonly #options: TransferEngineOptions
   readonly #shared: SharedResources
@@ -59,7 +59,7 @@ export class TransferEngine {
     this.#digests.prepare()
   }
 
-  /** As `Transfers.run`. */
+  /** See `Transfers.run`. */
   async run(request: TransferRequest): Promise<TransferredFile[]> {
     request.signal.throwIfAborted()
     await this.#assertSpace(request.files)
@@ -83,7 +83,7 @@ export class TransferEngine {
     }
   }
 
-  /** To be called when no run is left. */
+  /** Call this when there are no runs left. */
   async close(): Promise<void> {
     this.#connections.close()
     await this.#digests.close()
@@ -142,7 +142,7 @@ export class TransferEngine {
     })
   }
 
-  /** Starts connections where there is work for them; files with the fewest connections come first. */
+  /** Starts connections where they are needed. Files with the fewest connections come first. */
   #pump(): void {
     const now = performance.now()
     const files = [...this.#runs].flatMap(run => run.files).filter(file => file.fetching)
@@ -156,7 +156,7 @@ export class TransferEngine {
     this.#makeRoom(now)
   }
 
-  /** A run that gets no connection, while servers keep those of others busy for as long as they like, gets one of theirs. */
+  /** Takes a connection from another run for a run without any, since servers may keep the others busy indefinitely. */
   #makeRoom(now: number): void {
     if (now - this.#madeRoomAt < MAKE_ROOM_INTERVAL) return
     const connectionsOf = ({ files }: Run) => files.reduce((sum, file) => sum + file.running, 0)
@@ -207,7 +207,7 @@ export class TransferEngine {
     const missing = run.files.reduce((sum, file) => sum + (file.fetched ? 0 : file.total - file.completed), 0)
     if (!first || missing === 0) return
     const folder = dirname(first.target)
-    // Where it cannot be found out, writing will show it.
+    // If the space is unknown, a failed write will show it.
     const { free, reserve } = await diskSpace(folder).catch(() => ({ free: 1, reserve: 0 }))
     if (free < reserve / 2) run.controller.abort(diskFull(missing + reserve, free))
   }

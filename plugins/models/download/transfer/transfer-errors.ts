@@ -8,7 +8,7 @@ import { diskRefusal } from '../../../../core/system/disk-space.ts'
 export interface FetchProblem {
   /** Follows the host's name: `answers 403: Access denied`. */
   what: string
-  /** Of a response that refuses the request; undefined where something else is wrong. */
+  /** Status of a response that refuses the request. Undefined for other problems. */
   status?: number
   /** Seconds that the server asks clients to wait. */
   retryAfter?: number | undefined
@@ -29,30 +29,30 @@ export function fetchError(path: string, host: string, problem: FetchProblem): C
     return new CorralError(
       'hub_unreachable',
       `${path} could not be fetched: ${what}. A proxy or a login page seems to answer instead of the hub: log in to this ` +
-        'network, or check the proxy settings. Pull again to continue; what was fetched is kept.'
+        'network, or check the proxy settings. Pull again to continue; downloaded data is kept.'
     )
   }
   if (problem.status === 401 || problem.status === 403) {
     return new CorralError(
       'hub_forbidden',
-      `${path} may not be fetched: ${what}. Check the hub's token and whether its terms are agreed to.`
+      `${path} may not be fetched: ${what}. Check the hub's token, and whether you have agreed to the hub's terms.`
     )
   }
   if (problem.status === 429) {
     const retryAfter = problem.retryAfter ?? 60
     return new CorralError(
       'hub_rate_limited',
-      `${path} cannot be fetched for now: ${what}. Pull again in ${retryAfter} s; what was fetched is kept.`,
+      `${path} cannot be fetched for now: ${what}. Pull again in ${retryAfter} s; downloaded data is kept.`,
       { retryAfter }
     )
   }
   return new CorralError(
     'hub_unreachable',
-    `${path} could not be fetched: ${what}. Pull again to continue; what was fetched is kept.`
+    `${path} could not be fetched: ${what}. Pull again to continue; downloaded data is kept.`
   )
 }
 
-/** The error for a failed write. Other errors are returned unchanged. */
+/** Explains a failed write. Other errors are returned unchanged. */
 export async function storageError(error: unknown, target: string, size: number, missing: number): Promise<unknown> {
   if (isSystemError(error, 'ENOSPC', 'EDQUOT')) {
     const { free } = await diskSpace(dirname(target))
@@ -61,7 +61,7 @@ export async function storageError(error: unknown, target: string, size: number,
   if (isSystemError(error, 'EFBIG')) {
     return new CorralError(
       'insufficient_storage',
-      `The file system of ${dirname(target)} does not take a file of ${formatBytes(size)} (FAT32 ends at 4.3 GB). Keep the models on another disk: set CORRAL_MODELS.`,
+      `The file system of ${dirname(target)} does not accept a file of ${formatBytes(size)} (FAT32 ends at 4.3 GB). Keep the models on another disk: set CORRAL_MODELS.`,
       { details: { required: size } }
     )
   }
@@ -73,18 +73,18 @@ export async function storageError(error: unknown, target: string, size: number,
   return error
 }
 
-/** The content differs from the hub's digest or size, also after it was fetched again. */
+/** The content differs from the hub's digest or size, even after it was downloaded again. */
 export function wrongContent(path: string, expected: string, got: string): CorralError {
   return new CorralError(
     'checksum_mismatch',
-    `${path} is not what the hub says it is: expected ${expected}, got ${got}. Its partial data were removed; pull again, and if that fails too, the hub or something on the way to it is at fault.`,
+    `${path} is not what the hub says it is: expected ${expected}, got ${got}. Its partial data was removed. Pull again. If that fails too, the hub or a server in between is at fault.`,
     { details: { path, expected, got } }
   )
 }
 
 const MAX_RESERVE = 256 * 1024 * 1024
 
-/** Bytes that can be written to the disk of a folder, and the reserve that must stay free. */
+/** Returns the free bytes on a folder's disk, and the reserve that must stay free. */
 export async function diskSpace(folder: string): Promise<{ free: number; reserve: number }> {
   const { bavail, blocks, bsize } = await statfs(folder)
   return { free: bavail * bsize, reserve: Math.min(MAX_RESERVE, Math.floor(blocks * bsize * 0.02)) }
@@ -93,7 +93,7 @@ export async function diskSpace(folder: string): Promise<{ free: number; reserve
 export function diskFull(required: number, available: number): CorralError {
   return new CorralError(
     'insufficient_storage',
-    `The disk of the models has ${formatBytes(available)} free and ${formatBytes(required)} are needed. Free some space and pull again: what was fetched is kept and continued.`,
+    `The disk of the models has ${formatBytes(available)} free and ${formatBytes(required)} are needed. Free some space and pull again to continue; downloaded data is kept.`,
     { details: { required, available } }
   )
 }

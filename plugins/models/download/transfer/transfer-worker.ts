@@ -4,7 +4,7 @@ import { CorralError } from '../../../../core/errors.ts'
 import { TransferEngine } from './transfer-engine.ts'
 import type { FromRun, RunMessage, ToRun } from './transfers.ts'
 
-/** The transfer engine in a thread of its own: a fast download must not delay the gateway's main thread. */
+/** Runs the transfer engine in a separate thread, so that a fast download does not delay the gateway's main thread. */
 const engine = new TransferEngine({ ...workerData, log: (message: string) => parentPort!.postMessage(message) })
 
 async function run({ identity, files, port }: RunMessage): Promise<void> {
@@ -20,7 +20,7 @@ async function run({ identity, files, port }: RunMessage): Promise<void> {
     }
     const waiting = locating.get(message.index)
     if (typeof message.location === 'object') waiting?.resolve(message.location)
-    // The main thread knows why, and ends the run with that unless the file is optional.
+    // The main thread knows the reason, and fails the run with it unless the file is optional.
     else waiting?.reject(new Error(message.location ?? 'no location'))
   })
   try {

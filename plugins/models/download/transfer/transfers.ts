@@ -4,74 +4,76 @@ import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { FIRST_DELAY } from './retries.ts'
 
-/** One file to be fetched. */
+/** One file to download. */
 export interface TransferFile {
-  /** In the repository; for messages. */
+  /** Path in the repository, for messages. */
   path: string
-  /** Absolute path of the complete, verified file. Partial data and their journal lie beside it. */
+  /** Absolute path of the complete, verified file. Partial data and its journal are beside it. */
   target: string
-  /** Bytes; undefined where only the server knows. */
+  /** Bytes; undefined if only the server knows. */
   size: number | undefined
-  /** What the file is verified by; without both, by its size. */
+  /** The digest to verify. Without any digest, only the size is verified. */
   sha256?: string | undefined
   gitSha1?: string | undefined
-  /** The others are of use without it. */
+  /** The other files are useful without it. */
   isOptional?: boolean | undefined
 }
 
 export interface TransferRequest {
-  /** Identifies the content of all files (hub, repository, revision): partial data of another one are discarded. */
+  /** Identifies the content of all files (hub, repository, revision). Partial data of other content is discarded. */
   identity: string
   files: readonly TransferFile[]
-  /** Where the bytes of a file are now; called again when a location stops working. Its CorralErrors end the transfer. */
+  /**
+   * Returns the current location of a file. Called again when a location stops working. Its CorralErrors end the
+   * transfer.
+   */
   locate(index: number, signal: AbortSignal): Promise<FileLocation>
   signal: AbortSignal
-  /** Bytes of one file that are on disk: at most ten times per second and file, and at its end. */
+  /** Called with the bytes of one file that are on disk: at most ten times per second and file, and at its end. */
   onProgress(index: number, completed: number, total: number): void
 }
 
 /** A verified file. */
 export interface TransferredFile {
-  /** Bytes. */
   size: number
   /** 64 hex digits, computed from the bytes. */
   sha256: string
-  /** Why an optional file could not be had; it has no bytes then. */
+  /** Why an optional file could not be downloaded. It then has no bytes. */
   leftOut?: string
 }
 
 export interface Transfers {
-  /** A run will probably follow soon: what it needs is started beside whatever comes before it. */
+  /** Starts the threads for a run that will probably follow soon. */
   prepare(): void
   /**
-   * Fetches and verifies files, and returns them in order. Files that exist already are verified and kept. After a
-   * failure or an abort partial data stay, and the next run continues them. An optional file that fails is left out.
+   * Downloads and verifies files, and returns them in order. Existing files are verified and kept. After a failure or
+   * an abort, partial data stays, and the next run continues it. An optional file that fails is left out.
    * @throws CorralError `hub_unreachable`, `hub_forbidden`, `hub_rate_limited`, `checksum_mismatch`,
    * `insufficient_storage`; the signal's reason
    */
   run(request: TransferRequest): Promise<TransferredFile[]>
-  /** Ends all runs; resolves when nothing is written any more. */
+  /** Ends all runs, and waits until nothing is being written. */
   close(): Promise<void>
 }
 
 export interface TransferOptions {
-  /** Most connections for one file, and for all files together. */
+  /** Maximum connections for one file, and for all files together. */
   connectionsPerFile: number
   connections: number
   /** Bytes per second of all transfers together; 0 means no limit. */
   bandwidthLimit: number
-  /** Milliseconds without a byte after which a connection is replaced. */
+  /** A connection is replaced after this many milliseconds without a byte. */
   stallTimeout: number
 }
 
 /** Settings of the engine in the worker thread. */
 export interface TransferEngineOptions extends TransferOptions {
-  /** Longest first back-off, in milliseconds. */
+  /** Upper limit of the first back-off, in milliseconds. */
   firstDelay: number
   log(message: string): void
 }
 
-/** Starts a run in the worker thread; its messages go through a port of its own. */
+/** Starts a run in the worker thread. The run's messages use their own port. */
 export interface RunMessage {
   identity: string
   files: readonly TransferFile[]
@@ -79,8 +81,8 @@ export interface RunMessage {
 }
 
 /**
- * Messages about a run to the worker thread. A location that is missing could not be found out; that of an optional file is
- * a text that says why.
+ * Messages about a run to the worker thread. `location` is undefined if it could not be found, or the reason as text if
+ * the file is optional.
  */
 export type ToRun = { type: 'located'; index: number; location: FileLocation | string | undefined } | { type: 'abort' }
 
@@ -89,13 +91,16 @@ export type FromRun =
   | { type: 'locate'; index: number }
   | { type: 'progress'; index: number; completed: number; total: number }
   | { type: 'done'; files: TransferredFile[] }
-  /** A CorralError goes as plain data, since its class is lost between threads. */
+  /** A CorralError is sent as plain data, since its class is lost between threads. */
   | { type: 'failed'; error: Error | Pick<CorralError, 'code' | 'message' | 'details' | 'retryAfter'> }
 
-/** Milliseconds for which the thread is kept after the last run. */
+/** The thread ends this long after the last run. */
 const IDLE_TIME = 5000
 
-/** Transfers whose network, disk and digest work is done in a worker thread, which runs while there is something to do. */
+/**
+ * Runs transfers in a worker thread, with their network, disk and digest work. The thread exists only while it is
+ * needed.
+ */
 export class TransferThread implements Transfers {
   readonly #options: TransferOptions
   /** Ends each run. */
@@ -143,8 +148,8 @@ export class TransferThread implements Transfers {
           else if (signal.aborted) reject(signal.reason)
           else reject(failure ? failure.error : toError(message.error))
         })
-        port.on('close', () => reject(this.#failure ?? new Error('the worker thread of the transfers ended')))
-        // Callers pass files with other fields, which need not be cloneable.
+        port.on('close', () => reject(this.#failure ?? new Error('the transfer worker thread ended')))
+        // Copy the fields: callers pass files with other fields, which may not be cloneable.
         const files = request.files.map(({ path, target, size, sha256, gitSha1, isOptional }) => {
           return { path, target, size, sha256, gitSha1, isOptional }
         })
@@ -187,7 +192,7 @@ export class TransferThread implements Transfers {
     const { connections, connectionsPerFile, bandwidthLimit, stallTimeout } = this.#options
     const worker = new Worker(new URL('./transfer-worker.js', import.meta.url), {
       workerData: { connections, connectionsPerFile, bandwidthLimit, stallTimeout, firstDelay: FIRST_DELAY },
-      // Received bytes go to memory outside the heap, which holds little.
+      // The heap can be small, since received bytes are stored outside it.
       resourceLimits: { maxYoungGenerationSizeMb: 4, maxOldGenerationSizeMb: 128 }
     })
     worker.on('message', (warning: string) => process.emitWarning(warning))
@@ -197,7 +202,7 @@ export class TransferThread implements Transfers {
     worker.on('exit', () => {
       if (this.#worker === worker) this.#worker = undefined
     })
-    // The ports of runs keep the process alive while there is something to do.
+    // The ports of runs keep the process alive while there is work.
     worker.unref()
     return worker
   }

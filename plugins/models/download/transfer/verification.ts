@@ -6,12 +6,12 @@ import type { ChunkMap } from './chunk-map.ts'
 import { type DigestReply, type Digests, type FileDigest, fileHashes, type WrittenChunks } from './digests.ts'
 import type { TransferFile, TransferredFile } from './transfers.ts'
 
-/** Chunks of a file that may read back differently from what was written. */
+/** Maximum chunks of a file that may read back differently from what was written. */
 const MAX_DAMAGED = 16
-/** Bytes that are fetched again before the digest is computed again. */
+/** Bytes that are downloaded again before the digest is computed again. */
 const GROUP = 8 * 1024 * 1024
 
-/** How content differs from what the hub says; for messages. */
+/** How content differs from the hub's facts, for messages. */
 export interface Mismatch {
   expected: string
   got: string
@@ -19,38 +19,39 @@ export interface Mismatch {
 
 export interface VerificationEvents {
   onVerified(sha256: string): void
-  /** Chunks were dropped and must be fetched again. */
+  /** Chunks were dropped and must be downloaded again. */
   onMissing(): void
-  /** The digest is wrong; one of the events below follows. */
+  /** The digest is wrong. One of the events below follows. */
   onWrong(): void
-  /** The digest is wrong and parts cannot be fetched by themselves: the whole file must be fetched again. */
+  /** The digest is wrong and chunks cannot be downloaded individually: the whole file must be downloaded again. */
   onRestart(mismatch: Mismatch): void
-  /** The digest is still wrong after every chunk was fetched again. */
+  /** The digest is still wrong after every chunk was downloaded again. */
   onMismatch(mismatch: Mismatch): void
   onFailed(error: unknown): void
 }
 
 /**
- * Verifies a file while its bytes arrive. Chunks of an earlier process are compared with the journal; those that were just
- * written only once the digest is wrong, or where the hub reports none. If all are as they arrived, it has chunks fetched
- * again, some at a time in their order, and computes the digest again as soon as one of them differs from before.
+ * Verifies a file while its bytes arrive. Chunks from an earlier process are compared with the journal. New chunks are
+ * compared only if the digest is wrong or the hub reports none. If the digest is wrong and all chunks are as they
+ * arrived, it has them downloaded again, a few at a time in order, and recomputes the digest as soon as one differs
+ * from before.
  */
 export class Verification {
-  /** The digests that the file must have, as far as the hub reports them. */
+  /** The digests that the file must have, if the hub reports them. */
   readonly expected: Pick<TransferFile, 'sha256' | 'gitSha1'>
-  /** Whether the server supports ranges, so that single chunks can be fetched again. */
+  /** Whether the server supports ranges, so that single chunks can be downloaded again. */
   partial = true
   readonly #digests: Digests
   readonly #events: VerificationEvents
   #path = ''
   #map: ChunkMap | undefined
   #digest: FileDigest | undefined
-  /** Chunks before this process wrote any, and whether the others are compared too. */
+  /** Chunks from an earlier process, and whether new chunks are compared too. */
   #found = new Set<number>()
   #careful = false
-  /** The first chunk that the digest has not got yet. */
+  /** The first chunk that the digest has not received. */
   #frontier = 0
-  /** The next chunk to be fetched again, and the checksums of those that are being fetched again. */
+  /** The next chunk to download again, and the old checksums of those being downloaded again. */
   #again = 0
   readonly #before = new Map<number, number>()
   #mismatch: Mismatch | undefined
@@ -62,12 +63,12 @@ export class Verification {
     this.#events = events
   }
 
-  /** Whether anything but the size is known to verify the file by. */
+  /** Whether there is a digest to verify, not only a size. */
   get hasDigest(): boolean {
     return this.expected.sha256 !== undefined || this.expected.gitSha1 !== undefined
   }
 
-  /** Starts with the chunks that are on disk already. */
+  /** Starts with the chunks that are already on disk. */
   begin(path: string, map: ChunkMap): void {
     this.#path = path
     this.#map = map
@@ -78,7 +79,7 @@ export class Verification {
     this.#follow()
   }
 
-  /** Passes chunks that have become complete to the digest. */
+  /** Passes newly completed chunks to the digest. */
   advance(): void {
     const map = this.#map
     if (!map || !this.#digest) return
@@ -91,7 +92,7 @@ export class Verification {
     if (crcs.length > 0) this.#digest.written({ first, crcs })
   }
 
-  /** All chunks are on disk and no request is running. */
+  /** Called when all chunks are on disk and no request is running. */
   complete(): void {
     if (this.#digest || this.#before.size === 0) return
     const differs = [...this.#before].some(([chunk, crc]) => this.#map!.crc[chunk] !== crc)
@@ -122,14 +123,11 @@ export class Verification {
 
   #onDamaged(chunk: number): void {
     this.#damages += 1
-    // Every chunk of an earlier process may be damaged once; what this one has just written may not.
+    // Every chunk from an earlier process may be damaged once. New chunks must not be.
     if (this.#damages > Math.max(MAX_DAMAGED, this.#map!.count)) {
       this.end()
       this.#events.onFailed(
-        new CorralError(
-          'internal',
-          `What was written to ${basename(this.#path)} reads back differently. Check the disk.`
-        )
+        new CorralError('internal', `Data written to ${basename(this.#path)} reads back differently. Check the disk.`)
       )
       return
     }
@@ -157,7 +155,7 @@ export class Verification {
     }
   }
 
-  /** Drops the next chunks, so that they are fetched again. */
+  /** Drops the next chunks, so that they are downloaded again. */
   #fetchAgain(): void {
     const map = this.#map!
     this.#before.clear()
@@ -171,7 +169,7 @@ export class Verification {
   }
 }
 
-/** How digests differ from the expected ones; undefined when they match. */
+/** Returns how digests differ from the expected ones, or undefined if they match. */
 function mismatchOf(
   expected: Pick<TransferFile, 'sha256' | 'gitSha1'>,
   sha256: string,
@@ -187,8 +185,8 @@ function mismatchOf(
 }
 
 /**
- * Verifies a target that exists already; undefined when there is none, or its content is wrong.
- * @throws the error of the disk; an AbortError
+ * Verifies an existing target. Returns undefined if there is none, or its content is wrong.
+ * @throws the disk's error; an AbortError
  */
 export async function checkTarget(file: TransferFile, signal: AbortSignal): Promise<TransferredFile | undefined> {
   const found = await stat(file.target).catch(error => {

@@ -5,29 +5,32 @@ import { Connection, type Exchange, type Receiver } from './http-connection.ts'
 import { type Answer, type ResponseHead, readResponse, WEB_PAGE } from './http-response.ts'
 import { basicCredentials, proxyFor, type SocketTarget } from './http-socket.ts'
 
-/** Most characters of an error response that are shown. */
+/** Maximum characters of an error response to show. */
 const SHOWN = 300
 
-/** Receives the body of a response with the requested bytes. */
+/** Receives the requested bytes. */
 export interface Sink {
   room(): Buffer
   filled(length: number): boolean
 }
 
 export interface FetchRequest {
-  /** First byte, and the end (exclusive); undefined is the end of the file. */
+  /** First byte, and the end (exclusive); undefined means the end of the file. */
   start: number
   end: number | undefined
-  /** Size of the file, as far as it is known. */
+  /** Size of the file, if known. */
   size: number | undefined
-  /** After so many milliseconds. @returns the sink for the body; undefined when it is not wanted */
+  /**
+   * Called with the answer and the milliseconds until it came. @returns the sink for the body; undefined if it is not
+   * wanted
+   */
   onAnswer(answer: Answer, tag: string | undefined, wait: number): Sink | undefined
 }
 
 export interface FetchResult {
   answer: Answer
   head: ResponseHead
-  /** The beginning of the body of an error response; empty for a server that a client chose. */
+  /** The beginning of an error response's body. Empty for a server that a client chose. */
   text: string
   /** A web page came instead. */
   isPage: boolean
@@ -54,7 +57,7 @@ export async function fetchBytes(
     onHead(head, wait) {
       const answer = readResponse(head, start, end, size)
       result = { answer, head }
-      // An ETag that is not weak stands for exactly these bytes.
+      // A strong ETag stands for exactly these bytes.
       const { etag } = head.headers
       sink = onAnswer(answer, etag && !etag.startsWith('W/') ? etag : undefined, wait)
       const isFailure = ['refused', 'busy', 'unusable'].includes(answer.kind) && head.status >= 400
@@ -78,12 +81,12 @@ export async function fetchBytes(
 
 const isPageOf = (answer: Answer) => answer.kind === 'unusable' && answer.why === WEB_PAGE
 
-/** Removes the queries of addresses in a text: they may hold signatures. */
+/** Removes the queries of addresses in a text, since they may contain signatures. */
 export function withoutQueries(text: string): string {
   return text.replace(/(https?:\/\/[^\s?"'<>#]+)\?[^\s"'<>]*/gi, '$1')
 }
 
-/** Milliseconds for which an unused connection is kept: less than servers usually keep theirs. */
+/** Shorter than servers usually keep unused connections. */
 const IDLE = 4000
 
 export interface RequestTarget extends SocketTarget {
@@ -94,13 +97,13 @@ export interface RequestTarget extends SocketTarget {
 export type GetOptions = Omit<Exchange, 'path' | 'headers'>
 
 interface IdleConnection {
-  /** What its server and proxy are, and what it was allowed to connect to. */
+  /** Identifies its server and proxy, and the addresses that it was allowed to contact. */
   key: string
   connection: Connection
   timer: NodeJS.Timeout
 }
 
-/** Keeps connections for the next request to the same server. */
+/** Keeps connections open for the next request to the same server. */
 export class ConnectionPool {
   readonly #idle = new Set<IdleConnection>()
 
@@ -127,7 +130,7 @@ export class ConnectionPool {
         if (!connection.closed) this.#keep(key, connection)
         return end
       } catch (error) {
-        // A server may close an idle connection just when it is used again: that is no failure of the request.
+        // A server may close an idle connection just as it is reused. That is not a failure of the request.
         if (!used || connection.answered || options.signal.aborted) throw error
       }
     }
@@ -158,7 +161,7 @@ export class ConnectionPool {
 }
 
 function headersFor({ url, headers }: RequestTarget, proxyCredentials: string | undefined): Record<string, string> {
-  // It refuses names and values that would break the request.
+  // `Headers` refuses names and values that would break the request.
   const all = new Headers({ host: url.host, 'user-agent': 'corral', accept: '*/*' })
   if (url.username !== '') all.set('authorization', basicCredentials(url))
   if (proxyCredentials !== undefined) all.set('proxy-authorization', proxyCredentials)

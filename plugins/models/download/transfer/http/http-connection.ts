@@ -2,32 +2,34 @@ import type { Socket } from 'node:net'
 import { HEAD_LIMIT, InvalidResponse, parseHead, type ResponseHead } from './http-response.ts'
 import { ConnectionFailure, openSocket, type SocketTarget } from './http-socket.ts'
 
-/** Receives a response. The bytes are read straight into its memory: no copies, no garbage. */
+/** Receives a response. The bytes are read directly into its memory, without copies or garbage. */
 export interface Receiver {
-  /** The response began so many milliseconds after its request. @returns false when the body is not wanted */
+  /**
+   * Called when the response starts, with the milliseconds since its request. @returns false if the body is not wanted
+   */
   onHead(head: ResponseHead, wait: number): boolean
-  /** Where the next bytes of the body go: never empty, and the same until `onBytes` is called. */
+  /** Returns where the next bytes of the body go: never empty, and unchanged until `onBytes` is called. */
   room(): Buffer
-  /** Bytes were read into the room. @returns false when the receiver needs no more */
+  /** Called when bytes were read into the room. @returns false if the receiver needs no more */
   onBytes(length: number): boolean
 }
 
 export interface Exchange {
-  /** With the query; the whole address for a proxy. */
+  /** With the query. The whole address for a proxy. */
   path: string
   headers: Record<string, string>
   signal: AbortSignal
-  /** Milliseconds without a byte after which the exchange fails. */
+  /** The exchange fails after this many milliseconds without a byte. */
   stallTimeout: number
   receiver: Receiver
-  /** Milliseconds to pause after so many bytes, to keep to a bandwidth limit. */
+  /** Returns the milliseconds to pause after these bytes, to respect a bandwidth limit. */
   pace?(bytes: number): number
 }
 
 interface Running extends Exchange {
   phase: 'head' | 'body'
   head: string
-  /** Bytes left of the body; undefined where the length is unknown. */
+  /** Bytes left of the body; undefined if the length is unknown. */
   left: number | undefined
   chunked: ChunkedBody | undefined
   keepAlive: boolean
@@ -39,13 +41,13 @@ interface Running extends Exchange {
 const HEAD_READ = 16 * 1024
 
 /**
- * One connection, for one exchange after another. Downloads have an HTTP/1.1 client of their own because Node lets a
- * socket read straight into given memory, which client libraries make no use of: over TLS undici needs more than twice
- * the processor time for the same bytes (docs/measurements/downloads.md).
+ * One connection, for one exchange after another. Downloads have their own HTTP/1.1 client because Node can read a
+ * socket directly into given memory, and client libraries do not use that: over TLS undici needs more than twice the
+ * processor time for the same bytes (docs/measurements/downloads.md).
  */
 export class Connection {
   #socket!: Socket
-  /** Memory for what is not read straight into a receiver's memory. */
+  /** For bytes that are not read directly into a receiver's memory. */
   readonly #scratch = Buffer.allocUnsafeSlow(HEAD_READ)
   #running: Running | undefined
   #sentAt = 0
@@ -54,7 +56,7 @@ export class Connection {
   #timers: NodeJS.Timeout[] = []
   /** Exchanges so far. */
   exchanges = 0
-  /** Some of the response to the current exchange has arrived. */
+  /** Part of the response to the current exchange has arrived. */
   answered = false
   closed = false
 
@@ -88,8 +90,8 @@ export class Connection {
   }
 
   /**
-   * Sends one GET; resolves with `complete` at the end of the body, or with `stopped` when the receiver needs no more
-   * (which closes the connection unless the body was complete by then).
+   * Sends one GET. Resolves with `complete` at the end of the body, or with `stopped` if the receiver needs no more,
+   * which closes the connection unless the body was complete.
    * @throws ConnectionFailure, the signal's reason
    */
   exchange(exchange: Exchange): Promise<'complete' | 'stopped'> {
@@ -119,7 +121,7 @@ export class Connection {
     this.#socket.destroy()
   }
 
-  /** Milliseconds since the last byte, not counting pauses of our own. */
+  /** Milliseconds since the last byte, without our own pauses. */
   get silence(): number {
     return Math.max(0, performance.now() - Math.max(this.#lastByte, this.#pausedUntil))
   }
@@ -128,7 +130,7 @@ export class Connection {
     const check = () => {
       const left = stallTimeout - this.silence
       if (left > 0) return void this.#timers.splice(0, 1, setTimeout(check, left))
-      // This thread may have been busy: read what waits in the socket before calling it a stall.
+      // This thread may have been busy, so read what is waiting in the socket before reporting a stall.
       setImmediate(() =>
         setImmediate(() => {
           if (this.silence < stallTimeout) check()
@@ -151,7 +153,7 @@ export class Connection {
     else if (this.#running) this.#guarded(running => this.#onBody(running, length))
   }
 
-  /** Bytes in other memory than the receiver's. */
+  /** Handles bytes that are not in the receiver's memory. */
   #onBytes(bytes: Buffer): void {
     if (!this.#running) {
       this.close()
@@ -242,7 +244,7 @@ export class Connection {
     try {
       action(this.#running!)
     } catch (error) {
-      // Errors of a receiver, such as a full disk, end the transfer.
+      // Errors of a receiver, for example a full disk, end the transfer.
       this.#fail(error instanceof InvalidResponse ? new ConnectionFailure('protocol', error.message, error) : error)
     }
   }
@@ -262,7 +264,7 @@ export class Connection {
   }
 }
 
-/** Longest line with a chunk size, and most bytes of trailing headers. */
+/** Limits the line with a chunk size, and the trailing headers. */
 const LINE_LIMIT = 16 * 1024
 
 /** Decodes a chunked body. */
@@ -278,8 +280,8 @@ export class ChunkedBody {
 
   /**
    * Passes the data in `bytes` to `onData`, until that returns false.
-   * @returns how many bytes were used; fewer than `bytes` has at the end of the body, or when `onData` stopped it
-   * @throws InvalidResponse when the framing is broken
+   * @returns how many bytes were used: fewer than given at the end of the body, or if `onData` stopped it
+   * @throws InvalidResponse if the framing is broken
    */
   push(bytes: Buffer, onData: (data: Buffer) => boolean): number {
     let at = 0

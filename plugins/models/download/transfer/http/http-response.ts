@@ -1,12 +1,12 @@
 import { printable } from '../../../../../core/system/printable.ts'
 import { isRedirect } from '../../../../../core/system/redirects.ts'
 
-/** The first part of an HTTP/1.x response. */
+/** Status and headers of an HTTP/1.x response. */
 export interface ResponseHead {
   status: number
-  /** By names in lower case; repeated ones are joined by commas. */
+  /** By name in lower case. Repeated headers are joined by commas. */
   headers: Record<string, string | undefined>
-  /** The connection can be used again after the body. */
+  /** Whether the connection can be reused after the body. */
   keepAlive: boolean
   /** How the end of the body is marked. */
   body: { kind: 'length'; length: number } | { kind: 'chunked' } | { kind: 'until-close' }
@@ -17,12 +17,11 @@ export class InvalidResponse extends Error {
   override readonly name = 'InvalidResponse'
 }
 
-/** Bytes of the largest head that is accepted. */
 export const HEAD_LIMIT = 64 * 1024
 
 /**
  * Parses the status line and headers of a response to GET.
- * @throws InvalidResponse when it is not HTTP/1.x, or its length is contradictory
+ * @throws InvalidResponse if it is not HTTP/1.x, or its length is contradictory
  */
 export function parseHead(text: string): ResponseHead {
   const lines = text.split('\r\n')
@@ -61,11 +60,10 @@ function bodyOf(status: number, headers: ReadonlyMap<string, string>): ResponseH
 interface ContentRange {
   first: number
   last: number
-  /** Undefined where the server does not know it. */
+  /** Undefined if the server does not know it. */
   size: number | undefined
 }
 
-/** Parses a `Content-Range` header. */
 export function parseContentRange(value: string | undefined): ContentRange | undefined {
   const parts = /^bytes\s+(\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/i.exec(value?.trim() ?? '')
   if (!parts) return undefined
@@ -85,19 +83,19 @@ export type Answer =
   | { kind: 'redirect'; to: string | undefined }
   /** The file is empty. */
   | { kind: 'empty' }
-  /** The file has another size than before. */
+  /** The file's size has changed. */
   | { kind: 'size'; size: number }
-  /** Not allowed, or no longer there: another location may help. */
+  /** Not allowed, or no longer there. Another location may help. */
   | { kind: 'refused' }
   /** Too many requests for now. */
   | { kind: 'busy' }
-  /** Anything else; another attempt may help unless it is lasting. */
+  /** Anything else. Another attempt may help unless `isLasting`. */
   | { kind: 'unusable'; why: string; isLasting?: boolean }
 
 /**
  * Interprets the head of a response.
  * @param end end of the requested range (exclusive); undefined for an open range
- * @param size of the file, as far as it is known
+ * @param size of the file, if known
  */
 export function readResponse(
   { status, headers, body }: ResponseHead,
@@ -117,16 +115,16 @@ export function readResponse(
 
   const encoding = headers['content-encoding']?.toLowerCase() ?? 'identity'
   if (encoding !== 'identity') {
-    const why = `sends it compressed (${printable(encoding, 20)}), and its bytes as they are were asked for`
+    const why = `sends it compressed (${printable(encoding, 20)}), although the plain bytes were requested`
     return { kind: 'unusable', why, isLasting: true }
   }
   const length = body.kind === 'length' ? body.length : undefined
-  // A file may have this type too, if it has the right size.
+  // A file may also have this type, if it has the right size.
   const isPage = /\btext\/html\b/i.test(headers['content-type'] ?? '') && status === 200
   if (isPage && length !== size) return { kind: 'unusable', why: WEB_PAGE, isLasting: true }
   const range = parseContentRange(headers['content-range'])
   const total = range && range.last - range.first + 1
-  // Some servers answer a range with 200: accept it only when all its headers agree.
+  // Some servers answer a range with 200. Accept it only if all its headers agree.
   if (range && (status === 206 || length === total)) {
     if ((range.size ?? size) === undefined) return { kind: 'unusable', why: SIZELESS }
     if (range.size !== undefined && size !== undefined && range.size !== size) return { kind: 'size', size: range.size }

@@ -8,7 +8,7 @@ import { abortAfter } from '../../../../../core/system/abort-after.ts'
 import { allowedLookup } from '../../../../../core/system/allowed-address.ts'
 import { isLoopback } from '../../../../../core/system/private-address.ts'
 
-/** A connection could not be made, or broke before the end of an exchange. */
+/** A connection that could not be made, or broke before the end of an exchange. */
 export class ConnectionFailure extends Error {
   override readonly name = 'ConnectionFailure'
   readonly kind: 'connect' | 'cut' | 'stall' | 'protocol'
@@ -19,7 +19,7 @@ export class ConnectionFailure extends Error {
   }
 }
 
-/** Node's `onread`: the socket is read straight into the reader's memory. */
+/** Node's `onread`: the socket is read directly into the reader's memory. */
 export interface OnRead {
   buffer(): Buffer
   callback(length: number, from: Uint8Array): boolean
@@ -27,7 +27,10 @@ export interface OnRead {
 
 export interface SocketTarget {
   url: URL
-  /** Private addresses that a direct connection may go to; absent means any. An address as host is not looked at here. */
+  /**
+   * Private addresses that a direct connection may contact; absent means any. An IP address as host is not checked
+   * here.
+   */
   privateAddresses?: readonly string[] | undefined
   tls?: FileLocation['tls'] | undefined
 }
@@ -94,7 +97,7 @@ async function happened(
     return await once(source, event, { signal: AbortSignal.any([signal, limit]) })
   } catch (error) {
     source.on('error', () => {
-      // The connection has been given up already.
+      // The connection has already been given up.
     })
     source.destroy()
     signal.throwIfAborted()
@@ -128,9 +131,9 @@ async function tunnel(socket: Socket, target: URL, proxy: URL, timeout: number, 
 }
 
 /**
- * The proxy for an address: the configured one, else that of HTTPS_PROXY, HTTP_PROXY and NO_PROXY (lower case first, as
- * curl does); those are not used for this machine itself. Undefined means no proxy.
- * @throws Error when it is not an http or https address
+ * Returns the proxy for an address: the configured one, otherwise the proxy in HTTPS_PROXY, HTTP_PROXY and NO_PROXY
+ * (lower case first, as in curl). Those variables are ignored for this machine itself. Undefined means no proxy.
+ * @throws Error if it is not an http or https address
  */
 export function proxyFor(target: URL, configured: string | undefined, env: NodeJS.ProcessEnv): URL | undefined {
   const value = configured ?? fromEnvironment(target, env)
@@ -139,7 +142,7 @@ export function proxyFor(target: URL, configured: string | undefined, env: NodeJ
   try {
     proxy = new URL(/^[a-z][a-z0-9+.-]*:\/\//i.test(value) ? value : `http://${value}`)
   } catch {
-    // Reported below, without the value: it may hold a password.
+    // Reported below, without the value: it may contain a password.
   }
   if (proxy?.protocol !== 'http:' && proxy?.protocol !== 'https:') {
     throw new Error('the proxy setting is not an address that starts with http:// or https://')
@@ -153,7 +156,7 @@ function fromEnvironment(target: URL, env: NodeJS.ProcessEnv): string | undefine
   return target.protocol === 'https:' ? env.https_proxy || env.HTTPS_PROXY || plain : plain
 }
 
-/** Whether NO_PROXY lists the server: names with their subdomains and addresses, with or without a port. */
+/** Returns whether NO_PROXY lists the server: names (with their subdomains) and addresses, with or without a port. */
 function isExempt(target: URL, list: string): boolean {
   const host = hostOf(target)
   const port = target.port || (target.protocol === 'https:' ? '443' : '80')
@@ -169,7 +172,7 @@ function isExempt(target: URL, list: string): boolean {
     })
 }
 
-/** User name and password of an address, as headers have them. */
+/** Returns an address's user name and password in the form of a header. */
 export function basicCredentials({ username, password }: URL): string {
   const text = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
   return `Basic ${Buffer.from(text).toString('base64')}`
