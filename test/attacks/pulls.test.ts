@@ -55,7 +55,7 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
   const refused = replies.filter(({ status }) => status === 429)
   t.equal(accepted.length + refused.length, COUNT, 'each is taken or refused')
   t.ok(accepted.length <= 4 + 20)
-  t.match(refused[0]!.body, { code: 'rate_limited', error: /^20 pulls wait already, .*limits\.waiting_pulls/ })
+  t.match(refused[0]!.body, { code: 'rate_limited', error: /^20 pulls are already waiting, .*limits\.waiting_pulls/ })
   t.ok(Number(refused[0]!.headers.get('retry-after')) > 0)
   const states = await until('they transfer', async () => {
     const found = await statesOf(corral)

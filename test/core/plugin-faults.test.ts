@@ -140,7 +140,7 @@ t.test('a plugin cannot take names that are taken, and the plugin that tried is 
     [hubWith({ prefixes: ['HF:'] }), /cannot have the prefix "HF:": it belongs to the hub "huggingface"/],
     [hubWith({ prefixes: ['hf:meta-llama/'] }), /it belongs to the hub "huggingface"/],
     [hubWith({ prefixes: ['https://huggingface.co/'] }), /it belongs to the hub "huggingface"/],
-    [hubWith({ prefixes: ['corral/'] }), /models of the owner "corral" could not be named/],
+    [hubWith({ prefixes: ['corral/'] }), /models of the owner "corral" could no longer be named/],
     [hubWith({ prefixes: [''] }), /must look like "name:"/]
   ]
   for (const [index, [added, reason]] of table.entries()) {

@@ -4,7 +4,7 @@ import t from 'tap'
 import { architecturesOf, supportedArchitectures } from '../../../../plugins/models/conversion/architectures.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 
-t.test('the architectures of a converter are read from its source', async t => {
+t.test('supported architectures are read from the converter source', async t => {
   const folder = join(engineBuildFolder(), 'converter')
   if (existsSync(folder)) {
     const real = await supportedArchitectures(folder)
@@ -19,7 +19,7 @@ t.test('the architectures of a converter are read from its source', async t => {
   for (const name of ['unknown', 'absent']) t.equal(await supportedArchitectures(join(dir, name)), undefined, name)
 })
 
-t.test('the architectures of a model are those of its config.json and of its text model', async t => {
+t.test("a model's architectures come from its config.json and its text model", async t => {
   for (const [config, expected] of [
     [{ architectures: ['A', 'B'] }, ['A']],
     [{ architectures: ['A'], text_config: { architectures: ['B'] } }, ['A', 'B']],

@@ -17,9 +17,9 @@ import {
   temporaryFolder
 } from './support.ts'
 
-// What the real tools make. Faults and races are met with a scripted Python in faults.test.ts.
+// Uses the real tools. faults.thorough.test.ts tests faults and races with a scripted Python.
 
-t.test('a SafeTensors model answers in every type, and each is made once', realConversion(), async t => {
+t.test('a SafeTensors model answers in every type, and each type is converted once', realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   await importModel(corral, TINY_SAFETENSORS)
   const types = { f32: 'F32', f16: 'F16', bf16: 'BF16', q8_0: 'Q8_0', q4_k_m: 'Q4_K_M' }
@@ -36,17 +36,21 @@ t.test('a SafeTensors model answers in every type, and each is made once', realC
     })
     last = file
   }
-  t.same(convertedFolders(corral), Object.keys(types).sort(), 'nothing else is left')
+  t.same(convertedFolders(corral), Object.keys(types).sort(), 'nothing else remains')
 
   const made = statSync(last).mtimeMs
-  t.equal((await capital(corral, { dtype: 'Q4_K' })).body.message.content, CAPITAL_ANSWER, 'another spelling of it')
+  t.equal(
+    (await capital(corral, { dtype: 'Q4_K' })).body.message.content,
+    CAPITAL_ANSWER,
+    'another spelling of the type'
+  )
   await corral.json('/api/stop', { model: MODEL })
   t.equal((await capital(corral, { dtype: 'q4_k_m' })).body.message.content, CAPITAL_ANSWER)
   t.equal(statSync(last).mtimeMs, made)
   t.equal(corral.log().match(/converting test\/tiny-st to q4_k_m/g)?.length, 1, 'the second request converts nothing')
 
   const { body: shown } = await corral.json('/api/show', { model: MODEL })
-  t.equal(shown.details.format, 'safetensors', 'it stays what it is')
+  t.equal(shown.details.format, 'safetensors', 'the model itself is unchanged')
   t.equal(shown.details.quantization_level, 'BF16')
   t.same(
     shown.conversions.map((made: { dtype: string }) => made.dtype),
@@ -55,7 +59,7 @@ t.test('a SafeTensors model answers in every type, and each is made once', realC
   t.ok(shown.conversions.every((made: { size: number; converter: string }) => made.size > 1e6 && made.converter !== ''))
   t.ok(existsSync(join(corral.home, 'logs', 'conversion-test-tiny-st-BF16-q4_k_m.log')), 'the log is kept')
 
-  // The converted files are a cache: what has gone or was cut off is made again.
+  // The converted files are a cache: missing or truncated files are converted again.
   await corral.json('/api/stop', { model: MODEL })
   truncateSync(last, 1000)
   t.equal((await capital(corral, { dtype: 'q4_k_m' })).body.message.content, CAPITAL_ANSWER)
@@ -73,7 +77,7 @@ t.test('fifty concurrent first requests convert once', realConversion(), async t
   t.equal(corral.log().match(/converting test\/tiny-st to f16/g)?.length, 1)
 })
 
-t.test('ahead of time, with progress', realConversion(), async t => {
+t.test('conversion ahead of time streams progress', realConversion(), async t => {
   const corral = await startConverting(t, conversionPython)
   await importModel(corral, TINY_SAFETENSORS)
   const events = await corral.events('/api/convert', { model: MODEL, dtype: 'q4_k_m' })
@@ -85,15 +89,11 @@ t.test('ahead of time, with progress', realConversion(), async t => {
     t.ok(at(status).length >= 2, `several events of ${status}`)
     t.ok(at(status).every(event => event.step === step && event.steps === 2 && event.completed <= event.total))
     const end = at(status).at(-1)
-    t.equal(end.completed, end.total, 'and one at its end')
+    t.equal(end.completed, end.total, 'a final event')
   }
   t.match(events.at(-1), { status: 'success', model: MODEL, dtype: 'q4_k_m', size: Number, converter: String })
 
-  t.match(
-    await corral.events('/api/convert', { model: MODEL, dtype: 'q4_k_m' }),
-    [{ status: 'success' }],
-    'it is there'
-  )
+  t.match(await corral.events('/api/convert', { model: MODEL, dtype: 'q4_k_m' }), [{ status: 'success' }], 'converted')
   const whole = await corral.json('/api/convert', { model: MODEL, dtype: 'f16', stream: false })
   t.match(whole, { status: 200, body: { status: 'success', dtype: 'f16' } })
 
@@ -138,7 +138,7 @@ t.test('a damaged model is refused with the cause', realConversion(), async t =>
         edit(join(folder, 'config.json'), text => text.replace('{', '{"quantization_config":{"quant_method":"awq"},')),
       undefined,
       'unsupported-quantization',
-      /quantized already \(awq\)/
+      /already quantized \(awq\)/
     ]
   ]
   for (const [what, before, after, cause, sentence] of cases) {
@@ -153,10 +153,10 @@ t.test('a damaged model is refused with the cause', realConversion(), async t =>
       t.match(
         readFileSync(log.replace('<data directory>', corral.home), 'utf8'),
         /convert_hf_to_gguf\.py/,
-        'and the log that it names is there'
+        'the log named in the error exists'
       )
       t.notMatch(body.error, /Traceback|File "/)
-      t.same(convertedFolders(corral, name), [], 'nothing is left')
+      t.same(convertedFolders(corral, name), [], 'nothing remains')
 
       const response = await corral.send('/api/convert', { model: name, dtype: 'q8_0' })
       t.match(lastEvent(await response.text()), { error: sentence, code: 'conversion_failed', errorCode: 500, cause })
@@ -186,7 +186,7 @@ t.test("a model's code is never run", realConversion(), async t => {
 })
 
 t.test(
-  'a full disk',
+  'a conversion fails cleanly on a full disk',
   { skip: realConversion().skip || (process.getuid?.() === 0 ? false : 'needs root for a tmpfs') },
   async t => {
     const models = mkdtempSync(join(tmpdir(), 'corral-test-'))
@@ -214,7 +214,7 @@ t.test(
     t.match(early, { status: 507, body: { code: 'insufficient_storage', error: /needs about .* has 3\.0 MB free/ } })
     rmSync(filler)
 
-    // It gets full while the converter writes: the estimate is right, but others write too.
+    // The disk fills up while the converter writes: the estimate is right, but others write too.
     const wrapper = join(temporaryFolder(t), 'python')
     writeFileSync(
       wrapper,
@@ -228,7 +228,7 @@ t.test(
     t.same(
       execFileSync('find', [models, '-name', '*.gguf'], { encoding: 'utf8' }).match(/tiny-st/g),
       null,
-      'nothing is left'
+      'nothing remains'
     )
   }
 )

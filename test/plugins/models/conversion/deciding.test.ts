@@ -10,7 +10,7 @@ import { DTYPES, diskNeed, planDtype } from '../../../../plugins/models/conversi
 import { causeOf, type FailureCause } from '../../../../plugins/models/conversion/failures.ts'
 import { parseRequirements } from '../../../../plugins/models/conversion/python-environment.ts'
 
-/** What the real tools printed; see the files. */
+/** Recorded output of the real tools. */
 const recorded = (name: string) =>
   readFileSync(join(packageRoot, 'test', 'fixtures', 'conversion', name), 'utf8')
     .trimEnd()
@@ -18,7 +18,7 @@ const recorded = (name: string) =>
 
 const reasonOf = (tail: string[], exitSignal?: string) => causeOf({ tail, exitSignal })
 
-t.test('how a type is made', async t => {
+t.test('a type determines the conversion steps', async t => {
   const cases: [string, string | undefined, string, string, string | undefined, string][] = [
     ['f32', 'BF16', 'f32', 'f32', undefined, 'f32'],
     ['f16', 'BF16', 'f16', 'f16', undefined, 'f16'],
@@ -47,14 +47,14 @@ t.test('how a type is made', async t => {
   }
 })
 
-t.test('how much disk a conversion needs', async t => {
+t.test('the disk estimate includes intermediate files', async t => {
   const need = (dtype: string, parameters: number) => diskNeed(planDtype(dtype, undefined), parameters) / 1e9
   t.ok(need('f16', 7e9) > 14 && need('f16', 7e9) < 15)
-  t.ok(need('q4_k_m', 7e9) > 18 && need('q4_k_m', 7e9) < 20, 'the F16 in between counts too')
+  t.ok(need('q4_k_m', 7e9) > 18 && need('q4_k_m', 7e9) < 20, 'includes the intermediate F16')
   t.ok(need('f32', 0) > 0, 'an unknown count still leaves room for the vocabulary')
 })
 
-t.test('how far the converter is', async t => {
+t.test('converter progress is parsed from its output', async t => {
   const lines: [string, number, number][] = [
     ['Writing:   0%|          | 0.00/4.07M [00:00<?, ?byte/s]', 0, 4.07e6],
     ['Writing:  71%|███████   | 2.89M/4.07M [00:00<00:00, 44.4Mbyte/s]', 2.89e6, 4.07e6],
@@ -74,11 +74,11 @@ t.test('how far the converter is', async t => {
   }
 })
 
-t.test('how far llama-quantize is', async t => {
+t.test('llama-quantize progress is parsed from its output', async t => {
   const total = 4_096_544
   const read = quantizeProgress(total)
   const steps = recorded('quantize.txt').flatMap(line => read(line) ?? [])
-  t.equal(steps.length, 29, 'one for each tensor')
+  t.equal(steps.length, 29, 'one per tensor')
   t.same(steps[0], { completed: 0, total })
   t.same(steps[1], { completed: 256 * 4, total }, 'a tensor counts when it is done')
   t.same(steps[2], { completed: 256 * 4 + 256 * 1024 * 2, total }, 'by its bytes')
@@ -86,7 +86,7 @@ t.test('how far llama-quantize is', async t => {
   t.ok(steps.at(-1)!.completed <= total && steps.at(-1)!.completed > 0.9 * total)
 })
 
-t.test('why a tool failed', async t => {
+t.test("tool failures are classified by the tool's output", async t => {
   const files: [string, FailureCause['cause'], RegExp][] = [
     ['unsupported-architecture.txt', 'unsupported-architecture', /architecture FooForCausalLM/],
     ['missing-tokenizer.txt', 'tokenizer', /tokenizer\.json or tokenizer\.model/],
@@ -97,7 +97,7 @@ t.test('why a tool failed', async t => {
     ['disk-full-quantize.txt', 'disk-full', /disk is full/],
     ['no-config.txt', 'incomplete-model', /config\.json/],
     ['imatrix.txt', 'imatrix', /importance matrix/],
-    ['remote-code.txt', 'remote-code', /Python code of its own/]
+    ['remote-code.txt', 'remote-code', /includes Python code/]
   ]
   for (const [file, cause, sentence] of files) {
     const found = reasonOf(recorded(file))
@@ -129,10 +129,10 @@ t.test('why a tool failed', async t => {
     'Traceback (most recent call last):',
     'ValueError: x'
   ]
-  t.equal(reasonOf(warned).cause, 'unknown', 'what was only a warning did not end it')
+  t.equal(reasonOf(warned).cause, 'unknown', 'a mere warning is not the cause')
 })
 
-t.test('why an installation failed', async t => {
+t.test('installation failures are classified by their output', async t => {
   const cases: [string, string, RegExp][] = [
     ['    apt install python3.11-venv', 'conversion_failed', /"apt install python3\.11-venv"/],
     ['/usr/bin/python3: No module named venv', 'conversion_failed', /apt install python3-venv/],
@@ -180,7 +180,7 @@ t.test('why an installation failed', async t => {
   }
 })
 
-t.test('requirements, Pythons and what pip says', async t => {
+t.test('requirements files, Python versions and pip output are parsed', async t => {
   t.same(
     parseRequirements(
       '-r ./other.txt\n--extra-index-url https://x/whl\n\n## why\ntorch==2.11.0; platform_machine != "s390x" # pinned\nnumpy~=2.2.6\nlong>=1,\\\n  <2\n'
@@ -202,7 +202,7 @@ t.test('requirements, Pythons and what pip says', async t => {
   t.match(shortcomingOf(facts(3, 15)), /too new/)
   t.match(shortcomingOf(facts(3, 12, 32)), /32 bits/)
   t.same(pythonNames('win32'), ['python', 'python3', 'py'])
-  t.same(pythonNames('linux').slice(-2), ['python3', 'python'], 'named versions go first')
+  t.same(pythonNames('linux').slice(-2), ['python3', 'python'], 'named versions come first')
 
   const lines: [string, string | undefined][] = [
     ['  Downloading torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl (530.6 MB)', 'torch 2.11.0 (530.6 MB)'],

@@ -14,8 +14,8 @@ import { SharedWork } from '../../../../plugins/models/conversion/shared-work.ts
 import { until } from '../../../support/corral.ts'
 import { temporaryFolder } from './support.ts'
 
-// Environments are made by the real venv and pip from an index of the test's own, whose one package holds all modules
-// that the converter wants. What the real packages weigh is tried in test/long.
+// The real venv and pip make the environments, from a test index whose only package has all modules that the converter
+// imports. test/long uses the real packages.
 
 const MODULES = ['torch', 'numpy', 'transformers', 'sentencepiece', 'google/protobuf', 'yaml', 'tqdm', 'requests']
 const PACKAGE = 'corral_test_packages'
@@ -27,7 +27,7 @@ const python = ['/usr/bin/python3', 'python3'].find(
 )
 const realVenv = { skip: python === undefined ? 'no Python that can make virtual environments is here' : false }
 
-/** A wheel with modules that do nothing but have a version. */
+/** Writes a wheel whose modules only have a version. */
 function writeWheel(folder: string, modules: string[]): void {
   const info = `${PACKAGE}-1.0.dist-info`
   const files: Record<string, string> = {
@@ -45,7 +45,7 @@ function writeWheel(folder: string, modules: string[]): void {
 
 interface Index {
   url: string
-  /** Of the package's wheel. */
+  /** Serves a package index like PyPI, with a second index under /torch. */
   sha256: string
   torch: string
   paths: string[]
@@ -89,7 +89,7 @@ function writeConverter(folder: string, requirements = `${PACKAGE}==1.0\n`): str
   return folder
 }
 
-/** The list of packages that are installed, in place of corral's own. */
+/** Writes a list of packages to install instead of corral's own. */
 function writeLocks(folder: string, packages: string): string {
   mkdirSync(folder, { recursive: true })
   writeFileSync(join(folder, LOCKS.packages), `# for ${PACKAGE}==1.0\n${packages}\n`)
@@ -113,7 +113,7 @@ function optionsFor(
     directory: join(home, 'python'),
     converter: writeConverter(join(home, 'converter')),
     locks: writeLocks(join(home, 'locks'), `${PACKAGE}==1.0 --hash=sha256:${packageIndex.sha256}`),
-    // No pip.conf of this machine, and no patience with servers that are not there.
+    // Ignore this machine's pip.conf, and fail quickly if a server is missing.
     env: { ...process.env, PIP_CONFIG_FILE: '/dev/null', PIP_FIND_LINKS: '', PIP_RETRIES: '1', PIP_NO_INDEX: '' },
     log: pino({ level: 'debug' }, { write: line => void lines.push(line) }),
     proven: new Set(),
@@ -121,14 +121,14 @@ function optionsFor(
   }
 }
 
-/** A program that does what a shell script says. */
+/** Writes an executable shell script. */
 function script(folder: string, name: string, text: string): string {
   mkdirSync(folder, { recursive: true })
   writeFileSync(join(folder, name), `#!/bin/sh\n${text}\n`, { mode: 0o755 })
   return folder
 }
 
-t.test('an environment is made once, and again only when it no longer works', realVenv, async t => {
+t.test('an environment is made once, and again only if it no longer works', realVenv, async t => {
   const index = await serveIndex(t)
   const options = optionsFor(t, index)
   const steps: Progress[] = []
@@ -140,7 +140,7 @@ t.test('an environment is made once, and again only when it no longer works', re
   )
   const { executable, environment } = all[0]!
   t.same(all[1], all[0])
-  t.equal(index.paths.filter(path => path.endsWith('.whl')).length, 1, 'one installation for all who wait')
+  t.equal(index.paths.filter(path => path.endsWith('.whl')).length, 1, 'one installation for all callers')
   t.ok(steps.some(({ phase }) => phase === 'installing') && steps.some(({ phase }) => phase === 'proving'))
   t.match(JSON.parse(readFileSync(join(environment!, 'complete.json'), 'utf8')), { torch: '1.0', python: /^3\./ })
   t.notOk(existsSync(join(environment!, 'tmp')))
@@ -148,27 +148,27 @@ t.test('an environment is made once, and again only when it no longer works', re
 
   const made = statSync(join(environment!, 'complete.json')).mtimeMs
   t.same(await preparePython(options, {}), { executable, environment })
-  t.equal(statSync(join(environment!, 'complete.json')).mtimeMs, made, 'it is used as it is')
+  t.equal(statSync(join(environment!, 'complete.json')).mtimeMs, made, 'used unchanged')
 
-  // Another version of corral lists other packages: what the old one had is of no use.
+  // Another version of corral lists other packages, so the old environment is useless.
   appendFileSync(join(options.locks!, LOCKS.packages), '# another list\n')
   writeConverter(options.converter, `${PACKAGE}>=1.0\n`)
   const next = await preparePython(options, {})
   t.not(next.environment, environment)
   t.match(
     options.lines.join(''),
-    /converter asks for corral_test_packages>=1\.0; corral installs the packages that it lists/
+    /converter asks for corral_test_packages>=1\.0\. corral installs its locked versions/
   )
   t.same(readdirSync(options.directory), [next.environment!.split('/').at(-1)])
 
-  // Killed while it was made: no mark was written, whatever else is there.
+  // Killed while it was made: there is no marker, whatever else exists.
   await distrust(next.environment!)
   writeFileSync(join(next.environment!, 'debris'), '')
   await preparePython(options, {})
   t.notOk(existsSync(join(next.environment!, 'debris')))
 })
 
-/** Stands in for uv, as far as corral uses it, and is as quick as that: venv without pip, and this machine's own pip. */
+/** Creates a stand-in for uv that is as quick: it makes a venv without pip and uses this machine's pip. */
 function scriptedUv(t: Test): { PATH: string; log: () => string[] } {
   const bin = script(
     join(temporaryFolder(t), 'bin'),
@@ -189,7 +189,7 @@ exec '${python}' -m pip "$1" "$2" install --progress-bar off "$3" "$4" "$5" "$6"
   }
 }
 
-t.test('by uv where that is there; torch from its own index where that can be reached', realVenv, async t => {
+t.test('uv is used if it is installed, and torch comes from its own index if reachable', realVenv, async t => {
   const index = await serveIndex(t)
   const uv = scriptedUv(t)
   const options = optionsFor(t, index)
@@ -201,8 +201,8 @@ t.test('by uv where that is there; torch from its own index where that can be re
     /^venv --allow-existing --python \S+ \S+$/,
     /^pip install --python \S+ -r \S+ --index-url http\S+ --extra-index-url \S+\/whl --index-strategy/
   ])
-  t.ok(index.paths.includes('/whl/torch/'), 'it was asked first')
-  t.ok(index.paths.includes('/whl/corral-test-packages/'), 'and then used')
+  t.ok(index.paths.includes('/whl/torch/'), 'asked first')
+  t.ok(index.paths.includes('/whl/corral-test-packages/'), 'then used')
 
   const without = optionsFor(t, index)
   without.env = options.env
@@ -214,13 +214,13 @@ t.test('by uv where that is there; torch from its own index where that can be re
   }
 })
 
-t.test('a package that is not the one that is listed is never installed', realVenv, async t => {
+t.test('a package with an unlisted hash is never installed', realVenv, async t => {
   const index = await serveIndex(t)
   const refused = { code: 'conversion_failed', message: /SHA-256 is another.*conversion\.package_index/ }
   const wrong = { ...index, sha256: 'a'.repeat(64) }
   const options = optionsFor(t, wrong)
   await t.rejects(preparePython(options, {}), refused)
-  t.same(readdirSync(options.directory), [], 'nothing is left')
+  t.same(readdirSync(options.directory), [], 'nothing remains')
   const byUv = optionsFor(t, wrong)
   byUv.env = { ...byUv.env, PATH: scriptedUv(t).PATH }
   await t.rejects(preparePython(byUv, {}), refused)
@@ -229,7 +229,7 @@ t.test('a package that is not the one that is listed is never installed', realVe
   await t.rejects(preparePython(unlisted, {}), { code: 'conversion_failed', message: /hash/i })
 })
 
-t.test('faults of the index', realVenv, async t => {
+t.test('index failures are reported', realVenv, async t => {
   const index = await serveIndex(
     t,
     MODULES.filter(name => name !== 'transformers')
@@ -238,7 +238,7 @@ t.test('faults of the index', realVenv, async t => {
   const fails = async (options: EnvironmentOptions, message: RegExp) => {
     options.env = { ...options.env, PATH: uv.PATH }
     await t.rejects(preparePython(options, {}), { code: 'conversion_failed', message })
-    t.same(existsSync(options.directory) ? readdirSync(options.directory) : [], [], 'nothing is left')
+    t.same(existsSync(options.directory) ? readdirSync(options.directory) : [], [], 'nothing remains')
   }
   await fails(optionsFor(t, index), /installed but do not work.*\(transformers\)/)
   await fails(optionsFor(t, NOWHERE), /index cannot be reached.*conversion\.package_index/)
@@ -257,10 +257,10 @@ t.test('faults of the index', realVenv, async t => {
   await t.rejects(waiting, { message: 'called off' })
   t.same(readdirSync(options.directory), [])
   const pips = () => execFileSync('ps', ['-eo', 'args'], { encoding: 'utf8' }).includes(index.url)
-  await until('pip has gone', () => !pips())
+  await until('pip has ended', () => !pips())
 })
 
-t.test('Pythons that are not suitable', async t => {
+t.test('unsuitable Pythons are refused with the reason', async t => {
   const bin = join(temporaryFolder(t), 'bin')
   const answer = (version: string) => `echo '{"executable": "${bin}/python3", "version": ${version}, "bits": 64}'`
   const options = () => optionsFor(t, NOWHERE, { env: { PATH: `${bin}:/nowhere` } })

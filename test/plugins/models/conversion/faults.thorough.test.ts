@@ -15,19 +15,19 @@ import {
   temporaryFolder
 } from './support.ts'
 
-// Conversions that stand still and fail at will. What the real tools make is in converting.thorough.test.ts.
+// Conversions that pause and fail on demand. converting.thorough.test.ts uses the real tools.
 
 const python = scriptedPython(t)
 const corral = await startConverting(t, python.path, { config: 'api-native:\n  heartbeat: 100ms\n' })
 
-/** Begins a test: the model is there, was never converted, and conversions neither stand still nor fail. */
+/** Resets the test: the model is stored but not converted, and conversions neither pause nor fail. */
 async function freshModel(path = TINY_SAFETENSORS): Promise<void> {
   python.reset()
   await corral.json('/api/delete', { model: MODEL }, { method: 'DELETE' })
   await importModel(corral, path)
 }
 
-/** Waits until the converter has run so many times and stands still; gives its process id. */
+/** Waits until the converter has run this many times and is paused. Returns its process id. */
 const converter = (count = 1) =>
   until('the converter runs', () => (python.runs().length === count ? python.runs().at(-1) : undefined))
 
@@ -53,7 +53,7 @@ t.test('progress is reported to waiting clients and in /api/ps', async t => {
     status: 'converting 42%',
     queued: 1
   })
-  await until('heartbeats say it', () => /^: converting 42%$/m.test(text))
+  await until('heartbeats report it', () => /^: converting 42%$/m.test(text))
   const steps = corral.events('/api/load', { model: MODEL, stream: true })
   python.letGo()
   await ended
@@ -75,7 +75,7 @@ t.test('a conversion is cancelled when its last client disconnects', async t => 
   const ended = Promise.allSettled(gone)
   const pid = await converter()
   clients[0]!.abort()
-  // The other one is still there, as the progress of a third one shows.
+  // It is still running, as a third client's progress shows.
   const third = new AbortController()
   const response = await corral.send('/api/convert', body, { signal: third.signal })
   const reader = response.body!.getReader()
@@ -86,7 +86,7 @@ t.test('a conversion is cancelled when its last client disconnects', async t => 
   clients[1]!.abort()
   await ended
   await until('the converter ends', () => !alive(pid), 10_000)
-  await until('nothing is left', () => convertedFolders(corral).length === 0, 10_000)
+  await until('nothing remains', () => convertedFolders(corral).length === 0, 10_000)
 
   const next = corral.json('/api/convert', { ...body, stream: false })
   await converter(2)
@@ -108,11 +108,11 @@ t.test('a conversion started by a request continues after the client disconnects
   t.equal(python.runs().length, 1)
   t.match(await corral.json('/api/stop', { model: MODEL }), { status: 200 })
   t.match(await waiting, { status: 503, body: { code: 'model_stopped' } })
-  t.notOk(alive(pid), 'the stop is answered when the converter has gone')
+  t.notOk(alive(pid), 'the stop is answered when the converter has ended')
   t.same(convertedFolders(corral), [])
 })
 
-t.test('deleted while it is converted', async t => {
+t.test('deleting a model cancels its conversion', async t => {
   await freshModel()
   python.hold()
   const asking = capital(corral, {})
@@ -128,7 +128,7 @@ t.test('deleted while it is converted', async t => {
   )
 })
 
-t.test('two types of one model one after the other, two models side by side', async t => {
+t.test('two types of one model are converted in turn, two models in parallel', async t => {
   await freshModel()
   await importModel(corral, TINY_SAFETENSORS, 'test/other')
   python.hold()
@@ -167,7 +167,7 @@ t.test('a vision model is converted with its projector, or without it', async t 
   t.equal(python.runs().length, 4)
 })
 
-t.test('failures', async t => {
+t.test('conversion failures are reported with the cause', async t => {
   await freshModel()
   const convert = () => corral.json('/api/convert', { model: MODEL, dtype: 'f16', stream: false })
 
@@ -191,7 +191,7 @@ t.test('failures', async t => {
   })
 
   const refused: [object, RegExp][] = [
-    [{ model: MODEL, dtype: 'banana' }, /"banana"; the types are f32, f16/],
+    [{ model: MODEL, dtype: 'banana' }, /"banana"\. The types are f32, f16/],
     [{ model: MODEL, dtype: 'iq2_xs' }, /importance matrix/]
   ]
   for (const [body, error] of refused) {
@@ -200,17 +200,17 @@ t.test('failures', async t => {
   t.match(await capital(corral, { dtype: 'banana' }), { status: 400, body: { code: 'invalid_option' } })
   t.match(await corral.json('/api/convert', { model: 'corral/tiny-chat', dtype: 'f16' }), {
     status: 400,
-    body: { code: 'invalid_request', error: /is a GGUF \(F16\) already/ }
+    body: { code: 'invalid_request', error: /is already a GGUF \(F16\)/ }
   })
   t.match(await corral.json('/api/convert', { model: 'test/none', dtype: 'f16' }), { status: 404 })
   t.match(await corral.json('/api/convert', { model: MODEL, dtype: 7 }), {
     status: 400,
     body: { code: 'invalid_request' }
   })
-  t.equal(python.runs().length, 4, 'nothing of this was tried')
+  t.equal(python.runs().length, 4, 'none of these was attempted')
 })
 
-t.test('tools that are missing', async t => {
+t.test('missing tools are reported', async t => {
   const nowhere = await startConverting(t, join(temporaryFolder(t), 'no-python'))
   await importModel(nowhere, TINY_SAFETENSORS)
   const convert = (corral: Corral, dtype: string) => corral.json('/api/convert', { model: MODEL, dtype, stream: false })
@@ -230,7 +230,7 @@ t.test('tools that are missing', async t => {
     status: 500,
     body: { code: 'conversion_failed', error: /cannot run llama\.cpp's converter.*\(torch\).*requirements/ }
   })
-  t.notOk(existsSync(join(without.home, 'python')), 'a named Python is never changed or replaced')
+  t.notOk(existsSync(join(without.home, 'python')), 'a configured Python is never changed or replaced')
 })
 
 t.test('kill -9 of the gateway leaves no converter process and no partial GGUF', async t => {
@@ -238,13 +238,13 @@ t.test('kill -9 of the gateway leaves no converter process and no partial GGUF',
   python.hold()
   const lost = capital(corral, {}).catch(() => 'cut')
   const pid = await converter()
-  t.match(convertedFolders(corral), [/^\.unfinished-/], 'it works beside the place of the result')
+  t.match(convertedFolders(corral), [/^\.unfinished-/], 'it works beside the result folder')
   await corral.end('SIGKILL')
   t.equal(await lost, 'cut')
-  await until('the converter ends with its gateway', () => !alive(pid), 10_000)
+  await until('the converter ends with the gateway', () => !alive(pid), 10_000)
 
   const again = await startConverting(t, python.path, { home: corral.home })
-  await until('what it left is removed', () => convertedFolders(again).length === 0, 10_000)
+  await until('its leftovers are removed', () => convertedFolders(again).length === 0, 10_000)
   t.same((await again.json('/api/show', { model: MODEL })).body.conversions, [])
   python.letGo()
   t.equal((await capital(again, {})).body.message?.content, CAPITAL_ANSWER)

@@ -20,14 +20,14 @@ import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '
 export const MODEL = 'test/tiny-st'
 const GGUF = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
-/** A folder that goes with the test. Unlike `t.testdir()`, which gives the same one each time and empties it. */
+/** Creates a folder that is removed after the test. `t.testdir()` returns the same folder each time and empties it. */
 export function temporaryFolder(t: Test): string {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   return folder
 }
 
-/** A corral whose conversions run with this Python. */
+/** Starts a corral whose conversions use this Python. */
 export function startConverting(t: Test, python: string, options: CorralOptions = {}): Promise<Corral> {
   return startCorral(t, {
     ...options,
@@ -35,7 +35,7 @@ export function startConverting(t: Test, python: string, options: CorralOptions 
   })
 }
 
-/** A folder with the SafeTensors demo model that a test may change. */
+/** Copies the SafeTensors demo model to a folder that a test may change. */
 export function modelFolder(t: Test, change: (folder: string) => void = () => undefined): string {
   const folder = join(temporaryFolder(t), 'model')
   cpSync(TINY_SAFETENSORS, folder, { recursive: true })
@@ -48,20 +48,20 @@ export async function importModel(corral: Corral, path: string, name = MODEL): P
   if (status !== 200) throw new Error(`The import of ${path} failed: ${JSON.stringify(body)}`)
 }
 
-/** The folder with the stored files of the only variant of a model. */
+/** Returns the folder with the files of a model's only variant. */
 export function storedFolder(corral: Corral, name = MODEL): string {
   const model = join(corral.home, 'models', ...name.split('/'))
   const revision = readdirSync(model, { withFileTypes: true }).find(entry => entry.isDirectory())
   return join(model, revision!.name)
 }
 
-/** What lies in the folder of the conversions, hidden folders too. */
+/** Lists the folder of the conversions, hidden folders included. */
 export function convertedFolders(corral: Corral, name = MODEL): string[] {
   const folder = join(storedFolder(corral, name), 'converted')
   return existsSync(folder) ? readdirSync(folder).sort() : []
 }
 
-/** Asks for the capital of France; the request's options are given. */
+/** Asks for the capital of France with these options. */
 export function capital(corral: Corral, options: object, model = MODEL) {
   return corral.json('/api/chat', {
     model,
@@ -71,7 +71,7 @@ export function capital(corral: Corral, options: object, model = MODEL) {
   })
 }
 
-/** What an installation leaves behind, with a Python of the test's making. */
+/** Places an environment as an installation would leave it, with a test's own Python. */
 export async function placeEnvironment(corral: Corral, python: string): Promise<void> {
   const environment = join(corral.home, 'python', await environmentName(LOCK_FOLDER))
   mkdirSync(join(environment, 'bin'), { recursive: true })
@@ -79,17 +79,17 @@ export async function placeEnvironment(corral: Corral, python: string): Promise<
   writeFileSync(join(environment, 'complete.json'), '{}')
 }
 
-/** A Python of the test's making: its "converter" can be held, made to fail, and else gives the demo model's GGUF. */
+/** A scripted Python whose "converter" can be paused or made to fail. Otherwise it writes the demo model's GGUF. */
 export interface ScriptedPython {
   path: string
-  /** From now on conversions stand still with half a file written. */
+  /** Makes conversions pause with half a file written. */
   hold(): void
   letGo(): void
-  /** As it was when it was made. */
+  /** Restores the initial behaviour. */
   reset(): void
-  /** From now on conversions print this and fail. */
+  /** Makes conversions print this and fail. */
   failWith(text: string, where?: 'projector'): void
-  /** Process ids of the converters that ran so far. */
+  /** Process ids of all converters so far. */
   runs(): number[]
 }
 

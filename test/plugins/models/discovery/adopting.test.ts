@@ -18,11 +18,11 @@ import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layou
 const DEMO = readFileSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
 const COMMIT = 'c'.repeat(40)
 
-/** A model of the Llama architecture; other seeds give other content. */
+/** A model of the Llama architecture. The content depends on the seed. */
 const gguf = (seed: number) =>
   ggufBytes({ seed, metadata: { 'general.architecture': 'llama', 'llama.context_length': 64 } })
 
-/** Adoption from folders below `dir`, into a store there. */
+/** Imports from folders below `dir`, into a store there. */
 async function openAdoption(dir: string, lmStudio = join(dir, 'lm-studio')) {
   const { store } = await openStore(join(dir, 'models'))
   const tool = (toolName: string, models: Tool['models']): Tool => ({
@@ -35,7 +35,7 @@ async function openAdoption(dir: string, lmStudio = join(dir, 'lm-studio')) {
   return { store, adoption: createAdoption(tools, store) }
 }
 
-t.test('files are shared, named and described', async t => {
+t.test('imported files are shared with the tool, named and described', async t => {
   const dir = t.testdir()
   const { store, adoption } = await openAdoption(dir)
   const projector = ggufBytes({ metadata: { 'general.architecture': 'clip', 'clip.has_vision_encoder': true } })
@@ -81,7 +81,7 @@ t.test('files are shared, named and described', async t => {
   const blob = join(dir, 'ollama', 'blobs', `sha256-${sha256(gguf(1))}`)
   t.equal(statSync(join(variant.directory, 'see-4b.gguf')).ino, statSync(blob).ino, 'one file with two names')
   t.match(await adoption.find('ollama'), { models: [{ present: true, storedAs: 'library/see' }] })
-  t.same(await adoption.adopt('ollama', 'see:4b', undefined, {}), { variant, linked: true, notes: [] }, 'once more')
+  t.same(await adoption.adopt('ollama', 'see:4b', undefined, {}), { variant, linked: true, notes: [] }, 'a second time')
 
   const renamed = await adoption.adopt('ollama', 'see:4b', name('me/eyes:Q9'), {})
   t.match(renamed.variant, { publicName: 'me/eyes', label: 'Q9' })
@@ -90,7 +90,7 @@ t.test('files are shared, named and described', async t => {
 
 const otherDisk = '/dev/shm'
 const hasOtherDisk = existsSync(otherDisk) && statSync(otherDisk).dev !== statSync('.').dev
-t.test('files of another disk are copied', { skip: !hasOtherDisk && 'needs /dev/shm' }, async t => {
+t.test('files on another disk are copied', { skip: !hasOtherDisk && 'needs /dev/shm' }, async t => {
   const dir = t.testdir()
   const shared = mkdtempSync(join(otherDisk, 'corral-adoption-'))
   t.teardown(() => rmSync(shared, { recursive: true }))
@@ -101,7 +101,7 @@ t.test('files of another disk are copied', { skip: !hasOtherDisk && 'needs /dev/
   t.same(faultsOf(variant), [])
 })
 
-t.test('quantizations and SafeTensors of one repository', async t => {
+t.test('quantizations and SafeTensors of one repository are separate models', async t => {
   const dir = t.testdir()
   const { store, adoption } = await openAdoption(dir)
   layOutSnapshot(join(dir, 'huggingface'), 'o/m', COMMIT, {
@@ -132,7 +132,7 @@ t.test('quantizations and SafeTensors of one repository', async t => {
   const { variant, linked } = await adoption.adopt('huggingface', 'o/st', undefined, {})
   t.match(variant, { publicName: 'o/st', format: 'safetensors' })
   t.same(variant.files.map(({ path }) => path).sort(), [...files].sort())
-  t.ok(linked, 'the weights; its small texts are copies, which people edit in place')
+  t.ok(linked, 'linked weights; small files are copies, because people edit them in place')
   t.match(
     (await adoption.find('huggingface')).models.find(({ found }) => found === 'o/st'),
     { format: 'safetensors', present: true, path: join(dir, 'huggingface', 'models--o--st', 'snapshots', COMMIT) }
@@ -157,7 +157,7 @@ t.test('models that are damaged, unknown or unsupported are refused', async t =>
   })
   await t.rejects(adoption.adopt('ollama', 'lora:latest', undefined, {}), {
     code: 'invalid_request',
-    message: /^lora:latest cannot be taken over\. It is a LoRA adapter/
+    message: /^lora:latest cannot be imported\. It is a LoRA adapter/
   })
   await t.rejects(adoption.adopt('ollama', 'none:latest', undefined, {}), {
     code: 'model_not_found',
@@ -170,7 +170,7 @@ t.test('models that are damaged, unknown or unsupported are refused', async t =>
     })
   }
   t.same(store.list(), [])
-  t.same(tree(join(dir, 'models')), [], 'nothing is left behind')
+  t.same(tree(join(dir, 'models')), [], 'nothing remains')
 
   const controller = new AbortController()
   layOutFiles(join(dir, 'lm-studio'), { 'me/big/m-Q8_0.gguf': gguf(3) })
@@ -197,7 +197,7 @@ t.test('colliding names are made distinct', async t => {
 })
 
 t.test('files without read permission are explained', { skip: process.platform === 'win32' }, async t => {
-  // Where every user may enter.
+  // A place that every user may enter.
   const dir = mkdtempSync(join(tmpdir(), 'corral-adoption-'))
   chmodSync(dir, 0o755)
   const { adoption } = await openAdoption(dir)
@@ -258,7 +258,7 @@ t.test("Ollama's models keep their names, files and settings through updates", a
 
   lay(`${library}/m`, 'latest', 4, { kind: 'system', bytes: 'You are m.' })
   lay(`${library}/m`, '1b', 1, { kind: 'params', bytes: '{"top_k":1}' })
-  t.same(await importAll(), ['library/m:1b', 'library/m'], 'an update, and settings that came later')
+  t.same(await importAll(), ['library/m:1b', 'library/m'], 'an update, and settings added later')
   t.same(stored(), { ...first, 'library/m GGUF-2': sha256(gguf(4)) })
   t.match(store.get(name('library/m')).defaults, { system: 'You are m.' })
   t.match(store.get(name('library/m:1b')).defaults, { options: { top_k: 1 } })
@@ -350,7 +350,7 @@ t.test("Ollama's names work on every API after an import", async t => {
   t.same((await corral.json('/api/tags')).body.models, [])
 })
 
-t.test('an import says that a tool has no models', async t => {
+t.test('an import reports that a tool has no models', async t => {
   const dir = t.testdir()
   const corral = await startCorral(t, { env: { OLLAMA_MODELS: join(dir, 'none'), HOME: dir } })
   const command = (args: readonly string[]) => runCommand([...args], { home: corral.home })

@@ -9,7 +9,7 @@ function write(path: string, bytes: Buffer | string): void {
   writeFileSync(path, bytes)
 }
 
-/** Lays a snapshot out as Hugging Face's client does: links into blobs that bear their digests. */
+/** Lays a snapshot out like the Hugging Face client: links into blobs named by their digests. */
 export function layOutSnapshot(
   cache: string,
   repository: string,
@@ -31,7 +31,7 @@ export function layOutSnapshot(
   return folder
 }
 
-/** Lays a model out as Ollama does; `reference` is `host/namespace/model/tag`. Layers without bytes name a blob only. */
+/** Lays a model out like Ollama. `reference` is `host/namespace/model/tag`. Layers without bytes only name a blob. */
 export function layOutOllama(
   models: string,
   reference: string,
@@ -53,7 +53,7 @@ export function layOutOllama(
   write(join(models, 'manifests', reference), JSON.stringify(manifest))
 }
 
-/** Lays files out as LM Studio does: `<publisher>/<model>/<file>`. */
+/** Lays files out like LM Studio: `<publisher>/<model>/<file>`. */
 export function layOutFiles(folder: string, files: Record<string, Buffer | string>): void {
   for (const [path, bytes] of Object.entries(files)) write(join(folder, path), bytes)
 }

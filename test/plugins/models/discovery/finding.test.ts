@@ -16,14 +16,14 @@ import { ggufBytes, safetensorsBytes } from '../../../support/gguf-writer.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
 
 const nameOf = ({ name }: Candidate) => (name.variant ? `${bareName(name)}:${name.variant}` : bareName(name))
-/** Name, stored files and problem of each candidate: what the tables below compare. */
+/** Name, stored files and problem of each candidate, for the tables below. */
 const summary = (candidates: Candidate[]) =>
   candidates.map(candidate => {
     const files = candidate.files.map(({ path, role }) => (role === 'model' ? path : `${role} ${path}`)).join(', ')
     return candidate.problem ? [nameOf(candidate), files, candidate.problem] : [nameOf(candidate), files]
   })
 
-t.test('names that other tools allow', async t => {
+t.test('names from other tools become valid model names', async t => {
   const cases: [string[], string][] = [
     [['Qwen', 'Qwen3-0.6B-GGUF', 'Q8_0'], 'Qwen/Qwen3-0.6B-GGUF:Q8_0'],
     [['library', 'qwen3'], 'library/qwen3'],
@@ -41,7 +41,7 @@ t.test('names that other tools allow', async t => {
   }
 })
 
-t.test('where caches are', async t => {
+t.test('cache folders follow settings, environment and platform', async t => {
   const at = (env: Record<string, string>) => ({ env, home: '/home/me', platform: 'linux' as const })
   const standard = '/home/me/.cache/huggingface/hub'
   for (const [env, expected] of [
@@ -77,7 +77,7 @@ t.test('where caches are', async t => {
 const DAMAGED = { fault: 'it is not JSON' }
 const parsed = (value: object) => (value === DAMAGED ? DAMAGED : { value })
 
-t.test('the models of a repository', async t => {
+t.test('a repository yields a model per quantization and its weights', async t => {
   const plan = (
     files: Record<string, CacheFile['content']>,
     { config, index }: { config?: object; index?: object } = {}
@@ -108,7 +108,7 @@ t.test('the models of a repository', async t => {
       ['o/n:Q4_K_M', 'm-Q4_K_M.gguf, projector mmproj-m-F16.gguf'],
       ['o/n:Q8_0', 'm-Q8_0.gguf, projector mmproj-m-F16.gguf']
     ],
-    'one model a quantization, with its projector'
+    'one model per quantization, with its projector'
   )
   t.same(
     plan({
@@ -170,7 +170,7 @@ t.test('the models of a repository', async t => {
   }
 })
 
-t.test('the models of Ollama', async t => {
+t.test("Ollama's manifests become models with their settings", async t => {
   const gguf = ggufBytes()
   const blob = (bytes: Buffer | string, more: Partial<CacheFile> = {}): [string, CacheFile] => [
     sha256(bytes),
@@ -210,7 +210,7 @@ t.test('the models of Ollama', async t => {
     t.match({ ...candidate, name: nameOf(candidate) }, { found, name, format: 'gguf', problem: undefined }, found)
     const requested = parseRequestedName(found)
     const stored = { owner: requested.owner ?? 'library', ...requested }
-    t.strictSame(stored, candidate.name, `${found} is the name of what is stored`)
+    t.strictSame(stored, candidate.name, `${found} becomes the stored name`)
   }
   const settings = (...layers: [kind: string, bytes: string][]) => {
     const { defaults, notes, hasGoTemplate } = plan('registry.ollama.ai/library/x/latest', [
@@ -245,7 +245,11 @@ t.test('the models of Ollama', async t => {
   )
   const go = '{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}'
   t.match(settings(['template', go]), { defaults: undefined, hasGoTemplate: true })
-  t.match(settings(['template', ' {{ .Prompt }}\n']), { hasGoTemplate: undefined }, 'it only repeats the prompt')
+  t.match(
+    settings(['template', ' {{ .Prompt }}\n']),
+    { hasGoTemplate: undefined },
+    'the template only repeats the prompt'
+  )
   t.match(settings(['params', '{"num_ctx":0,"top_k":7}'], ['messages', 'x'], ['template', 'hello']), {
     defaults: { options: { top_k: 7 } },
     notes: [/parameter num_ctx .* must be/, /messages .* not JSON/, /template .* not a chat template/]
@@ -282,7 +286,7 @@ t.test('the models of Ollama', async t => {
       /Ollama's own format/
     ],
     [[{ kind: 'license', bytes: 'a' }], undefined, /no weights on this machine/],
-    [[model, { kind: 'model', bytes: 'GGUF 2' }], undefined, /2 files that only Ollama puts together/],
+    [[model, { kind: 'model', bytes: 'GGUF 2' }], undefined, /2 files that only Ollama can combine/],
     ['no JSON', undefined, /\/m\/registry\.ollama\.ai\/library\/x\/latest is damaged/],
     ['null', undefined, /is damaged/],
     ['{"layers":[{"mediaType":"m","digest":"sha256:../../x","size":1}]}', undefined, /is damaged/],
@@ -296,7 +300,7 @@ t.test('the models of Ollama', async t => {
   }
 })
 
-t.test("a cache of Hugging Face's client", async t => {
+t.test("models are found in a Hugging Face client's cache", async t => {
   const dir = t.testdir({ outside: {} })
   const [older, newer] = ['a'.repeat(40), 'b'.repeat(40)]
   const gguf = (seed: number) => ggufBytes({ seed })
@@ -318,7 +322,7 @@ t.test("a cache of Hugging Face's client", async t => {
     '.locks/models--x--y/m.lock': '',
     'version.txt': '1'
   })
-  // The client may keep blobs in a store that goes by other digests; only its own link names the content's.
+  // The client may keep blobs in a store with other digests. Only its own link names the content's digest.
   const folder = layOutSnapshot(dir, 'a/xet', older, {})
   const inStore = join(dir, 'outside', 'c'.repeat(64))
   writeFileSync(inStore, gguf(7))
@@ -343,7 +347,11 @@ t.test("a cache of Hugging Face's client", async t => {
     'a/xet:Q8_0',
     'huggingface/gpt-first:Q8_0'
   ])
-  t.equal(byName.get('Qwen/Qwen3-GGUF:Q8_0')?.files[0]?.claimedSha256, sha256(gguf(3)), "main's commit goes first")
+  t.equal(
+    byName.get('Qwen/Qwen3-GGUF:Q8_0')?.files[0]?.claimedSha256,
+    sha256(gguf(3)),
+    'the commit of main comes first'
+  )
   t.equal(byName.get('Qwen/Qwen3-GGUF:Q4_K_M')?.files[0]?.claimedSha256, sha256(gguf(1)))
   t.match(byName.get('Qwen/Qwen3-GGUF:F16'), {
     found: 'Qwen/Qwen3-GGUF/sub/q-F16.gguf',
@@ -357,10 +365,10 @@ t.test("a cache of Hugging Face's client", async t => {
   t.match(byName.get('a/xet:Q4_0')?.problem, /x-Q4_0\.gguf is missing/)
   t.notOk(byName.get('a/no-links:Q5_0')?.files[0]?.claimedSha256)
   t.same(await findHuggingFace(join(dir, 'nowhere'), disk), [])
-  t.same(disk.unreadable, [], 'a cache that is not there is empty')
+  t.same(disk.unreadable, [], 'a missing cache is empty')
 })
 
-t.test('folders of Ollama and LM Studio', async t => {
+t.test('models are found in folders of Ollama and LM Studio', async t => {
   const dir = t.testdir()
   const gguf = ggufBytes()
   layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/whole/1b', [{ kind: 'model', bytes: gguf }])

@@ -18,22 +18,25 @@ import {
 } from './support.ts'
 
 const { Q8_0 } = quantizedModels()
-/** Transfers give up sooner than they would outside of tests. */
+/** Makes transfers give up sooner than usual. */
 const SHORT_STALLS = 'downloads:\n  stall_timeout: 1s\n'
 
-/** A pull of a small model for each fault; each ends with the right bytes. */
+/** One pull of a small model for each fault. Each ends with the right bytes. */
 const SURVIVED: [string, Fault[]][] = [
-  ['a connection that is cut', [{ kind: 'cut', after: 500_000, times: 3 }]],
-  ['connections that are reset before any answer', [{ kind: 'reset', times: 2 }]],
-  ['a connection that falls silent', [{ kind: 'stall', after: 700_000, times: 2 }]],
-  ['one that never sends a byte', [{ kind: 'stall', after: 0, times: 1 }]],
+  ['a connection breaks', [{ kind: 'cut', after: 500_000, times: 3 }]],
+  ['connections are reset before any answer', [{ kind: 'reset', times: 2 }]],
+  ['a connection goes silent', [{ kind: 'stall', after: 700_000, times: 2 }]],
+  ['a connection never sends a byte', [{ kind: 'stall', after: 0, times: 1 }]],
   ['a wrong byte', [{ kind: 'wrong-byte', at: 1_000_000, times: 1 }]],
-  ['a body that is too short', [{ kind: 'short', missing: 1000, times: 2 }]],
-  ['a body that is too short and says so', [{ kind: 'less-than-asked', missing: 1000, times: 2 }]],
-  ['chunks that end too early', [{ kind: 'short-chunked', missing: 1000, times: 2 }]],
+  ['a body is too short', [{ kind: 'short', missing: 1000, times: 2 }]],
+  ['a body is too short and says so', [{ kind: 'less-than-asked', missing: 1000, times: 2 }]],
+  ['chunks end too early', [{ kind: 'short-chunked', missing: 1000, times: 2 }]],
   ['bytes from elsewhere', [{ kind: 'wrong-range', shift: 512, times: 1 }]],
-  ['ranges that are ignored', [{ kind: 'range-ignored' }]],
-  ['a cut where ranges are ignored', [{ kind: 'range-ignored' }, { kind: 'cut', after: 900_000, times: 2 }]],
+  ['ranges are ignored', [{ kind: 'range-ignored' }]],
+  [
+    'a connection breaks and ranges are ignored',
+    [{ kind: 'range-ignored' }, { kind: 'cut', after: 900_000, times: 2 }]
+  ],
   ['ranges with status 200', [{ kind: 'range-with-200' }]],
   ['bodies without a length', [{ kind: 'short-chunked', missing: 0 }]],
   ['an expired address', [{ kind: 'expired', times: 1 }]],
@@ -45,19 +48,19 @@ const SURVIVED: [string, Fault[]][] = [
     ]
   ],
   ['errors of the hub', [{ kind: 'status', status: 502, on: 'resolve', times: 1 }]],
-  ['errors where it is looked up', [{ kind: 'status', status: 500, on: 'info', times: 1 }]],
-  ['a page in place of bytes, once', [{ kind: 'html', times: 1 }]],
+  ['errors when locating the file', [{ kind: 'status', status: 500, on: 'info', times: 1 }]],
+  ['a web page instead of bytes, once', [{ kind: 'html', times: 1 }]],
   ['a limit, with the window', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1 }]],
   ['a limit, with seconds', [{ kind: 'rate-limit', form: 'retry-after', seconds: 1, times: 1 }]],
   ['a limit, with a fraction', [{ kind: 'rate-limit', form: 'retry-after-fraction', seconds: 0.5, times: 1 }]],
   ['a limit, with a date', [{ kind: 'rate-limit', form: 'retry-after-date', seconds: 1, times: 1 }]],
   ['a limit without a time', [{ kind: 'rate-limit', form: 'none', seconds: 1, times: 1 }]],
-  ['a limit where it is looked up', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'info' }]],
+  ['a limit when locating the file', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'info' }]],
   ['a limit of the resolver', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'resolve' }]],
   ['slow beginnings', [{ kind: 'latency', milliseconds: 600 }]]
 ]
 
-t.test('faults that a pull survives', async t => {
+t.test('a pull survives temporary faults', async t => {
   const hub = await startHubEmulator(t, { repositories: {} })
   const corral = await corralWithHub(t, hub, { config: SHORT_STALLS })
   const pull = async (what: string, faults: Fault[]) => {
@@ -69,11 +72,11 @@ t.test('faults that a pull survives', async t => {
     t.same(contractFaults(events, `${name}:Q8_0`, true), [], what)
     t.ok(
       set.every(({ hits }) => hits > 0),
-      `${what}: it was met`
+      `${what}: the fault occurred`
     )
     t.same(await storedDigests(join(corral.home, 'models', name), '.gguf'), [sha256(Q8_0)], `${what}: the right bytes`)
   }
-  // A fault of a file strikes one pull, so several run side by side; one of the listing would strike them all.
+  // A fault of a file affects one pull, so several run in parallel. A fault of the listing would affect them all.
   const ofListings = SURVIVED.filter(([, faults]) => faults.some(({ on }) => on === 'info'))
   const ofFiles = SURVIVED.filter(one => !ofListings.includes(one))
   for (const [what, faults] of ofListings) await pull(what, faults)
@@ -84,7 +87,7 @@ t.test('faults that a pull survives', async t => {
   t.same(await pulls(corral), [])
 })
 
-t.test('faults that a pull does not survive', async t => {
+t.test('a pull fails on permanent faults', async t => {
   const file = (kind: string) => `${kind}-Q8_0.gguf`
   const kinds = ['wrong-byte', 'forbidden', 'range-unsatisfiable']
   const repositories = Object.fromEntries(kinds.map(kind => [`test/${kind}`, { files: { [file(kind)]: Q8_0 } }]))
@@ -101,11 +104,11 @@ t.test('faults that a pull does not survive', async t => {
   ])
   t.same(await listed(corral), [], 'nothing is listed')
   t.match(wrong, { status: 502, code: 'checksum_mismatch', error: /wrong-byte-Q8_0\.gguf/ })
-  t.ok(hub.traffic.bytes(file('wrong-byte')) <= 4 * Q8_0.length, 'it is not fetched for ever')
+  t.ok(hub.traffic.bytes(file('wrong-byte')) <= 4 * Q8_0.length, 'it is not retried for ever')
   t.match(forbidden, { status: 403, code: 'hub_forbidden', error: /not available in your region/ }, 'its words')
   t.notMatch(forbidden.error, /Signature=/)
   const requests = hub.traffic.requests.filter(({ url }) => url.includes('forbidden'))
-  t.ok(requests.length < 30, 'a handful of requests')
+  t.ok(requests.length < 30, 'only a few requests')
   t.match(unsatisfiable.code, /^(hub_unreachable|checksum_mismatch|hub_forbidden|repo_not_found)$/)
 
   hub.clearFaults()
@@ -114,7 +117,7 @@ t.test('faults that a pull does not survive', async t => {
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)])
 })
 
-t.test('a file changes at the hub during the pull', async t => {
+t.test('a pull finishes its commit when the file changes at the hub', async t => {
   const [one, other] = [largeGguf(24 * MIB, 1), largeGguf(24 * MIB, 2)]
   const hub = await startHubEmulator(t, {
     repositories: { 'test/moving-GGUF': { files: { 'm-Q8_0.gguf': one } } },
@@ -137,9 +140,9 @@ t.test('a file changes at the hub during the pull', async t => {
   )
   t.same(contractFaults(events, 'test/moving-GGUF', true), [])
   const models = join(corral.home, 'models')
-  t.same(await storedDigests(models, '.gguf'), [await sha256Of(one)], 'the commit that was begun is finished')
+  t.same(await storedDigests(models, '.gguf'), [await sha256Of(one)], 'the planned commit is completed')
   hub.bandwidth = {}
   await corral.events('/api/pull', { model: 'test/moving-GGUF' })
   const shown = await storedDigests(models, '.gguf')
-  t.same(shown, [await sha256Of(other)], 'the next pull brings the new revision in its place')
+  t.same(shown, [await sha256Of(other)], 'the next pull replaces it with the new revision')
 })

@@ -24,13 +24,13 @@ import {
 const { Q8_0, Q4_K_M } = quantizedModels()
 const TWO = { 'README.md': '# Tiny\n', 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M }
 
-t.test('pulls one of two quantizations', async t => {
+t.test('pull downloads one of two quantizations', async t => {
   const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files: TWO } } })
-  // A second connection would take over part of what is on its way to a slow first one, and be sent that part again.
+  // A second connection would take part of the range of a slow first one, whose data in flight would be sent twice.
   const corral = await corralWithHub(t, hub, { config: 'downloads: { connections_per_file: 1 }\n' })
 
   const plan = await corral.json('/api/pull', { model: 'test/tiny-GGUF', dry_run: true })
-  t.equal(plan.status, 200, 'what would be fetched')
+  t.equal(plan.status, 200, 'the plan')
   const chosen: { path: string; size: number; role: string }[] = plan.body.files
   const models = chosen.filter(file => file.path.endsWith('.gguf'))
   t.equal(models.length, 1, 'one quantization')
@@ -41,18 +41,18 @@ t.test('pulls one of two quantizations', async t => {
     plan.body.size,
     chosen.reduce((sum, file) => sum + file.size, 0)
   )
-  t.equal(hub.traffic.bytes(models[0]!.path), 0, 'a dry run fetches nothing')
+  t.equal(hub.traffic.bytes(models[0]!.path), 0, 'a dry run downloads nothing')
   t.same(await listed(corral), [])
   t.same(await pulls(corral), [])
 
   const events = await corral.events('/api/pull', { model: 'test/tiny-GGUF' })
   t.same(contractFaults(events, 'test/tiny-GGUF'), [])
-  t.same(filesOf(events), chosen.map(file => file.path).sort(), 'the files that were planned')
+  t.same(filesOf(events), chosen.map(file => file.path).sort(), 'the planned files')
   const path = models[0]!.path
   const other = path === 'tiny-Q8_0.gguf' ? 'tiny-Q4_K_M.gguf' : 'tiny-Q8_0.gguf'
   const whole = path === 'tiny-Q8_0.gguf' ? Q8_0 : Q4_K_M
-  t.equal(hub.traffic.bytes(path), whole.length, 'each byte is fetched once')
-  t.equal(hub.traffic.bytes(other), 0, 'the other one is left alone')
+  t.equal(hub.traffic.bytes(path), whole.length, 'each byte is downloaded once')
+  t.equal(hub.traffic.bytes(other), 0, 'the other one is not touched')
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(whole)])
   t.same(hub.cdn.leaks, [])
 
@@ -60,12 +60,12 @@ t.test('pulls one of two quantizations', async t => {
   t.match(body.models, [{ name: 'test/tiny-GGUF', model: 'test/tiny-GGUF', format: 'gguf' }])
   t.equal(body.models[0].size, plan.body.size)
   t.equal(await answer(corral, 'test/tiny-GGUF'), CAPITAL_ANSWER)
-  t.same(await pulls(corral), [], 'a pull that is done is no longer listed')
-  t.equal(partialBytes(corral.home), 0, 'nothing is left beside the model')
+  t.same(await pulls(corral), [], 'a finished pull is no longer listed')
+  t.equal(partialBytes(corral.home), 0, 'nothing remains beside the model')
 
   const before = hub.traffic.bytes()
   const again = await corral.events('/api/pull', { model: 'test/tiny-GGUF' })
-  t.equal(again.at(-1).status, 'success', 'what is present and current is success at once')
+  t.equal(again.at(-1).status, 'success', 'a present and current model succeeds immediately')
   t.same(contractFaults(again, 'test/tiny-GGUF'), [])
   t.equal(hub.traffic.bytes(), before)
 
@@ -80,7 +80,7 @@ t.test('pulls one of two quantizations', async t => {
   t.same(await listed(corral), [], 'the bare name deletes all variants')
 })
 
-t.test('forms of a pull request', async t => {
+t.test('pull requests can take several forms', async t => {
   const hub = await startHubEmulator(t, {
     repositories: {
       'test/tiny-GGUF': { files: TWO, revisions: { 'v1/old': { 'tiny-Q8_0.gguf': Q8_0, 'old-Q4_K_M.gguf': Q4_K_M } } }
@@ -90,7 +90,7 @@ t.test('forms of a pull request', async t => {
   const whole = await corral.json('/api/pull', { model: 'hf:test/tiny-GGUF:Q8_0', stream: false })
   t.equal(whole.status, 200)
   t.equal(whole.body.status, 'success', 'stream: false is one object')
-  t.same(await listed(corral), ['test/tiny-GGUF'], 'the first variant is the default one')
+  t.same(await listed(corral), ['test/tiny-GGUF'], 'the first variant is the default')
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)])
 
   const latest = await corral.events('/api/pull', { name: 'test/tiny-GGUF:latest' })
@@ -127,7 +127,7 @@ t.test('forms of a pull request', async t => {
     t.match(json.type, /^application\/x-ndjson/)
     const sse = await timedPull(corral, { model: 'test/tiny-GGUF:Q8_0' }, { headers: { accept: '*/*' } })
     t.match(sse.type, /^text\/event-stream/)
-    t.match(sse.text, /^(: .*\n\n)*(data: \{.*\}\n\n)+$/, 'one line of data and a blank one each')
+    t.match(sse.text, /^(: .*\n\n)*(data: \{.*\}\n\n)+$/, 'one data line and one blank line each')
   })
 })
 
@@ -142,11 +142,11 @@ t.test('progress is reported at most ten times per second and file', async t => 
   const seconds = (events.at(-1)!.at - first) / 1000
   const own = events.filter(({ event }) => event.digest === 'big-Q8_0.gguf')
   t.ok(own.length <= 10 * seconds + 3, `${own.length} events in ${seconds.toFixed(1)} s`)
-  t.ok(own.length >= 5, 'and it does move')
-  t.equal(own.filter(({ event }) => event.completed === event.total).length, 1, 'its end is told once')
+  t.ok(own.length >= 5, 'it moves')
+  t.equal(own.filter(({ event }) => event.completed === event.total).length, 1, 'the end is reported once')
 })
 
-t.test('files that are pulled with the model', async t => {
+t.test('projectors and licences are pulled with the model', async t => {
   const repositories = {
     'test/vision-GGUF': { files: { ...TWO, 'mmproj-F16.gguf': Q4_K_M, 'imatrix.gguf': Q8_0, 'tiny.bin': 'x' } },
     'test/folders-GGUF': { files: { 'Q8_0/tiny.gguf': Q8_0, 'UD-Q4_K_XL/tiny.gguf': Q4_K_M } }
@@ -161,7 +161,7 @@ t.test('files that are pulled with the model', async t => {
       { path: 'tiny-Q8_0.gguf', role: 'model' },
       { path: 'mmproj-F16.gguf', role: 'projector' }
     ],
-    'the projector comes along, the imatrix does not'
+    'the projector is included, the imatrix is not'
   )
   const folders = await plan('test/folders-GGUF:q8_0')
   t.match(
@@ -172,13 +172,13 @@ t.test('files that are pulled with the model', async t => {
   t.equal(await answer(corral, 'test/folders-GGUF'), CAPITAL_ANSWER)
 })
 
-t.test("hubs with a part of Hugging Face's API", async t => {
+t.test("pull works with hubs that have only part of Hugging Face's API", async t => {
   const variants: Record<string, Partial<HuggingFaceManners>> = {
     'no digests in the info': { blobs: false },
     'no listing beside the info': { tree: false },
-    'neither of both': { blobs: false, tree: false },
+    neither: { blobs: false, tree: false },
     'bytes from the hub itself': { delivery: 'direct' },
-    'nothing but names and bytes': { blobs: false, tree: false, delivery: 'direct' },
+    'only names and bytes': { blobs: false, tree: false, delivery: 'direct' },
     'no revisions': { revisions: false },
     'no HEAD': { heads: false },
     'redirects that stay at the hub': { relative: true },
@@ -207,7 +207,7 @@ t.test("hubs with a part of Hugging Face's API", async t => {
   }
 })
 
-t.test('tokens are sent to the hub and nowhere else', async t => {
+t.test('tokens are sent only to the hub', async t => {
   const hub = await startHubEmulator(t, {
     repositories: {
       'test/private-GGUF': { files: TWO, private: true, token: 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH' },
@@ -220,7 +220,7 @@ t.test('tokens are sent to the hub and nowhere else', async t => {
   }
   t.ok(hub.traffic.requests.some(request => request.cdn))
   t.same(hub.cdn.leaks, [], 'the second listener never saw it')
-  t.notMatch(corral.log(), /hf_abcdef/, 'neither did the log')
+  t.notMatch(corral.log(), /hf_abcdef/, 'nor did the log')
   t.notMatch(corral.log(), /Signature=/, 'signatures are not logged')
   for (const entry of readdirSync(corral.home, { recursive: true, withFileTypes: true })) {
     if (!entry.isFile() || entry.name.endsWith('.gguf')) continue
@@ -228,7 +228,7 @@ t.test('tokens are sent to the hub and nowhere else', async t => {
   }
 })
 
-t.test('a repository with several models: the headers tell them apart, or the client is asked', async t => {
+t.test('headers distinguish several models in a repository, or the client is asked', async t => {
   const gguf = (metadata: Record<string, string | number>, seed = 1) =>
     ggufBytes({
       metadata: { 'llama.context_length': 64, ...metadata },
@@ -260,13 +260,9 @@ t.test('a repository with several models: the headers tell them apart, or the cl
   t.match(
     failed.body,
     { code: 'invalid_request', choices: [{ model: 'hf:o/two:m-0.5b-Q8_0@main' }] },
-    'of a stream too'
+    'in a stream too'
   )
-  t.match(
-    (await plan(body.choices[1].model)).body,
-    { label: 'm-8b-Q4_K_M' },
-    'each choice can be pulled as it is named'
-  )
+  t.match((await plan(body.choices[1].model)).body, { label: 'm-8b-Q4_K_M' }, 'each choice can be pulled by its name')
   t.match((await plan('o/image')).body, { code: 'unsupported_capability', error: /makes images or videos/ })
   t.match((await corral.events('/api/pull', { model: 'o/hidden' })).at(-1), {
     code: 'unsupported_capability',

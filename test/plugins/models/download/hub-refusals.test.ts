@@ -30,25 +30,25 @@ const REPOSITORIES = {
   'test/evil-GGUF': { files: { '../../evil-Q8_0.gguf': Q8_0 } }
 }
 
-/** For all tests but those that need settings of their own. */
+/** Shared by all tests that need no settings of their own. */
 const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
 const corral = await corralWithHub(t, hub)
 
-/** Each of these leaves nothing behind, and says what to do. */
+/** Checks that a refusal left nothing behind. */
 const clean = async (t: Tap, corral: Awaited<ReturnType<typeof corralWithHub>>) => {
   t.same(await listed(corral), [], 'nothing is listed')
-  t.same(await pulls(corral), [], 'no pull is left')
-  t.equal(partialBytes(corral.home), 0, 'no partial data are on the disk')
+  t.same(await pulls(corral), [], 'no pull remains')
+  t.equal(partialBytes(corral.home), 0, 'no partial data remains')
 }
 type Tap = Pick<typeof t, 'same' | 'equal'>
 
-/** Removes what a test has left in the corral that others use too. */
+/** Removes a test's leftovers from the shared corral. */
 async function cleanUp(): Promise<void> {
   for (const { id } of await pulls(corral)) await corral.json('/api/pulls/cancel', { id })
   for (const model of await listed(corral)) await corral.json('/api/delete', { model }, { method: 'DELETE' })
 }
 
-t.test('pulls that are refused without a token', async t => {
+t.test('pulls without a token are refused with advice', async t => {
   const cases: [string, number, string, RegExp][] = [
     ['test/unknown-GGUF', 404, 'repo_not_found', /test\/unknown-GGUF/],
     ['test/TINY-gguf', 404, 'repo_not_found', /test\/TINY-gguf/],
@@ -90,15 +90,15 @@ t.test('pulls that are refused without a token', async t => {
   const missing = await refusal(corral, {})
   t.match(missing, { status: 400, code: 'invalid_model_name' })
   const evil = await refusal(corral, { model: 'test/evil-GGUF' })
-  t.ok(evil.status >= 400 && evil.code !== 'internal', `a path that leads outside: ${evil.status} ${evil.code}`)
+  t.ok(evil.status >= 400 && evil.code !== 'internal', `a path outside the folder: ${evil.status} ${evil.code}`)
   const damaged = await refusal(corral, { model: 'test/damaged-GGUF' })
-  t.match(damaged, { status: 400, code: 'unsupported_capability' }, 'a file that is no model is refused')
+  t.match(damaged, { status: 400, code: 'unsupported_capability' }, 'a file that is not a model is refused')
   t.match(damaged.error, /cannot be run: damaged-Q8_0\.gguf is not a GGUF file/)
   t.same(await listed(corral), [])
   await cleanUp()
 })
 
-t.test('pulls that are refused with a token', async t => {
+t.test('pulls with a token are refused with advice', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES, tokens: [OTHER_TOKEN] })
   const other = await corralWithHub(t, hub, { env: { HF_TOKEN: OTHER_TOKEN } })
   t.match(await refusal(other, { model: 'test/unknown-GGUF' }), { status: 404, code: 'repo_not_found' })
@@ -117,7 +117,7 @@ t.test('pulls that are refused with a token', async t => {
   await clean(t, bad)
 })
 
-t.test('a name in another case that the hub redirects', async t => {
+t.test('a name in another case is stored under the hub’s spelling', async t => {
   const { casing: usual } = hub.huggingFace
   for (const casing of ['redirect', 'lenient'] as const) {
     hub.huggingFace.casing = casing
@@ -134,7 +134,7 @@ t.test('a name in another case that the hub redirects', async t => {
   hub.huggingFace.casing = usual
 })
 
-t.test('endpoints that are not hubs', async t => {
+t.test('endpoints that are not hubs are reported', async t => {
   const faults: FaultKind[] = [
     { kind: 'html' },
     { kind: 'html', status: 404 },
@@ -154,13 +154,13 @@ t.test('endpoints that are not hubs', async t => {
     if (!('status' in fault) || fault.status === 200) t.equal(got.code, 'hub_unreachable', what)
     t.ok(got.early, what)
     t.notMatch(got.error, /Unexpected token|SyntaxError|Cannot read/, got.error)
-    t.match(got.error, /127\.0\.0\.1|Hugging Face/, 'it says who answered so')
+    t.match(got.error, /127\.0\.0\.1|Hugging Face/, 'it says who answered')
     await clean(t, corral)
   }
   hub.clearFaults()
   hub.fault({ kind: 'html', on: 'bytes' })
   const page = await refusal(corral, { model: 'test/tiny-GGUF:Q8_0' })
-  t.ok(['hub_unreachable', 'checksum_mismatch'].includes(page.code), `a page in place of bytes: ${page.code}`)
+  t.ok(['hub_unreachable', 'checksum_mismatch'].includes(page.code), `a web page instead of bytes: ${page.code}`)
   t.same(await listed(corral), [])
   hub.clearFaults()
   t.equal(
@@ -171,7 +171,7 @@ t.test('endpoints that are not hubs', async t => {
   await cleanUp()
 })
 
-t.test('a hub that is down, and one that limits requests', async t => {
+t.test('a hub that is down or limits requests is reported', async t => {
   await hub.goDown()
   const down = await refusal(corral, { model: 'test/tiny-GGUF' })
   t.match(down, { status: 502, code: 'hub_unreachable', early: true, error: /127\.0\.0\.1/ })
@@ -195,7 +195,7 @@ t.test('pulls are refused when offline', async t => {
   t.equal(hub.traffic.requests.length, 0, 'no request was sent')
 })
 
-t.test('a model is stored without a text that cannot be fetched, and the reply says so', async t => {
+t.test('a model is stored without an optional file that cannot be downloaded, and the reply says so', async t => {
   const files = { ...TWO, 'README.md': '# Tiny', LICENSE: 'free' }
   const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files } } })
   const corral = await corralWithHub(t, hub)
@@ -210,7 +210,7 @@ t.test('a model is stored without a text that cannot be fetched, and the reply s
   hub.clearFaults()
   t.match((await corral.events('/api/pull', { model: 'test/tiny-GGUF:Q8_0' })).at(-1), { status: 'success' })
   const texts = await storedDigests(join(corral.home, 'models'), 'README.md')
-  t.same(texts, [sha256(Buffer.from('# Tiny'))], 'the next pull brings it')
+  t.same(texts, [sha256(Buffer.from('# Tiny'))], 'the next pull adds it')
 
   hub.fault({ kind: 'status', status: 200, body: 'packed', headers: gzip, path: /Q4_K_M/ })
   const { body } = await corral.json('/api/pull', { model: 'test/tiny-GGUF:Q4_K_M', stream: false })

@@ -21,7 +21,7 @@ const names = async (corral: Corral, path: string): Promise<string[]> =>
 const hosted = async (corral: Corral): Promise<string[]> =>
   (await corral.json('/ollama/v1/models')).body.data.map(({ id }: any) => id)
 
-t.test("what was pulled by a name of Ollama's library is found by it", async t => {
+t.test("a model pulled by a name of Ollama's library is found by that name", async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
   let corral = await corralWithHub(t, hub)
   for (const model of ['qwen3:0.6b', 'qwen2.5-coder']) t.match(await pull(corral, model), { status: 'success' }, model)
@@ -43,38 +43,38 @@ t.test("what was pulled by a name of Ollama's library is found by it", async t =
   await corral.end()
   corral = await corralWithHub(t, hub, { home: corral.home })
   t.same((await names(corral, '/ollama/api/tags')).sort(), TAGS, 'after a restart too')
-  t.match(await pull(corral, 'qwen3:0.6b'), { status: 'success' }, 'a pull of what is here')
+  t.match(await pull(corral, 'qwen3:0.6b'), { status: 'success' }, 'a pull of an installed model')
 
   const remove = (model: string) => corral.json('/ollama/api/delete', { model }, { method: 'DELETE' })
-  t.equal((await remove('qwen2.5-coder:7b')).status, 404, 'by no name that nobody pulled it by')
+  t.equal((await remove('qwen2.5-coder:7b')).status, 404, 'by no name that was not pulled')
   t.equal((await remove('qwen2.5-coder')).status, 200)
   t.equal((await remove('qwen2.5-coder')).status, 404)
   t.same(await names(corral, '/ollama/api/tags'), ['qwen3:0.6b'])
 })
 
-t.test('each variant has the name that it was pulled by, and goes by it alone', async t => {
+t.test('each variant has only the name that it was pulled by', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
   const corral = await corralWithHub(t, hub)
   t.match(await pull(corral, 'Qwen/Qwen3-0.6B-GGUF:Q8_0'), { status: 'success' })
-  t.same(await names(corral, '/ollama/api/tags'), ['Qwen/Qwen3-0.6B-GGUF:latest'], 'pulled by its own name alone')
+  t.same(await names(corral, '/ollama/api/tags'), ['Qwen/Qwen3-0.6B-GGUF:latest'], 'pulled only by its own name')
   t.match(await pull(corral, 'qwen3:0.6b-q4_K_M'), { status: 'success' })
   t.same((await names(corral, '/ollama/api/tags')).sort(), ['Qwen/Qwen3-0.6B-GGUF:latest', 'qwen3:0.6b-q4_K_M'])
   t.match((await corral.json('/ollama/api/show', { model: 'QWEN3:0.6b-Q4_k_m' })).body, {
     modelfile: /qwen3:0\.6b-q4_K_M/,
     details: { quantization_level: 'Q4_K_M' }
   })
-  // Its default variant is what the short name means where nobody pulled another by it.
+  // The short name means its default variant unless another one was pulled by that name.
   t.match((await corral.json('/ollama/api/show', { model: 'qwen3:0.6b' })).body.details, { quantization_level: 'Q8_0' })
   t.equal((await corral.json('/ollama/api/delete', { model: 'qwen3:0.6b-q4_K_M' }, { method: 'DELETE' })).status, 200)
   t.same(await names(corral, '/ollama/api/tags'), ['Qwen/Qwen3-0.6B-GGUF:latest'])
   t.same(await names(corral, '/api/tags'), ['Qwen/Qwen3-0.6B-GGUF'])
 
-  t.match(await pull(corral, 'qwen3:0.6b'), { status: 'success' }, 'the name of what is here')
+  t.match(await pull(corral, 'qwen3:0.6b'), { status: 'success' }, 'the name of the installed model')
   t.same(await names(corral, '/ollama/api/tags'), ['qwen3:0.6b'])
   t.equal((await corral.json('/ollama/api/copy', { source: 'corral/none', destination: 'x' })).status, 404)
 })
 
-t.test('a file of names that cannot be used costs the names only', async t => {
+t.test('an unusable file of names costs only the names', async t => {
   const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
   let corral = await corralWithHub(t, hub)
   await pull(corral, 'qwen3:0.6b')

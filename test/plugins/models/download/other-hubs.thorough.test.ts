@@ -26,7 +26,7 @@ const { Q8_0, Q4_K_M } = quantizedModels()
 const TWO = { 'README.md': '# Tiny\n', 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M, 'Q2_K/tiny.txt': 'x' }
 const TOKEN = 'token-of-another-hub-1234567890'
 
-t.test('CSGHub', async t => {
+t.test('a model is pulled from CSGHub', async t => {
   const hub = await startHubEmulator(t, {
     hub: 'csghub',
     repositories: { 'test/tiny-GGUF': { files: TWO }, 'test/private-GGUF': { files: TWO, private: true, token: TOKEN } }
@@ -68,7 +68,7 @@ t.test('CSGHub', async t => {
   t.match(elsewhere, { status: 409, code: 'model_exists', error: /test\/tiny-GGUF/ }, 'a name from another origin')
 })
 
-t.test('ModelScope', async t => {
+t.test('a model is pulled from ModelScope', async t => {
   const hub = await startHubEmulator(t, {
     hub: 'modelscope',
     repositories: {
@@ -113,7 +113,7 @@ t.test('ModelScope', async t => {
   t.same(hub.cdn.leaks, [])
 })
 
-t.test('a plain address', async t => {
+t.test('a model is pulled from a plain address', async t => {
   const hub = await startHubEmulator(t, {
     repositories: { 'test/tiny-GGUF': { files: { ...TWO, 'page-Q8_0.gguf': '<html></html>' } } },
     huggingFace: { delivery: 'direct' }
@@ -138,7 +138,7 @@ t.test('a plain address', async t => {
   t.same(await listed(corral), ['me/from-address', 'me/redirected'])
 })
 
-t.test('a SafeTensors repository', async t => {
+t.test('a SafeTensors repository is pulled with only the files it needs', async t => {
   const files: Record<string, EmulatedFile> = {}
   for (const name of readdirSync(TINY_SAFETENSORS)) files[name] = { from: join(TINY_SAFETENSORS, name) }
   const fetched = Object.keys(files).sort()
@@ -163,7 +163,7 @@ t.test('a SafeTensors repository', async t => {
     sha256(readFileSync(join(TINY_SAFETENSORS, 'model.safetensors')))
   ])
 
-  // A shard that the index names is not in the repository.
+  // The repository lacks a shard that the index names.
   const index = {
     metadata: {},
     weight_map: { a: 'model-00001-of-00002.safetensors', b: 'model-00002-of-00002.safetensors' }
@@ -181,7 +181,7 @@ t.test('a SafeTensors repository', async t => {
   t.same(await listed(corral), ['test/tiny-st'])
 })
 
-t.test('a full disk', { skip: noSmallDisk() }, async t => {
+t.test('a pull fails on a full disk and continues when there is space', { skip: noSmallDisk() }, async t => {
   const { folder } = smallDisk(t, '96m')
   const hub = await startHubEmulator(t, {
     repositories: {
@@ -194,9 +194,9 @@ t.test('a full disk', { skip: noSmallDisk() }, async t => {
   const corral = await corralWithHub(t, hub, { env: { CORRAL_MODELS: folder } })
   const full = await refusal(corral, { model: 'test/large-GGUF' })
   t.match(full, { status: 507, code: 'insufficient_storage', early: true, error: /space|free|disk/i })
-  t.equal(hub.traffic.bytes(), 0, 'nothing was fetched in vain')
+  t.equal(hub.traffic.bytes(), 0, 'nothing was downloaded in vain')
   const plan = await corral.json('/api/pull', { model: 'test/large-GGUF', dry_run: true })
-  t.match(plan, { status: 200, body: { disk: { fits: false } } }, 'a dry run tells')
+  t.match(plan, { status: 200, body: { disk: { fits: false } } }, 'a dry run warns')
   t.same(await pulls(corral), [])
 
   const running = refusal(corral, { model: 'test/fits-GGUF' })
@@ -211,13 +211,17 @@ t.test('a full disk', { skip: noSmallDisk() }, async t => {
     }
   }
   const failed = await running
-  t.match(failed, { status: 507, code: 'insufficient_storage' }, 'the disk fills up meanwhile')
+  t.match(failed, { status: 507, code: 'insufficient_storage' }, 'the disk fills up during the pull')
   t.same(await listed(corral), [])
   t.match((await pulls(corral))[0], { state: /failed|paused/ }, 'the pull waits')
   writeFileSync(ballast, '')
   hub.bandwidth = {}
-  t.equal((await corral.events('/api/pull', { model: 'test/fits-GGUF' })).at(-1).status, 'success', 'with room it ends')
-  t.ok(hub.traffic.bytes() < 48 * MIB, 'what had come was used')
+  t.equal(
+    (await corral.events('/api/pull', { model: 'test/fits-GGUF' })).at(-1).status,
+    'success',
+    'with free space it finishes'
+  )
+  t.ok(hub.traffic.bytes() < 48 * MIB, 'received data was used')
   t.equal((await corral.json('/api/health')).status, 200)
-  t.equal(filesBelow(join(folder, '.downloads')).length, 0, 'nothing is left beside the model')
+  t.equal(filesBelow(join(folder, '.downloads')).length, 0, 'nothing remains beside the model')
 })

@@ -7,15 +7,18 @@ import { corralWithHub, largeGguf, listed, MIB, pulls, storedDigests } from './s
 
 const KILLS = 10
 const SIZE = 160 * MIB
-/** At this rate a second of transfer is what a kill may cost in any case. */
+/** A kill may cost a second of transfer. */
 const RATE = 8 * MIB
 /**
- * Bytes that the emulator has handed to a connection and that never reached the killed process: what one pause of its
- * pacing lets go, on each of the connections of a file.
+ * Bytes that the emulator has sent and the killed process never received: one pause of its pacing, on each connection
+ * of a file.
  */
 const IN_THE_LINE = MIB
 
-/** Moments in bytes served since a start, at random; together nine tenths of the file, so that none finds it done. */
+/**
+ * Random moments, in bytes served since a start. Together they are at most nine tenths of the file, so it is never
+ * complete.
+ */
 function moments(): number[] {
   const shares = Array.from({ length: KILLS }, () => 0.2 + Math.random())
   const sum = shares.reduce((total, share) => total + share, 0)
@@ -38,15 +41,15 @@ t.test('a pull survives ten kills of corral', { timeout: 240_000 }, async t => {
     const before = hub.traffic.bytes()
     await until(`bytes flow after ${index} kills`, () => hub.traffic.bytes() - before >= bytes)
     await corral.end('SIGKILL')
-    await until('the line is quiet', () => hub.traffic.active() === 0)
+    await until('no bytes are in flight', () => hub.traffic.active() === 0)
     const useful = hub.traffic.bytes()
     corral = await corralWithHub(t, hub, { home })
-    t.same(await listed(corral), [], 'nothing half-made is listed')
-    const completed = await until('it is known what is there', async () => (await pulls(corral))[0].completed)
+    t.same(await listed(corral), [], 'no incomplete model is listed')
+    const completed = await until('the completed bytes are known', async () => (await pulls(corral))[0].completed)
     const lost = useful - completed
     t.ok(
       lost <= (index + 1) * (Math.max(8 * MIB, RATE) + IN_THE_LINE),
-      `kill ${index + 1}: ${(lost / MIB).toFixed(2)} MiB of ${(useful / MIB).toFixed(1)} are to be fetched again`
+      `kill ${index + 1}: ${(lost / MIB).toFixed(2)} MiB of ${(useful / MIB).toFixed(1)} must be downloaded again`
     )
   }
   hub.bandwidth = { total: 4 * RATE }
@@ -54,7 +57,7 @@ t.test('a pull survives ten kills of corral', { timeout: 240_000 }, async t => {
   t.same(await storedDigests(join(home, 'models'), '.gguf'), [await sha256Of(file)])
   t.same(await pulls(corral), [])
   const again = hub.traffic.bytes() - file.size
-  t.comment(`${(again / MIB).toFixed(1)} MiB were fetched twice in ${KILLS} kills`)
+  t.comment(`${(again / MIB).toFixed(1)} MiB were downloaded twice in ${KILLS} kills`)
   t.ok(again <= KILLS * (Math.max(8 * MIB, RATE) + IN_THE_LINE))
   await corral.end()
 })

@@ -24,13 +24,13 @@ const { Q4_K_M } = quantizedModels()
 const FILE = largeGguf(24 * MIB, 3)
 const DIGEST = await sha256Of(FILE)
 const SLOW = { total: 6 * MIB }
-/** Soon done, and yet so slow that no bytes wait in sockets, which would count as served. */
+/** Quick, but slow enough that no bytes wait in sockets, which would count as served. */
 const QUICK = { total: 24 * MIB }
 
 interface SlowModel {
   hub: HubEmulator
   corral: Corral
-  /** Its name, its file with the 8-bit variant, and that variant as it is asked for. */
+  /** Its name, its file with the 8-bit variant, and the reference of that variant. */
   name: string
   path: string
   model: string
@@ -41,8 +41,8 @@ const corralOfAll = await corralWithHub(t, shared)
 let number = 0
 
 /**
- * A model that the hub serves slowly, under a name of its own.
- * @param own a corral for this test alone, with more settings; else all tests share one
+ * A model of its own that the hub serves slowly.
+ * @param own a corral for this test alone, with more settings; by default tests share one
  */
 async function slowModel(own?: { t: Parameters<typeof startHubEmulator>[0]; config?: string }): Promise<SlowModel> {
   const name = `test/slow-${++number}-GGUF`
@@ -78,13 +78,13 @@ t.test('two clients share one pull', async t => {
   const record = await only(corral)
   t.match(record, { model, state: 'downloading', detached: false, total: FILE.size })
   t.match(record, { id: /./, origin: /slow-\d+-GGUF/, created_at: /^\d{4}-\d\d-\d\dT/, files: [{ path: slow.path }] })
-  t.ok(record.completed > 0 && record.completed < record.total, 'it is on its way')
+  t.ok(record.completed > 0 && record.completed < record.total, 'it is running')
   t.same(contractFaults(await first, model), [])
   const events = await joined
   t.same(contractFaults(events, model), [])
-  t.ok(events.find(event => event.digest).completed > 0, 'who joins sees how far it is at once')
+  t.ok(events.find(event => event.digest).completed > 0, 'a joining client gets the progress immediately')
   t.match(await whole, { status: 200, body: { status: 'success' } })
-  t.ok(served(slow) <= FILE.size + MIB, 'the bytes were fetched once')
+  t.ok(served(slow) <= FILE.size + MIB, 'the bytes were downloaded once')
   t.same(await stored(slow), [DIGEST])
 })
 
@@ -96,7 +96,7 @@ t.test('a pull pauses when its last client disconnects', async t => {
   await flowing(slow)
   leaving.abort()
   await left
-  t.equal((await only(corral)).state, 'downloading', 'it goes on for a moment')
+  t.equal((await only(corral)).state, 'downloading', 'it continues for a moment')
   const back = new AbortController()
   const returned = timedPull(corral, { model }, { signal: back.signal }).catch(() => {})
   await flowing(slow, MIB)
@@ -109,22 +109,22 @@ t.test('a pull pauses when its last client disconnects', async t => {
   const before = served(slow)
   t.ok(before < FILE.size)
   await sleep(500)
-  t.equal(served(slow), before, 'nothing flows any more')
+  t.equal(served(slow), before, 'no more bytes flow')
   t.notOk(await isListed(slow))
-  t.ok(partialBytes(corral.home) > 0, 'what came is kept')
+  t.ok(partialBytes(corral.home) > 0, 'received data is kept')
   hub.bandwidth = QUICK
   const events = await corral.events('/api/pull', { model })
   t.same(contractFaults(events, model), [])
-  t.ok(events.find(event => event.digest).completed >= 2 * MIB, 'the next pull begins where it stood')
+  t.ok(events.find(event => event.digest).completed >= 2 * MIB, 'the next pull continues it')
   t.ok(
     served(slow) <= FILE.size + MIB,
-    `nothing is fetched twice but what was in the line: ${served(slow) - FILE.size}`
+    `nothing is downloaded twice except data in flight: ${served(slow) - FILE.size}`
   )
   t.same(await stored(slow), [DIGEST])
 })
 
-t.test('Ctrl-C and a closed terminal pause a pull at once, and leave one that others follow', async t => {
-  // By itself it would go on for ever without a client.
+t.test('Ctrl-C and a closed terminal pause a pull immediately unless others follow it', async t => {
+  // It would continue for an hour without a client.
   const slow = await slowModel({ t, config: 'downloads:\n  pause_after: 1h\n' })
   const { hub, corral, model } = slow
   hub.bandwidth = { total: 1 * MIB }
@@ -138,7 +138,7 @@ t.test('Ctrl-C and a closed terminal pause a pull at once, and leave one that ot
   await first.sees(/[1-9]%/)
   first.press(CTRL_C)
   t.equal(await first.ended(), 130)
-  t.match(first.screen(), `paused at ${await paused()}`, 'it says the amount at which it stands')
+  t.match(first.screen(), `paused at ${await paused()}`, 'it reports the amount so far')
 
   const follower = new AbortController()
   const second = onTerminal(t, ['pull', model], home)
@@ -160,7 +160,7 @@ t.test('Ctrl-C and a closed terminal pause a pull at once, and leave one that ot
   hub.bandwidth = QUICK
 })
 
-t.test('detached pulls', async t => {
+t.test('a detached pull continues without clients', async t => {
   const slow = await slowModel({ t, config: 'downloads:\n  pause_after: 0s\n' })
   const { hub, corral, model } = slow
   const accepted = await corral.json('/api/pull', { model, detach: true })
@@ -180,10 +180,10 @@ t.test('detached pulls', async t => {
   hub.bandwidth = QUICK
   const restarted = await corralWithHub(t, hub, { home: corral.home })
   await until('it is listed', () => isListed({ ...slow, corral: restarted }))
-  // The model is listed a moment before its pull is no more.
+  // The model is listed a moment before its pull disappears.
   await until('a restart continues it to its end', async () => (await pulls(restarted)).length === 0)
   t.same(await stored(slow), [DIGEST])
-  t.ok(served(slow) <= FILE.size + 2 * MIB, `${served(slow) - FILE.size} bytes were fetched twice`)
+  t.ok(served(slow) <= FILE.size + 2 * MIB, `${served(slow) - FILE.size} bytes were downloaded twice`)
 
   for (const [path, body] of [
     ['pause', { id: 'nothing' }],
@@ -217,7 +217,7 @@ t.test('a paused pull stays paused after a restart', async t => {
   t.same(await stored(slow), [DIGEST])
 })
 
-t.test('cancelling and deleting pulls', async t => {
+t.test('cancelling a pull and deleting its model remove all its data', async t => {
   const slow = await slowModel()
   const { hub, corral, name, model } = slow
   const gone = async (what: string) => {
@@ -247,11 +247,11 @@ t.test('cancelling and deleting pulls', async t => {
   await flowing(slow)
   await corral.json('/api/pulls/pause', { model })
   await watched
-  t.equal((await corral.json('/api/pulls/cancel', { model })).status, 200, 'a paused one can be cancelled')
+  t.equal((await corral.json('/api/pulls/cancel', { model })).status, 200, 'a paused pull can be cancelled')
   await gone('paused and cancelled')
 })
 
-t.test('other requests during a pull', async t => {
+t.test('other requests work during a pull', async t => {
   const slow = await slowModel()
   const { hub, corral, name, model } = slow
   const watched = corral.events('/api/pull', { model })
@@ -263,7 +263,7 @@ t.test('other requests during a pull', async t => {
   const path = join(t.testdir(), 'other-Q8_0.gguf')
   writeFileSync(path, Q4_K_M)
   const imported = await corral.json('/api/import', { path, model, stream: false })
-  t.match(imported, { status: 409, body: { code: 'model_exists' } }, 'an import of the same is refused')
+  t.match(imported, { status: 409, body: { code: 'model_exists' } }, 'an import of the same model is refused')
   t.notOk(await isListed(slow))
   hub.bandwidth = QUICK
   t.same(contractFaults(await watched, model), [])
@@ -280,6 +280,6 @@ t.test('two variants are pulled at the same time', async t => {
   t.same(contractFaults(one, model), [])
   t.same(contractFaults(other, `${name}:Q4_K_M`), [])
   t.equal((await listed(corral)).filter(found => found.startsWith(name)).length, 2)
-  // Where one connection hands the rest of its range to another, what is in the line is for nothing.
-  t.ok(hub.traffic.bytes() - before <= FILE.size + Q4_K_M.length + MIB, 'the bytes were fetched once')
+  // When one connection passes the rest of its range to another, its data in flight is lost.
+  t.ok(hub.traffic.bytes() - before <= FILE.size + Q4_K_M.length + MIB, 'the bytes were downloaded once')
 })

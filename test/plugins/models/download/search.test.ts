@@ -19,12 +19,12 @@ const REPOSITORIES = {
   'other/Whale-GGUF': { files: { 'Whale-Q8_0.gguf': gguf(GB) }, downloads: 2 }
 } as const
 
-// Huge files of the emulator are made as they are read: only their digests would have to read them all.
+// The emulator makes huge files as they are read. Only their digests would need a full read, so they are left out.
 const small = Object.fromEntries(
   Object.entries(REPOSITORIES).map(([name, repository]) => [name, { ...repository, files: scaled(repository.files) }])
 )
 
-/** Files of a thousandth of a thousandth of their sizes. */
+/** Scales file sizes down by a million. */
 function scaled(files: object): Record<string, any> {
   return Object.fromEntries(
     Object.entries(files).map(([path, file]) => [path, file.size ? { size: Math.round(file.size / 1e6) } : file])
@@ -37,7 +37,7 @@ const search = async (corral: Corral, query: Record<string, string>) =>
 const hub = await startHubEmulator(t, { repositories: small })
 const corral = await corralWithHub(t, hub)
 
-t.test('results: what a pull would choose, how large it is, and whether it fits', async t => {
+t.test('results show what a pull would choose, its size, and whether it fits', async t => {
   const { status, body } = await search(corral, { q: '  Bird ' })
   t.equal(status, 200)
   t.same(body.hubs, ['huggingface'])
@@ -62,17 +62,17 @@ t.test('results: what a pull would choose, how large it is, and whether it fits'
   )
   t.match(gated, { id: 'acme/Bird-Huge-GGUF', gated: true, variant: 'Q4_K_M' })
   t.match(split, { id: 'acme/Bird-Split-GGUF', problem: /lacks|part|missing|incomplete/i })
-  t.notOk('size' in split, 'a size that nobody knows is not made up')
+  t.notOk('size' in split, 'an unknown size is not made up')
   t.equal((await search(corral, { q: 'bird', limit: '1' })).body.models.length, 1)
   t.match(
     (await search(corral, { q: 'stone' })).body.models,
     [{ model: 'acme/Stone', formats: ['safetensors'], size: 2004 }],
-    'weights to convert, where there is nothing else'
+    'weights to convert, if there is nothing else'
   )
   t.same((await search(corral, { q: 'nothing-like-it' })).body, { models: [], hubs: ['huggingface'], errors: [] })
 })
 
-t.test('requests that are refused', async t => {
+t.test('invalid searches are refused', async t => {
   for (const query of [
     {},
     { q: ' ' },
@@ -94,7 +94,7 @@ t.test('requests that are refused', async t => {
   })
 })
 
-t.test('hubs that fail, alone and beside others', async t => {
+t.test('failing hubs are reported, alone and beside others', async t => {
   const hub = await startHubEmulator(t, { repositories: small })
   const other = await startHubEmulator(t, {
     hub: 'modelscope',
@@ -169,7 +169,7 @@ t.test('hubs that fail, alone and beside others', async t => {
   t.match(await search(corral, { q: 'bird' }), { status: 502, body: { code: 'hub_unreachable' } })
 })
 
-t.test('Hugging Face offline, and another corral', async t => {
+t.test('search reports an offline Hugging Face, and finds models of another corral', async t => {
   const hub = await startHubEmulator(t, { repositories: small })
   const far = await corralWithHub(t, hub, { config: 'api-files: { enabled: true }\n' })
   await far.events('/api/pull', { model: 'other/Whale-GGUF' }).catch(() => undefined)
@@ -186,7 +186,7 @@ t.test('Hugging Face offline, and another corral', async t => {
   t.equal(hub.traffic.requests.filter(({ kind }) => kind === 'search').length, 0)
 })
 
-t.test('hostile answers', async t => {
+t.test('malicious answers are ignored or cleaned', async t => {
   const record = {
     downloads: -5,
     likes: 1e300,
@@ -214,7 +214,7 @@ t.test('hostile answers', async t => {
   const { status, body } = await search(corral, { q: 'x' })
   t.equal(status, 200)
   t.match(body.models, [{ model: 'acme/Bird-8B-GGUF', tasks: [], formats: ['gguf'] }])
-  t.equal(body.models.length, 1, 'what cannot be pulled is left out')
+  t.equal(body.models.length, 1, 'repositories that cannot be pulled are left out')
   for (const field of ['downloads', 'likes', 'updated_at', 'license']) t.notOk(field in body.models[0], field)
   hub.clearFaults()
   hub.fault({ kind: 'broken-json', on: 'search' })

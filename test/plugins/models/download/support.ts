@@ -32,7 +32,7 @@ export function quantizedModels(): { Q8_0: Buffer; Q4_K_M: Buffer } {
   }
 }
 
-/** A GGUF file of about so many bytes with one tensor, made as it is served. */
+/** A GGUF file of about this many bytes with one tensor, made as it is served. */
 export function largeGguf(bytes: number, seed = 1): GeneratedFile {
   const weights = Math.floor(bytes / 4 / 8) * 8
   const whole = ggufBytes({
@@ -42,7 +42,7 @@ export function largeGguf(bytes: number, seed = 1): GeneratedFile {
   return { size: whole.length, seed, head: Buffer.from(whole.subarray(0, whole.length - weights * 4)) }
 }
 
-/** What keeps a test's corral from meeting the hubs, tokens and proxies of whoever runs it. */
+/** Keeps a test's corral away from the machine's own hubs, tokens and proxies. */
 export const NO_SETTINGS = {
   HF_TOKEN: '',
   HUGGING_FACE_HUB_TOKEN: '',
@@ -55,7 +55,7 @@ export const NO_SETTINGS = {
   MODELSCOPE_API_TOKEN: ''
 }
 
-/** A real corral without models, whose Hugging Face is the emulator. */
+/** Starts a real corral without models, with the emulator as its Hugging Face. */
 export async function corralWithHub(
   t: Pick<Test, 'teardown'>,
   hub: Pick<HubEmulator, 'url'>,
@@ -70,7 +70,7 @@ export async function corralWithHub(
   })
 }
 
-/** What is wrong with a pull's events, by the letter of the contract; `again`: bytes may have been thrown away. */
+/** Lists violations of the event contract in a pull's events. `again` allows progress to go back. */
 export function contractFaults(events: any[], asked: string, again = false): string[] {
   const faults: string[] = []
   if (events[0]?.status !== `pulling ${asked}`) faults.push(`begins with ${JSON.stringify(events[0])}`)
@@ -102,7 +102,7 @@ export interface TimedEvent {
   at: number
 }
 
-/** Reads a streamed reply as it comes; `text` is what came over the line. */
+/** Reads a streamed reply. `text` is the raw body. */
 export async function timedPull(
   corral: Corral,
   body: object,
@@ -137,7 +137,7 @@ export async function timedPull(
 }
 
 export interface Refusal {
-  /** HTTP status, also where it came inside the stream. */
+  /** HTTP status, even if it came inside the stream. */
   status: number
   code: string
   error: string
@@ -146,7 +146,7 @@ export interface Refusal {
   events: any[]
 }
 
-/** Asks for a pull that is to fail, and gives how it did; throws when it succeeds. */
+/** Requests a pull that must fail, and returns its error. Throws if it succeeds. */
 export async function refusal(corral: Corral, body: object): Promise<Refusal> {
   const response = await corral.send('/api/pull', body)
   const text = await response.text()
@@ -182,7 +182,7 @@ export async function answer(corral: Corral, model: string): Promise<string> {
   return status === 200 ? body.message.content.trim() : `${status} ${JSON.stringify(body)}`
 }
 
-/** Every regular file below a folder, as paths relative to it. */
+/** Every regular file below a folder, as relative paths. */
 export function filesBelow(folder: string): string[] {
   if (!existsSync(folder)) return []
   return readdirSync(folder, { withFileTypes: true, recursive: true })
@@ -191,7 +191,7 @@ export function filesBelow(folder: string): string[] {
     .sort()
 }
 
-/** SHA-256 of the stored model files whose names end so, whatever the models' folder looks like. */
+/** SHA-256 of the stored model files whose names end with `ending`, whatever the layout of the models folder. */
 export async function storedDigests(models: string, ending: string): Promise<string[]> {
   const digests: string[] = []
   for (const path of filesBelow(models)) {
@@ -203,7 +203,7 @@ export async function storedDigests(models: string, ending: string): Promise<str
   return digests
 }
 
-/** Bytes on disk of what is being downloaded. */
+/** Bytes on disk of unfinished downloads. */
 export function partialBytes(home: string): number {
   const folder = join(home, 'models', '.downloads')
   return filesBelow(folder).reduce((sum, path) => sum + statSync(join(folder, path)).blocks * 512, 0)

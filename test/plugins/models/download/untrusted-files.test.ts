@@ -28,9 +28,9 @@ const described = (files: Record<string, EmulatedFile>) => ({
   ...files
 })
 
-t.test('files of a hub that cannot be read are refused with the reason', { timeout: 240_000 }, async t => {
+t.test('unreadable files of a hub are refused with the reason', { timeout: 240_000 }, async t => {
   const repositories: Record<string, [files: Record<string, EmulatedFile>, code: string, why: RegExp]> = {
-    list: [{ 'a-Q8_0.gguf': listOf(32 * MIB) }, 'unsupported_capability', /a-Q8_0\.gguf holds no weights/],
+    list: [{ 'a-Q8_0.gguf': listOf(32 * MIB) }, 'unsupported_capability', /a-Q8_0\.gguf has no weights/],
     pointer: [
       { 'a.gguf': pointer },
       'unsupported_capability',
@@ -80,7 +80,7 @@ t.test('a model is found in a listing of 40,000 files', { timeout: 240_000 }, as
   t.same(await listed(corral), ['o/many'])
 })
 
-t.test('weights that the converter does not support are refused before they are fetched', async t => {
+t.test('weights that the converter does not support are refused before the download', async t => {
   const files = described({
     'model.safetensors': safetensorsBytes(),
     'config.json': '{"architectures":["Odd\\u001bModel"]}'
@@ -95,7 +95,7 @@ t.test('weights that the converter does not support are refused before they are 
     /converted to GGUF/,
     /Whether llama\.cpp can convert its architecture \(Odd\\u001bModel\) is not known/
   ])
-  // The converter is known when a build of the engine was found.
+  // The converter is known once an engine build has been found.
   await corral.json('/api/pull', { model: 'o/tiny', stream: false })
   t.match(await answer(corral, 'o/tiny'), /Paris/)
   const refused = await refusal(corral, { model: 'o/odd' })

@@ -15,7 +15,7 @@ import { readListing } from '../../../../plugins/models/hubs/modelscope/hub.ts'
 import { nameOfAddress, nameOfDisposition, parseAddress } from '../../../../plugins/models/hubs/url/address.ts'
 import { SHA1, SHA256 } from './support.ts'
 
-t.test('parses listings like those of Hugging Face', async t => {
+t.test("parses Hugging Face's listings", async t => {
   const files = await filesOfInfo({
     siblings: [
       { rfilename: 'README.md', size: 52, blobId: SHA1 },
@@ -36,7 +36,7 @@ t.test('parses listings like those of Hugging Face', async t => {
   t.strictSame(files, [
     { path: 'README.md', size: 52, gitSha1: SHA1 },
     { path: 'a.gguf', size: 5, sha256: SHA256 },
-    // In git itself no such file lies: what the blob id names is not known.
+    // Files of this kind are never in git itself, so the blob id says nothing about the file.
     { path: 'b.gguf', size: 7 },
     { path: 'c.json', size: undefined }
   ])
@@ -81,7 +81,7 @@ t.test('parses listings like those of Hugging Face', async t => {
   for (const link of [undefined, '', '<https://a/x>; rel="prev"']) t.equal(next(link), undefined)
 })
 
-t.test('a size or digest of a listing that cannot be right is an error', async t => {
+t.test('rejects impossible sizes and digests in listings', async t => {
   const info = (fields: object) => filesOfInfo({ siblings: [{ rfilename: 'a.gguf', ...fields }] })
   const tree = (fields: object) => filesOfTree([{ path: 'a.gguf', ...fields }], true)
   const listing = (fields: object) => readListing({ Data: { Files: [{ Path: 'a.gguf', ...fields }] } }, 'M', 'a/b')
@@ -115,7 +115,7 @@ t.test('a size or digest of a listing that cannot be right is an error', async t
   t.match(error, { code: 'hub_unreachable', message: /^Hub says that the size of "a\.gguf" is "x\\nx.{60,80}…, which/ })
 })
 
-t.test('parses listings of ModelScope and of other corrals', async t => {
+t.test('parses listings of ModelScope and other corrals', async t => {
   const entry = { Type: 'blob', Mode: '33188', Size: 5, Sha256: SHA256.toUpperCase() }
   const listing = await readListing(
     {
@@ -201,7 +201,7 @@ t.test('parses plain addresses', async t => {
   }
 })
 
-t.test('endpoints, tokens and the environment of Hugging Face', async t => {
+t.test("reads endpoints, tokens and Hugging Face's environment", async t => {
   const at = (setting: string, variable?: string) =>
     endpointOf(setting, 'HUB', 'https://usual.org', variable === undefined ? {} : { HUB: variable })
   t.equal(at(''), 'https://usual.org')

@@ -18,7 +18,7 @@ const never = new AbortController().signal
 
 type Routes = Record<string, Reply | ((seen: Seen) => Reply | undefined)>
 
-/** A server with these answers, by path without query; a path may be preceded by its method. */
+/** Starts a server with these answers, by path without query. A method may precede the path. */
 async function serveRoutes(t: Test, routes: Routes): Promise<TestServer> {
   return await serve(t, seen => {
     const path = seen.url.split('?')[0]!
@@ -73,7 +73,7 @@ t.test('one request lists a repository with sizes and digests', async t => {
   t.equal(server.seen[0]!.headers.authorization, undefined)
 })
 
-t.test('revisions', async t => {
+t.test('resolves revisions', async t => {
   const server = await serveRoutes(t, {
     '/api/models/acme/Tiny/revision/refs%2Fpr%2F1': info(),
     '/api/models/acme/Tiny': info()
@@ -88,7 +88,7 @@ t.test('revisions', async t => {
   t.notOk(server.seen.some(({ url }) => url.includes('..')))
 })
 
-t.test('servers with a part of the API', async t => {
+t.test('lists repositories on servers with only part of the API', async t => {
   t.test('without an address for revisions', async t => {
     const server = await serveRoutes(t, { '/api/models/acme/Tiny': info() })
     const hub = await hubOf(t, huggingface, { endpoint: server.url })
@@ -141,7 +141,7 @@ t.test('servers with a part of the API', async t => {
       files: [{ path: 'a.gguf', size: 9, sha256: SHA256 }]
     })
   })
-  t.test('a renamed repository', async t => {
+  t.test('follows a renamed repository', async t => {
     const server = await serveRoutes(t, {
       '/api/models/old/Tiny/revision/main': {
         status: 307,
@@ -174,7 +174,7 @@ t.test('locates files', async t => {
     t.equal(location.headers.authorization, undefined)
     t.strictSame(questions(server), [`HEAD ${path}`])
     t.equal(server.seen[0]!.headers.authorization, 'Bearer hf_secret')
-    t.equal(cdn.seen.length, 0, 'nobody asks there before the transfer')
+    t.equal(cdn.seen.length, 0, 'no request goes there before the transfer')
   })
   t.test('behind a relative redirect, with the token', async t => {
     const { location, server } = await place(t, {
@@ -197,7 +197,7 @@ t.test('locates files', async t => {
     const { location } = await place(t, { [path]: { body: 'x'.repeat(5_000_000) } })
     t.equal(location.size, 5_000_000)
   })
-  t.test('where HEAD is not supported', async t => {
+  t.test('on a server without HEAD', async t => {
     for (const status of [404, 405, 500, 501]) {
       const signed = `${cdn.url}/x`
       const { location } = await place(t, {
@@ -214,7 +214,7 @@ t.test('locates files', async t => {
     })
     t.equal(location.size, 0)
   })
-  t.test('by branch where commits are unknown', async t => {
+  t.test('by branch if commits are unknown', async t => {
     const { location, server } = await place(t, { '/acme/Tiny/resolve/main/Q4/a%20b.gguf': { body: 'bytes' } })
     t.equal(location.url, `${server.url}/acme/Tiny/resolve/main/Q4/a%20b.gguf`)
     const other = await place(
@@ -225,7 +225,7 @@ t.test('locates files', async t => {
     t.notOk(other.server.seen.some(({ url }) => url.includes('listing')))
   })
   t.test('a token is not sent again after a redirect to another host', async t => {
-    // Out to a foreign host and back: the host's own redirect cannot ask for the token.
+    // Out to a foreign host and back: the redirect back must not get the token.
     const hubServer: { url?: string } = {}
     const away = await serve(t, () => ({ status: 302, headers: { location: `${hubServer.url}/leak` } }))
     const server = await serveRoutes(t, {
@@ -241,7 +241,7 @@ t.test('locates files', async t => {
   })
 })
 
-t.test('tokens and the hosts that get them', async t => {
+t.test('only trusted hosts get the token', async t => {
   const answerAll = () => info()
   const own = await serve(t, answerAll)
   const mirror = await serve(t, answerAll)
@@ -252,7 +252,7 @@ t.test('tokens and the hosts that get them', async t => {
     await hub.repository({ id: 'acme/Tiny' }, {})
     return own.seen.at(-1)!.headers.authorization
   }
-  await t.test('sources of tokens in order', async t => {
+  await t.test('token sources are tried in order', async t => {
     t.equal(await sent(t, { token: 'hf_set' }, { HF_TOKEN: 'hf_env' }), 'Bearer hf_set')
     t.equal(await sent(t, {}, { HF_TOKEN: 'hf_env', HF_TOKEN_PATH: file }), 'Bearer hf_env')
     t.equal(await sent(t, {}, { HF_TOKEN_PATH: file }), 'Bearer hf_file')
@@ -270,7 +270,7 @@ t.test('tokens and the hosts that get them', async t => {
   })
 })
 
-t.test('refusals', async t => {
+t.test('refusals are explained', async t => {
   t.test('suggests a name in another case', async t => {
     const server = await serveRoutes(t, {
       '/api/models/acme/tiny/revision/main': { status: 401, body: { error: 'Invalid username or password.' } },
@@ -303,7 +303,7 @@ t.test('refusals', async t => {
     t.equal(error.code, 'hub_forbidden')
     t.match(error.message, /Agree at .*acme\/Tiny, then set HF_TOKEN/)
   })
-  t.test('offline', async t => {
+  t.test('sends no requests when offline', async t => {
     const server = await serve(t, () => info())
     const hub = await hubOf(t, huggingface, { endpoint: server.url }, { HF_HUB_OFFLINE: '1' })
     for (const request of [hub.repository({ id: 'acme/Tiny' }, {}), hub.locate(repository(), FILE, never)]) {
@@ -368,7 +368,7 @@ t.test('temporary failures are retried', async t => {
   })
 })
 
-t.test('requests through a proxy', async t => {
+t.test('requests go through a proxy', async t => {
   const server = await serve(t, ({ url }) => (url.startsWith('/api/') ? info() : { body: 'bytes' }))
   const hosts: string[] = []
   const proxy = createServer((request, response) => {
@@ -396,7 +396,7 @@ t.test('requests through a proxy', async t => {
   const surrounding = await hubOf(t, huggingface, { endpoint: server.url }, { HTTP_PROXY: address })
   await surrounding.repository({ id: 'acme/Tiny' }, {})
   t.equal((await surrounding.locate(found, found.files[1]!, never)).proxy, '')
-  t.strictSame(hosts, [], 'the proxy of the environment is not used for this machine')
+  t.strictSame(hosts, [], "the environment's proxy is not used for this machine")
 
   const none = await hubOf(t, huggingface, { endpoint: server.url, proxy: 'http://127.0.0.1:1' })
   const error = await failure(none.repository({ id: 'acme/Tiny' }, {}))
@@ -404,7 +404,7 @@ t.test('requests through a proxy', async t => {
   t.match(error.message, /through the proxy of its settings/)
 })
 
-t.test('CSGHub', async t => {
+t.test('CSGHub lists, locates and refuses files', async t => {
   const path = '/csg/acme/Tiny/resolve'
   const cdn = 'http://127.0.0.1:1/x?X-Amz-Expires=1'
   const server = await serveRoutes(t, {

@@ -9,7 +9,7 @@ import { hubOf, type Reply, serve } from './support.ts'
 const SHA256 = 'ab'.repeat(32)
 const never = new AbortController().signal
 
-t.test('ModelScope', async t => {
+t.test('ModelScope lists, locates and refuses files', async t => {
   const entry = { Type: 'blob', Size: 5, Sha256: SHA256.toUpperCase() }
   let files = [
     { ...entry, Path: 'a.gguf' },
@@ -49,7 +49,7 @@ t.test('ModelScope', async t => {
   t.match(server.seen[0]!.headers, { authorization: 'Bearer ms_secret', cookie: 'm_session_id=ms_secret' })
 
   files.reverse()
-  t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).revision, found.revision, 'order is no content')
+  t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).revision, found.revision, 'the order does not matter')
   files = files.map(file => ({ ...file, Sha256: 'cd'.repeat(32) }))
   t.not((await hub.repository({ id: 'acme/Tiny' }, {})).revision, found.revision)
 
@@ -69,7 +69,7 @@ t.test('ModelScope', async t => {
   t.match(branch.message, /usual branch is "master"/)
 })
 
-/** The hub, for a caller who may have addresses of this machine fetched. */
+/** The hub for a caller who may pull from addresses of this machine. */
 function allowing(hub: Hub): Hub {
   const privateAddresses = ['127.0.0.1']
   return {
@@ -79,7 +79,7 @@ function allowing(hub: Hub): Hub {
   }
 }
 
-t.test('a plain address', async t => {
+t.test('a plain address is a repository with one file', async t => {
   const base64 = Buffer.from(SHA256, 'hex').toString('base64')
   const secret = `Basic ${Buffer.from('me:p@ss').toString('base64')}`
   const cdn = await serve(t, ({ headers }) =>
@@ -143,7 +143,7 @@ t.test('a plain address', async t => {
     t.notMatch(JSON.stringify(signed), /Signature/)
     t.match((await hub.locate(signed, signed.files[0]!, never)).url, /Signature=s/)
   })
-  t.test('addresses without a file', async t => {
+  t.test('addresses without a file are refused', async t => {
     const gone = await failure(hub.repository({ id: `${server.url}/none.gguf?a=b` }, {}))
     t.equal(gone.code, 'repo_not_found')
     t.notMatch(gone.message, /a=b/)
@@ -157,7 +157,7 @@ t.test('a plain address', async t => {
   })
 })
 
-t.test('another corral', async t => {
+t.test('another corral lists and locates its files', async t => {
   const file = (path: string) => ({ path, size: 5, sha256: SHA256, role: 'model' })
   const server = await serve(t, ({ url }): Reply | undefined => {
     if (url === '/api/files/acme/tiny') {
@@ -205,7 +205,7 @@ t.test('another corral', async t => {
   t.equal(old.code, 'hub_unreachable')
   t.match(old.message, /api-files/)
 
-  t.test('named in the reference: only the configured one gets the key', async t => {
+  t.test('only the configured server gets the key, not one named in the reference', async t => {
     const host = new URL(server.url).host
     const other = allowing(await hubOf(t, corralHub, { endpoint: 'http://127.0.0.1:1', token: 'key' }))
     const named = await other.repository({ id: `//${host}/acme/tiny` }, {})

@@ -5,7 +5,7 @@ import { hubRefusal, type RefusalKind } from '../../../../plugins/models/hubs/ht
 import { envelopeOf, isSuccess, modelScopeRefusal } from '../../../../plugins/models/hubs/modelscope/refusal.ts'
 import { answer, NOW, WITH_TOKEN } from './support.ts'
 
-t.test('refusals of Hugging Face and CSGHub', async t => {
+t.test('refusals of Hugging Face and CSGHub are classified', async t => {
   const code = (name: string, words?: string) => ({
     headers: { 'x-error-code': name, ...(words ? { 'x-error-message': words } : {}) }
   })
@@ -91,7 +91,7 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
       false,
       'gated',
       'hub_forbidden',
-      /agreed to its terms/
+      /agree to its terms/
     ],
     [
       'gated, not on the list',
@@ -261,7 +261,7 @@ t.test('refusals of Hugging Face and CSGHub', async t => {
   t.equal(isFinalRefusal(answer(500)), false)
 })
 
-t.test('refusals of ModelScope', async t => {
+t.test('refusals of ModelScope are classified', async t => {
   const table: [string, HubResponse, string, RegExp][] = [
     [
       '404',
@@ -306,6 +306,6 @@ t.test('refusals of ModelScope', async t => {
   t.equal(
     isSuccess(answer(200), await envelopeOf({ text: '<html>' })),
     true,
-    'what is no envelope says nothing of failure'
+    'a reply without an envelope does not indicate failure'
   )
 })

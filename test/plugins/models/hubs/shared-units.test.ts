@@ -14,7 +14,7 @@ import { connectionErrorText } from '../../../../plugins/models/hubs/http/connec
 import { isTemporary, retryDelay } from '../../../../plugins/models/hubs/http/hub-fetch.ts'
 import { answer, NOW, SHA1, SHA256, WITH_TOKEN } from './support.ts'
 
-t.test('safe paths of listings', async t => {
+t.test('unsafe paths in listings are rejected', async t => {
   for (const path of ['a.gguf', 'Q4_K_M/a.gguf', '.gitattributes', 'a b/c-d_e.1.json', 'ünï.txt', 'console.log']) {
     t.equal(isUsablePath(path), true, path)
   }
@@ -60,7 +60,7 @@ t.test('parses ETags and digests', async t => {
     { 'x-amz-checksum-sha256': base64 }
   ]
   for (const headers of given) t.equal(sha256OfHeaders(headers), SHA256, Object.keys(headers).join())
-  // Those are of packed bytes, of parts, or of something else.
+  // Digests of packed bytes, of parts, or of something else.
   const others: Record<string, string>[] = [
     { etag: `"${SHA256}"` },
     { 'x-amz-checksum-sha256': `${base64}-3` },
@@ -69,7 +69,7 @@ t.test('parses ETags and digests', async t => {
   for (const headers of others) t.equal(sha256OfHeaders(headers), undefined, Object.keys(headers).join())
 })
 
-t.test('private addresses', async t => {
+t.test('private addresses are recognized', async t => {
   for (const host of ['localhost', 'a.localhost', '127.0.0.1', '127.9.9.9', '[::1]', '::1', 'LOCALHOST.']) {
     t.equal(isLoopback(host), true, host)
     t.equal(isPrivateHost(host), true, host)
@@ -133,7 +133,7 @@ t.test('checks redirects', async t => {
   t.equal(mayHaveCredentials(new URL('http://alias.org/'), new URL('http://a.org/'), ['alias.org']), false)
 })
 
-t.test('when a request is retried', async t => {
+t.test('only temporary failures are retried', async t => {
   for (const status of [408, 429, 500, 502, 503, 504]) t.equal(isTemporary(status), true, String(status))
   for (const status of [200, 302, 400, 401, 403, 404, 416, 501]) t.equal(isTemporary(status), false, String(status))
   const after = (headers: Record<string, string>) => retryAfterSeconds(headers, NOW)
@@ -170,7 +170,7 @@ t.test('explains connection errors', async t => {
   t.equal(connectionErrorText(new Error('Strange.'), 'h'), 'h: Strange')
 })
 
-t.test('locations of files from responses', async t => {
+t.test('reads file locations from responses', async t => {
   const redirect = {
     'x-linked-size': '1048576',
     'x-linked-etag': `"${SHA256}"`,
@@ -190,7 +190,7 @@ t.test('locations of files from responses', async t => {
   t.equal(locationOf(foreign, '', 'a.gguf').headers.authorization, undefined)
   t.equal(locationOf(foreign, '', 'a.gguf').identity, undefined)
   const bare = answer(302, { headers: { 'content-length': '913' }, foreignLocation: 'https://cdn.example.org/x' })
-  t.equal(locationOf(bare, '', 'a.gguf').size, undefined, 'a redirect has a length of its own')
+  t.equal(locationOf(bare, '', 'a.gguf').size, undefined, "a redirect's length is its own")
   const own = answer(206, {
     headers: { 'content-range': 'bytes 0-0/77', 'content-length': '1', etag: `"${SHA256}"` },
     ...WITH_TOKEN
@@ -199,7 +199,7 @@ t.test('locations of files from responses', async t => {
   t.match(location, { size: 77, identity: `"${SHA256}"`, proxy: 'http://proxy:1' })
   t.equal(location.headers.authorization, 'Bearer hf_secret')
   t.equal(location.headers['accept-encoding'], 'identity')
-  t.equal(location.sha256, undefined, 'an ETag is no digest')
+  t.equal(location.sha256, undefined, 'an ETag is not a digest')
   t.equal(locationOf(answer(200, { headers: { 'content-length': '5' } }), '', 'a.gguf').size, 5)
   t.equal(
     locationOf(answer(200, { headers: { 'content-length': '5', 'content-encoding': 'gzip' } }), '', 'a.gguf').size,

@@ -21,9 +21,9 @@ export interface Seen {
 export interface Reply {
   status?: number
   headers?: Record<string, string>
-  /** Anything but a text or bytes is sent as JSON. */
+  /** Anything but a string or bytes is sent as JSON. */
   body?: unknown
-  /** Ends the connection instead. */
+  /** Closes the connection instead. */
   cut?: boolean
 }
 
@@ -33,7 +33,7 @@ export interface TestServer {
   close(): Promise<void>
 }
 
-/** A server that answers by a function; what it gives no answer to is 404. */
+/** Starts a server whose answers come from a function. No answer means 404. */
 export async function serve(t: Test, answer: (seen: Seen) => Reply | undefined): Promise<TestServer> {
   const seen: Seen[] = []
   const server = createServer((request: IncomingMessage, response: ServerResponse) => {
@@ -64,7 +64,7 @@ export async function serve(t: Test, answer: (seen: Seen) => Reply | undefined):
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, seen, close }
 }
 
-/** Variables that hubs read; tests run without those of the machine. */
+/** Variables that hubs read. Tests clear the machine's own values. */
 const VARIABLES = [
   'HF_ENDPOINT',
   'HF_TOKEN',
@@ -86,7 +86,7 @@ const VARIABLES = [
   'https_proxy'
 ]
 
-/** Sets the environment until the test's end: of the variables that hubs read, only these are set. */
+/** Sets the environment until the test ends. Of the variables that hubs read, only these are set. */
 export function withEnvironment(t: Test, env: Record<string, string>): void {
   const before = VARIABLES.map(name => [name, process.env[name]] as const)
   for (const name of VARIABLES) delete process.env[name]
@@ -99,7 +99,7 @@ export function withEnvironment(t: Test, env: Record<string, string>): void {
   })
 }
 
-/** The hub that a plugin adds with these settings and this environment. */
+/** Returns the hub that a plugin adds with these settings and this environment. */
 export async function hubOf(
   t: Test,
   plugin: PluginDefinition,
@@ -127,7 +127,7 @@ export async function hubOf(
   return hub!
 }
 
-/** A hub's response; `said` is its JSON. */
+/** Creates a hub's response. `said` is its JSON. */
 export const answer = (status: number, more: Partial<HubResponse> & { said?: unknown } = {}): HubResponse => {
   const { said, ...rest } = more
   const headers = more.headers ?? {}

@@ -12,7 +12,7 @@ const HUB = { kind: 'hub' as const, from: 'huggingface:acme/tiny', revision: '1'
 const digest = (path: string) => createHash('sha256').update(readFileSync(path)).digest('hex')
 const shard = (index: number, count = 2) => `m-0000${index}-of-0000${count}.gguf`
 
-t.test('files become a model where they lie', async t => {
+t.test('adopted files become a model in place', async t => {
   const folder = t.testdir({ blobs: {}, models: {} })
   const { store } = await openStore(join(folder, 'models'))
   const source = join(folder, 'blobs', 'sha256-of-it')
@@ -27,7 +27,7 @@ t.test('files become a model where they lie', async t => {
   t.equal(first.files[0]?.sha256, known.sha256)
 
   const again = await store.adopt({ name: NAME, format: 'gguf', origin: { ...HUB, revision: '2' }, files: [file] })
-  t.same(again, first, 'the same content again is what is there')
+  t.same(again, first, 'adopting the same content again returns the existing variant')
 
   const wrong = { ...file, claimedSha256: '0'.repeat(64) }
   const other = { name: parseModelName('acme/other'), format: 'gguf' as const, origin: HUB }
@@ -47,13 +47,17 @@ t.test('files become a model where they lie', async t => {
   await t.rejects(store.adopt(fromElsewhere), { code: 'model_exists', message: /downloaded from huggingface:acme/ })
   await t.rejects(store.import({ path: join(folder, 'new.gguf'), name: NAME }), { code: 'model_exists' })
   const next = await store.adopt({ ...fromElsewhere, label: 'q8_0', origin: { ...HUB, revision: '3' } })
-  t.not(next.revision, first.revision, 'another revision of the same repository takes its place')
+  t.not(next.revision, first.revision, 'another revision of the same repository replaces it')
   t.equal(store.variants(NAME).length, 1)
-  t.ok(statSync(source), 'what was adopted stays where it is')
-  t.match((await openStore(join(folder, 'models'))).store.find(NAME), { origin: { revision: '3' } }, 'origins are kept')
+  t.ok(statSync(source), 'adopted files stay in place')
+  t.match(
+    (await openStore(join(folder, 'models'))).store.find(NAME),
+    { origin: { revision: '3' } },
+    'origins are recorded'
+  )
 })
 
-t.test('shards, projectors and descriptions', async t => {
+t.test('shards, projectors and descriptive files are stored together', async t => {
   const folder = t.testdir({ models: {} })
   const { store } = await openStore(join(folder, 'models'))
   const write = (name: string, bytes: Buffer) => {
@@ -96,13 +100,15 @@ t.test('shards, projectors and descriptions', async t => {
     files: [files[2]!, { ...files[3]!, path: 'other.gguf' }]
   })
   await refused('no weights', /no model among/, { files: [files[0]!, files[1]!] })
-  await refused('a projector that is none', /is none/, { files: [files[2]!, files[3]!, { ...files[1]!, source: one }] })
-  await refused('a text for weights', /not a GGUF file/, { files: [{ ...files[2]!, source: readme }] })
+  await refused('a projector that is not one', /is none/, {
+    files: [files[2]!, files[3]!, { ...files[1]!, source: one }]
+  })
+  await refused('a text file as weights', /not a GGUF file/, { files: [{ ...files[2]!, source: readme }] })
   await refused('one name twice', /Two of the files/, { files: [...files, { ...files[0]!, path: 'readme.md' }] })
-  await refused('nothing there', /There is no/, { files: [{ ...files[2]!, source: join(folder, 'gone') }] })
+  await refused('no such file', /There is no/, { files: [{ ...files[2]!, source: join(folder, 'gone') }] })
   await refused('a folder', /no regular file/, { files: [{ ...files[2]!, source: folder }] })
   await refused('a relative source', /not an absolute path/, { files: [{ ...files[2]!, source: 'one' }] })
-  await refused('a label that is none', /is not a model name/, { label: '../x' })
+  await refused('an invalid label', /is not a model name/, { label: '../x' })
   for (const path of [
     '../x.gguf',
     '/x.gguf',
@@ -116,11 +122,11 @@ t.test('shards, projectors and descriptions', async t => {
   ]) {
     await refused(path, /cannot be a file's name/, { files: [{ ...files[2]!, path }] })
   }
-  t.same(readdirSync(join(folder, 'models', '.staging')), [], 'nothing is left of what is refused')
+  t.same(readdirSync(join(folder, 'models', '.staging')), [], 'refused files leave nothing')
   t.equal(store.list().length, 1)
 })
 
-t.test('SafeTensors', async t => {
+t.test('SafeTensors files are adopted with their metadata', async t => {
   const folder = t.testdir({ models: {} })
   const { store } = await openStore(join(folder, 'models'))
   mkdirSync(join(folder, 'blobs'))
@@ -152,10 +158,10 @@ t.test('SafeTensors', async t => {
   t.equal(readFileSync(join(stored.directory, '1_Pooling', 'config.json'), 'utf8'), '{}')
   await t.rejects(store.adopt({ ...request, files: [weights] }), { message: /no config.json/ })
   const cut = file('model.safetensors', safetensorsBytes().subarray(0, -1), 'model')
-  await t.rejects(store.adopt({ ...request, files: [cut, described] }), { message: /cut off/ })
+  await t.rejects(store.adopt({ ...request, files: [cut, described] }), { message: /truncated/ })
 })
 
-t.test('models made from others', async t => {
+t.test('made models keep their settings and labels beside models from elsewhere', async t => {
   const folder = t.testdir({ models: {} })
   const models = join(folder, 'models')
   const { store } = await openStore(models)
@@ -178,7 +184,7 @@ t.test('models made from others', async t => {
 
   const leo = await made('me/leo', { defaults: { system: 'You are Leo.', options: { num_ctx: 512 } } })
   t.match(leo, { label: 'Q8_0', origin: { kind: 'made' }, defaults: { system: 'You are Leo.' } })
-  t.not(leo.digest, bare.digest, 'equal files with something laid down are another model')
+  t.not(leo.digest, bare.digest, 'equal files with settings are another model')
   t.equal((await made('me/copy')).digest, bare.digest)
   t.same(
     await made('me/leo', { defaults: { options: { num_ctx: 512 }, system: 'You are Leo.' } }),
@@ -191,15 +197,15 @@ t.test('models made from others', async t => {
   t.match(
     again,
     { label: 'Q8_0', isDefault: true, defaults: undefined },
-    'what was made gives way, and keeps its label'
+    'the made model gives way, and keeps its label'
   )
   t.equal(store.variants(parseModelName('me/leo')).length, 1)
-  t.strictSame(readdirSync(join(models, 'me', 'leo')).length, 2, 'its files are gone')
+  t.strictSame(readdirSync(join(models, 'me', 'leo')).length, 2, 'its files are removed')
   t.match(await made('me/leo:v2'), { label: 'v2', isDefault: false, origin: { tag: 'v2' } })
   t.match(await made('me/leo:V2', { files: other }), { label: 'v2', isDefault: false })
   t.equal(store.variants(parseModelName('me/leo')).length, 2)
 
-  t.match(await made('me/max:v1'), { label: 'v1', isDefault: true }, 'the bare name means what there is')
+  t.match(await made('me/max:v1'), { label: 'v1', isDefault: true }, 'the bare name means the existing model')
   t.match(await made('me/max'), { label: 'Q8_0', isDefault: true }, 'until there is one without a tag')
   t.match(await made('me/max', { files: other }), { label: 'Q8_0', isDefault: true })
   t.match(await made('me/one:q8_0'), { label: 'q8_0', isDefault: true })
@@ -211,8 +217,8 @@ t.test('models made from others', async t => {
 
   await t.rejects(made('acme/tiny', { files: other }), { code: 'model_exists', message: /downloaded from huggingface/ })
   const laid = await made('acme/tiny', { defaults: { system: 'x', template: '{{ messages }}' } })
-  t.match(laid, { origin: HUB, defaults: { system: 'x' }, isDefault: true }, 'only what was laid down is other')
-  t.strictSame(laid.metadata.capabilities, ['completion'], 'the capabilities are those of the template')
+  t.match(laid, { origin: HUB, defaults: { system: 'x' }, isDefault: true }, 'only the settings differ')
+  t.strictSame(laid.metadata.capabilities, ['completion'], 'the capabilities follow the template')
   t.equal(laid.metadata.chatTemplate, '{{ messages }}')
   const newer = await store.adopt({
     name: NAME,
@@ -221,24 +227,24 @@ t.test('models made from others', async t => {
     label: 'Q8_0',
     files: other
   })
-  t.match(newer, { files: [{ path: 'y.gguf' }], defaults: { system: 'x' } }, 'it holds for newer revisions too')
+  t.match(newer, { files: [{ path: 'y.gguf' }], defaults: { system: 'x' } }, 'newer revisions keep it too')
 
   await made('acme/tiny:mine', { files: other })
   const more = { name: NAME, format: 'gguf' as const, origin: { ...HUB, revision: '3' }, files }
-  t.ok(await store.adopt({ ...more, label: 'F16' }), 'what was made beside it is in nobody’s way')
+  t.ok(await store.adopt({ ...more, label: 'F16' }), 'a model made beside it does not block it')
   await t.rejects(store.adopt({ ...more, label: 'mine' }), { code: 'model_exists', message: /made of acme\/tiny/ })
   await t.rejects(store.adopt({ ...more, name: parseModelName('me/leo') }), { code: 'model_exists' })
   await t.rejects(store.import({ path: source, name: parseModelName('me/leo') }), { code: 'model_exists' })
   await store.remove(parseModelName('acme/tiny'))
-  t.ok(statSync(join(store.get(parseModelName('me/copy')).directory, 'x.gguf')), 'a copy lives on')
+  t.ok(statSync(join(store.get(parseModelName('me/copy')).directory, 'x.gguf')), 'a copy survives')
 })
 
-t.test('manifests from before anything could be laid down', async t => {
+t.test('manifests without settings can be read', async t => {
   const folder = t.testdir({ models: {} })
   const { store } = await openStore(join(folder, 'models'))
   writeGguf(join(folder, 'x.gguf'))
   const stored = await store.import({ path: join(folder, 'x.gguf'), name: NAME })
   const text = readFileSync(join(folder, 'models', 'acme', 'tiny', 'manifest.json'), 'utf8')
-  t.notMatch(text, 'defaults', 'they look as they did')
+  t.notMatch(text, 'defaults', 'they look as before')
   t.same((await openStore(join(folder, 'models'))).store.find(NAME), stored)
 })

@@ -8,7 +8,7 @@ import { engineSpec } from '../../../runtimes/llama-server/support.ts'
 
 const stored = engineSpec().variant
 
-t.test('a frozen list of thousands costs a request one look', t => {
+t.test('requests inspect a frozen list of thousands only once', t => {
   let read = 0
   const brought = Array.from(
     { length: 1000 },
@@ -31,11 +31,11 @@ t.test('a frozen list of thousands costs a request one look', t => {
   for (let times = 0; times < 10; times++) t.ok(find('far/model-7'))
   t.ok(read < 100, `${read} reads of the list for ten names`)
   now = Object.freeze([])
-  t.notOk(find('far/model-7'), 'another list counts at once')
+  t.notOk(find('far/model-7'), 'another list takes effect immediately')
   t.end()
 })
 
-t.test('models in storage and of plugins are listed alike; names in storage go first', t => {
+t.test('stored models and plugin models are listed alike, and stored names win', t => {
   const brought: BroughtModel[] = [
     { name: 'far/tiny', capabilities: ['completion'], contextLength: 4096 },
     { name: 'far/tiny:large', capabilities: ['completion'] },
@@ -85,21 +85,21 @@ t.test('models in storage and of plugins are listed alike; names in storage go f
   })
   brought.push({ name: 'gee', capabilities: ['completion'] })
   for (let times = 0; times < 2; times++) t.equal(catalog.list().length, 3, 'a model without a valid name is left out')
-  t.equal(logged.length, 1, 'which is logged once')
+  t.equal(logged.length, 1, 'it is logged once')
   t.match(logged[0], /plugin "far".*"gee"/)
   const broken = () => {
     throw new Error('out of order')
   }
   catalog.add({ name: 'later', models: () => (logged.length === 1 ? [] : broken()) })
   logged.push('')
-  t.equal(catalog.list().length, 3, 'a source that fails hides no other models')
+  t.equal(catalog.list().length, 3, 'a failing source does not hide other models')
   t.match(logged.at(-1), /plugin "later".*out of order/)
   brought.length = 0
-  t.equal(catalog.find(parseModelName('far/tiny')), undefined, 'sources change over time')
+  t.equal(catalog.find(parseModelName('far/tiny')), undefined, 'changes of a source are visible')
   brought.push({ name: 'far/tiny', capabilities: ['completion'] })
   t.equal(catalog.list().length, 2)
   remove()
-  t.equal(catalog.list().length, 1, 'a source that was removed lists nothing')
+  t.equal(catalog.list().length, 1, 'a removed source lists nothing')
 
   t.equal(requireFiles(stored), stored)
   t.notOk(hasFiles(far))

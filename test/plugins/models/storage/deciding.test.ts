@@ -15,7 +15,7 @@ import { storedVariants } from '../../../../plugins/models/storage/model-index.t
 import { safetensorsMetadata } from '../../../../plugins/models/storage/safetensors-metadata.ts'
 import { digestOf } from '../../../../plugins/models/storage/staging.ts'
 
-t.test('labels from file names', t => {
+t.test('labels are read from file names', t => {
   const table: [fileName: string, label: string | undefined][] = [
     ['Qwen3-0.6B-Q4_K_M.gguf', 'Q4_K_M'],
     ['qwen2.5-7b-instruct-q5_k_m-00001-of-00002.gguf', 'Q5_K_M'],
@@ -64,7 +64,7 @@ t.test('labels from file names', t => {
   t.end()
 })
 
-t.test('capabilities', t => {
+t.test('capabilities follow from metadata', t => {
   const none = { hasFillInToken: false }
   const tools = '{% if tools %}{{ tools | tojson }}{% endif %}'
   t.same(capabilitiesOf({ ...none, architecture: 'llama' }), ['completion'])
@@ -89,7 +89,7 @@ t.test('capabilities', t => {
       { architecture: 'modern-bert', poolingType: 2, classifier },
       ['embedding']
     ],
-    ['a classifier of feelings', { architecture: 'bert', classifier: { labels: 28 } }, []],
+    ['a sentiment classifier', { architecture: 'bert', classifier: { labels: 28 } }, []],
     ['qwen3-embedding', { architecture: 'qwen3', poolingType: 3 }, ['embedding']],
     ['embeddinggemma', { architecture: 'gemma-embedding' }, ['embedding']],
     ['llama-embed', { architecture: 'llama-embed' }, ['embedding']],
@@ -97,7 +97,7 @@ t.test('capabilities', t => {
     ['gte-qwen2, both ways', { architecture: 'qwen2', isCausal: false }, ['embedding']],
     ['e5-mistral', { architecture: 'llama', tags: ['mteb', 'sentence-transformers'] }, ['embedding']],
     ['a chat model', { architecture: 'llama', tags: ['text-generation', 'feature-extraction'] }, ['completion']],
-    ['t5, which llama-server cannot', { architecture: 't5' }, []],
+    ['t5, which llama-server cannot serve', { architecture: 't5' }, []],
     ['a diffusion model', { architecture: 'llada', isCausal: false }, []]
   ]
   for (const [what, facts, expected] of kinds) t.same(capabilitiesOf({ ...none, ...facts }), expected, what)
@@ -106,7 +106,7 @@ t.test('capabilities', t => {
   t.end()
 })
 
-t.test('metadata of GGUF files', t => {
+t.test('metadata is read from GGUF files', t => {
   const file = (metadata: Record<string, unknown>, parameters = 10) => ({
     metadata,
     parameters,
@@ -151,7 +151,7 @@ t.test('metadata of GGUF files', t => {
       'general.parameter_count': 15
     }
   })
-  t.same(ggufMetadata([file({})], 'F16').capabilities, ['completion'], 'a file that says nothing')
+  t.same(ggufMetadata([file({})], 'F16').capabilities, ['completion'], 'a file without information')
   const forTools = { 'tokenizer.chat_template': 'x', 'tokenizer.chat_template.tool_use': '{{ tools }}' }
   t.match(ggufMetadata([file(forTools)], 'F16'), { chatTemplate: 'x', capabilities: ['completion', 'tools'] })
   t.same(ggufMetadata([{ ...file({}), hasToken: true }], 'F16').capabilities, ['completion', 'insert'])
@@ -166,7 +166,7 @@ t.test('metadata of GGUF files', t => {
   t.end()
 })
 
-t.test('metadata of SafeTensors folders', t => {
+t.test('metadata is read from SafeTensors folders', t => {
   const weights = [
     { parameters: 7, dtype: 'BF16' },
     { parameters: 5, dtype: 'BF16' }
@@ -233,7 +233,7 @@ t.test('metadata of SafeTensors folders', t => {
   t.end()
 })
 
-t.test('what belongs to a GGUF file', t => {
+t.test('GGUF files get their shards and projector', t => {
   const sources = (fileName: string, names: string[]) =>
     filesOf('/d', ggufModel(fileName, names)).map(file => file.source.slice('/d/'.length))
   t.same(sources('a-Q4_0.gguf', ['a-Q4_0.gguf', 'b.gguf']), ['a-Q4_0.gguf'])
@@ -243,7 +243,7 @@ t.test('what belongs to a GGUF file', t => {
     code: 'invalid_request',
     message: /m-00002-of-00003\.gguf is missing/
   })
-  t.same(sources('x-00001-of-00000.gguf', ['x-00001-of-00000.gguf']), ['x-00001-of-00000.gguf'], 'no shard set')
+  t.same(sources('x-00001-of-00000.gguf', ['x-00001-of-00000.gguf']), ['x-00001-of-00000.gguf'], 'not a shard set')
 
   const projectors: [string, string[], string | undefined][] = [
     ['a-Q4_0.gguf', ['a-Q4_0.gguf', 'mmproj-model-f16.gguf'], 'mmproj-model-f16.gguf'],
@@ -265,7 +265,7 @@ t.test('what belongs to a GGUF file', t => {
   t.end()
 })
 
-t.test('what an import of a folder takes', t => {
+t.test('an import of a folder chooses a model', t => {
   const sources = (names: string[], variant?: string, weights?: string[]) => {
     const texts = {
       config: names.includes('config.json') ? { value: {} } : undefined,
@@ -290,7 +290,7 @@ t.test('what an import of a folder takes', t => {
     'config.json',
     'tokenizer.json'
   ])
-  t.same(sources([...whole, 'a-Q4_0.gguf'], 'Q4_0'), ['a-Q4_0.gguf'], 'the label asks for the GGUF file')
+  t.same(sources([...whole, 'a-Q4_0.gguf'], 'Q4_0'), ['a-Q4_0.gguf'], 'the label selects the GGUF file')
   t.same(sources([...whole, '1_Pooling/config.json', '1_Pooling/notes.txt']).at(0), 'model.safetensors')
   t.ok(sources([...whole, '1_Pooling/config.json']).includes('1_Pooling/config.json'))
   const parts = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors']
@@ -311,7 +311,7 @@ t.test('what an import of a folder takes', t => {
   t.end()
 })
 
-t.test('manifests', t => {
+t.test('manifests are read and changed', t => {
   const record = (label: string, revision: string) => ({
     label,
     revision,
@@ -337,7 +337,11 @@ t.test('manifests', t => {
     ],
     'the label keeps its case and its place'
   )
-  t.equal(withoutRevisions(two, new Set(['f16-1']))?.default, 'Q8_0', 'the oldest of the rest becomes the default')
+  t.equal(
+    withoutRevisions(two, new Set(['f16-1']))?.default,
+    'Q8_0',
+    'the oldest remaining variant becomes the default'
+  )
   t.equal(withoutRevisions(two, new Set(['q8_0-1']))?.default, 'F16')
   t.equal(withoutRevisions(two, new Set(['f16-1', 'q8_0-1'])), undefined)
   const tagged = {
@@ -347,7 +351,11 @@ t.test('manifests', t => {
     origin: { kind: 'made' as const, from: 'x', tag: 'v1' }
   }
   const three = { ...two, variants: [tagged, ...two.variants] }
-  t.equal(withoutRevisions(three, new Set(['f16-1']))?.default, 'Q8_0', 'what was made under a tag only as the last')
+  t.equal(
+    withoutRevisions(three, new Set(['f16-1']))?.default,
+    'Q8_0',
+    'a variant made under a tag only if it is the last'
+  )
   t.equal(withoutRevisions(three, new Set(['f16-1', 'q8_0-1']))?.default, 'v1')
   const { metadata } = one.variants[0]!
   t.match(
@@ -381,7 +389,7 @@ t.test('manifests', t => {
   t.end()
 })
 
-t.test('small rules', t => {
+t.test('placement, digests and disk use', t => {
   type Kind = 'bundled' | 'import' | 'hub' | 'made'
   const from = (kind: Kind, from = 'x') => ({ kind, from })
   const conflict = (present: [Kind, string?], incoming: [Kind, string?]) =>
@@ -401,25 +409,25 @@ t.test('small rules', t => {
     { origin: from('hub'), isDefault: true, label: 'F16' },
     { origin: from('made'), isDefault: false, label: 'mine' }
   ] as StoredVariant[]
-  t.notOk(conflictingVariant(beside, from('hub'), 'Q8_0'), 'what was made beside it is in nobody’s way')
-  t.match(conflictingVariant(beside, from('hub'), 'Mine'), { label: 'mine' }, 'but that of its own label')
+  t.notOk(conflictingVariant(beside, from('hub'), 'Q8_0'), 'a model made beside it does not block it')
+  t.match(conflictingVariant(beside, from('hub'), 'Mine'), { label: 'mine' }, 'except one with the same label')
 
   const file = (path: string, sha256: string) => ({ path, sha256, size: 1, role: 'model' as const })
   t.ok(haveSameContent([file('a', '1'), file('b', '2')], [file('c', '2'), file('d', '1')]))
   t.notOk(haveSameContent([file('a', '1')], [{ ...file('a', '1'), role: 'projector' }]))
   t.equal(digestOf([file('a', '1'), file('b', '2')]), digestOf([file('b', '2'), file('a', '1')]))
-  t.equal(digestOf([file('a', '1')]), digestOf([file('z', '1')]), 'names are no content')
+  t.equal(digestOf([file('a', '1')]), digestOf([file('z', '1')]), 'names are not content')
   t.not(digestOf([file('a', '1')]), digestOf([file('a', '2')]))
   t.not(digestOf([file('a', '1')]), digestOf([file('a', '1')], { system: 'You are Leo.' }))
   t.equal(
     digestOf([file('a', '1')], { system: 'x', options: { b: [1], a: { d: 1, c: 2 } } }),
     digestOf([file('a', '1')], { options: { a: { c: 2, d: 1 }, b: [1] }, system: 'x' }),
-    'the order of keys does not count'
+    'the order of keys does not matter'
   )
 
   t.equal(tensorSize(0, 10), 40)
   t.equal(tensorSize(12, 256), 144)
-  t.equal(tensorSize(8, 33), 68, 'a started block is a whole one')
+  t.equal(tensorSize(8, 33), 68, 'a partial block counts as a whole one')
   t.equal(tensorSize(999, 10), 0)
   t.end()
 })

@@ -21,7 +21,7 @@ import { faultsOf, name, openStore, tree } from './support.ts'
 
 const DEMO = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
-t.test('a GGUF file', async t => {
+t.test('a GGUF file is imported', async t => {
   const dir = t.testdir()
   const { store } = await openStore(join(dir, 'models'))
   const progress: Progress[] = []
@@ -62,7 +62,7 @@ t.test('a GGUF file', async t => {
   t.same(later.list(), [variant], 'a later start finds the same')
 })
 
-t.test('shards, projectors and links', async t => {
+t.test('shards, projectors and links are imported', async t => {
   const dir = t.testdir({ shards: {}, vision: {}, cache: { blobs: {}, snapshot: {} } })
   const { store } = await openStore(join(dir, 'models'))
   const shard = (number: number) => join(dir, 'shards', `m-Q8_0-0000${number}-of-00003.gguf`)
@@ -111,7 +111,7 @@ t.test('shards, projectors and links', async t => {
     message: /is a projector/
   })
 
-  // Caches of hubs keep content under its digest, and links with the names beside.
+  // Hub caches store content under its digest, with named links beside it.
   writeGguf(join(dir, 'cache', 'blobs', 'abcdef'))
   symlinkSync('../blobs/abcdef', join(dir, 'cache', 'snapshot', 'linked-Q5_0.gguf'))
   const linked = await store.import({
@@ -123,7 +123,7 @@ t.test('shards, projectors and links', async t => {
   t.notOk(statSync(join(linked.directory, 'linked-Q5_0.gguf')).isSymbolicLink())
 })
 
-t.test('a SafeTensors folder', async t => {
+t.test('a SafeTensors folder is imported', async t => {
   const dir = t.testdir({
     model: {
       'config.json': JSON.stringify({
@@ -148,7 +148,7 @@ t.test('a SafeTensors folder', async t => {
   await t.rejects(store.import(request), { message: /model-00002-of-00002\.safetensors is missing/ })
   const second = join(dir, 'model', 'model-00002-of-00002.safetensors')
   writeFileSync(second, safetensorsBytes(16, 2).subarray(0, -1))
-  await t.rejects(store.import(request), { code: 'invalid_request', message: /model-00002.* is cut off/ })
+  await t.rejects(store.import(request), { code: 'invalid_request', message: /model-00002.* is truncated/ })
   writeFileSync(second, 'not at all')
   await t.rejects(store.import(request), { message: /not a SafeTensors file/ })
   writeFileSync(second, safetensorsBytes(16, 2))
@@ -176,7 +176,7 @@ t.test('a SafeTensors folder', async t => {
     ]
   )
   t.same(faultsOf(variant), [])
-  t.equal(statSync(join(variant.directory, 'config.json')).nlink, 1, 'what people edit is no link')
+  t.equal(statSync(join(variant.directory, 'config.json')).nlink, 1, 'files that people edit are not links')
   await t.rejects(store.import({ path: second, name: name('a/part') }), { message: /Name its folder/ })
   writeFileSync(join(dir, 'model', 'config.json'), '{')
   await t.rejects(store.import({ ...request, name: name('a/bad') }), {
@@ -186,7 +186,7 @@ t.test('a SafeTensors folder', async t => {
   t.same(store.list().length, 1)
 })
 
-t.test('a SafeTensors header that cannot be right is refused while other work has its turn', async t => {
+t.test('a malformed SafeTensors header is refused without blocking other work', async t => {
   const dir = t.testdir({ 'config.json': '{}', 'tokenizer.json': '{}' })
   const { store } = await openStore(join(dir, 'models'))
   const header = (text: string, length: number | bigint = Buffer.byteLength(text)) =>
@@ -199,16 +199,16 @@ t.test('a SafeTensors header that cannot be right is refused while other work ha
     ['a million keys', header(`{${Array.from({ length: 1_000_001 }, (_, i) => `"${i}":0`)}}`), /more than 1,000,000/],
     ['deep lists', header(`{"w":${'['.repeat(100_000)}`), /more than 64 levels/],
     ['a length of 2^63', header('{}', 2n ** 63n), /length of its header is impossible/],
-    ['a length behind the file', header('{}', 1000), /is cut off/],
+    ['a length beyond the file', header('{}', 1000), /is truncated/],
     ['NaN', header('{"w":NaN}'), /it is not JSON/],
     ['a list', header('[]'), /not a JSON object/],
-    ['no tensor', header('{"w":null}'), wrong],
+    ['not a tensor', header('{"w":null}'), wrong],
     ['a negative length', tensor({ shape: [-2] }), wrong],
     ['a fraction', tensor({ shape: [0.5] }), wrong],
     ['a shape that overflows', tensor({ shape: [2 ** 40, 2 ** 40] }), wrong],
-    ['a text as length', tensor({ shape: ['2'] }), wrong],
+    ['a string as length', tensor({ shape: ['2'] }), wrong],
     ['offsets in the wrong order', tensor({ data_offsets: [4, 0] }), wrong],
-    ['an offset behind the file', tensor({ data_offsets: [0, 2 ** 50] }), /is cut off/],
+    ['an offset beyond the file', tensor({ data_offsets: [0, 2 ** 50] }), /is truncated/],
     ['a pointer', Buffer.from('version https://git-lfs.github.com/spec/v1\noid sha256:ab'), /Git LFS pointer/],
     ['a page', Buffer.from('<!doctype html><title>Sign in</title>'), /web page \(its title: "Sign in"\)/]
   ]
@@ -232,7 +232,7 @@ t.test('a SafeTensors header that cannot be right is refused while other work ha
   t.match(metadata, { contextLength: 512, chatTemplate: 'Infinity' }, 'as Python writes it')
 })
 
-t.test('a whole GGUF file with the name of a shard is imported', async t => {
+t.test('a complete GGUF file named like a shard is imported', async t => {
   const dir = t.testdir({ folder: {}, part: {} })
   const { store } = await openStore(join(dir, 'models'))
   const at = (path: string) => join(dir, path)
@@ -246,7 +246,7 @@ t.test('a whole GGUF file with the name of a shard is imported', async t => {
     const { files } = await store.import({ path: at(path), name: name(model) })
     t.match(files, [{ path: 'merged.gguf', role: 'model' }], path)
   }
-  await t.rejects(store.import({ path: at('folder'), name: name('a/b') }), { message: /holds 2 models/ })
+  await t.rejects(store.import({ path: at('folder'), name: name('a/b') }), { message: /has 2 models/ })
   rmSync(at('folder/merged-00002-of-00013.gguf'))
   t.match((await store.import({ path: at('folder'), name: name('a/b') })).files, [{ path: 'merged.gguf' }])
   for (const path of ['part', 'part/merged-00001-of-00013.gguf']) {
@@ -254,7 +254,7 @@ t.test('a whole GGUF file with the name of a shard is imported', async t => {
   }
 })
 
-t.test('files that are refused', async t => {
+t.test('invalid files are refused with the reason', async t => {
   const dir = t.testdir({ 'text.gguf': 'hello there', 'empty.gguf': '', 'short.gguf': 'GGUF', folder: {}, file: '' })
   const { store } = await openStore(join(dir, 'models'))
   const whole = ggufBytes({ metadata: { 'general.architecture': 'llama' }, tensors: [{ name: 'a', shape: [1000] }] })
@@ -283,16 +283,16 @@ t.test('files that are refused', async t => {
   const table: [path: string, why: RegExp][] = [
     ['text.gguf', /not a GGUF file/],
     ['empty.gguf', /not a GGUF file/],
-    ['short.gguf', /cut off/],
-    ['cut-data.gguf', /cut off: its tensors need \d+ bytes, the file has \d+/],
-    ['cut-header.gguf', /cut off/],
+    ['short.gguf', /truncated/],
+    ['cut-data.gguf', /truncated: its tensors need \d+ bytes, the file has \d+/],
+    ['cut-header.gguf', /truncated/],
     ['many-tensors.gguf', /more keys and tensors than fit/],
     ['version.gguf', /version/],
     ['big-endian.gguf', /big-endian/],
     ['huge-dimension.gguf', /dimension/],
     ['vocabulary.gguf', /no weights/],
     ['lora.gguf', /LoRA/],
-    ['folder', /holds no model/],
+    ['folder', /has no model/],
     ['absent.gguf', /There is no .*absent\.gguf/],
     ['file/below.gguf', /There is no/],
     ['dangling.gguf', /There is no/],
@@ -308,7 +308,7 @@ t.test('files that are refused', async t => {
   for (const path of ['relative.gguf', '', '/a\0b']) {
     await t.rejects(store.import({ path, name: name('a/b') }), { code: 'invalid_request', message: /absolute path/ })
   }
-  t.same(tree(join(dir, 'models')), [], 'nothing is left behind')
+  t.same(tree(join(dir, 'models')), [], 'nothing remains')
 })
 
 t.test('no prefix of a GGUF file is accepted as a model or crashes the parser', async t => {
@@ -324,7 +324,7 @@ t.test('no prefix of a GGUF file is accepted as a model or crashes the parser', 
   t.equal((await store.import({ path, name: name('a/b') })).metadata.architecture, 'llama')
 })
 
-/** Whether this disk copies by sharing blocks. */
+/** Whether this disk supports reflinks. */
 function clones(dir: string): boolean {
   try {
     copyFileSync(join(dir, 'source'), join(dir, 'clone'), constants.COPYFILE_FICLONE_FORCE)
@@ -334,7 +334,7 @@ function clones(dir: string): boolean {
   }
 }
 
-t.test('how a file comes into the store', async t => {
+t.test('a file is linked, cloned or copied into the store', async t => {
   const dir = t.testdir({ source: 'some bytes', other: {} })
   const options = { allowHardLink: true, space: { folder: dir, bytes: 10 } }
   const digest = createHash('sha256').update('some bytes').digest('hex')
@@ -362,7 +362,7 @@ t.test('how a file comes into the store', async t => {
   })
 })
 
-t.test('an import that is cancelled or whose source changes leaves nothing', async t => {
+t.test('a cancelled import, or one whose source changes, leaves nothing', async t => {
   const dir = t.testdir()
   const models = join(dir, 'models')
   const { store } = await openStore(models)
@@ -385,7 +385,7 @@ t.test('an import that is cancelled or whose source changes leaves nothing', asy
   t.same(tree(models), [])
 })
 
-t.test('a folder that the models folder has no place for', async t => {
+t.test('an import is refused if the models folder has a link or file in the way', async t => {
   const dir = t.testdir({ outside: {}, models: { taken: 'a file' } })
   const models = join(dir, 'models')
   mkdirSync(join(models, 'real'))

@@ -18,7 +18,7 @@ import { ModelStore } from '../../../../plugins/models/storage/model-store.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
 import { name } from './support.ts'
 
-/** A store that is started again and again; later than all changes, as far as its file of the last start knows. */
+/** A store that can be restarted. Its cache file treats all changes as older than a clock tick. */
 function starts(dir: string) {
   const models = join(dir, 'models')
   const file = join(dir, 'models.json')
@@ -56,20 +56,20 @@ async function withModels(dir: string, ...names: string[]) {
   return { start, ...rest }
 }
 
-t.test('a start reads the manifests that were touched since the last one, and no others', async t => {
+t.test('a start reads only manifests changed since the previous start', async t => {
   const { start, models, file } = await withModels(t.testdir(), 'acme/a', 'acme/b')
   const first = await start()
-  t.same(first.read, ['acme/a', 'acme/b'], 'what was stored while corral ran is read once')
+  t.same(first.read, ['acme/a', 'acme/b'], 'models stored while corral ran are read once')
   await first.store.close()
   const second = await start()
   t.same(second.read, [])
   t.same(second.names(), ['acme/a', 'acme/b'])
-  t.equal(second.store.get(name('acme/a')).metadata.info['general.name'], 'acme/a', 'details are read when asked for')
+  t.equal(second.store.get(name('acme/a')).metadata.info['general.name'], 'acme/a', 'details are read on demand')
   const written = statSync(file).ino
   await second.store.close()
-  t.equal(statSync(file).ino, written, 'and nothing is written')
+  t.equal(statSync(file).ino, written, 'nothing is written')
 
-  t.test('after changes by hand', async t => {
+  t.test('changes by hand are found', async t => {
     const path = join(models, 'acme', 'a', 'manifest.json')
     const { atime, mtime } = statSync(path)
     writeFileSync(path, readFileSync(path, 'utf8').replace('"architecture":"llama"', '"architecture":"gemma"'))
@@ -94,15 +94,15 @@ t.test('a start reads the manifests that were touched since the last one, and no
     await store.close()
     rmSync(variant!.directory, { recursive: true })
     const lost = await start()
-    t.same(lost.names(), ['acme/a'], 'the folder of its files is gone')
+    t.same(lost.names(), ['acme/a'], 'the folder of its files is missing')
     t.match(lost.lines.join(), /folders of its files are gone/)
     await lost.store.close()
     const again = await start()
-    t.match(again.lines.join(), /folders of its files are gone/, 'which each start says')
+    t.match(again.lines.join(), /folders of its files are gone/, 'each start warns')
     await again.store.close()
   })
 
-  t.test('what a crash left is cleared away', async t => {
+  t.test('leftovers of a crash are removed', async t => {
     const leftover = join(models, 'acme', 'a', 'half')
     mkdirSync(leftover)
     writeFileSync(join(leftover, '.corral-revision'), '')
@@ -112,7 +112,7 @@ t.test('a start reads the manifests that were touched since the last one, and no
   })
 })
 
-t.test('what changed a moment before it was read is read again', async t => {
+t.test('manifests changed just before they were read are read again', async t => {
   const { start } = await withModels(t.testdir(), 'acme/a')
   for (const turn of ['first', 'second']) {
     const { store, read } = await start({ later: 0 })
@@ -121,7 +121,7 @@ t.test('what changed a moment before it was read is read again', async t => {
   }
 })
 
-t.test('a file that is damaged, of other models, or of another corral counts for nothing', async t => {
+t.test('a damaged or foreign cache file is ignored', async t => {
   const { start, models, file } = await withModels(t.testdir(), 'acme/a')
   await (await start()).store.close()
   const good = readFileSync(file, 'utf8')
@@ -137,7 +137,7 @@ t.test('a file that is damaged, of other models, or of another corral counts for
     const { store, names, read } = await start()
     t.same([names(), read], [['acme/a'], ['acme/a']])
     await store.close()
-    t.equal(readFileSync(file, 'utf8').length, good.length, 'it is written anew')
+    t.equal(readFileSync(file, 'utf8').length, good.length, 'it is rewritten')
   }
   const elsewhere = `${models}-elsewhere`
   renameSync(models, elsewhere)
@@ -146,21 +146,17 @@ t.test('a file that is damaged, of other models, or of another corral counts for
   await store.close()
 })
 
-t.test('who has a variant keeps its details when it goes', async t => {
+t.test('a removed variant keeps its details for its users', async t => {
   const { start, models } = await withModels(t.testdir(), 'acme/a', 'acme/b')
   const { store, lines } = await start()
   const a = store.get(name('acme/a'))
   const b = store.get(name('acme/b'))
-  t.same(JSON.parse(JSON.stringify(a.metadata)).info, a.metadata.info, 'details are part of its JSON')
+  t.same(JSON.parse(JSON.stringify(a.metadata)).info, a.metadata.info, 'its JSON includes the details')
   await store.setDefault(name('acme/a'))
   await store.remove(name('acme/a'))
   t.equal(a.metadata.info['general.name'], 'acme/a')
   rmSync(join(models, 'acme', 'b', 'manifest.json'))
-  t.same(
-    [b.metadata.info, lines.length],
-    [{}, 1],
-    'those of a manifest that people deleted are unknown, and the log says so'
-  )
+  t.same([b.metadata.info, lines.length], [{}, 1], 'details of a deleted manifest are unknown, and the log says so')
   t.match(lines[0], /acme.b.manifest\.json, which was there when corral started, cannot be used/)
   await store.close()
 })

@@ -8,7 +8,7 @@ import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
 import { ModelIndex, namesOf } from '../../../../plugins/models/storage/model-index.ts'
 import { similarNames } from '../../../../plugins/models/storage/similar-names.ts'
 
-/** A catalog of models in memory: `owner/name:label`, the first label of each model is its default. */
+/** A catalog of models in memory: `owner/name:label`. The first label of each model is its default. */
 function catalogOf(texts: readonly string[], aliases: Record<string, string[]> = {}): Catalog {
   const models = new Map<string, Model[]>()
   for (const text of texts) {
@@ -28,7 +28,7 @@ function catalogOf(texts: readonly string[], aliases: Record<string, string[]> =
   return createCatalog(storage as Parameters<typeof createCatalog>[0], () => known, { error: t.comment })
 }
 
-/** What a name means, or the code and message of the refusal. */
+/** The meaning of a name, or the code and message of the refusal. */
 function meaning(catalog: Catalog, asked: string, models?: string[]): string {
   try {
     return catalogFor(catalog, models ? { models } : {}).get(parseRequestedName(asked)).publicName
@@ -54,7 +54,7 @@ const ALIASES = {
   'not/here': ['ghost']
 }
 
-t.test('what a name means', t => {
+t.test('names resolve to models, aliases and short names in order', t => {
   const plain = catalogOf(HERE)
   const aliased = catalogOf(HERE, ALIASES)
   const table: [catalog: Catalog, asked: string, meaning: string | RegExp][] = [
@@ -78,7 +78,7 @@ t.test('what a name means', t => {
     [aliased, 'helper', /^model_not_found: /],
     [aliased, 'big', 'corral/tiny-chat'],
     [aliased, 'made', 'library/made'],
-    [aliased, 'ghost', /^model_not_found: "ghost" is another name of "not\/here".*"corral pull not\/here"/]
+    [aliased, 'ghost', /^model_not_found: "ghost" is an alias of "not\/here".*"corral pull not\/here"/]
   ]
   for (const [catalog, asked, expected] of table) {
     if (typeof expected === 'string') t.equal(meaning(catalog, asked), expected, asked)
@@ -94,12 +94,12 @@ t.test('what a name means', t => {
       'big corral/tiny-chat',
       'corral/tiny corral/tiny-chat'
     ],
-    'aliases of models that are here, and that no model is really called'
+    'aliases of existing models that are not model names themselves'
   )
   t.end()
 })
 
-t.test('what no name can be', t => {
+t.test('impossible names are refused', t => {
   const names = ['', 'a b', '../x', 'x:y:z', '/x', 'a/b/c', 'con', 'tiny-chat:', ':Q8_0', 'a/:Q8_0', '.', 'x.', 'a..b']
   // A Cyrillic "а", a Kelvin sign, a full-width letter, a zero-width space, a dotless i, a right-to-left mark.
   const lookAlikes = ['corral/tiny-ch\u0430t', '\u212Aimi', 'tiny-cha\uFF54', 'tiny\u200B-chat', 't\u0131ny', '\u200Fx']
@@ -110,7 +110,7 @@ t.test('what no name can be', t => {
   t.end()
 })
 
-t.test('a key that allows some models learns of no other', t => {
+t.test('a restricted key cannot discover other models', t => {
   const catalog = catalogOf(HERE, ALIASES)
   const table: [models: string[], asked: string, meaning: string | RegExp][] = [
     [['other/*'], 'big', 'other/big'],
@@ -138,7 +138,7 @@ t.test('a key that allows some models learns of no other', t => {
   const names = (models: string[]) => catalog.aliases(models).map(({ alias }) => alias)
   t.same(names(['gpt-4o']), ['gpt-4o'])
   t.same(names(['corral/*']), ['text-embedding-3-small', 'big', 'corral/tiny'])
-  // Whatever else is here, the answer to a name that is not allowed is that to a name that nothing has.
+  // Whatever else is here, a name that is not allowed gets the same answer as a name that does not exist.
   const without = catalogOf(HERE.filter(name => name.startsWith('corral/')))
   for (const asked of ['qwen3-8b-gguf', 'big', 'made', 'Qwen3-8B']) {
     t.equal(meaning(catalogOf(HERE), asked, ['corral/*']), meaning(without, asked, ['corral/*']), asked)
@@ -146,7 +146,7 @@ t.test('a key that allows some models learns of no other', t => {
   t.end()
 })
 
-t.test('names that may have been meant', t => {
+t.test('similar names are suggested', t => {
   const names = ['corral/tiny-chat', 'Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-14B-GGUF', 'bartowski/Qwen3-8B-GGUF', 'gpt-4o']
   const table: [asked: string, similar: string[]][] = [
     ['coral/tiny-chat', ['corral/tiny-chat']],
@@ -172,7 +172,7 @@ t.test('names that may have been meant', t => {
   t.end()
 })
 
-t.test('a model that is stored or removed later changes what a short name means at once', t => {
+t.test('storing or removing a model changes short names immediately', t => {
   const index = new ModelIndex(() => {})
   const put = (owner: string, name: string) => {
     const manifest = {
@@ -192,7 +192,7 @@ t.test('a model that is stored or removed later changes what a short name means 
   put('a', 'tiny')
   t.same(owners(), ['a', 'b'])
   index.setHidden('a/tiny', index.variants('a/tiny'), true)
-  t.same(owners(), ['b'], 'what is being removed is not meant')
+  t.same(owners(), ['b'], 'a model being removed is not found')
   index.delete('a/tiny')
   index.delete('b/tiny')
   t.same(owners(), [])

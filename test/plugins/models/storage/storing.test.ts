@@ -10,7 +10,7 @@ import { stageFiles } from '../../../../plugins/models/storage/staging.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
 import { faultsOf, gate, name, openStore, sourceAt, tree, until } from './support.ts'
 
-/** A store and a way to import small models that differ by their seed. */
+/** A store, and a function that imports small models that differ by their seed. */
 async function setUp(dir: string) {
   const models = join(dir, 'models')
   const { store, lines } = await openStore(models)
@@ -24,7 +24,7 @@ async function setUp(dir: string) {
 
 const names = (variants: StoredVariant[]) => variants.map(variant => variant.publicName)
 
-t.test('variants of a model', async t => {
+t.test('a model has several variants', async t => {
   const { store, models, add } = await setUp(t.testdir())
   await add('Own/Model', 1, 'm-F16.gguf')
   await add('own/model', 2, 'm-Q8_0.gguf')
@@ -58,16 +58,16 @@ t.test('variants of a model', async t => {
   t.same((await openStore(models)).store.list(), store.list())
   t.equal((await store.remove(name('OWN/model'))).length, 2)
   t.same(names(store.list()), ['a/first'])
-  t.notOk(existsSync(join(models, 'Own')), "an owner's folder goes with its last model")
+  t.notOk(existsSync(join(models, 'Own')), "an owner's folder is removed with its last model")
   await t.rejects(store.remove(name('own/model')), { code: 'model_not_found' })
   await t.rejects(store.remove(name('a/first:Q2_K')), { code: 'model_not_found' })
 })
 
-t.test('the same content again, and another one', async t => {
+t.test('the same content is stored once, and other content replaces it', async t => {
   const dir = t.testdir()
   const { store, models, add } = await setUp(dir)
   const first = await add('a/b', 1)
-  t.same(await add('A/B', 1), first, 'the same content is the present variant')
+  t.same(await add('A/B', 1), first, 'the same content is the existing variant')
   t.same(await add('a/b', 1, 'renamed-F16.gguf'), first, 'under another file name too')
   const other = await add('a/b:Other', 1)
   t.not(other.key, first.key)
@@ -79,21 +79,21 @@ t.test('the same content again, and another one', async t => {
   t.not(second.revision, first.revision)
   t.equal(second.key, first.key)
   t.same(store.list(), [second])
-  t.same([...faultsOf(first), ...faultsOf(second)], [], 'both lie there while the old one is held')
+  t.same([...faultsOf(first), ...faultsOf(second)], [], 'both folders exist while the old one is held')
   release()
   release()
   await new Promise(resolve => setTimeout(resolve, 50))
-  t.ok(existsSync(first.directory), 'letting go twice counts once')
+  t.ok(existsSync(first.directory), 'releasing twice counts once')
   const back = await add('a/b', 1)
-  t.not(back.directory, first.directory, 'a folder is never used again while it is held')
-  t.notOk(existsSync(second.directory), 'what nobody holds goes at once')
+  t.not(back.directory, first.directory, 'a folder is never reused while it is held')
+  t.notOk(existsSync(second.directory), 'a folder that is not held is removed immediately')
   releaseAgain()
   await until(() => !existsSync(first.directory))
   t.same(faultsOf(back), [])
 
   rmSync(back.directory, { recursive: true })
   const repaired = await add('a/b', 1)
-  t.same(faultsOf(repaired), [], 'files deleted by hand are brought back')
+  t.same(faultsOf(repaired), [], 'files deleted by hand are restored')
   rmSync(join(models, 'a'), { recursive: true })
   t.equal((await store.remove(name('a/b'))).length, 1, 'a folder deleted by hand')
   await add('a/b', 1)
@@ -101,7 +101,7 @@ t.test('the same content again, and another one', async t => {
   t.same(faultsOf(await add('a/b', 1)), [])
 })
 
-t.test('origins', async t => {
+t.test('a name keeps its origin', async t => {
   const dir = t.testdir()
   const { store, models, add } = await setUp(dir)
   const path = join(dir, 'hub.gguf')
@@ -126,18 +126,18 @@ t.test('origins', async t => {
     status: 409,
     message: /downloaded from hf:a\/b.*corral rm a\/b/s
   })
-  await t.rejects(add('a/b:Q2_K', 1), { code: 'model_exists' }, 'another label of it neither')
+  await t.rejects(add('a/b:Q2_K', 1), { code: 'model_exists' }, 'nor another label of it')
   await t.rejects(commit('ms:a/b', 7), { code: 'model_exists' })
   const newer = await commit('hf:a/b', 8)
   t.same(store.list(), [newer])
   t.same(
     tree(models).filter(path => path.startsWith('.staging')),
     [],
-    'what is refused leaves nothing'
+    'refused imports leave nothing'
   )
 })
 
-t.test('removal: gone at once, then the listeners, then the manifest, then the files', async t => {
+t.test('a removal hides the model, then calls listeners, then deletes manifest and files', async t => {
   const { store, models, lines, add } = await setUp(t.testdir())
   const variant = await add('a/b', 1)
   await add('a/c', 2)
@@ -160,13 +160,13 @@ t.test('removal: gone at once, then the listeners, then the manifest, then the f
   t.same(told, ['a/b'])
   t.ok(
     existsSync(join(dirname(variant.directory), 'manifest.json')),
-    'nothing is deleted before the listeners are done'
+    'nothing is deleted before the listeners have finished'
   )
   t.same(faultsOf(variant), [])
   open()
   t.same(await removal, [variant])
   const fresh = await anew
-  t.same(faultsOf(fresh), [], 'an import meanwhile comes after it')
+  t.same(faultsOf(fresh), [], 'a concurrent import runs after it')
   t.same(names(store.list()), ['a/b', 'a/c'])
   t.ok(lines.some(line => line.includes('cannot let go')))
   t.same((await openStore(models)).store.list(), store.list())
@@ -182,7 +182,7 @@ t.test('removal: gone at once, then the listeners, then the manifest, then the f
   })
 })
 
-t.test('a removal that the disk refuses leaves the model', async t => {
+t.test('a failed removal keeps the model', async t => {
   const { store, models, add } = await setUp(t.testdir())
   const variant = await add('a/b', 1)
   const manifest = join(models, 'a', 'b', 'manifest.json')
@@ -192,12 +192,12 @@ t.test('a removal that the disk refuses leaves the model', async t => {
   t.same(store.list(), [variant])
 })
 
-t.test('concurrent changes', async t => {
+t.test('concurrent imports and removals leave a consistent store', async t => {
   const { store, models, add } = await setUp(t.testdir())
   const same = await Promise.all(Array.from({ length: 5 }, (_, index) => add(index % 2 ? 'a/b' : 'A/B', 1)))
   t.equal(new Set(same.map(variant => variant.directory)).size, 1, 'imports of the same content share one variant')
   await Promise.all([add('a/b:one', 2), add('a/b:two', 3), add('a/b', 4), add('c/d', 5), add('c/e', 6)])
-  // Which spelling and which label came first is left to chance.
+  // Chance decides which spelling and which label came first.
   const keys = store.list().map(variant => variant.key)
   t.same(keys.sort(), ['a/b:f16', 'a/b:one', 'a/b:two', 'c/d:f16', 'c/e:f16'])
 
@@ -221,11 +221,11 @@ t.test('concurrent changes', async t => {
   const first = waiting.import({ path: large, name: name('w/w') })
   const second = waiting.import({ path: large, name: name('w/w') }, { signal: leave.signal })
   leave.abort()
-  await t.rejects(second, { name: 'AbortError' }, 'one that waits can leave')
+  await t.rejects(second, { name: 'AbortError' }, 'a waiting import can be cancelled')
   t.same(faultsOf(await first), [])
 })
 
-t.test('what a start finds', async t => {
+t.test('a start clears leftovers and skips unusable models', async t => {
   const dir = t.testdir()
   const { store, models, add } = await setUp(dir)
   const kept = await add('a/kept', 1)
@@ -243,7 +243,7 @@ t.test('what a start finds', async t => {
   rmSync(lost.directory, { recursive: true })
   rmSync(half.directory, { recursive: true })
 
-  // What a crash leaves: a staging folder, a revision without a manifest, a half-written manifest, a lock.
+  // Leftovers of a crash: a staging folder, a revision without a manifest, a half-written manifest, a lock.
   mkdirSync(join(models, '.staging', 'x', 'y'), { recursive: true })
   const orphan = join(models, 'a', 'kept', 'f16-00000000')
   mkdirSync(orphan)
@@ -252,7 +252,7 @@ t.test('what a start finds', async t => {
   mkdirSync(join(models, 'a', 'kept', 'manifest.json.lock'))
   mkdirSync(join(models, 'c', 'unfinished', 'f16-00000000'), { recursive: true })
   writeFileSync(join(models, 'c', 'unfinished', 'f16-00000000', '.corral-revision'), '')
-  // What people put there.
+  // Files that people put there.
   mkdirSync(join(models, 'a', 'kept', 'notes-12345678'))
   writeFileSync(join(models, 'a', 'kept', 'notes.txt'), 'mine')
   mkdirSync(join(models, 'd', 'own', 'weights-12345678'), { recursive: true })
@@ -261,7 +261,7 @@ t.test('what a start finds', async t => {
 
   const { store: later, lines } = await openStore(models)
   t.same(names(later.list()), ['a/half', 'a/kept'])
-  t.equal(later.get(name('a/half')).label, 'Q8_0', 'a variant whose files are gone is left out')
+  t.equal(later.get(name('a/half')).label, 'Q8_0', 'a variant without files is left out')
   t.same(later.get(name('a/kept')), kept)
   for (const [model, why] of [
     ['b/cut', 'not JSON'],
@@ -283,7 +283,7 @@ t.test('what a start finds', async t => {
     'a/kept/manifest.json.lock',
     'c'
   ]) {
-    t.notOk(left.includes(path), `${path} is swept`)
+    t.notOk(left.includes(path), `${path} is removed`)
   }
   for (const path of [
     'a/kept/notes-12345678',
@@ -292,7 +292,7 @@ t.test('what a start finds', async t => {
     'README',
     'b/cut/manifest.json'
   ]) {
-    t.ok(left.includes(path), `${path} is left alone`)
+    t.ok(left.includes(path), `${path} is kept`)
   }
   const source = join(dir, 'source-1-m-F16.gguf')
   await t.rejects(later.import({ path: source, name: name('B/Cut') }), {
@@ -301,7 +301,7 @@ t.test('what a start finds', async t => {
   })
   t.same(faultsOf(await later.import({ path: source, name: name('d/own') })), [])
 
-  t.test('two spellings of one name', async t => {
+  t.test('two spellings of one name are one model', async t => {
     const first = join(models, 'a', 'kept')
     mkdirSync(join(models, 'A', 'Kept'), { recursive: true })
     writeFileSync(join(models, 'A', 'Kept', 'manifest.json'), readFileSync(join(first, 'manifest.json')))
@@ -313,7 +313,7 @@ t.test('what a start finds', async t => {
   await store.close()
 })
 
-t.test('the demo model', async t => {
+t.test('the demo model is stored once', async t => {
   const paths = dataPaths(join(t.testdir(), 'home'), join(t.testdirName, 'models'))
   const config = { models: {} }
   const lines: string[] = []
@@ -326,7 +326,7 @@ t.test('the demo model', async t => {
     t.teardown(() => offer.stop?.())
     return offer.services!.storage!
   }
-  t.same((await start(false)).list(), [], 'not where it is not wanted')
+  t.same((await start(false)).list(), [], 'not if it is disabled')
   const first = await start()
   const demo = first.get(name('corral/tiny-chat'))
   t.match(demo, { isDefault: true, label: 'F16', origin: { kind: 'bundled' }, metadata: { parameters: 2033408 } })
@@ -340,7 +340,7 @@ t.test('the demo model', async t => {
     message: /came with corral/
   })
   await first.remove(name('corral/tiny-chat'))
-  t.same((await start()).list(), [], 'deleted stays deleted')
+  t.same((await start()).list(), [], 'not again after it was deleted')
   t.same(tree(paths.models), [])
   t.same(lines, [])
 
@@ -350,11 +350,11 @@ t.test('the demo model', async t => {
       demo_model: true
     })
     t.ok(offer.services?.storage)
-    t.ok(lines.some(line => line.includes('corral/tiny-chat cannot be stored')))
+    t.ok(lines.some(line => line.includes('corral/tiny-chat could not be stored')))
   })
 })
 
-t.test('the plugin keeps the contract', t => {
+t.test('the plugin passes the storage contract', t => {
   t.match(storagePlugin, { name: 'storage', api: 1, offers: ['storage'] })
   t.notOk(storagePlugin.optional)
   t.match(storagePlugin.options.properties.demo_model, { default: true, description: /demo model/ })

@@ -6,7 +6,7 @@ import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { parseModelName } from '../../../../core/models/model-name.ts'
 import { ModelStore } from '../../../../plugins/models/storage/model-store.ts'
 
-/** A store whose log lines are kept in `lines`. */
+/** Opens a store whose log lines are collected in `lines`. */
 export async function openStore(
   models: string,
   importRoots?: string[]
@@ -18,13 +18,15 @@ export async function openStore(
 
 export const name = parseModelName
 
-/** A file as an import has found it. */
+/** A file as found by an import. */
 export function sourceAt(source: string) {
   const { size, dev, ino } = statSync(source, { bigint: true })
   return { source, size: Number(size), dev, ino }
 }
 
-/** Every path below a folder, sorted, with forward slashes; marks of revisions and the empty staging folder left out. */
+/**
+ * Lists every path below a folder, sorted, with forward slashes, without revision markers and the empty staging folder.
+ */
 export function tree(folder: string): string[] {
   if (!existsSync(folder)) return []
   return readdirSync(folder, { withFileTypes: true, recursive: true })
@@ -37,17 +39,17 @@ export function tree(folder: string): string[] {
     .sort()
 }
 
-/** What is wrong with a variant's files: nothing, when all are there with the recorded content. */
+/** Lists what is wrong with a variant's files compared with the recorded content. */
 export function faultsOf(variant: StoredVariant): string[] {
   return variant.files.flatMap(file => {
     const path = join(variant.directory, file.path)
     if (!existsSync(path)) return [`${path} is missing`]
     const sha256 = createHash('sha256').update(readFileSync(path)).digest('hex')
-    return sha256 === file.sha256 ? [] : [`${path} has another content`]
+    return sha256 === file.sha256 ? [] : [`${path} has other content`]
   })
 }
 
-/** A promise and its way out, to hold something up. */
+/** A promise and the function that resolves it. */
 export function gate(): { opened: Promise<void>; open: () => void } {
   let open = () => {}
   const opened = new Promise<void>(resolve => {
@@ -56,7 +58,7 @@ export function gate(): { opened: Promise<void>; open: () => void } {
   return { opened, open }
 }
 
-/** Waits until something is so; the test's own time limit ends it otherwise. */
+/** Waits for a condition, up to the test's own time limit. */
 export async function until(isSo: () => boolean): Promise<void> {
   while (!isSo()) await new Promise(resolve => setTimeout(resolve, 5))
 }

@@ -10,7 +10,7 @@ import { faultsOf, name, openStore, tree } from './support.ts'
 
 const CHURN = fileURLToPath(new URL('../../../support/storage-churn.js', import.meta.url))
 
-t.test('kill -9 in the middle of imports and removals', async t => {
+t.test('kill -9 during imports and removals leaves a consistent store', async t => {
   const dir = t.testdir({ sources: {} })
   const models = join(dir, 'models')
   for (const seed of [0, 1, 2, 3]) {
@@ -18,14 +18,14 @@ t.test('kill -9 in the middle of imports and removals', async t => {
   }
   let leftOvers = 0
   let found = 0
-  // Seven at least, and as many more as it takes until one hit something.
+  // At least seven rounds, and more until a kill hits something.
   for (let round = 0; round < 7 || found === 0 || leftOvers === 0; round++) {
     const child = spawn(process.execPath, [CHURN, models, join(dir, 'sources')], {
       stdio: ['ignore', 'pipe', 'inherit']
     })
     await once(createInterface({ input: child.stdout }), 'line')
     await new Promise(resolve => setTimeout(resolve, 3 + 47 * (round % 7)))
-    t.equal(child.exitCode, null, 'it was still at work')
+    t.equal(child.exitCode, null, 'it was still working')
     child.kill('SIGKILL')
     await once(child, 'exit')
 
@@ -35,7 +35,7 @@ t.test('kill -9 in the middle of imports and removals', async t => {
     const variants = store.list()
     found += variants.length
     for (const variant of variants) t.same(faultsOf(variant), [])
-    // Whatever lies there belongs to a model that is listed.
+    // Every file belongs to a listed model.
     const known = new Set<string>()
     for (const { directory, files } of variants) {
       const folder = directory.slice(models.length + 1).replaceAll('\\', '/')
@@ -47,14 +47,14 @@ t.test('kill -9 in the middle of imports and removals', async t => {
     t.same(
       after.filter(path => !known.has(path)),
       [],
-      'what a crash left is swept'
+      'leftovers of a crash are removed'
     )
     leftOvers += before.length - after.length
   }
-  t.comment(`${found} variants found whole, ${leftOvers} left-over paths swept`)
+  t.comment(`${found} complete variants found, ${leftOvers} leftover paths removed`)
 })
 
-t.test('ten thousand models', async t => {
+t.test('ten thousand models are listed, imported and removed quickly', async t => {
   const dir = t.testdir()
   const models = join(dir, 'models')
   const path = join(dir, 'm-F16.gguf')
@@ -83,6 +83,6 @@ t.test('ten thousand models', async t => {
   })
   await time('import of one more', () => later.import({ path, name: name('o/more') }))
   t.equal(later.list().length, count + 1)
-  await time('removal of it', () => later.remove(name('o/more')))
+  await time('its removal', () => later.remove(name('o/more')))
   t.equal(later.list().length, count)
 })

@@ -15,19 +15,19 @@ const CPU_32 = { ram: 32 * GIB, gpu: 0 }
 const choose = (request: Partial<ChoiceRequest> & { files: readonly HubFile[] }) =>
   chooseFiles({ id: 'a/b', memory: CPU_32, ...request })
 
-/** Any order that is not the one given; the same in each run. */
+/** Returns the items in another order, the same in each run. */
 function shuffled<Item>(items: readonly Item[], seed: number): Item[] {
   const order = items.map((item, index) => ({ item, key: Math.sin(seed * 1000 + index * 7919) }))
   return order.sort((a, b) => a.key - b.key).map(({ item }) => item)
 }
 
-t.test('a model is looked for among the files of a long listing that may belong to one', t => {
+t.test('a long listing is reduced to files that may belong to a model', t => {
   const one = listing('m-Q8_0.gguf 5\nmmproj-F16.gguf 1\nREADME.md\nsub/config.json\n1_Pooling/config.json')
   const others = (count: number, name: (index: number) => string) =>
     Array.from({ length: count }, (_, index) => ({ path: name(index), size: 1 }))
   const long = [...others(50_000, index => `data/${index}.txt`), ...one, ...others(50_000, index => `x/${index}.bin`)]
   t.same(requireFewModelFiles('a/b', long), one)
-  t.same(requireFewModelFiles('a/b', others(2000, String)), others(2000, String), 'a short one is used as it is')
+  t.same(requireFewModelFiles('a/b', others(2000, String)), others(2000, String), 'a short listing is used unchanged')
   t.throws(
     () =>
       requireFewModelFiles(
@@ -42,7 +42,7 @@ t.test('a model is looked for among the files of a long listing that may belong 
   t.end()
 })
 
-t.test('choices for listings of real repositories', t => {
+t.test('listings of real repositories give the expected choices', t => {
   t.ok(LISTINGS.length >= 40)
   for (const { id, files, gives, weightsInIndex } of LISTINGS) {
     for (const [tag, expected] of Object.entries(gives)) {
@@ -65,7 +65,7 @@ t.test('choices for listings of real repositories', t => {
   t.end()
 })
 
-t.test('properties of every choice', t => {
+t.test('every choice is consistent', t => {
   const budgets = [CPU_32, { ram: 8 * GIB, gpu: 0 }, { ram: 64 * GIB, gpu: 24 * GIB }, { ram: 1 * GIB, gpu: 0 }]
   let chosen = 0
   for (const { id, files, gives, weightsInIndex } of LISTINGS) {
@@ -82,7 +82,8 @@ t.test('properties of every choice', t => {
           }
         }
         const choice = outcome(files)
-        for (const seed of [1, 2, 3]) t.same(outcome(shuffled(files, seed)), choice, `${title}: whatever the order`)
+        for (const seed of [1, 2, 3])
+          t.same(outcome(shuffled(files, seed)), choice, `${title}: independent of the order`)
         if (typeof choice === 'string') continue
         chosen++
         checkChoice(t, title, choice)
@@ -100,7 +101,7 @@ function checkChoice(t: Test, title: string, choice: Choice) {
   t.equal(new Set(names.map(name => name.label)).size, 1, `${title}: one quantization`)
   t.notOk(
     choice.files.some(file => /\.(bin|pt|pth|py|onnx|h5)$/.test(file.path)),
-    `${title}: nothing that runs code or is for others`
+    `${title}: no executable or foreign files`
   )
   const extensions = new Set(models.map(file => file.path.slice(file.path.lastIndexOf('.'))))
   t.same([...extensions], [choice.format === 'gguf' ? '.gguf' : '.safetensors'], `${title}: one format`)
@@ -112,9 +113,9 @@ function checkChoice(t: Test, title: string, choice: Choice) {
       `${title}: in order`
     )
   }
-  t.ok(choice.files.filter(file => file.role === 'projector').length <= 1, `${title}: one projector at most`)
+  t.ok(choice.files.filter(file => file.role === 'projector').length <= 1, `${title}: at most one projector`)
   const stored = choice.files.map(file => file.storedPath.toLowerCase())
-  t.equal(new Set(stored).size, stored.length, `${title}: no name twice`)
+  t.equal(new Set(stored).size, stored.length, `${title}: no duplicate names`)
   for (const name of stored) t.match(name, /^([a-z0-9_][a-z0-9._+-]*\/)?[a-z0-9_][a-z0-9._+-]*$/, `${title}: safe name`)
   t.equal(
     choice.size,
@@ -201,7 +202,7 @@ t.test('the default quantization without Q4_K_M', t => {
   t.end()
 })
 
-t.test('named files', t => {
+t.test('files can be named in any case', t => {
   const files = listing('a-Q4_K_M.gguf 2\na-Q8_0.gguf 4\nsub/a-Q8_0[2].gguf 9\nmmproj-F16.gguf 1\nREADME.md')
   const paths = (request: Partial<ChoiceRequest>) => choose({ files, ...request }).files.map(file => file.path)
   t.same(paths({ file: 'sub/a-Q8_0-00002-of-00002.gguf' }).slice(0, 2), [
@@ -234,14 +235,14 @@ t.test('named files', t => {
   t.same(
     choose({ files: listing('a-Q8_0.gguf 1\nLICENSE\nLicense\nREADME.md') }).files.map(file => file.path),
     ['a-Q8_0.gguf', 'LICENSE', 'README.md'],
-    'names that differ by case only are one on some disks'
+    'names that differ only in case are one on some disks'
   )
   const unsized: HubFile[] = [{ path: 'x-Q8_0.gguf', size: undefined }]
   t.match(choose({ files: unsized }), { label: 'Q8_0', size: 0, memory: { fits: true } }, 'sizes may be unknown')
   t.end()
 })
 
-t.test('headers decide if names leave a doubt', t => {
+t.test('headers decide if names are ambiguous', t => {
   const llama = (more: object = {}) => ({
     'general.architecture': 'llama',
     'general.name': 'M',
@@ -263,7 +264,7 @@ t.test('headers decide if names leave a doubt', t => {
     ['m-8b-Q8_0.gguf 5\nvoice-Q8_0.gguf 1', [llama(), vocoder], 'm-8b-Q8_0.gguf', 'Q8_0'],
     ['a.gguf 5\nb.gguf 1', [adapter, llama()], 'b.gguf'],
     ['my-lora-F16.gguf 5\nadapter_config.json', [llama()], 'my-lora-F16.gguf'],
-    ['merged-Q8_0.gguf 5\nadapter_config.json', [adapter], /holds a LoRA adapter/],
+    ['merged-Q8_0.gguf 5\nadapter_config.json', [adapter], /It has a LoRA adapter/],
     ['my-Q8_0.gguf 5\nae.safetensors 1', [image], /makes images or videos/],
     ['tiny-draft-Q8_0.gguf 1', [llama()], 'tiny-draft-Q8_0.gguf'],
     ['tiny-draft-Q8_0.gguf 1', [{ 'general.architecture': 'eagle3' }], /draft models/, 'Q8_0'],
@@ -273,33 +274,33 @@ t.test('headers decide if names leave a doubt', t => {
     const files = listing(lines)
     const wanted = variant === undefined ? {} : { variant }
     const read = filesToRead(files, wanted).headers ?? []
-    t.equal(read.length, headers.length, `${lines}: what is read`)
+    t.equal(read.length, headers.length, `${lines}: files to read`)
     const request = { files, ...wanted, headers: new Map(read.map((path, index) => [path, { ...headers[index] }])) }
     if (outcome instanceof RegExp) t.throws(() => choose(request), { message: outcome }, lines)
     else t.equal(choose(request).files[0]!.path, outcome, lines)
   }
   for (const { id, files, gives } of LISTINGS.filter(({ gives }) => Array.isArray(gives['']))) {
-    t.same(filesToRead(files).headers, undefined, `${id}: its names leave no doubt`)
+    t.same(filesToRead(files).headers, undefined, `${id}: names are unambiguous`)
     t.ok(gives[''])
   }
   const many = listing(`m-{${Array.from({ length: 9 }, (_, size) => `${size + 1}b`)}}-Q8_0.gguf 1`)
-  t.same(filesToRead(many).headers, undefined, 'no more than eight are read')
+  t.same(filesToRead(many).headers, undefined, 'at most eight are read')
   t.end()
 })
 
-t.test('choices from a listing of 20,000 models', t => {
+t.test('a listing of 20,000 models is chosen from quickly', t => {
   const files = Array.from({ length: 20_000 }, (_, index) => ({ path: `m${index}b/m-${index}b-Q8_0.gguf`, size: 1 }))
   t.throws(() => choose({ files }), { message: /20000 models/, details: { choices: { length: 200 } } })
   t.end()
 })
 
-t.test('choices of SafeTensors weights', t => {
+t.test('SafeTensors weights are chosen with their files', t => {
   const rest = 'config.json 1k\ntokenizer.json 900k'
   const files = listing(`model[2].safetensors 8\nmodel.safetensors.index.json 1k\nextra.safetensors 1\n${rest}`)
   t.equal(filesToRead(files).index, 'model.safetensors.index.json')
   t.equal(filesToRead(files).config, 'config.json')
   const whole = [...files, ...listing('a-Q4_0.gguf 1')]
-  t.equal(filesToRead(whole).index, undefined, 'GGUF comes first')
+  t.equal(filesToRead(whole).index, undefined, 'GGUF takes precedence')
   t.equal(filesToRead(whole).config, undefined)
   t.equal(filesToRead(whole, { variant: 'safetensors' }).index, 'model.safetensors.index.json')
   t.equal(filesToRead(whole, { variant: 'Q4_0' }).index, undefined)

@@ -1,6 +1,6 @@
 import { type Expectation, listing } from './listing.ts'
 
-/** GGUF repositories with names and folders of their publishers' own. */
+/** GGUF repositories with their publishers' own names and folders. */
 export const GGUF_OTHERS: Expectation[] = [
   {
     id: 'Arki05/Grok-1-GGUF',
@@ -242,7 +242,7 @@ export const GGUF_OTHERS: Expectation[] = [
   {
     id: 'o/Lora-GGUF',
     files: listing('my-lora-F16.gguf 0.1\nadapter_config.json'),
-    gives: { '': /holds a LoRA adapter/, F16: /holds a LoRA adapter/, 'my-lora-F16.gguf': /is a LoRA adapter/ }
+    gives: { '': /It has a LoRA adapter/, F16: /It has a LoRA adapter/, 'my-lora-F16.gguf': /is a LoRA adapter/ }
   },
   {
     id: 'o/Case-GGUF',
@@ -259,7 +259,7 @@ export const GGUF_OTHERS: Expectation[] = [
     id: 'o/Flux-GGUF',
     files: listing('flux1-dev-Q4_0.gguf 7\nae.safetensors 0.3\nt5xxl-Q8_0.gguf 5\nclip_l-F16.gguf 0.2'),
     gives: {
-      '': /holds a model that makes images/,
+      '': /It has a model that makes images/,
       Q4_0: /makes images/,
       't5xxl-Q8_0.gguf': /is a part of another model/
     }

@@ -5,7 +5,7 @@ const BARTOWSKI_8B =
 const UNSLOTH =
   '{IQ4_NL,IQ4_XS,Q2_K,Q3_K_M,Q4_0,Q4_1,Q4_K_M,Q4_K_S,Q5_K_M,Q6_K,Q8_0,UD-IQ1_M,UD-IQ2_XXS,UD-Q2_K_XL,UD-Q3_K_XL,UD-Q4_K_XL,UD-Q5_K_XL,UD-Q6_K_XL,UD-Q8_K_XL,BF16}'
 
-/** Repositories of those who publish many GGUF files (names of files; sizes about right). */
+/** Repositories of publishers with many GGUF files (file names, approximate sizes). */
 export const GGUF_PUBLISHERS: Expectation[] = [
   {
     id: 'Qwen/Qwen3-0.6B-GGUF',

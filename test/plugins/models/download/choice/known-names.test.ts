@@ -2,17 +2,16 @@ import t from 'tap'
 import { nameText, parseModelName, parseRequestedName } from '../../../../../core/models/model-name.ts'
 import { KNOWN_NAMES, knownName } from '../../../../../plugins/models/download/choice/known-names.ts'
 
-t.test('every entry is a repository of the publisher itself, with a page of the publisher as its source', t => {
+t.test("every entry is the publisher's own repository with the publisher's page as its source", t => {
   const seen = new Set<string>()
   for (const [name, family] of Object.entries(KNOWN_NAMES)) {
     t.equal(name, name.toLowerCase())
-    t.notOk(seen.has(name), `${name} is there once`)
+    t.notOk(seen.has(name), `${name} is unique`)
     seen.add(name)
-    t.same(parseRequestedName(name), { name }, `${name} is a name without an owner`)
+    t.same(parseRequestedName(name), { name }, `${name} has no owner`)
     const tags = Object.entries(family.tags)
     t.ok(tags.length > 0)
-    if (family.latest !== undefined)
-      t.ok(Object.hasOwn(family.tags, family.latest), `${name}:${family.latest} is there`)
+    if (family.latest !== undefined) t.ok(Object.hasOwn(family.tags, family.latest), `${name}:${family.latest} exists`)
     const known = family.latest === undefined ? [] : [[name, family.tags[family.latest]!] as const]
     for (const [asked, repository] of [...tags.map(([tag, id]) => [`${name}:${tag}`, id] as const), ...known]) {
       const { owner, variant } = parseModelName(repository)
@@ -23,7 +22,7 @@ t.test('every entry is a repository of the publisher itself, with a page of the 
       t.equal(found.publisher, owner)
       const source = new URL(found.source)
       t.equal(source.protocol, 'https:')
-      // A page at a hub must be the publisher's: anybody may write about a repository on a page of their own.
+      // A page at a hub must be the publisher's: anyone may write about a repository on their own page.
       if (source.hostname === 'huggingface.co') t.equal(source.pathname.split('/')[1], owner)
       t.ok(['huggingface.co', 'github.com'].includes(source.hostname), source.href)
     }
@@ -31,7 +30,7 @@ t.test('every entry is a repository of the publisher itself, with a page of the 
   t.end()
 })
 
-t.test('tags: the size chooses the repository, the quantization the variant', t => {
+t.test('the size in a tag selects the repository, the quantization the variant', t => {
   const table: [asked: string, model: string | undefined][] = [
     ['qwen3', 'Qwen/Qwen3-8B-GGUF'],
     ['QWEN3:latest', 'Qwen/Qwen3-8B-GGUF'],
@@ -58,7 +57,7 @@ t.test('tags: the size chooses the repository, the quantization the variant', t 
     try {
       found = knownName(parseRequestedName(asked))
     } catch {
-      // What no name can be stands for nothing.
+      // Impossible names stand for nothing.
     }
     t.equal(found && nameText(found.model), model, asked)
   }

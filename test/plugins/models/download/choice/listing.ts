@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto'
 import type { HubFile } from '../../../../../core/contracts/hubs.ts'
 
 /**
- * A listing from lines `path size`: sizes are in GB (k: kB), `{Q4_K_M:2.5,Q8_0:4}` stands for a file each, and `[3]` for
- * three shards that share the size.
+ * Builds a listing from lines `path size`. Sizes are in GB (k: kB). `{Q4_K_M:2.5,Q8_0:4}` stands for one file each, and
+ * `[3]` for three shards that share the size.
  */
 export function listing(lines: string): HubFile[] {
   return lines
@@ -23,7 +23,7 @@ function expandLabels(line: string): [path: string, size: number][] {
   }
   return alternatives.split(',').map(alternative => {
     const [label, bytes] = alternative.split(':')
-    // A folder of the same name is written {} a second time.
+    // `{}` repeats the label, for a folder of the same name.
     return [`${before}${label}${after}`.replaceAll('@', label!), bytesOf(bytes ?? size ?? '1k')]
   })
 }
@@ -43,7 +43,9 @@ const bytesOf = (text: string) => Math.round(Number.parseFloat(text) * (text.end
 export interface Expectation {
   id: string
   files: HubFile[]
-  /** What a tag gives (`''` is none), on a machine with 32 GiB and no GPU: a label and files by path, or an error. */
+  /**
+   * The choice for a tag (`''` is none), on a machine with 32 GiB and no GPU: a label and files by path, or an error.
+   */
   gives: Record<string, [label: string | undefined, ...paths: string[]] | RegExp>
   weightsInIndex?: string[]
 }

@@ -3,5 +3,5 @@ import { GGUF_PUBLISHERS } from './gguf-publishers.ts'
 import type { Expectation } from './listing.ts'
 import { WITHOUT_GGUF } from './without-gguf.ts'
 
-/** Repositories as they are (names of files; sizes about right). */
+/** Real repositories (file names, approximate sizes). */
 export const LISTINGS: Expectation[] = [...GGUF_PUBLISHERS, ...GGUF_OTHERS, ...WITHOUT_GGUF]

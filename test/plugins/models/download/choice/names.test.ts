@@ -11,7 +11,7 @@ import {
   standInRank
 } from '../../../../../plugins/models/download/choice/default-quantization.ts'
 
-t.test('labels from real file names', t => {
+t.test('labels are read from real file names', t => {
   const table: [path: string, role: FileRole, label: string | undefined, shard?: string][] = [
     ['UD-Q4_K_XL/DeepSeek-V4-Pro-0813-UD-Q4_K_XL-00001-of-00020.gguf', 'model', 'UD-Q4_K_XL', '1/20'],
     ['UD-Q3_K_XL/Kimi-K2.5-UD-Q3_K_XL-00011-of-00011.gguf', 'model', 'UD-Q3_K_XL', '11/11'],
@@ -122,7 +122,7 @@ t.test('projectors belong to models in their folder', t => {
   t.end()
 })
 
-t.test('names of stored files', t => {
+t.test('stored file names are safe on every file system', t => {
   const table: [name: string, stored: string][] = [
     ['Qwen3-0.6B-Q8_0.gguf', 'Qwen3-0.6B-Q8_0.gguf'],
     ['a b,c:d*?"<>|.gguf', 'a_b_c_d______.gguf'],

@@ -120,7 +120,7 @@ t.test('refuses invalid names and addresses', t => {
     ['https://huggingface.co/Qwen', 'invalid_model_name', /owner is missing/],
     ['https://huggingface.co/datasets/a/b', 'invalid_model_name', /is not a model/],
     ['https://huggingface.co/spaces/a/b', 'invalid_model_name', /is not a model/],
-    ['https://huggingface.co/a/b/c/d', 'invalid_model_name', /more behind the name/],
+    ['https://huggingface.co/a/b/c/d', 'invalid_model_name', /more after the name/],
     ['https://huggingface.co/a/b/resolve/main/..%2Fx', 'invalid_request', /path of a file/],
     ['https://huggingface.co/a/b/resolve/main/%zz', 'invalid_request', /% signs/],
     ['https://huggingface.co/a/b/resolve', 'invalid_request', /revision/],

@@ -5,7 +5,7 @@ tokenizer_config.json 10k
 generation_config.json 1k
 config.json 1k`
 
-/** Repositories of SafeTensors, of formats that nothing here runs, and incomplete ones. */
+/** Repositories with SafeTensors, with unsupported formats, and incomplete ones. */
 export const WITHOUT_GGUF: Expectation[] = [
   {
     id: 'Qwen/Qwen3-0.6B',
@@ -23,7 +23,7 @@ export const WITHOUT_GGUF: Expectation[] = [
         ...['LICENSE', 'README.md', 'config.json', 'generation_config.json', 'merges.txt'],
         ...['tokenizer.json', 'tokenizer_config.json', 'vocab.json']
       ],
-      Q4_K_M: /has no Q4_K_M: it has SafeTensors weights only.*corral convert Qwen\/Qwen3-0\.6B --dtype q4_k_m/
+      Q4_K_M: /has no Q4_K_M, only SafeTensors weights.*corral convert Qwen\/Qwen3-0\.6B --dtype q4_k_m/
     }
   },
   {
@@ -243,6 +243,6 @@ export const WITHOUT_GGUF: Expectation[] = [
     files: listing('eagle3-Llama-3.1-8B-Q8_0.gguf 0.8\nmmproj-F16.gguf 0.8'),
     gives: { '': /draft models, which run beside a main model, and a projector without its model/ }
   },
-  { id: 'someone/empty', files: listing('.gitattributes\nREADME.md'), gives: { '': /files of the kinds/ } },
-  { id: 'someone/nothing', files: [], gives: { '': /It holds no files/, Q4_K_M: /It holds no files/ } }
+  { id: 'someone/empty', files: listing('.gitattributes\nREADME.md'), gives: { '': /files with the extensions/ } },
+  { id: 'someone/nothing', files: [], gives: { '': /It has no files/, Q4_K_M: /It has no files/ } }
 ]

@@ -38,14 +38,14 @@ t.test('a pull stores a model', async t => {
     t.ok(reported.every(event => event.total === size))
   }
   t.same(downloads.list(), [])
-  t.same(at.folders(), [], 'nothing is left of it')
+  t.same(at.folders(), [], 'nothing of it remains')
   const weights = stored.files.find(file => file.role === 'model')!
   t.equal(sha256(readFileSync(join(stored.directory, weights.path))), weights.sha256)
 
   const again = await downloads.plan({ model: 'hf:acme/tiny-gguf' }, {})
   t.equal(again.present, true, 'in any spelling')
   t.equal(await downloads.pull(again, { detached: false }), undefined)
-  t.equal(transfers.fetched.length, plan.files.length, 'nothing is fetched twice')
+  t.equal(transfers.fetched.length, plan.files.length, 'nothing is downloaded twice')
 
   const q2 = await at.pull('Acme/Tiny-GGUF:q2_k')
   t.equal((await watching(q2.pull).result).publicName, 'Acme/Tiny-GGUF:Q2_K')
@@ -57,19 +57,19 @@ t.test('a pull stores a model', async t => {
   ])
 })
 
-t.test('pulls of the same variant are shared', async t => {
+t.test('clients share a pull of the same variant', async t => {
   const at = await setting(t)
   at.transfers.holdAt = /Q4_K_M/
   const first = await at.pull('Acme/Tiny-GGUF')
   const one = watching(first.pull)
-  await until('the first is under way', () => only(at).completed > 0)
+  await until('the first is running', () => only(at).completed > 0)
   const second = await at.pull('ACME/tiny-gguf:Q4_K_M')
   t.equal(second.pull, first.pull)
   const two = watching(second.pull)
   t.match(
     two.events.find(({ path }) => path.endsWith('.gguf')),
     { completed: statSync(join(downloadsOf(at.home), only(at).id, 'files', 'tiny-Q4_K_M.gguf.part')).size },
-    'a client that joins gets the progress at once'
+    'a joining client gets the progress immediately'
   )
   at.transfers.release()
   t.equal(await one.result, await two.result)
@@ -79,10 +79,10 @@ t.test('pulls of the same variant are shared', async t => {
   const together = await Promise.all([1, 2, 3].map(() => at.pull('Acme/Tiny-GGUF:Q2_K')))
   const stored = await Promise.all(together.map(({ pull }) => watching(pull).result))
   t.equal(new Set(stored.map(({ revision }) => revision)).size, 1)
-  t.equal(at.transfers.fetched.filter(path => path.endsWith('Q2_K.gguf')).length, 1, 'however close they come')
+  t.equal(at.transfers.fetched.filter(path => path.endsWith('Q2_K.gguf')).length, 1, 'even at the same moment')
 })
 
-t.test('a pull pauses when nobody watches it', async t => {
+t.test('a pull pauses when its last watcher leaves', async t => {
   const at = await setting(t, { pauseAfter: 400 })
   at.transfers.holdAt = /gguf/
   const { pull } = await at.pull('Acme/Tiny-GGUF')
@@ -95,7 +95,7 @@ t.test('a pull pauses when nobody watches it', async t => {
   two.leave()
   const three = watching(pull)
   await sleep(600)
-  t.equal(only(at).state, 'downloading', 'one who comes in time takes over')
+  t.equal(only(at).state, 'downloading', 'a client that comes in time takes over')
   three.leave()
   await until('it pauses', () => only(at).state === 'paused')
   t.match(only(at), { reason: /watch/, speed: 0 })
@@ -111,7 +111,7 @@ t.test('a pull pauses when nobody watches it', async t => {
 
   at.transfers.holdAt = /gguf/
   const unwatched = await at.pull('Acme/Tiny-GGUF:Q2_K')
-  await until('nobody ever watched it', () => unwatched.pull.record().state === 'paused')
+  await until('it was never watched', () => unwatched.pull.record().state === 'paused')
   const detached = await at.pull('Acme/Tiny-GGUF:Q2_K', { detached: true })
   const five = watching(detached.pull)
   five.leave()
@@ -121,22 +121,22 @@ t.test('a pull pauses when nobody watches it', async t => {
   await until('a detached one is stored', () => at.store.list().length === 2)
 })
 
-t.test('pause, resume, cancel', async t => {
+t.test('a pull can be paused, resumed and cancelled', async t => {
   const at = await setting(t)
   const { downloads, transfers } = at
   transfers.holdAt = /gguf/
   const { pull } = await at.pull('Acme/Tiny-GGUF')
   const one = watching(pull)
-  await until('it is under way', () => only(at).completed > 0)
+  await until('it is running', () => only(at).completed > 0)
   t.match(await downloads.pause('acme/tiny-gguf'), { state: 'paused', detached: false })
   await t.rejects(one.result, { code: 'pull_cancelled', message: /paused.*kept/ })
-  t.match(await downloads.pause(pull.record().id), { state: 'paused' }, 'twice is no harm')
+  t.match(await downloads.pause(pull.record().id), { state: 'paused' }, 'twice does no harm')
   t.match(await downloads.resume(pull.record().id), { state: 'downloading', detached: true })
   t.match(await downloads.resume(pull.record().id), { state: 'downloading', detached: true })
   const two = watching(pull)
   await downloads.cancel('Acme/Tiny-GGUF:q4_k_m')
   await t.rejects(two.result, { code: 'pull_cancelled', message: /cancelled.*removed/ })
-  await t.rejects(watching(pull).result, { code: 'pull_cancelled' }, 'who comes too late')
+  await t.rejects(watching(pull).result, { code: 'pull_cancelled' }, 'a late watcher')
   t.same([downloads.list(), at.folders()], [[], []])
 
   for (const id of ['Acme/Tiny-GGUF', pull.record().id, 'nothing', '']) {
@@ -208,10 +208,10 @@ t.test('a detached pull is retried until its hub answers', async t => {
   at.hub.failure = unreachable()
   const pull = await at.downloads.pull(plan, { detached: true })
   await until('it waits', () => only(at).state === 'paused')
-  t.match(only(at), { detached: true, reason: /cannot be reached.*tried again at \d{4}-/ })
-  t.equal(recordedState(at), 'downloading', 'after a restart it is tried at once')
+  t.match(only(at), { detached: true, reason: /cannot be reached.*retried at \d{4}-/ })
+  t.equal(recordedState(at), 'downloading', 'after a restart it is retried immediately')
   const before = at.hub.requested.length
-  await until('it is tried again and again', () => at.hub.requested.length > before + 2)
+  await until('it is retried repeatedly', () => at.hub.requested.length > before + 2)
   at.hub.failure = undefined
   await until('it is stored', () => at.store.list().length === 1)
   t.equal(pull?.record().model, 'Acme/Tiny-GGUF:Q4_K_M')
@@ -219,12 +219,12 @@ t.test('a detached pull is retried until its hub answers', async t => {
   at.transfers.failAt = { path: /gguf/, error: new CorralError('hub_forbidden', 'Agree to its terms first.') }
   const q2 = await at.downloads.plan({ model: 'Acme/Tiny-GGUF:Q2_K' }, {})
   await at.downloads.pull(q2, { detached: true })
-  await until('what no waiting cures is not tried again', () => only(at).state === 'failed')
+  await until('a permanent failure is not retried', () => only(at).state === 'failed')
   t.match(only(at), { reason: 'Agree to its terms first.' })
   t.match(await at.downloads.pause('Acme/Tiny-GGUF'), { state: 'failed', reason: 'Agree to its terms first.' })
 })
 
-t.test('a pull of another revision', async t => {
+t.test('a pull of another revision keeps unchanged files', async t => {
   const contents = {
     'Acme/Seer-GGUF': { 'seer-Q4_K_M.gguf': model(1), LICENSE: Buffer.from('as is') }
   }
@@ -245,7 +245,7 @@ t.test('a pull of another revision', async t => {
   t.same(
     at.transfers.fetched,
     ['seer-Q4_K_M.gguf', 'LICENSE', 'LICENSE'],
-    'what is the same is kept, the rest is not continued'
+    'unchanged files are kept, others are not continued'
   )
   t.same(at.transfers.continued, [])
   t.equal(readFileSync(join(stored.directory, 'LICENSE'), 'utf8'), 'as was')
@@ -256,7 +256,7 @@ t.test('a pull of another revision', async t => {
   t.equal(
     at.transfers.fetched.filter(path => path.endsWith('.gguf')).length,
     1,
-    'weights that are stored are not fetched again'
+    'stored weights are not downloaded again'
   )
   t.equal(readFileSync(join(third.directory, 'LICENSE'), 'utf8'), 'as will be')
   t.notOk(existsSync(stored.directory), 'one revision of a variant at a time')

@@ -28,8 +28,8 @@ t.test('hubs are searched in order', async t => {
     'the first hub that has it, in its spelling'
   )
   t.same(other.requested, [])
-  t.match(await downloads.plan(plan('acme/else-gguf'), {}), { repository: { hub: 'modelscope' } }, 'else the next')
-  t.match(await downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {}), { label: 'Q2_K' }, 'the one that is named')
+  t.match(await downloads.plan(plan('acme/else-gguf'), {}), { repository: { hub: 'modelscope' } }, 'otherwise the next')
+  t.match(await downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {}), { label: 'Q2_K' }, 'the named hub')
   t.match(await downloads.plan(plan('hf:Acme/Tiny-GGUF:Q2_K@v1', 'me/mine'), {}), {
     name: { owner: 'me', name: 'mine' },
     label: 'Q2_K',
@@ -49,7 +49,7 @@ t.test('hubs are searched in order', async t => {
   t.match(
     await downloads.plan(plan('acme/else-gguf'), {}),
     { repository: { hub: 'modelscope' } },
-    'one that is down is passed'
+    'a hub that is down is skipped'
   )
   await t.rejects(downloads.plan(plan('acme/none'), {}), { code: 'hub_unreachable', message: 'It is down.' })
   for (const bad of ['', 'hf:tiny', 'a/b/c/d', '../x', 'ftp:acme/x', 'acme/x:']) {
@@ -66,7 +66,7 @@ t.test('hubs are searched in order', async t => {
   await t.rejects(none.downloads.plan(plan('Acme/Tiny-GGUF'), {}), { code: 'repo_not_found', message: /hf:/ })
 })
 
-t.test('names without an owner', async t => {
+t.test('short names mean installed models or known publishers', async t => {
   const at = await setting(t, {
     contents: {
       'Acme/Tiny-GGUF': { 'tiny-Q4_K_M.gguf': model(4), 'tiny-Q2_K.gguf': model(8) },
@@ -91,7 +91,7 @@ t.test('names without an owner', async t => {
   })
   await t.rejects(downloads.plan(plan('quen3:8b'), {}), { code: 'repo_not_found', message: /Did you mean "qwen3"\?/ })
   await t.rejects(downloads.plan(plan('tiny-gguf'), {}), { code: 'repo_not_found' })
-  t.equal(hub.requested.length, requested, 'no hub is asked for a name that it cannot have')
+  t.equal(hub.requested.length, requested, 'no hub is asked for an impossible name')
 
   const { pull } = await at.pull('Acme/Tiny-GGUF')
   await watching(pull).result
@@ -99,7 +99,7 @@ t.test('names without an owner', async t => {
   t.match(
     await downloads.plan(plan('tiny-gguf:Q2_K'), {}),
     { name: { owner: 'Acme' }, label: 'Q2_K', present: false },
-    'another variant of the model that is here'
+    'another variant of the installed model'
   )
   const file = join(at.home, 'x-F16.gguf')
   writeFileSync(file, model(3))
@@ -109,7 +109,7 @@ t.test('names without an owner', async t => {
   t.match(
     await downloads.plan(plan('qwen3:8b'), {}),
     { name: { owner: 'Qwen' }, present: false },
-    'what came from no hub is not taken for another variant of its name'
+    'a model from no hub is not another variant of its name'
   )
   await store.import({ path: file, name: parseModelName('other/tiny-gguf') })
   await t.rejects(downloads.plan(plan('tiny-gguf'), {}), {
@@ -118,7 +118,7 @@ t.test('names without an owner', async t => {
   })
 })
 
-t.test('models that are stored already', async t => {
+t.test('models that are already stored are not downloaded', async t => {
   const at = await setting(t)
   const { downloads, hub, store, transfers } = at
   const q4 = join(at.home, 'x-Q4_K_M.gguf')
@@ -145,11 +145,7 @@ t.test('models that are stored already', async t => {
   })
 
   await store.import({ path: q4, name: parseModelName('Acme/Tiny-GGUF') })
-  t.match(
-    await downloads.plan(plan('Acme/Tiny-GGUF'), {}),
-    { present: true },
-    'the same files, wherever they came from'
-  )
+  t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: true }, 'the same files, whatever their origin')
   await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {}), { code: 'model_exists', message: /imported from/ })
   t.equal(transfers.fetched.length, 0)
   await store.import({ path: q4, name: parseModelName('me/own') })
@@ -157,7 +153,7 @@ t.test('models that are stored already', async t => {
   hub.failure = new CorralError('hub_unreachable', 'It is down.')
   t.match(await downloads.plan(plan('ME/own:q4_k_m'), {}), { present: true, warnings: ['It is down.'] })
   hub.failure = undefined
-  await t.rejects(downloads.plan(plan('hf:me/own'), {}), { code: 'repo_not_found' }, 'a hub that is named must have it')
+  await t.rejects(downloads.plan(plan('hf:me/own'), {}), { code: 'repo_not_found' }, 'a named hub must have it')
   await store.remove(parseModelName('Acme/Tiny-GGUF'))
 
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme
@@ -172,7 +168,7 @@ t.test('models that are stored already', async t => {
   t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: false })
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme
   rmSync(join(stored.directory, 'tiny-Q4_K_M.gguf'))
-  t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: false }, 'what was deleted by hand is repaired')
+  t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: false }, 'files deleted by hand are restored')
   t.equal((await watching((await at.pull('Acme/Tiny-GGUF')).pull).result).publicName, 'Acme/Tiny-GGUF')
 
   at.transfers.holdAt = /gguf/
@@ -186,7 +182,7 @@ t.test('models that are stored already', async t => {
   t.equal(going.pull.record().state, 'downloading')
 })
 
-t.test('plans of SafeTensors models', async t => {
+t.test('SafeTensors models are planned from their config and index', async t => {
   const tokenizer = Buffer.from('{}')
   const index = Buffer.from(
     JSON.stringify({ weight_map: { a: 'model-00001-of-00002.safetensors', b: 'model-00002-of-00002.safetensors' } })
@@ -215,7 +211,7 @@ t.test('plans of SafeTensors models', async t => {
     made.files.filter(({ role }) => role === 'model').map(({ path }) => path),
     ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors']
   )
-  t.same(at.folders().length, 1, 'what was read to plan is gone')
+  t.same(at.folders().length, 1, 'files read for planning are removed')
   const stored = await watching(pull).result
   t.match(stored, { format: 'safetensors', label: 'F16' })
   t.same(stored.metadata.capabilities, ['completion', 'base', 'vision', 'audio'])
@@ -226,7 +222,7 @@ t.test('plans of SafeTensors models', async t => {
   t.same(at.folders(), [])
 })
 
-t.test('sizes that the listing does not have', async t => {
+t.test('sizes missing from the listing are requested', async t => {
   const at = await setting(t)
   at.hub.withoutSizes.add('tiny-Q4_K_M.gguf')
   const { pull, plan: made } = await at.pull('Acme/Tiny-GGUF:Q4_K_M')
@@ -238,10 +234,10 @@ t.test('sizes that the listing does not have', async t => {
     throw new CorralError('hub_forbidden', 'Agree to its terms first.')
   }
   const gated = at.downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {})
-  await t.rejects(gated, { code: 'hub_forbidden' }, 'what may not be had is known before anything starts')
+  await t.rejects(gated, { code: 'hub_forbidden' }, 'a refused file is reported before the pull starts')
 })
 
-t.test('disk space', async t => {
+t.test('a plan checks the disk space', async t => {
   const at = await setting(t)
   const repository = at.hub.repository.bind(at.hub)
   at.hub.repository = async (request, waiting) => {
@@ -269,7 +265,7 @@ t.test('disk space', async t => {
   t.equal((await diskRoom(at.home, 0)).required, 0)
 })
 
-t.test('memory that is available to models', async t => {
+t.test('machine memory includes usable graphics cards', async t => {
   const gpu = (more: Partial<Gpu>): Gpu => ({
     id: 'nvidia:0',
     vendor: 'nvidia',
@@ -287,7 +283,7 @@ t.test('memory that is available to models', async t => {
     ['no GPU', [], 0],
     ['two cards', [gpu({}), gpu({ id: 'nvidia:1' })], 16e9],
     ['a card whose driver does not work', [gpu({ usable: false })], 0],
-    ['a processor that shares its memory', [gpu({ vendor: 'apple', type: 'integrated', unifiedMemory: true })], 0],
+    ['a processor with shared memory', [gpu({ vendor: 'apple', type: 'integrated', unifiedMemory: true })], 0],
     ['a card beside such a processor', [gpu({}), gpu({ type: 'integrated', unifiedMemory: true })], 8e9],
     ['a card of unknown size', [unknown], 0]
   ]
@@ -301,11 +297,11 @@ t.test('memory that is available to models', async t => {
     memory: 12e9,
     gpuMemory: 6e9
   })
-  t.same(budgetOf(bounded), { best: 0.9 * 12e9, all: 24e9, gpu: true }, 'what the settings leave to models')
+  t.same(budgetOf(bounded), { best: 0.9 * 12e9, all: 24e9, gpu: true }, 'the limit in the settings')
   t.equal(budgetOf({ ram: 32e9, most: 12e9, gpu: 0 }).all, 12e9)
 })
 
-t.test('progress of a pull', async t => {
+t.test('progress is throttled and ends with the last bytes', async t => {
   const files = [
     { path: 'a', storedPath: 'a', role: 'model', size: 1000 },
     { path: 'b', storedPath: 'b', role: 'other', size: undefined }
@@ -335,7 +331,7 @@ t.test('progress of a pull', async t => {
   t.equal(events.length, count, 'no events after the end')
 })
 
-t.test('compares plans', async t => {
+t.test('plans are compared by content', async t => {
   const made = (files: object[], revision = '1') =>
     ({ files, repository: { hub: 'h', id: 'i', revision } }) as unknown as PullPlan
   const a = { storedPath: 'a', path: 'a', sha256: '1' }

@@ -12,46 +12,46 @@ import { setting, watching } from './support.ts'
 
 const of = (clients: string) => [...clients].map((client, since) => ({ client, since }))
 
-t.test('who is next', async t => {
+t.test('the next place goes to the client with the fewest places', async t => {
   const next = (waiting: string, working: string, served: [string, number][] = [], perClient = 4) =>
     nextWaiting(of(waiting), of(working), new Map(served), perClient)?.client
   t.equal(next('', 'a'), undefined)
-  t.equal(next('aaab', 'aaa'), 'b', 'who has fewer')
-  t.equal(next('ab', '', [['a', 1]]), 'b', 'who was never served')
+  t.equal(next('aaab', 'aaa'), 'b', 'the client with fewer places')
+  t.equal(next('ab', '', [['a', 1]]), 'b', 'the client that was never served')
   t.equal(
     next('ab', '', [
       ['a', 1],
       ['b', 2]
     ]),
     'a',
-    'who was served longest ago'
+    'the client that was served longest ago'
   )
   t.equal(next('ab', 'a', [], 1), 'b')
-  t.equal(next('aa', 'a', [], 1), undefined, 'a client with all that it may have')
+  t.equal(next('aa', 'a', [], 1), undefined, 'a client at its maximum')
 })
 
-t.test('who gives up a place', async t => {
+t.test('a place is taken from the client with the most', async t => {
   const gives = (next: string, working: string, now = 10) => {
     const found = placeToYield(of(next)[0]!, of(working), 5, now)
     return found && `${found.place.client}${found.place.since} in ${found.in}`
   }
-  t.equal(gives('b', 'aaaa'), 'a3 in 0', 'the latest of a client with more than its share, at once')
+  t.equal(gives('b', 'aaaa'), 'a3 in 0', 'the latest of a client beyond its share, immediately')
   t.equal(gives('b', 'aab'), undefined)
   t.equal(gives('b', 'aaab'), 'a2 in 0')
-  t.equal(gives('a', 'aaaa'), undefined, 'nobody gives way to itself')
+  t.equal(gives('a', 'aaaa'), undefined, 'a client does not give way to itself')
   t.equal(gives('c', 'ab', 3), 'a0 in 2', 'the oldest when its turn is over')
   t.equal(gives('c', 'ab', 6), 'a0 in 0')
 })
 
-t.test('who leaves a full queue', async t => {
+t.test('a full queue drops the latest place of the client with the most', async t => {
   const leaves = (waiting: string, client: string) => placeToDrop(of(waiting), client)
   t.match(leaves('aaaa', 'b'), { client: 'a', since: 3 })
   t.equal(leaves('aaaa', 'a'), undefined)
-  t.equal(leaves('ab', 'c'), undefined, 'a client with a single one keeps it')
+  t.equal(leaves('ab', 'c'), undefined, 'a client keeps its only place')
   t.match(leaves('aabbb', 'a')?.client, undefined)
 })
 
-t.test('places go round', async t => {
+t.test('places rotate between clients', async t => {
   const turns = new Turns({ places: 2, perClient: 2, waiting: 3, turnLength: 1e6 })
   const a = Array.from({ length: 5 }, () => turns.enter('a'))
   const waiting = (places: Place[]) => places.map(({ isWaiting }) => isWaiting)
@@ -85,7 +85,7 @@ t.test('a turn ends when another client has none', async () => {
   await second.begun
 })
 
-t.test('pulls of two clients', async t => {
+t.test('pulls of two clients share the places', async t => {
   const at = await setting(t, { limits: { pulls: 1, waiting: 1 } })
   at.transfers.holdAt = /gguf/
   const first = await at.pull('Acme/Tiny-GGUF:Q4_K_M', { detached: true, caller: { turn: 'a' } })

@@ -35,18 +35,18 @@ export const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).dige
 export const gitSha1 = (bytes: Buffer) =>
   createHash('sha1').update(`blob ${bytes.length}\0`).update(bytes).digest('hex')
 
-/** A whole GGUF model; another seed gives other weights. */
+/** Creates a complete GGUF model. Another seed gives other weights. */
 export function model(seed = 1): Buffer {
   const metadata = { 'general.architecture': 'llama', 'llama.context_length': 4096, 'llama.embedding_length': 64 }
   return ggufBytes({ metadata, tensors: [{ name: 'a', shape: [4096] }], seed })
 }
 
-/** Repositories by id, each a listing of its files' bytes. */
+/** Repositories by id, each with its files' bytes. */
 export type Contents = Record<string, Record<string, Buffer>>
 
 export interface ScriptedHub extends Hub {
   contents: Contents
-  /** Thrown by all requests, while set. */
+  /** Thrown by all requests while set. */
   failure: CorralError | undefined
   /** Ids and paths of requests. */
   requested: string[]
@@ -54,7 +54,7 @@ export interface ScriptedHub extends Hub {
   withoutSizes: Set<string>
 }
 
-/** Large files have a SHA-256, small ones git's digest, as at real hubs. */
+/** Creates a hub. Large files have a SHA-256, small ones git's digest, like real hubs. */
 export function scriptedHub(name: string, contents: Contents, prefixes: string[] = [`${name}:`]): ScriptedHub {
   const hub: ScriptedHub = {
     name,
@@ -99,19 +99,19 @@ export function scriptedHub(name: string, contents: Contents, prefixes: string[]
 }
 
 export interface ScriptedTransfers extends Transfers {
-  /** Paths of the files fetched anew, in order. */
+  /** Paths of the files downloaded from the start, in order. */
   fetched: string[]
-  /** Paths whose partial data were continued. */
+  /** Paths whose partial data was continued. */
   continued: string[]
-  /** Files matching it stop in the middle until it is cleared by `release`. */
+  /** Matching files stop in the middle until `release` is called. */
   holdAt: RegExp | undefined
   release(): void
-  /** Thrown in the middle of the next file that matches. */
+  /** Thrown in the middle of the next matching file. */
   failAt: { path: RegExp; error: unknown } | undefined
   requests: TransferRequest[]
 }
 
-/** Fetches from the hubs' own contents: half of a file, then the rest. */
+/** Downloads from the hubs' own contents: half of a file, then the rest. */
 export function scriptedTransfers(hubs: readonly ScriptedHub[]): ScriptedTransfers {
   const waiting = new Set<() => void>()
   const bytesAt = (url: string) => {
@@ -182,7 +182,7 @@ export function scriptedTransfers(hubs: readonly ScriptedHub[]): ScriptedTransfe
   return transfers
 }
 
-/** The service, as one client over TCP uses it unless a test says otherwise. */
+/** The service, as used by one client over TCP unless a test says otherwise. */
 export type TestedDownloads = Omit<DownloadsService, 'plan' | 'pull' | 'resume'> & {
   plan(request: Omit<PullRequest, 'caller'> & { caller?: PullCaller }, waiting: Waiting): Promise<PullPlan>
   pull(plan: PullPlan, options: { detached: boolean; caller?: PullCaller }): Promise<Pull | undefined>
@@ -207,9 +207,9 @@ export interface Setting {
   hub: ScriptedHub
   other: ScriptedHub
   home: string
-  /** Events that hooks got. */
+  /** Events passed to hooks. */
   finished: PullEvent[]
-  /** Folders of pulls that are not done. */
+  /** Folders of unfinished pulls. */
   folders(): string[]
   log: string[]
   /** Starts pulling, by name. */
@@ -236,7 +236,7 @@ export const TINY: Contents = {
   }
 }
 
-/** A downloads service on real folders, with hubs and transfers of the test's making. */
+/** Creates a downloads service on real folders, with the test's hubs and transfers. */
 export async function setting(t: Test, options: SettingOptions = {}): Promise<Setting> {
   const home = options.home ?? t.testdir()
   const log: string[] = []
@@ -292,13 +292,13 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     async pull(name, { detached = false, caller = CALLER } = {}) {
       const plan = await downloads.plan({ model: name, caller }, {})
       const pull = await downloads.pull(plan, { detached, caller })
-      if (!pull) throw new Error(`${name} is there already`)
+      if (!pull) throw new Error(`${name} already exists`)
       return { pull, plan }
     }
   }
 }
 
-/** Watches a pull and keeps its events. */
+/** Watches a pull and collects its events. */
 export function watching(pull: Pull): {
   result: Promise<StoredVariant>
   events: FileProgress[]
@@ -307,7 +307,7 @@ export function watching(pull: Pull): {
   const events: FileProgress[] = []
   const client = new AbortController()
   const result = pull.watch(files => void events.push(...files), client.signal)
-  // Tests that never look at it must not end by it.
+  // Ignore the rejection in tests that do not check it.
   result.catch(() => undefined)
   return { result, events, leave: () => client.abort(new Error('left')) }
 }

@@ -26,13 +26,13 @@ const content = sampleBytes(24 * MiB + 12_345)
 interface Setup {
   fault?: (request: ByteRequest) => ByteFault
   bytes?: Buffer
-  /** What the hub reports of it. */
+  /** What the hub reports about it. */
   file?: Partial<TransferFile>
   options?: Partial<TransferOptions>
   locate?: (url: string, times: number) => FileLocation
 }
 
-/** A server with one file, and an engine to fetch it. */
+/** Starts a server with one file, and an engine to download it. */
 async function setUp(t: Test, { fault, bytes = content, file, options, locate }: Setup = {}) {
   const server = await startByteServer({ '/file': bytes }, fault)
   const folder = t.testdir()
@@ -48,7 +48,7 @@ async function setUp(t: Test, { fault, bytes = content, file, options, locate }:
   async function run(
     more: { signal?: AbortSignal; identity?: string; onProgress?: (completed: number) => void } = {}
   ): Promise<TransferredFile> {
-    // Each run has an engine of its own, as after a restart.
+    // Each run has its own engine, as after a restart.
     const engine = new TransferEngine({
       connections: 8,
       connectionsPerFile: 4,
@@ -75,7 +75,7 @@ async function setUp(t: Test, { fault, bytes = content, file, options, locate }:
     })
     return done!
   }
-  /** Runs until so many bytes are there, then aborts. */
+  /** Aborts the run when this many bytes are on disk. */
   async function runUntil(bytesThere: number): Promise<void> {
     const controller = new AbortController()
     const reason = new Error('enough')
@@ -97,19 +97,19 @@ async function failure(promise: Promise<unknown>): Promise<CorralError> {
   throw new Error('no error was thrown')
 }
 
-t.test('fetches a file over several connections and verifies it', async t => {
+t.test('downloads a file over several connections and verifies it', async t => {
   const { server, target, run, reports } = await setUp(t, { fault: () => ({ rate: 8 * MiB }) })
   t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
   t.ok(readFileSync(target).equals(content))
-  t.strictSame(readdirSync(join(target, '..')), ['file'], 'nothing else is left')
-  // The server may still see one that was left for another.
+  t.strictSame(readdirSync(join(target, '..')), ['file'], 'nothing else remains')
+  // The server may still see a connection that was replaced.
   t.ok(server.state.mostOpen > 1 && server.state.mostOpen <= 4 + 2, `${server.state.mostOpen} connections`)
   t.equal(reports.at(-1)![0], content.length)
   t.ok(reports.every(([, total]) => total === content.length))
   t.ok(reports.every(([completed], i) => i === 0 || completed >= reports[i - 1]![0]))
 })
 
-t.test('servers and files of every kind', async t => {
+t.test('downloads from servers and files of every kind', async t => {
   const small = sampleBytes(300_000, 1)
   const cases: [what: string, given: Setup, most?: number][] = [
     ['a range with status 200', { fault: () => ({ rangeAs200: true }) }],
@@ -117,7 +117,7 @@ t.test('servers and files of every kind', async t => {
     ['no ranges and no length', { fault: () => ({ ignoreRange: true, chunked: true }) }],
     ['no ranges, and the body ends with the connection', { fault: () => ({ ignoreRange: true, untilClose: true }) }],
     ['a chunked range', { fault: () => ({ chunked: true }) }],
-    ['a size that is unknown before', { file: { size: undefined } as never }],
+    ['a size that is not known before', { file: { size: undefined } as never }],
     ['no digest', { file: { sha256: undefined } as never }],
     ['a git digest', { bytes: small, file: { sha256: undefined, gitSha1: gitSha1(small) } as never }],
     ['an empty file', { bytes: Buffer.alloc(0) }],
@@ -142,8 +142,8 @@ t.test('servers and files of every kind', async t => {
   }
 })
 
-t.test('faults that a transfer survives', async t => {
-  /** Most bytes that may be sent beyond the file's. */
+t.test('a transfer survives temporary faults', async t => {
+  /** Maximum bytes sent beyond the file's size. */
   const cases: [what: string, given: Setup, most: number][] = [
     ['connections break', { fault: ({ number }) => (number < 8 ? { cutAfter: 1_000_000 + number } : {}) }, 12 * MiB],
     ['every connection breaks', { fault: () => ({ cutAfter: 3 * MiB }) }, 12 * MiB],
@@ -177,11 +177,11 @@ t.test('faults that a transfer survives', async t => {
     [
       'a response compressed with gzip',
       { fault: ({ number }) => (number === 0 ? { headers: { 'content-encoding': 'gzip' } } : {}) },
-      // Up to a whole request of the first size lies in the sockets when the first response is refused.
+      // Up to a whole request of the first size is in the sockets when the first response is refused.
       16 * MiB
     ],
     [
-      'a location that expires during the transfer',
+      'a location expires during the transfer',
       {
         locate: (url, times) => ({ url: `${url}/file?ticket=${times}`, headers: {} }),
         fault: ({ query, number }) =>
@@ -203,15 +203,15 @@ t.test('faults that a transfer survives', async t => {
   }
 })
 
-t.test('corrupt content', async t => {
-  await t.test('one wrong byte near the beginning: only what is before it is fetched again', async t => {
+t.test('corrupt content is found and repaired', async t => {
+  await t.test('one wrong byte near the beginning: only the part before it is downloaded again', async t => {
     const { server, run } = await setUp(t, {
       options: { connectionsPerFile: 1 },
       fault: ({ number }) => (number === 0 ? { flip: 1000 } : {})
     })
     t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
     const again = server.state.sent - content.length
-    t.ok(again > 0 && again <= 8 * MiB, `${again} bytes were fetched again`)
+    t.ok(again > 0 && again <= 8 * MiB, `${again} bytes were downloaded again`)
   })
 
   await t.test('one wrong byte anywhere', async t => {
@@ -233,41 +233,41 @@ t.test('corrupt content', async t => {
     ['with a digest', {}],
     ['without one', { sha256: undefined }]
   ] as const) {
-    await t.test(`what was just written changes on the disk: ${what}`, async t => {
+    await t.test(`new data changes on the disk: ${what}`, async t => {
       const { server, target, run } = await setUp(t, { file: file as never, fault: () => ({ rate: 3 * MiB }) })
       let damaged = 0
       const onProgress = (completed: number) => {
         if (completed < 8 * MiB || damaged++ > 0) return
-        // The second request's first chunk, while the digest is still in the first one's.
+        // The second request's first chunk, while the digest is still in the first request's range.
         writeSync(openSync(`${target}.part`, 'r+'), 'damage', 8 * MiB + 1000)
       }
       t.strictSame(await run({ onProgress }), { size: content.length, sha256: sha256(content) })
       t.ok(damaged > 0)
       t.ok(readFileSync(target).equals(content))
       const again = server.state.sent - content.length
-      t.ok(again >= MiB && again <= 2 * MiB, `${again} bytes were fetched again`)
+      t.ok(again >= MiB && again <= 2 * MiB, `${again} bytes were downloaded again`)
     })
   }
 
-  await t.test('always wrong', async t => {
+  await t.test('content that is always wrong fails', async t => {
     const { server, folder, target, run } = await setUp(t, { fault: () => ({ flip: 5 * MiB }) })
     const error = await failure(run())
     t.equal(error.code, 'checksum_mismatch')
     t.match(error.message, /^file is not what the hub says it is: expected SHA-256 [0-9a-f]{64}, got [0-9a-f]{64}\./)
     t.notOk(existsSync(target))
     t.strictSame(readdirSync(join(folder, 'deep')), [], 'the next attempt starts clean')
-    // What was on its way to connections that were given up counts as sent, too.
-    t.ok(server.state.sent <= 3 * content.length, 'each byte was fetched about twice, and no more')
+    // Data in flight on abandoned connections counts as sent too.
+    t.ok(server.state.sent <= 3 * content.length, 'each byte was downloaded about twice, not more')
   })
 
-  await t.test('another size', async t => {
+  await t.test('a file of another size is refused', async t => {
     const { run } = await setUp(t, { fault: () => ({ content: content.subarray(0, 1000) }) })
     const error = await failure(run())
     t.equal(error.code, 'checksum_mismatch')
     t.match(error.message, `expected ${content.length} bytes, got 1000 bytes`)
   })
 
-  await t.test('HTML instead of the file', async t => {
+  await t.test('HTML instead of the file is refused', async t => {
     const html = { ignoreRange: true, chunked: true, content: Buffer.from('<html>Please log in</html>') }
     const { folder, run } = await setUp(t, { fault: () => html })
     t.equal((await failure(run())).code, 'checksum_mismatch')
@@ -283,12 +283,12 @@ t.test('corrupt content', async t => {
         sent++ === 0 ? { headers: { etag: '"a"' }, cutAfter: MiB } : { headers: { etag: '"b"' }, content: other }
     })
     await run()
-    t.ok(readFileSync(target).equals(other), 'no older content is left in it')
+    t.ok(readFileSync(target).equals(other), 'it has no older content')
   })
 })
 
-t.test('continuing partial data', async t => {
-  await t.test('bytes on disk are not fetched again', async t => {
+t.test('partial data is continued', async t => {
+  await t.test('bytes on disk are not downloaded again', async t => {
     const { server, target, run, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
     await runUntil(8 * MiB)
     const claimed = await partialBytes(target)
@@ -299,13 +299,13 @@ t.test('continuing partial data', async t => {
     const before = server.state.sent
     const there = await partialBytes(target)
     t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
-    // What was on its way to a connection that was replaced counts as sent.
+    // Data in flight on a replaced connection counts as sent.
     const sent = server.state.sent - before
     t.ok(sent >= content.length - there && sent <= content.length - there + 6 * MiB, `${sent} bytes`)
     t.ok(readFileSync(target).equals(content))
   })
 
-  await t.test('damaged chunks are found, and only they are fetched again', async t => {
+  await t.test('only damaged chunks are downloaded again', async t => {
     const { server, target, run, runUntil } = await setUp(t, {
       options: { connectionsPerFile: 1 },
       fault: () => ({ rate: 6 * MiB })
@@ -319,13 +319,13 @@ t.test('continuing partial data', async t => {
     t.equal(server.state.sent - before, content.length - there + MiB, 'one chunk')
   })
 
-  await t.test('partial data of other content, or with an invalid journal, are discarded', async t => {
+  await t.test('partial data of other content, or with an invalid journal, is discarded', async t => {
     const { server, target, run, runUntil } = await setUp(t, { fault: () => ({ rate: 6 * MiB }) })
     await runUntil(8 * MiB)
     server.state.fault = () => ({})
     let before = server.state.sent
     t.strictSame(await run({ identity: 'test@2' }), { size: content.length, sha256: sha256(content) })
-    t.ok(server.state.sent - before >= content.length, 'all of it is fetched')
+    t.ok(server.state.sent - before >= content.length, 'all of it is downloaded')
     for (const journal of ['', '{"version":1}', 'null', '[]']) {
       writeFileSync(target, 'not it')
       writeFileSync(`${target}.part`, content.subarray(0, 1000))
@@ -333,7 +333,7 @@ t.test('continuing partial data', async t => {
       t.equal(await partialBytes(target), 0)
       before = server.state.sent
       t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
-      t.ok(server.state.sent - before >= content.length, 'all of it is fetched')
+      t.ok(server.state.sent - before >= content.length, 'all of it is downloaded')
     }
     t.ok(readFileSync(target).equals(content))
   })
@@ -348,7 +348,7 @@ t.test('continuing partial data', async t => {
     t.equal(statSync(target).ino, ino)
     writeSync(openSync(target, 'r+'), 'damage', 1000)
     await run()
-    t.ok(readFileSync(target).equals(content), 'a damaged one is replaced')
+    t.ok(readFileSync(target).equals(content), 'a damaged target is replaced')
   })
 
   await t.test('partial data can be removed', async t => {
@@ -360,7 +360,7 @@ t.test('continuing partial data', async t => {
   })
 })
 
-t.test('failures have an error that says what happened', async t => {
+t.test('failures are explained', async t => {
   const host = /127\.0\.0\.1:\d+/
   const cases: [given: Setup, code: string, message: RegExp][] = [
     [
@@ -410,10 +410,10 @@ t.test('failures have an error that says what happened', async t => {
   })
 })
 
-t.test('redirects', async t => {
+t.test('redirects are followed', async t => {
   const other = await startByteServer({ '/file': content })
   t.teardown(() => other.close())
-  await t.test('to another host are followed without the token, and only once', async t => {
+  await t.test('to another host without the token, and only once', async t => {
     const { server, run } = await setUp(t, {
       locate: url => ({ url: `${url}/file`, headers: { Authorization: 'Bearer secret', 'X-Other': 'yes' } }),
       fault: () => ({ status: 302, headers: { location: `${other.url}/file?signed=1` } })
@@ -423,7 +423,7 @@ t.test('redirects', async t => {
     t.equal(server.requests[0]!.headers.authorization, 'Bearer secret')
     t.ok(other.requests.every(({ headers }) => headers.authorization === undefined && headers['x-other'] === 'yes'))
   })
-  await t.test('on the same host keep the token', async t => {
+  await t.test('on the same host with the token', async t => {
     const { server, run } = await setUp(t, {
       locate: url => ({ url: `${url}/old`, headers: { Authorization: 'Bearer secret' } }),
       fault: ({ path }) => (path === '/old' ? { status: 307, headers: { location: '/file' } } : {})

@@ -35,7 +35,7 @@ function fetchFile(t: Test, url: string, proxy?: string): Promise<{ size: number
   })
 }
 
-/** A proxy that records its requests. */
+/** Starts a proxy that records its requests. */
 async function startProxy(t: Test, secret?: string) {
   const requested: string[] = []
   const allowed = (credentials: string | undefined) =>
@@ -79,7 +79,7 @@ async function startProxy(t: Test, secret?: string) {
   return { requested, port: (proxy.address() as AddressInfo).port }
 }
 
-t.test('transfer over TLS', async t => {
+t.test('transfers over TLS', async t => {
   const server = await startByteServer({ '/file': content }, () => ({}), true)
   t.teardown(() => server.close())
 
@@ -110,7 +110,7 @@ t.test('transfer over TLS', async t => {
     t.ok(requested.length > 0 && requested.every(line => line === `CONNECT ${new URL(server.url).host}`))
   })
 
-  await t.test('fails when the proxy refuses the credentials', async t => {
+  await t.test('fails if the proxy refuses the credentials', async t => {
     const { port } = await startProxy(t, 'user:other')
     const failed = fetchFile(t, server.url, `http://user:secret@127.0.0.1:${port}`)
     await t.rejects(failed, {
@@ -121,7 +121,7 @@ t.test('transfer over TLS', async t => {
   })
 })
 
-t.test('transfer without TLS through a proxy', async t => {
+t.test('transfers without TLS through a proxy', async t => {
   const server = await startByteServer({ '/file': content })
   t.teardown(() => server.close())
   const { requested, port } = await startProxy(t, 'user:pass')
@@ -130,7 +130,7 @@ t.test('transfer without TLS through a proxy', async t => {
   t.ok(requested.length > 0 && requested.every(line => line === `${server.url}/file`))
 })
 
-/** Sends a request to a server that answers with exactly these bytes, in pieces of a size. */
+/** Requests from a server that answers with exactly these bytes, in pieces of this size. */
 async function fetchFrom(answer: string, piece: number, end: boolean) {
   const server = createPlainServer(socket => {
     socket.setNoDelay(true)
@@ -184,7 +184,7 @@ async function failureOf(promise: Promise<unknown>): Promise<string> {
   return 'none'
 }
 
-t.test('HTTP responses, however they are split', async t => {
+t.test('HTTP responses are read however they are split', async t => {
   const early = 'HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n'
   const long = 'HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n012345678901234567890123456789'
   const chunked =

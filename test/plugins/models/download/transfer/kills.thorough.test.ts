@@ -1,7 +1,7 @@
 import t from 'tap'
 import { killTransfers } from '../../../../support/transfer-kills.ts'
 
-t.test('ten kills during a transfer: partial data are continued and the file is correct', async t => {
+t.test('a transfer survives ten kills: partial data is continued and the file is correct', async t => {
   t.testdir()
   await killTransfers(t, 10)
 })

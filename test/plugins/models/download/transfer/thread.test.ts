@@ -47,7 +47,7 @@ function request(url: string, folder: string, names: string[], more: Partial<Tra
   }
 }
 
-t.test('fetches several files at once and reports progress', async t => {
+t.test('downloads several files at once and reports progress', async t => {
   const server = await startByteServer({ '/file': content }, () => ({ rate: 8 * MiB }))
   t.teardown(() => server.close())
   const folder = t.testdir()
@@ -65,7 +65,7 @@ t.test('fetches several files at once and reports progress', async t => {
     })
   )
   t.equal(done.length, names.length)
-  // The server may still see some that were replaced.
+  // The server may still see connections that were replaced.
   t.ok(server.state.mostOpen <= 8 + 4, `${server.state.mostOpen} connections`)
   for (const [index, name] of names.entries()) {
     t.ok(readFileSync(join(folder, name)).equals(content))
@@ -76,7 +76,7 @@ t.test('fetches several files at once and reports progress', async t => {
   t.strictSame(readdirSync(folder).sort(), names)
 })
 
-t.test('a thread that was prepared serves the run', async t => {
+t.test('a prepared thread serves the run', async t => {
   const server = await startByteServer({ '/file': content })
   t.teardown(() => server.close())
   let started = 0
@@ -141,7 +141,7 @@ t.test('close ends running transfers', async t => {
   t.ok((await partialBytes(join(folder, 'a'))) > 0)
 })
 
-t.test('the bandwidth limit holds for all files together', async t => {
+t.test('the bandwidth limit applies to all files together', async t => {
   const server = await startByteServer({ '/file': content })
   t.teardown(() => server.close())
   const folder = t.testdir()
@@ -150,18 +150,18 @@ t.test('the bandwidth limit holds for all files together', async t => {
   await make(t, { bandwidthLimit: limit }).run(request(server.url, folder, ['a', 'b']))
   const seconds = (performance.now() - began) / 1000
   const least = (2 * content.length) / limit
-  // A quarter of a second's worth may come as a burst.
-  t.ok(seconds >= least - 0.3, `${seconds} s for what must take ${least} s`)
+  // A burst may deliver up to a quarter of a second's worth.
+  t.ok(seconds >= least - 0.3, `${seconds} s instead of at least ${least} s`)
   const free = performance.now()
   await make(t).run(request(server.url, folder, ['c', 'd']))
   t.ok((performance.now() - free) / 1000 < seconds, 'without a limit it is faster')
 })
 
-t.test('memory use does not grow with the size of the file', async t => {
+t.test("memory use does not grow with the file's size", async t => {
   const program = fileURLToPath(new URL('../../../../support/byte-server-child.js', import.meta.url))
   const transfers = make(t)
   const folder = t.testdir()
-  /** Most memory of this process while it fetches a file of so many bytes from another one. */
+  /** Returns this process's maximum memory while it downloads a file of this size from another process. */
   async function mostMemory(bytes: number): Promise<number> {
     const server = fork(program, [String(bytes)])
     const [{ url, ...file }] = (await once(server, 'message')) as [{ url: string; size: number; sha256: string }]
@@ -181,45 +181,49 @@ t.test('memory use does not grow with the size of the file', async t => {
   t.ok(many - few < 32 * MiB, `${Math.round((many - few) / MiB)} MiB more for a file of ten times the size`)
 })
 
-t.test('a full disk', { skip: canMount() ? false : 'mounting needs root on Linux' }, async t => {
-  const server = await startByteServer({ '/file': content })
-  t.teardown(() => server.close())
-  // Not a folder of the test runner, which could not remove it after a test that was killed.
-  const disk = mkdtempSync(join(tmpdir(), 'corral-full-disk-'))
-  const transfers = make(t)
-  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
-  try {
-    const both = transfers.run(request(server.url, disk, ['a', 'b']))
-    await t.rejects(
-      both,
-      { code: 'insufficient_storage', message: /free and .* are needed/ },
-      'found before the transfer'
-    )
-    t.equal(server.requests.length, 0)
+t.test(
+  'a full disk is reported before or during the transfer',
+  { skip: canMount() ? false : 'mounting needs root on Linux' },
+  async t => {
+    const server = await startByteServer({ '/file': content })
+    t.teardown(() => server.close())
+    // Not a folder of the test runner, which could not remove it if the test was killed.
+    const disk = mkdtempSync(join(tmpdir(), 'corral-full-disk-'))
+    const transfers = make(t)
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
+    try {
+      const both = transfers.run(request(server.url, disk, ['a', 'b']))
+      await t.rejects(
+        both,
+        { code: 'insufficient_storage', message: /free and .* are needed/ },
+        'found before the transfer'
+      )
+      t.equal(server.requests.length, 0)
 
-    const target = join(disk, 'a')
-    const files = [{ path: 'a', target, size: undefined, sha256: sha256(content) }]
-    const filler = join(disk, 'filler')
-    execFileSync('dd', ['if=/dev/zero', `of=${filler}`, 'bs=1M', 'count=14', 'status=none'])
-    const running = transfers.run(request(server.url, disk, [], { files }))
-    await t.rejects(
-      running,
-      { code: 'insufficient_storage', message: /what was fetched is kept/ },
-      'found during the transfer'
-    )
-    t.notOk(existsSync(target))
-    execFileSync('rm', [filler])
-    const there = await partialBytes(target)
-    const before = server.state.sent
-    const [done] = await transfers.run(request(server.url, disk, [], { files }))
-    t.strictSame(done, { size: content.length, sha256: sha256(content) })
-    t.ok(server.state.sent - before <= content.length - there + 6 * MiB)
-  } finally {
-    await transfers.close()
-    execFileSync('umount', ['-l', disk])
-    rmdirSync(disk)
+      const target = join(disk, 'a')
+      const files = [{ path: 'a', target, size: undefined, sha256: sha256(content) }]
+      const filler = join(disk, 'filler')
+      execFileSync('dd', ['if=/dev/zero', `of=${filler}`, 'bs=1M', 'count=14', 'status=none'])
+      const running = transfers.run(request(server.url, disk, [], { files }))
+      await t.rejects(
+        running,
+        { code: 'insufficient_storage', message: /downloaded data is kept/ },
+        'found during the transfer'
+      )
+      t.notOk(existsSync(target))
+      execFileSync('rm', [filler])
+      const there = await partialBytes(target)
+      const before = server.state.sent
+      const [done] = await transfers.run(request(server.url, disk, [], { files }))
+      t.strictSame(done, { size: content.length, sha256: sha256(content) })
+      t.ok(server.state.sent - before <= content.length - there + 6 * MiB)
+    } finally {
+      await transfers.close()
+      execFileSync('umount', ['-l', disk])
+      rmdirSync(disk)
+    }
   }
-})
+)
 
 function canMount(): boolean {
   return process.platform === 'linux' && process.getuid?.() === 0

@@ -88,25 +88,21 @@ t.test('interprets responses to range requests', async t => {
   })
   const cases: [what: string, got: ReturnType<typeof answer>, wanted: object][] = [
     ['a range', answer(206, range('bytes 10-19/100', 10), 10, 20, 100), { kind: 'range', end: 20, size: 100 }],
-    ['a shorter one', answer(206, range('bytes 10-14/100', 5), 10, 20, 100), { kind: 'range', end: 15, size: 100 }],
+    ['a shorter range', answer(206, range('bytes 10-14/100', 5), 10, 20, 100), { kind: 'range', end: 15, size: 100 }],
     [
       'of unknown size',
       answer(206, range('bytes 10-19/*', 10), 10, 20, 100),
       { kind: 'range', end: 20, size: undefined }
     ],
     ['with status 200', answer(200, range('bytes 10-19/100', 10), 10, 20, 100), { kind: 'range', end: 20, size: 100 }],
-    ['200 whose length is another', answer(200, range('bytes 10-19/100', 100), 10, 20, 100), { kind: 'rangeless' }],
+    ['200 with another length', answer(200, range('bytes 10-19/100', 100), 10, 20, 100), { kind: 'rangeless' }],
     ['another start', answer(206, range('bytes 0-9/100', 10), 10, 20, 100), { kind: 'unusable' }],
-    ['a longer one', answer(206, range('bytes 10-29/100', 20), 10, 20, 100), { kind: 'unusable' }],
+    ['a longer range', answer(206, range('bytes 10-29/100', 20), 10, 20, 100), { kind: 'unusable' }],
     ['206 without range', answer(206, { 'content-length': '10' }, 10, 20, 100), { kind: 'unusable' }],
     ['another size', answer(206, range('bytes 10-19/101', 10), 10, 20, 100), { kind: 'size', size: 101 }],
     ['the whole file', answer(200, { 'content-length': '100' }, 0, 20, 100), { kind: 'whole', size: 100 }],
-    [
-      'the whole file where a part is wanted',
-      answer(200, { 'content-length': '100' }, 10, 20, 100),
-      { kind: 'rangeless' }
-    ],
-    ['a whole of another size', answer(200, { 'content-length': '7' }, 0, 20, 100), { kind: 'size', size: 7 }],
+    ['the whole file instead of a part', answer(200, { 'content-length': '100' }, 10, 20, 100), { kind: 'rangeless' }],
+    ['a whole file of another size', answer(200, { 'content-length': '7' }, 0, 20, 100), { kind: 'size', size: 7 }],
     ['packed', answer(200, { 'content-encoding': 'gzip' }, 0, 20, 100), { kind: 'unusable', isLasting: true }],
     [
       'a web page',
@@ -138,7 +134,7 @@ t.test('interprets responses to range requests', async t => {
   t.equal(parseContentRange('items 0-1/2'), undefined)
 })
 
-t.test('back-off', async t => {
+t.test('back-off doubles up to a limit', async t => {
   const most = Array.from({ length: 9 }, (_, failures) => backOff(failures, 500, () => 1))
   t.strictSame(most, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000])
   t.equal(
@@ -147,7 +143,7 @@ t.test('back-off', async t => {
   )
 })
 
-t.test('retries: when a file is given up', async t => {
+t.test('a file is given up after repeated failures without progress', async t => {
   const give = (step: (retries: Retries, i: number) => boolean) => {
     const retries = new Retries(0, 100 * MiB)
     for (let i = 0; i < 1000; i++) if (!step(retries, i)) return i
@@ -179,7 +175,7 @@ t.test('retries: when a file is given up', async t => {
     'failures with a little progress each'
   )
   t.equal(new Retries(0, 1).failed(0, 0, 0, 900), true)
-  t.equal(new Retries(0, 1).failed(0, 0, 0, 901), false, 'a server that wants nobody to wait that long')
+  t.equal(new Retries(0, 1).failed(0, 0, 0, 901), false, 'a server that asks for too long a wait')
   t.equal(
     give((retries, i) => retries.refused(i, 0)),
     2,
@@ -192,7 +188,7 @@ t.test('retries: when a file is given up', async t => {
   )
 })
 
-t.test('chunks and spans', async t => {
+t.test('spans cover missing chunks and can be split', async t => {
   t.equal(chunkSizeFor(1), MiB)
   t.equal(chunkSizeFor(4096 * MiB), MiB)
   t.equal(chunkSizeFor(4096 * MiB + 1), 2 * MiB)
@@ -203,7 +199,7 @@ t.test('chunks and spans', async t => {
   map.add(0, MiB, 1)
   map.add(1, 100, 1)
   map.add(4, 100, 1)
-  t.strictSame(freeSpan(map, [], 100 * MiB), { at: 1, to: 4 }, 'up to a chunk that is partly there')
+  t.strictSame(freeSpan(map, [], 100 * MiB), { at: 1, to: 4 }, 'up to a partial chunk')
   t.strictSame(freeSpan(map, [], 1), { at: 1, to: 2 }, 'at least a chunk')
   t.strictSame(freeSpan(map, [{ at: 1, to: 4 }], 100 * MiB), { at: 4, to: 11 })
   t.strictSame(freeSpan(map, [{ at: 4, to: 6 }], 100 * MiB), { at: 1, to: 4 })
@@ -217,17 +213,17 @@ t.test('chunks and spans', async t => {
   ]
   t.strictSame(stolenSpan(map, taken), { at: 7, to: 11 })
   t.strictSame(taken[1], { at: 2, to: 7 })
-  t.equal(stolenSpan(map, [{ at: 8, to: 11 }]), undefined, 'not what will be done in a moment anyway')
-  t.equal(stolenSpan(map, [{ at: 10, to: 11 }]), undefined, 'not one chunk')
+  t.equal(stolenSpan(map, [{ at: 8, to: 11 }]), undefined, 'not a span that is almost done')
+  t.equal(stolenSpan(map, [{ at: 10, to: 11 }]), undefined, 'not a single chunk')
 
   const large = new ChunkMap(1000 * MiB)
   t.equal(requestSize(large, [], 4, 256 * MiB), 250 * MiB, 'a fair share')
-  t.equal(requestSize(large, [{ at: 0, to: 200 }], 4, 256 * MiB), 200 * MiB, 'of what is not being fetched')
+  t.equal(requestSize(large, [{ at: 0, to: 200 }], 4, 256 * MiB), 200 * MiB, 'of the bytes that are not requested')
   t.equal(requestSize(large, [], 4, 20 * MiB), 20 * MiB, 'no more than is worthwhile')
   t.equal(requestSize(map, [], 4, 20 * MiB), 8 * MiB)
 })
 
-t.test('the journal', async t => {
+t.test('a journal is written and parsed', async t => {
   const subject = {
     identity: 'hub owner/name@1',
     path: 'a/b.gguf',
@@ -255,10 +251,10 @@ t.test('the journal', async t => {
     ['chunk size', { chunkSize: 0 }],
     ['checksums', { whole: value.whole.replace('deadbeef', 'deadbeez') }],
     ['too few', { whole: value.whole.slice(8) }],
-    ['a chunk begun that is whole', { begun: [[0, 5, '00000000']] }],
-    ['a chunk that is none', { begun: [[6, 5, '00000000']] }],
+    ['a partial chunk that is complete', { begun: [[0, 5, '00000000']] }],
+    ['a chunk that does not exist', { begun: [[6, 5, '00000000']] }],
     ['too long', { begun: [[2, MiB, '00000000']] }],
-    ['no list', { begun: { 2: 1 } }],
+    ['not a list', { begun: { 2: 1 } }],
     ['identity', { identity: 7 }]
   ]
   for (const [what, damage] of damages) t.equal(parseJournal(JSON.stringify({ ...value, ...damage })), undefined, what)
@@ -279,12 +275,12 @@ t.test('the journal', async t => {
   }
 })
 
-t.test('connection limit of a server', async t => {
+t.test('refused connections lower the connection limit for a while', async t => {
   const limit = new ConnectionLimit(8)
   t.equal(limit.current(0), 8)
   limit.overloaded(10_000)
   limit.overloaded(10_010)
-  t.equal(limit.current(10_010), 4, 'halved once for connections that are refused at the same time')
+  t.equal(limit.current(10_010), 4, 'halved once for connections refused at the same time')
   t.equal(limit.current(19_900), 4, 'not raised during the cool-down')
   t.equal(limit.current(20_100), 5, 'then raised, one by one')
   t.equal(limit.current(100_000), 8)
@@ -292,23 +288,23 @@ t.test('connection limit of a server', async t => {
   t.equal(limit.current(150_000), 1, 'never zero')
 })
 
-t.test('what a request has to fetch to be worth its wait', async t => {
+t.test('request sizes follow the wait and speed of the line', async t => {
   const line = new Line()
   t.equal(line.worthwhile, 16 * MiB, 'while nothing is known')
   line.answered(3)
   line.answered(1)
   line.answered(30)
   line.received(0, 5)
-  t.equal(line.worthwhile, 16 * MiB, 'a request without a byte says nothing')
+  t.equal(line.worthwhile, 16 * MiB, 'a request without a byte does not count')
   line.received(2 * 250_000, 2)
   t.equal(line.worthwhile, 16 * MiB, 'a server nearby')
   line.received(1_000_000, 1)
   t.equal(line.worthwhile, 50_000_000, '50 of the shortest waits')
   line.received(10_000_000, 1)
-  t.equal(line.worthwhile, 256 * MiB, 'not any number')
+  t.equal(line.worthwhile, 256 * MiB, 'limited')
 })
 
-t.test('the bandwidth limit', async t => {
+t.test('the bandwidth limit paces reads', async t => {
   t.equal(new Bandwidth(0, 0).delay(1e9, 0), 0)
   const bandwidth = new Bandwidth(1000, 0)
   let now = 0
@@ -350,7 +346,7 @@ t.test('file source: locations are shared, renewed and redirected', async t => {
   t.match(followRedirect(last, undefined), /without saying where/)
 })
 
-t.test('proxy settings', async t => {
+t.test('proxies come from settings, then from the environment', async t => {
   const env = {
     HTTPS_PROXY: 'http://user:pass@proxy:8080',
     http_proxy: 'plain:3128',
