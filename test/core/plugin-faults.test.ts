@@ -136,7 +136,7 @@ t.test('a plugin cannot take names that are taken, and the plugin that tried is 
     ...more
   })
   const table: [object, RegExp][] = [
-    [hubWith({ name: 'huggingface' }), /There is a hub "huggingface" already/],
+    [hubWith({ name: 'huggingface' }), /There is already a hub named "huggingface"/],
     [hubWith({ prefixes: ['HF:'] }), /cannot have the prefix "HF:": it belongs to the hub "huggingface"/],
     [hubWith({ prefixes: ['hf:meta-llama/'] }), /it belongs to the hub "huggingface"/],
     [hubWith({ prefixes: ['https://huggingface.co/'] }), /it belongs to the hub "huggingface"/],

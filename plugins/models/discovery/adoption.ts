@@ -195,7 +195,7 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
       for (let number = 2; taken.has(keyOf(distinct)); number++) {
         const { owner, name, variant } = candidate.name
         const other = validName(owner, `${name}-${number}`, variant)
-        const wanted = `"${taken.get(keyOf(candidate))}" already has the name ${nameText(candidate.name)}`
+        const wanted = `the name ${nameText(candidate.name)} is taken by "${taken.get(keyOf(candidate))}"`
         const notes = [`It is called ${nameText(other)} here: ${wanted}.`, ...(candidate.notes ?? [])]
         distinct = { ...candidate, name: other, notes }
       }

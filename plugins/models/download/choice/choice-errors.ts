@@ -120,7 +120,7 @@ export function nothingToRun(
   if (foreign.length > 0) {
     return refusal(
       'unsupported_capability',
-      `${id} has only quantizations that this llama.cpp does not load: ` +
+      `${id} has only quantizations that llama.cpp does not load: ` +
         `${shortList(foreign.map(({ label }) => label))}. Look for another repository of this model.`
     )
   }

@@ -271,7 +271,7 @@ t.test("Ollama's models keep their names, files and settings through updates", a
     {
       found: 'hf.co/o/x:Q8_0',
       name: 'o/x-2:Q8_0',
-      notes: [/called o\/x-2:Q8_0 here: the name o\/x:Q8_0 is that of "o\/x:Q8_0"/]
+      notes: [/called o\/x-2:Q8_0 here: the name o\/x:Q8_0 is taken by "o\/x:Q8_0"/]
     },
     { found: 'o/x:Q8_0', name: 'o/x:Q8_0', notes: undefined }
   ])

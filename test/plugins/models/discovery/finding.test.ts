@@ -131,7 +131,7 @@ t.test('a repository yields a model per quantization and its weights', async t =
     ['o/n:Q8_0', String, /m-Q8_0-00001-of-00003\.gguf, m-Q8_0-00003-of-00003\.gguf are missing/]
   ])
   t.match(plan({ 'm-Q8_0.gguf': 'foreign' }), [['o/n:Q8_0', String, /a web page/]])
-  t.match(plan({ 'm-Q8_0.gguf': 'other' }), [['o/n:Q8_0', String, /is no GGUF file/]])
+  t.match(plan({ 'm-Q8_0.gguf': 'other' }), [['o/n:Q8_0', String, /is not a GGUF file/]])
   t.match(plan({ 'm-Q8_0.gguf': 'gguf', 'mmproj-F16.gguf': 'missing' }), [['o/n:Q8_0', String, /mmproj-F16.* missing/]])
   t.match(plan({ 'm-Q6_K.gguf-split-a': 'gguf', 'm-Q6_K.gguf-split-b': 'other' }), [
     ['o/n:Q6_K', 'm-Q6_K.gguf-split-a, m-Q6_K.gguf-split-b', /cut into pieces/]
@@ -293,7 +293,7 @@ t.test("Ollama's manifests become models with their settings", async t => {
     [[model], [], /is missing/],
     [[model], [blob(gguf, { content: 'unreadable', why: 'EACCES' })], /cannot read \/blobs.* \(EACCES\)/],
     [[model], [blob(gguf, { size: 5 })], /has 5 bytes instead of/],
-    [[model], [blob(gguf, { content: 'other' })], /is no GGUF file/],
+    [[model], [blob(gguf, { content: 'other' })], /is not a GGUF file/],
     [[model, { kind: 'projector', bytes: 'GGUF eyes' }], [blob(gguf)], /is missing/]
   ] as [string, [string, CacheFile][] | undefined, RegExp][]) {
     t.match(plan(reference, layers, blobs).problem, problem)

@@ -99,7 +99,7 @@ t.test('refusals of Hugging Face and CSGHub are classified', async t => {
       true,
       'gated',
       'hub_forbidden',
-      /not on it. Ask for access at/
+      /not approved. Ask for access at/
     ],
     [
       'gated without code',
@@ -110,7 +110,7 @@ t.test('refusals of Hugging Face and CSGHub are classified', async t => {
       true,
       'gated',
       'hub_forbidden',
-      /not on it/
+      /not approved/
     ],
     ['a file, anonymous 401', answer(401), true, 'private', 'hub_forbidden', /needs a login/],
     [

@@ -100,7 +100,7 @@ t.test('shards, projectors and descriptive files are stored together', async t =
     files: [files[2]!, { ...files[3]!, path: 'other.gguf' }]
   })
   await refused('no weights', /no model among/, { files: [files[0]!, files[1]!] })
-  await refused('a projector that is not one', /is none/, {
+  await refused('a projector that is not one', /is not one/, {
     files: [files[2]!, files[3]!, { ...files[1]!, source: one }]
   })
   await refused('a text file as weights', /not a GGUF file/, { files: [{ ...files[2]!, source: readme }] })

@@ -68,7 +68,7 @@ t.test('names resolve to models, aliases and short names in order', t => {
     [plain, 'registry.ollama.ai/library/made', 'library/made'],
     [plain, 'made', 'library/made'],
     [plain, 'big:Q4_0', 'Some/Big:Q4_0'.slice(0, -5)],
-    [plain, 'big', /^model_not_found: "big" may be Some\/Big or other\/big\. Send one of these names\.$/],
+    [plain, 'big', /^model_not_found: "big" is ambiguous: use Some\/Big or other\/big\.$/],
     [plain, 'tiny-chat:Q2_K', /^model_not_found: .*no variant "Q2_K"\. It has F16 \(the default\), Q8_0/],
     [aliased, 'gpt-4o', 'Qwen/Qwen3-8B-GGUF'],
     [aliased, 'GPT-4o:latest', 'Qwen/Qwen3-8B-GGUF'],

@@ -347,7 +347,7 @@ t.test('SafeTensors weights are chosen with their files', t => {
   t.equal(choose({ files: plain, config, variant: 'bf16' }).label, 'BF16')
   t.throws(() => choose({ files: plain, config, variant: 'F16' }), {
     code: 'repo_not_found',
-    message: /weights in BF16 only/
+    message: /only SafeTensors weights in BF16/
   })
   t.throws(() => choose({ files: plain, config, variant: 'Q8_0' }), { message: /--dtype q8_0/ })
   t.throws(() => choose({ files: plain, config, variant: 'nonsense' }), {

@@ -192,7 +192,7 @@ t.test('a failure is reported and recorded, and can be continued', async t => {
     })
     await t.rejects(watching((await at.pull('Acme/Bad-GGUF')).pull).result, {
       code: 'unsupported_capability',
-      message: /^What "Acme\/Bad-GGUF" has at .* cannot be run: bad-Q4_K_M\.gguf is not a GGUF file/
+      message: /^The model "Acme\/Bad-GGUF" at .* cannot be run: bad-Q4_K_M\.gguf is not a GGUF file/
     })
     t.same(at.store.list(), [])
     t.match(only(at), { state: 'failed' })
