@@ -149,7 +149,10 @@ t.test('ambiguous names are refused, and deletions need the whole name', async t
   await add('one/twin', 1)
   t.match(await corral.json('/api/show', { model: 'twin' }), { status: 200, body: { details: { name: 'one/twin' } } })
   await add('two/twin:Q8_0', 2)
-  const both = { status: 404, body: { code: 'model_not_found', error: /"twin" is ambiguous: use one\/twin or two\/twin\./ } }
+  const both = {
+    status: 404,
+    body: { code: 'model_not_found', error: /"twin" is ambiguous: use one\/twin or two\/twin\./ }
+  }
   t.match(await corral.json('/api/show', { model: 'twin' }), both, 'as soon as another one is stored')
   t.same((await corral.json('/api/show', { model: 'twin' })).body.candidates, ['one/twin', 'two/twin'])
   t.match(await corral.json('/api/delete', { model: 'twin' }, { method: 'DELETE' }), both)

@@ -155,10 +155,7 @@ t.test('an environment is made once, and again only if it no longer works', real
   writeConverter(options.converter, `${PACKAGE}>=1.0\n`)
   const next = await preparePython(options, {})
   t.not(next.environment, environment)
-  t.match(
-    options.lines.join(''),
-    /converter asks for corral_test_packages>=1\.0\. corral installs its locked versions/
-  )
+  t.match(options.lines.join(''), /converter asks for corral_test_packages>=1\.0\. corral installs its locked versions/)
   t.same(readdirSync(options.directory), [next.environment!.split('/').at(-1)])
 
   // Killed while it was made: there is no marker, whatever else exists.
