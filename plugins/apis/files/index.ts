@@ -15,7 +15,7 @@ import { definePlugin } from '../../../core/plugins/plugin.ts'
 export default definePlugin({
   name: 'api-files',
   api: 1,
-  description: "The models' files under /api/files, from which other corrals pull",
+  description: 'Model files under /api/files, which other corrals download',
   optional: true,
   needs: ['storage', 'catalog'],
   options: Type.Object({}, { additionalProperties: false, restart: true }),
@@ -26,9 +26,9 @@ export default definePlugin({
 })
 
 const FileVariantSchema = Titled('FileVariant', {
-  label: Type.String({ description: 'Such as Q8_0' }),
+  label: Type.String({ description: 'For example Q8_0' }),
   isDefault: Type.Boolean(),
-  revision: Type.String({ description: 'Identifies exactly these files' }),
+  revision: Type.String({ description: 'Identifies exactly this set of files' }),
   format: Format,
   digest: Sha256(),
   files: ShownModelSchema.properties.files
@@ -44,35 +44,38 @@ const listFiles = nativeRoute('Files of models', 'listFiles', 'List the files of
   role: 'operator',
   params: Type.Object(model),
   response: {
-    200: json('Its variants', Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) }))
+    200: json(
+      'The variants of the model',
+      Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) })
+    )
   },
   errors: FILE_ERRORS
 })
 const getFile = nativeRoute('Files of models', 'getFile', 'Download a file of a model', {
   role: 'operator',
-  description: 'Only files that the model has in that revision. One range at a time.',
+  description: 'Only files that belong to the given revision. One range per request.',
   params: Type.Object({
     ...model,
-    label: Type.String({ description: 'Variant, such as Q8_0' }),
-    revision: Type.String({ description: 'As in the list of files' }),
-    '*': Type.String({ title: 'path', description: 'As in the list of files' })
+    label: Type.String({ description: 'Variant, for example Q8_0' }),
+    revision: Type.String({ description: 'The revision in the list of files' }),
+    '*': Type.String({ title: 'path', description: 'The path in the list of files' })
   }),
   headers: Type.Object({
-    range: Type.Optional(Type.String({ description: 'Such as bytes=0-1023' })),
+    range: Type.Optional(Type.String({ description: 'For example bytes=0-1023' })),
     'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' })),
-    'if-none-match': Type.Optional(Type.String({ description: 'An etag that the client has' }))
+    'if-none-match': Type.Optional(Type.String({ description: 'An etag that the client has cached' }))
   }),
   response: FILE_REPLIES,
   errors: FILE_ERRORS
 })
 
-/** Files of stored models, with ranges and digests. Only what a manifest names can be had. */
+/** Serves files of stored models, with ranges and digests. Only files that a manifest names are served. */
 function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     app.get('/:owner/:name', listFiles, async ({ params, caller }) => {
       const name = parseModelName(`${params.owner}/${params.name}`)
-      // A colon in an address would make a variant's name of it.
+      // The name is built from its parts, because a colon in the path would otherwise select a variant.
       const { model } = requireFiles(catalogFor(catalog, caller).get({ owner: name.owner, name: name.name }))
       return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
     })
@@ -110,8 +113,8 @@ function notFound({ publicName, revision }: StoredVariant, requested: string, pa
   return new CorralError(
     'model_not_found',
     revision === requested
-      ? `The model "${publicName}" has no file ${shown}. List its files, then ask for one of them.`
-      : `The model "${publicName}" is no longer there in that revision. List its files again.`,
+      ? `The model "${publicName}" has no file ${shown}. List its files and request one of them.`
+      : `The model "${publicName}" no longer has that revision. List its files again.`,
     { param: 'path' }
   )
 }

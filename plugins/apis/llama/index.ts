@@ -8,14 +8,14 @@ import { llamaRoutes, reroutedErrors } from './routes.ts'
 export default definePlugin({
   name: 'api-llama',
   api: 1,
-  description: "The API of llama-server's router, for its clients and its own page",
+  description: "llama-server's router API, for its clients and its own web page",
   needs: ['catalog', 'scheduler', 'engines', 'downloads', 'stateFeed', 'storage'],
   optional: true,
   options: Type.Object(
     {
       heartbeat: Timeout({
         default: '10s',
-        description: 'Silence after which a waiting stream says what is going on'
+        description: 'Silence after which a waiting stream sends its status'
       })
     },
     { additionalProperties: false }

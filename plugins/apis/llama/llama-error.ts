@@ -16,7 +16,7 @@ function typeOf({ code, status }: CorralError): string {
   return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
 }
 
-/** An error in llama-server's shape, whose `code` is the status; corral's own code is `corral_code`. */
+/** Renders an error in llama-server's shape. `code` is the HTTP status, `corral_code` is corral's own error code. */
 export function llamaErrorBody(error: CorralError): { error: Record<string, unknown> } {
   const { message, param, code, status, details } = error
   return {
@@ -31,21 +31,20 @@ export function llamaErrorBody(error: CorralError): { error: Record<string, unkn
   }
 }
 
-/** The same as the last event of a stream. */
+/** Renders an error as the last event of a stream. */
 export const llamaErrorEvent = (error: CorralError) => `data: ${JSON.stringify(llamaErrorBody(error))}\n\n`
 
 const LlamaError = Titled('LlamaServerError', {
   error: Loose({
-    code: Type.Integer({ description: 'The status' }),
+    code: Type.Integer({ description: 'The HTTP status' }),
     message: Type.String({ description: 'What happened, to what, and what to do next' }),
     type: Type.String(),
-    corral_code: Type.String({ description: 'Stable, for programs' }),
-    param: Type.Optional(Type.String({ description: 'The field at fault' }))
+    corral_code: Type.String({ description: 'Stable error code for programs' }),
+    param: Type.Optional(Type.String({ description: 'The field that is wrong' }))
   })
 })
 
 const llamaErrors: ErrorShape = (codes: readonly ErrorCode[]) =>
   Type.Intersect([LlamaError, Type.Object({ error: Type.Object({ corral_code: Type.Enum([...codes]) }) })])
 
-/** The options of a route of this surface. */
 export const llamaRoute = routesWith(llamaErrors)

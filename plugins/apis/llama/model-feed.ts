@@ -8,19 +8,18 @@ import { hasRole } from '../../../core/http/roles.ts'
 import { isAllowed } from '../../../core/models/allowed-models.ts'
 import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
 
-/** What of the state of the server its events are made of. */
+/** Topics of the state feed that the events are derived from. */
 const TOPICS: ReadonlySet<StateTopic> = new Set(['model', 'engine', 'pull'])
-/** The feed follows the state once for all who listen, who are filtered here. */
+/** All listeners share one subscription to the state feed. Their permissions are applied here. */
 const FOLLOWER = { turn: 'models/sse', role: 'operator' } as const
-/** Who listens at once; of one client, and in all. */
+/** Maximum number of listeners per client and in total. */
 const MAX_PER_CLIENT = 16
 const MAX_TOTAL = 128
-/** Spellings under which one download is followed. */
+/** Maximum number of names under which one download is reported. */
 const MAX_NAMES = 8
 
-/** One event of `/models/sse`. */
 export interface FeedEvent {
-  /** Its name; `*` for all models. */
+  /** The model's name, or `*` for all models. */
   model: string
   event:
     | 'model_status'
@@ -35,25 +34,24 @@ export interface FeedEvent {
 
 interface Listener {
   caller: Pick<Caller, 'turn' | 'models' | 'role'>
-  /** Sends events; where it returns a promise, its reader is slow. */
+  /** Sends events. Returns a promise if the reader is slow. */
   send(events: readonly FeedEvent[]): Promise<void> | undefined
-  /** Ends its stream. */
   end(): void
 }
 
 interface Attached extends Listener {
-  /** It has not taken yet what it was sent. */
+  /** Whether the previous events are still being sent. */
   busy: boolean
 }
 
-/** What is known of a model or a download, and what says that it has changed. */
+/** The last known state of a model. It has changed if `mark` differs. */
 interface Seen {
   event: FeedEvent
   mark: string
   variant?: Model
 }
 
-/** A pull, whose events go by each name that clients wait for. */
+/** A pull. Its events are sent under each name that clients requested it by. */
 interface Download extends FeedEvent {
   mark: string
   names: ReadonlySet<string>
@@ -72,18 +70,18 @@ interface Dependencies {
 }
 
 /**
- * What becomes of models, for all who listen: one look shared by them each time that the state of the server changes, and
- * none while nobody listens.
+ * Publishes changes of models to all listeners. They share one snapshot of the server's state, which is taken only
+ * while there are listeners.
  */
 export class ModelFeed {
   readonly #deps: Dependencies
   readonly #listeners = new Set<Attached>()
-  /** By the ids of pulls: the names under which `POST /models` asked for them, by which clients wait for their events. */
+  /** Pull id → the names under which clients requested it with `POST /models`. */
   readonly #requested = new Map<string, Set<string>>()
-  /** Ids of pulls whose models are stored, as long as they are listed: no more is said of them. */
+  /** Ids of listed pulls whose models are stored already. No more progress is sent for them. */
   readonly #stored = new Set<string>()
   #last: Snapshot | undefined
-  /** Ends what it follows the state by. */
+  /** Cancels the subscription to the state feed. */
   #unfollow: (() => void) | undefined
 
   constructor(deps: Dependencies) {
@@ -91,9 +89,9 @@ export class ModelFeed {
   }
 
   /**
-   * Sends events to a listener from now on.
-   * @returns ends that
-   * @throws CorralError `rate_limited` where too many listen already
+   * Subscribes a listener.
+   * @returns a function that unsubscribes it
+   * @throws CorralError `rate_limited` if there are too many listeners
    */
   listen(listener: Listener): () => void {
     const { turn } = listener.caller
@@ -101,7 +99,7 @@ export class ModelFeed {
     if (own >= MAX_PER_CLIENT || this.#listeners.size >= MAX_TOTAL) {
       throw new CorralError(
         'rate_limited',
-        'Too many clients follow the states of models already. Close one of them.',
+        'Too many clients follow the model states already. Close one of the streams.',
         {
           retryAfter: 30
         }
@@ -129,7 +127,7 @@ export class ModelFeed {
     }
   }
 
-  /** Tells listeners what has changed since the last look. */
+  /** Sends listeners what has changed since the last snapshot. */
   look(): void {
     const before = this.#last
     if (!before) return
@@ -141,7 +139,7 @@ export class ModelFeed {
     for (const listener of this.#listeners) this.#tell(listener, changes)
   }
 
-  /** From now on the events of this pull go by this name, as a client wrote it. */
+  /** Reports the events of this pull under a name that a client requested. */
   downloading(id: string, requested: string): void {
     for (const known of this.#requested.keys()) if (!this.#pull(({ id }) => id === known)) this.#requested.delete(known)
     const names = this.#requested.get(id) ?? new Set()
@@ -149,14 +147,17 @@ export class ModelFeed {
     this.look()
   }
 
-  /** The pull that a client began under this name, or that is listed by it. */
+  /** Finds the pull that a client started under this name, or that is listed under it. */
   downloadOf(requested: string): PullRecord | undefined {
     return this.#pull(
       ({ id, model }) => this.#requested.get(id)?.has(requested) || model.toLowerCase() === requested.toLowerCase()
     )
   }
 
-  /** Says that the model of a pull, by the name that pulls list, is stored. The pull may have come and gone between two looks. */
+  /**
+   * Reports that a pull has finished. The pull may have started and ended between two snapshots. @param model the name
+   * that the list of pulls shows
+   */
   stored(model: string): void {
     if (!this.#last) return
     const [id, pull] = [...this.#last.pulls].find(([, { model: known }]) => known === model) ?? []
@@ -166,7 +167,7 @@ export class ModelFeed {
     const said = [...names].map(
       (name): Seen => ({ event: { model: name, event: 'download_finished', data: {} }, mark: 'stored' })
     )
-    // That the list has it comes first.
+    // Listeners must see the new model before they see that its download finished.
     this.look()
     for (const listener of this.#listeners) this.#tell(listener, said)
   }
@@ -175,13 +176,12 @@ export class ModelFeed {
     return this.#deps.downloads.list().find(isMeant)
   }
 
-  /** Ends all streams. */
   close(): void {
     for (const { end } of [...this.#listeners]) end()
   }
 
   #tell(listener: Attached, changes: readonly Seen[]): void {
-    // One that does not take what it is sent gets no more: it reads the list anew once it is back.
+    // A slow listener is disconnected. It reads the whole list again when it reconnects.
     if (listener.busy) {
       listener.end()
       return
@@ -203,7 +203,6 @@ export class ModelFeed {
     const stateOf = loadStates(this.#deps.scheduler)
     const models = new Map<string, Seen>()
     const { catalog, downloads } = this.#deps
-    // Aliases are rows of the list too.
     const rows = [
       ...catalog.list().map(variant => ({ model: variant.publicName, variant })),
       ...catalog.aliases().map(({ alias, model }) => ({ model: alias, variant: model }))
@@ -220,13 +219,16 @@ export class ModelFeed {
   }
 }
 
-/** The data of an event about a model's state. Progress is in hundredths, so that a load is a hundred events at most. */
+/**
+ * Returns the data of a `model_status` event. Progress is rounded to hundredths, so a load causes at most a hundred
+ * events.
+ */
 function statusData({ value, progress, failure }: LoadState): Record<string, unknown> {
   if (value === 'loaded') return { status: value }
   if (value === 'unloaded') {
     return { status: value, exit_code: failure ? 1 : 0, ...(failure && { reason: failure.message }) }
   }
-  // llama.cpp's page computes with the value, and shows NaN where there is none.
+  // llama.cpp's page computes with this value and would show NaN without it.
   const { phase, fraction = 0 } = progress ?? {}
   const stage = phase === 'loading' || phase === undefined ? 'text_model' : phase
   return { status: value, progress: { stages: [stage], current: stage, value: Math.round(fraction * 100) / 100 } }
@@ -241,7 +243,7 @@ function downloadOf({ model, state, files, reason }: PullRecord): Omit<Download,
   return { model, event: 'download_progress', data, mark: JSON.stringify(data) }
 }
 
-/** What has changed between two looks. Pure. @param stored ids of pulls of which it was said that their models are stored */
+/** Returns the differences between two snapshots. @param stored ids of pulls that were reported as finished */
 function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<string>): Seen[] {
   const changes: Seen[] = []
   const added: Seen[] = []
@@ -253,11 +255,11 @@ function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<str
     } else if (earlier.mark !== seen.mark) changes.push(seen)
   }
   for (const [model, seen] of before.models) {
-    // A bare name stands for another variant once its own is deleted.
+    // A short name may refer to another variant after its own variant is deleted.
     const later = now.models.get(model)
     if (!later || !isSame(later, seen)) changes.push({ ...seen, event: { model, event: 'model_remove', data: {} } })
   }
-  // The list is read anew once what is gone is known.
+  // Clients reload the list only after they know what was removed.
   changes.push(...added)
   const say = ({ names, mark }: Download, event: FeedEvent['event'], data: FeedEvent['data']) => {
     for (const model of names) changes.push({ event: { model, event, data }, mark })
@@ -266,9 +268,9 @@ function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<str
     if (before.pulls.get(id)?.mark !== pull.mark && !stored.has(id)) say(pull, pull.event, pull.data)
   }
   for (const [id, pull] of before.pulls) {
-    // What is neither there nor stored was cancelled; of one that had failed that was said.
+    // A pull that disappeared without being stored was cancelled. A failed pull was reported already.
     if (now.pulls.has(id) || stored.has(id) || pull.event === 'download_failed') continue
-    say(pull, 'download_failed', { reason: 'It was cancelled.' })
+    say(pull, 'download_failed', { reason: 'The download was cancelled.' })
   }
   return changes
 }

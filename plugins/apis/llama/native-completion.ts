@@ -2,19 +2,17 @@ import type { AnswerWriter } from '../../../core/answers/pipeline.ts'
 import type { Delta, EngineFields } from '../../../core/contracts/engines.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 
-/** How a completion of this surface is written. */
 export interface NativeHead {
-  /** The model's name as it was requested. */
+  /** The model's name as in the request. */
   model: string
-  /** Whether progress of reading the prompt is wanted. */
+  /** Whether prompt-processing progress is sent. */
   progress: boolean
-  /** Whether the whole answer lists its tokens. */
+  /** Whether the complete answer lists its tokens. */
   tokens: boolean
-  /** The fields of the whole answer that are wanted, such as `generation_settings/n_predict`; all where absent. */
+  /** Fields to include in the complete answer, such as `generation_settings/n_predict`. All fields if absent. */
   fields?: readonly string[]
 }
 
-/** What is known of one choice so far. */
 interface Choice {
   content: string
   tokens: unknown[]
@@ -22,7 +20,7 @@ interface Choice {
   last: EngineFields
 }
 
-/** One answer in the words of llama-server: as events, or as a whole. */
+/** Writes an answer in llama-server's own format, as events or as a whole. */
 export class NativeAnswer implements AnswerWriter {
   readonly #head: NativeHead
   readonly #choices: Choice[] = []
@@ -44,7 +42,7 @@ export class NativeAnswer implements AnswerWriter {
     return ''
   }
 
-  /** The answers as a whole, one for each prompt. */
+  /** Returns the complete answers, one for each prompt. */
   whole(): EngineFields[] {
     const { tokens: wanted, fields } = this.#head
     return this.#choices.map(({ content, tokens, logprobs, last }) => {
@@ -58,13 +56,13 @@ export class NativeAnswer implements AnswerWriter {
     })
   }
 
-  /** Takes note of what the engine adds. @returns the event to send; none where it says nothing to clients */
+  /** Adds a delta to the answer. @returns the event to send, or undefined if clients see no change */
   #note(delta: Delta): EngineFields | undefined {
     const { choice: index = 0, content = '', native = {}, logprobs, finish, usage, timing, reading } = delta
     if (reading && !this.#head.progress) return undefined
     this.#choices[index] ??= { content: '', tokens: [], logprobs: [], last: {} }
     const choice = this.#choices[index]
-    // A plugin may have changed what the model said: then these are other tokens than the text's.
+    // A plugin may have changed the text. The engine's tokens then no longer match it.
     const isOwn = content === (native.content ?? '')
     const tokens = isOwn && Array.isArray(native.tokens) ? native.tokens : []
     const { completion_probabilities: _, ...rest } = native
@@ -89,13 +87,13 @@ export class NativeAnswer implements AnswerWriter {
     choice.tokens.push(...tokens)
     if (logprobs && isOwn) choice.logprobs.push(...logprobs)
     if (finish) choice.last = event
-    // An event that ends nothing and adds nothing, such as the counts behind an answer.
+    // Some deltas only carry counts.
     const isEmpty = content === '' && !finish && !reading && Object.keys(native).length === 0
     return isEmpty ? undefined : event
   }
 }
 
-/** Fields by their paths, which are their names in the answer too. */
+/** Picks fields by their paths. The paths are also the keys of the result. */
 function picked(answer: EngineFields, paths: readonly string[]): EngineFields {
   const found: EngineFields = {}
   for (const path of paths) {

@@ -61,11 +61,11 @@ export interface LlamaDependencies extends SurfaceDependencies {
   storage: Pick<Storage, 'find' | 'remove'>
   feed: ModelFeed
   log: Pick<FastifyBaseLogger, 'warn'>
-  /** Aborted when the server ends. */
+  /** Aborted when the server stops. */
   ended: AbortSignal
 }
 
-/** Routes that are those of the hosted-chat API under another path. */
+/** Routes that are the same as routes of the OpenAI API. */
 const SAME: [method: 'GET' | 'POST', path: string, as: string, operationId: string, summary: string][] = [
   ['GET', '/models', '/v1/models', 'llamaModels', 'List models with their states'],
   ['POST', '/chat/completions', '/v1/chat/completions', 'llamaChat', 'Answer a conversation'],
@@ -74,17 +74,19 @@ const SAME: [method: 'GET' | 'POST', path: string, as: string, operationId: stri
     '/chat/completions/input_tokens',
     '/v1/chat/completions/input_tokens',
     'llamaChatTokens',
-    'Count its tokens'
+    'Count the tokens of a conversation'
   ],
   ['POST', '/responses', '/v1/responses', 'llamaResponse', 'Answer an input'],
   ['POST', '/apply-template', '/v1/chat/completions/prompt', 'llamaPrompt', 'Show the prompt of a conversation'],
-  ['POST', '/rerank', '/v1/rerank', 'llamaRerank', 'Rank documents by a query'],
-  ['POST', '/reranking', '/v1/reranking', 'llamaReranking', 'Rank documents by a query'],
+  ['POST', '/rerank', '/v1/rerank', 'llamaRerank', 'Rank documents by relevance to a query'],
+  ['POST', '/reranking', '/v1/reranking', 'llamaReranking', 'Rank documents by relevance to a query'],
   ['POST', '/tokenize', '/v1/tokenize', 'llamaTokenize', 'Split a text into tokens'],
   ['POST', '/detokenize', '/v1/detokenize', 'llamaDetokenize', 'Turn tokens into text']
 ]
 
-/** llama-server's own addresses, as its router has them. @param markRerouted called with each request that goes on to /v1 */
+/**
+ * Routes at the same paths as llama-server's router. @param markRerouted called with each request that is passed to /v1
+ */
 export function llamaRoutes(
   deps: LlamaDependencies,
   markRerouted: (request: IncomingMessage) => void
@@ -103,7 +105,7 @@ export function llamaRoutes(
   }
 }
 
-/** Requests that are routed again as what they are the same as; the second routing logs. */
+/** Routes requests to their /v1 equivalents. The second routing logs them. */
 function rerouted(app: FastifyInstance, mark: (request: IncomingMessage) => void): void {
   for (const [method, path, as, operationId, summary] of SAME) {
     const { schema, config } = llamaRoute(TAG, operationId, summary, {
@@ -115,7 +117,7 @@ function rerouted(app: FastifyInstance, mark: (request: IncomingMessage) => void
   }
 }
 
-/** Errors of rerouted requests, in llama-server's shape. `hooks` belong on the application. */
+/** Renders errors of rerouted requests in llama-server's shape. `hooks` must be registered on the application. */
 export function reroutedErrors() {
   const marked = new WeakSet<IncomingMessage>()
   return {
@@ -129,7 +131,7 @@ export function reroutedErrors() {
   }
 }
 
-/** What the server says of itself and of the engines of models. */
+/** Routes that describe the server and the engines. */
 function serverRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   const { scheduler, catalog } = deps
   for (const [path, operationId] of [
@@ -147,11 +149,11 @@ function serverRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   }
   app.get<{ Querystring: Static<typeof PropsQuery> }>(
     '/props',
-    llamaRoute(TAG, 'llamaProps', 'Show what holds for the server, or for one model', {
+    llamaRoute(TAG, 'llamaProps', 'Show properties of the server or of one model', {
       description:
-        'Without a model, what a router says. With one, what its engine says; it is loaded for that, unless `autoload` is false.',
+        'Without a model: the properties of the router. With a model: those of its engine. The model is loaded if necessary, unless `autoload` is false.',
       querystring: PropsQuery,
-      response: { 200: json('What holds', PropsSchema) },
+      response: { 200: json('The properties', PropsSchema) },
       errors: [...MODEL_ERRORS, 'model_not_loaded', 'forbidden_model']
     }),
     async ({ query, caller }, reply) => {
@@ -170,8 +172,8 @@ function serverRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   )
   app.get<{ Querystring: Static<typeof ModelQuery> }>(
     '/slots',
-    llamaRoute(TAG, 'llamaSlots', 'Show what the slots of loaded models do', {
-      description: 'Never what is asked or answered in them.',
+    llamaRoute(TAG, 'llamaSlots', 'Show the slots of loaded models', {
+      description: 'Prompts and answers are never included.',
       querystring: ModelQuery,
       response: { 200: json('The slots', Type.Array(SlotSchema)) },
       errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model']
@@ -191,45 +193,41 @@ function serverRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   app.get(
     '/tools',
     llamaRoute(TAG, 'llamaTools', 'List the tools that the server runs for models', {
-      description: 'There are none: a model touches nothing of this machine.',
+      description: 'Always empty: models cannot access this machine.',
       response: { 200: json('None', Type.Array(Type.Never())) }
     }),
     async () => []
   )
 }
 
-/** What finding a model at hubs may end with. */
+/** Errors that resolving a model at the hubs can cause. */
 const HUB_ERRORS: ErrorCode[] = ['address_not_allowed', 'hub_forbidden', 'repo_not_found', 'model_exists']
 
-/** The unfinished download of this name, unless its model is here too and in memory. */
+/** Finds the unfinished download of this name, unless the same model is already in memory. */
 function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name: string): PullRecord | undefined {
   const download = feed.downloadOf(name)
   const variant = download && catalog.find(parseRequestedName(download.model))
   return variant && loadStates(scheduler)(variant).value !== 'unloaded' ? undefined : download
 }
 
-/** Loads, unloads, downloads, deletions, and the feed of what becomes of models. */
+/** Routes that load, unload, download and delete models, and the feed of these events. */
 function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   const { scheduler, catalog, downloads, feed, log, ended } = deps
   app.post<{ Body: Static<typeof NamedRequest> }>(
     '/models/load',
-    llamaRoute(TAG, 'llamaLoad', 'Begin to load a model', {
+    llamaRoute(TAG, 'llamaLoad', 'Start loading a model', {
       role: 'operator',
-      description: '`GET /models/sse` says when it is loaded, or why it is not.',
+      description: '`GET /models/sse` reports when the model is loaded, or why loading failed.',
       body: NamedRequest,
-      response: { 200: json('It has begun', DoneSchema) },
+      response: { 200: json('Loading has started', DoneSchema) },
       errors: ['invalid_model_name', 'model_not_found', 'forbidden_model']
     }),
     async ({ body, caller }) => {
       const { variant, lease } = readModelRequest(deps, body, caller)
       if (loadStates(scheduler)(variant).value !== 'unloaded') {
-        throw new CorralError(
-          'invalid_request',
-          `The model "${variant.publicName}" is loaded or being loaded already.`,
-          {
-            param: 'model'
-          }
-        )
+        throw new CorralError('invalid_request', `The model "${variant.publicName}" is already loaded or loading.`, {
+          param: 'model'
+        })
       }
       const { turn, owner, bounds } = caller
       scheduler
@@ -244,7 +242,7 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
           signal: ended
         })
         .then(taken => taken.release())
-        // Who asked for it reads of it in the feed.
+        // The client learns of the failure from the feed.
         .catch(error => log.warn(`${variant.publicName} could not be loaded: ${errorMessage(error)}`))
         .finally(() => feed.look())
       feed.look()
@@ -255,9 +253,10 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     '/models/unload',
     llamaRoute(TAG, 'llamaUnload', 'Unload a model', {
       role: 'operator',
-      description: 'Running requests end with `model_stopped`. A model that is being downloaded is not any longer.',
+      description:
+        'Running requests end with `model_stopped`. If the model is being downloaded, the download is cancelled.',
       body: NamedRequest,
-      response: { 200: json('It is unloaded', DoneSchema) },
+      response: { 200: json('The model is unloaded', DoneSchema) },
       errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model']
     }),
     async ({ body, caller }) => {
@@ -274,12 +273,12 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   )
   app.post<{ Body: Static<typeof NamedRequest> }>(
     '/models',
-    llamaRoute(TAG, 'llamaDownload', 'Begin to download a model', {
+    llamaRoute(TAG, 'llamaDownload', 'Start downloading a model', {
       role: 'operator',
       description:
-        '`GET /models/sse` says how far it is and how it ends, under the name of this request; `POST /models/unload` cancels it. It goes on without a client.',
+        '`GET /models/sse` reports progress and the result under the name in this request; `POST /models/unload` cancels the download. The download continues if the client disconnects.',
       body: NamedRequest,
-      response: { 200: json('It has begun', DoneSchema) },
+      response: { 200: json('The download has started', DoneSchema) },
       errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
     }),
     async ({ body, caller }, reply) => {
@@ -289,7 +288,7 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
       const plan = await downloads.plan({ model, caller }, { signal: clientSignal(reply) })
       const pull = await downloads.pull(plan, { detached: true, caller })
       if (!pull) {
-        throw new CorralError('invalid_request', `The model ${JSON.stringify(model)} is here already.`, {
+        throw new CorralError('invalid_request', `The model ${JSON.stringify(model)} is already stored here.`, {
           param: 'model'
         })
       }
@@ -302,9 +301,9 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     llamaRoute(TAG, 'llamaDelete', 'Delete a model from disk', {
       role: 'operator',
       description:
-        'The one that the list shows under this name. Running requests and a download of it end. `GET /models/sse` says `model_remove`.',
+        'Deletes the model that the list shows under this name. Its running requests and its download end. `GET /models/sse` reports `model_remove`.',
       querystring: ModelQuery,
-      response: { 200: json('It is deleted', DoneSchema) },
+      response: { 200: json('The model is deleted', DoneSchema) },
       errors: [...FILE_ERRORS, 'forbidden_model']
     }),
     async ({ query, caller }) => {
@@ -315,9 +314,9 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
       return { success: true }
     }
   )
-  const events = llamaRoute(TAG, 'llamaModelEvents', 'Follow what becomes of models', {
+  const events = llamaRoute(TAG, 'llamaModelEvents', 'Follow changes of models', {
     description:
-      'Events `data: {"model","event","data"}`: `model_status` (`data.status` unloaded, loading or loaded), `models_reload` and `model_remove`; for operators also `download_progress`, `download_finished` and `download_failed`. It ends when the client leaves.',
+      'Events `data: {"model","event","data"}`: `model_status` (`data.status` unloaded, loading or loaded), `models_reload` and `model_remove`; for operators also `download_progress`, `download_finished` and `download_failed`. The stream ends when the client disconnects.',
     response: {
       200: {
         description: 'The events',
@@ -326,7 +325,7 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     },
     errors: ['rate_limited']
   })
-  // Without a body there would be nothing to end it.
+  // A HEAD request has no body, so nothing would end its stream.
   app.get('/models/sse', { ...events, exposeHeadRoute: false }, async ({ caller }, reply) => {
     const signal = clientSignal(reply)
     const stream = openReplyStream(reply, channelOf(deps))
@@ -341,7 +340,7 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
         })
         const leave = () => resolve()
         signal.addEventListener('abort', leave)
-        // The headers are out before anything happens.
+        // Sends the headers before the first event.
         Promise.resolve(stream.write(': listening\n\n')).catch(reject)
         if (signal.aborted) leave()
       })
@@ -352,7 +351,7 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   })
 }
 
-/** Texts, vectors. */
+/** Routes for completions and embeddings. */
 function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   const reply200 = (description: string, whole: TSchema = CompletionEvent) =>
     jsonOrStream(description, whole, {
@@ -365,8 +364,8 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   ] as const) {
     app.post<{ Body: EngineFields }>(
       path,
-      llamaRoute(TAG, operationId, "Continue a text, in llama-server's own words", {
-        description: 'For several prompts the whole answer is a list.',
+      llamaRoute(TAG, operationId, "Continue a text, in llama-server's own format", {
+        description: 'If there are several prompts, the complete answer is a list.',
         body: CompletionRequest,
         response: { 200: reply200('The text', Type.Union([CompletionEvent, Type.Array(CompletionEvent)])) },
         errors: ANSWER_ERRORS
@@ -376,14 +375,14 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   }
   app.post<{ Body: Static<typeof InfillRequest> & EngineFields }>(
     '/infill',
-    llamaRoute(TAG, 'llamaInfill', 'Write what stands between two texts', {
+    llamaRoute(TAG, 'llamaInfill', 'Write the text between two texts', {
       body: InfillRequest,
       response: { 200: reply200('The text between') },
       errors: ANSWER_ERRORS
     }),
     (request, reply) => {
       const { input_prefix, input_suffix, prompt } = request.body
-      // As llama-server has it, the prompt is the end of the prefix.
+      // As in llama-server, the prompt is the end of the prefix.
       const texts = {
         prompt: `${input_prefix ?? ''}${prompt ?? ''}`,
         suffix: input_suffix ?? '',
@@ -398,7 +397,7 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   ] as const) {
     app.post<{ Body: Static<typeof EmbeddingRequest> }>(
       path,
-      llamaRoute(TAG, operationId, "Make vectors of texts, in llama-server's own words", {
+      llamaRoute(TAG, operationId, "Create embeddings of texts, in llama-server's own format", {
         body: EmbeddingRequest,
         response: { 200: json('One for each text', Type.Array(VectorSchema)) },
         errors: ANSWER_ERRORS
@@ -420,13 +419,13 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   }
 }
 
-/** Streams that survive their connection, by the name that their client gave them. */
+/** Routes for resumable streams, which clients name by conversation. */
 function conversationRoutes(app: FastifyInstance): void {
   app.get<{ Querystring: Static<typeof ConversationQuery> }>(
     '/v1/stream',
     llamaRoute(TAG, 'llamaStream', 'Continue the stream of a conversation', {
       description:
-        'Of an answer that was requested with the header `X-Conversation-Id`, from a byte on; what `GET /v1/streams/{id}` is for those with an id of corral.',
+        'The request that started the answer must have had the header `X-Conversation-Id`. The stream continues from the given byte. For streams with an id of corral, use `GET /v1/streams/{id}`.',
       querystring: ConversationQuery,
       response: {
         200: { description: 'The rest of the stream', content: { 'text/event-stream': { schema: Type.String() } } }
@@ -436,16 +435,17 @@ function conversationRoutes(app: FastifyInstance): void {
     (request, reply) => {
       const { conv_id, from = '0' } = request.query
       const stream = app.resumable.ofConversation(request, conv_id)
-      if (!stream) throw new CorralError('stream_not_found', 'Stream not found or expired. Send the request again.')
+      if (!stream)
+        throw new CorralError('stream_not_found', 'The stream was not found or has expired. Send the request again.')
       stream.resume(reply, { from: Number(from) })
     }
   )
   app.delete<{ Querystring: Static<typeof ConversationQuery> }>(
     '/v1/stream',
     llamaRoute(TAG, 'llamaEndStream', 'End the answer to a conversation', {
-      description: 'Also where there is none any more.',
+      description: 'Succeeds even if there is no such answer.',
       querystring: ConversationQuery,
-      response: { 204: { description: 'It has ended', content: {} } },
+      response: { 204: { description: 'The answer has ended', content: {} } },
       errors: ['invalid_request']
     }),
     async (request, reply) => {
@@ -458,7 +458,7 @@ function conversationRoutes(app: FastifyInstance): void {
     llamaRoute(TAG, 'llamaLookUpStreams', 'Find the streams of conversations', {
       body: LookupRequest,
       audited: false,
-      response: { 200: json('Those that there are', Type.Array(StreamRecord)) }
+      response: { 200: json('The streams that were found', Type.Array(StreamRecord)) }
     }),
     async request =>
       app.resumable.ofConversations(request, request.body.conversation_ids).map(stream => ({
@@ -473,13 +473,13 @@ function conversationRoutes(app: FastifyInstance): void {
 
 const seconds = (date: Date) => Math.floor(date.getTime() / 1000)
 
-/** Fields of completions that are corral's own, or no engine's. */
+/** Fields of a completion request that are not passed to the engine. */
 const OWN = [
   ...['model', 'name', 'options', 'keep_alive', 'stream', 'stream_options', 'n', 'n_cmpl', 'prompt', 'stop', 'suffix'],
   ...['input_prefix', 'input_suffix', 'return_progress', 'return_tokens', 'response_fields']
 ]
 
-/** Continues a text. @param texts what is continued: `prompt`, and `suffix` where something stands behind the answer */
+/** Continues a text. @param texts `prompt`, and `suffix` if a text follows the answer */
 async function complete(
   deps: LlamaDependencies,
   request: FastifyRequest<{ Body: EngineFields }>,
@@ -492,7 +492,7 @@ async function complete(
   if (texts.suffix !== undefined && !variant.metadata.capabilities.includes('insert')) {
     throw new CorralError(
       'unsupported_capability',
-      `Model "${variant.publicName}" cannot fill in between texts. Use a model that can, as many for code do.`,
+      `Model "${variant.publicName}" cannot fill in text between a prefix and a suffix. Use a model that can, such as a code model.`,
       { param: 'model' }
     )
   }
@@ -502,7 +502,7 @@ async function complete(
     body: {
       ...settings.sampling,
       ...passedFields(body, options, OWN),
-      // An empty text would end every answer at once.
+      // An empty stop text would end every answer immediately.
       ...(stop !== undefined && stop !== null && { stop: [stop].flat().filter(text => text !== '') }),
       ...texts
     },
@@ -532,23 +532,25 @@ function channelOf(deps: LlamaDependencies): Channel {
   }
 }
 
-/** A prompt as engines take it. @throws CorralError `invalid_request`, `unsupported_capability` */
+/**
+ * Converts a prompt to the form that engines accept. @throws CorralError `invalid_request`, `unsupported_capability`
+ */
 function promptOf(prompt: unknown): unknown {
   if (isObject(prompt)) return textOf(prompt)
   if (!Array.isArray(prompt)) return prompt
   if (prompt.every(part => typeof part === 'number')) return prompt
-  // Tokens and texts side by side are one prompt.
+  // A list that mixes tokens and texts is one prompt.
   if (prompt.some(part => typeof part === 'number')) return [prompt]
   return prompt.map(part => (isObject(part) ? textOf(part) : part))
 }
 
 function textOf({ prompt_string, multimodal_data }: Record<string, unknown>): string {
-  // An empty list is what clients send that could send pictures; whatever else it holds is never left out silently.
+  // Clients that can send images may send an empty list. Any other content must not be dropped silently.
   const isNothing = multimodal_data === undefined || multimodal_data === null || [multimodal_data].flat().length === 0
   if (!isNothing) {
     throw new CorralError(
       'unsupported_capability',
-      'Images and sounds belong into messages (POST /v1/chat/completions), not into "multimodal_data".',
+      'Send images and audio in messages (POST /v1/chat/completions), not in "multimodal_data".',
       { param: 'prompt' }
     )
   }
@@ -556,25 +558,25 @@ function textOf({ prompt_string, multimodal_data }: Record<string, unknown>): st
   throw new CorralError('invalid_request', '"prompt.prompt_string" must be text.', { param: 'prompt' })
 }
 
-/** The texts to make vectors of. @throws CorralError `invalid_request` */
+/** Returns the texts to embed. @throws CorralError `invalid_request` */
 function textsOf({ content, input }: Static<typeof EmbeddingRequest>): (string | number[])[] {
   const given = input ?? content
   if (given === undefined || given === null || given === '') {
-    throw new CorralError('invalid_request', '"content" must be text that is not empty, or a list of texts.', {
+    throw new CorralError('invalid_request', '"content" must be a non-empty text or a list of texts.', {
       param: 'content'
     })
   }
-  // A list of numbers is one text, of tokens.
+  // A list of numbers is one text, given as tokens.
   return typeof given === 'string' || typeof given[0] === 'number' ? [given as string | number[]] : (given as string[])
 }
 
-/** The engine of a model; the one that answers conversations goes before others. */
+/** Finds the running engine of a model. A chat engine is preferred. */
 function runningOf({ scheduler }: LlamaDependencies, { key }: Model): RunningModel | undefined {
   const own = scheduler.running().filter(({ variant }) => variant.key === key)
   return own.find(({ mode }) => mode === 'chat') ?? own[0]
 }
 
-/** What a model is loaded for where nobody says. */
+/** The mode in which a model is loaded if the request implies none. */
 function anyMode({ metadata: { capabilities } }: Model): EngineMode {
   if (capabilities.includes('completion')) return 'chat'
   return capabilities.includes('rerank') ? 'rerank' : 'embedding'
@@ -583,14 +585,13 @@ function anyMode({ metadata: { capabilities } }: Model): EngineMode {
 function notLoaded({ publicName }: Model): CorralError {
   return new CorralError(
     'model_not_loaded',
-    `The model "${publicName}" is not loaded. Load it first: POST /models/load, or any request that asks it.`,
+    `The model "${publicName}" is not loaded. Load it with POST /models/load, or send any request that uses it.`,
     { param: 'model' }
   )
 }
 
 const BUILD_INFO = `corral-${version}`
 
-/** What a router says of itself. */
 function routerProps(maxLoaded: number): Static<typeof PropsSchema> {
   return {
     role: 'router',
@@ -605,7 +606,7 @@ function routerProps(maxLoaded: number): Static<typeof PropsSchema> {
   }
 }
 
-/** What holds for a model that is loaded: what its engine says of itself, and what corral knows of it. */
+/** Returns the engine's own properties of a loaded model, together with corral's. */
 async function modelProps(engine: Engine, variant: Model, signal: AbortSignal): Promise<Static<typeof PropsSchema>> {
   const own = (await engine.properties?.({ signal })) ?? {}
   const { capabilities, chatTemplate = '' } = variant.metadata
@@ -614,7 +615,7 @@ async function modelProps(engine: Engine, variant: Model, signal: AbortSignal): 
     ui_settings: {},
     chat_template: variant.defaults?.template ?? chatTemplate,
     ...own,
-    // The engine serves no page of its own, and llama.cpp's page leaves models out that say so.
+    // The engine serves no page, but llama.cpp's page hides models that report this.
     ui: true,
     default_generation_settings: {
       params: {},
@@ -633,7 +634,7 @@ async function modelProps(engine: Engine, variant: Model, signal: AbortSignal): 
   }
 }
 
-/** The slots of an engine; where it does not say what they do, as many as requests run are in use. */
+/** Returns the slots of an engine. If the engine does not report them, there is one busy slot per running request. */
 async function slotsOf({ engine, variant, running }: RunningModel, signal: AbortSignal): Promise<EngineFields[]> {
   const states =
     (await engine.slotStates?.({ signal })) ??

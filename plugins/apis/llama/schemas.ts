@@ -12,9 +12,11 @@ const generating = {
   n_predict: requestOptions.max_tokens,
   stream: Given(Type.Boolean({ default: false })),
   stop: Given(Texts),
-  return_tokens: Given(Type.Boolean({ default: false, description: 'List the tokens of the whole answer' })),
-  return_progress: Given(Type.Boolean({ default: false, description: 'Say in the stream how far the prompt is read' })),
-  response_fields: Given(Type.Array(Type.String(), { description: 'Fields of the whole answer that are wanted' }))
+  return_tokens: Given(Type.Boolean({ default: false, description: 'List the tokens in the complete answer' })),
+  return_progress: Given(
+    Type.Boolean({ default: false, description: 'Send prompt-processing progress in the stream' })
+  ),
+  response_fields: Given(Type.Array(Type.String(), { description: 'Fields to include in the complete answer' }))
 }
 
 const Part = Type.Union([Type.String(), Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })])
@@ -34,7 +36,7 @@ export const InfillRequest = Loose({
   input_prefix: Given(Type.String()),
   input_suffix: Given(Type.String()),
   input_extra: Given(ListOf({ filename: Given(Type.String()), text: Type.String() })),
-  prompt: Given(Type.String({ description: 'Behind the prefix' }))
+  prompt: Given(Type.String({ description: 'Text after the prefix' }))
 })
 
 const Content = Type.Union([
@@ -49,21 +51,23 @@ export const NamedRequest = Loose(named)
 const model = Type.Optional(Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }))
 export const ModelQuery = Type.Object({ model }, loose)
 export const PropsQuery = Type.Object(
-  { model, autoload: Type.Optional(Type.String({ description: 'false: do not load it for that' })) },
+  { model, autoload: Type.Optional(Type.String({ description: 'false: do not load the model for this request' })) },
   loose
 )
 
 export const ConversationQuery = Type.Object(
   {
-    conv_id: Type.String({ minLength: 1, description: 'As X-Conversation-Id had it' }),
-    from: Type.Optional(Type.String({ pattern: '^[0-9]{1,15}$', description: 'Bytes of the body that were received' }))
+    conv_id: Type.String({ minLength: 1, description: 'The value of X-Conversation-Id' }),
+    from: Type.Optional(
+      Type.String({ pattern: '^[0-9]{1,15}$', description: 'Number of bytes of the body that were received' })
+    )
   },
   loose
 )
 export const LookupRequest = Loose({
   conversation_ids: Type.Array(Type.String(), {
     maxItems: 1000,
-    description: 'Names, with or without `::<model>` behind them'
+    description: 'Names, with or without `::<model>` at the end'
   })
 })
 
@@ -76,16 +80,19 @@ export const HealthSchema = Loose({
 
 export const PropsSchema = Loose({
   role: Type.Optional(Type.Literal('router')),
-  default_generation_settings: Loose({ params: Loose({}), n_ctx: Type.Integer({ description: 'Tokens of a slot' }) }),
+  default_generation_settings: Loose({
+    params: Loose({}),
+    n_ctx: Type.Integer({ description: 'Context size of a slot in tokens' })
+  }),
   model_alias: Type.String(),
-  model_path: Type.String({ description: 'Its name: where its files are is nothing for clients' }),
+  model_path: Type.String({ description: "The model's name: file paths are not disclosed" }),
   build_info: Type.String(),
   total_slots: Type.Optional(Type.Integer()),
   modalities: Type.Optional(Loose({ vision: Type.Boolean(), audio: Type.Boolean(), video: Type.Boolean() })),
   chat_template: Type.Optional(Type.String()),
-  max_instances: Type.Optional(Type.Integer({ description: 'Most models in memory at once' })),
+  max_instances: Type.Optional(Type.Integer({ description: 'Maximum number of models in memory' })),
   models_autoload: Type.Optional(Type.Boolean()),
-  ui: Type.Optional(Type.Boolean({ description: 'A page may offer it' })),
+  ui: Type.Optional(Type.Boolean({ description: 'Whether a page may offer the model' })),
   ui_settings: Type.Optional(Loose({})),
   cors_proxy_enabled: Type.Optional(Type.Boolean())
 })
@@ -100,12 +107,12 @@ export const SlotSchema = Loose({
 export const DoneSchema = Loose({ success: Type.Literal(true) })
 
 export const FeedEventSchema = Titled('ModelFeedEvent', {
-  model: Type.String({ description: 'Its name; * for all' }),
+  model: Type.String({ description: 'The model name, or * for all models' }),
   event: Type.String(),
   data: Loose({})
 })
 
-/** A request may leave out any field of the whole answer (`response_fields`). */
+/** All fields are optional because a request may select fields with `response_fields`. */
 export const CompletionEvent = Titled('LlamaCompletion', {
   index: Type.Optional(Type.Integer()),
   content: Type.Optional(Type.String()),
@@ -128,5 +135,5 @@ export const StreamRecord = Loose({
   is_done: Type.Boolean(),
   total_bytes: Type.Integer(),
   started_at: Type.Integer({ description: 'Seconds since the epoch' }),
-  completed_at: Type.Integer({ description: 'Seconds since the epoch; 0 while it goes on' })
+  completed_at: Type.Integer({ description: 'Seconds since the epoch; 0 while the answer is running' })
 })

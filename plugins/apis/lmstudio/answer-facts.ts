@@ -5,20 +5,20 @@ import type { HookedRequest } from '../../../core/contracts/hooks.ts'
 import type { Scheduler } from '../../../core/contracts/leases.ts'
 
 /**
- * Adds what LM Studio says of an answer (`stats`, `model_info`, `runtime`) to answers of `/v1` that were requested below
- * `/api/v0`: to the whole answer, and in streams to the last event that has content of a choice, or to that with the counts.
+ * Adds LM Studio's `stats`, `model_info` and `runtime` to answers of `/v1` that were requested under `/api/v0`. In a
+ * stream they are added to the last event with content, or to the event with the usage counts.
  */
 export class AnswerFacts {
   readonly #deps: { scheduler: Pick<Scheduler, 'running'>; runtimes: Pick<Runtimes, 'current'> }
   readonly #marked = new WeakSet<IncomingMessage>()
-  /** When the first token of an answer came, by `performance.now()`. */
+  /** When the first token of an answer arrived (`performance.now()`). */
   readonly #firstTokens = new WeakMap<HookedRequest, number>()
 
   constructor(deps: { scheduler: Pick<Scheduler, 'running'>; runtimes: Pick<Runtimes, 'current'> }) {
     this.#deps = deps
   }
 
-  /** This request came to `/api/v0`. */
+  /** Marks a request that came to `/api/v0`. */
   mark(request: IncomingMessage): void {
     this.#marked.add(request)
   }
@@ -55,7 +55,7 @@ export class AnswerFacts {
     return {
       stats: {
         tokens_per_second: generation > 0 ? tokens / generation : 0,
-        // The load of the model and the wait for a slot are none of the model's time.
+        // Loading the model and waiting for a slot do not count as the model's time.
         time_to_first_token: Math.max(0, first - (record.leased ?? record.began)) / 1000,
         generation_time: generation,
         stop_reason: stopReason(delta, contextSize)
@@ -75,7 +75,7 @@ export class AnswerFacts {
   }
 }
 
-/** Why an answer ended, in LM Studio's words. */
+/** Returns LM Studio's name for the reason why an answer ended. */
 function stopReason({ finish, stopSequence, usage }: Delta, contextSize: number): string {
   if (finish === 'tool_calls') return 'toolCalls'
   if (finish === 'length') {

@@ -20,7 +20,7 @@ export default definePlugin({
         app.addHook('preValidation', async ({ raw, body }) => {
           if (!facts.isMarked(raw) || !isObject(body)) return
           readTtl(body)
-          // llama-server says which stop text ended an answer in its own words only.
+          // llama-server reports which stop text ended an answer only in its own format.
           if (!raw.url?.startsWith('/v1/embeddings')) body.verbose = true
         })
       },
@@ -38,7 +38,7 @@ export default definePlugin({
   }
 })
 
-/** LM Studio's word for `keep_alive`, which is always seconds. */
+/** Renames LM Studio's `ttl`, which is in seconds, to `keep_alive`. */
 function readTtl(body: Record<string, unknown>): void {
   const { ttl } = body
   delete body.ttl

@@ -25,21 +25,23 @@ interface LmStudioDependencies {
 const ModelRecord = Titled('LMStudioModel', {
   id: Type.String(),
   object: Type.Literal('model'),
-  type: Type.Enum(['llm', 'vlm', 'embeddings'], { description: 'vlm: it sees. Rerankers are among embeddings' }),
+  type: Type.Enum(['llm', 'vlm', 'embeddings'], {
+    description: 'vlm: the model accepts images. Rerankers are listed as embeddings'
+  }),
   publisher: Type.String(),
   arch: Type.String(),
   compatibility_type: Type.String({ description: 'gguf or safetensors' }),
   quantization: Type.String(),
   state: Type.Enum(['loaded', 'not-loaded']),
-  max_context_length: Type.Integer({ description: 'Tokens that it was trained for' }),
-  loaded_context_length: Type.Optional(Type.Integer({ description: 'Tokens of a conversation, while it is loaded' })),
+  max_context_length: Type.Integer({ description: 'Context size in tokens that the model was trained with' }),
+  loaded_context_length: Type.Optional(Type.Integer({ description: 'Context size in tokens of the loaded model' })),
   capabilities: Type.Array(Type.String({ description: 'tool_use' }))
 })
 
 const AnswerSchema = Titled('LMStudioAnswer', {
   stats: Loose({
     tokens_per_second: Type.Number(),
-    time_to_first_token: Type.Number({ description: 'Seconds from the moment when the request has its engine' }),
+    time_to_first_token: Type.Number({ description: 'Seconds since the request was assigned to an engine' }),
     generation_time: Type.Number({ description: 'Seconds' }),
     stop_reason: Type.String({
       description: 'eosFound, stopStringFound, toolCalls, maxPredictedTokensReached or contextLengthReached'
@@ -62,7 +64,7 @@ const ErrorSchema = Titled('LMStudioError', {
   error: Loose({
     message: Type.String(),
     type: Type.String(),
-    code: Type.String({ description: 'Stable, for programs' })
+    code: Type.String({ description: 'Stable error code for programs' })
   })
 })
 
@@ -79,7 +81,7 @@ const lmStudioRoute = routesWith((codes: readonly ErrorCode[]) =>
   Type.Intersect([ErrorSchema, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])
 )
 
-/** LM Studio's REST API without its prefix. @param mark called with each request that is answered by `/v1` */
+/** LM Studio's REST API, without its prefix. @param mark called with each request that is passed to /v1 */
 export function lmStudioRoutes(
   deps: LmStudioDependencies,
   mark: (request: IncomingMessage) => void
@@ -110,11 +112,11 @@ export function lmStudioRoutes(
         }
       }
     )
-    // Names hold a slash, which clients send as it is or as %2F.
+    // Model names contain a slash, which clients send literally or as %2F.
     app.get<{ Params: { '*': string } }>(
       '/models/*',
       lmStudioRoute(TAG, 'lmStudioModel', 'Show a model, as LM Studio does', {
-        params: Type.Object({ '*': Type.String({ title: 'model', description: 'As the list has it' }) }),
+        params: Type.Object({ '*': Type.String({ title: 'model', description: 'The id in the list' }) }),
         response: { 200: json('The model', ModelRecord) },
         errors: ['invalid_model_name', 'model_not_found', 'forbidden_model']
       }),
@@ -127,11 +129,11 @@ export function lmStudioRoutes(
       }
     )
     for (const [path, operationId, summary] of [
-      ['/chat/completions', 'lmStudioChat', 'Answer a conversation, with its speed'],
-      ['/completions', 'lmStudioCompletion', 'Continue a text, with its speed']
+      ['/chat/completions', 'lmStudioChat', 'Answer a conversation and report the speed'],
+      ['/completions', 'lmStudioCompletion', 'Continue a text and report the speed']
     ] as const) {
       const route = lmStudioRoute(TAG, operationId, summary, {
-        description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` beside it; in a stream, in its last event but [DONE]. \`ttl\` is what \`keep_alive\` is elsewhere, in seconds.`,
+        description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` added; a stream has them in its last event before [DONE]. \`ttl\` is \`keep_alive\` in seconds.`,
         response: {
           200: jsonOrStream('The answer', AnswerSchema, {
             event: `The events of POST /v1${path}`,
@@ -143,7 +145,7 @@ export function lmStudioRoutes(
       })
       reroute(app, { method: 'POST', url: path, as: `/v1${path}`, ...route }, mark)
     }
-    const embeddings = lmStudioRoute(TAG, 'lmStudioEmbeddings', 'Make vectors of texts', {
+    const embeddings = lmStudioRoute(TAG, 'lmStudioEmbeddings', 'Create embeddings of texts', {
       description: 'The same as POST /v1/embeddings.',
       response: { 200: json('As /v1/embeddings', Type.Unknown()) },
       errors: [...ANSWER_ERRORS, ...WITH_BODY]
@@ -152,7 +154,7 @@ export function lmStudioRoutes(
   }
 }
 
-/** Gives the rows of models as of this moment. */
+/** Returns a function that makes the record of a model, based on the current state. */
 function modelRecords({ scheduler, config }: LmStudioDependencies) {
   const stateOf = loadStates(scheduler)
   const running = scheduler.running()

@@ -18,7 +18,7 @@ const SWEEP_INTERVAL = 3_600_000
 export default definePlugin({
   name: 'api-ollama',
   api: 1,
-  description: "The API for Ollama's clients, under /ollama and at a second address",
+  description: "The API for Ollama's clients, under /ollama and at an additional address",
   optional: true,
   needs: ['nativeApi', 'access', 'storage', 'catalog', 'scheduler', 'engines', 'downloads', 'conversion'],
   options: Type.Object(
@@ -56,7 +56,7 @@ export default definePlugin({
     const sweep = () =>
       blobs
         .sweep()
-        .catch(error => log.warn(error, `${context.paths.blobs}, which holds files that clients sent, cannot be read`))
+        .catch(error => log.warn(error, `The folder of uploaded files, ${context.paths.blobs}, cannot be read`))
     let app: FastifyInstance
     let listener: FurtherListener | undefined
     let sweeping: NodeJS.Timeout | undefined

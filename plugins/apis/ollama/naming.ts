@@ -3,13 +3,13 @@ import type { ModelNaming } from '../../../core/contracts/native-api.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName, NO_OWNER, parseRequestedName } from '../../../core/models/model-name.ts'
 
-/** What Ollama's clients put before names: its registry, and the owner of what has none there. */
+/** Prefixes that Ollama's clients put before names: its registry, and the default owner there. */
 const REGISTRY = /^(?:(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com)\/)?(?:library\/)?/i
 
 /** Names as Ollama's clients write and compare them. */
 export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants' | 'listedNames'>): ModelNaming {
   return {
-    // A program that pulled "qwen3:0.6b" looks for that.
+    // A program that pulled "qwen3:0.6b" looks for this name.
     shown: variant => catalog.listedNames(variant).at(-1) ?? shown(variant),
     shownAlias: alias => (alias.includes(':') ? alias : `${alias}:latest`),
     plainDetails: true,
@@ -20,8 +20,8 @@ export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants' | 'liste
 }
 
 /**
- * The name that records show of what was pulled by no name of Ollama's library: always with a tag, since clients append
- * `:latest` to names without one and compare.
+ * Returns the displayed name of a model that was not pulled by an Ollama library name. It always has a tag, because
+ * clients append `:latest` to names without one before they compare.
  */
 export function shown({ model: { owner, name }, isDefault, label, origin }: Model): string {
   const tag = isDefault && origin.tag === undefined ? 'latest' : label
@@ -29,7 +29,7 @@ export function shown({ model: { owner, name }, isDefault, label, origin }: Mode
 }
 
 /**
- * The name under which a new model is stored: without an owner it is the default one's.
+ * Returns the name under which a new model is stored. Without an owner it gets the default owner.
  * @throws CorralError `invalid_model_name`
  */
 export function newName(requested: unknown): ModelName {
@@ -38,9 +38,8 @@ export function newName(requested: unknown): ModelName {
 }
 
 /**
- * What a deletion means: no more than the one model that records show under this name. There may be nothing but a pull
- * of it.
- * @throws CorralError `model_not_found` where a name without a tag only finds what was made under one
+ * Returns the single model to delete: the one displayed under this name, or only its unfinished pull.
+ * @throws CorralError `model_not_found` if a name without a tag only matches models that were created under a tag
  */
 function nameToDelete(name: ModelName, catalog: Pick<Catalog, 'variants'>): ModelName {
   const [first] = catalog.variants(name)
@@ -50,14 +49,14 @@ function nameToDelete(name: ModelName, catalog: Pick<Catalog, 'variants'>): Mode
   throw new CorralError('model_not_found', message, { param: 'model' })
 }
 
-/** The name that a pull sends to hubs; undefined when the model is here and came from no hub. */
+/** Returns the name that a pull sends to the hubs, or undefined if the model is here and did not come from a hub. */
 function atHub(requested: string, catalog: Pick<Catalog, 'find'>): string | undefined {
   const text = requested.trim()
   const present = storedUnder(text, catalog)
   return present && present.origin.kind !== 'hub' ? undefined : text.replace(REGISTRY, '')
 }
 
-/** The model that the text of a pull names, if any; what is not a plain name (an address) names none. */
+/** Finds the model that the text of a pull names. Texts that are not plain names, such as URLs, match none. */
 function storedUnder(text: string, catalog: Pick<Catalog, 'find'>): Model | undefined {
   try {
     return catalog.find(parseRequestedName(text))

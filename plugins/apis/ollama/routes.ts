@@ -10,20 +10,20 @@ import { clientError } from '../../../core/http/server-folders.ts'
 import { modelfileText } from './models/create-request.ts'
 
 /**
- * The reply of `/api/version`: the release of Ollama whose command line and API the profile is tested against. Clients
- * compare it with the release that brought what they need (VS Code wants 0.6.4 at least) and read each of its parts as
- * a whole number, so it is a plain release.
+ * The version that `/api/version` reports: the Ollama release whose command line and API this is tested against.
+ * Clients compare it with the release that introduced what they need (VS Code needs at least 0.6.4) and parse each part
+ * as an integer, so it must be a plain release number.
  */
 export const OLLAMA_VERSION = '0.17.4'
 
-/** Where the profile is at the server's own address. */
+/** Prefix of the Ollama API at the server's own address. */
 const PROFILE = '/ollama'
 
-const root = nativeRoute('Ollama', 'ollamaRoot', 'Check that the profile is there', {
+const root = nativeRoute('Ollama', 'ollamaRoot', "Check that Ollama's API is available", {
   role: 'anyone',
-  response: { 200: { description: 'It is there', content: { 'text/plain': { schema: Type.String() } } } }
+  response: { 200: { description: 'It is available', content: { 'text/plain': { schema: Type.String() } } } }
 })
-const status = nativeRoute('Ollama', 'ollamaStatus', "Show that models of Ollama's cloud are disabled", {
+const status = nativeRoute('Ollama', 'ollamaStatus', "Show that Ollama's cloud models are disabled", {
   response: {
     200: json('Disabled', Loose({ cloud: Loose({ disabled: Type.Literal(true), source: Type.String() }) }))
   }
@@ -31,7 +31,7 @@ const status = nativeRoute('Ollama', 'ollamaStatus', "Show that models of Ollama
 const account = (summary: string, operationId: string) =>
   nativeRoute('Ollama', operationId, `${summary} (there is none)`, { errors: ['not_implemented'] })
 
-/** What the profile has at the server's own address, below `/ollama`. */
+/** Routes of the Ollama API below `/ollama`. */
 export function profileRoutes(
   nativeApi: NativeApi,
   naming: ModelNaming,
@@ -70,8 +70,8 @@ export function profileRoutes(
       },
       { prefix: `${PROFILE}/api` }
     )
-    // Requests to /v1 at the base address that a client has: they are routed again without the profile's prefix.
-    // The second routing logs them, and asks for the role of the route that it finds.
+    // Routes requests to /v1 again without the prefix, since some clients use one base address for both APIs. The
+    // second routing logs them and checks the role.
     app.all(`${PROFILE}/v1/*`, {
       config: { role: 'anyone' },
       schema: { hide: true },
@@ -86,7 +86,10 @@ export function profileRoutes(
   }
 }
 
-/** Clients look for Ollama's own messages: `model 'x' not found`, `the input length exceeds the context length`. */
+/**
+ * Prepends Ollama's own message, which clients search for: `model 'x' not found`, `the input length exceeds the context
+ * length`.
+ */
 export function likeOllama(failure: CorralError, body: unknown): CorralError {
   const { code, message, param, details } = failure
   const ollamas = typeof body === 'object' && body !== null && messageOfOllama(code, body as Record<string, unknown>)
@@ -97,7 +100,7 @@ export function likeOllama(failure: CorralError, body: unknown): CorralError {
   })
 }
 
-/** What Ollama says of a failure, where clients go by its words. */
+/** Returns Ollama's message for a failure, if clients depend on it. */
 function messageOfOllama(code: ErrorCode, body: Record<string, unknown>): string | undefined {
   const { from, found, model, name, source, input, truncate } = body
   if (code === 'context_exceeded') {
@@ -105,7 +108,7 @@ function messageOfOllama(code: ErrorCode, body: Record<string, unknown>): string
     return cut ? 'input after truncation exceeds maximum context length' : 'the input length exceeds the context length'
   }
   if (code !== 'model_not_found') return undefined
-  // The missing model is the one that a new model is made from, not the new one.
+  // When a model is created from a missing one, the missing source is named, not the new model.
   const missing = [found === undefined && from, model, name, source].find(
     text => typeof text === 'string' && text !== ''
   )
@@ -115,27 +118,24 @@ function messageOfOllama(code: ErrorCode, body: Record<string, unknown>): string
 async function noAccount(): Promise<never> {
   throw new CorralError(
     'not_implemented',
-    'corral does not support accounts at ollama.com: it neither pushes models there nor runs those of its cloud.'
+    'corral does not support accounts at ollama.com: it can neither push models there nor run its cloud models.'
   )
 }
 
-/** @throws CorralError where a request has a template of its own, which would silently be ignored */
+/** @throws CorralError if a request has its own template, which would otherwise be ignored silently */
 function refuseTemplate(request: FastifyRequest): void {
   if (!/\/(?:chat|generate)$/.test(request.routeOptions.url ?? '')) return
   const { template } = (request.body ?? {}) as { template?: unknown }
   if (template === undefined || template === null || template === '') return
   throw new CorralError(
     'invalid_request',
-    'A request cannot have its own template. Create a model with it (POST /api/create with "from" and "template"), ' +
+    'A request cannot have its own template. Create a model with the template (POST /api/create with "from" and "template"), ' +
       'or send the finished prompt with "raw": true.',
     { param: 'template' }
   )
 }
 
-/**
- * Tells the routes that are registered from here on apart from the native ones, which they are a second time: under a
- * tag of their own, with ids such as `ollamaChat`.
- */
+/** Documents the native routes that are registered after this call as Ollama routes, with ids such as `ollamaChat`. */
 function tagAsOllama(app: FastifyInstance): void {
   app.addHook('onRoute', route => {
     const { operationId: id, ...schema } = route.schema ?? {}
@@ -146,9 +146,9 @@ function tagAsOllama(app: FastifyInstance): void {
 }
 
 /**
- * The path that a request to the profile's own address means: `/v1` is the hosted-chat API, as at Ollama's address, and
- * all else is below `/ollama`.
- * @param url of the request line: a path with its query, or a whole address as proxies are sent
+ * Maps a path at the Ollama listener to a path of the server: `/v1` is the OpenAI API, as in Ollama, and everything
+ * else is below `/ollama`.
+ * @param url the URL in the request line, which proxies send with scheme and host
  */
 export function pathInProfile(url: string): string {
   const path = url.replace(/^https?:\/\/[^/?#]*/i, '')

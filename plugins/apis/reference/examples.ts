@@ -1,6 +1,6 @@
 import type { Capability, Model } from '../../../core/contracts/models.ts'
 
-/** What a model of an example must be able to do, and the name that stands for it where no such model is here. */
+/** The capability that an example needs, and the model name it uses if no such model is here. */
 const STAND_INS = {
   completion: 'corral/tiny-chat',
   embedding: 'ggml-org/embeddinggemma-300M-GGUF',
@@ -18,13 +18,13 @@ const ranking = {
   query: 'What floats on water?',
   documents: ['Bread is baked in an oven.', 'A boat sails on the sea.']
 }
-/** A moment of silence. */
+/** A short silence. */
 const sound = {
   model: STAND_INS.audio,
   file: `data:audio/wav;base64,UklGRkQDAABXQVZFZm10IBAAAAABAAEAgD4AAAB9AAACABAAZGF0YSADAAA${'A'.repeat(1068)}`
 }
 
-/** A body for each operation, by its id, that can be sent as it is; those of Ollama's profile are those of the native API. */
+/** An example body for each operation id. Ollama's routes use those of the native API. */
 const BODIES: Record<string, object> = {
   chat: { model, messages, stream: false },
   generate: { model, prompt: 'What is 7 + 8?', stream: false },
@@ -108,23 +108,23 @@ const BODIES: Record<string, object> = {
   anthropicCountTokens: { model, messages }
 }
 
-/** Values of parameters in paths and queries, by their names. */
+/** Example values of path and query parameters. */
 const PARAMETERS: Record<string, string> = { owner: 'corral', from: 'ollama', since: '1h' }
 
-/** An example body of an operation; undefined where there is none. */
+/** Returns an example body for an operation. */
 export function exampleBody(operationId: string): object | undefined {
   const plain = operationId.replace(/^anthropicMounted/, 'anthropic').replace(/^ollama(?=[A-Z])/, '')
   return BODIES[operationId] ?? BODIES[plain] ?? BODIES[plain[0]!.toLowerCase() + plain.slice(1)]
 }
 
-/** An example value of a parameter; undefined where there is none. */
+/** Returns an example value of a parameter. */
 export function exampleParameter(name: string, place: string): string | undefined {
   return name === 'model' && place === 'path' ? model : PARAMETERS[name]
 }
 
 /**
- * The text of a document with the names of models that are here in its examples: the demo model where it is here, else
- * the first one that can do the same. A stand-in stays where no model can.
+ * Replaces the model names in a document's examples with models that are here: the demo model if present, otherwise the
+ * first model with the same capability.
  */
 export function withModelsHere(text: string, models: readonly Model[]): string {
   let named = text

@@ -14,7 +14,7 @@ import type { DescribedRoute } from './openapi.ts'
 export default definePlugin({
   name: 'docs',
   api: 1,
-  description: 'The API document under /openapi.json, and a page to read and try it under /docs',
+  description: 'The API document under /openapi.json, and a page to read it and try requests under /docs',
   optional: true,
   needs: ['catalog'],
   options: Type.Object({}, { additionalProperties: false, restart: true }),
@@ -31,8 +31,8 @@ export default definePlugin({
 })
 
 /**
- * Collects the application's routes. Call it before any route is registered.
- * @returns gives them in the order of their registration, without the HEAD of a GET.
+ * Collects the application's routes. Must be called before any route is registered.
+ * @returns a function that returns the routes in the order of registration, without the HEAD of a GET
  */
 function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
   const routes: { method: string; url: string; options: RouteOptions }[] = []
@@ -54,23 +54,26 @@ function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
   }
 }
 
-/** Swagger UI's own files, which the page fetches beside the document. */
+/** Files of Swagger UI that the page loads. */
 const ASSETS = {
   'swagger-ui-bundle.js': 'text/javascript; charset=utf-8',
   'swagger-ui.css': 'text/css; charset=utf-8'
 }
 
 const documentRoute = nativeRoute('Server', 'getApiDocument', 'The API document', {
-  description: 'OpenAPI 3.1, of all routes of this server.',
+  description: 'OpenAPI 3.1 document of all routes of this server.',
   response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) }
 })
 const pageRoute = nativeRoute('Server', 'getDocs', 'A page to read and try the API', {
   role: 'anyone',
-  description: 'The page asks for a key where the API document needs one.',
+  description: 'The page asks for a key if the API document needs one.',
   response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } }
 })
 
-/** The API document and the page that shows it. The document is made at the first request for it; its examples name models that the caller may use. */
+/**
+ * Serves the API document and the page that shows it. The document is built on the first request. Its examples name
+ * models that the caller may use.
+ */
 function docsRoutes(described: () => DescribedRoute[], catalog: Catalog): FastifyPluginAsync {
   let document: string | undefined
   return async app => {
@@ -104,7 +107,9 @@ function hashOf(html: string, element: 'script' | 'style'): string {
   return `'sha256-${createHash('sha256').update(text).digest('base64')}'`
 }
 
-/** Sends the page. Its policy lets it run its own script and what that fetches from this server, and nothing else. */
+/**
+ * Sends the page. Its content security policy allows only its own script and what the script fetches from this server.
+ */
 async function sendPage(reply: FastifyReply): Promise<FastifyReply> {
   const html = await readFile(join(packageRoot, 'plugins', 'apis', 'reference', 'page', 'index.html'), 'utf8')
   const policy = [

@@ -4,7 +4,6 @@ import type { Role } from '../../../core/http/roles.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { exampleBody, exampleParameter } from './examples.ts'
 
-/** What the document says of the service as a whole. */
 const INFO = {
   title: 'corral',
   version,
@@ -12,13 +11,12 @@ const INFO = {
   description:
     'Models have names of the form `<owner>/<name>`, or `<owner>/<name>:<variant>` for one of several quantizations.\n\n' +
     'Bodies are JSON, whatever their `Content-Type` says. `null` counts as absent, and unknown fields are ' +
-    'ignored; where they may be misspelt options, the header `X-Corral-Unknown-Options` of the reply names them. Every `GET` route also answers `HEAD`.\n\n' +
-    'A key is needed only where the server has any. `x-corral-role` is the role that an operation needs; without keys, a ' +
+    'ignored; if they may be misspelt options, the header `X-Corral-Unknown-Options` of the reply names them. Every `GET` route also answers `HEAD`.\n\n' +
+    'A key is needed only if the server has any. `x-corral-role` is the role that an operation needs; without keys, a ' +
     'caller on the same machine is an `operator`.',
   license: { name: 'MIT', identifier: 'MIT' }
 }
 
-/** A route that the document describes. */
 export interface DescribedRoute {
   method: string
   /** With Fastify's parameters, such as `/api/pulls/:id` or `/api/logs/*`. */
@@ -33,11 +31,11 @@ type Mapping = Record<string, unknown>
 const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE']
 
 const SECURITY_SCHEMES = {
-  bearer: { type: 'http', scheme: 'bearer', description: 'One of security.api_keys, where there are any' },
+  bearer: { type: 'http', scheme: 'bearer', description: 'One of security.api_keys, if there are any' },
   key: { type: 'apiKey', in: 'header', name: 'x-api-key', description: 'The same key, as other clients send it' }
 }
 
-/** The order of groups: what people try first. Others follow in the order of their routes. */
+/** The order of groups. Groups that are not listed follow in the order of their routes. */
 const GROUPS = [
   'Answers',
   'Models',
@@ -61,8 +59,8 @@ const GROUPS = [
 ]
 
 /**
- * An OpenAPI 3.1 document of routes, made of their schemas (which are JSON Schema 2020-12, as OpenAPI's are). Paths are
- * in alphabetical order.
+ * Builds an OpenAPI 3.1 document from the routes' schemas, which are JSON Schema 2020-12 like OpenAPI's. Paths are in
+ * alphabetical order.
  */
 export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
   const components = new Components()
@@ -79,7 +77,7 @@ export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
     openapi: '3.1.0',
     info: INFO,
     servers: [{ url: '/' }],
-    // Without a key, unless the server has some.
+    // No key, or one of the two ways to send it.
     security: [{}, { bearer: [] }, { key: [] }],
     tags: tags.map(name => ({ name })),
     paths,
@@ -95,12 +93,12 @@ function propertiesOf(schema: unknown): Record<string, TSchema & Mapping> {
   return (schema as { properties?: Record<string, TSchema & Mapping> } | undefined)?.properties ?? {}
 }
 
-/** What the rest of a path is called, which Fastify knows as `*`: the `title` of that parameter. */
+/** Returns the name of the wildcard parameter `*`, which is in its `title`. */
 function restName({ schema }: DescribedRoute): string {
   return String(propertiesOf(schema.params)['*']?.title ?? 'path')
 }
 
-/** `/api/logs/*` as `/api/logs/{model}`. */
+/** Turns `/api/logs/*` into `/api/logs/{model}`. */
 function readablePath(route: DescribedRoute): string {
   return route.url.replace(/:(\w+)/g, '{$1}').replace('*', `{${restName(route)}}`)
 }
@@ -166,7 +164,7 @@ function responses(declared: unknown, components: Components): Mapping {
   return Object.fromEntries(entries.map(([status, reply]) => [status, response(status, reply, components)]))
 }
 
-/** A reply as routes describe it, which may be that of the document already, or a schema of JSON alone. */
+/** Converts a declared reply, which is either an OpenAPI response or just a JSON schema. */
 function response(status: string, reply: Mapping, components: Components): unknown {
   const { description = '', headers, content } = reply
   const whole = content ?? headers ?? (Object.keys(reply).every(key => key === 'description') || reply.type === 'null')
@@ -179,17 +177,17 @@ type Json = null | boolean | number | string | Json[] | JsonObject
 type JsonObject = { [key: string]: Json }
 
 const NAME = /^[A-Z][A-Za-z0-9]*$/
-/** Where the values of a schema's keyword are data rather than schemas. */
+/** Keywords whose values are data, not schemas. */
 const DATA = new Set(['const', 'enum', 'default', 'examples', 'example'])
 
-/** Schemas and errors with a name are in the document once, and referred to elsewhere. */
+/** Collects named schemas and errors, which the document contains once and refers to elsewhere. */
 class Components {
   readonly #schemas = new Map<string, { text: string; schema: Json }>()
   readonly #errors = new Map<string, Json>()
 
   /**
-   * A schema as plain JSON, in which each inner schema whose `title` is a name (`LocalModel`) is a reference. One with
-   * the keyword `documented` is that one instead.
+   * Converts a schema to plain JSON. An inner schema whose `title` is a name (`LocalModel`) becomes a reference. The
+   * keyword `documented` replaces the schema.
    */
   plain(value: unknown): Json {
     if (Array.isArray(value)) return value.map(item => this.plain(item))
@@ -206,7 +204,7 @@ class Components {
     return isNamed ? this.#reference(title, plain) : plain
   }
 
-  /** Different schemas of the same name get a number. */
+  /** Different schemas with the same title get a number. */
   #reference(title: string, schema: Json): Json {
     const text = JSON.stringify(schema)
     for (let number = 1; ; number++) {
@@ -217,7 +215,7 @@ class Components {
     }
   }
 
-  /** A converted error reply as a reference; its name says surface, status and codes, as its description does. */
+  /** Turns a converted error reply into a reference whose name consists of API, status and codes. */
   error(status: string, reply: JsonObject): Json {
     const surface = /"#\/components\/schemas\/(\w+)"/.exec(JSON.stringify(reply))?.[1]
     const codes = [...String(reply.description).matchAll(/`(\w+)`/g)].map(([, code]) => code!)
@@ -242,7 +240,7 @@ function byName(entries: [string, Json][]): Record<string, Json> {
   return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
 }
 
-/** `anyOf: [schema, null]` in a shorter form, where there is one. */
+/** Shortens `anyOf: [schema, null]` if possible. */
 function nullable(schema: JsonObject): JsonObject {
   const { anyOf, ...rest } = schema
   if (!Array.isArray(anyOf) || anyOf.length !== 2 || JSON.stringify(anyOf[1]) !== '{"type":"null"}') return schema

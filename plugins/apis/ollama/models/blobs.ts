@@ -18,26 +18,26 @@ const PART = /^[0-9a-f]{32}\.(?:part|work)$/
 const BLOB = /^sha256-([0-9a-f]{64})$/
 
 interface Blob {
-  /** Absolute. */
+  /** Absolute path. */
   path: string
   release(): void
 }
 
-/** Files that clients sent so that models are made of them, by their SHA-256 (64 hex digits). */
+/** Stores files that clients upload to create models from, by SHA-256 (64 hex digits). */
 export class BlobStore {
   readonly #folder: string
   readonly #storage: Storage
   readonly #log: FastifyBaseLogger
-  /** How often each blob is in use. */
+  /** Number of users of each blob. */
   readonly #users = new Map<string, number>()
-  /** Uploads that are going on, and folders of work. */
+  /** Names of running uploads and of work folders. */
   readonly #parts = new Set<string>()
   readonly #space: UploadSpace
   #counted: Promise<void> | undefined
 
   /**
-   * @param folder on the disk of the models, so that blobs become models without being copied
-   * @param most bytes of all blobs
+   * @param folder must be on the same disk as the models, so that blobs can be linked instead of copied
+   * @param most total size of all blobs in bytes
    */
   constructor(folder: string, storage: Storage, log: FastifyBaseLogger, most = Number.POSITIVE_INFINITY) {
     this.#space = new UploadSpace(most)
@@ -47,7 +47,7 @@ export class BlobStore {
   }
 
   async has(sha256: string): Promise<boolean> {
-    // The client is about to use the blob: its day starts again.
+    // The client is about to use the blob, so its retention starts again.
     const now = new Date()
     await utimes(this.#pathOf(sha256), now, now).catch(error => {
       if (!isSystemError(error, 'ENOENT')) throw error
@@ -58,11 +58,11 @@ export class BlobStore {
   }
 
   /**
-   * Stores what arrives under its digest, or nothing.
-   * @param size bytes to come, where that is known
-   * @param turn the client that sends it
-   * @throws CorralError `invalid_request` when it is something else, `insufficient_storage`, `over_limit`; whatever the
-   * body throws
+   * Stores an upload if its digest is correct.
+   * @param size expected bytes, if known
+   * @param turn the client that uploads
+   * @throws CorralError `invalid_request` if the digest differs, `insufficient_storage`, `over_limit`, or the error of
+   * the body
    */
   async write(sha256: string, body: AsyncIterable<Buffer>, size: number | undefined, turn = ''): Promise<void> {
     const folder = this.#folder
@@ -79,8 +79,8 @@ export class BlobStore {
       })
       if (digest !== sha256) {
         throw invalid(
-          `The file that arrived has the digest sha256:${digest}, not sha256:${sha256}; nothing of it was kept. ` +
-            'Send the file that the digest was computed of.'
+          `The uploaded file has the digest sha256:${digest}, not sha256:${sha256}, and was discarded. ` +
+            'Send the file that the digest belongs to.'
         )
       }
       await rename(part, this.#pathOf(sha256))
@@ -88,16 +88,16 @@ export class BlobStore {
     } catch (error) {
       this.#space.free(name)
       await rm(part, { force: true })
-      throw diskRefusal(error, 'The file was not kept', 'models') ?? error
+      throw diskRefusal(error, 'The file was not stored', 'models') ?? error
     } finally {
       this.#parts.delete(name)
     }
   }
 
   /**
-   * Gives the absolute paths of blobs, in their order, and keeps them until the work is done. Blobs are deleted after
-   * work that succeeds: what was made of them has the same content, and is found in their place.
-   * @throws CorralError `invalid_request` naming the digest that was not sent
+   * Runs `work` with the absolute paths of blobs, and keeps the blobs until it ends. If the work succeeds, the blobs
+   * are deleted, because the new model contains the same files.
+   * @throws CorralError `invalid_request` naming the digest that was not uploaded
    */
   async use<T>(digests: readonly string[], work: (paths: string[]) => Promise<T>): Promise<T> {
     const users = this.#users
@@ -124,13 +124,13 @@ export class BlobStore {
         const rest = users.get(sha256)! - 1
         if (rest > 0) users.set(sha256, rest)
         else users.delete(sha256)
-        // Another user of it may fail and try again: then it is found in the model that was made.
+        // Another user of the blob may fail and retry. It then finds the file in the new model.
         if (rest === 0 && succeeded) await this.#remove(sha256)
       }
     }
   }
 
-  /** Runs work with a folder on the disk of the models, which is removed afterwards. */
+  /** Runs `work` with a temporary folder on the disk of the models. */
   async withFolder<T>(work: (folder: string) => Promise<T>): Promise<T> {
     const name = `${randomBytes(16).toString('hex')}.work`
     const folder = join(this.#folder, name)
@@ -144,7 +144,7 @@ export class BlobStore {
     }
   }
 
-  /** What an earlier process left counts too. */
+  /** Counts blobs that an earlier process left. */
   #countBlobs(): Promise<void> {
     this.#counted ??= (async () => {
       for (const name of await namesIn(this.#folder)) {
@@ -160,7 +160,7 @@ export class BlobStore {
     this.#space.free(sha256)
   }
 
-  /** Removes unfinished uploads and work of an earlier process, and blobs that nobody used for a day. */
+  /** Removes leftovers of an earlier process, and blobs that were unused for a day. */
   async sweep(): Promise<void> {
     for (const name of await namesIn(this.#folder)) {
       const sha256 = BLOB.exec(name)?.[1]
@@ -181,7 +181,7 @@ export class BlobStore {
   }
 
   async #find(sha256: string): Promise<Blob | undefined> {
-    // Stored models come first: a used blob is about to be deleted, and is part of a model by then.
+    // Stored models come first: a blob that was used is about to be deleted, but its model has the same file.
     for (const variant of this.#storage.list()) {
       const file = variant.files.find(file => file.sha256 === sha256)
       if (!file) continue
@@ -197,9 +197,9 @@ export class BlobStore {
 }
 
 /**
- * Writes a body to a new file, durably.
- * @param onBytes called with the bytes so far before they are written
- * @returns its SHA-256
+ * Writes a body to a new file and syncs it to disk.
+ * @param onBytes called with the number of bytes so far, before they are written
+ * @returns the SHA-256
  */
 async function receive(path: string, body: AsyncIterable<Buffer>, onBytes: (bytes: number) => void): Promise<string> {
   const hash = createHash('sha256')
@@ -220,7 +220,7 @@ async function receive(path: string, body: AsyncIterable<Buffer>, onBytes: (byte
 }
 
 /**
- * The 64 hex digits of a digest as Ollama's clients write it: `sha256:<64 hex digits>`, older ones with a dash.
+ * Parses a digest as Ollama's clients write it: `sha256:<64 hex digits>`, or with a dash in older clients.
  * @throws CorralError `invalid_request`
  */
 export function parseDigest(text: string, param: string): string {
@@ -234,31 +234,30 @@ const invalid = (message: string, param = 'digest') => new CorralError('invalid_
 const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
 const empty = (description: string) => ({ description, content: {} })
 
-const findBlob = nativeRoute('Models', 'findBlob', 'Check whether a file is here', {
+const findBlob = nativeRoute('Models', 'findBlob', 'Check whether a file is stored here', {
   role: 'operator',
   params,
-  description: 'Whoever knows the digest of a file learns whether anybody has sent it, or it is part of a model here.',
-  response: { 200: empty('It is here'), 404: empty('It is not here') },
+  description: 'Reveals whether any client uploaded this file or a model contains it, to anyone who knows its digest.',
+  response: { 200: empty('The file is here'), 404: empty('The file is not here') },
   errors: ['invalid_request']
 })
-const storeBlob = nativeRoute('Models', 'storeBlob', 'Send a file for a model that will be created', {
+const storeBlob = nativeRoute('Models', 'storeBlob', 'Upload a file to create a model from', {
   role: 'operator',
   description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
   consumes: ['application/octet-stream'],
   bodySize: 'streamed',
   params,
-  response: { 200: empty('It was here already'), 201: empty('Stored') },
+  response: { 200: empty('The file was here already'), 201: empty('Stored') },
   errors: ['invalid_request', ...DISK_ERRORS, 'over_limit', 'rate_limited']
 })
 
 /**
- * Routes that look for blobs and receive them.
- * @param turns which uploads run
- * @param stall milliseconds, see `paced`
+ * Routes that look up and receive blobs.
+ * @param stall stall timeout in milliseconds, see `paced`
  */
 export function blobRoutes(blobs: BlobStore, turns: UploadTurns, stall: number): FastifyPluginAsync {
   return async app => {
-    // Bodies of any size and type, as they arrive.
+    // Accepts bodies of any size and type, and reads them as they arrive.
     app.removeAllContentTypeParsers()
     app.addContentTypeParser('*', (_request, _payload, done) => done(null))
     app.head<{ Params: { digest: string } }>('/blobs/:digest', findBlob, async ({ params }, reply) => {

@@ -17,37 +17,38 @@ const Text = (description: string) => Given(Type.String({ description }))
 export const CreateRequestSchema = Titled('CreateRequest', {
   model: Text('Name of the new model'),
   name: Text('The same as model'),
-  from: Text('Model that it is made from'),
-  files: Digests('Or files that it is made from: the digest of each (sent to blobs/<digest> before), by its name'),
+  from: Text('Model to create it from'),
+  files: Digests(
+    'Or files to create it from: the digest of each file (uploaded to blobs/<digest> before), by its name'
+  ),
   adapters: Digests('LoRA adapters, which are not supported'),
-  parameters: Given(Loose({}, { description: 'Options that apply where a request does not set them' })),
+  parameters: Given(Loose({}, { description: 'Options that apply if a request does not set them' })),
   template: Text("Jinja chat template, instead of the model's own"),
-  system: Text('System message for conversations that have none'),
+  system: Text('System message for conversations without one'),
   messages: Given(
     Type.Array(Loose({ role: Type.Enum(['system', 'user', 'assistant']), content: Given(Type.String()) }), {
       description: 'Messages that every conversation starts with'
     })
   ),
   license: Given(Type.Union([Type.String(), Type.Array(Type.String())])),
-  quantize: Text('Type of weights that the new model gets, such as q4_K_M; those it is made from are F16, F32 or BF16'),
+  quantize: Text('Weight type of the new model, such as q4_K_M; the source weights must be F16, F32 or BF16'),
   quantization: Text('The same as quantize'),
-  modelfile: Text('All of this as the text of a Modelfile; the other fields take precedence'),
+  modelfile: Text('All of these fields as the text of a Modelfile; the other fields take precedence'),
   stream: Given(Type.Boolean({ default: true }))
 })
 type CreateRequest = Static<typeof CreateRequestSchema>
 type Message = NonNullable<CreateRequest['messages']>[number]
 
-/** Characters of a Modelfile, which has all of a model's defaults. */
+/** Maximum length of a Modelfile, which contains all defaults of a model. */
 const MAX_MODELFILE_CHARACTERS = 5 * MAX_DEFAULT_CHARACTERS
-/** Files of one model; large ones have some hundreds. */
+/** Maximum number of files of a model. Large models have a few hundred. */
 const MAX_FILES = 2000
 
-/** The model to make. */
 export interface Making {
   source: { from: string } | { files: { name: string; sha256: string }[] }
-  /** The defaults that the request itself sets. */
+  /** The defaults set in the request itself. */
   defaults: ModelDefaults
-  /** Type of weights, in the client's spelling. */
+  /** Weight type, as the client wrote it. */
   quantize: string | undefined
 }
 
@@ -55,8 +56,8 @@ const refusal = (param: string, message: string, code: ErrorCode = 'invalid_requ
   new CorralError(code, message, { param })
 
 /**
- * Reads what model a request wants.
- * @throws CorralError with the field at fault as `param`: `invalid_request`, `invalid_option`, `unsupported_capability`
+ * Parses a request to create a model.
+ * @throws CorralError `invalid_request`, `invalid_option` or `unsupported_capability`, with the wrong field as `param`
  */
 export function readCreateRequest(request: CreateRequest): Making {
   const { modelfile } = request
@@ -66,8 +67,8 @@ export function readCreateRequest(request: CreateRequest): Making {
   if (body.adapters) {
     throw refusal(
       'adapters',
-      'corral does not build LoRA adapters into models. Name the adapter in config.yaml ' +
-        '(models.<name>.lora), or merge it into its base model and create a model of the result.',
+      'corral does not build LoRA adapters into models. Set the adapter in config.yaml ' +
+        '(models.<name>.lora), or merge it into its base model and create a model from the result.',
       'unsupported_capability'
     )
   }
@@ -76,22 +77,22 @@ export function readCreateRequest(request: CreateRequest): Making {
 }
 
 function sourceOf({ from, files }: CreateRequest): Making['source'] {
-  if (from && files) throw refusal('files', 'A model is made from "from" or from "files". Send one of them.')
+  if (from && files) throw refusal('files', 'A model is created from "from" or from "files". Send only one of them.')
   if (from) return { from }
   if (files) {
     const count = Object.keys(files).length
     if (count > MAX_FILES) {
-      throw refusal('files', `A model of ${count} files is not taken; ${MAX_FILES} are the most.`)
+      throw refusal('files', `A model may have at most ${MAX_FILES} files, but the request has ${count}.`)
     }
     return { files: Object.entries(files).map(([name, digest]) => ({ name, sha256: parseDigest(digest, 'files') })) }
   }
   throw refusal(
     'from',
-    'Say what the model is made from: "from", the name of a model that is here, or "files", the digests of files that were sent.'
+    'The request does not say what to create the model from. Set "from" to a model that is here, or "files" to the digests of uploaded files.'
   )
 }
 
-/** The defaults of a model that is made of another one; undefined where neither has any. */
+/** Merges the defaults of a source model with those of the new model. Returns undefined if there are none. */
 export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefaults): ModelDefaults | undefined {
   const named = new Set(Object.keys(own.options ?? {}).map(optionName))
   const kept = Object.entries(source?.options ?? {}).filter(([name]) => !named.has(optionName(name)))
@@ -102,14 +103,14 @@ export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefa
 
 const KEYWORDS = new Set([
   ...['from', 'adapter', 'template', 'system', 'license', 'message', 'parameter'],
-  // Ollama's own code builds prompts and reads answers with these: llama.cpp uses the chat template instead.
+  // Ollama uses these to build prompts and parse answers. llama.cpp uses the chat template instead.
   ...['renderer', 'parser', 'requires']
 ])
 
 /**
- * Reads the text of an Ollama Modelfile, as older clients of Ollama send it
- * (https://docs.ollama.com/modelfile). A FROM or ADAPTER of the form `@sha256:…` is a file that was sent.
- * @throws CorralError `invalid_request` with the line at fault
+ * Parses an Ollama Modelfile, which older clients send (https://docs.ollama.com/modelfile). A FROM or ADAPTER of the
+ * form `@sha256:…` is an uploaded file.
+ * @throws CorralError `invalid_request` with the line number
  */
 export function parseModelfile(text: string): CreateRequest {
   const request: CreateRequest & { parameters: Record<string, unknown> } = { parameters: {} }
@@ -137,10 +138,10 @@ export function parseModelfile(text: string): CreateRequest {
 
 interface Command {
   keyword: string
-  /** The word before the value: the role of a MESSAGE, the name of a PARAMETER. */
+  /** The word before the value: the role in a MESSAGE, the name in a PARAMETER. */
   word: string
   value: string
-  /** From 1. */
+  /** Starts at 1. */
   line: number
 }
 
@@ -152,16 +153,16 @@ function commandsOf(text: string): Command[] {
     if (/^\s*(#.*)?$/.test(lines[at]!)) continue
     const [command, rest] = firstWord(lines[at]!)
     const keyword = command.toLowerCase()
-    if (!KEYWORDS.has(keyword)) throw mistake(line, 'it does not start with an instruction of Modelfiles')
+    if (!KEYWORDS.has(keyword)) throw mistake(line, 'it does not start with a Modelfile instruction')
     const [word, begin] = keyword === 'message' || keyword === 'parameter' ? firstWord(rest) : ['', rest]
-    if (word !== '' && begin === '') throw mistake(line, `a ${command.toUpperCase()} is a word and a value`)
+    if (word !== '' && begin === '') throw mistake(line, `a ${command.toUpperCase()} needs a word and a value`)
     const quotes = /^("""|")/.exec(begin)?.[1]
     let value = begin.trim()
     if (quotes && (value.length < 2 * quotes.length || !value.endsWith(quotes))) {
-      // It ends where a line does.
+      // The closing quotes are at the end of a later line.
       const quoted = [value]
       do {
-        if (++at >= lines.length) throw mistake(line, `its ${quotes} does not end`)
+        if (++at >= lines.length) throw mistake(line, `its ${quotes} is not closed`)
         quoted.push(lines[at]!)
       } while (!lines[at]!.trimEnd().endsWith(quotes))
       value = quoted.join('\n').trimEnd()
@@ -172,7 +173,7 @@ function commandsOf(text: string): Command[] {
   return commands
 }
 
-/** A text's first word and the rest of it; without regular expressions that look at long texts again and again. */
+/** Splits off the first word. Unlike a regular expression, this does not rescan long texts. */
 function firstWord(text: string): [word: string, rest: string] {
   const trimmed = text.trimStart()
   const end = trimmed.search(/\s/)
@@ -181,11 +182,11 @@ function firstWord(text: string): [word: string, rest: string] {
 
 function errorMessage({ word, value, line }: Command): Message {
   if (word === 'system' || word === 'user' || word === 'assistant') return { role: word, content: value }
-  throw mistake(line, 'a MESSAGE is system, user or assistant and a text')
+  throw mistake(line, 'a MESSAGE needs a role (system, user or assistant) and a text')
 }
 
 function addParameter(parameters: Record<string, unknown>, { word: name, value, line }: Command): void {
-  if (name === '') throw mistake(line, 'a PARAMETER is a name and a value')
+  if (name === '') throw mistake(line, 'a PARAMETER needs a name and a value')
   if (name === 'stop') {
     parameters[name] ??= []
     ;(parameters[name] as string[]).push(value)
@@ -198,8 +199,8 @@ function mistake(line: number, what: string): CorralError {
 }
 
 /**
- * What a model was made with, as an Ollama Modelfile (https://docs.ollama.com/modelfile).
- * @param name that clients know the model by: what is made FROM it has all that it has
+ * Formats a model's settings as an Ollama Modelfile (https://docs.ollama.com/modelfile).
+ * @param name the name in FROM: a model created from it inherits everything else
  */
 export function modelfileText({ defaults, metadata }: Model, name: string): string {
   const { options = {}, system, messages = [], license } = defaults ?? {}

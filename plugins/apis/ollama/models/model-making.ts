@@ -40,19 +40,19 @@ const MAKING_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', ...DISK_ERRO
 
 const copy = nativeRoute('Models', 'copyModel', 'Copy a model', {
   role: 'operator',
-  description: 'Files are linked if possible; each of the two can be deleted without the other.',
+  description: 'Files are linked if possible. Each of the two models can be deleted without affecting the other.',
   body: CopyRequestSchema,
   response: { 200: json('Copied', Done('success')) },
   errors: MAKING_ERRORS
 })
-const create = nativeRoute('Models', 'createModel', 'Create a model from another one, or from files that were sent', {
+const create = nativeRoute('Models', 'createModel', 'Create a model from another model or from uploaded files', {
   role: 'operator',
-  description: 'Its defaults apply where a request sets nothing else. An earlier model of the same name is replaced.',
+  description: 'Its defaults apply if a request does not set them. An existing model of the same name is replaced.',
   body: CreateRequestSchema,
   bodySize: 'large',
   response: {
     200: jsonOrStream('Created', Done('success'), {
-      event: 'Steps of the work; the last event is `success`, or the error',
+      event: 'Progress; the last event is `success` or the error',
       item: Type.Union([WorkFailureSchema, WorkStepSchema]),
       types: ['text/event-stream', 'application/x-ndjson']
     })
@@ -74,11 +74,11 @@ interface MakingDependencies extends Pick<Services, Needed> {
   config: Pick<CoreConfig, 'limits'>
   blobs: BlobStore
   uploads: UploadTurns
-  /** Milliseconds, see `paced`. */
+  /** Stall timeout of uploads in milliseconds, see `paced`. */
   uploadStall: number
 }
 
-/** Copying and creating models, as Ollama's clients do it, for one mount; without a prefix. */
+/** Routes that copy and create models as Ollama does, without a prefix. */
 export function modelMakingRoutes(
   deps: MakingDependencies,
   naming: ModelNaming,
@@ -126,14 +126,14 @@ export function modelMakingRoutes(
           'not_implemented',
           `corral does not publish models${name ? `: ${JSON.stringify(name.slice(0, 200))} stays on this machine` : ''}. ` +
             'Another corral can pull it from here ("corral pull corral://<host>:<port>/<owner>/<name>"); ' +
-            'to publish it, upload its files with the tools of a hub.'
+            "to publish it, upload its files with the hub's own tools."
         )
       })
     })
   }
 }
 
-/** Reports a step, with the same words as Ollama's server where it has such a step. */
+/** Reports a step, in the words of Ollama's server if it has the same step. */
 type Report = (status: string, progress?: { digest: string; completed: number; total: number }) => void
 
 async function copyModel(
@@ -143,16 +143,16 @@ async function copyModel(
   signal: AbortSignal
 ): Promise<void> {
   refuseWhilePulled(deps.downloads, name)
-  // A bare name may find a variant that was made under a tag, without being its name.
+  // A name without a tag may resolve to a variant that was created under a tag. That variant has another name.
   const isItself = name.variant !== undefined || source.origin.tag === undefined
   if (isItself && deps.storage.find(name)?.key === source.key) return
   await makeOfModel(deps, source, name, source.defaults, signal, () => {})
 }
 
 /**
- * @param source the model that it is made of, unless it is made of files
- * @throws CorralError `model_exists`, `invalid_request` saying what is wrong with the files, `insufficient_storage`, and
- * what `Conversion.quantize` does
+ * @param source the model to create it from, if not from files
+ * @throws CorralError `model_exists`, `invalid_request` if the files are unusable, `insufficient_storage`, and the
+ * errors of `Conversion.quantize`
  */
 async function createModel(
   deps: MakingDependencies,
@@ -165,7 +165,7 @@ async function createModel(
   refuseWhilePulled(deps.downloads, name)
   if (defaults.template !== undefined) await deps.engines.checkTemplate(defaults.template, signal)
   const dtype = quantize === undefined ? undefined : deps.conversion.requireDtype(quantize)
-  /** SafeTensors weights are converted when they are loaded: to the type that they are to be quantized to. */
+  /** SafeTensors weights are converted at load time, so the type becomes an option of the new model. */
   const defaultsFor = (format: StoredVariant['format']) =>
     dtype === undefined || format === 'gguf' ? defaults : { ...defaults, options: { ...defaults.options, dtype } }
   if (source) {
@@ -178,15 +178,15 @@ async function createModel(
       report('parsing files')
       const model = await modelOf(wanted.files.map((file, index) => ({ ...file, path: paths[index]! })))
       const own = mergedDefaults(undefined, defaultsFor(model.format))
-      const origin = { kind: 'made' as const, from: 'files that were sent' }
+      const origin = { kind: 'made' as const, from: 'uploaded files' }
       await adopt(deps, { name, origin, ...model, ...(own && { defaults: own }) }, signal, report, dtype)
     })
   }
 }
 
 /**
- * Makes a model under another name: the same files, by link where that is possible.
- * @param dtype that the weights of a GGUF are quantized to
+ * Creates a model with the same files as another one, by link if possible.
+ * @param dtype weight type to quantize a GGUF to
  */
 async function makeOfModel(
   deps: MakingDependencies,
@@ -219,8 +219,8 @@ async function makeOfModel(
 }
 
 /**
- * Stores a new model; one that it replaces is unloaded as soon as no request runs.
- * @param dtype that the weights of a GGUF are quantized to
+ * Stores a new model. A model that it replaces is unloaded as soon as it is idle.
+ * @param dtype weight type to quantize a GGUF to
  */
 async function adopt(
   deps: MakingDependencies,
@@ -236,7 +236,7 @@ async function adopt(
   })
 }
 
-/** The files of a GGUF model with weights of another type, which are one file in `folder` then. */
+/** Quantizes the weights of a GGUF model into a single file in `folder`. */
 async function quantizedFiles(
   conversion: Conversion,
   files: readonly AdoptedFile[],
@@ -273,7 +273,7 @@ async function store(
     signal,
     onProgress({ subject, completed, total }) {
       if (completed === undefined || total === undefined) return
-      // A linked file is complete at once.
+      // A linked file is complete immediately.
       if (completed === total && !copying.has(subject)) return
       copying.add(subject)
       report(`copying ${subject}`, { digest: digests.get(subject) ?? subject, completed, total })

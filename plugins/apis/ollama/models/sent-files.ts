@@ -9,30 +9,30 @@ import { shardNames, storedName } from '../../../../core/models/gguf-file-name.t
 import { describesSafetensors, isTokenizer } from '../../../../core/models/safetensors-layout.ts'
 import { readOpened } from '../../../../core/system/regular-file.ts'
 
-/** A file that was sent, under the name that the client has it under. */
+/** An uploaded file and its name on the client. */
 export interface SentFile {
   name: string
   sha256: string
-  /** Absolute path of its content here. */
+  /** Absolute path of its content. */
   path: string
 }
 
 /**
- * Finds out what kind of model files are, and what each of them is for.
- * @throws CorralError `invalid_request` saying what is missing or cannot be used
+ * Determines the format of uploaded model files and the role of each file.
+ * @throws CorralError `invalid_request` naming what is missing or unusable
  */
 export async function modelOf(files: SentFile[]): Promise<{ format: 'gguf' | 'safetensors'; files: AdoptedFile[] }> {
   const isWeights = ({ name }: SentFile) => /\.safetensors$/i.test(name)
   if (files.some(isWeights)) return { format: 'safetensors', files: safetensorsFiles(files) }
   const adopted: AdoptedFile[] = []
   for (const file of files) adopted.push(adoptedFile(file, ggufName(file.name), await ggufRole(file)))
-  // Model files first, in the order of their shards.
+  // Model files come first, sorted by shard.
   const order = ({ role, path }: AdoptedFile) => `${role === 'model' ? 0 : 1} ${path}`
   return { format: 'gguf', files: adopted.sort((a, b) => (order(a) < order(b) ? -1 : 1)) }
 }
 
 function safetensorsFiles(files: SentFile[]): AdoptedFile[] {
-  // Some clients send whole paths of theirs; modules of sentence-transformers have their folder in the name.
+  // Some clients send whole paths. sentence-transformers modules have their folder in the name.
   const named = files.map(file => ({
     ...file,
     name: /(?:^|\/)(\d+_\w+\/[^/]+)$/.exec(file.name)?.[1] ?? basename(file.name)
@@ -43,7 +43,7 @@ function safetensorsFiles(files: SentFile[]): AdoptedFile[] {
   if (!names.has('config.json')) missing.unshift('config.json')
   if (missing.length > 0) {
     throw refuse(
-      `The SafeTensors model is not complete: ${missing.slice(0, 12).join(', ')} missing. Send its whole folder.`
+      `The SafeTensors model is incomplete: ${missing.slice(0, 12).join(', ')} missing. Send its whole folder.`
     )
   }
   if (![...names].some(isTokenizer)) {
@@ -60,7 +60,7 @@ function adoptedFile({ path: source, sha256 }: SentFile, path: string, role: Sto
   return { source, path, role, sha256 }
 }
 
-/** Clients may send files under names of theirs; llama.cpp finds shards by names, which are kept. */
+/** Clients may choose any file name. The basename is kept because llama.cpp finds shards by name. */
 function ggufName(name: string): string {
   const plain = storedName(basename(name.replaceAll('\\', '/')))
   return /\.gguf$/i.test(plain) ? plain : `${plain}.gguf`

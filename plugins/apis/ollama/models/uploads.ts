@@ -3,16 +3,16 @@ import { CorralError } from '../../../../core/errors.ts'
 import type { ArrivingUpload } from '../../../../core/http/arriving-body.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 
-/** Uploads of one client, and of all, that wait for their turn; Ollama's command line sends one per processor core. */
+/** Maximum number of waiting uploads, per client and in total. Ollama's command line sends one per processor core. */
 const MAX_WAITING = { ofClient: 64, all: 256 }
-/** Bytes a second below which an upload is ended so that a client without one gets a turn. */
+/** Bytes per second. A slower upload may be ended to free its slot for a client without one. */
 const SLOW_PACE = 64_000
 
-/** An upload that runs. */
+/** A running upload. */
 export interface Upload extends ArrivingUpload {
   readonly turn: string
   readonly begun: number
-  /** To be called once, at its end. */
+  /** Must be called exactly once, when the upload ends. */
   release(): void
 }
 
@@ -21,13 +21,13 @@ interface RunningUpload extends Upload {
 }
 
 /**
- * Which uploads run, as many as `limits.uploads` at once. The decision, in this order:
+ * Decides which uploads run, at most `limits.uploads` at a time:
  *
- * 1. A client has at most half of the turns, so that it cannot take all of them.
- * 2. A free turn goes to the waiting client with the fewest uploads, the first of them.
- * 3. Where none is free, and a client without any upload waits, the slowest upload of the client with the most of them
- *    ends, if it is so slow that it may be meant to hold the turn.
- * 4. Who has very many waiting already is refused.
+ * 1. A client gets at most half of the slots.
+ * 2. A free slot goes to the waiting client with the fewest uploads. Ties go to the request that waited longest.
+ * 3. If no slot is free and a client without an upload waits, the slowest upload of the busiest client is ended,
+ *    provided it is so slow that it may only be holding the slot.
+ * 4. A client with too many waiting uploads is refused.
  */
 export class UploadTurns {
   readonly #most: number
@@ -41,8 +41,8 @@ export class UploadTurns {
   }
 
   /**
-   * Settles when an upload may run.
-   * @throws CorralError `rate_limited`; the signal's reason
+   * Resolves when the upload may start.
+   * @throws CorralError `rate_limited`, or the signal's reason
    */
   async take({ turn }: Pick<Caller, 'turn'>, signal: AbortSignal): Promise<Upload> {
     signal.throwIfAborted()
@@ -117,26 +117,25 @@ export class UploadTurns {
 function tooMany(most: number): CorralError {
   return new CorralError(
     'rate_limited',
-    `Too many files are being sent: ${most} are received at once (limits.uploads), and more wait already than may. ` +
-      'Send this one again when others are complete.',
+    `Too many files are being uploaded: ${most} are received at a time (limits.uploads), and the queue is full. ` +
+      'Send this file again when others are complete.',
     { retryAfter: 30, details: { limit: 'limits.uploads', maximum: most } }
   )
 }
 
-/** The disk that sent files may take until models are made of them. One client has half of it. */
+/** Limits the disk space of uploaded files that are not part of a model yet. One client may use half of it. */
 export class UploadSpace {
   readonly #most: number
-  /** Bytes and clients, by the digests of what was sent and by what is being sent. */
+  /** Size and client, by the digest of a stored file or the name of a running upload. */
   readonly #taken = new Map<string, { bytes: number; turn?: string }>()
 
-  /** @param most bytes */
   constructor(most: number) {
     this.#most = most
   }
 
   /**
-   * Counts a file, or what it has grown to.
-   * @throws CorralError `over_limit` when it does not fit; then nothing changes
+   * Sets the size of a file.
+   * @throws CorralError `over_limit` if it does not fit; nothing changes in that case
    */
   take(key: string, bytes: number, turn: string): void {
     let all = bytes
@@ -147,17 +146,16 @@ export class UploadSpace {
       if (taken.turn === turn) own += taken.bytes
     }
     const half = Math.floor(this.#most / 2)
-    if (own > half) throw noSpace(`one client may have ${formatBytes(half)} of it`, this.#most, own)
-    if (all > this.#most) throw noSpace('other clients have files there', this.#most, all)
+    if (own > half) throw noSpace(`one client may use ${formatBytes(half)} of it`, this.#most, own)
+    if (all > this.#most) throw noSpace('other clients use the rest', this.#most, all)
     this.#taken.set(key, { bytes, turn })
   }
 
-  /** Counts what is there already, whoever sent it. */
+  /** Counts a file that an unknown client stored earlier. */
   found(key: string, bytes: number): void {
     if (!this.#taken.has(key)) this.#taken.set(key, { bytes })
   }
 
-  /** Something is known by another key from now on. */
   rename(from: string, to: string): void {
     const taken = this.#taken.get(from)
     this.#taken.delete(from)
@@ -172,9 +170,9 @@ export class UploadSpace {
 function noSpace(why: string, most: number, wanted: number): CorralError {
   return new CorralError(
     'over_limit',
-    `Files that no model has been created of may take ${formatBytes(most)} (limits.uploads_size), and with this one it ` +
-      `would be ${formatBytes(wanted)}; ${why}. Create models of the files that were sent, or wait: what is not used ` +
-      'goes after a day.',
+    `Uploaded files that are not part of a model may take ${formatBytes(most)} (limits.uploads_size), and this one would make it ` +
+      `${formatBytes(wanted)}; ${why}. Create models from the uploaded files, or wait: unused files are deleted ` +
+      'after a day.',
     { details: { limit: 'limits.uploads_size', value: wanted, maximum: most } }
   )
 }
