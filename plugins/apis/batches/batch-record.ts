@@ -3,7 +3,7 @@ import { type Static, Type } from 'typebox'
 import { ENDPOINTS } from './request-lines.ts'
 import { newFileId } from './user-files.ts'
 
-/** States of a batch, and which may follow each. */
+/** All states of a batch. */
 export const STATUSES = [
   'validating',
   'in_progress',
@@ -15,7 +15,7 @@ export const STATUSES = [
   'cancelled'
 ] as const
 export type Status = (typeof STATUSES)[number]
-/** How a batch can end. */
+/** Final states of a batch. */
 export type Ending = 'completed' | 'failed' | 'expired' | 'cancelled'
 
 const Seconds = Type.Optional(Type.Integer({ description: 'Seconds since the epoch' }))
@@ -30,7 +30,7 @@ export const FaultSchema = Type.Object({
 export const BatchRecordSchema = Type.Object({
   version: Type.Literal(1),
   id: Type.String(),
-  /** Whose it is, and as whom its lines are sent. */
+  /** The owner of the batch. Its requests are sent with this identity. */
   owner: Type.String(),
   turn: Type.String(),
   address: Type.String(),
@@ -41,7 +41,7 @@ export const BatchRecordSchema = Type.Object({
   errorFile: Type.String(),
   metadata: Type.Union([Type.Record(Type.String(), Type.String()), Type.Null()]),
   status: Type.Enum([...STATUSES]),
-  /** What it ends as; while it is being ended, and from then on. */
+  /** The final state that the batch is going to, from the moment it is decided. */
   ending: Type.Optional(Type.Enum(['completed', 'failed', 'expired', 'cancelled'] as const)),
   faults: Type.Array(FaultSchema),
   counts: Type.Object({ total: Type.Integer(), completed: Type.Integer(), failed: Type.Integer() }),
@@ -83,8 +83,8 @@ export function hasEnded({ status }: Pick<BatchRecord, 'status'>): boolean {
 }
 
 /**
- * Which batches are to be worked on now, of those that have not ended: the oldest first, as many as may run, and of one
- * owner half of these at most, so that an owner whose models have no room holds up nobody else.
+ * Chooses the batches to start now: the oldest first, up to the limit. One owner gets at most half of the limit, so an
+ * owner whose models do not fit in memory cannot block the others.
  */
 export function batchesToRun<Batch extends Pick<BatchRecord, 'id' | 'owner' | 'createdAt' | 'status'>>(
   batches: readonly Batch[],
@@ -106,7 +106,7 @@ export function batchesToRun<Batch extends Pick<BatchRecord, 'id' | 'owner' | 'c
   return chosen
 }
 
-/** A batch as clients read it. */
+/** Returns a batch as clients see it. */
 export function batchObject(batch: BatchRecord) {
   const { status, counts, faults } = batch
   const ended = hasEnded(batch)

@@ -24,13 +24,13 @@ import { ResultFile } from './result-file.ts'
 import { secondsNow, type UserFiles } from './user-files.ts'
 
 export interface BatchLimits extends LineLimits {
-  /** Batches of one owner that are kept, those that have ended included. */
+  /** Maximum number of batches that one owner may store, including those that have ended. */
   batches: number
-  /** Batches that are worked on at once. */
+  /** Batches that run at the same time. */
   running: number
-  /** Lines of each of these that are asked at once. */
+  /** Requests of one batch that run at the same time. */
   parallel: number
-  /** Milliseconds that batches which have ended are kept. */
+  /** Milliseconds that a batch is stored after it was created. */
   keep: number
 }
 
@@ -42,32 +42,35 @@ interface BatchDependencies {
   log: Pick<FastifyBaseLogger, 'info' | 'warn' | 'error'>
 }
 
-/** Milliseconds between looks at what is due, while there are batches that have not ended. */
+/** Milliseconds between two checks while batches have not ended. */
 const TICK = 500
-/** Milliseconds between looks where all have ended, and after which one that could not go on, as with a full disk, is tried again. */
+/**
+ * Milliseconds between two checks while all batches have ended, and before a batch that failed temporarily (for example
+ * on a full disk) is retried.
+ */
 const PAUSE = 60_000
-/** Longest wait for a line that is to be sent again later (milliseconds). */
+/** Longest delay before a request is sent again, in milliseconds. */
 const MAX_WAIT = 600_000
-/** Lines that expire are written together. */
+/** Number of expired requests that are written in one step. */
 const TOGETHER = 1000
 
 type Results = { output: ResultFile; errors: ResultFile; answered: Set<string> }
 
 /**
- * The one owner of batches: keeps them on the disk, and has their lines answered while nobody else wants the models.
+ * Stores batches and sends their requests while no client needs the models.
  *
  *   validating → in_progress → finalizing → completed, or expired
- *       ↓ failed      ↓ cancelling → cancelled
+ *       ↓ failed ↓ cancelling → cancelled
  *
- * Whatever changes is on the disk before anything follows from it: `batches/<id>.json` is the record, and the folder
- * `batches/<id>/` has the results so far, which become files of the owner at the end. Each step can be done again, so that
- * a batch goes on from where a kill left it.
+ * Every change is on disk before anything depends on it: `batches/<id>.json` is the record, and `batches/<id>/` has the
+ * results so far, which become files of the owner at the end. Every step can be repeated, so a batch resumes after a
+ * kill.
  */
 export class Batches {
   readonly #deps: BatchDependencies
   readonly #records = new Map<string, BatchRecord>()
   readonly #running = new Map<string, { controller: AbortController; done: Promise<void> }>()
-  /** When batches that could not go on are tried again. */
+  /** When failed batches are retried. */
   readonly #pausedUntil = new Map<string, number>()
   #app: FastifyInstance | undefined
   #timer: NodeJS.Timeout | undefined
@@ -78,37 +81,37 @@ export class Batches {
     this.#deps = deps
   }
 
-  /** Finds the batches of earlier servers. */
+  /** Loads the batches that earlier servers stored. */
   async load(): Promise<void> {
     const { folder, log } = this.#deps
     const names = await namesIn(folder)
     for (const name of names.filter(each => each.endsWith('.json'))) {
       const path = join(folder, name)
-      const { value, fault } = (await readJsonFile(path, BatchRecordSchema)) ?? { fault: 'it has gone' }
+      const { value, fault } = (await readJsonFile(path, BatchRecordSchema)) ?? { fault: 'the file is gone' }
       if (value && BATCH_ID.test(value.id)) this.#records.set(value.id, value)
-      else log.warn(`${path} cannot be used: ${fault ?? 'its id is none'}`)
+      else log.warn(`${path} cannot be used: ${fault ?? 'it has no valid id'}`)
     }
-    // Of a record that was removed, or that was written last.
+    // Results whose batch was deleted, or had ended already.
     for (const name of names.filter(each => BATCH_ID.test(each))) {
       const record = this.#records.get(name)
       if (!record || hasEnded(record)) await rm(join(folder, name), { recursive: true, force: true })
     }
   }
 
-  /** Whether a batch that has not ended needs this file, or will make it. */
+  /** Whether a batch that has not ended reads or will write this file. */
   needs(fileId: string): boolean {
     return [...this.#records.values()].some(
       batch => !hasEnded(batch) && [batch.inputFile, batch.outputFile, batch.errorFile].includes(fileId)
     )
   }
 
-  /** Begins to work. @param app whose routes answer the lines */
+  /** Starts working. @param app answers the requests */
   start(app: FastifyInstance): void {
     this.#app = app
     this.#tick()
   }
 
-  /** Ends what is being asked; it is asked again at the next start. */
+  /** Aborts running requests. They are sent again after the next start. */
   async close(): Promise<void> {
     this.#isClosed = true
     clearTimeout(this.#timer)
@@ -121,13 +124,13 @@ export class Batches {
     return [...this.#records.values()].filter(batch => batch.owner === owner)
   }
 
-  /** @throws CorralError `batch_not_found`, for batches of others too */
+  /** @throws CorralError `batch_not_found`, also for batches of other owners */
   get(owner: string, id: string, param = 'batch_id'): BatchRecord {
     const batch = this.#records.get(id)
     if (batch?.owner === owner) return batch
     throw new CorralError(
       'batch_not_found',
-      `You have no batch ${JSON.stringify(id.slice(0, 100))}. List yours with GET /v1/batches.`,
+      `You have no batch ${JSON.stringify(id.slice(0, 100))}. List your batches with GET /v1/batches.`,
       { param }
     )
   }
@@ -140,7 +143,7 @@ export class Batches {
   ): Promise<BatchRecord> {
     const { purpose } = this.#deps.files.get(owner, given.inputFile, 'input_file_id')
     if (purpose !== 'batch') {
-      throw new CorralError('invalid_request', 'The input file must have been sent with the purpose "batch".', {
+      throw new CorralError('invalid_request', 'The input file must have been uploaded with the purpose "batch".', {
         param: 'input_file_id'
       })
     }
@@ -158,7 +161,7 @@ export class Batches {
     return begun
   }
 
-  /** @throws CorralError `batch_not_found`; `batch_ended` where there is nothing to cancel */
+  /** @throws CorralError `batch_not_found`, or `batch_ended` if the batch has ended */
   async cancel(owner: string, id: string): Promise<BatchRecord> {
     const batch = this.get(owner, id)
     if (batch.ending && batch.ending !== 'cancelled') throw ended(batch)
@@ -175,7 +178,7 @@ export class Batches {
     if (oldest) return await this.#remove(oldest)
     throw new CorralError(
       'over_limit',
-      `You have ${own.length === 1 ? '1 batch that has' : `${own.length} batches that have`} not ended, and may have ${batches} (api-batches.batches). Wait until one has ended, or cancel one.`,
+      `You have ${own.length === 1 ? '1 batch that has' : `${own.length} batches that have`} not ended, and the limit is ${batches} (api-batches.batches). Wait until one has ended, or cancel one.`,
       { details: { limit: 'api-batches.batches', value: own.length + 1, maximum: batches } }
     )
   }
@@ -191,7 +194,7 @@ export class Batches {
     await writeJsonFile(join(this.#deps.folder, `${batch.id}.json`), batch, { mode: 0o600 })
   }
 
-  /** Has a batch end, whatever is being done for it. */
+  /** Moves a batch towards a final state and aborts its running requests. */
   async #endAs(batch: BatchRecord, ending: Ending): Promise<void> {
     batch.ending = ending
     if (ending === 'cancelled') Object.assign(batch, { status: 'cancelling', cancellingAt: secondsNow() })
@@ -202,7 +205,7 @@ export class Batches {
     this.#tick()
   }
 
-  /** Looks at what is due: batches that begin, go on, expire or are forgotten. */
+  /** Starts, resumes, expires and deletes batches that are due. */
   #tick(): void {
     const app = this.#app
     if (!app || this.#isClosed) return
@@ -210,10 +213,10 @@ export class Batches {
     const moment = performance.now()
     const records = [...this.#records.values()]
     clearTimeout(this.#timer)
-    // After a pause and a tick the next sweep is due for certain.
+    // The extra tick ensures that the next sweep is due by then.
     this.#timer = setTimeout(() => this.#tick(), records.every(hasEnded) ? PAUSE + TICK : TICK).unref()
     if (app.drain.since) {
-      // What was asked is asked again later; the server can be stopped.
+      // Aborted requests are sent again later, so the server can stop now.
       for (const { controller } of this.#running.values()) controller.abort()
       return
     }
@@ -258,12 +261,11 @@ export class Batches {
 
   #pause(batch: BatchRecord, error: unknown): void {
     this.#pausedUntil.set(batch.id, performance.now() + PAUSE)
-    this.#deps.log.error(`The batch ${batch.id} cannot go on, and is tried again in a minute: ${errorMessage(error)}`)
+    this.#deps.log.error(`The batch ${batch.id} failed and will be retried in a minute: ${errorMessage(error)}`)
   }
 
-  /** Does what there is to do for a batch. @throws what it ends with before all is done; it is begun again then */
+  /** Runs a batch to its end. @throws an error that interrupts it, after which the batch is started again */
   async #work(batch: BatchRecord, signal: AbortSignal): Promise<void> {
-    // What ends is ended by the next run.
     if (batch.ending) return await this.#conclude(batch)
     if (batch.status === 'validating') await this.#validate(batch, signal)
     if (batch.status === 'in_progress') {
@@ -278,7 +280,7 @@ export class Batches {
   async #validate(batch: BatchRecord, signal: AbortSignal): Promise<void> {
     const { files, limits } = this.#deps
     const { total, faults } = await checkLines(files.pathOf(batch.inputFile), batch.endpoint, limits(), signal)
-    if (batch.ending) throw new Error('it ends')
+    if (batch.ending) throw new Error('the batch is ending')
     if (faults.length > 0) Object.assign(batch, { faults, ending: 'failed' })
     else {
       batch.counts.total = total
@@ -287,7 +289,7 @@ export class Batches {
     await this.#save(batch)
   }
 
-  /** Opens the results so far. */
+  /** Opens the files with the results so far. */
   async #results({ id, counts }: BatchRecord): Promise<Results> {
     const folder = join(this.#deps.folder, id)
     await mkdir(folder, { recursive: true, mode: 0o700 })
@@ -303,7 +305,10 @@ export class Batches {
     }
   }
 
-  /** The requests of a batch that have no result. Its lines were checked when it began, by the limits of that time. */
+  /**
+   * Yields the requests without a result. The limits do not apply here, because the file was validated when the batch
+   * started.
+   */
   async *#unanswered(batch: BatchRecord, answered: Set<string>): AsyncGenerator<RequestLine> {
     const unlimited = { endpoint: batch.endpoint, most: Number.POSITIVE_INFINITY, depth: Number.POSITIVE_INFINITY }
     for await (const line of linesOf(this.#deps.files.pathOf(batch.inputFile))) {
@@ -336,7 +341,7 @@ export class Batches {
     }
   }
 
-  /** Sends the request of a line, as often as it takes, and writes down what came of it. */
+  /** Sends a request until it gets a final answer, and stores the result. */
   async #answer(batch: BatchRecord, request: RequestLine, results: Results, signal: AbortSignal): Promise<void> {
     const { access } = this.#deps
     const { owner, turn, address, endpoint: url } = batch
@@ -346,7 +351,12 @@ export class Batches {
       const caller = access.callerOf(owner)
       if (!caller) {
         batch.faults = [
-          { code: 'unauthorized', line: null, message: 'The key that made the batch may call no more.', param: null }
+          {
+            code: 'unauthorized',
+            line: null,
+            message: 'The key that created the batch is no longer valid.',
+            param: null
+          }
         ]
         await this.#endAs(batch, 'failed')
         signal.throwIfAborted()
@@ -364,11 +374,11 @@ export class Batches {
     }
   }
 
-  /** Makes files of the results, and the batch what it ends as. */
+  /** Turns the results into files and moves the batch to its final state. */
   async #conclude(batch: BatchRecord): Promise<void> {
     const { folder, files, log } = this.#deps
     const { id, owner, ending, counts } = batch
-    // After a kill, files may have been made of the results already.
+    // An earlier run may have moved the results before it was killed.
     const isMoved = (await files.holds(batch.outputFile)) || (await files.holds(batch.errorFile))
     if (batch.inProgressAt !== undefined && !isMoved) {
       const results = await this.#results(batch)
@@ -417,12 +427,12 @@ function resultLine(customId: string, response: object | null, error: object | n
 }
 
 function ended({ status, ending }: BatchRecord): CorralError {
-  return new CorralError('batch_ended', `The batch cannot be cancelled: it is ${ending ?? status}.`, {
+  return new CorralError('batch_ended', `The batch cannot be cancelled because its status is ${ending ?? status}.`, {
     param: 'batch_id'
   })
 }
 
-/** Codes of errors that are no answer to a line, but to the moment in which it was sent, with a wait in milliseconds. */
+/** Error codes that mean "try again later", with the delay in milliseconds. */
 const LATER: Record<string, number> = {
   rate_limited: 1000,
   queue_full: 1000,
@@ -430,11 +440,11 @@ const LATER: Record<string, number> = {
   unauthorized: 200,
   draining: 1000,
   shutting_down: 1000,
-  // Somebody wanted the memory.
+  // Another model needed the memory.
   model_stopped: 30_000
 }
 
-/** How long to wait before a line is sent again (milliseconds); undefined where it is answered. */
+/** Returns the delay before a request is sent again, in milliseconds, or undefined if the reply is final. */
 function waitOf(reply: InnerReply): number | undefined {
   if (reply.status < 400) return undefined
   const body = jsonOf(reply)

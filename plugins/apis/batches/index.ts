@@ -13,32 +13,36 @@ const DAY = 24 * 3_600_000
 
 const Section = Type.Object(
   {
-    file_size: Bytes({ default: '200MiB', description: 'Largest file that is taken' }),
-    files: Type.Integer({ default: 1000, minimum: 1, description: 'Most files of one owner, results included …' }),
-    bytes: Bytes({ default: '4GiB', description: '… and their size together, above which no more are taken' }),
-    lines: Type.Integer({ default: 50_000, minimum: 1, description: 'Most requests of a batch' }),
-    line_size: Bytes({ default: '4MiB', description: 'Longest line of a batch' }),
+    file_size: Bytes({ default: '200MiB', description: 'Maximum size of a file' }),
+    files: Type.Integer({
+      default: 1000,
+      minimum: 1,
+      description: 'Maximum number of files per owner, including results …'
+    }),
+    bytes: Bytes({ default: '4GiB', description: '… and their maximum total size' }),
+    lines: Type.Integer({ default: 50_000, minimum: 1, description: 'Maximum number of requests in a batch' }),
+    line_size: Bytes({ default: '4MiB', description: 'Maximum length of a line in a batch' }),
     batches: Type.Integer({
       default: 200,
       minimum: 1,
-      description: 'Most batches of one owner that are kept; the oldest that has ended goes for a new one'
+      description: 'Maximum number of batches stored per owner; the oldest one that has ended is deleted for a new one'
     }),
     running: Type.Integer({
       default: 4,
       minimum: 1,
-      description: 'Batches that are worked on at once, half of them for one owner at most; others wait'
+      description: 'Batches that run at the same time, at most half of them for one owner; the others wait'
     }),
     parallel: Type.Integer({
       default: 8,
       minimum: 1,
       maximum: 256,
-      description: 'Lines of each that are asked at once'
+      description: 'Requests of one batch that run at the same time'
     }),
     keep: Type.Integer({
       default: 30,
       minimum: 1,
       maximum: 36_500,
-      description: 'Days that files and batches are kept'
+      description: 'Days that files and batches are stored'
     })
   },
   { additionalProperties: false }
@@ -47,7 +51,7 @@ const Section = Type.Object(
 export default definePlugin({
   name: 'api-batches',
   api: 1,
-  description: "OpenAI's files and batches: /v1/files and /v1/batches, answered while nobody else wants the models",
+  description: "OpenAI's files and batches: /v1/files and /v1/batches, answered while no client needs the models",
   optional: true,
   needs: ['access', 'scheduler'],
   options: Section,
@@ -75,7 +79,7 @@ export default definePlugin({
       },
       start() {
         batches.start(server!)
-        // Those that wait for an answer of a model are asked again after the next start.
+        // Requests that are waiting for a model are sent again after the next start.
         context.signal.addEventListener('abort', () => void batches.close())
       },
       reload(next: typeof options) {

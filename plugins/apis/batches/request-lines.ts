@@ -2,14 +2,12 @@ import { createReadStream } from 'node:fs'
 import { isObject } from '../../../core/system/json-object.ts'
 import { JsonScan } from '../../../core/system/json-scan.ts'
 
-/*
- * The lines of a batch's input file: each is one request, `{"custom_id", "method", "url", "body"}`.
- */
+/* Reads the input file of a batch. Each line is one request: `{"custom_id", "method", "url", "body"}`. */
 
 export const ENDPOINTS = ['/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses'] as const
 export type Endpoint = (typeof ENDPOINTS)[number]
 
-/** What is wrong with a line, as hosted services word it. */
+/** An error in a line, in OpenAI's format. */
 export interface LineFault {
   code: string
   line: number | null
@@ -24,13 +22,10 @@ export interface RequestLine {
 
 const MAX_ID_LENGTH = 256
 const NEWLINE = 10
-/** Bytes that are read at once. */
+/** Bytes per read. */
 const PIECE = 256 * 1024
 
-/**
- * The lines of a file with their numbers, those without any text left out; of one that is longer than `most` bytes there
- * is no text.
- */
+/** Yields the non-blank lines of a file with their numbers. A line longer than `most` bytes has no text. */
 export async function* linesOf(
   path: string,
   most = Number.POSITIVE_INFINITY
@@ -70,8 +65,8 @@ export async function* linesOf(
 }
 
 /**
- * Reads a request.
- * @param depth how many levels of lists and objects it may have (`limits.body_depth`)
+ * Parses a request.
+ * @param depth maximum nesting depth (`limits.body_depth`)
  */
 export function readLine(
   { number, text }: { number: number; text: string | undefined },
@@ -81,7 +76,7 @@ export function readLine(
   if (text === undefined)
     return fault('line_too_long', `This line is longer than ${most} bytes (api-batches.line_size).`)
   const given = new JsonScan(text, depth).next(text.length) ? undefined : parse(text)
-  if (!isObject(given)) return fault('invalid_json_line', 'This line is not parseable as a JSON object.')
+  if (!isObject(given)) return fault('invalid_json_line', 'This line is not a valid JSON object.')
   const { custom_id: customId, method, url, body } = given
   if (customId === undefined) {
     return fault('missing_required_parameter', 'This line has no "custom_id".', 'custom_id')
@@ -94,7 +89,7 @@ export function readLine(
     return fault('invalid_url', `"url" must be the endpoint of the batch, "${endpoint}".`, 'url')
   }
   if (!isObject(body)) return fault('invalid_body', '"body" must be an object: the body of the request.', 'body')
-  if (body.stream === true) return fault('invalid_body', 'Answers of a batch cannot be streamed.', 'body.stream')
+  if (body.stream === true) return fault('invalid_body', 'Requests of a batch cannot be streamed.', 'body.stream')
   return { customId, body }
 }
 
@@ -110,17 +105,17 @@ export function isFault(line: RequestLine | LineFault): line is LineFault {
   return 'code' in line
 }
 
-/** Faults that are listed; what a file has more of is wrong in the same way. */
+/** Maximum number of errors that are reported. Further lines are not checked. */
 const MAX_FAULTS = 100
 
 export interface LineLimits {
-  /** Bytes of a line. */
+  /** Maximum bytes per line. */
   lineSize: number
   lines: number
   depth: number
 }
 
-/** Checks all lines. @returns how many requests there are, or what is wrong with them */
+/** Checks all lines. @returns the number of requests, and the errors */
 export async function checkLines(
   path: string,
   endpoint: string,
@@ -134,14 +129,14 @@ export async function checkLines(
     signal.throwIfAborted()
     total++
     if (total > lines) {
-      const message = `The file has more than ${lines} requests (api-batches.lines). Send several batches.`
+      const message = `The file has more than ${lines} requests (api-batches.lines). Split it into several batches.`
       faults.push({ code: 'too_many_requests', line: line.number, message, param: null })
       break
     }
     const request = readLine(line, { endpoint, most: lineSize, depth })
     if (isFault(request)) faults.push(request)
     else if (ids.has(request.customId)) {
-      const message = 'The "custom_id" of this line was that of an earlier one. Each must be unique in the file.'
+      const message = 'An earlier line has the same "custom_id". It must be unique in the file.'
       faults.push({ code: 'duplicate_custom_id', line: line.number, message, param: 'custom_id' })
     } else ids.add(request.customId)
     if (faults.length >= MAX_FAULTS) break

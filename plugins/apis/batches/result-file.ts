@@ -5,10 +5,10 @@ import { linesOf } from './request-lines.ts'
 
 const NEWLINE = 10
 
-/** A file of results, one JSON value a line, that is only ever added to. What `add` has settled for outlives a kill. */
+/** An append-only file of results, one JSON value per line. A line survives a kill once `add` has resolved. */
 export class ResultFile {
   readonly #handle: FileHandle
-  /** Bytes that are whole lines. */
+  /** Bytes of complete lines. */
   #size: number
   #waiting: string[] = []
   #writing: Promise<void> | undefined
@@ -21,8 +21,8 @@ export class ResultFile {
   }
 
   /**
-   * Opens the file, new where there is none. A last line that a kill left in its middle is dropped.
-   * @param found called with the `custom_id` of each line that is there
+   * Opens or creates the file and drops an incomplete last line.
+   * @param found called with the `custom_id` of each line
    */
   static async open(path: string, found: (customId: string) => void): Promise<ResultFile> {
     const handle = await open(path, constants.O_RDWR | constants.O_CREAT, 0o600)
@@ -44,21 +44,21 @@ export class ResultFile {
     }
   }
 
-  /** Settles once the line is on the disk. @throws as the disk does; then nothing of it is there */
+  /** Resolves when the line is on disk. @throws the disk's error, in which case nothing of the line is stored */
   add(value: object): Promise<void> {
     this.#waiting.push(`${JSON.stringify(value)}\n`)
-    // One write takes all that came while the one before it went on.
+    // A single write takes all lines that were added during the previous one.
     this.#writing ??= this.#writeAll()
     return this.#writing
   }
 
   async #writeAll(): Promise<void> {
     try {
-      // Those that come in the same turn go together.
+      // Lines that are added in the same tick are written together.
       await Promise.resolve()
       await this.#write()
     } finally {
-      // At once: what comes from now on needs a write of its own.
+      // Synchronous, so a line that is added from now on starts a new write.
       this.#writing = undefined
     }
   }
@@ -89,7 +89,7 @@ export class ResultFile {
   }
 }
 
-/** Bytes up to the end of the last whole line. */
+/** Returns the number of bytes up to the end of the last complete line. */
 async function wholeLines(handle: FileHandle): Promise<number> {
   const piece = Buffer.alloc(64 * 1024)
   let { size } = await handle.stat()

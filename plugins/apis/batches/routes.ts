@@ -39,8 +39,10 @@ const BatchObject = Titled('Batch', {
   input_file_id: Type.String(),
   completion_window: Type.String(),
   status: Type.Enum([...STATUSES]),
-  output_file_id: OrNull(Type.String({ description: 'The answers, one JSON value a line, once it has ended' })),
-  error_file_id: OrNull(Type.String({ description: 'The failures, likewise' })),
+  output_file_id: OrNull(
+    Type.String({ description: 'The answers, one JSON value per line, once the batch has ended' })
+  ),
+  error_file_id: OrNull(Type.String({ description: 'The errors, in the same format' })),
   created_at: Seconds,
   expires_at: Seconds,
   request_counts: Loose({ total: Type.Integer(), completed: Type.Integer(), failed: Type.Integer() }),
@@ -56,39 +58,39 @@ const listOf = (item: typeof FileObject | typeof BatchObject) =>
   })
 
 const FileForm = Loose({
-  file: Type.String({ format: 'binary', description: 'One request a line: {"custom_id", "method", "url", "body"}' }),
+  file: Type.String({ format: 'binary', description: 'One request per line: {"custom_id", "method", "url", "body"}' }),
   purpose: Type.Literal('batch'),
   'expires_after[anchor]': Type.Optional(Type.Literal('created_at')),
   'expires_after[seconds]': Type.Optional(Type.Integer({ minimum: 60 }))
 })
 const BatchRequest = Loose({
-  input_file_id: Type.String({ description: 'A file that was sent with the purpose "batch"' }),
-  endpoint: Type.Enum([...ENDPOINTS], { description: 'Where all its lines are sent' }),
+  input_file_id: Type.String({ description: 'A file that was uploaded with the purpose "batch"' }),
+  endpoint: Type.Enum([...ENDPOINTS], { description: 'The endpoint that all requests are sent to' }),
   completion_window: Type.String({
-    description: 'How long it may take, such as 24h; what is not answered then expires'
+    description: 'How long the batch may take, for example 24h; requests without an answer then expire'
   }),
   metadata: Given(
     Type.Record(Type.String({ maxLength: 64 }), Type.String({ maxLength: 512 }), {
       maxProperties: 16,
-      description: 'Up to 16 texts of the client'
+      description: 'Up to 16 key-value pairs'
     })
   )
 })
 const Page = {
-  after: Type.Optional(Type.String({ description: 'The last id of the page before' })),
-  limit: Type.Optional(Type.String({ pattern: '^\\d{1,5}$', description: 'Most entries of the page' }))
+  after: Type.Optional(Type.String({ description: 'The last id of the previous page' })),
+  limit: Type.Optional(Type.String({ pattern: '^\\d{1,5}$', description: 'Maximum number of entries on the page' }))
 }
-const fileId = Type.Object({ id: Type.String({ description: 'Of the file' }) })
-const batchId = Type.Object({ id: Type.String({ description: 'Of the batch' }) })
+const fileId = Type.Object({ id: Type.String({ description: 'Id of the file' }) })
+const batchId = Type.Object({ id: Type.String({ description: 'Id of the batch' }) })
 
 export interface BatchRouteDependencies {
   files: UserFiles
   batches: Batches
-  /** As of `paced`. */
+  /** Stall timeout in milliseconds, see `paced`. */
   stall(): number
 }
 
-/** Files and batches, below `/v1`. */
+/** Routes for files and batches, below `/v1`. */
 export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -100,7 +102,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
       openaiRoute(TAG, 'listUserFiles', 'List your files', {
         querystring: Type.Object({
           ...Page,
-          order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'The newest first by default' })),
+          order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'Newest first by default' })),
           purpose: Type.Optional(Type.String())
         }),
         response: { 200: json('The files', listOf(FileObject)) },
@@ -129,7 +131,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
         params: fileId,
         response: {
           200: {
-            description: 'Its bytes',
+            description: 'The content',
             content: { 'application/octet-stream': { schema: Type.Unsafe<Readable>({}) } }
           }
         },
@@ -163,7 +165,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
         if (batches.needs(id)) {
           throw new CorralError(
             'file_in_use',
-            'A batch that has not ended reads the file. Cancel the batch first, or wait until it has ended.',
+            'A batch that has not ended uses this file. Cancel the batch first, or wait until it has ended.',
             { param: 'file_id' }
           )
         }
@@ -174,9 +176,9 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
 
     app.post(
       '/batches',
-      openaiRoute(TAG, 'createBatch', 'Have the requests of a file answered', {
+      openaiRoute(TAG, 'createBatch', 'Create a batch from a file of requests', {
         description:
-          'They are answered while nobody else wants the models: a client never waits for a batch. A batch goes on after a restart.',
+          'Requests are sent while no client needs the models, so a client never waits for a batch. A batch resumes after a restart.',
         body: BatchRequest,
         response: { 200: json('The batch', BatchObject) },
         errors: ['file_not_found', 'over_limit', ...DISK_ERRORS]
@@ -190,7 +192,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
     app.get(
       '/batches',
       openaiRoute(TAG, 'listBatches', 'List your batches', {
-        description: 'The newest first.',
+        description: 'Newest first.',
         querystring: Type.Object(Page),
         response: { 200: json('The batches', listOf(BatchObject)) },
         errors: ['invalid_request', 'batch_not_found']
@@ -202,7 +204,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
     )
     app.get(
       '/batches/:id',
-      openaiRoute(TAG, 'getBatch', 'Show how a batch goes', {
+      openaiRoute(TAG, 'getBatch', 'Show the progress of a batch', {
         params: batchId,
         response: { 200: json('The batch', BatchObject) },
         errors: ['batch_not_found']
@@ -212,7 +214,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
     app.post(
       '/batches/:id/cancel',
       openaiRoute(TAG, 'cancelBatch', 'Cancel a batch', {
-        description: 'What is answered stays. A moment later its status is cancelled.',
+        description: 'Answers that are complete are kept. The status becomes cancelled after a moment.',
         params: batchId,
         response: { 200: json('The batch', BatchObject) },
         errors: ['batch_not_found', 'batch_ended']
@@ -222,7 +224,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
   }
 }
 
-/** The route that takes files, in a scope of its own: its body is read as it arrives. */
+/** The upload route is in a scope of its own because it reads the body as it arrives. */
 function uploadRoute({ files, stall }: BatchRouteDependencies): FastifyPluginAsync {
   return async app => {
     app.removeAllContentTypeParsers()
@@ -245,10 +247,10 @@ function uploadRoute({ files, stall }: BatchRouteDependencies): FastifyPluginAsy
   }
 }
 
-/** Parts of a form, beside the file, and how long a text of one may be. */
+/** Limits for a form: number of files, fields and parts, and characters of a field. */
 const FORM_LIMITS = { files: 1, fields: 20, parts: 25, fieldSize: 1000 }
 
-/** Reads a form as it arrives: its file goes to the disk, whatever comes before or after it. */
+/** Reads a form as it arrives. Its file is written to disk, in whatever order the fields come. */
 async function receiveForm(
   files: UserFiles,
   request: FastifyRequest,
@@ -259,7 +261,7 @@ async function receiveForm(
   if (!/^multipart\/form-data\b/i.test(contentType)) {
     throw new CorralError('invalid_request', `Send the file as a form (${FORM}) with the fields "file" and "purpose".`)
   }
-  // Forms are rare: the reader is imported with the first one.
+  // Forms are rare, so the parser is imported on demand.
   const { Busboy } = await import('@fastify/busboy')
   const ended = clientSignal(reply)
   const fields = new Map<string, string>()
@@ -295,7 +297,7 @@ async function receiveForm(
     }
     const file: ArrivingFile = { filename: filename ?? '', content }
     const settings = whole.then(() => readFields(fields))
-    // It may fail before the file is there.
+    // The form may fail before its file has arrived.
     settings.catch(() => {})
     kept = files.receive(request.caller, file, { length: Number(length ?? 0), form: settings })
     kept.catch(fail)
@@ -312,7 +314,7 @@ async function receiveForm(
     readFields(fields)
     throw new CorralError('invalid_request', 'The form has no "file".', { param: 'file' })
   } catch (error) {
-    // What is being kept ends with the form.
+    // Also ends the file that is being stored.
     fail(error)
     form.destroy()
     await kept?.catch(() => {})
@@ -320,37 +322,33 @@ async function receiveForm(
   }
 }
 
-/** Rejects as the promise does, and never resolves. */
+/** Rejects when the promise rejects, and never resolves. */
 function failureOf(promise: Promise<unknown>): Promise<never> {
   return new Promise((_, reject) => promise.catch(reject))
 }
 
-/** @returns the seconds that the file is to be kept @throws CorralError `invalid_request` */
+/** Validates the fields. @returns the number of seconds to store the file @throws CorralError `invalid_request` */
 function readFields(fields: ReadonlyMap<string, string>): { keep: number | undefined } {
   const wrong = (param: string, message: string) => new CorralError('invalid_request', message, { param })
   const purpose = fields.get('purpose')
-  if (purpose !== 'batch') throw wrong('purpose', '"purpose" must be "batch": files are for batches here.')
+  if (purpose !== 'batch')
+    throw wrong('purpose', '"purpose" must be "batch": this server stores files only for batches.')
   const seconds = fields.get('expires_after[seconds]')
   if (seconds === undefined) return { keep: undefined }
   if (!/^\d{1,9}$/.test(seconds) || Number(seconds) < 60) {
-    throw wrong('expires_after', '"expires_after[seconds]" must be a number of seconds from 60 on.')
+    throw wrong('expires_after', '"expires_after[seconds]" must be a number of at least 60.')
   }
   return { keep: Number(seconds) }
 }
 
 const MAX_WINDOW = 30 * 24 * 3600
 
-/** @throws CorralError `invalid_request` */
 function windowSeconds(text: string): number {
   const seconds = /^\d+[a-z]/.test(text) ? (parseDuration(text) ?? 0) / 1000 : 0
   if (seconds >= 1 && seconds <= MAX_WINDOW) return Math.floor(seconds)
-  throw new CorralError(
-    'invalid_request',
-    '"completion_window" must be a length of time such as "24h", 720h at most.',
-    {
-      param: 'completion_window'
-    }
-  )
+  throw new CorralError('invalid_request', '"completion_window" must be a duration such as "24h", at most 720h.', {
+    param: 'completion_window'
+  })
 }
 
 function fileObject({ id, bytes, createdAt, expiresAt, filename, purpose }: FileRecord): Static<typeof FileObject> {
@@ -366,7 +364,7 @@ function fileObject({ id, bytes, createdAt, expiresAt, filename, purpose }: File
   }
 }
 
-/** By their age; of those of one second the one that was made first counts as older. */
+/** Sorts by age. Items of the same second stay in the order of creation. */
 function sorted<Item extends { createdAt: number }>(items: readonly Item[], order: 'asc' | 'desc' = 'desc'): Item[] {
   const upward = [...items].sort((a, b) => a.createdAt - b.createdAt)
   return order === 'asc' ? upward : upward.reverse()

@@ -22,40 +22,40 @@ const FileRecordSchema = Type.Object({
   createdAt: Type.Integer({ description: 'Seconds since the epoch' }),
   expiresAt: Type.Optional(Type.Integer())
 })
-/** A file as it is kept: its content is beside it, under its id. */
+/** A stored file. Its content is next to the record, under the same id. */
 export type FileRecord = Static<typeof FileRecordSchema>
 
 export interface FileLimits {
-  /** Bytes of one file. */
+  /** Maximum bytes per file. */
   fileSize: number
-  /** Files of one owner … */
+  /** Maximum number of files per owner. */
   files: number
-  /** … and their bytes together. */
+  /** Maximum total bytes per owner. */
   bytes: number
-  /** Milliseconds that a file is kept. */
+  /** Milliseconds that a file is stored. */
   keep: number
 }
 
-/** Uploads of one owner at the same time. */
+/** Maximum number of simultaneous uploads per owner. */
 const MAX_UPLOADS = 4
 const ID = /^file-[0-9a-f]{32}$/
 
 export const newFileId = () => `file-${randomBytes(16).toString('hex')}`
 export const secondsNow = () => Math.floor(Date.now() / 1000)
 
-/** What arrives of a form. */
+/** The file in an upload form. */
 export interface ArrivingFile {
   filename: string
   content: AsyncIterable<Buffer>
 }
 
-/** Files that clients sent, and results of their batches. Each belongs to its owner (`Caller.owner`) alone. */
+/** Stores uploaded files and the results of batches. A file is visible only to its owner (`Caller.owner`). */
 export class UserFiles {
   readonly #folder: string
   readonly #limits: () => FileLimits
   readonly #log: Pick<FastifyBaseLogger, 'warn'>
   readonly #files = new Map<string, FileRecord>()
-  /** Bytes so far of what is arriving, by the names of the parts. */
+  /** Bytes received so far of running uploads, by the name of the partial file. */
   readonly #arriving = new Map<string, { owner: string; bytes: number }>()
 
   constructor(folder: string, limits: () => FileLimits, log: Pick<FastifyBaseLogger, 'warn'>) {
@@ -65,16 +65,16 @@ export class UserFiles {
   }
 
   /**
-   * Finds what earlier servers kept, and removes what no record names.
-   * @param isExpected whether a batch that has not ended will make a record of it
+   * Loads the files that earlier servers stored, and deletes contents without a record.
+   * @param isExpected whether a batch that has not ended will create the record
    */
   async load(isExpected: (id: string) => boolean): Promise<void> {
     const names = await namesIn(this.#folder)
     for (const name of names.filter(each => each.endsWith('.json'))) {
       const path = join(this.#folder, name)
-      const { value, fault } = (await readJsonFile(path, FileRecordSchema)) ?? { fault: 'it has gone' }
+      const { value, fault } = (await readJsonFile(path, FileRecordSchema)) ?? { fault: 'the file is gone' }
       if (value && ID.test(value.id)) this.#files.set(value.id, value)
-      else this.#log.warn(`${path} cannot be used: ${fault ?? 'its id is none'}`)
+      else this.#log.warn(`${path} cannot be used: ${fault ?? 'it has no valid id'}`)
     }
     for (const name of names.filter(each => /\.(jsonl|part)$/.test(each))) {
       const id = basename(name, '.jsonl')
@@ -86,30 +86,30 @@ export class UserFiles {
     return [...this.#files.values()].filter(file => file.owner === owner)
   }
 
-  /** @throws CorralError `file_not_found`, for files of others too */
+  /** @throws CorralError `file_not_found`, also for files of other owners */
   get(owner: string, id: string, param = 'file_id'): FileRecord {
     const file = this.#files.get(id)
     if (file?.owner === owner) return file
     throw new CorralError(
       'file_not_found',
-      `You have no file ${JSON.stringify(id.slice(0, 100))}. List yours with GET /v1/files.`,
+      `You have no file ${JSON.stringify(id.slice(0, 100))}. List your files with GET /v1/files.`,
       {
         param
       }
     )
   }
 
-  /** Whether the content of a file is there, with a record or without. */
+  /** Whether the content of a file exists, even without a record. */
   async holds(id: string): Promise<boolean> {
     return (await fileSize(this.pathOf(id))) !== undefined
   }
 
-  /** Where the content of a file is. @param id one that corral made */
+  /** Returns the path of a file's content. @param id an id that corral generated, not a client's */
   pathOf(id: string): string {
     return join(this.#folder, `${id}.jsonl`)
   }
 
-  /** The content. @throws CorralError `file_not_found` where somebody has removed it */
+  /** Opens the content. @throws CorralError `file_not_found` if someone deleted it from the disk */
   async read({ id, owner }: FileRecord): Promise<Readable> {
     try {
       const handle = await open(this.pathOf(id))
@@ -123,10 +123,11 @@ export class UserFiles {
   }
 
   /**
-   * Keeps a file that arrives, or nothing of it.
-   * @param length bytes to come, where that is known
-   * @param form resolves with the seconds that the file is to be kept, once the whole form has come and is as it must be
-   * @throws CorralError `body_too_large`, `over_limit`, `rate_limited`, `insufficient_storage`; what the form throws
+   * Stores an upload. Nothing of it remains if it fails.
+   * @param length expected bytes, if known
+   * @param form resolves with the number of seconds to store the file, once the whole form is valid
+   * @throws CorralError `body_too_large`, `over_limit`, `rate_limited`, `insufficient_storage`, or the error of the
+   * form
    */
   async receive(
     { owner }: Pick<Caller, 'owner'>,
@@ -139,7 +140,7 @@ export class UserFiles {
     if (own.length >= MAX_UPLOADS) {
       throw new CorralError(
         'rate_limited',
-        `You send ${plural(own.length, 'file')} already. Send this one when one is complete.`,
+        `You are already uploading ${plural(own.length, 'file')}. Send this one when one of them is complete.`,
         {
           retryAfter: 5
         }
@@ -176,18 +177,18 @@ export class UserFiles {
     } catch (error) {
       await rm(part, { force: true })
       await rm(this.pathOf(id), { force: true })
-      throw diskRefusal(error, 'The file was not kept', 'home') ?? error
+      throw diskRefusal(error, 'The file was not stored', 'home') ?? error
     } finally {
       this.#arriving.delete(part)
     }
   }
 
-  /** Makes a file of a batch's results; does nothing where that was done already. */
+  /** Turns the results of a batch into a file. Does nothing if that was done already. */
   async adopt(id: string, owner: string, filename: string, from: string): Promise<void> {
     if (this.#files.has(id)) return
     await mkdir(this.#folder, { recursive: true, mode: 0o700 })
     await rename(from, this.pathOf(id)).catch(error => {
-      // A kill came between this step and the next one.
+      // A kill may have interrupted the previous attempt after this step.
       if (!isSystemError(error, 'ENOENT')) throw error
     })
     const bytes = (await fileSize(this.pathOf(id))) ?? 0
@@ -195,13 +196,13 @@ export class UserFiles {
   }
 
   async remove(id: string): Promise<void> {
-    // The record first: without one, what is left is removed at the next start.
+    // The record is deleted first. Content without a record is deleted at the next start.
     await rm(join(this.#folder, `${id}.json`), { force: true })
     this.#files.delete(id)
     await rm(this.pathOf(id), { force: true })
   }
 
-  /** Removes what has been kept for long enough. @param isUsed whether a batch that has not ended reads it */
+  /** Deletes expired files. @param isUsed whether a batch that has not ended reads the file */
   async sweep(isUsed: (id: string) => boolean): Promise<void> {
     const now = secondsNow()
     const oldest = now - this.#limits().keep / 1000
@@ -218,13 +219,13 @@ export class UserFiles {
     return record
   }
 
-  /** @throws CorralError where a file of this size is too much */
+  /** @throws CorralError if a file of this size exceeds a limit */
   #requireRoom(owner: string, bytes: number): void {
     const limits = this.#limits()
     if (bytes > limits.fileSize) {
       throw new CorralError(
         'body_too_large',
-        `A file may have ${formatBytes(limits.fileSize)} (api-batches.file_size). Send several files.`,
+        `A file may have at most ${formatBytes(limits.fileSize)} (api-batches.file_size). Split it into several files.`,
         { param: 'file' }
       )
     }
@@ -240,17 +241,17 @@ export class UserFiles {
 function tooMuch(limit: string, value: number, maximum: number, text: string): CorralError {
   return new CorralError(
     'over_limit',
-    `You may have ${text} here (api-batches.${limit}), and it would be more with this one. Delete some with DELETE /v1/files/<id>.`,
+    `You may store ${text} (api-batches.${limit}), and this file would exceed that. Delete files with DELETE /v1/files/<id>.`,
     { details: { limit: `api-batches.${limit}`, value, maximum } }
   )
 }
 
-/** A file's name without folders and control characters; it is shown, and names nothing on this disk. */
+/** Returns the file name without folders and control characters. It is only displayed, never used as a path. */
 function plainName(text: string): string {
   const name = text
     .split(/[/\\]/)
     .at(-1)!
     .replace(/\p{Cc}/gu, '')
-  // By characters: half of one could not be sent in a header.
+  // Splits by code points, because half a surrogate pair cannot be sent in a header.
   return [...name].slice(0, 255).join('') || 'file.jsonl'
 }

@@ -27,33 +27,33 @@ import {
   GenerateRequestSchema
 } from './schemas.ts'
 
-/** A whole tool call, as Ollama's clients read it. */
+/** A complete tool call in Ollama's format. */
 interface ToolCall {
   id?: string
   function: { name: string; arguments: unknown; index: number }
 }
 
-/** A token with as many alternatives as were requested; without any where that was none. */
+/** A token with the requested number of alternatives, or without the field if none were requested. */
 type Probability = Omit<TokenProbability, 'top_logprobs'> & Partial<Pick<TokenProbability, 'top_logprobs'>>
 
-/** A piece of an answer, or all of it. */
+/** A part of an answer, or the whole answer. */
 interface Fragment {
   content: string
   thinking: string
-  /** Whole calls; all of them are in the event that ends the answer. */
+  /** Complete calls. They are all sent with the event that ends the answer. */
   toolCalls: ToolCall[]
   logprobs?: Probability[]
 }
 
-/** How chat and generate write their events. */
+/** The differences between chat and generate events. */
 interface AnswerShape {
-  /** The fields of one fragment beside `model`, `created_at` and `done`. */
+  /** Returns the fields of a part, in addition to `model`, `created_at` and `done`. */
   fragment(part: Fragment): Record<string, unknown>
-  /** Those of the last event of a stream. */
+  /** Returns the same fields for the last event of a stream. */
   last(framing: Framing): Record<string, unknown>
 }
 
-/** Ollama's field for the policy; undefined leaves it to the server's own. */
+/** Reads Ollama's `truncate`. Returns undefined if the server's setting applies. */
 function truncation({ truncate }: ChatRequest | GenerateRequest): OverflowPolicy | undefined {
   if (truncate === undefined || truncate === null) return undefined
   return truncate ? 'drop_oldest' : 'error'
@@ -61,7 +61,10 @@ function truncation({ truncate }: ChatRequest | GenerateRequest): OverflowPolicy
 
 let lastTime = 0
 let lastTimeText = ''
-/** The current time in ISO 8601, cached for a millisecond: formatting it costs as much as the rest of a token's event. */
+/**
+ * Returns the current time in ISO 8601. It is cached for a millisecond, because formatting costs as much as the rest of
+ * a token's event.
+ */
 function now(): string {
   const time = Date.now()
   if (time !== lastTime) {
@@ -76,30 +79,30 @@ const EMPTY: Fragment = { content: '', thinking: '', toolCalls: [] }
 const MS_TO_NS = 1e6
 
 /**
- * Nanoseconds until a request had its model: those of its load, or until it was found to be loaded. Never 0, as in Ollama,
- * whose clients take that for a field that is missing.
- * @param began when the request came, of `performance.now()`
+ * Returns the nanoseconds that the model took to load, or that the request took to find it loaded. Never 0, because
+ * Ollama's clients treat 0 as a missing field.
+ * @param began when the request arrived (`performance.now()`)
  */
 export function timeToModel({ loadDuration, waitBegan = performance.now() }: RequestRecord, began: number): number {
   return Math.ceil((loadDuration > 0 ? loadDuration : waitBegan - began) * MS_TO_NS)
 }
 
 interface AnswerContext {
-  /** As the request names it. */
+  /** The name in the request. */
   model: string
   shape: AnswerShape
   framing: Framing
-  /** When the request came, of `performance.now()`. */
+  /** When the request arrived (`performance.now()`). */
   began: number
   record: RequestRecord
   loadOnly: boolean
-  /** How many of the likeliest tokens are listed at each position. */
+  /** Number of alternatives listed for each token. */
   topLogprobs: number
-  /** The conversation that the answer belongs to, where its end says how to continue that. */
+  /** The conversation so far, if the answer ends with a `context` to continue it. */
   turns: readonly Turn[] | undefined
 }
 
-/** One answer, in the format of Ollama's API. */
+/** Writes an answer in the format of Ollama's API. */
 class NativeAnswer implements AnswerWriter {
   readonly #context: AnswerContext
   readonly #calls: { id?: string; name: string; arguments: string }[] = []
@@ -108,7 +111,7 @@ class NativeAnswer implements AnswerWriter {
   #reason: string
   #last: Delta = {}
 
-  /** @param whole whether deltas are collected for a reply in one piece */
+  /** @param whole whether the deltas are collected for a single reply */
   constructor(context: AnswerContext, whole: boolean) {
     this.#context = context
     this.#reason = context.loadOnly ? 'load' : 'stop'
@@ -118,7 +121,7 @@ class NativeAnswer implements AnswerWriter {
   add(deltas: readonly Delta[]): string {
     let out = ''
     for (const delta of deltas) {
-      // There is one choice, whatever "n" among the options says.
+      // This API has a single choice, even if the options set "n".
       if (delta.choice) continue
       const { content = '', thinking = '', finish } = delta
       const logprobs = delta.logprobs?.map(token => this.#wantedProbabilities(token))
@@ -156,7 +159,7 @@ class NativeAnswer implements AnswerWriter {
     return FRAMES[framing].event(Object.assign({ model, created_at: now() }, fragment, state))
   }
 
-  /** Engines list the token itself where no alternatives are wanted. */
+  /** Engines list the chosen token itself if no alternatives are requested. */
   #wantedProbabilities({ top_logprobs, ...token }: TokenProbability): Probability {
     const { topLogprobs } = this.#context
     return topLogprobs === 0 ? token : { ...token, top_logprobs: top_logprobs.slice(0, topLogprobs) }
@@ -177,7 +180,7 @@ class NativeAnswer implements AnswerWriter {
     }))
   }
 
-  /** Why it ended and what it cost; durations are nanoseconds. */
+  /** Returns the end of an answer: the reason, token counts and durations in nanoseconds. */
   #ending(): Record<string, unknown> {
     const { usage, timing } = this.#last
     const { began, record, turns } = this.#context
@@ -199,19 +202,19 @@ function parseArguments(text: string): unknown {
   try {
     return JSON.parse(text === '' ? '{}' : text)
   } catch {
-    // The answer was cut off in the middle of a call.
+    // The answer was truncated in the middle of the call.
     return text
   }
 }
 
-/** Answers a chat or generate request: loads the model where needed, asks the engine, and writes what comes back. */
+/** Answers a chat or generate request. Loads the model if necessary. */
 async function answer(
   deps: NativeDependencies,
   request: FastifyRequest,
   reply: FastifyReply,
   body: ChatRequest | GenerateRequest,
   shape: AnswerShape,
-  /** Makes the engine's request; undefined only loads (or, with keep_alive 0, unloads) the model. */
+  /** Builds the engine's request. Undefined means: only load the model, or unload it if keep_alive is 0. */
   callFor: (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined,
   turns?: readonly Turn[]
 ): Promise<unknown> {
@@ -231,7 +234,7 @@ async function answer(
     scheduler.keepAlive(variant.model, 0)
     const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
     if (body.stream === false) return { ...empty(), ...ending }
-    // Ollama replies with one JSON object then, whatever "stream" says, and some clients read no other type.
+    // Ollama sends a single JSON object in this case, whatever "stream" says, and some clients accept nothing else.
     return reply
       .type(framing === 'ndjson' ? 'application/json' : FRAMES.sse.contentType)
       .header('cache-control', 'no-cache, no-transform')
@@ -265,7 +268,7 @@ async function answer(
   return await streamedAnswer(deps, request, reply, question, channel, open(false))
 }
 
-/** Whether the answer was not cut off in the middle of the call: nobody can use half a call, and clients want an object. */
+/** Whether the call is complete. Truncated calls are dropped, because clients expect an object as the arguments. */
 function isWhole({ function: { arguments: value } }: ToolCall): boolean {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
@@ -283,7 +286,7 @@ const CHAT: AnswerShape = {
       ...(logprobs ? { logprobs } : {})
     }
   },
-  // Ollama's Python client needs a message in every NDJSON line; an SSE stream ends without one.
+  // Ollama's Python client needs a message in every NDJSON line. An SSE stream ends without one.
   last: framing => (framing === 'ndjson' ? { message: { role: 'assistant', content: '' } } : {})
 }
 
@@ -296,19 +299,20 @@ const GENERATE: AnswerShape = {
   last: () => ({ response: '' })
 }
 
-/** Chat and generate. */
+/** Routes for chat and generate. */
 export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const { streams } = deps
     const chat = nativeRoute('Answers', 'chat', 'Answer a conversation', {
-      description: 'Loads the model if needed. Without messages it is only loaded, or unloaded if `keep_alive` is 0.',
+      description:
+        'Loads the model if necessary. Without messages the model is only loaded, or unloaded if `keep_alive` is 0.',
       body: ChatRequestSchema,
       response: {
         200: streams.eventsReply(
-          'The answer, in one piece if `stream` is false',
+          'The answer; complete if `stream` is false',
           ChatReplySchema,
-          'Pieces of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
+          'Parts of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
           ChatEventSchema
         )
       },
@@ -323,14 +327,14 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
 
     const generate = nativeRoute('Answers', 'generate', 'Continue a prompt', {
       description:
-        'The prompt is put into the chat template as one user message, unless `raw` is true, there is a `suffix` ' +
-        'to fill in before it, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
+        'The prompt is put into the chat template as one user message, unless `raw` is true, a `suffix` ' +
+        'follows the text to fill in, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
       body: GenerateRequestSchema,
       response: {
         200: streams.eventsReply(
-          'The generated text, in one piece if `stream` is false',
+          'The generated text; complete if `stream` is false',
           GenerateReplySchema,
-          'Pieces of the text; the last event has `done: true`',
+          'Parts of the text; the last event has `done: true`',
           GenerateEventSchema
         )
       },
@@ -340,7 +344,7 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const { body } = request
       const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>
         body.prompt ? generateCall(body, variant, sampling, engine) : undefined
-      // What is raw, or filled in, is no conversation.
+      // Raw and fill-in requests are not conversations.
       const continues = deps.givesContext && !body.raw && !body.suffix
       const turns: Turn[] | undefined = continues
         ? [...earlierTurns(body), { role: 'user', content: body.prompt ?? '' }]

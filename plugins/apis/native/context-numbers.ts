@@ -2,23 +2,23 @@ import { deflateRawSync, inflateRawSync } from 'node:zlib'
 import { CorralError } from '../../../core/errors.ts'
 
 /*
- * The `context` of Ollama's generate: numbers that a client gets with an answer and sends with its next prompt, so that the
- * model knows what was said. At Ollama they are a model's tokens. Here they are the conversation itself, compressed, which
- * works with any model and can be shortened by whole turns; to clients they are opaque either way.
+ * Implements `context` of Ollama's generate: numbers that a client receives with an answer and sends with its next
+ * prompt to continue the conversation. In Ollama they are tokens. Here they are the compressed conversation, which
+ * works with any model and can be truncated message by message. Clients treat the numbers as opaque.
  */
 
-/** A turn of a conversation in `context`: its text, without images. */
+/** A message in `context`, without images. */
 export interface Turn {
   role: 'system' | 'user' | 'assistant'
   content: string
 }
 
-/** Begins all numbers of this server's own. */
+/** The first number of every context that this server creates. */
 const MARK = 0xc0_77a1
-/** Characters of a conversation; more fits into no context. */
+/** Maximum characters of a conversation. More fits in no model's context. */
 const MAX_CHARACTERS = 16 * 2 ** 20
 
-/** The numbers that stand for a conversation: whole ones from 0 to 2^24 - 1. */
+/** Encodes a conversation as integers from 0 to 2^24 - 1. */
 export function contextOf(turns: readonly Turn[]): number[] {
   const bytes = deflateRawSync(JSON.stringify(turns.map(({ role, content }) => [role, content])))
   const numbers = [MARK, bytes.length]
@@ -29,9 +29,8 @@ export function contextOf(turns: readonly Turn[]): number[] {
 }
 
 /**
- * The conversation that numbers stand for; empty where none are sent, and for those of another server, which mean nothing
- * here.
- * @throws CorralError `invalid_request` for numbers of this server's that were changed
+ * Decodes a conversation. Returns an empty list if there is no context, or another server created it.
+ * @throws CorralError `invalid_request` if the numbers were changed
  */
 export function turnsOf(context: unknown): Turn[] {
   if (!Array.isArray(context) || context[0] !== MARK) return []
@@ -43,11 +42,11 @@ export function turnsOf(context: unknown): Turn[] {
     const turns: unknown = JSON.parse(text)
     if (Array.isArray(turns) && turns.every(isTurn)) return turns.map(([role, content]) => ({ role, content }))
   } catch {
-    // Refused below, as what is no conversation.
+    // The error below covers this case.
   }
   throw new CorralError(
     'invalid_request',
-    '"context" is not what an answer of this server gave. Send it unchanged, or leave it out.',
+    '"context" was not created by this server or was changed. Send it unchanged, or leave it out.',
     { param: 'context' }
   )
 }

@@ -16,22 +16,21 @@ import { timeToModel } from './answer.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { nameOf } from './records.ts'
 
-const Embedding = Type.Array(Type.Number(), { description: 'Normalized to length 1; empty where there was no text' })
-const only = 'Without a text the model is only loaded, or unloaded where `keep_alive` is 0.'
+const Embedding = Type.Array(Type.Number(), { description: 'Normalized to length 1; empty if there was no text' })
+const only = 'Without a text the model is only loaded, or unloaded if `keep_alive` is 0.'
 
 const embedRoute = nativeRoute('Answers', 'embed', 'Embed texts', {
-  description: `Loads the model in embedding mode if needed. ${only}`,
+  description: `Loads the model in embedding mode if necessary. ${only}`,
   body: Loose({
     ...named,
     input: Given(
       Type.Union([Type.String(), Type.Array(Type.String())], {
-        description: 'Texts; without any the model is only loaded'
+        description: 'Texts; without any, the model is only loaded'
       })
     ),
     truncate: Given(
       Type.Boolean({
-        description:
-          'Whether texts that are longer than the context are cut; by default as false, at the Ollama surface as true'
+        description: 'Whether to truncate texts that exceed the context; false by default, but true in the Ollama API'
       })
     ),
     dimensions: Given(
@@ -44,11 +43,11 @@ const embedRoute = nativeRoute('Answers', 'embed', 'Embed texts', {
     200: json(
       'An embedding for each text',
       Titled('EmbedReply', {
-        model: Type.String({ description: 'As requested' }),
+        model: Type.String({ description: 'The name in the request' }),
         embeddings: Type.Array(Embedding),
         total_duration: Nanoseconds('From the request to the reply'),
-        load_duration: Nanoseconds('Until the model had loaded, or was found to be loaded'),
-        prompt_eval_count: Type.Integer({ description: 'Tokens in all texts' })
+        load_duration: Nanoseconds('Until the model was loaded, or was found to be loaded'),
+        prompt_eval_count: Type.Integer({ description: 'Total number of tokens in the texts' })
       })
     )
   },
@@ -58,7 +57,7 @@ const embeddingsRoute = nativeRoute('Answers', 'embeddings', 'Embed one text', {
   description: `An older form of embed. ${only}`,
   body: Loose({
     ...named,
-    prompt: Given(Type.String({ description: 'A text; without it the model is only loaded' })),
+    prompt: Given(Type.String({ description: 'A text; without it, the model is only loaded' })),
     options,
     keep_alive
   }),
@@ -68,7 +67,7 @@ const embeddingsRoute = nativeRoute('Answers', 'embeddings', 'Embed one text', {
   errors: ANSWER_ERRORS
 })
 
-/** Embeddings of texts, in Ollama's present and its older shape. */
+/** Routes for embeddings, in Ollama's current and older formats. */
 export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
   const { catalog, scheduler } = deps
   return async instance => {
@@ -99,7 +98,8 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
   }
 
   /**
-   * One vector of length 1 for each text. Without texts the model is only loaded, or unloaded where `keep_alive` is 0.
+   * Returns a vector of length 1 for each text. Without texts the model is only loaded, or unloaded if `keep_alive` is
+   * 0.
    */
   async function embed(
     body: Static<(typeof embeddingsRoute)['schema']['body']>,

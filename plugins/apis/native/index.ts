@@ -30,7 +30,7 @@ export default definePlugin({
       }),
       heartbeat: Timeout({
         default: '10s',
-        description: 'Silence after which a waiting stream sends a heartbeat that says what it waits for'
+        description: 'Silence after which a waiting stream sends a heartbeat with its status'
       })
     },
     { additionalProperties: false }
@@ -75,7 +75,7 @@ export default definePlugin({
       },
       on: {
         stateChanged: topic => feed.touch(topic),
-        // Which models are pinned is a setting.
+        // Whether a model is pinned is a setting.
         administered: ({ change }) => {
           if (change === 'config_reloaded') feed.touch('model')
         }

@@ -10,31 +10,31 @@ const Level = Type.Enum([...LOG_LEVELS])
 const LevelsSchema = Type.Object(
   {
     default: Level,
-    parts: Type.Record(Type.String(), Level, { description: 'Plugins and rooms of the core, each with its level' })
+    parts: Type.Record(Type.String(), Level, { description: 'Plugins and parts of the core, each with its level' })
   },
   { title: 'LogLevels', additionalProperties: true }
 )
 
-/** What is logged, changed while the server runs. */
+/** Routes to show and change log levels at run time. */
 export function levelRoutes(levels: LogLevels): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
-    const show = nativeRoute('Server', 'getLogLevels', 'Show what is logged', {
+    const show = nativeRoute('Server', 'getLogLevels', 'Show the log levels', {
       role: 'admin',
       response: { 200: json('The levels', LevelsSchema) }
     })
     app.get('/log-levels', show, async () => levels.report())
 
-    const change = nativeRoute('Server', 'setLogLevel', 'Change what is logged', {
+    const change = nativeRoute('Server', 'setLogLevel', 'Change a log level', {
       role: 'admin',
       description:
-        'Until the server ends. Without `part` it is the default, of all parts without a level of their own; without `level` the part has the default again.',
+        'The change lasts until the server stops. Without `part` it sets the default for all parts without a level of their own. Without `level` the part uses the default again.',
       body: Loose({
         part: Type.Optional(Type.Union([Type.String(), Type.Null()])),
         level: Type.Optional(Type.Union([Type.String(), Type.Null()], { description: LOG_LEVELS.join(', ') }))
       }),
-      response: { 200: json('The levels from now on', LevelsSchema) },
+      response: { 200: json('The new levels', LevelsSchema) },
       errors: ['invalid_option']
     })
     app.put('/log-levels', change, async ({ body }) => {

@@ -10,9 +10,9 @@ import { nativeRoute } from '../../../core/http/response-schemas.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
-/** Milliseconds between looks for new lines. */
+/** Milliseconds between two checks for new lines. */
 const LOOK_INTERVAL = 300
-/** Earlier lines that a follower gets first. */
+/** Number of earlier lines that a new follower receives. */
 const BACKLOG = 20
 
 const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
@@ -20,15 +20,15 @@ const LogEventSchema = Type.Union([
   Loose({
     engine,
     line: Type.String(),
-    plain: Type.Optional(Type.String({ description: 'What the line says, in plain words' }))
+    plain: Type.Optional(Type.String({ description: 'What the line means, in plain words' }))
   }),
   Loose({ engine, build, startedAt }),
   Loose({ engine, endedAt: Time(), exit, failure })
 ])
-/** The events of a followed log, each with the engine that it belongs to. */
+/** An event of a followed log. */
 export type LogEvent = Static<typeof LogEventSchema>
 
-/** What the latest engines of a model printed, and how they ended. */
+/** Routes that show what the latest engines of a model printed, and how they ended. */
 export function logRoutes({ catalog, engines, streams }: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -37,8 +37,9 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
 
     const logs = nativeRoute('Server', 'getLogs', "Show the logs of a model's latest engines", {
       role: 'admin',
-      description: 'Newest engine first. With `follow` it is a stream of new lines, until the client leaves.',
-      // Names hold a slash, which clients send as it is or as %2F.
+      description:
+        'Newest engine first. With `follow` the reply is a stream of new lines, until the client disconnects.',
+      // Model names contain a slash, which clients send literally or as %2F.
       params: Type.Object({
         '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
       }),
@@ -47,7 +48,7 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
           Type.String({ pattern: '^\\d{1,6}$', description: 'Number of last lines of each engine' })
         ),
         follow: Type.Optional(
-          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client leaves' })
+          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client disconnects' })
         )
       }),
       response: {
@@ -76,11 +77,11 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
       return await streams.reply(request, reply, async stream => {
         stream.status = 'following'
         const news = createLogEvents(lines ?? BACKLOG)
-        // The stream ends when the model does.
+        // The stream ends when the model is deleted.
         while (!gone.aborted && catalog.find(variant.model)) {
           for (const event of news(engines.logs(variant))) await stream.send(event)
           await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
-            // The loop looks at the signal.
+            // The loop checks the signal.
           })
         }
       })
@@ -89,16 +90,16 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
 }
 
 /**
- * Makes events of what is new in a model's records since the last call, oldest first. The first call starts with the last
- * `backlog` lines of the newest engine; later engines are followed from their start.
+ * Returns a function that turns new log lines into events, oldest first. Its first call starts with the last `backlog`
+ * lines of the newest engine. Engines that start later are followed from their first line.
  */
 export function createLogEvents(backlog: number): (records: readonly EngineLogRecord[]) => LogEvent[] {
-  /** By engine: how many of its lines have been sent, and whether its end has. */
+  /** For each engine: the number of lines that were sent, and whether its end was sent. */
   const sent = new Map<string, { lines: number; ended: boolean }>()
   let first = true
   return records => {
     const events: LogEvent[] = []
-    // Before the first call older engines are over and done with.
+    // Older engines are skipped.
     if (first) for (const { engine } of records.slice(1)) sent.set(engine, { lines: Infinity, ended: true })
     for (const record of [...records].reverse()) {
       const { engine, build, startedAt, endedAt, exit, failure, dropped, lines } = record

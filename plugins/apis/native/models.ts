@@ -66,12 +66,12 @@ const ImportRequestSchema = Titled('ImportRequest', {
   path: Given(
     Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' })
   ),
-  from: Given(Type.String({ minLength: 1, description: 'Instead of a path: the tool that has the model' })),
+  from: Given(Type.String({ minLength: 1, description: 'Instead of path: the tool that has the model' })),
   found: Given(Type.String({ minLength: 1, description: 'With from: the name of the model in GET /api/import/found' })),
   stream: Given(Type.Boolean({ default: false }))
 })
 
-/** A route about one model, which the body names. */
+/** The options of a route about one model that is named in the body. */
 const about = (
   operationId: string,
   summary: string,
@@ -85,13 +85,15 @@ const about = (
     ...more
   })
 
-/** Models on disk and in memory, imports and conversions. */
+/** Routes for models on disk and in memory, imports and conversions. */
 export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const { storage, catalog, engines, scheduler, conversion, downloads, adoption, naming, streams } = deps
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
-    /** What another server holds, as this mount names it; nothing for those whose key does not allow it. */
+    /**
+     * Returns the record of a model on another server under this API's name, or nothing if the caller may not use it.
+     */
     function seenElsewhere<Held extends { name: string; model: string }>(record: Held, { models }: Caller): Held[] {
       const variant = catalog.find(parseRequestedName(record.name))
       if (!variant || !isAllowed(models, variant)) return []
@@ -151,7 +153,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
             models: Type.Array(RunningModelSchema),
             loading: Type.Array(LoadingModelSchema),
             memory: Type.Optional(Type.Array(PoolSchema, { description: 'For operators and admins' })),
-            pulls: Type.Optional(Type.Array(PullSchema, { description: 'Unfinished ones; for operators and admins' }))
+            pulls: Type.Optional(Type.Array(PullSchema, { description: 'Unfinished pulls; for operators and admins' }))
           })
         )
       }
@@ -195,8 +197,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const remove = about('deleteModel', 'Delete a model from disk', json('Deleted', Done('deleted')), {
       role: 'operator',
       description:
-        'A name without a variant deletes all of its variants; under /ollama, as in Ollama, only the default one. ' +
-        'Running requests and pulls of it end.'
+        'A name without a variant deletes all variants; under /ollama, as in Ollama, only the default one. ' +
+        'Running requests and pulls of the model end.'
     })
     app.delete('/delete', remove, async ({ body, caller }) => {
       const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(nameOf(body)))
@@ -258,7 +260,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       querystring: Type.Object({
         from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
       }),
-      description: 'Over the network only what lies below `storage.import_roots` is listed.',
+      description: 'Over the network only files below `storage.import_roots` are listed.',
       response: { 200: json('Contents of its cache', FoundModelsSchema) },
       errors: ['invalid_request', 'path_not_allowed']
     })
@@ -268,7 +270,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       role: 'operator',
       description:
         'Files are linked if possible. Send either `path`, or `from` and `found`. Over the network only files below ' +
-        '`storage.import_roots` are imported; the private socket imports what the user who runs the server may read.',
+        '`storage.import_roots` can be imported; over the private socket, all files that the user who runs the server can read.',
       body: ImportRequestSchema,
       response: { 200: streams.workReply('The stored variant', ImportedSchema) },
       errors: ['invalid_model_name', 'model_not_found', 'model_exists', ...DISK_ERRORS, 'path_not_allowed']
@@ -307,12 +309,13 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       })
     })
 
-    const installConverter = nativeRoute('Conversions', 'installConversionRuntime', 'Install what conversions need', {
+    const installConverter = nativeRoute('Conversions', 'installConversionRuntime', 'Install the converter', {
       role: 'operator',
-      description: 'Python packages of some gigabytes, in the data directory. Does nothing if they are there.',
+      description:
+        'Downloads Python packages of several gigabytes into the data directory. Does nothing if they are installed.',
       body: Loose({ stream: Given(Type.Boolean({ default: true })) }),
       bodyOptional: true,
-      response: { 200: streams.workReply('They are installed', Done('success')) },
+      response: { 200: streams.workReply('The converter is installed', Done('success')) },
       errors: ['conversion_failed', 'runtime_missing', ...DISK_ERRORS]
     })
     app.post('/conversion/install', installConverter, async (request, reply) => {
@@ -325,7 +328,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
 
     const removeConversion = nativeRoute('Conversions', 'deleteConversion', 'Delete a converted model', {
       role: 'operator',
-      description: 'The original model stays.',
+      description: 'The original model is kept.',
       body: ConvertRequestSchema,
       response: { 200: json('Deleted', Done('deleted')) },
       errors: [...FILE_ERRORS, 'invalid_option', ...DISK_ERRORS]
@@ -333,7 +336,10 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     app.delete('/convert', removeConversion, async ({ body, caller }) => {
       const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(nameOf(body))))
       if (!body.dtype) {
-        throw invalid('Name the type to delete: "dtype", such as "q4_k_m".', 'dtype')
+        throw invalid(
+          'The request does not say which conversion to delete. Set "dtype", for example to "q4_k_m".',
+          'dtype'
+        )
       }
       const dtype = conversion.requireDtype(body.dtype)
       const made = (await conversion.list(variant)).find(model => model.dtype === dtype)
@@ -346,7 +352,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
 
 const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })
 
-/** A GGUF made of a SafeTensors model, in `/api/show` and `/api/convert`. */
+/** The conversion record in `/api/show` and `/api/convert`. */
 function conversionRecord({ dtype, size, createdAt, converter, projectorPath }: ConvertedModel): ConversionRecord {
   return { dtype, size, created_at: createdAt, converter, projector: projectorPath !== undefined }
 }
@@ -362,13 +368,13 @@ function requireUnused(
   })
   if (!runs && !scheduler.loading().some(({ variant }) => variant.key === key)) return
   throw invalid(
-    `The ${dtype} of "${publicName}" is in use: the model is ${runs ? 'loaded' : 'being loaded'}. ` +
+    `The ${dtype} conversion of "${publicName}" is in use: the model is ${runs ? 'loaded' : 'being loaded'}. ` +
       `Stop it first ("corral stop ${publicName}", POST /api/stop), then delete it.`,
     'model'
   )
 }
 
-/** The import that a request wants, checked before anything is sent. */
+/** Validates an import request before a reply is sent. @returns a function that runs the import */
 async function importOf(
   { storage, adoption, downloads, naming }: NativeDependencies,
   body: Static<typeof ImportRequestSchema>,
@@ -387,12 +393,13 @@ async function importOf(
   }
   if (!path || from || found) {
     throw invalid(
-      'Say what to import: either "path" of files on the server, or "from" and "found" as GET /api/import/found names them.',
+      'The request does not say what to import. Set either "path" to files on the server, or "from" and "found" as listed by GET /api/import/found.',
       'path'
     )
   }
   const name = naming.toCreate(nameOf(body))
-  if (!isAbsolute(path)) throw invalid('"path" must be absolute: the server does not know your folder.', 'path')
+  if (!isAbsolute(path))
+    throw invalid('"path" must be absolute because the server does not know your current folder.', 'path')
   refuseWhilePulled(downloads, name)
   return async waiting => ({ model: localRecord(await storage.import({ path, name, caller }, waiting), naming) })
 }

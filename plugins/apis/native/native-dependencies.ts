@@ -7,13 +7,13 @@ import type { NativeStreams } from './native-streams.ts'
 
 type Needed = 'storage' | 'catalog' | 'runtimes' | 'downloads' | 'adoption' | 'conversion'
 
-/** What the routes of one mount of the native API work with. */
+/** The services and settings of the native routes. Ollama's API has its own set. */
 export interface NativeDependencies extends AnswerDependencies, Pick<Services, Needed> {
   engines: Services['engines']
   config: Readonly<CoreConfig>
   streams: NativeStreams
   naming: ModelNaming
-  /** As in `NativeMount`. */
+  /** See `NativeMount`. */
   truncates: boolean
   givesContext: boolean
   modelfile(variant: Model): string

@@ -8,12 +8,12 @@ import { CorralError } from '../../../core/errors.ts'
 import { type Turn, turnsOf } from './context-numbers.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
-/** The engine's part of a question, before options of the lease are added. */
+/** The engine's request, before the lease's options are added. */
 export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, unknown> }
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 
-/** Engines look at an image's bytes, not at the type that is named. Some base64 has line breaks. */
+/** Engines detect the image type themselves. Some clients send base64 with line breaks. */
 function imagePart(image: string): Part {
   const url = image.startsWith('data:') ? image : `data:image/png;base64,${image.replace(/\s+/g, '')}`
   return { type: 'image_url', image_url: { url } }
@@ -23,7 +23,10 @@ function contentOf(text: string, images: string[] | null | undefined): string | 
   return images?.length ? [{ type: 'text', text }, ...images.map(imagePart)] : text
 }
 
-/** Native messages in hosted-chat form: tool calls get ids, and tool results the id of the call that they answer. */
+/**
+ * Converts native messages to the OpenAI chat format. Tool calls get ids, and tool results get the id of the call they
+ * answer.
+ */
 export function engineMessages(messages: Message[]): Record<string, unknown>[] {
   let calls = 0
   let open: { id: string; name: string }[] = []
@@ -64,15 +67,16 @@ function thinking(think: boolean | string | null | undefined): Record<string, un
   return typeof think === 'string' ? { ...template, reasoning_effort: think } : template
 }
 
-/** The fields of a body that shape the text. */
+/** Returns the fields that control the format of the text. */
 function formatOf({ format, logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
   const probabilities = logprobs ? { logprobs: true, top_logprobs: top_logprobs ?? 0 } : {}
   return { ...responseFormat(format), ...probabilities }
 }
 
 /**
- * The engine's request for a native chat. `sampling` are the options in force, under the engine's names.
- * @throws CorralError when the model cannot see its images, or they are none
+ * Builds the engine's request for a chat.
+ * @param sampling the effective options, under the engine's names
+ * @throws CorralError if images are invalid or the model does not support them
  */
 export function chatCall(
   request: ChatRequest,
@@ -81,7 +85,7 @@ export function chatCall(
   engine: Pick<EngineSettings, 'projector'> = {}
 ): NativeCall {
   const messages = engineMessages(request.messages ?? [])
-  // Text comes before the images.
+  // The text is part 0, before the images.
   checkMedia(messages, variant, engine, (message, part) => `messages[${message}].images[${part - 1}]`)
   return {
     operation: 'chat',
@@ -95,15 +99,18 @@ export function chatCall(
   }
 }
 
-/** What comes before the prompt of a generate: the conversation of `context`, with the request's own system message. */
+/**
+ * Returns the messages before the prompt of a generate request: the conversation in `context`, with the request's
+ * system message.
+ */
 export function earlierTurns({ context, system }: GenerateRequest): Turn[] {
   const turns = turnsOf(context)
   return system ? [{ role: 'system', content: system }, ...turns.filter(({ role }) => role !== 'system')] : turns
 }
 
 /**
- * The engine's request for a native generate: templated as one user turn, raw, or filling in before a suffix. A base model
- * gets the bare text, unless there are images, which only conversations have.
+ * Builds the engine's request for generate: one user message, raw text, or text to fill in before a suffix. A base
+ * model gets plain text, unless there are images, which need the chat format.
  */
 export function generateCall(
   request: GenerateRequest,
@@ -131,7 +138,7 @@ export function generateCall(
   return { operation: 'chat', body: { ...sampling, ...format, ...thinking(request.think), messages } }
 }
 
-/** What a base model reads: a blank line parts the system's message from the text, which goes on from turn to turn. */
+/** Formats messages for a base model: a blank line follows the system message, and the other texts are joined. */
 function bareText(messages: readonly Record<string, unknown>[]): string {
   return messages.map(({ role, content }) => (role === 'system' ? `${content}\n\n` : content)).join('')
 }

@@ -12,30 +12,30 @@ import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../../c
 import { parseDuration } from '../../../core/system/duration.ts'
 import { failureOf, nameOf } from './records.ts'
 
-/** How each framing looks on the wire. */
+/** The content type and event format of each framing. */
 export const FRAMES = {
   sse: { contentType: 'text/event-stream', event: (value: unknown) => `data: ${JSON.stringify(value)}\n\n` },
   ndjson: { contentType: 'application/x-ndjson', event: (value: unknown) => `${JSON.stringify(value)}\n` }
 } as const
 
-/** At most ten progress events a second reach a client. */
+/** Minimum milliseconds between two progress events. */
 const EVENT_INTERVAL = 100
 
 interface StreamSettings {
-  /** Whether `Accept` counts at all. */
+  /** Whether the `Accept` header is respected. */
   negotiate: boolean
   heartbeat: string | number
 }
 
 type FailureEvent = (failure: CorralError) => Record<string, unknown>
 
-/** The streams of one mount. Each request chooses the framing of its own. */
+/** Writes the streams of an API. Each request can choose its framing. */
 export class NativeStreams implements EventStreams {
   readonly types: EventStreams['types']
   readonly #defaultFraming: Framing
   readonly #settings: () => StreamSettings
 
-  /** @param settings gives those of the moment */
+  /** @param settings returns the current settings */
   constructor(defaultFraming: Framing, settings: () => StreamSettings) {
     const { sse, ndjson } = FRAMES
     this.#defaultFraming = defaultFraming
@@ -43,7 +43,6 @@ export class NativeStreams implements EventStreams {
     this.types = (defaultFraming === 'sse' ? [sse, ndjson] : [ndjson, sse]).map(framing => framing.contentType)
   }
 
-  /** Milliseconds of silence after which a stream sends a heartbeat. */
   get heartbeatInterval(): number {
     return parseDuration(this.#settings().heartbeat)!
   }
@@ -58,7 +57,7 @@ export class NativeStreams implements EventStreams {
     })
   }
 
-  /** @param idleEvent makes a valid event that says nothing new, for NDJSON's heartbeats */
+  /** @param idleEvent creates an event without news, as the heartbeat in NDJSON */
   channel(
     request: FastifyRequest,
     reply: FastifyReply,
@@ -93,8 +92,8 @@ export class NativeStreams implements EventStreams {
   }
 
   /**
-   * Replies with the result of work that reports progress. In a stream each step is an event and the result is the
-   * last one; a failure then looks like that of a pull and, where a model is worked on, like that of an answer too.
+   * Runs work and replies with its result. In a stream each step is an event and the result is the last one. A failure
+   * looks like that of a pull. If the request names a model, it also looks like that of an answer.
    */
   async replyToWork(
     request: FastifyRequest,
@@ -125,7 +124,7 @@ export class NativeStreams implements EventStreams {
     await this.reply(request, reply, follow, failureEvent)
   }
 
-  /** Describes a reply that is one JSON value, or a stream of events if the request wants one. */
+  /** Describes a reply that is a JSON value or, if the request asks for it, a stream of events. */
   eventsReply(description: string, whole: TSchema, event: string, item: TSchema): ResponseSchema {
     return jsonOrStream(description, whole, { event, item, types: this.types })
   }
@@ -138,7 +137,7 @@ export class NativeStreams implements EventStreams {
 }
 
 function progressEvent({ phase, subject, completed, total, fraction, step }: Progress): WorkStep {
-  // A load has no bytes to count; a hundred steps say the same.
+  // A load has no byte counts, so its progress is in hundredths.
   const steps = fraction === undefined ? {} : { completed: Math.round(fraction * 100), total: 100 }
   return {
     status: subject ? `${phase} ${subject}` : phase,
@@ -151,16 +150,16 @@ interface FramingRequest {
   accept: string | undefined
   /** The header `X-Stream-Format`. */
   override: string | undefined
-  /** The mount's framing for clients that name none. */
+  /** The API's default framing. */
   fallback: Framing
-  /** Whether `Accept` counts at all. */
+  /** Whether the `Accept` header is respected. */
   negotiate: boolean
 }
 
 /**
- * The framing of a stream, by ordinary `Accept` negotiation (never 406). On `/api` it is SSE unless the client rules
- * that out or names NDJSON. Where NDJSON is the default, as at Ollama's surface, `Accept` does not count: Ollama ignores
- * it, and clients that send `text/event-stream` there read NDJSON all the same.
+ * Negotiates the framing of a stream by the `Accept` header (never 406). The default under `/api` is SSE unless the
+ * client excludes it or names NDJSON. If NDJSON is the default, as in the Ollama API, `Accept` is ignored, because
+ * Ollama ignores it and its clients read NDJSON even if they send `text/event-stream`.
  */
 export function chooseFraming({ accept, override, fallback, negotiate }: FramingRequest): Framing {
   const named = override?.trim().toLowerCase()
@@ -174,7 +173,7 @@ export function chooseFraming({ accept, override, fallback, negotiate }: Framing
   return sse === undefined && wildcard > 0 ? 'sse' : 'ndjson'
 }
 
-/** The types of an `Accept` header with their qualities. */
+/** Parses an `Accept` header into types and qualities. */
 function acceptedTypes(accept: string): Map<string, number> {
   const types = new Map<string, number>()
   for (const part of accept.toLowerCase().split(',')) {

@@ -23,10 +23,10 @@ import { nameOf } from './records.ts'
 
 const PullRequestSchema = Titled('PullRequest', {
   model: Given(
-    Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or an address' })
+    Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or a URL' })
   ),
   name: named.name,
-  as: Given(Type.String({ description: 'Name to store it under' })),
+  as: Given(Type.String({ description: 'Name to store the model under' })),
   stream: Given(Type.Boolean({ default: true })),
   detach: Given(
     Type.Boolean({ default: false, description: 'Continue without a client; the reply has the status 202' })
@@ -40,7 +40,7 @@ const PullsRequestSchema = Titled('PullsRequest', {
 const PauseRequestSchema = Titled('PauseRequest', {
   ...PullsRequestSchema.properties,
   unless_shared: Given(
-    Type.Boolean({ default: false, description: 'Leave it running where several clients follow it, or it is detached' })
+    Type.Boolean({ default: false, description: 'Keep it running if several clients follow it, or if it is detached' })
   )
 })
 const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
@@ -55,20 +55,20 @@ const HUB_ERRORS: ErrorCode[] = [
 ]
 const PULL_ERRORS = [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
 
-/** The reply for a stored model. */
 const withWarnings = (pull: Pull | undefined) => ({
   status: 'success' as const,
   ...(pull && pull.warnings.length > 0 && { warnings: [...pull.warnings] })
 })
 
-/** Pulls of models from hubs. */
+/** Routes for pulls of models from hubs. */
 export function pullRoutes({ downloads, streams, naming }: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
     const start = nativeRoute('Pulls', 'pullModel', 'Download a model from a hub', {
       role: 'operator',
-      description: 'Pauses when the last client leaves, unless `detach` is true. Data that has arrived is kept.',
+      description:
+        'The pull is paused when the last client disconnects, unless `detach` is true. Downloaded data is kept.',
       body: PullRequestSchema,
       response: {
         200: streams.eventsReply(
@@ -77,7 +77,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
           'Progress of each file; the last event is a success or an error',
           PullEventSchema
         ),
-        202: json('It continues in the background', PullSchema)
+        202: json('The pull continues in the background', PullSchema)
       },
       errors: PULL_ERRORS
     })
@@ -130,25 +130,25 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       })
     })
 
-    const search = nativeRoute('Pulls', 'searchHubs', 'Look for models at hubs', {
+    const search = nativeRoute('Pulls', 'searchHubs', 'Search hubs for models', {
       role: 'operator',
       description:
-        'Each with the size of the variant that a pull would choose, and whether it fits the memory. Hubs that fail are in `errors`, unless all do.',
+        'Each result has the size of the variant that a pull would choose, and whether it fits in memory. Failed hubs are listed in `errors`, unless all of them failed.',
       querystring: Type.Object({
-        q: Type.String({ description: 'Words of the name' }),
+        q: Type.String({ description: 'Words in the name' }),
         hub: Type.Optional(
           Type.String({
-            description: 'huggingface, modelscope, csghub, corral-hub or all; those of downloads.search by default'
+            description: 'huggingface, modelscope, csghub, corral-hub or all; those in downloads.search by default'
           })
         ),
         limit: Type.Optional(
           Type.String({
             pattern: '^(?:[1-9]|[1-4][0-9]|50)$',
-            description: 'Most models of each hub: 1 to 50, by default 10'
+            description: 'Maximum number of models per hub: 1 to 50, by default 10'
           })
         )
       }),
-      response: { 200: json('What was found', SearchReplySchema) },
+      response: { 200: json('The search results', SearchReplySchema) },
       errors: [
         'invalid_request',
         'hub_forbidden',
@@ -161,7 +161,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     app.get('/search', search, async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
       const words = q.trim().replace(/\s+/g, ' ')
       if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
-        const message = '"q" must be words of a model\'s name, with 200 characters at most.'
+        const message = '"q" must contain words of a model name, with at most 200 characters.'
         throw new CorralError('invalid_request', message, { param: 'q' })
       }
       return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
@@ -175,16 +175,20 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
 
     const get = nativeRoute('Pulls', 'getPull', 'Show the progress of a pull', {
       role: 'operator',
-      params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model that it downloads' }) }),
+      params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model it downloads' }) }),
       response: { 200: json('The pull', PullSchema) },
       errors: ['model_not_found']
     })
     app.get('/pulls/:id', get, async ({ params: { id } }) => {
       const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
       if (record) return record
-      throw new CorralError('model_not_found', `There is no pull ${JSON.stringify(id)}. GET /api/pulls lists them.`, {
-        param: 'id'
-      })
+      throw new CorralError(
+        'model_not_found',
+        `There is no pull ${JSON.stringify(id)}. List the pulls with GET /api/pulls.`,
+        {
+          param: 'id'
+        }
+      )
     })
 
     const body = PullsRequestSchema
@@ -220,15 +224,15 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
   }
 }
 
-/** @throws CorralError `invalid_request` when a request names no pull */
+/** @throws CorralError `invalid_request` if the request names no pull */
 function pullOf(body: Static<typeof PullsRequestSchema>): string {
   const id = body.id || nameOf(body)
   if (id) return id
-  const message = 'The request names no pull. Send its "id", or the "model" that it downloads.'
+  const message = 'The request names no pull. Send its "id", or the "model" it downloads.'
   throw new CorralError('invalid_request', message, { param: 'id' })
 }
 
-/** Sends the progress of files to a client; one that reads slowly gets only the newest of each file. */
+/** Sends the progress of files. A slow client gets only the newest progress of each file. */
 function newestEvents(stream: EventStream) {
   const waiting = new Map<string, FileProgress>()
   let full = false
@@ -256,12 +260,12 @@ function fileEvent({ path, completed, total }: FileProgress): PullEvent {
   return { status: `downloading ${path}`, digest: path, total, completed }
 }
 
-/** What the first event of a pull says beside its status. */
+/** Returns what the first event of a pull contains besides the status. */
 function planSummary({ name, label, format, size, reason, warnings, present }: PullPlan): Omit<PullEvent, 'status'> {
   return { model: bareName(name), label, format, size, reason, warnings, present }
 }
 
-/** A plan as `dry_run` shows it. */
+/** Formats a plan for `dry_run`. */
 function planReply({ name, repository, files, isLocal: _, libraryName: __, ...plan }: PullPlan): PlanReply {
   const { hub, id, revision, address, gated } = repository
   return {

@@ -10,17 +10,17 @@ import { Loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
-const live = nativeRoute('Server', 'getLive', 'Check that the process answers', {
-  description: 'For supervisors: where it does not, restart it.',
+const live = nativeRoute('Server', 'getLive', 'Check that the process responds', {
+  description: 'For supervisors, which should restart the server if this fails.',
   role: 'anyone',
-  response: { 200: json('It does', Loose({ status: Type.Literal('ok') })) }
+  response: { 200: json('The process responds', Loose({ status: Type.Literal('ok') })) }
 })
-const ready = nativeRoute('Server', 'getReady', 'Check that models can be asked', {
+const ready = nativeRoute('Server', 'getReady', 'Check that models can be used', {
   description:
-    'For load balancers: 503 while the server drains or shuts down, and while there is no llama.cpp build that works. ' +
-    'Models of other servers need none.',
+    'For load balancers: 503 while the server drains or shuts down, and while no llama.cpp build works. ' +
+    'Models on other servers need no build.',
   role: 'anyone',
-  response: { 200: json('They can', Loose({ status: Type.Literal('ok') })) },
+  response: { 200: json('Models can be used', Loose({ status: Type.Literal('ok') })) },
   errors: ['runtime_missing', 'draining']
 })
 
@@ -28,42 +28,42 @@ const DrainStateSchema = Type.Object(
   {
     draining: Type.Boolean({ description: 'Whether new requests for models are refused' }),
     since: Type.Optional(Type.String({ format: 'date-time' })),
-    open: Type.Integer({ description: 'Requests for models that are answered, or wait' })
+    open: Type.Integer({ description: 'Number of running and waiting requests for models' })
   },
   { title: 'DrainState' }
 )
 export type DrainState = Static<typeof DrainStateSchema>
 
-const getDrain = nativeRoute('Server', 'getDrain', 'Show whether the server drains, and what is still open', {
+const getDrain = nativeRoute('Server', 'getDrain', 'Show whether the server drains, and how many requests are open', {
   role: 'operator',
   response: { 200: json('The state', DrainStateSchema) }
 })
 const startDrain = nativeRoute('Server', 'startDrain', 'Refuse new requests for models', {
   role: 'admin',
   description:
-    'Before a stop or a restart: what is answered or waits goes on to its end, new requests get 503 `draining`, and ' +
-    '`/readyz` says that the server is not ready. Pulls go on: a stop interrupts them, and the next start continues them.',
+    'Use this before a stop or restart. Running and waiting requests continue to their end, new requests get 503 `draining`, and ' +
+    '`/readyz` reports that the server is not ready. Pulls continue: a stop interrupts them, and the next start resumes them.',
   response: { 200: json('The state', DrainStateSchema) },
   errors: ['invalid_request', 'invalid_json']
 })
-const endDrain = nativeRoute('Server', 'endDrain', 'Take new requests for models again', {
+const endDrain = nativeRoute('Server', 'endDrain', 'Accept new requests for models again', {
   role: 'admin',
   response: { 200: json('The state', DrainStateSchema) },
   errors: ['invalid_request', 'invalid_json']
 })
 
-/** What supervisors and load balancers ask, and how a server is taken out of service before it is stopped. */
+/** Routes for supervisors and load balancers, and for taking a server out of service before it stops. */
 export function readinessRoutes({
   runtimes,
   catalog
 }: Pick<NativeDependencies, 'runtimes' | 'catalog'>): FastifyPluginAsync {
-  /** Why no model can be asked; undefined where one can. */
+  /** Returns why no model can be used, or undefined if one can. */
   function whyNotReady(drain: Drain): CorralError | undefined {
     if (drain.since) return drainingError()
-    // Models of other servers need no build.
+    // Models on other servers need no build.
     if (runtimes.current() || catalog.list().some(model => !hasFiles(model))) return undefined
     const state = runtimes.state()
-    // Requests make it search again after a failure, and nobody sends any to a server that is not ready.
+    // Normally a request starts the search again, but a server that is not ready gets no requests.
     if (state === 'failed') runtimes.build().catch(() => {})
     return noBuild(state)
   }
@@ -75,7 +75,7 @@ export function readinessRoutes({
     app.get('/livez', live, async () => ({ status: 'ok' }))
     app.get('/readyz', ready, async (request, reply) => {
       const error = whyNotReady(drain)
-      // Sent as it is: a probe that asks every second is nothing to log.
+      // Sent without throwing, so that frequent probes do not fill the log.
       return error ? reply.code(error.status).send(nativeErrorBody(error, request)) : { status: 'ok' }
     })
     const state = (): DrainState => ({
@@ -90,16 +90,16 @@ export function readinessRoutes({
       return state()
     })
     app.delete('/api/drain', endDrain, async () => {
-      if (drain.since) log.info('no longer draining: requests for models are taken again')
+      if (drain.since) log.info('no longer draining: new requests for models are accepted again')
       drain.end()
       return state()
     })
   }
 }
 
-/** What was tried may name paths, which is nothing for everybody. */
+/** The attempts may contain paths, which are not disclosed to everyone. */
 function noBuild(state: RuntimesReport['state']): CorralError {
   const text = state === 'failed' ? 'No llama.cpp build works on this machine' : 'No llama.cpp build has been found yet'
-  const help = '"corral doctor" on the server says what was tried, and what is missing.'
-  return new CorralError('runtime_missing', `${text}, so that no model can be loaded. Ask again later; ${help}`)
+  const help = 'Run "corral doctor" on the server to see what was tried and what is missing.'
+  return new CorralError('runtime_missing', `${text}, so no model can be loaded. Try again later. ${help}`)
 }

@@ -19,7 +19,7 @@ import { hasFiles } from '../../../core/contracts/storage.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import { hasRole, type Role } from '../../../core/http/roles.ts'
 
-/** Shown for a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
+/** Expiry date of a model that is never unloaded. Ollama's clients print "Forever" for a date this far away. */
 const NEVER = '2999-12-31T23:59:59.000Z'
 
 const SIZES = [
@@ -29,7 +29,7 @@ const SIZES = [
   ['K', 1e3]
 ] as const
 
-/** `2.03M`, `7.62B`: the count of weights as people write it. */
+/** Formats a number of parameters, such as `2.03M` or `7.62B`. */
 export function parameterSize(parameters: number | undefined): string {
   if (parameters === undefined) return ''
   for (const [unit, size] of SIZES) {
@@ -54,17 +54,17 @@ function detailsOf({ format, label, metadata }: Model, { plainDetails }: ModelNa
   return details
 }
 
-/** The record of an alias, where lists have one: the model's own under another name. */
+/** Returns the record of an alias, if the API lists aliases. */
 export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): LocalModel | undefined {
   const name = naming.shownAlias?.(alias)
   if (name === undefined) return undefined
   const record = localRecord(model, naming)
-  // It is shown by this name already.
+  // The model is already listed under this name.
   if (record.name === name) return undefined
   return { ...record, name, model: name, details: { ...record.details, parent_model: record.name } }
 }
 
-/** The local model record of `/api/tags`, with what Ollama's clients read beside it. */
+/** Returns the record of a model in `/api/tags`. */
 export function localRecord(variant: Model, naming: ModelNaming, aliases?: readonly string[]): LocalModel {
   const name = naming.shown(variant)
   const others = aliases?.filter(alias => alias !== name)
@@ -83,8 +83,8 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
 }
 
 /**
- * The reply of `/api/show`.
- * @param role where a model was imported from on the server's disk is what only admins are told
+ * Returns the reply of `/api/show`.
+ * @param role only admins see from which path a model was imported
  */
 export function showRecord(
   variant: Model,
@@ -112,13 +112,13 @@ export function showRecord(
   }
 }
 
-/** Whether it is in the memory of this server: what others hold they tell of themselves. */
+/** Whether the model is in this server's memory. Other nodes report their own models. */
 export const isHere =
   (engines: Pick<Engines, 'providerOf'>) =>
   ({ variant, mode }: Pick<RunningModel, 'variant' | 'mode'>) =>
     engines.providerOf(variant, mode)?.elsewhere === undefined
 
-/** The running model record of `/api/ps`. */
+/** Returns the record of a running model in `/api/ps`. */
 export function runningRecord(
   { variant, mode, engine, reserved, options, expiresAt, running, queued }: RunningModel,
   naming: ModelNaming
@@ -148,7 +148,7 @@ export function runningRecord(
   }
 }
 
-/** What is kept of each memory pool for all models together. */
+/** Returns the reserved memory and the budget of each memory pool. */
 export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>): PoolRecord[] {
   const pools = new Set([...Object.keys(budget), ...Object.keys(reserved)])
   return [...pools].sort().map(pool => {
@@ -158,7 +158,7 @@ export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStat
   })
 }
 
-/** One entry of `loading` in `/api/ps`: an engine that is not ready, and how far it is. */
+/** Returns an entry of `loading` in `/api/ps`: an engine that is not ready, and its progress. */
 export function loadingRecord(
   { variant, mode, state, progress, queued }: LoadingModel,
   naming: ModelNaming
@@ -177,8 +177,8 @@ export function loadingRecord(
 }
 
 /**
- * Options as Ollama's `show` writes them: a line each, the value behind the 31st column as JSON, a line for each entry
- * of a list.
+ * Formats options as Ollama's `show` does: one line each, with the value as JSON after column 31. A list has one line
+ * per entry.
  */
 export function parametersText(options: Readonly<Record<string, unknown>> | undefined): string {
   return Object.entries(options ?? {})
@@ -187,13 +187,13 @@ export function parametersText(options: Readonly<Record<string, unknown>> | unde
     .join('\n')
 }
 
-/** The model's name as a request gives it. */
+/** Returns the model name in a request. */
 export function nameOf(request: { model?: string | null; name?: string | null }): string {
-  // Ollama's Go client sends both, the one that it does not use empty.
+  // Ollama's Go client sends both fields, the unused one empty.
   return request.model || request.name || ''
 }
 
-/** The last event of an answer that failed after its stream had begun. */
+/** Returns the last event of an answer that failed after its stream had started. */
 export function failureOf(model: string, failure: CorralError): Record<string, unknown> {
   return {
     model,

@@ -29,11 +29,11 @@ function healthOf({ drain }: FastifyInstance): Static<typeof RunningSchema> {
   return { status: 'ok', ...(drain.since && { draining: true }) }
 }
 
-/** The native API without its prefix. */
+/** Routes of the native API, without the prefix. */
 export function nativeRoutes(deps: NativeDependencies, shownVersion = version): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    // A body that is missing or no object gets its own code before the schema speaks of fields.
+    // A missing or non-object body gets its own error code before the schema is applied.
     app.addHook('preValidation', async request => {
       if (request.routeOptions.schema?.body) bodyObject(request.body)
     })
@@ -49,7 +49,7 @@ export function nativeRoutes(deps: NativeDependencies, shownVersion = version): 
 
 const LINE = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
 
-/** For a browser where the page is elsewhere or off. Links are there only where what they lead to is. */
+/** The page for browsers if the web page is elsewhere or disabled. It links only to what exists. */
 function links(hasDocs: boolean, page: string | undefined): string {
   const chat = page === undefined ? '' : ` <a href="${page}">Chat.</a>`
   const docs = hasDocs ? ' <a href="/docs">Read and try its API.</a>' : ''
@@ -58,7 +58,7 @@ function links(hasDocs: boolean, page: string | undefined): string {
 
 const root = nativeRoute('Server', 'root', 'Root page', {
   role: 'anyone',
-  description: 'A line of text; a page for browsers.',
+  description: 'A line of text, or a page for browsers.',
   response: {
     200: {
       description: 'Running',
@@ -71,16 +71,16 @@ const PluginsSchema = Type.Object({ plugins: Type.Array(PluginReportSchema) }, {
 
 const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
   role: 'operator',
-  description: 'Built-in ones and those of the configuration: their states, and what they offer.',
+  description: 'Built-in and configured plugins, with their states and what they offer.',
   response: { 200: json('The plugins', PluginsSchema) }
 })
 
-/** What is at the address itself (a line for programs, a page for browsers), and the plugins. */
+/** Routes for the root (text for programs, a page for browsers) and the list of plugins. */
 export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
   return async app => {
     app.get('/', root, async (request, reply) => {
       reply.vary('Accept')
-      // Browsers name HTML in what they accept.
+      // Browsers name HTML in their Accept header.
       if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
         return reply.type('text/plain; charset=utf-8').send(LINE)
       }

@@ -21,9 +21,11 @@ const InstallRequestSchema = Titled('InstallRequest', {
   ),
   archive: text('Instead of a release: absolute path of an archive on the server'),
   companions: Given(
-    Type.Array(Type.String({ minLength: 1 }), { description: 'With archive: further archives with its libraries' })
+    Type.Array(Type.String({ minLength: 1 }), {
+      description: 'With archive: further archives that contain its libraries'
+    })
   ),
-  sha256: text('With archive: its SHA-256, which is checked'),
+  sha256: text('With archive: the expected SHA-256'),
   stream: streamed
 })
 const UseRequestSchema = Titled('UseRequest', {
@@ -45,7 +47,7 @@ export type UpgradeReply = Static<typeof UpgradeReplySchema>
 const USE_ERRORS: ErrorCode[] = ['runtime_not_found', 'runtime_missing']
 const INSTALL_ERRORS = [...USE_ERRORS, ...DOWNLOAD_ERRORS]
 
-/** llama.cpp builds: what there is and why, installing, choosing, upgrading and removing them. */
+/** Routes to list, install, choose, upgrade and remove llama.cpp builds. */
 export function runtimeRoutes({ runtimes, streams }: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -127,12 +129,12 @@ export function runtimeRoutes({ runtimes, streams }: NativeDependencies): Fastif
   }
 }
 
-/** The build that a request wants installed, checked before anything is sent. @throws CorralError `invalid_request` */
+/** Validates an install request before a reply is sent. @throws CorralError `invalid_request` */
 function installRequest(body: Static<typeof InstallRequestSchema>): InstallRequest {
   const { runtime, version, archive, companions, sha256 } = body
   const invalid = (message: string) => new CorralError('invalid_request', message, { param: 'archive' })
   if (!archive) {
-    if (sha256 || companions) throw invalid('"sha256" and "companions" go with "archive".')
+    if (sha256 || companions) throw invalid('"sha256" and "companions" need "archive". Set it, or leave them out.')
     return { ...(runtime && { runtime }), ...(version && { version }) }
   }
   if (version) {
@@ -141,7 +143,7 @@ function installRequest(body: Static<typeof InstallRequestSchema>): InstallReque
     })
   }
   if (![archive, ...(companions ?? [])].every(path => isAbsolute(path))) {
-    throw invalid('Paths of archives must be absolute: the server does not know your folder.')
+    throw invalid('Archive paths must be absolute because the server does not know your current folder.')
   }
   return {
     archive,

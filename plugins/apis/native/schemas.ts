@@ -12,7 +12,7 @@ const answering = {
   truncate: Given(
     Type.Boolean({
       description:
-        'Drop the oldest turns of a conversation that is too long; by default as configured, at the Ollama surface as true'
+        'Truncate the history of a conversation that is too long; as configured by default, but true in the Ollama API'
     })
   ),
   ...ignored('shift'),
@@ -22,7 +22,7 @@ const answering = {
   )
 }
 
-/** A call in a request. */
+/** A tool call in a request. */
 const ToolCallSchema = Loose({
   id: Given(Type.String()),
   function: Loose({
@@ -59,7 +59,7 @@ export const GenerateRequestSchema = Titled('GenerateRequest', {
   context: Given(
     Type.Unknown({
       description:
-        "What an answer at the Ollama surface gave, to continue that conversation; another server's numbers are ignored"
+        'The context of an earlier answer of the Ollama API, to continue its conversation; contexts of other servers are ignored'
     })
   ),
   images: Given(Type.Array(Type.String({ minLength: 1 }))),
@@ -90,7 +90,7 @@ const LogprobSchema = Titled('Logprob', {
   top_logprobs: Type.Optional(Type.Array(Loose({ token: Type.String(), logprob: Type.Number() })))
 })
 
-const begins = { model: Type.String({ description: 'As requested' }), created_at: Time() }
+const begins = { model: Type.String({ description: 'The name in the request' }), created_at: Time() }
 const probabilities = {
   logprobs: Type.Optional(Type.Array(LogprobSchema, { description: 'Of the tokens, if requested' }))
 }
@@ -102,15 +102,15 @@ const ends = {
   ...CountersSchema.properties
 }
 
-/** The last event of an answer that failed after its stream had begun. */
+/** The last event of an answer that failed after its stream had started. */
 const StreamFailure = Titled('StreamFailure', {
   model: Type.String(),
   created_at: Time(),
   done: Type.Literal(true),
   done_reason: Type.Literal('error'),
   error: Type.String({ description: 'What happened, to what, and what to do next' }),
-  errorCode: Type.Integer({ description: 'The status that it would have had' }),
-  code: Type.String({ description: 'Stable, for programs' })
+  errorCode: Type.Integer({ description: 'The HTTP status that the reply would have had' }),
+  code: Type.String({ description: 'Stable error code for programs' })
 })
 
 export const ChatReplySchema = Titled('ChatReply', {
@@ -130,10 +130,10 @@ export const ChatEventSchema = Type.Union(
 export type ChatEvent = Static<typeof ChatEventSchema>
 
 const generated = {
-  response: Type.String({ description: 'What the model wrote' }),
+  response: Type.String({ description: 'The generated text' }),
   context: Type.Optional(
     Type.Array(Type.Integer(), {
-      description: 'At the Ollama surface, with the end of the answer: continues the conversation'
+      description: 'Ollama API only, in the last event: continues the conversation'
     })
   ),
   thinking: Type.Optional(Type.String()),

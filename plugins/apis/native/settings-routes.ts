@@ -18,29 +18,29 @@ type Values = Record<string, unknown>
 
 const SettingsSchema = Type.Object({}, { ...loose, documented: ModelSettingsSchema })
 
-/** What the configuration file sets for one model. */
+/** The settings of one model in the configuration file. */
 const ModelSettingsReplySchema = Loose(
   {
     model: Type.String({ description: 'The name of the variant' }),
-    section: Type.String({ description: 'Its name under models in the file, which need not be there yet' }),
-    file: Type.String({ description: 'The file; it is made by the first change where it is not there' }),
+    section: Type.String({ description: 'The key under models in the file, which may not exist yet' }),
+    file: Type.String({ description: 'The configuration file; the first change creates it if necessary' }),
     settings: SettingsSchema,
-    revision: Type.String({ description: 'Changes with the settings; sent back with new ones' })
+    revision: Type.String({ description: 'Changes with the settings; send it back with new ones' })
   },
   { title: 'ModelSettings' }
 )
 
-/** What reaches into the machine beyond models: files by their paths, and what programs are started with. */
+/** Settings that affect more than models: file paths, and the environment of programs. */
 const OF_THE_MACHINE = ['environment', 'lora', 'projector']
 
-/** The settings of single models in the configuration file, read and written there. */
+/** Routes that read and change a model's settings in the configuration file. */
 export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
     const show = nativeRoute('Models', 'getModelSettings', "Show a model's settings in the configuration file", {
       role: 'admin',
-      description: 'As they are written there, without defaults and what the model was made with.',
+      description: 'As written in the file, without defaults and the settings that the model was created with.',
       querystring: Type.Object({ model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }) }),
       response: { 200: json('What the file sets', ModelSettingsReplySchema) },
       errors: [...FILE_ERRORS, 'invalid_config', 'config_not_editable', 'not_implemented']
@@ -55,11 +55,11 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
     const change = nativeRoute('Models', 'setModelSettings', "Change a model's settings in the configuration file", {
       role: 'admin',
       description:
-        'They take the place of all that the file sets for the model; comments and everything else stay as they are. Then the configuration is read again: a model that is loaded with other options is loaded anew by its next request. Mistakes are refused as when corral starts, with `invalid_config`, and nothing is written then. `environment`, `lora` and `projector` can be changed only by the private socket or in the file.',
+        'They replace everything that the file sets for the model. Comments and all other settings are kept. The configuration is then reloaded: if the options of a loaded model changed, its next request reloads it. Mistakes are refused with `invalid_config` as at startup, and nothing is written. `environment`, `lora` and `projector` can be changed only over the private socket or in the file.',
       body: Titled('ModelSettingsRequest', {
         ...named,
         settings: SettingsSchema,
-        revision: Type.String({ description: 'That of the settings that were read' })
+        revision: Type.String({ description: 'The revision of the settings that were read' })
       }),
       response: { 200: json('What has changed', ReloadReportSchema) },
       errors: [
@@ -80,7 +80,7 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
         if (revision !== body.revision) {
           throw new CorralError(
             'settings_changed',
-            `The settings of "${model}" were changed since they were read. Read them again (GET /api/models/settings), then send the change with their revision.`,
+            `The settings of "${model}" have changed since they were read. Read them again (GET /api/models/settings), then send the change with their revision.`,
             { param: 'revision' }
           )
         }
@@ -89,7 +89,7 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
         if (refused !== undefined) {
           throw new CorralError(
             'path_not_allowed',
-            `${refused} reaches into the server's machine, so that it cannot be changed over the network: change it in ${path}, then "corral reload".`,
+            `${refused} affects the server's machine and cannot be changed over the network. Change it in ${path}, then run "corral reload".`,
             { param: `settings.${refused}` }
           )
         }
@@ -98,7 +98,7 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
         if (changed === undefined) {
           throw new CorralError(
             'config_not_editable',
-            `${path} is written so that the settings of "${section}" cannot be changed without those of others, such as by an anchor. Change it by hand, then "corral reload".`
+            `The settings of "${section}" in ${path} cannot be changed without affecting others, for example because of a YAML anchor. Edit the file by hand, then run "corral reload".`
           )
         }
         return changed
@@ -107,7 +107,7 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
   }
 }
 
-/** What reads and changes YAML; a start without a configuration file does without it. */
+/** YAML support is imported on demand, because a server without a configuration file does not need it. */
 async function loadYaml() {
   const [file, edit] = await Promise.all([
     import('../../../core/config/yaml-file.ts'),
@@ -116,7 +116,7 @@ async function loadYaml() {
   return { ...file, ...edit }
 }
 
-/** What a configuration's text sets for a variant. Settings without a value count as not set. */
+/** Returns what the text of a configuration sets for a variant. Settings without a value are ignored. */
 function sectionIn(
   { readYaml, sectionName }: Awaited<ReturnType<typeof loadYaml>>,
   text: string,
@@ -137,7 +137,10 @@ function sectionIn(
 
 const withValues = (values: Values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== null))
 
-/** What must be set, and removed (undefined), so that some settings become others; options one by one. */
+/**
+ * Returns the settings to set, or to remove (undefined), to get from one state to the other. Options are compared one
+ * by one.
+ */
 function changesOf(from: Values, to: Values, isOptions = false): Values {
   const changes: Values = {}
   for (const name of new Set([...Object.keys(from), ...Object.keys(to)])) {

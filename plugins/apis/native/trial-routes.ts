@@ -24,9 +24,12 @@ import { nameOf } from './records.ts'
 
 const ActivitySchema = Loose(
   {
-    requests: Type.Integer({ minimum: 0, description: 'To models, since the server started; loads are counted too' }),
-    running: Type.Integer({ minimum: 0, description: 'Those that are answered now' }),
-    waiting: Type.Integer({ minimum: 0, description: 'Those that wait' })
+    requests: Type.Integer({
+      minimum: 0,
+      description: 'Requests for models since the server started, including loads'
+    }),
+    running: Type.Integer({ minimum: 0, description: 'Requests that are being answered' }),
+    waiting: Type.Integer({ minimum: 0, description: 'Requests that are waiting' })
   },
   { title: 'Activity' }
 )
@@ -34,7 +37,7 @@ export type Activity = Static<typeof ActivitySchema>
 
 const settings = Type.Optional(TrialSettingsSchema)
 
-/** What is wrong with the request itself, which ends it: nothing was tried. */
+/** Errors in the request itself. Nothing was tried, so they end the stream. */
 const OF_REQUEST: readonly ErrorCode[] = [
   'trial_running',
   'model_not_found',
@@ -43,25 +46,32 @@ const OF_REQUEST: readonly ErrorCode[] = [
   'shutting_down'
 ]
 
-/** Trials of other settings, which `corral bench` measures with. Flags of an engine are an admin's. */
+/**
+ * Routes for trials of other settings, which `corral bench` uses. They need an admin because a trial can set engine
+ * flags.
+ */
 export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDependencies): FastifyPluginAsync {
   const meant = (name: string, caller: Caller) =>
     publicModelName(catalogFor(catalog, caller).get(parseRequestedName(name)))
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
-    const begin = nativeRoute('Trials', 'tryModel', 'Load a model with other settings for a while', {
+    const begin = nativeRoute('Trials', 'tryModel', 'Load a model with other settings temporarily', {
       role: 'admin',
       description:
-        'The model is loaded anew. The settings hold, for the requests of all, until the connection is closed or another trial with the same `session` takes its place; then the model is as it was before. The connection stays open also where the load fails; meanwhile the usual settings hold. Nothing is written down.',
+        'The model is reloaded. The settings apply to all requests until the connection is closed or another trial with the same `session` replaces them. Then the model gets its previous settings. The connection also stays open if the load fails, and the usual settings apply in that case. Nothing is saved.',
       body: Titled('TrialRequest', {
         ...named,
-        session: Type.String({ minLength: 1, maxLength: 100, description: 'A word that the client makes up' }),
+        session: Type.String({
+          minLength: 1,
+          maxLength: 100,
+          description: 'Any text that identifies the series of trials'
+        }),
         settings
       }),
       response: {
         200: {
-          description: 'Steps of the load, then what is loaded or why nothing is; after that the stream stays open',
+          description: 'Steps of the load, then what is loaded or why loading failed; the stream stays open after that',
           content: Object.fromEntries(
             streams.types.map(type => [
               type,
@@ -88,7 +98,7 @@ export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDepe
           const trial = { model, settings: body.settings ?? {}, session: body.session, signal, onProgress }
           const { variant, mode, loadTime } = await scheduler.trial(trial)
           const running = scheduler.running().find(each => each.variant.key === variant.key && each.mode === mode)
-          // Something else took its room in this very moment.
+          // Another model took its memory in the same moment.
           if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
           const { engine, options } = running
           const build = engines.logs(variant)[0]?.build
@@ -121,11 +131,11 @@ export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDepe
       body: Titled('TunablesRequest', { ...named, settings }),
       response: {
         200: json(
-          'The most important first',
+          'Most important first',
           Loose({
             tunables: Type.Array(TunableSchema),
             file: Type.Union([Type.String(), Type.Null()], {
-              description: 'The configuration file of the server; null where there is none'
+              description: "The server's configuration file; null if there is none"
             })
           })
         )

@@ -14,14 +14,14 @@ import { clientSignal } from '../../../../core/http/client-gone.ts'
 import { openReplyStream } from '../../../../core/http/reply-stream.ts'
 import { nativeRoute } from '../../../../core/http/response-schemas.ts'
 
-/** Characters that are written at once, so that a snapshot of thousands of models waits for its reader too. */
+/** Characters per write. Splitting a snapshot of thousands of models lets back-pressure apply within it. */
 const PIECE = 64 * 2 ** 10
 
 const TOPICS = Object.keys(STATE_TOPICS)
 const EventSchema = Type.Object(
   {
     event: Type.Enum(['snapshot', 'change']),
-    id: Type.String({ description: 'To go on from here: the header Last-Event-ID of the next request' }),
+    id: Type.String({ description: 'Send it as the header Last-Event-ID to continue from here' }),
     data: Type.String({
       contentMediaType: 'application/json',
       contentSchema: Type.Union([StateSnapshotSchema, StateChangeSchema])
@@ -30,7 +30,7 @@ const EventSchema = Type.Object(
   { description: 'A snapshot, then changes' }
 )
 
-/** The feed of state. */
+/** Routes that stream the state feed. */
 export function eventRoutes({
   feed,
   heartbeatInterval
@@ -42,17 +42,17 @@ export function eventRoutes({
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const events = nativeRoute('Server', 'followState', 'Follow the state of the server', {
       description:
-        'Models, what is in memory and what is being loaded, pulls, memory, the llama.cpp build: first `event: snapshot` ' +
-        'with all records, then `event: change` with what has changed, at most four times a second. Of a record that is ' +
-        'known only the fields come that have changed, `null` for one that has gone. With the header `Last-Event-ID` of ' +
-        'an earlier connection it goes on from there where that is possible, else there is a snapshot again. Each caller ' +
-        'sees what GET /api/ps and GET /api/tags show it. It ends when the client leaves; 16 connections of one client ' +
-        'may follow it at once.',
+        'Models, engines, loads, pulls, memory and the llama.cpp build: first `event: snapshot` ' +
+        'with all records, then `event: change` with what has changed, at most four times a second. A changed record ' +
+        'contains only the changed fields, with `null` for a removed field. With the header `Last-Event-ID` of ' +
+        'an earlier connection the stream continues from there if possible; otherwise it starts with a snapshot. Callers ' +
+        'see the same models as in GET /api/ps and GET /api/tags. The stream ends when the client disconnects. A client ' +
+        'may open 16 connections at the same time.',
       querystring: Type.Object({
         topics: Type.Optional(
           Type.String({
             pattern: `^(${TOPICS.join('|')})(,(${TOPICS.join('|')}))*$`,
-            description: `Some of ${TOPICS.join(', ')}, with commas between them; all by default`
+            description: `Comma-separated list of ${TOPICS.join(', ')}; all by default`
           })
         ),
         heartbeat: Type.Optional(
@@ -60,14 +60,14 @@ export function eventRoutes({
         )
       }),
       headers: Type.Object({
-        'last-event-id': Type.Optional(Type.String({ description: 'Id of the last event that was received' }))
+        'last-event-id': Type.Optional(Type.String({ description: 'Id of the last event received' }))
       }),
       response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } },
       errors: ['invalid_request']
     })
-    const members = nativeRoute('Cluster', 'followCluster', 'Follow the members of this server', {
+    const members = nativeRoute('Cluster', 'followCluster', 'Follow the nodes of this cluster', {
       role: 'operator',
-      description: 'The topics `member` and `replicas` of GET /api/events alone.',
+      description: 'Only the topics `member` and `replicas` of GET /api/events.',
       headers: events.schema.headers,
       response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
     })
@@ -99,13 +99,13 @@ export function eventRoutes({
         }
         signal.addEventListener('abort', end)
         if (signal.aborted) end()
-        // Where it goes on and nothing has changed there is nothing to say yet, but that it does.
+        // When a stream resumes and nothing has changed, this sends the headers.
         else if (!stream.committed) void stream.write(': following\n\n')
       })
       stream.end()
     }
 
-    // Without a body there would be nothing to end it.
+    // A HEAD request has no body, so nothing would end its stream.
     app.get('/events', { ...events, exposeHeadRoute: false }, async (request, reply) => {
       const { topics, heartbeat } = request.query
       const interval = heartbeat === undefined ? heartbeatInterval() : Number(heartbeat) * 1000
@@ -122,7 +122,7 @@ export function eventRoutes({
   }
 }
 
-/** Writes pieces one after the other. @returns once its reader has taken them, where it is slow */
+/** Writes pieces one after the other, at the reader's pace. @returns a promise if the reader is slow */
 function writeAll(
   write: (piece: string) => Promise<void> | undefined,
   pieces: Iterator<string>
@@ -134,7 +134,7 @@ function writeAll(
   return undefined
 }
 
-/** An event as it is sent, in pieces. */
+/** Yields an event in pieces. */
 function* framesOf(event: StateEvent): Generator<string> {
   let piece = `event: ${event.kind}\nid: ${event.id}\ndata: `
   const keyOf = ({ topic, key }: FedRecord) => JSON.stringify({ topic, key })

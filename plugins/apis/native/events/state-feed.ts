@@ -14,60 +14,63 @@ import { hasRole } from '../../../../core/http/roles.ts'
 import { isAllowed } from '../../../../core/models/allowed-models.ts'
 import { type Access, isMoving, type Seen, type StateRecords } from './state-records.ts'
 
-/** Fewest milliseconds between two looks: changes come at most four times a second. */
+/** Minimum milliseconds between two polls. Changes are sent at most four times a second. */
 const INTERVAL = 250
-/** Milliseconds until the next look where nothing moves and nobody has said that something changed. */
+/** Milliseconds until the next poll when nothing is in progress and no change was announced. */
 const IDLE_INTERVAL = 1000
-/** Who follows at once; of one client, and in all. */
+/** Maximum number of followers per client and in total. */
 const MAX_PER_CLIENT = 16
 const MAX_TOTAL = 512
-/** Changes that are kept for those who come back, and those who are slow. */
+/** Limits of the log of changes, which slow and returning followers read. */
 const MAX_CHANGES = 1000
 const MAX_BYTES = 4 * 2 ** 20
-/** Bytes of a record in the log beside its JSON, roughly. */
+/** Estimated size of a record in the log, in addition to its JSON. */
 const RECORD_BYTES = 1024
-/** Milliseconds that the state is kept when nobody follows it, for those who come back. */
+/** Milliseconds that the state is kept without followers, for clients that reconnect. */
 const LINGER = 60_000
 
 const TOPICS = Object.keys(STATE_TOPICS) as StateTopic[]
-/** Models may be thousands, and are looked at when somebody says that they changed, and when nothing moves. */
+/**
+ * There may be thousands of models, so they are polled less often: when a change is announced, or when nothing is in
+ * progress.
+ */
 const FEW = TOPICS.filter(topic => topic !== 'model')
 
-/** A record, with what has changed of it or all of it as JSON. */
+/** A record together with its JSON, which has all fields or only the changed ones. */
 type Held = FedRecord & { access: Access }
 
-/** One step from a version to the next. */
+/** The difference between one version and the next. */
 interface Change {
   removed: Held[]
   set: Held[]
-  /** Bytes that it takes, roughly. */
+  /** Estimated size in bytes. */
   size: number
 }
 
 interface Attached extends StateFollower {
-  /** What it may see: an epoch of its own, so that no other view goes on from its ids. */
+  /** Depends on what the follower may see, so ids of other views are never accepted. */
   epoch: string
-  /** The version that it has; undefined before the first snapshot. */
+  /** The version it has received. Undefined before the first snapshot. */
   version: number | undefined
-  /** It has not taken yet what it got last. */
+  /** Whether it is still receiving the previous event. */
   busy: boolean
 }
 
 /**
- * The state of the server as records by topic and key, with a number for each change. One look at a time is shared by
- * all who follow it, and there is none while nobody does. Nothing is kept for a single follower but the number of the
- * last change that it had: one that is slow gets what it missed from the log, or all anew.
+ * The state of the server as records by topic and key. Every change has a number. All followers share the same polls,
+ * and the server does not poll without followers. A follower is just the number of the last change it received: a slow
+ * follower reads what it missed from the log, or gets a new snapshot.
  */
 export class SharedStateFeed implements StateFeed {
   readonly #records: Pick<StateRecords, 'of' | 'forget'>
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #followers = new Set<Attached>()
   readonly #held = new Map<StateTopic, Map<string, Held>>()
-  /** What the last looks gave. */
+  /** The records from the last poll. */
   readonly #seen = new Map<StateTopic, readonly Seen[]>()
   #epoch = ''
   #version = 0
-  /** The last changes, up to `#version`. */
+  /** The latest changes, up to `#version`. */
   #changes: Change[] = []
   #kept = 0
   #modelsTouched = false
@@ -87,7 +90,7 @@ export class SharedStateFeed implements StateFeed {
     if (own >= MAX_PER_CLIENT || this.#followers.size >= MAX_TOTAL) {
       throw new CorralError(
         'rate_limited',
-        'Too many clients follow the state of this server already. Close one of them.',
+        'Too many clients follow the state of this server already. Close one of the streams.',
         {
           retryAfter: 30
         }
@@ -104,14 +107,13 @@ export class SharedStateFeed implements StateFeed {
     return () => this.#leave(attached)
   }
 
-  /** Something of this topic may have changed. */
+  /** Announces that a topic may have changed. */
   touch(topic: StateTopic): void {
     if (this.#followers.size === 0) return
     if (topic === 'model') this.#modelsTouched = true
     this.#plan(this.#lookedAt + INTERVAL)
   }
 
-  /** Ends all streams. */
   close(): void {
     for (const follower of [...this.#followers]) {
       this.#leave(follower)
@@ -141,7 +143,7 @@ export class SharedStateFeed implements StateFeed {
     }, LINGER).unref()
   }
 
-  /** Looks at this time, or earlier where that is planned. */
+  /** Schedules the next poll, unless an earlier one is scheduled. */
   #plan(due: number): void {
     if (this.#timer && this.#timer.due <= due) return
     clearTimeout(this.#timer?.handle)
@@ -151,15 +153,15 @@ export class SharedStateFeed implements StateFeed {
         const isMoving = this.#look(performance.now() - this.#lookedAtModels >= IDLE_INTERVAL)
         this.#plan(this.#lookedAt + (isMoving ? INTERVAL : IDLE_INTERVAL))
       } catch (error) {
-        // Whoever still wants it asks again, and is told what is wrong.
-        this.#log.error({ err: error }, 'the state of the server cannot be read; its feeds end')
+        // Clients that reconnect get the error.
+        this.#log.error({ err: error }, 'the state of the server cannot be read, so its feeds are closed')
         this.close()
       }
     }
     this.#timer = { due, handle: setTimeout(look, Math.max(0, due - performance.now())).unref() }
   }
 
-  /** Tells followers what has changed since the last look. @returns whether something moves */
+  /** Polls the records and sends changes to followers. @returns whether something is in progress */
   #look(withModels: boolean): boolean {
     const now = performance.now()
     const all = withModels || this.#modelsTouched
@@ -181,7 +183,7 @@ export class SharedStateFeed implements StateFeed {
     return moves
   }
 
-  /** Adds what has changed of a topic. @returns whether something of it moves */
+  /** Adds the changes of a topic. @returns whether something in it is in progress */
   #compare(topic: StateTopic, now: number, change: Change): boolean {
     const all = this.#records.of(topic, now)
     if (all === this.#seen.get(topic)) return false
@@ -199,7 +201,7 @@ export class SharedStateFeed implements StateFeed {
       }
       const whole = heldRecord(seen, seen.value)
       held.set(seen.key, whole)
-      // Who may see it is another question now.
+      // A record whose access changed is removed for those who could see it before.
       if (known && !isSame) remember(change, 'removed', known)
       remember(change, 'set', isSame ? heldRecord(seen, patch) : whole)
     }
@@ -209,7 +211,7 @@ export class SharedStateFeed implements StateFeed {
     return moves
   }
 
-  /** Gives a follower what it has not got, as long as it takes it. */
+  /** Sends a follower the versions it has not received, as long as it keeps up. */
   #pump(follower: Attached): void {
     while (!follower.busy && this.#followers.has(follower) && follower.version !== this.#version) {
       const taken = this.#next(follower)
@@ -243,7 +245,7 @@ export class SharedStateFeed implements StateFeed {
     return createHash('sha256').update(JSON.stringify(view)).digest('hex').slice(0, 16)
   }
 
-  /** The version of an id of this view; undefined for other ones, and for one that never was. */
+  /** Parses the version of an id. Returns undefined for ids of other views and for future versions. */
   #versionOf(epoch: string, id: string | undefined): number | undefined {
     const [, of, digits] = /^([0-9a-f]{16})-([0-9]{1,15})$/.exec(id ?? '') ?? []
     const version = Number(digits)
@@ -259,13 +261,13 @@ function maySee({ caller: { role, models }, topics }: StateFollower, { topic, ac
 
 const accessKey = (access: Access) => (typeof access === 'object' ? access.key : access)
 
-/** @param shown what its JSON has of the value */
+/** @param shown the part of the value that is in the JSON */
 function heldRecord({ topic, key, value, access }: Seen, shown: object): Held {
   let json: string | undefined
   return {
     ...({ topic, key, value } as StateRecord),
     access,
-    // Most records are never sent but in a snapshot.
+    // Computed on demand, because most records are sent only in snapshots.
     get json() {
       json ??= JSON.stringify({ topic, key, value: shown })
       return json
@@ -278,7 +280,7 @@ function remember(change: Change, what: 'removed' | 'set', record: Held): void {
   change.size += RECORD_BYTES + (what === 'set' ? record.json.length : 0)
 }
 
-/** The fields of a record that have changed, `null` where they have gone; undefined where none has. */
+/** Returns the changed fields of a record, with `null` for removed ones, or undefined if nothing changed. */
 function changedFields(before: object, after: object): object | undefined {
   if (before === after) return undefined
   const [old, now] = [before, after] as [Record<string, unknown>, Record<string, unknown>]

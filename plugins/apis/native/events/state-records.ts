@@ -16,18 +16,18 @@ import { serverId } from '../../../../core/system/server-id.ts'
 import type { NativeDependencies } from '../native-dependencies.ts'
 import { isHere, loadingRecord, localRecord, poolRecords, runningRecord } from '../records.ts'
 
-/** Milliseconds after which the progress of a pull is shown anew, even where it is the same in hundredths. */
+/** Milliseconds after which the progress of a pull is updated even if it is the same in hundredths. */
 const PULL_INTERVAL = 1000
-/** Milliseconds between two looks at the sensors of GPUs, and where they said nothing. */
+/** Milliseconds between two reads of the GPU sensors, and after a read that returned nothing. */
 const GPU_INTERVAL = 5000
 const SILENT_GPU_INTERVAL = 60_000
-/** Milliseconds by which the end of a model that answers moves on. */
+/** Step in milliseconds in which the expiry of a busy model advances. */
 const EXPIRY_STEP = 10_000
 
-/** Who may see a record: operators, those whose key allows the model, or all. */
+/** Who may see a record: operators, callers who may use the model, or everyone. */
 export type Access = 'operator' | Pick<Model, 'key'> | undefined
 
-/** A record as it is now. Where its value is the same object as before, nothing of it has changed. */
+/** The current value of a record. The same object as before means that nothing changed. */
 export type Seen = StateRecord & { access: Access }
 
 type Needed = 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'conversion' | 'config'
@@ -35,11 +35,11 @@ type Needed = 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'conversion' 
 interface Dependencies extends Pick<NativeDependencies, Needed> {
   hardware: Pick<Services['hardware'], 'known' | 'readings'>
   engines: Pick<Engines, 'elsewhere' | 'providerOf'>
-  /** Undefined until there are routes. */
+  /** Undefined until the routes are registered. */
   drain(): Drain | undefined
 }
 
-/** What a record of a model was made of. */
+/** The inputs of a model's record, to detect changes. */
 interface ModelFacts {
   aliases: string
   pinned: boolean
@@ -47,24 +47,23 @@ interface ModelFacts {
   seen: Seen
 }
 
-/** The records of all models, with what says that they are still the same. */
+/** The records of all models and their inputs, to detect changes. */
 interface ModelRecords {
-  /** Models and settings, each compared by its identity. */
+  /** Models and settings, compared by identity. */
   made: readonly unknown[]
   aliases: string
   facts: ReadonlyMap<Model, ModelFacts>
   seen: readonly Seen[]
 }
 
-/** Reads the records of each topic from their owners. */
+/** Reads the records of each topic from the services that own them. */
 export class StateRecords {
   readonly #deps: Dependencies
   readonly #startedAt = new Date(Date.now() - process.uptime() * 1000).toISOString()
-  /** Models may be thousands, and change seldom. */
+  /** Cached, because there may be thousands of models and they change rarely. */
   #models: ModelRecords | undefined
-  /** By their ids. */
   #pulls = new Map<string, { at: number; value: PullReply }>()
-  /** What the sensors of GPUs said, and when they are looked at again. */
+  /** The last GPU readings, and when to read again. */
   #gpus: readonly Seen[] = []
   #nextGpus = 0
 
@@ -73,8 +72,8 @@ export class StateRecords {
   }
 
   /**
-   * @param now milliseconds of `performance.now()`
-   * @returns the same list as before only where nothing has changed
+   * @param now milliseconds (`performance.now()`)
+   * @returns the same list as before if nothing has changed
    */
   of(topic: StateTopic, now: number): readonly Seen[] {
     const { scheduler, downloads, conversion, drain } = this.#deps
@@ -129,7 +128,7 @@ export class StateRecords {
     ]
   }
 
-  /** Forgets what is kept to compare with. */
+  /** Clears the cached records. */
   forget(): void {
     this.#models = undefined
     this.#pulls.clear()
@@ -167,7 +166,7 @@ export class StateRecords {
     return seen
   }
 
-  /** Progress is shown by hundredths, and once a second where it is slower. */
+  /** Progress is shown in hundredths, and once a second if it is slower. */
   #pullRecords(pulls: PullReply[], now: number): Seen[] {
     const before = this.#pulls
     this.#pulls = new Map(
@@ -182,7 +181,10 @@ export class StateRecords {
     return [...this.#pulls].map(([key, { value }]) => ({ topic: 'pull', key, value, access: 'operator' }))
   }
 
-  /** The last readings; new ones come while somebody follows, once it is known that there are GPUs. */
+  /**
+   * Returns the last readings and starts the next read if it is due. Sensors are read only while there are followers
+   * and known GPUs.
+   */
   #gpuRecords(now: number): readonly Seen[] {
     const { hardware } = this.#deps
     if (now < this.#nextGpus || !hardware.known()?.gpus.length) return this.#gpus
@@ -207,7 +209,7 @@ export class StateRecords {
   }
 }
 
-/** Whether a record is of something that goes on without anybody saying so: an answer, a transfer, a search for a build. */
+/** Whether a record changes without announcements: a running answer, a transfer, a search for a build. */
 export function isMoving({ topic, value }: StateRecord): boolean {
   if (topic === 'engine') return value.state === 'loaded' && value.running > 0
   if (topic === 'pull') return value.state === 'downloading'
@@ -227,7 +229,7 @@ function modelSeen(
 
 const hundredths = (fraction: number) => Math.floor(fraction * 100) / 100
 
-/** Of one variant, whose public name is another one as soon as it is not the default any longer. */
+/** The key is based on the variant, because its public name changes when another variant becomes the default. */
 const engineKey = ({ variant, mode }: RunningModel | LoadingModel) => `${variant.key}#${mode}`
 
 function conversionSeen({ variant, dtype, progress }: RunningConversion): Seen {
@@ -242,7 +244,7 @@ function conversionSeen({ variant, dtype, progress }: RunningConversion): Seen {
 
 function loadedEngine(running: RunningModel): Seen {
   const record = runningRecord(running, NATIVE_NAMING)
-  // The time of one that answers moves on all the time.
+  // The expiry of a busy model advances continuously, so it is rounded.
   const steps = Math.ceil((running.expiresAt?.getTime() ?? 0) / EXPIRY_STEP)
   const moves = running.running > 0 && running.expiresAt !== undefined
   const expires_at = moves ? new Date(steps * EXPIRY_STEP).toISOString() : record.expires_at
