@@ -22,7 +22,7 @@ function frame(event: { type: string }): string {
   return `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`
 }
 
-/** The question of a request for the engine. @throws CorralError with the field at fault, before a model is loaded */
+/** Builds the engine's request. @throws CorralError naming the wrong field, before a model is loaded */
 function questionOf(deps: SurfaceDependencies, request: CountRequest & Partial<MessagesRequest>, caller: Caller) {
   const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, caller)
   const { body, places } = engineRequest(request, sampling)
@@ -32,7 +32,7 @@ function questionOf(deps: SurfaceDependencies, request: CountRequest & Partial<M
   return { operation: 'chat', body: { ...body, messages }, lease, variant, overflow, stopText } satisfies Question
 }
 
-/** Answers a request for a message, whole or as a stream. */
+/** Answers a request for a message, as a whole or as a stream. */
 export async function answerMessage(
   deps: SurfaceDependencies,
   request: FastifyRequest<{ Body: MessagesRequest }>,
@@ -68,7 +68,7 @@ export async function answerMessage(
   return undefined
 }
 
-/** Counts the tokens of a request's prompt as the engine does when it answers. */
+/** Counts the prompt tokens of a request in the same way as for an answer. */
 export async function countTokens(
   deps: SurfaceDependencies,
   request: CountRequest,

@@ -15,7 +15,7 @@ function typeOf({ code, status }: CorralError): string {
   return TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
 }
 
-/** Programs know by these words of Anthropic's that they have to shorten the conversation. */
+/** Programs detect by Anthropic's own message that they must shorten the conversation. */
 function errorMessage({ code, message, details }: CorralError): string {
   const { n_prompt_tokens: tokens, n_ctx: most } = details ?? {}
   if (code !== 'context_exceeded' || tokens === undefined) return message
@@ -23,7 +23,7 @@ function errorMessage({ code, message, details }: CorralError): string {
   return `prompt is too long: ${tokens} tokens > ${most} maximum.${advice}`
 }
 
-/** An error in the shape that Anthropic's clients read. */
+/** Renders an error in Anthropic's format. */
 export function anthropicErrorBody(error: CorralError, { id }: { id: string }): Record<string, unknown> {
   return {
     type: 'error',
@@ -32,7 +32,7 @@ export function anthropicErrorBody(error: CorralError, { id }: { id: string }): 
       message: errorMessage(error),
       code: error.code,
       ...(error.param !== undefined && { param: error.param }),
-      // The SDKs give these as `details` and `errorCode` of what they throw.
+      // The SDKs expose these as `details` and `errorCode` of their exceptions.
       details: { error_code: error.code, ...error.details }
     },
     request_id: id

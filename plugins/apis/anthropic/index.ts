@@ -7,7 +7,7 @@ import { anthropicRoutes } from './routes.ts'
 export default definePlugin({
   name: 'api-anthropic',
   api: 1,
-  description: "Anthropic's Messages API: /v1/messages, and all of it once more under /anthropic/v1",
+  description: "Anthropic's Messages API: /v1/messages, and all of it again under /anthropic/v1",
   needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(

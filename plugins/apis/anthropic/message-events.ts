@@ -6,33 +6,33 @@ type Prose = 'text' | 'thinking'
 
 export interface MessageHead {
   id: string
-  /** As in the request. */
+  /** The name in the request. */
   model: string
   /** Texts that may end the answer. */
   stopSequences: readonly string[]
-  /** Whether thoughts are left out. */
+  /** Whether thinking is omitted. */
   omitThinking?: boolean
-  /** Whether the answer may call one tool only; not all of the engine's grammars keep to that. */
+  /** Whether the answer may have only one tool call. Not every grammar of the engine enforces this. */
   oneCall?: boolean
 }
 
 /**
- * Makes the events of Anthropic's streams of an engine's answer. Blocks are numbered without gaps and follow one
- * another: each is complete before the next begins. Blocks of nothing but blanks, which models like to put between
- * thoughts and calls, are left out: clients could not send them back.
+ * Turns an engine's answer into the events of Anthropic's streams. Blocks are numbered without gaps, and each one ends
+ * before the next starts. Blocks of white space, which models tend to put between thinking and tool calls, are dropped
+ * because clients could not send them back.
  */
 export class MessageEvents {
   #head: MessageHead
   #out: MessageEvent[] = []
   #started = false
   #index = 0
-  /** The block that is open; a number is a tool call's. */
+  /** The open block. A number is the index of a tool call. */
   #open: Prose | number | undefined
-  /** Blanks that a block may begin with. */
+  /** White space that a block may start with. */
   #blank = { kind: 'text' as Prose, text: '' }
-  /** Prose that arrived while a call is open; another piece of the call may still come. */
+  /** Text that arrived while a tool call is open, since more pieces of the call may follow. */
   #waiting: { kind: Prose; text: string }[] = []
-  /** Arguments of a call whose name has not come yet. */
+  /** Arguments of a call whose name has not arrived yet. */
   #unnamed = ''
   #calls = 0
   #usage: TokenUsage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 }
@@ -43,7 +43,7 @@ export class MessageEvents {
     this.#head = head
   }
 
-  /** The events of what the engine adds. */
+  /** Returns the events for new deltas. */
   add(deltas: readonly Delta[]): MessageEvent[] {
     for (const { choice, reading, usage, thinking, content, toolCalls = [], finish, stopSequence } of deltas) {
       if (choice) continue
@@ -58,7 +58,7 @@ export class MessageEvents {
     return this.#taken()
   }
 
-  /** The events that end the message. */
+  /** Returns the events that end the message. */
   end(): MessageEvent[] {
     this.#close()
     this.#start()
@@ -122,10 +122,10 @@ export class MessageEvents {
     this.#out.push({ type: 'content_block_delta', index: this.#index, delta })
   }
 
-  /** Ends the open block; the prose that waited for its end follows. */
+  /** Closes the open block and sends the text that waited for it. */
   #close(): void {
     while (this.#open !== undefined) {
-      // Nothing here checks signatures, but some clients drop thoughts without one.
+      // corral does not verify signatures, but some clients drop thinking without one.
       if (this.#open === 'thinking') this.#delta({ type: 'signature_delta', signature: this.#head.id })
       this.#out.push({ type: 'content_block_stop', index: this.#index++ })
       this.#open = undefined
@@ -151,7 +151,7 @@ export class MessageEvents {
     this.#delta(kind === 'text' ? { type: 'text_delta', text: said } : { type: 'thinking_delta', thinking: said })
   }
 
-  /** Pieces of the engine's calls come call by call. */
+  /** The engine sends one call after the other. */
   #call({ index, id, name, arguments: json }: ToolCallPiece): void {
     if (this.#head.oneCall && index > 0) return
     let added = json
@@ -170,7 +170,7 @@ export class MessageEvents {
   }
 }
 
-/** The message that the events of a stream make. */
+/** Assembles a message from the events of a stream. */
 export function wholeMessage(events: readonly MessageEvent[]): Message {
   const content: ReplyBlock[] = []
   let message: Message | undefined
@@ -191,7 +191,7 @@ export function wholeMessage(events: readonly MessageEvent[]): Message {
       try {
         block.input = JSON.parse(json || '{}')
       } catch {
-        // Cut off by max_tokens, as the stop reason says. Half a call must not be taken for a whole one.
+        // The call was truncated by max_tokens and must not look complete. The stop reason reports it.
         content.pop()
       }
     } else if (event.type === 'message_delta') Object.assign(message!, event.delta, { usage: event.usage })

@@ -6,15 +6,16 @@ import type { CountRequest, MessageParam, MessagesRequest, ToolParam } from './s
 
 type Fields = Record<string, unknown>
 
-/** What only Anthropic's own servers can do. */
+/** Features that only Anthropic's own servers have. */
 const REFUSED: Record<string, string> = {
-  mcp_servers: 'corral calls no MCP servers. Give their tools in "tools" and run them yourself',
-  container: 'corral has no containers that code could run in'
+  mcp_servers: 'corral does not call MCP servers. Put their tools into "tools" and run them yourself',
+  container: 'corral has no containers to run code in'
 }
 
 /**
- * The engine's request for Anthropic's, and where in the request each part of each message's content comes from.
- * @param defaults options in force, under the engine's names; the request's own fields take precedence
+ * Converts a request for the engine.
+ * @param defaults the effective options, under the engine's names; the request's own fields take precedence
+ * @returns the engine's request, and for each part of each message its place in the original request
  * @throws CorralError with the place in the request as `param`
  */
 export function engineRequest(
@@ -27,11 +28,11 @@ export function engineRequest(
   const format = output_config?.format ?? request.output_format
   const tools = requestedTools(request)
   const continues = messages.at(-1)?.role === 'assistant'
-  // The engine's grammars are for whole answers: one that has begun already may not fit them.
+  // The engine's grammars cover a whole answer, which an already started answer may not match.
   if (continues && (format || tools.tool_choice)) {
     throw invalid(
       `messages.${request.messages.length - 1}`,
-      'begins the answer, which then cannot follow a format or be made to call a tool: let the last message be from the user'
+      'starts the answer, which then cannot follow a format or be forced to call a tool: the last message must be from the user'
     )
   }
   return {
@@ -44,7 +45,7 @@ export function engineRequest(
         response_format: { type: 'json_schema', json_schema: { name: 'answer', schema: format.schema } }
       }),
       ...(stops?.length && { stop: stops }),
-      // Without these fields the engine continues the message too, but repeats what is there.
+      // Without these fields the engine also continues the message, but repeats its text.
       ...(continues && { continue_final_message: true, add_generation_prompt: false }),
       messages
     }
@@ -53,8 +54,8 @@ export function engineRequest(
 
 function refuseUnsupported(request: CountRequest & Fields): void {
   if (request.thread?.type === 'continue') {
-    // By this code the SDKs, whose tool runners use threads, know to send the whole conversation again.
-    throw new CorralError('response_not_found', 'corral keeps no conversations: send all messages of this one.', {
+    // The SDKs' tool runners recognize this code and send the whole conversation again.
+    throw new CorralError('response_not_found', 'corral does not store conversations. Send all messages of this one.', {
       param: 'thread',
       details: { error_code: 'thread_not_found' }
     })
@@ -62,11 +63,11 @@ function refuseUnsupported(request: CountRequest & Fields): void {
   for (const [field, why] of Object.entries(REFUSED)) {
     const value = request[field]
     if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue
-    throw new CorralError('unsupported_capability', `"${field}" cannot be used: ${why}.`, { param: field })
+    throw new CorralError('unsupported_capability', `"${field}" is not supported: ${why}.`, { param: field })
   }
 }
 
-/** Unless the request enables it, a model does not think: clients then expect the first block to be the answer's text. */
+/** Thinking is off unless the request enables it, because clients then expect the answer's text as the first block. */
 function thinkingFields({ thinking, output_config }: CountRequest, defaults: Fields): Fields {
   const template = (defaults.chat_template_kwargs ?? {}) as Fields
   const effort = output_config?.effort
@@ -75,7 +76,7 @@ function thinkingFields({ thinking, output_config }: CountRequest, defaults: Fie
       ? { ...template, enable_thinking: thinking.type !== 'disabled' }
       : { enable_thinking: false, ...template },
     ...(thinking?.type === 'enabled' && thinking.budget_tokens && { thinking_budget_tokens: thinking.budget_tokens }),
-    // Templates know three levels.
+    // Templates support three levels.
     ...(effort && { reasoning_effort: effort === 'xhigh' || effort === 'max' ? 'high' : effort })
   }
 }
@@ -94,19 +95,19 @@ function requestedTools({ tools, messages, tool_choice: choice }: CountRequest):
   return { ...fields, ...(fields.tools && choice?.disable_parallel_tool_use ? { parallel_tool_calls: false } : {}) }
 }
 
-/** A tool and where in the request it is defined. */
+/** A tool and its place in the request. */
 interface OfferedTool {
   tool: Fields
   place: string
 }
 
-/** The engine's function for a tool. Tools that messages define have been checked by no schema. */
+/** Converts a tool into the engine's function. Tools defined within messages are not covered by the request schema. */
 function functionOf({ tool, place }: OfferedTool) {
   const { type, name, description, input_schema: parameters } = tool
   if (type !== undefined && type !== null && type !== 'custom') {
     throw new CorralError(
       'unsupported_capability',
-      `"${place}" is of type ${JSON.stringify(String(type).slice(0, 60))}: corral has no tools of its own. Give a tool with a "name" and an "input_schema", and run it yourself.`,
+      `"${place}" is of type ${JSON.stringify(String(type).slice(0, 60))}, but corral has no built-in tools. Send a tool with a "name" and an "input_schema", and run it yourself.`,
       { param: `${place}.type` }
     )
   }
@@ -116,15 +117,15 @@ function functionOf({ tool, place }: OfferedTool) {
 }
 
 /**
- * The tools that a model may call at the end of a conversation: those that are not deferred, and the changes that
- * messages made since (results that refer to tools, `tool_addition`, `tool_removal`). The model does not see others.
- * @throws CorralError `invalid_request` for a change without a tool
+ * Returns the tools that the model may call at the end of the conversation: all tools without `defer_loading`, plus the
+ * changes in messages (`tool_reference`, `tool_addition`, `tool_removal`).
+ * @throws CorralError `invalid_request` for a change that names no tool
  */
 function offeredTools(tools: readonly ToolParam[], messages: readonly MessageParam[]): OfferedTool[] {
   const known = new Map<unknown, OfferedTool>()
   const offered = new Set<unknown>()
   const define = (tool: Fields, place: string) => {
-    // Those without a name are refused by `functionOf`.
+    // `functionOf` refuses tools without a name.
     const key = tool.name || place
     known.set(key, { tool, place })
     return key
@@ -140,12 +141,12 @@ function offeredTools(tools: readonly ToolParam[], messages: readonly MessagePar
     if (block.type === 'tool_removal') offered.delete(name)
     else if (typeof name === 'string') offered.add(name)
     else if (isObject(definition)) offered.add(define(definition, `${place}.tool.definition`))
-    else throw invalid(`${place}.tool`, 'must name a tool or hold the "definition" of one')
+    else throw invalid(`${place}.tool`, 'must name a tool or contain the "definition" of one')
   }
   return [...known].flatMap(([key, tool]) => (offered.has(key) ? [tool] : []))
 }
 
-/** The blocks of messages and those within results of tools. */
+/** Yields the blocks of all messages, including those inside tool results. */
 function* blocksIn(messages: readonly MessageParam[]): Generator<{ block: Fields; place: string }> {
   for (const [index, { content }] of messages.entries()) {
     if (!Array.isArray(content)) continue

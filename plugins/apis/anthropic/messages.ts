@@ -5,30 +5,32 @@ import type { CountRequest, MessageParam } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** A block of a request and where it is there. */
+/** A block and its place in the request. */
 interface Block {
   block: Fields
   place: string
 }
 
-/** A part of a message's content as engines take it, and where in the request it comes from. */
+/** A part of an engine message, and the place in the request that it comes from. */
 interface Part {
   content: { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
   place: string
 }
 
-/** Calls have ids of Anthropic's form outside; templates may need those that the engine gave them. */
+/**
+ * Clients see tool call ids with this prefix. It is removed for the engine, because templates may need the original id.
+ */
 const ID_PREFIX = 'toolu_'
 
 /**
- * What Claude Code puts before its system message. It differs with every request, so that nothing after it would be
- * found in the prompt cache, and says nothing to a model.
+ * The header that Claude Code puts before its system message. It means nothing to a model, and because it differs in
+ * every request, it would prevent prompt caching.
  */
 const BILLING_HEADER = /^x-anthropic-billing-header:(\s*[\w.-]+=[^;\n]*;)+\s*/
 
 const MEDIA_TYPE = /^image\/[a-z0-9.+-]+$/i
 
-/** The id that clients see for a call of the engine. */
+/** Returns the id that clients see for an engine's tool call. */
 export function shownId(id: string): string {
   return ID_PREFIX + id
 }
@@ -41,7 +43,7 @@ export function invalid(place: string, must: string): CorralError {
   return new CorralError('invalid_request', `"${place}" ${must}.`, { param: place })
 }
 
-/** The error for a block of a type that is not allowed where it is. */
+/** Returns the error for a block whose type is not allowed in its place. */
 function unknownBlock({ block, place }: Block, allowed: string): CorralError {
   const type = typeof block.type === 'string' ? block.type : ''
   return new CorralError(
@@ -52,10 +54,10 @@ function unknownBlock({ block, place }: Block, allowed: string): CorralError {
 }
 
 /**
- * Messages and system blocks of Anthropic's API as engines take them: consecutive turns of the same role are one, results
- * of tools are messages of their own, and the system blocks at the beginning are one message. Later ones go into the turn
- * of the user: most templates refuse a system message there.
- * @returns the messages, and where in the request each part of each message's content comes from
+ * Converts the messages and system blocks of a request for the engine. Consecutive messages of the same role become
+ * one, tool results become messages, and leading system blocks become one message. Later system blocks go into a user
+ * message, because most templates refuse a system message there.
+ * @returns the messages, and for each part of each message its place in the request
  * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`
  */
 export function engineMessages({ system, messages }: Pick<CountRequest, 'system' | 'messages'>): {
@@ -79,7 +81,7 @@ export function engineMessages({ system, messages }: Pick<CountRequest, 'system'
   if (last?.role === 'assistant' && last.blocks.some(({ block }) => block.type === 'tool_use')) {
     throw invalid(
       `messages.${messages.length - 1}`,
-      'calls tools, and nothing answers them yet: a message of the user with their tool_result blocks must follow'
+      'has tool calls without results. Add a user message with their tool_result blocks'
     )
   }
   return converted
@@ -104,7 +106,7 @@ function turnsOf(messages: readonly MessageParam[]): { role: string; blocks: Blo
   return turns
 }
 
-/** Marked as programs for Anthropic's models did it before there were system messages within conversations. */
+/** The tag that programs for Anthropic's models used before system messages were allowed within a conversation. */
 function reminder(blocks: readonly Block[]): Block[] {
   const text = systemText(blocks)
   if (text === '') return []
@@ -134,7 +136,7 @@ function assistantMessage(blocks: readonly Block[]): Fields {
       const called = { name: textOf(given, 'name'), arguments: callArguments(input) }
       calls.push({ id: engineId(textOf(given, 'id')), type: 'function', function: called })
     } else if (type !== 'redacted_thinking') {
-      // Nobody here can read what was redacted.
+      // Redacted thinking is encrypted, so it is skipped.
       throw unknownBlock(given, 'text, thinking, redacted_thinking and tool_use')
     }
   }
@@ -146,7 +148,7 @@ function assistantMessage(blocks: readonly Block[]): Fields {
   }
 }
 
-/** Results come first: templates expect them right after the calls. */
+/** Tool results come first because templates expect them directly after the calls. */
 function addUserTurn(blocks: readonly Block[], add: (message: Fields, parts: readonly Part[]) => void): void {
   const parts: Part[] = []
   let results = 0
@@ -162,21 +164,19 @@ function addUserTurn(blocks: readonly Block[], add: (message: Fields, parts: rea
 
 function resultParts({ block, place }: Block): Part[] {
   const parts = allReadable(block.content ?? [], `${place}.content`)
-  // Templates know no failed results; the model has to read it.
+  // Templates cannot mark a result as failed, so the model must read it.
   if (block.is_error === true) parts.unshift(textPart('Error:', place))
   return parts
 }
 
-// ---- blocks --------------------------------------------------------------------------------------------------------
-
-/** @throws CorralError `invalid_request` with the place where a field is no text */
+/** Returns a text field of a block. @throws CorralError `invalid_request` with the place of the field */
 function textOf({ block, place }: Block, field: string): string {
   const value = block[field]
   if (typeof value === 'string') return value
   throw invalid(`${place}.${field}`, 'must be text')
 }
 
-/** Content that is text or a list of blocks. @throws CorralError `invalid_request` */
+/** Returns the blocks of content that is text or a list of blocks. @throws CorralError `invalid_request` */
 function blocksOf(content: unknown, place: string): Block[] {
   if (typeof content === 'string') return [{ block: { type: 'text', text: content }, place }]
   if (!Array.isArray(content)) throw invalid(place, 'must be text or a list of blocks')
@@ -186,14 +186,14 @@ function blocksOf(content: unknown, place: string): Block[] {
   })
 }
 
-/** Content in which only readable blocks are allowed. @throws CorralError `invalid_request` */
+/** Converts content in which only readable blocks are allowed. @throws CorralError `invalid_request` */
 function allReadable(content: unknown, place: string): Part[] {
   return blocksOf(content, place).flatMap(given => readableParts(given, 'text, image, document and search_result'))
 }
 
 /**
- * What the model reads of a block.
- * @param allowed the types of blocks that are allowed here, for the error
+ * Converts a block into what the model reads.
+ * @param allowed the types of blocks that are allowed here, for the error message
  */
 function readableParts(given: Block, allowed: string): Part[] {
   const { block, place } = given
@@ -216,7 +216,7 @@ function readableParts(given: Block, allowed: string): Part[] {
   }
 }
 
-/** Parts as engines take them: plain text where there is nothing else, which every template can show. */
+/** Joins parts into plain text if they are all text, because every template supports that. */
 function joined(parts: readonly Part[]): string | Part['content'][] {
   const texts = parts.flatMap(({ content }) => (content.type === 'text' ? [content.text] : []))
   return texts.length === parts.length ? texts.join('\n') : parts.map(({ content }) => content)
@@ -226,7 +226,7 @@ function textPart(text: string, place: string): Part {
   return { content: { type: 'text', text }, place }
 }
 
-/** The source of an image or document. */
+/** Returns the source of an image or document. */
 function sourceOf({ block, place }: Block): Block {
   if (isObject(block.source)) return { block: block.source, place: `${place}.source` }
   throw invalid(`${place}.source`, 'must be an object with a "type"')
@@ -238,7 +238,7 @@ function imagePart(given: Block): Part {
   if (source.block.type !== 'base64') {
     throw invalid(
       `${place}.type`,
-      'must be "base64": corral fetches nothing for a request. Send the image itself as base64 in "data"'
+      'must be "base64" because corral does not fetch URLs. Send the image as base64 in "data"'
     )
   }
   const type = textOf(source, 'media_type')
@@ -257,7 +257,7 @@ function documentParts(given: Block): Part[] {
   if (type === 'content') return [...heading, ...allReadable(content, `${source.place}.content`)]
   throw new CorralError(
     'unsupported_capability',
-    `"${given.place}" is a document that is not text. corral reads documents whose source has the type "text" or "content", no PDF files and no addresses: send its text.`,
+    `"${given.place}" is a document that corral cannot read, such as a PDF file or a URL. Send its text: the source must have the type "text" or "content".`,
     { param: `${source.place}.type` }
   )
 }

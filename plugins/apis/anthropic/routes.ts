@@ -28,8 +28,8 @@ const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
 const anthropicRoute = routesWith(anthropicErrors)
 
 /**
- * Anthropic's Messages API under /v1/messages, and all of it once more under /anthropic/v1. The list of models at
- * /v1/models is the hosted-chat API's, whose records Anthropic's clients read too.
+ * Anthropic's Messages API under /v1/messages, and again under /anthropic/v1. The list of models at /v1/models belongs
+ * to the OpenAI API. Its records also have the fields that Anthropic's clients read.
  */
 export function anthropicRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   return async app => {
@@ -50,7 +50,7 @@ export function anthropicRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   }
 }
 
-/** Errors of unknown paths have this surface's shape too. */
+/** Renders errors of unknown paths in Anthropic's format too. */
 function surface(routes: FastifyPluginAsync): FastifyPluginAsync {
   return async app => {
     app.setNotFoundHandler(request => {
@@ -71,7 +71,7 @@ function messageRoutes(deps: SurfaceDependencies, prefix: string): FastifyPlugin
         response: {
           200: jsonOrStream('The message; with "stream" its events', Message, {
             event:
-              'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; error in place of the last ones',
+              'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
             item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
           })
         },
@@ -82,9 +82,9 @@ function messageRoutes(deps: SurfaceDependencies, prefix: string): FastifyPlugin
     app.post<{ Body: CountRequest }>(
       '/count_tokens',
       anthropicRoute(TAG, `${prefix}CountTokens`, "Count a prompt's tokens", {
-        description: 'As many as an answer to the same request reads; the model is loaded for it.',
+        description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
         body: CountRequest,
-        response: { 200: json('How many tokens the prompt has', TokenCount) },
+        response: { 200: json('Number of tokens in the prompt', TokenCount) },
         errors: ERRORS
       }),
       (request, reply) => countTokens(deps, request.body, reply)
@@ -110,10 +110,10 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Surfa
     }
   )
   const params = Type.Object({ '*': Type.String({ title: 'model', description: '<owner>/<name>' }) })
-  // Names hold a slash, which clients send as %2F.
+  // Model names contain a slash, which clients send as %2F.
   app.get<{ Params: { '*': string } }>(
     '/v1/models/*',
-    anthropicRoute(TAG, 'anthropicGetModel', 'One model', {
+    anthropicRoute(TAG, 'anthropicGetModel', 'Show a model', {
       params,
       response: { 200: json('The model', ModelRecord) },
       errors: ['invalid_model_name', 'model_not_found']

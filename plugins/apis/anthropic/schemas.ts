@@ -17,19 +17,21 @@ const text = Given(Type.String())
 const Block = Loose({
   type: Type.String({
     description:
-      'text, image (base64), document (text), search_result, tool_result in messages of the user; text, thinking, redacted_thinking, tool_use in those of the assistant; text, tool_addition, tool_removal in those of the system'
+      'text, image (base64), document (text), search_result, tool_result in user messages; text, thinking, redacted_thinking, tool_use in assistant messages; text, tool_addition, tool_removal in system messages'
   }),
   text: text,
   thinking: text,
   id: Given(Type.String({ description: 'Of a tool_use' })),
-  name: Given(Type.String({ description: 'Of a tool_use: the tool' })),
-  input: Type.Optional(Type.Unknown({ description: 'Of a tool_use: an object; anything else is wrapped in one' })),
+  name: Given(Type.String({ description: 'Of a tool_use: the name of the tool' })),
+  input: Type.Optional(
+    Type.Unknown({ description: 'Of a tool_use: an object; any other value is wrapped in an object' })
+  ),
   tool_use_id: Given(Type.String({ description: 'Of a tool_result' })),
   is_error: Given(Type.Boolean({ description: 'Of a tool_result' })),
   content: Type.Optional(Type.Unknown({ description: 'Of a tool_result: text, or a list of blocks' })),
   source: Type.Optional(
     Type.Unknown({
-      description: '{type: "base64", media_type, data} of an image, {type: "text", data} of a document'
+      description: 'Of an image: {type: "base64", media_type, data}; of a document: {type: "text", data}'
     })
   ),
   title: Given(Type.String({ description: 'Of a document or search_result' })),
@@ -38,10 +40,10 @@ const Block = Loose({
 
 const MessageParam = Loose({
   role: Type.Enum(['user', 'assistant', 'system']),
-  // The list comes first: errors then name what is wrong within it.
+  // The array comes first so that errors name the wrong element within it.
   content: Type.Union([Type.Array(Block), Type.String()]),
   clear_at: Given(
-    Type.String({ description: 'Of the system: "next_user_message" hides it after the next message of the user' })
+    Type.String({ description: 'Of a system message: "next_user_message" hides it after the next user message' })
   )
 })
 export type MessageParam = Static<typeof MessageParam>
@@ -51,20 +53,20 @@ const ToolParam = Loose({
   name: text,
   description: text,
   input_schema: Given(Loose({})),
-  defer_loading: Given(Type.Boolean({ description: 'The model sees it once a message refers to it' }))
+  defer_loading: Given(Type.Boolean({ description: 'The model sees the tool once a message refers to it' }))
 })
 export type ToolParam = Static<typeof ToolParam>
 
 const Format = Loose({ type: Type.Literal('json_schema'), schema: Loose({}) })
 
-const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused where it is set' }))
+const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused if set' }))
 
-/** What counting and answering share. */
+/** The fields that counting and answering share. */
 const conversation = {
   model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }),
   messages: Type.Array(MessageParam, {
     minItems: 1,
-    description: 'Messages of the same role in a row are one turn; a last one of the assistant is continued'
+    description: 'Consecutive messages of the same role are merged; a last message of the assistant is continued'
   }),
   system: Given(Type.Union([ListOf({ type: Type.Literal('text'), text: Type.String() }), Type.String()])),
   tools: Given(Type.Array(ToolParam)),
@@ -80,15 +82,15 @@ const conversation = {
       {
         type: Type.Enum(['enabled', 'disabled', 'adaptive', 'between_tools']),
         budget_tokens: Given(Type.Integer({ minimum: 1 })),
-        display: Given(Type.String({ description: '"omitted" leaves the thoughts out' }))
+        display: Given(Type.String({ description: '"omitted" leaves out the thinking' }))
       },
-      { description: 'Models that can think do so only where it is enabled' }
+      { description: 'Models with thinking do it only if it is enabled' }
     )
   ),
   output_config: Given(Loose({ effort: text, format: Given(Format) })),
   output_format: Given(Format),
   thread: Given(
-    Loose({ type: text }, { description: 'No conversations are kept: "continue" is answered with thread_not_found' })
+    Loose({ type: text }, { description: 'Conversations are not stored: "continue" is answered with thread_not_found' })
   ),
   container: NOT_HERE,
   mcp_servers: NOT_HERE,
@@ -110,7 +112,7 @@ export type CountRequest = Static<typeof CountRequest>
 
 export const MessagesRequest = Titled('MessagesRequest', {
   ...conversation,
-  max_tokens: Type.Integer({ minimum: 1, description: 'Most tokens generated' }),
+  max_tokens: Type.Integer({ minimum: 1, description: 'Maximum number of tokens to generate' }),
   stop_sequences: Given(Type.Array(Type.String({ minLength: 1 }))),
   temperature: Given(Type.Number()),
   top_p: Given(Type.Number()),
@@ -121,9 +123,9 @@ export const MessagesRequest = Titled('MessagesRequest', {
 export type MessagesRequest = Static<typeof MessagesRequest>
 
 const Usage = Loose({
-  input_tokens: Type.Integer({ description: 'Those of the prompt that were not in the cache' }),
+  input_tokens: Type.Integer({ description: 'Prompt tokens that were not in the cache' }),
   cache_creation_input_tokens: Type.Integer(),
-  cache_read_input_tokens: Type.Integer({ description: 'Those of the prompt that were in the cache' }),
+  cache_read_input_tokens: Type.Integer({ description: 'Prompt tokens that were in the cache' }),
   output_tokens: Type.Integer()
 })
 export type Usage = Static<typeof Usage>
@@ -142,9 +144,9 @@ export const Message = Loose({
   id: Type.String(),
   type: Type.Literal('message'),
   role: Type.Literal('assistant'),
-  model: Type.String({ description: 'As in the request' }),
+  model: Type.String({ description: 'The name in the request' }),
   content: Type.Array(ReplyBlock),
-  stop_reason: Type.Union([StopReason, Type.Null()], { description: 'null only where a stream begins' }),
+  stop_reason: Type.Union([StopReason, Type.Null()], { description: 'null only at the start of a stream' }),
   stop_sequence: OrNull(Type.String()),
   usage: Usage
 })
@@ -158,7 +160,7 @@ const BlockDelta = Type.Union([
 ])
 export type BlockDelta = Static<typeof BlockDelta>
 
-/** One event of a message that is streamed. */
+/** An event of a streamed message. */
 export const MessageEvent = Type.Union(
   [
     Type.Object({ type: Type.Literal('message_start'), message: Message }),
@@ -202,12 +204,12 @@ const AnthropicError = Titled('AnthropicError', {
   error: Loose({
     type: Type.String(),
     message: Type.String({ description: 'What happened, to what, and what to do next' }),
-    code: Type.String({ description: 'Stable, for programs' }),
+    code: Type.String({ description: 'Stable error code for programs' }),
     details: Loose({ error_code: Type.String() })
   }),
   request_id: Type.String()
 })
 
-/** Errors in the shape that Anthropic's clients read. */
+/** Errors in Anthropic's format. */
 export const anthropicErrors: ErrorShape = codes =>
   Type.Intersect([AnthropicError, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])

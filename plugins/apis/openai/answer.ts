@@ -10,7 +10,7 @@ import { answerId, renameBytes } from './byte-names.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
 import { HostedAnswer } from './hosted-answer.ts'
 
-/** How streams of this surface are sent. */
+/** Returns the channel for streams of the OpenAI API. */
 export function eventChannel(heartbeat: number, failure = openaiErrorEvent): Channel {
   return {
     contentType: 'text/event-stream',
@@ -20,11 +20,11 @@ export function eventChannel(heartbeat: number, failure = openaiErrorEvent): Cha
   }
 }
 
-/** One event of a stream, unnamed as in most of the hosted-chat API. */
+/** Formats an unnamed event, which most routes of the OpenAI API use. */
 export const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
 export const DONE = 'data: [DONE]\n\n'
 
-/** Answers a request with text that the engine generates, loading the model first where needed. */
+/** Answers a request with generated text. Loads the model if necessary. */
 export async function answer(
   deps: SurfaceDependencies & { answers: RunningAnswers },
   request: FastifyRequest<{ Body: Fields }>,
@@ -40,7 +40,7 @@ export async function answer(
   const question: Question = {
     operation: head.operation,
     body,
-    // An engine makes the choices of a request at the same time, each in a slot.
+    // An engine generates the choices of a request in parallel, each in a slot.
     lease: merged(lease, { slots: head.choices }),
     variant,
     overflow,
@@ -84,7 +84,7 @@ function requireSlots({ engine: { slots }, variant }: Lease, { head: { choices, 
   const param = bestOf === undefined ? 'n' : 'best_of'
   throw new CorralError(
     'invalid_request',
-    `"${param}" must be ${slots} at most: the engine of model "${variant.publicName}" has ${slots} slots, and each choice takes one. Request fewer choices, or more slots with num_parallel.`,
+    `"${param}" must be at most ${slots}: the engine of model "${variant.publicName}" has ${slots} slots, and each choice takes one. Request fewer choices, or more slots with num_parallel.`,
     { param }
   )
 }

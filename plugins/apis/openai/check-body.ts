@@ -6,13 +6,13 @@ import { parseModelName } from '../../../core/models/model-name.ts'
 import { isOwnOption } from '../../../core/models/options.ts'
 import { faultPlace, faultSentence, findFault, type JsonSchema } from '../../../core/system/schema-check.ts'
 
-/** Keys and indices that lead to a part of a request. */
+/** The keys and indices that lead to a part of a request. */
 export type Path = (string | number)[]
 
 /**
- * Checks a value against a schema. Values are not quoted in the error: they may be prompts.
- * @param at where in the request the value is
- * @throws CorralError `invalid_request`, or `invalid_option` for an option, with the place as `param`
+ * Validates a value against a schema. Errors never quote the value, which may be a prompt.
+ * @param at the path of the value in the request
+ * @throws CorralError `invalid_request`, or `invalid_option` for an option, with the path as `param`
  */
 export function checkAgainst<Schema extends TSchema>(schema: Schema, value: unknown, at: Path = []): Static<Schema> {
   const found = findFault(schema, value)
@@ -28,8 +28,8 @@ export function checkAgainst<Schema extends TSchema>(schema: Schema, value: unkn
 }
 
 /**
- * Fastify's validation by `checkAgainst`. Numbers of a query come as text and are read as the schema says.
- * @param mayLackModel whether requests need not name a model, for which the configuration may say one
+ * Validates Fastify requests with `checkAgainst`. Numbers in a query are parsed according to the schema.
+ * @param mayLackModel whether a request may omit the model because the configuration has a default one
  */
 export function schemaCompiler(mayLackModel: () => boolean): FastifySchemaCompiler<TSchema> {
   return ({ schema, httpPart }) => {
@@ -38,7 +38,7 @@ export function schemaCompiler(mayLackModel: () => boolean): FastifySchemaCompil
       try {
         if (httpPart !== 'body') return { value: checkAgainst(schema, readNumbers(properties, given)) }
         const { model, name } = bodyObject(given)
-        // Without a model, what else is wrong matters little.
+        // A missing model is reported before all other errors.
         if (properties.model && (model ?? name ?? null) === null && !mayLackModel()) parseModelName(undefined)
         return { value: checkAgainst(schema, given) }
       } catch (error) {

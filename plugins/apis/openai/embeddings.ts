@@ -6,18 +6,18 @@ import { CorralError } from '../../../core/errors.ts'
 import type { EmbeddingRequest, RerankRequest } from './schemas.ts'
 
 /**
- * The inputs of a request: texts, or lists of tokens.
- * @throws CorralError with the field at fault, before a model is loaded for it
+ * Returns the texts or token lists to embed.
+ * @throws CorralError naming the wrong field, before a model is loaded
  */
 export function embeddingInputs({ input, dimensions }: EmbeddingRequest, variant: Model): (string | number[])[] {
   const { embeddingLength } = variant.metadata
   const empty = [input].flat().indexOf('')
   if (empty !== -1) {
     const param = typeof input === 'string' ? 'input' : `input[${empty}]`
-    throw new CorralError('invalid_request', `"${param}" must be text that is not empty.`, { param })
+    throw new CorralError('invalid_request', `"${param}" must be a non-empty text.`, { param })
   }
   if (dimensions && embeddingLength !== undefined) requireLength(dimensions, embeddingLength)
-  // A list of numbers is one text, of tokens.
+  // A list of numbers is one text, given as tokens.
   return typeof input === 'string' || typeof input[0] === 'number' ? [input as string | number[]] : (input as string[])
 }
 
@@ -25,12 +25,12 @@ function requireLength(dimensions: number, length: number): void {
   if (dimensions <= length) return
   throw new CorralError(
     'invalid_request',
-    `"dimensions" must be ${length} at most: the model's vectors are of that length.`,
+    `"dimensions" must be at most ${length}, the length of the model's embeddings.`,
     { param: 'dimensions' }
   )
 }
 
-/** A vector as the request wants it: cut to `dimensions`, and normalised again. @throws CorralError when it is shorter */
+/** Shortens an embedding to `dimensions` and normalizes it again. @throws CorralError if it is shorter than that */
 export function ofDimensions(vector: Vector, { dimensions }: EmbeddingRequest): Vector {
   if (!dimensions) return vector
   requireLength(dimensions, vector.length)
@@ -52,24 +52,24 @@ export function embeddingList(
   return vectorReply(reply, vectors, rowOf, data => ({ object: 'list', model, usage, data }))
 }
 
-/** Numbers of 32 bits, little-endian. */
+/** Encodes 32-bit little-endian floats. */
 function base64Of(vector: ArrayLike<number>): string {
   const bytes = Buffer.alloc(vector.length * 4)
   for (let index = 0; index < vector.length; index++) bytes.writeFloatLE(vector[index]!, index * 4)
   return bytes.toString('base64')
 }
 
-/** The texts to rank. @throws CorralError unless the request has them under one of their two names */
+/** Returns the texts to rank. @throws CorralError unless exactly one of the two fields is set */
 export function documentTexts({ documents, texts }: RerankRequest): string[] {
   if (Boolean(documents) === Boolean(texts)) {
-    throw new CorralError('invalid_request', 'The texts to rank must be sent either as "documents" or as "texts".', {
+    throw new CorralError('invalid_request', 'Send the texts to rank either as "documents" or as "texts".', {
       param: 'documents'
     })
   }
   return texts ?? documents!.map(document => (typeof document === 'string' ? document : document.text))
 }
 
-/** The best of the engine's results, with their documents where these are requested. */
+/** Formats the best results, with their documents if requested. */
 export function ranking(
   reply: RankingReply,
   { top_n, return_documents }: RerankRequest,
@@ -88,7 +88,7 @@ export function ranking(
   }
 }
 
-/** The same as Text Embeddings Inference gives it. */
+/** Formats the best results like Text Embeddings Inference. */
 export function textRanking(reply: RankingReply, { top_n, return_text }: RerankRequest, texts: readonly string[]) {
   return best(reply, top_n).map(({ index, score }) => ({ index, score, ...(return_text && { text: texts[index]! }) }))
 }

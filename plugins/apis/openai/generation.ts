@@ -15,34 +15,34 @@ import { type ChatMessage, ChatRequest, CompletionRequest, type ContentPart } fr
 export type Fields = Record<string, unknown>
 export type Prompt = string | number[]
 
-/** A request for an engine, and how its answer is written. */
+/** The engine's request, and how its answer is written. */
 export interface Generation {
   body: Fields
   stream: boolean
   head: Omit<AnswerHead, 'id' | 'echo'> & { echo?: readonly Prompt[] }
-  /** Whether an engine's hosted-chat stream can be passed on as it is, but for names. */
+  /** Whether the engine's stream can be passed on unchanged, except for names. */
   passesBytes: boolean
 }
 
-/** Makes a generation of a request's body. @throws CorralError with the field at fault, before a model is loaded */
+/** Builds a generation from a request. @throws CorralError naming the wrong field, before a model is loaded */
 export type Planner = (body: Fields, request: ModelRequest) => Generation
 
 function invalid(param: string, sentence: string): CorralError {
   return new CorralError('invalid_request', sentence, { param })
 }
 
-/** Fields that are corral's own. `n_cmpl` is llama-server's other word for `n`. */
+/** Fields that are not passed to the engine. `n_cmpl` is llama-server's alias of `n`. */
 const OWN = ['model', 'name', 'options', 'keep_alive', 'n_cmpl']
 
-/** The fields of a body for the engine. @param schema what they are checked against once more, with those of `options` */
+/** Returns the engine's fields of a request. @param schema validates them again, merged with `options` */
 export function engineFields(body: Fields, { options }: ModelRequest, schema?: TSchema): Fields {
-  // What streams is decided by the request itself, never by its options.
+  // `stream` must be set in the request itself, not in its options.
   const fields = passedFields(body, options, body.stream === undefined ? [...OWN, 'stream'] : OWN)
   if (schema && body.options) checkAgainst(schema, fields)
   return fields
 }
 
-/** An empty stop text would end every answer at once. */
+/** Drops empty stop texts, which would end every answer immediately. */
 export function stopField(stop: string | string[] | null | undefined): Fields {
   return stop === undefined || stop === null ? {} : { stop: [stop].flat().filter(text => text !== '') }
 }
@@ -58,7 +58,7 @@ function generation(
   const { operation, choices, logprobs, legacyFunctions, nothing, echo } = head
   const several = choices > 1 || (Array.isArray(fields.prompt) && typeof fields.prompt[0] !== 'number')
   const change = logprobs !== undefined || legacyFunctions || nothing || echo || several || fields.suffix !== undefined
-  // Engines count each choice by itself, and of completions not as hosted services do.
+  // Engines count the tokens of each choice separately, and count completions differently from OpenAI.
   const likeHosted = !usage || operation === 'chat'
   return {
     stream,
@@ -72,22 +72,24 @@ function generation(
   }
 }
 
-// ---- chat ----------------------------------------------------------------------------------------------------------
-
 export const chatGeneration: Planner = (body, request) => {
   const { variant, settings } = request
   const chat = engineFields(body, request, ChatRequest) as ChatRequest & Fields
   const { messages: sent, tools, tool_choice, functions, function_call, logprobs, top_logprobs, ...rest } = chat
   if (rest.modalities?.some(kind => kind !== 'text')) {
-    throw new CorralError('unsupported_capability', 'Answers are text: "modalities" may list nothing else.', {
-      param: 'modalities'
-    })
+    throw new CorralError(
+      'unsupported_capability',
+      'Only text can be generated. Remove everything except "text" from "modalities".',
+      {
+        param: 'modalities'
+      }
+    )
   }
   if (rest.response_format?.type === 'json_schema' && !rest.response_format.json_schema) {
     const param = 'response_format.json_schema'
     throw invalid(param, `"${param}" is missing. It must be an object with "schema".`)
   }
-  if (top_logprobs && !logprobs) throw invalid('top_logprobs', '"top_logprobs" needs "logprobs": true beside it.')
+  if (top_logprobs && !logprobs) throw invalid('top_logprobs', '"top_logprobs" requires "logprobs": true.')
   const messages = engineMessages(sent)
   checkMedia(messages, variant, settings.engine, (message, part) => {
     const { type } = (messages[message]!.content as { type: string }[])[part]!
@@ -103,7 +105,7 @@ export const chatGeneration: Planner = (body, request) => {
       (offered ?? []).map(plainTool),
       legacyFunctions ? functionChoice(function_call) : chatChoice(tool_choice)
     ),
-    // Older clients expect one call at most.
+    // Older clients expect at most one call.
     ...(legacyFunctions && { parallel_tool_calls: false }),
     ...(logprobs && logprobFields(top_logprobs ?? 0))
   })
@@ -115,7 +117,7 @@ export const chatGeneration: Planner = (body, request) => {
   })
 }
 
-/** Hugging Face's clients call the schema of a JSON object `value`, and engines ignore what they do not know. */
+/** Hugging Face's clients call the schema of a JSON object `value`, which engines ignore. */
 function formatField(format: ChatRequest['response_format']): Fields {
   const { value, ...rest } = { value: undefined, ...format } as Fields
   if (rest.type !== 'json_object' || !isObject(value) || rest.schema) return {}
@@ -130,7 +132,7 @@ function withoutNulls(fields: Fields): Fields {
   return kept
 }
 
-/** Without what is null: engines may take it for a value. */
+/** Removes null fields, which engines may take for values. */
 function plainTool({ type, function: called }: Tool): Tool {
   return { type, function: withoutNulls(called) as Tool['function'] }
 }
@@ -151,18 +153,18 @@ function chatChoice(choice: ChatRequest['tool_choice']): ToolChoice {
   }
 }
 
-/** The older form of a choice. */
+/** The older form of `tool_choice`. */
 function functionChoice(choice: ChatRequest['function_call']): ToolChoice {
   if (typeof choice !== 'object' || !choice) return { mode: choice ?? undefined }
   return { mode: 'required', names: [{ name: choice.name, param: 'function_call.name' }] }
 }
 
-/** Kinds of parts that engines read. */
+/** Types of parts that engines support. */
 const PARTS = ['text', 'image_url', 'input_audio', 'input_video', 'video_url']
 
 /**
- * Hosted-chat messages as engines take them: one without a role is the user's, a refusal is text, and the older calls of
- * functions are calls of tools.
+ * Converts messages for the engine. A message without a role is the user's, a refusal becomes text, and old function
+ * calls become tool calls.
  * @throws CorralError `invalid_request` naming the place
  */
 export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
@@ -181,7 +183,7 @@ export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
       throw invalid(at, `"${at}" must be text or a list of parts.`)
     } else converted.content = null
     if (converted.role === 'function') {
-      // It answers the call before it.
+      // The message answers the preceding call.
       converted.role = 'tool'
       converted.tool_call_id = `call_${calls}`
     }
@@ -204,11 +206,9 @@ function enginePart(part: ContentPart, at: string): Fields {
   if (type === 'refusal') return { type: 'text', text: refusal ?? '' }
   if (!PARTS.includes(type)) throw invalid(`${at}.type`, `"${at}.type" must be "text", "image_url" or "input_audio".`)
   if (type === 'text' && typeof text !== 'string') throw invalid(`${at}.text`, `"${at}.text" must be text.`)
-  // Some clients leave out the object around the address.
+  // Some clients send the URL without the object around it.
   return type === 'image_url' && typeof image_url === 'string' ? { type, image_url: { url: image_url } } : part
 }
-
-// ---- completions ---------------------------------------------------------------------------------------------------
 
 export const completionGeneration: Planner = (body, request) => {
   const completion = engineFields(body, request, CompletionRequest) as CompletionRequest & Fields
@@ -219,18 +219,18 @@ export const completionGeneration: Planner = (body, request) => {
   const wanted = logprobs === true ? 1 : logprobs === false || logprobs === null ? undefined : logprobs
   if (best_of && best_of < kept) throw invalid('best_of', `"best_of" must be at least "n", which is ${kept}.`)
   if (choices > kept && rest.stream) {
-    throw invalid('best_of', 'Answers chosen by "best_of" cannot be streamed: leave out "best_of" or "stream".')
+    throw invalid('best_of', 'Answers chosen by "best_of" cannot be streamed. Remove "best_of" or "stream".')
   }
   if (echo && wanted !== undefined) {
     throw new CorralError(
       'unsupported_capability',
-      'Engines report no probabilities of the prompt: leave out "echo" or "logprobs".',
+      'Engines do not report log probabilities of the prompt. Remove "echo" or "logprobs".',
       { param: 'logprobs' }
     )
   }
-  // Probabilities are what the best answers are chosen by.
+  // The best answers are chosen by their log probabilities.
   const top = choices > kept ? (wanted ?? 0) : wanted
-  // One prompt is sent as it is: an engine with a projector takes no lists.
+  // A single prompt is not sent as a list, because an engine with a projector does not accept lists.
   const whole = prompts.length === 1 ? prompts[0] : prompts
   const fields = merged(rest, {
     prompt: suffix ? fillable(prompts, request.variant) : whole,
@@ -259,11 +259,11 @@ function fillable(prompts: Prompt[], { metadata, publicName }: Model): string {
   if (!metadata.capabilities.includes('insert')) {
     throw new CorralError(
       'unsupported_capability',
-      `Model "${publicName}" cannot fill in before a "suffix". Leave it out, or use a model that can, as many for code do.`,
+      `Model "${publicName}" cannot fill in text before a "suffix". Remove the suffix, or use a model that can, such as a code model.`,
       { param: 'suffix' }
     )
   }
   const [prompt] = prompts
   if (prompts.length === 1 && typeof prompt === 'string') return prompt
-  throw invalid('prompt', '"prompt" must be one text where there is a "suffix".')
+  throw invalid('prompt', '"prompt" must be a single text if there is a "suffix".')
 }

@@ -5,38 +5,41 @@ import type { ChatChunk, Completion, Usage } from './schemas.ts'
 
 type ChatPiece = Static<typeof ChatChunk>
 type TextPiece = Static<typeof Completion>
-/** A piece of an answer, of chat completions or of completions. */
+/** A chunk of a chat completion or a completion. */
 type Chunk = ChatPiece | TextPiece
 type ChatChoice = ChatPiece['choices'][number]
 type TextChoice = TextPiece['choices'][number]
 
-/** What stays the same throughout an answer, and how it is written. */
+/** The fixed properties of an answer, and how it is written. */
 export interface AnswerHead {
   operation: 'chat' | 'completion'
   id: string
-  /** The model's name as it was requested. */
+  /** The name in the request. */
   model: string
-  /** Choices of each prompt. */
+  /** Number of choices per prompt. */
   choices: number
-  /** Choices to keep of each prompt, where more are made to choose from. */
+  /** Number of choices to keep per prompt, if more are generated. */
   bestOf?: number
-  /** How many of the likeliest tokens are listed at each position; undefined where no probabilities are requested. */
+  /** Number of alternatives listed for each token. Undefined if no log probabilities are requested. */
   logprobs?: number
-  /** Whether the counts are sent at the end. */
+  /** Whether token counts are sent at the end. */
   usage: boolean
-  /** The request has functions in place of tools, and so does the answer. */
+  /** Whether the request uses the old functions instead of tools. The answer then does the same. */
   legacyFunctions?: boolean
-  /** Texts of the prompts, where answers begin with them. */
+  /** The prompts, if answers start with them. */
   echo?: readonly string[]
-  /** The answer has no text: engines make one token where none was requested. */
+  /** Whether the answer must be empty. Engines generate one token even if none was requested. */
   nothing?: boolean
 }
 
-/** One answer of an engine in the words of hosted chat: as chunks, piece by piece, or as a whole. */
+/** Writes an engine's answer in the OpenAI chat format, as chunks or as a whole. */
 export class HostedAnswer {
   readonly #head: AnswerHead
   readonly #created = Math.floor(Date.now() / 1000)
-  /** By choice: its latest counts; characters of its text so far, undefined until its first chunk; all of it. */
+  /**
+   * Per choice: the latest counts, the number of characters so far (undefined before the first chunk), and the whole
+   * answer.
+   */
   readonly #usage: (TokenUsage | undefined)[] = []
   readonly #lengths: (number | undefined)[] = []
   readonly #wholes: Delta[] = []
@@ -46,7 +49,7 @@ export class HostedAnswer {
     this.#head = head
   }
 
-  /** The chunks of what the engine adds. */
+  /** Returns the chunks for new deltas. */
   chunks(deltas: readonly Delta[]): Chunk[] {
     const chunks: Chunk[] = []
     for (const delta of deltas) {
@@ -66,13 +69,13 @@ export class HostedAnswer {
     return chunks
   }
 
-  /** The last chunk, with the counts, where these are wanted. */
+  /** Returns the last chunk, which has the token counts, if they are requested. */
   lastChunk(): Chunk | undefined {
     const usage = this.#head.usage ? this.#total() : undefined
     return usage && { ...this.#chunk([]), ...this.#extra, usage }
   }
 
-  /** Takes what the engine adds to an answer that is sent as a whole. */
+  /** Collects deltas for an answer that is sent as a whole. */
   add(deltas: readonly Delta[]): void {
     for (const delta of deltas) {
       if (!this.#note(delta)) continue
@@ -82,7 +85,7 @@ export class HostedAnswer {
     }
   }
 
-  /** The whole answer. */
+  /** Returns the complete answer. */
   whole(): Record<string, unknown> {
     const { operation, bestOf, choices } = this.#head
     const usage = this.#total()
@@ -102,7 +105,7 @@ export class HostedAnswer {
     })
   }
 
-  /** Keeps counts and the engine's own fields. @returns whether the delta adds anything else */
+  /** Stores the counts and the engine's own fields. @returns whether the delta contains anything else */
   #note({ choice = 0, usage, extra, content, thinking, toolCalls, logprobs, finish }: Delta): boolean {
     if (usage) this.#usage[choice] = usage
     if (extra) this.#extra = extra
@@ -115,7 +118,7 @@ export class HostedAnswer {
     return { id, object, created: this.#created, model, choices } as Chunk
   }
 
-  /** The counts of all choices: each prompt is counted once, and the tokens of all answers. */
+  /** Sums up the counts. Prompt tokens are counted once per prompt, not once per choice. */
   #total(): Usage | undefined {
     if (this.#usage.length === 0) return undefined
     const prompts = new Map<number, { tokens: number; cached: number }>()
@@ -123,7 +126,7 @@ export class HostedAnswer {
     for (const [choice, usage] of this.#usage.entries()) {
       if (!usage) continue
       const prompt = this.#promptOf(choice)
-      // What the first of several choices had to read, the others find in the cache.
+      // The later choices of a prompt find it in the cache, so the first one determines the cached tokens.
       const cached = Math.min(prompts.get(prompt)?.cached ?? usage.cachedTokens, usage.cachedTokens)
       prompts.set(prompt, { tokens: usage.promptTokens, cached })
       completion += usage.completionTokens
@@ -161,7 +164,7 @@ export class HostedAnswer {
     }
   }
 
-  /** A choice of a whole chat completion. */
+  /** Returns a choice of a complete chat completion. */
   #messageChoice(at: number, whole: Delta) {
     const { index, finish_reason, delta, logprobs = null } = this.#chatChoice(at, whole)
     const { tool_calls, ...said } = delta
@@ -192,7 +195,7 @@ function callPiece({ index, id, name, arguments: text }: ToolCallPiece) {
   return { index, ...(id && { id, type: 'function' }), function: { ...(name && { name }), arguments: text } }
 }
 
-/** Adds one delta of a choice to all that came before. */
+/** Appends a delta to everything that came before. */
 function append(whole: Delta, { content = '', thinking = '', toolCalls = [], logprobs = [], finish }: Delta): void {
   whole.content = (whole.content ?? '') + content
   whole.thinking = (whole.thinking ?? '') + thinking
@@ -210,8 +213,8 @@ function append(whole: Delta, { content = '', thinking = '', toolCalls = [], log
 }
 
 /**
- * The choices that are kept of each prompt: those whose tokens are likeliest on average, as hosted services choose them.
- * @param means mean log probability of each choice's tokens, by the index of the choice
+ * Returns the choices to keep of each prompt: those with the most likely tokens on average, as OpenAI chooses them.
+ * @param means mean log probability of each choice's tokens
  */
 export function bestChoices(means: readonly number[], made: number, kept: number): number[] {
   const chosen: number[] = []
@@ -227,15 +230,15 @@ function meanLogprob({ logprobs = [] }: Delta): number {
   return tokens.reduce((sum, { logprob }) => sum + logprob, 0) / Math.max(1, tokens.length)
 }
 
-/** The end of a text has none, nor has what an engine holds back: that comes with the token after it. */
+/** End-of-text tokens have no text, and neither have tokens that the engine holds back until the next one. */
 const hasText = ({ bytes }: TokenProbability) => bytes.length > 0
 
-/** Fields that request log probabilities of an engine. @param top how many of the likeliest tokens are wanted */
+/** Requests log probabilities from an engine. @param top number of alternatives per token */
 export function logprobFields(top: number): Record<string, unknown> {
   return { logprobs: true, top_logprobs: top }
 }
 
-/** Tokens with as many of the likeliest as were requested. */
+/** Formats tokens with the requested number of alternatives. */
 export function chatLogprobs(tokens: readonly TokenProbability[], top: number): TokenProbability[] {
   return tokens.filter(hasText).map(({ token, bytes, logprob, top_logprobs }) => ({
     token,
@@ -246,8 +249,8 @@ export function chatLogprobs(tokens: readonly TokenProbability[], top: number): 
 }
 
 /**
- * The same in the older form, of completions.
- * @param offset characters of the text before the first of these tokens
+ * Formats tokens for the older completions API.
+ * @param offset number of characters before the first token
  */
 export function completionLogprobs(tokens: readonly TokenProbability[], top: number, offset: number) {
   const shown = chatLogprobs(tokens, top)
@@ -266,7 +269,7 @@ export function completionLogprobs(tokens: readonly TokenProbability[], top: num
 
 function byToken(likeliest: TokenProbability['top_logprobs']): Record<string, number> {
   const found = new Map<string, number>()
-  // Tokens that are parts of characters may look alike; the likeliest comes first.
+  // Several partial characters may look the same. The most likely one comes first and is kept.
   for (const { token, logprob } of likeliest) if (!found.has(token)) found.set(token, logprob)
   return Object.fromEntries(found)
 }

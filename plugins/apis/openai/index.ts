@@ -8,18 +8,18 @@ import { openaiRoutes, secondVersionRoutes } from './routes.ts'
 export default definePlugin({
   name: 'api-openai',
   api: 1,
-  description: 'The hosted-chat API under /v1',
+  description: 'The OpenAI API under /v1',
   needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(
     {
       heartbeat: Timeout({
         default: '10s',
-        description: 'Silence after which a waiting stream says what is going on'
+        description: 'Silence after which a waiting stream sends its status'
       }),
       stored_responses: Bytes({
         default: '64MiB',
-        description: 'Responses kept in memory for previous_response_id; 0 keeps none',
+        description: 'Memory for responses that previous_response_id can refer to; 0 stores none',
         restart: true
       })
     },

@@ -22,7 +22,7 @@ const ModelPath = Type.Object({
   })
 })
 
-/** The list of models, and one by its name. */
+/** Routes that list all models and show one. */
 export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies): FastifyPluginAsync {
   const factsNow = (seen: SeenCatalog) => {
     const running = scheduler.running()
@@ -44,7 +44,7 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
     app.get<{ Querystring: ModelListQuery; Headers: Static<typeof LIST_HEADERS> }>(
       '/models',
       openaiRoute(TAG, 'listModels', 'List models', {
-        description: "The models on this machine, in records that OpenAI's and Anthropic's clients read.",
+        description: 'The models on this machine, in records for the clients of OpenAI and Anthropic.',
         querystring: ModelListQuery,
         headers: LIST_HEADERS,
         response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },
@@ -71,7 +71,7 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
         })
       }
     )
-    // Names hold a slash, which clients send as it is or as %2F.
+    // Model names contain a slash, which clients send literally or as %2F.
     app.get<{ Params: { '*': string } }>(
       '/models/*',
       openaiRoute(TAG, 'retrieveModel', 'Show a model', {
@@ -90,27 +90,27 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
   }
 }
 
-/** A row of the list: a model, by its name or by an alias. */
+/** A row of the list: a model, under its own name or an alias. */
 type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
 
-/** All models, and behind them their aliases: many clients offer and send only names that are listed. */
+/** Aliases are listed after the models, because many clients offer only listed names. */
 const listed = (models: SeenCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
 
 const idOf = ({ model, alias }: Listed) => alias ?? model.publicName
 
-/** What holds for a model now. */
+/** The current state of a model. */
 interface Facts {
-  /** Tokens. */
+  /** Context size in tokens. */
   context: number
   state: LoadState
-  /** Its other names. */
+  /** Other names of the model. */
   aliases: readonly string[]
 }
 
 /**
- * A model as OpenAI's clients read it (`created`, `owned_by`), Anthropic's, and
- * those of llama-server's router, which take a row without `status` for a loaded model. It is made for thousands of
- * models at once: of an object with `...` behind other fields V8 makes a shape for each, which takes more than the object.
+ * Returns a record for the clients of OpenAI (`created`, `owned_by`), of Anthropic, and of llama-server's router, which
+ * take a row without `status` for a loaded model. It is made for thousands of models: no spreads, because V8 would
+ * create a shape for each object, which takes more memory than the object.
  */
 function modelRecord(
   { model: variant, alias }: Listed,
@@ -120,7 +120,7 @@ function modelRecord(
   const { capabilities, contextLength, embeddingLength, parameters } = variant.metadata
   const status: Static<typeof Model>['status'] = { value }
   if (progress?.fraction !== undefined) status.progress = progress.fraction
-  // llama-server's words for a process that ended by itself.
+  // llama-server's fields for a process that exited.
   if (failure) Object.assign(status, { failed: true, exit_code: 1, reason: failure.message })
   const modalities = ['text']
   if (capabilities.includes('vision')) modalities.push('image')
@@ -135,7 +135,6 @@ function modelRecord(
     {
       id,
       object: 'model',
-      // Seconds since the epoch.
       created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
       owned_by: variant.model.owner
     },
@@ -154,8 +153,8 @@ function modelRecord(
 }
 
 /**
- * A page of the list of models: the whole of it where no limit is given.
- * @throws CorralError `invalid_request` when there is no such place in the list
+ * Returns a page of the list, or the whole list if there is no limit.
+ * @throws CorralError `invalid_request` if an id is not in the list
  */
 export function modelPage(
   models: readonly Listed[],
@@ -170,7 +169,7 @@ export function modelPage(
   const from = after_id === undefined ? 0 : placeOf(after_id, 'after_id') + 1
   const to = before_id === undefined ? models.length : placeOf(before_id, 'before_id')
   const range = models.slice(from, Math.max(from, to))
-  // Before a place, the nearest ones count.
+  // With only `before_id`, the page has the rows directly before it.
   const backwards = before_id !== undefined && after_id === undefined
   const page = limit === undefined ? range : backwards ? range.slice(-limit) : range.slice(0, limit)
   const data = page.map(each => modelRecord(each, factsOf(each.model)))

@@ -42,7 +42,7 @@ import {
   TokenList
 } from './schemas.ts'
 
-/** The hosted-chat API without its prefix. */
+/** Routes of the OpenAI API, without the prefix. */
 export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: number }): FastifyPluginAsync {
   return async app => {
     likeHosted(app, '/v1/', deps)
@@ -55,7 +55,7 @@ export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: numb
   }
 }
 
-/** What Cohere's clients ask for below `/v2`. */
+/** The routes below `/v2` that Cohere's clients use. */
 export function secondVersionRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   return async app => {
     likeHosted(app, '/v2/', deps)
@@ -63,7 +63,7 @@ export function secondVersionRoutes(deps: SurfaceDependencies): FastifyPluginAsy
   }
 }
 
-/** Words errors, and checks bodies, as hosted-chat clients know it. */
+/** Renders errors and validates bodies as OpenAI's clients expect. */
 function likeHosted(app: FastifyInstance, prefix: string, { config }: Pick<SurfaceDependencies, 'config'>): void {
   app.wordErrors(prefix, openaiErrorBody)
   sendErrors(app, openaiErrorBody)
@@ -73,7 +73,7 @@ function likeHosted(app: FastifyInstance, prefix: string, { config }: Pick<Surfa
   app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
 }
 
-/** Chat completions and completions. */
+/** Routes for chat completions and completions. */
 function textRoutes(deps: SurfaceDependencies & { answers: RunningAnswers }): FastifyPluginAsync {
   const TAG = 'OpenAI chat'
   const errors = openaiErrors(ANSWER_ERRORS)
@@ -81,12 +81,12 @@ function textRoutes(deps: SurfaceDependencies & { answers: RunningAnswers }): Fa
     app.post<{ Body: Fields }>(
       '/chat/completions',
       openaiRoute(TAG, 'createChatCompletion', 'Answer a conversation', {
-        description: "OpenAI's Chat Completions. The model is loaded where it is not; it is never downloaded.",
+        description: "OpenAI's Chat Completions. The model is loaded if necessary, but never downloaded.",
         body: ChatRequest,
         response: {
           200: jsonOrStream('The answer', ChatCompletion, {
             event:
-              'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
+              'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
             item: Type.Union([ChatChunk, errors]),
             end: '[DONE]'
           })
@@ -99,12 +99,12 @@ function textRoutes(deps: SurfaceDependencies & { answers: RunningAnswers }): Fa
       '/completions',
       openaiRoute(TAG, 'createCompletion', 'Continue a text', {
         description:
-          "OpenAI's older Completions: one prompt or several, without the chat template. With a suffix, the text between is filled in.",
+          "OpenAI's older Completions: one or several prompts, without the chat template. With a suffix, the text in between is filled in.",
         body: CompletionRequest,
         response: {
           200: jsonOrStream('The texts', Completion, {
             event:
-              'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.',
+              'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
             item: Type.Union([Completion, errors]),
             end: '[DONE]'
           })
@@ -117,9 +117,9 @@ function textRoutes(deps: SurfaceDependencies & { answers: RunningAnswers }): Fa
       '/chat/completions/control',
       openaiRoute(TAG, 'controlChatCompletion', 'Control an answer while it is generated', {
         description:
-          "As llama-server's /v1/chat/completions/control: `reasoning_end` ends the thoughts of an answer that was requested with `reasoning_control: true`, so that the model goes on with what it answers.",
+          "Like llama-server's /v1/chat/completions/control: `reasoning_end` ends the thinking of an answer that was requested with `reasoning_control: true`, so the model continues with the answer itself.",
         body: ControlRequest,
-        response: { 200: json('Whether that could be done', ControlReply) },
+        response: { 200: json('Whether the action succeeded', ControlReply) },
         errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed']
       }),
       async ({ body: { id, model: named, name }, caller }, reply) => {
@@ -130,13 +130,13 @@ function textRoutes(deps: SurfaceDependencies & { answers: RunningAnswers }): Fa
   }
 }
 
-/** Any engine of the model knows its tokens. */
+/** Any engine of the model can tokenize. */
 function anyMode({ metadata: { capabilities } }: Model): EngineMode {
   if (capabilities.includes('completion')) return 'chat'
   return capabilities.includes('rerank') ? 'rerank' : 'embedding'
 }
 
-/** Embeddings, rankings and tokens: what engines return in one piece. */
+/** Routes for embeddings, rankings and tokens, which engines return as a whole. */
 function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   const tokenQuestion = (body: Fields, caller: Caller) => {
     const request = readModelRequest(deps, body, caller)
@@ -146,10 +146,10 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   return async app => {
     app.post<{ Body: EmbeddingRequest }>(
       '/embeddings',
-      openaiRoute('OpenAI embeddings', 'createEmbedding', 'Make vectors of texts', {
-        description: 'Models that generate text get an engine in embedding mode beside their own.',
+      openaiRoute('OpenAI embeddings', 'createEmbedding', 'Create embeddings of texts', {
+        description: 'A model that generates text gets a separate engine in embedding mode.',
         body: EmbeddingRequest,
-        response: { 200: json('The vectors, in the order of the texts', Embeddings) },
+        response: { 200: json('The embeddings, in the order of the texts', Embeddings) },
         errors: ANSWER_ERRORS
       }),
       async ({ body, caller }, reply) => {
@@ -164,7 +164,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
       }
     )
     rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
-    // What an engine makes of a conversation, without an answer.
+    // Builds the engine's request for a conversation without answering it.
     const conversation = (body: Fields, caller: Caller) => {
       const request = readModelRequest(deps, body, caller)
       return { operation: 'tokens', body: chatGeneration(body, request).body, lease: request.lease } as const
@@ -172,9 +172,9 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
     app.post<{ Body: Fields }>(
       '/chat/completions/input_tokens',
       openaiRoute('OpenAI tokens', 'countChatTokens', 'Count the tokens of a conversation', {
-        description: "As llama-server's /v1/chat/completions/input_tokens.",
+        description: "Like llama-server's /v1/chat/completions/input_tokens.",
         body: ChatRequest,
-        response: { 200: json('The number', PromptTokens) },
+        response: { 200: json('The number of tokens', PromptTokens) },
         errors: ANSWER_ERRORS
       }),
       async ({ body, caller }, reply) => ({
@@ -186,8 +186,8 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
     )
     app.post<{ Body: Fields }>(
       '/chat/completions/prompt',
-      openaiRoute('OpenAI tokens', 'showPrompt', 'Show the prompt that a conversation becomes', {
-        description: "By the model's chat template, as llama-server's /apply-template.",
+      openaiRoute('OpenAI tokens', 'showPrompt', 'Show the prompt of a conversation', {
+        description: "Applies the model's chat template, like llama-server's /apply-template.",
         body: ChatRequest,
         response: { 200: json('The prompt', Prompt) },
         errors: ANSWER_ERRORS
@@ -201,7 +201,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
     app.post<{ Body: Fields }>(
       '/tokenize',
       openaiRoute('OpenAI tokens', 'tokenize', 'Split a text into tokens', {
-        description: "As llama-server's /tokenize.",
+        description: "Like llama-server's /tokenize.",
         body: TokenizeRequest,
         response: { 200: json('The tokens', TokenList) },
         errors: ANSWER_ERRORS
@@ -212,7 +212,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
     app.post<{ Body: Fields }>(
       '/detokenize',
       openaiRoute('OpenAI tokens', 'detokenize', 'Turn tokens into text', {
-        description: "As llama-server's /detokenize.",
+        description: "Like llama-server's /detokenize.",
         body: DetokenizeRequest,
         response: { 200: json('The text', Text) },
         errors: ANSWER_ERRORS
@@ -226,16 +226,16 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   }
 }
 
-/** Ranking. @param paths with the ids of their routes in the API document */
+/** Registers ranking routes. @param paths path → operation id */
 function rankingRoutes(app: FastifyInstance, deps: SurfaceDependencies, paths: Record<string, string>): void {
   for (const [path, operationId] of Object.entries(paths)) {
     app.post<{ Body: RerankRequest }>(
       path,
-      openaiRoute('OpenAI embeddings', operationId, 'Rank documents by a query', {
+      openaiRoute('OpenAI embeddings', operationId, 'Rank documents by relevance to a query', {
         description:
-          "As Jina's and Cohere's rerank; with `texts`, as Text Embeddings Inference. Needs a reranking model.",
+          "Like Jina's and Cohere's rerank; with `texts`, like Text Embeddings Inference. Needs a reranking model.",
         body: RerankRequest,
-        response: { 200: json('The documents by their relevance', Type.Union([Ranking, TextRanking])) },
+        response: { 200: json('The documents, sorted by relevance', Type.Union([Ranking, TextRanking])) },
         errors: ANSWER_ERRORS
       }),
       async ({ body, caller }, reply) => {

@@ -6,9 +6,7 @@ import { requestOptions } from '../../../core/models/options.ts'
 const text = Given(Type.String())
 const Anything = (description: string) => Loose({}, { description })
 
-// ---- requests ------------------------------------------------------------------------------------------------------
-
-/** What the engine reads of chat completions and completions. */
+/** Fields of chat completions and completions that the engine reads. */
 const generating = {
   stop: Given(
     Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts that end the answer; any number' })
@@ -21,12 +19,12 @@ const generating = {
         Type.Object({}, { additionalProperties: Type.Union([Type.Number(), Type.Boolean()]) }),
         Type.Array(Type.Array(Type.Union([Type.Number(), Type.String(), Type.Boolean()])))
       ],
-      { description: 'Token numbers, or texts, and what is added to their logits; false bans one' }
+      { description: 'Token numbers or texts, and the bias added to their logits; false bans a token' }
     )
   )
 }
 
-const description = 'The same options, and others of llama-server; the top level takes precedence'
+const description = 'The same options, and further ones of llama-server; fields of the request take precedence'
 const options = Given(Loose({ ...requestOptions, ...generating }, { description }))
 
 const generationRequest = {
@@ -38,7 +36,12 @@ const generationRequest = {
   stream: Given(Type.Boolean({ default: false })),
   stream_options: Given(Loose({ include_usage: Given(Type.Boolean()) })),
   n: Given(
-    Type.Integer({ minimum: 1, maximum: 256, default: 1, description: "Choices; no more than the engine's slots" })
+    Type.Integer({
+      minimum: 1,
+      maximum: 256,
+      default: 1,
+      description: "Number of choices; at most the engine's number of slots"
+    })
   )
 }
 
@@ -47,7 +50,7 @@ const ContentPart = Loose({
   text,
   refusal: text,
   image_url: Given(
-    Type.Union([Loose({ url: Type.String({ description: 'A data URL; addresses are not fetched' }) }), Type.String()])
+    Type.Union([Loose({ url: Type.String({ description: 'A data URL; other URLs are not fetched' }) }), Type.String()])
   ),
   input_audio: Given(Loose({ data: Given(Type.String({ description: 'Base64' })), format: text }))
 })
@@ -55,12 +58,12 @@ export type ContentPart = Static<typeof ContentPart>
 
 const Called = Loose({
   name: Type.String(),
-  arguments: Type.Optional(Type.Unknown({ description: 'JSON text; anything else is wrapped in an object' }))
+  arguments: Type.Optional(Type.Unknown({ description: 'JSON text; any other value is wrapped in an object' }))
 })
 
 const ChatMessage = Loose({
   role: Given(
-    Type.Enum(['system', 'developer', 'user', 'assistant', 'tool', 'function'], { description: 'user where absent' })
+    Type.Enum(['system', 'developer', 'user', 'assistant', 'tool', 'function'], { description: 'user if absent' })
   ),
   content: Given(Type.Union([Type.String(), Type.Array(ContentPart)])),
   name: text,
@@ -80,7 +83,7 @@ const FunctionTool = Loose({
 
 const AllowedTools = Loose({
   mode: Type.Enum(['auto', 'required']),
-  tools: Type.Array(Anything('A tool, by its name'), { minItems: 1 })
+  tools: Type.Array(Anything('A tool, named by its function'), { minItems: 1 })
 })
 
 export const ChatRequest = Loose(
@@ -94,7 +97,7 @@ export const ChatRequest = Loose(
       Loose({
         type: Given(Type.Enum(['text', 'json_object', 'json_schema'])),
         json_schema: Given(Loose({ name: text, schema: Given(Anything('JSON schema')) })),
-        schema: Given(Anything('JSON schema of a json_object'))
+        schema: Given(Anything('JSON schema for the type json_object'))
       })
     ),
     tools: Given(ListOf({ type: Type.Enum(['function']), function: FunctionTool })),
@@ -115,12 +118,14 @@ export const ChatRequest = Loose(
         description: 'The older form of tool_choice'
       })
     ),
-    reasoning_effort: Given(Type.String({ description: 'none, low, medium, high, …: what the chat template knows' })),
-    modalities: Given(Type.Array(Type.String(), { description: 'Answers are text' })),
+    reasoning_effort: Given(
+      Type.String({ description: 'none, low, medium, high, … as supported by the chat template' })
+    ),
+    modalities: Given(Type.Array(Type.String(), { description: 'Only text is supported' })),
     ...ignored('audio', 'metadata', 'moderation', 'prediction', 'safety_identifier', 'service_tier', 'store', 'user'),
     ...ignored('prompt_cache_key', 'prompt_cache_options', 'prompt_cache_retention', 'verbosity', 'web_search_options')
   },
-  { title: 'ChatCompletionRequest', description: 'What else llama-server knows, such as min_p, is passed on' }
+  { title: 'ChatCompletionRequest', description: 'Further fields of llama-server, such as min_p, are passed on' }
 )
 export type ChatRequest = Static<typeof ChatRequest>
 
@@ -133,12 +138,12 @@ export const CompletionRequest = Loose({
     [Type.String(), Tokens, Type.Array(Type.Union([Type.String(), Tokens]), { minItems: 1 }), Type.Null()],
     { description: 'A text or a list of tokens, or several of them; null is an empty text' }
   ),
-  suffix: Given(Type.String({ description: 'What follows: the model fills in the middle' })),
+  suffix: Given(Type.String({ description: 'The text that follows: the model fills in the middle' })),
   echo: Given(Type.Boolean({ default: false })),
   best_of: Given(Type.Integer({ minimum: 1, maximum: 256 })),
   logprobs: Given(
     Type.Union([Type.Integer({ minimum: 0, maximum: 100 }), Type.Boolean()], {
-      description: 'How many of the likeliest tokens are listed at each position'
+      description: 'Number of alternatives listed for each token'
     })
   ),
   ...ignored('user')
@@ -154,7 +159,9 @@ export const EmbeddingRequest = Loose({
     Type.Array(Tokens, { minItems: 1 })
   ]),
   encoding_format: Given(Type.Enum(['float', 'base64'], { default: 'float' })),
-  dimensions: Given(Type.Integer({ minimum: 1, description: 'Vectors are cut to this length and normalised again' })),
+  dimensions: Given(
+    Type.Integer({ minimum: 1, description: 'Length to which embeddings are shortened and normalized again' })
+  ),
   options,
   keep_alive,
   ...ignored('user')
@@ -168,12 +175,13 @@ export const RerankRequest = Loose({
   texts: Given(
     Type.Array(Type.String(), {
       minItems: 1,
-      description: "Instead of documents: the reply is then a list as that of Hugging Face's Text Embeddings Inference"
+      description:
+        "Instead of documents: the reply is then a list like that of Hugging Face's Text Embeddings Inference"
     })
   ),
-  top_n: Given(Type.Integer({ minimum: 1, description: 'How many of the best are returned; all by default' })),
+  top_n: Given(Type.Integer({ minimum: 1, description: 'Number of best results to return; all by default' })),
   return_documents: Given(Type.Boolean({ default: false })),
-  return_text: Given(Type.Boolean({ default: false, description: 'The same beside "texts"' })),
+  return_text: Given(Type.Boolean({ default: false, description: 'return_documents for "texts"' })),
   options,
   keep_alive,
   ...ignored(
@@ -190,34 +198,33 @@ export const RerankRequest = Loose({
 export type RerankRequest = Static<typeof RerankRequest>
 
 export const ControlRequest = Titled('ControlRequest', {
-  action: Type.Literal('reasoning_end', { description: 'The only one that there is' }),
+  action: Type.Literal('reasoning_end', { description: 'The only supported action' }),
   id: Type.String({ minLength: 1, description: 'The `id` in the events of the answer' }),
   ...named
 })
 export type ControlRequest = Static<typeof ControlRequest>
 export const ControlReply = Titled('ControlReply', {
   success: Type.Boolean(),
-  message: Type.Optional(Type.String({ description: 'Why it could not be done' }))
+  message: Type.Optional(Type.String({ description: 'Why the action failed' }))
 })
 
 export const TokenizeRequest = Loose({
   ...named,
   content: Type.Union([Type.String(), Type.Array(Type.Union([Type.String(), Token]))]),
-  add_special: Given(Type.Boolean({ default: false, description: 'Begin as a prompt begins' })),
+  add_special: Given(Type.Boolean({ default: false, description: 'Add the special tokens that a prompt starts with' })),
   parse_special: Given(
-    Type.Boolean({ default: true, description: 'Read the texts of special tokens as these tokens' })
+    Type.Boolean({ default: true, description: 'Parse the texts of special tokens as these tokens' })
   ),
-  with_pieces: Given(Type.Boolean({ default: false, description: 'Return the text of each token too' })),
+  with_pieces: Given(Type.Boolean({ default: false, description: 'Also return the text of each token' })),
   keep_alive
 })
 
-/** A prompt as the chat template writes it, and how many tokens it has. */
 export const Prompt = Loose({ prompt: Type.String() })
 export const PromptTokens = Loose({ object: Type.Literal('response.input_tokens'), input_tokens: Type.Integer() })
 
 export const DetokenizeRequest = Loose({ ...named, tokens: Type.Array(Token), keep_alive })
 
-/** Pages of a list, as Anthropic's clients request them. All of it where nothing is given. */
+/** Pages of a list, as Anthropic's clients request them. The whole list by default. */
 export const ModelListQuery = Loose({
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
   after_id: Type.Optional(Type.String()),
@@ -225,12 +232,10 @@ export const ModelListQuery = Loose({
 })
 export type ModelListQuery = Static<typeof ModelListQuery>
 
-// ---- replies -------------------------------------------------------------------------------------------------------
-
 const Count = Type.Integer({ minimum: 0 })
 
 const Usage = Titled('Usage', {
-  prompt_tokens: Type.Integer({ minimum: 0, description: 'Including those found in the cache' }),
+  prompt_tokens: Type.Integer({ minimum: 0, description: 'Including tokens found in the cache' }),
   completion_tokens: Count,
   total_tokens: Count,
   prompt_tokens_details: Type.Optional(Loose({ cached_tokens: Count }))
@@ -240,10 +245,10 @@ export type Usage = Static<typeof Usage>
 const generated = {
   id: Type.String(),
   created: Type.Integer({ description: 'Seconds since the epoch' }),
-  model: Type.String({ description: 'As in the request' }),
+  model: Type.String({ description: 'The name in the request' }),
   system_fingerprint: Type.Optional(Type.String({ description: 'The build of llama.cpp' })),
   usage: Type.Optional(Usage),
-  timings: Type.Optional(Anything('How fast llama-server read and wrote'))
+  timings: Type.Optional(Anything('Speed of prompt processing and generation, from llama-server'))
 }
 
 const likely = { token: Type.String(), bytes: Type.Array(Count), logprob: Type.Number() }
@@ -267,7 +272,7 @@ export const ChatCompletion = Titled('ChatCompletion', {
       role: Type.Literal('assistant'),
       content: OrNull(Type.String()),
       refusal: Type.Null(),
-      reasoning_content: Type.Optional(Type.String({ description: 'What the model thought before it answered' })),
+      reasoning_content: Type.Optional(Type.String({ description: "The model's thinking before the answer" })),
       tool_calls: Type.Optional(ListOf({ id: Type.String(), type: Type.Literal('function'), function: Call })),
       function_call: Type.Optional(Call)
     }),
@@ -276,7 +281,7 @@ export const ChatCompletion = Titled('ChatCompletion', {
   })
 })
 
-/** One event of an answer that is streamed. */
+/** An event of a streamed answer. */
 export const ChatChunk = Titled('ChatChunk', {
   ...generated,
   usage: Given(Usage),
@@ -301,7 +306,7 @@ const CompletionLogprobs = Loose({
   tokens: Type.Array(Type.String()),
   token_logprobs: Type.Array(Type.Number()),
   top_logprobs: OrNull(Type.Array(Type.Object({}, { additionalProperties: Type.Number() }))),
-  text_offset: Type.Array(Count, { description: 'Where each token begins in the text, in characters' })
+  text_offset: Type.Array(Count, { description: 'Position of each token in the text, in characters' })
 })
 
 export const Completion = Titled('Completion', {
@@ -334,24 +339,26 @@ export const Ranking = Titled('Ranking', {
       relevance_score: Type.Number(),
       document: Type.Optional(Loose({ text: Type.String() }))
     },
-    { description: 'The best first' }
+    { description: 'Best first' }
   ),
   usage
 })
 
-/** A ranking as Text Embeddings Inference gives it. */
+/** A ranking in the format of Text Embeddings Inference. */
 export const TextRanking = ListOf(
   {
     index: Type.Integer({ minimum: 0, description: 'Index of the text in the request' }),
     score: Type.Number(),
     text: Type.Optional(Type.String())
   },
-  { description: 'The best first, where "texts" were sent' }
+  { description: 'Best first, if "texts" were sent' }
 )
 
 const TokenPiece = Loose({
   id: Count,
-  piece: Type.Union([Type.String(), Type.Array(Count)], { description: 'Bytes where it is only part of a character' })
+  piece: Type.Union([Type.String(), Type.Array(Count)], {
+    description: 'Bytes if the token is only part of a character'
+  })
 })
 export const TokenList = Loose({ tokens: Type.Array(Type.Union([Count, TokenPiece])) })
 
@@ -366,31 +373,31 @@ export const Model = Titled('Model', {
   status: Loose(
     {
       value: Type.Enum(['unloaded', 'loading', 'loaded']),
-      progress: Type.Optional(Type.Number({ description: '0 to 1, while it is loaded into memory' })),
-      failed: Type.Optional(Type.Literal(true, { description: 'The last try to load it failed' })),
+      progress: Type.Optional(Type.Number({ description: '0 to 1, while the model is being loaded' })),
+      failed: Type.Optional(Type.Literal(true, { description: 'The last load failed' })),
       exit_code: Type.Optional(Type.Integer()),
-      reason: Type.Optional(Type.String({ description: 'Why it failed' }))
+      reason: Type.Optional(Type.String({ description: 'Why the last load failed' }))
     },
-    { description: "As llama-server's router has it" }
+    { description: "As in llama-server's router" }
   ),
   architecture: Loose({
     input_modalities: Type.Array(Type.Enum(['text', 'image', 'audio'])),
     output_modalities: Type.Array(Type.Literal('text'))
   }),
   source: Type.Enum(['cache', 'preset'], {
-    description: "llama-server's words: whether its files are here, or the configuration names it"
+    description: "llama-server's terms: cache if the files are here, preset if the configuration names the model"
   }),
   can_remove: Type.Boolean({ description: 'Whether `DELETE /models` can delete it' }),
   meta: Loose({
     n_ctx: Type.Integer({ description: 'The same as max_input_tokens' }),
-    n_ctx_train: Type.Optional(Type.Integer({ description: 'The context that it was trained for' })),
-    n_embd: Type.Optional(Type.Integer({ description: 'Length of its vectors' })),
-    n_params: Type.Optional(Type.Integer({ description: 'How many weights it has' })),
-    size: Type.Integer({ description: 'Bytes of its files' })
+    n_ctx_train: Type.Optional(Type.Integer({ description: 'The context size it was trained with' })),
+    n_embd: Type.Optional(Type.Integer({ description: 'Length of its embeddings' })),
+    n_params: Type.Optional(Type.Integer({ description: 'Number of parameters' })),
+    size: Type.Integer({ description: 'Total size of its files in bytes' })
   }),
   aliases: Type.Array(Type.String()),
   tags: Type.Array(Type.String()),
-  root: Type.Optional(Type.String({ description: 'Of an alias: the model that it stands for' }))
+  root: Type.Optional(Type.String({ description: 'The model that an alias refers to' }))
 })
 
 export const ModelList = Titled('ModelList', {

@@ -2,18 +2,18 @@ import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { freeBody, readWholeBody } from '../../../../core/http/whole-body.ts'
 
-/** The keywords of a form field's schema that count. */
+/** The keywords that matter in the schema of a form field. */
 interface FieldSchema {
   type?: string
   anyOf?: FieldSchema[]
 }
 
-/** More than any form of the API has. */
+/** No form of the API has as many parts. */
 const MAX_PARTS = 100
 
 /**
- * Lets routes take multipart forms too, as if they were the JSON that their schemas describe: files become base64, and
- * texts values of their field's type.
+ * Accepts multipart forms as if they were the JSON that the route's schema describes: files become base64, and texts
+ * get the type of their field.
  */
 export function acceptForms(app: FastifyInstance): void {
   app.addContentTypeParser('multipart/form-data', (request, payload, done) => {
@@ -38,9 +38,9 @@ async function readFields(request: FastifyRequest, body: Buffer): Promise<Record
   )
 }
 
-/** The values of each field, in their order; lists may be named `field[]`. */
+/** Reads the values of each field. Lists may be named `field[]`. */
 async function readForm(contentType: string, body: Buffer): Promise<Map<string, string[]>> {
-  // Forms are rare: the reader is imported with the first one.
+  // Forms are rare, so the parser is imported on demand.
   const { Busboy } = await import('@fastify/busboy')
   const fields = new Map<string, string[]>()
   const add = (field: string, value: string) => {
@@ -50,12 +50,13 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
   try {
     const form = new Busboy({
       headers: { 'content-type': contentType },
-      // The whole form is there already, and nobody reads a part without headers: with less room the reader would wait for ever.
+      // The parser must be able to buffer the whole form. It would wait forever for someone to read a part without
+      // headers.
       fileHwm: body.length + 1,
       limits: { fieldSize: body.length, parts: MAX_PARTS }
     })
     await new Promise<void>((resolve, reject) => {
-      // Whatever the reader's types say, a part need not have a name.
+      // Contrary to the parser's types, a part may have no name.
       const take = (name: string | undefined, value: string) => {
         if (name === undefined) reject(new Error('one of its parts has no name'))
         else add(name, value)
@@ -68,7 +69,7 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
           try {
             take(name, Buffer.concat(chunks).toString('base64'))
           } catch (error) {
-            // The form was refused before, and its memory is gone.
+            // The form was already refused and its memory was freed.
             reject(error)
           }
         })
@@ -85,7 +86,7 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
   return fields
 }
 
-/** A form's texts as a value of their field's type; the route's validation refuses those that are none. */
+/** Converts the texts of a field to its type. The route's validation refuses values that do not fit. */
 function fieldValue(values: string[], schema: FieldSchema): unknown {
   const types = [schema, ...(schema.anyOf ?? [])].map(({ type }) => type)
   if (types.includes('array')) return values

@@ -37,7 +37,7 @@ const SpeechRequest = Loose({
 })
 const ImageRequest = Loose({ ...named, prompt: Given(Type.String()) })
 
-/** What no engine here can do, and the routes that are for it. */
+/** Routes for features that no engine supports. */
 const UNSUPPORTED = [
   ['/audio/speech', 'createSpeech', 'speak', SpeechRequest, ['application/json']],
   ['/images/generations', 'createImage', 'make images', ImageRequest, ['application/json']],
@@ -45,7 +45,7 @@ const UNSUPPORTED = [
   ['/images/variations', 'createImageVariation', 'make images', ImageRequest, [FORM, 'application/json']]
 ] as const
 
-/** Routes for sounds and images, below `/v1`. */
+/** Routes for audio and images, below `/v1`. */
 export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
   return async app => {
     acceptForms(app)
@@ -53,7 +53,7 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
       app.post<{ Body: TranscriptionRequest }>(
         path,
         openaiRoute(TAG, operationId, summary, {
-          description: 'Needs a model with a projector for sounds, which is prompted to do it as in a chat.',
+          description: 'Needs a model with an audio projector, which is prompted for the task as in a chat.',
           consumes: [FORM, 'application/json'],
           body: TranscriptionRequest,
           response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
@@ -63,7 +63,7 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
       )
     }
     for (const [path, operationId, what, body, consumes] of UNSUPPORTED) {
-      const summary = `Says that no model can ${what} here`
+      const summary = `Reports that no model can ${what} here`
       app.post<{ Body: Static<typeof ImageRequest> }>(
         path,
         openaiRoute(TAG, operationId, summary, {
@@ -78,7 +78,7 @@ export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
           )
           throw new CorralError(
             'unsupported_capability',
-            `Model "${publicName}" cannot ${what}: the engines here only write text. Use another service for it.`,
+            `Model "${publicName}" cannot ${what} because the engines here only generate text. Use another service.`,
             { param: 'model' }
           )
         }

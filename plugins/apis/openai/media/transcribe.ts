@@ -13,20 +13,20 @@ import { DONE, eventChannel, frame } from '../answer.ts'
 type Fields = Record<string, unknown>
 
 const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
-/** The other formats need the times of words, which engines do not report. */
+/** The other formats need word timestamps, which engines do not report. */
 const PLAIN_FORMATS = ['json', 'text']
 const TIMED_FORMATS = ['verbose_json', 'srt', 'vtt', 'diarized_json']
 
 export const TranscriptionRequest = Loose({
   ...named,
-  // In a form a file, in JSON its base64.
+  // A file in a form, or its base64 in JSON.
   file: Type.Unsafe<string>({
     type: 'string',
     contentMediaType: 'application/octet-stream',
     description: 'WAV, MP3 or FLAC'
   }),
-  language: Given(Type.String({ description: 'The language spoken, as a hint to the model' })),
-  prompt: Given(Type.String({ description: 'Instructions for the model, in place of the usual ones' })),
+  language: Given(Type.String({ description: 'The spoken language, as a hint for the model' })),
+  prompt: Given(Type.String({ description: 'Instructions for the model, instead of the default ones' })),
   response_format: Given(
     Type.Enum([...PLAIN_FORMATS, ...TIMED_FORMATS], { description: 'Only json and text are supported' })
   ),
@@ -42,10 +42,9 @@ export const TranscriptionRequest = Loose({
 })
 export type TranscriptionRequest = Static<typeof TranscriptionRequest>
 
-/** What becomes of speech. */
 type Task = 'transcribe' | 'translate'
 
-/** Answers with the transcript of a sound, loading the model first where needed. */
+/** Answers with the transcript of an audio file. Loads the model if necessary. */
 export async function transcribe(
   deps: SurfaceDependencies,
   request: FastifyRequest<{ Body: TranscriptionRequest }>,
@@ -74,15 +73,15 @@ export async function transcribe(
 }
 
 /**
- * The engine's fields for a transcript.
- * @throws CorralError `unsupported_capability` for what no engine reports
+ * Builds the engine's request.
+ * @throws CorralError `unsupported_capability` for timestamps
  */
 export function transcriptionFields(request: TranscriptionRequest, task: Task): EngineFields & { audio: string } {
   const { file, language, prompt, response_format, timestamp_granularities, include } = request
   const timed = (param: string, what: string) =>
     new CorralError(
       'unsupported_capability',
-      `${what} needs the times of words, which engines do not report. Use the response_format "json" or "text".`,
+      `${what} needs word timestamps, which engines do not report. Use the response_format "json" or "text".`,
       { param }
     )
   if (response_format && !PLAIN_FORMATS.includes(response_format)) {
@@ -90,7 +89,7 @@ export function transcriptionFields(request: TranscriptionRequest, task: Task): 
   }
   if (timestamp_granularities?.length) throw timed('timestamp_granularities', '"timestamp_granularities"')
   return {
-    // A data URL may name any type; engines go by the bytes.
+    // The type in a data URL is ignored, because engines detect it from the bytes.
     audio: file.slice(file.startsWith('data:') ? file.indexOf(',') + 1 : 0),
     ...(language && { language }),
     ...(prompt && { prompt }),
@@ -99,13 +98,13 @@ export function transcriptionFields(request: TranscriptionRequest, task: Task): 
   }
 }
 
-/** Puts a transcript together and makes its events. */
+/** Assembles a transcript and its events. */
 export class Transcript {
   #logprobs: Fields[] = []
   #usage: TokenUsage | undefined
   text = ''
 
-  /** The events of what the engine adds, where it has text. */
+  /** Returns the events for new deltas with text. */
   add(deltas: readonly Delta[]): Fields[] {
     const events: Fields[] = []
     for (const { choice, content, logprobs, usage } of deltas) {
@@ -134,7 +133,7 @@ export class Transcript {
     }
   }
 
-  /** The last event of a stream. */
+  /** Returns the last event of a stream. */
   done(): Fields {
     return { type: 'transcript.text.done', ...this.whole() }
   }

@@ -18,10 +18,10 @@ interface ResponseDependencies extends SurfaceDependencies {
 
 type ResponseCall = FastifyRequest<{ Body: ResponseRequest }>
 
-/** A request, read before a model is loaded for it. */
+/** A parsed request, before its model is loaded. */
 interface Plan {
   head: ResponseHead
-  /** All of the conversation. */
+  /** The whole conversation. */
   items: Item[]
   question: Question & { body: Record<string, unknown> }
 }
@@ -30,7 +30,7 @@ function frames(events: readonly ResponseEvent[]): string {
   return events.map(event => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join('')
 }
 
-/** The conversation so far and what the request adds to it. */
+/** Returns the stored conversation, followed by the input of the request. */
 function conversation(stored: StoredResponses, owner: string, request: ResponseRequest): PlacedItem[] {
   const { previous_response_id: id, input } = request
   const previous = id ? stored.get(owner, id, 'previous_response_id') : undefined
@@ -46,14 +46,14 @@ function conversation(stored: StoredResponses, owner: string, request: ResponseR
   ]
 }
 
-/** @throws CorralError with the field at fault */
+/** @throws CorralError naming the wrong field */
 function planOf(deps: ResponseDependencies, { body: request, caller }: ResponseCall): Plan {
   const { variant, settings, options, lease } = readModelRequest(deps, request, caller)
   const engine = engineRequest(request, options)
   const placed = conversation(deps.stored, caller.owner, request)
   const { messages, places } = engineMessages(placed, request.instructions ?? undefined)
   if (placed.length === 0) {
-    const sentence = '"input" is missing. It must be text or a list of items that is not empty.'
+    const sentence = '"input" is missing. It must be text or a non-empty list of items.'
     throw new CorralError('invalid_request', sentence, { param: 'input' })
   }
   checkMedia(messages, variant, settings.engine, (message, part) => `${places[message]}[${part}]`)
@@ -75,13 +75,13 @@ function planOf(deps: ResponseDependencies, { body: request, caller }: ResponseC
       lease,
       variant,
       overflow,
-      // How many tokens are reasoning is known from the counts of each piece.
+      // Reasoning tokens are determined from the counts of each piece.
       countEach: variant.metadata.capabilities.includes('thinking')
     }
   }
 }
 
-/** Answers `POST /v1/responses`, loading the model first where needed. */
+/** Answers `POST /v1/responses`. Loads the model if necessary. */
 export async function createResponse(
   deps: ResponseDependencies,
   request: ResponseCall,

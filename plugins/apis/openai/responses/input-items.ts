@@ -18,7 +18,7 @@ const Texts = Given(ListOf({ text: Type.String() }))
 
 const Anything = Loose({})
 const TextPart = Loose({ text: Type.String() })
-/** What items of each type must have. */
+/** The required fields of each type of item. */
 const REQUIRED = {
   message: Loose({ role: Type.Enum(['user', 'assistant', 'system', 'developer']), content: Content }),
   function_call: Loose({
@@ -32,7 +32,7 @@ const REQUIRED = {
   item_reference: Loose({ id: Text })
 }
 
-/** A new id of OpenAI's form, such as `msg_` and 48 hex digits. */
+/** Generates an id in OpenAI's format, such as `msg_` with 48 hex digits. */
 export function newId(prefix: 'resp' | 'msg' | 'rs' | 'fc' | 'fco' | 'call'): string {
   return `${prefix}_${randomBytes(24).toString('hex')}`
 }
@@ -47,13 +47,13 @@ function unsupported(path: Path, sentences: string): CorralError {
   return new CorralError('unsupported_capability', `"${param}": ${sentences}`, { param })
 }
 
-/** A type that a client sent, quoted only where it looks like one: anything else could be part of a prompt. */
+/** Quotes a type in an error only if it looks like a type. Anything else could be part of a prompt. */
 export function ofType(type: string): string {
   return /^[\w.-]{1,60}$/.test(type) ? `of type "${type}"` : 'of an unknown type'
 }
 
 /**
- * The `input` of a request as items in full: each with an id, text as parts, references replaced by what they refer to.
+ * Parses the `input` of a request into complete items: with ids, with text as parts, and with references resolved.
  * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`, `response_not_found`
  */
 export function readInput(input: string | readonly unknown[], find: FindItem): Item[] {
@@ -94,12 +94,12 @@ function readItem(given: unknown, at: Path, find: FindItem): Item {
         throw invalid([...at, 'type'], 'the type of an item, such as "message"')
       throw unsupported(
         [...at, 'type'],
-        `items ${ofType(type)} cannot be read here. Send messages, reasoning, function calls and their outputs.`
+        `items ${ofType(type)} are not supported. Send messages, reasoning, function calls and their outputs.`
       )
   }
 }
 
-/** Messages and references may come without a type. */
+/** Messages and references may lack a type. */
 function typeOf({ type, role, id }: Fields): unknown {
   if (type !== undefined && type !== null) return type
   if (role !== undefined) return 'message'
@@ -131,7 +131,7 @@ function inputParts(content: string | object[], at: Path): InputPart[] {
   return content.map((part, index) => inputPart(part as Fields, [...at, index]))
 }
 
-/** Images and sounds are checked later, when the model that has to understand them is known. */
+/** Images and audio are checked later, when the model is known. */
 function inputPart(part: Fields, at: Path): InputPart {
   const { type } = part
   switch (type) {
@@ -142,7 +142,7 @@ function inputPart(part: Fields, at: Path): InputPart {
     case 'input_image': {
       const { image_url, detail, file_id } = part
       if (!image_url && file_id) {
-        throw unsupported([...at, 'file_id'], 'no files are kept here. Send the image as a data URL in "image_url".')
+        throw unsupported([...at, 'file_id'], 'files are not stored here. Send the image as a data URL in "image_url".')
       }
       return { type, image_url, detail: typeof detail === 'string' ? detail : 'auto' }
     }
@@ -151,10 +151,10 @@ function inputPart(part: Fields, at: Path): InputPart {
       return { type, input_audio: { data, ...(typeof format === 'string' && { format }) } }
     }
     case 'input_file':
-      throw unsupported([...at, 'type'], 'files cannot be read here. Send their text as "input_text".')
+      throw unsupported([...at, 'type'], 'files are not supported. Send their text as "input_text".')
     default:
       if (typeof type !== 'string') throw invalid([...at, 'type'], '"input_text" or "input_image"')
-      throw unsupported([...at, 'type'], `parts ${ofType(type)} cannot be read here. Send text or images.`)
+      throw unsupported([...at, 'type'], `parts ${ofType(type)} are not supported. Send text or images.`)
   }
 }
 
@@ -164,7 +164,7 @@ function referenced(id: string, path: Path, find: FindItem): Item {
   const param = faultPlace({ path })
   throw new CorralError(
     'response_not_found',
-    `"${param}" refers to an item that is not here: it was never stored, or its response was deleted, was among the oldest when room was needed, or is from before a restart. Send the item itself.`,
+    `"${param}" refers to an item that is not stored: it was never stored, its response was deleted or removed to free memory, or the server was restarted. Send the item itself.`,
     { param }
   )
 }

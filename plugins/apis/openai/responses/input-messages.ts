@@ -4,7 +4,7 @@ import type { InputPart, Item } from './schemas.ts'
 
 type Content = string | Record<string, unknown>[]
 
-/** A message as engines take it. */
+/** A message in the engine's format. */
 interface EngineMessage {
   role: 'system' | 'user' | 'assistant' | 'tool'
   content?: Content
@@ -15,7 +15,7 @@ interface EngineMessage {
   [other: string]: unknown
 }
 
-/** An item of the conversation and where it is in the request; items of earlier responses have no place there. */
+/** An item and its place in the request. Items of earlier responses have no place. */
 export interface PlacedItem {
   item: Item
   place?: string
@@ -32,9 +32,9 @@ function engineContent(parts: readonly InputPart[]): Content {
 }
 
 /**
- * The conversation as chat messages. Reasoning, text and calls of one turn become one message of the assistant, and the
- * system's messages at the beginning one message: many templates allow no more.
- * @returns the messages, and for each the place of its content in the request
+ * Converts a conversation to chat messages. Consecutive reasoning, text and calls become one assistant message, and
+ * leading system messages become one, because many templates allow no more.
+ * @returns the messages, and the place of each one's content in the request
  */
 export function engineMessages(
   items: readonly PlacedItem[],
@@ -49,7 +49,7 @@ export function engineMessages(
     places.push(place)
     return message
   }
-  /** The assistant's last message, or a new one where it has a field that must come after what is to be added. */
+  /** Returns the last assistant message, or a new one if the last has a field that must come after the added one. */
   const assistant = (...closed: (keyof EngineMessage)[]) => {
     const last = messages.at(-1)
     const open = last?.role === 'assistant' && closed.every(field => last[field] === undefined)
@@ -66,7 +66,7 @@ export function engineMessages(
       case 'function_call': {
         const name = engineName(item)
         names.set(item.call_id, name)
-        // A truncated call counts only if the client answered it.
+        // A truncated call is kept only if the client answered it.
         if (item.status === 'incomplete' && !answered.has(item.call_id)) break
         const message = assistant()
         message.tool_calls ??= []
@@ -92,7 +92,7 @@ export function engineMessages(
         } else addSystem(engineContent(item.content), place && `${place}.content`)
     }
   }
-  // Engines want content where there are no calls.
+  // Engines require content in a message without calls.
   for (const message of messages) if (!message.tool_calls) message.content ??= ''
   return { messages, places }
 

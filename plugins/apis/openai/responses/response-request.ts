@@ -13,18 +13,18 @@ import type { ResponseRequest } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** What a request has for the engine beside its input. */
+/** The engine's part of a request, without its input. */
 export interface EngineRequest {
-  /** Under the engine's names; these take precedence over the settings of the model and the server. */
+  /** Under the engine's names. They take precedence over the settings of the model and the server. */
   fields: Fields
   overflow: OverflowPolicy | undefined
-  /** As the response repeats them. */
+  /** The tools as the response lists them. */
   tools: OfferedTool[]
-  /** Most likely tokens at each position; undefined where no log probabilities are requested. */
+  /** Number of alternatives per token. Undefined if no log probabilities are requested. */
   logprobs: number | undefined
 }
 
-/** Fields of the Responses API that are not the engine's, or mean something else to it. */
+/** Fields that are not passed to the engine, or have another meaning there. */
 const OWN = [
   ...['model', 'name', 'input', 'instructions', 'previous_response_id', 'tools', 'tool_choice', 'parallel_tool_calls'],
   ...['text', 'reasoning', 'options', 'keep_alive', 'stream', 'stream_options', 'store', 'max_output_tokens'],
@@ -35,13 +35,13 @@ const OWN = [
 
 const LOGPROBS = 'message.output_text.logprobs'
 
-/** What OpenAI's own service offers beside answers, and corral does not. */
+/** Features of OpenAI's service that corral does not have. */
 const REFUSED: Record<string, string> = {
-  background: 'Responses are not made in the background here. Leave "background" out, and use "stream".',
-  conversation: 'Conversations are not kept here. Use "previous_response_id", or send the earlier items as "input".',
-  prompt: 'Prompt templates are not kept here. Send what they say as "instructions" and "input".',
-  context_management: 'Conversations are not compacted here. Use "truncation": "auto" to leave the oldest turns out.',
-  moderation: 'Nothing is moderated here. Leave "moderation" out.'
+  background: 'Responses cannot run in the background here. Remove "background" and use "stream".',
+  conversation: 'Conversations are not stored here. Use "previous_response_id", or send the earlier items as "input".',
+  prompt: 'Prompt templates are not stored here. Send their text as "instructions" and "input".',
+  context_management: 'Conversations cannot be compacted here. Use "truncation": "auto" to drop the oldest messages.',
+  moderation: 'There is no moderation here. Remove "moderation".'
 }
 
 /** @throws CorralError `unsupported_capability` or `invalid_request` with the field as `param` */
@@ -83,8 +83,6 @@ function responseFormat(format: Fields | null | undefined): Fields {
   return { response_format: { type, json_schema: { name: name ?? 'answer', schema, strict, description } } }
 }
 
-// ---- tools ---------------------------------------------------------------------------------------------------------
-
 const Name = Type.String({ minLength: 1 })
 const FunctionSchema = Loose({
   type: Type.Literal('function'),
@@ -100,7 +98,7 @@ const Namespace = Loose({
   tools: ListOf({})
 })
 
-/** A function as the Responses API has it: flat. */
+/** A function in the flat form of the Responses API. */
 interface FunctionTool {
   type: 'function'
   name: string
@@ -109,15 +107,15 @@ interface FunctionTool {
   strict: boolean
 }
 
-/** A function, or functions under a common name, such as those of one MCP server. */
+/** A function, or a group of functions, such as those of an MCP server. */
 type OfferedTool = FunctionTool | { type: 'namespace'; name: string; description: string; tools: FunctionTool[] }
 
-/** The name of a function for the engine, which knows of no namespaces. */
+/** Returns the engine's name of a function. Engines have no namespaces. */
 export function engineName({ name, namespace }: { name: string; namespace?: string | undefined }): string {
   return namespace ? `${namespace}__${name}` : name
 }
 
-/** All functions, including those of namespaces, by their names for the engine. */
+/** Returns all functions, including those in namespaces, by their engine names. */
 function functionsOf(tools: readonly OfferedTool[]): Map<string, { tool: FunctionTool; namespace?: string }> {
   const all = tools.flatMap(tool =>
     tool.type === 'function' ? [{ tool }] : tool.tools.map(inner => ({ tool: inner, namespace: tool.name }))
@@ -135,16 +133,16 @@ function engineTools(tools: readonly OfferedTool[]) {
   })
 }
 
-/** The function that an engine calls, as the request named it. */
+/** Returns the name and namespace of a called function as in the request. */
 export function calledFunction(tools: readonly OfferedTool[], called: string): { name: string; namespace?: string } {
   const found = functionsOf(tools).get(called)
   return found?.namespace ? { name: found.tool.name, namespace: found.namespace } : { name: called }
 }
 
 /**
- * The functions and namespaces that a request offers. Tools that a hosted service runs itself are left out: agents offer
- * such tools in every request, whatever the model and server.
- * @throws CorralError `unsupported_capability` where there are only such tools, `invalid_request`
+ * Returns the functions and namespaces that a request offers. Tools that OpenAI's service runs itself are ignored,
+ * because agents offer them in every request.
+ * @throws CorralError `unsupported_capability` if there are only such tools, or `invalid_request`
  */
 function readTools(tools: readonly object[]): OfferedTool[] {
   const offered = tools.flatMap((tool, index) => readTool(tool as Fields, ['tools', index]))
@@ -152,7 +150,7 @@ function readTools(tools: readonly object[]): OfferedTool[] {
     const { type } = tools[0] as Fields
     throw new CorralError(
       'unsupported_capability',
-      `"tools[0]": tools ${ofType(type as string)} do not exist here, only functions that the client runs itself ("type": "function").`,
+      `"tools[0]": tools ${ofType(type as string)} are not supported, only functions that the client runs itself. Send tools with "type": "function".`,
       { param: 'tools[0].type' }
     )
   }

@@ -6,41 +6,40 @@ import { newId } from './input-items.ts'
 import { calledFunction, type EngineRequest } from './response-request.ts'
 import type { FunctionCall, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
 
-/** An event of a streamed response. */
 export interface ResponseEvent {
   type: string
   sequence_number: number
   [field: string]: unknown
 }
 
-/** The Responses API's object of a response. */
+/** The response object of the Responses API. */
 export type ResponseObject = Record<string, unknown> & { id: string; output: readonly OutputItem[] }
 
-/** What stays the same of a response from its beginning to its end. */
+/** The fixed properties of a response. */
 export interface ResponseHead {
   id: string
   /** Seconds since the epoch. */
   createdAt: number
   request: ResponseRequest
   engine: EngineRequest
-  /** The options in force. */
+  /** The effective options. */
   sampling: Record<string, unknown>
   truncation: 'auto' | 'disabled'
 }
 
-/** The only reason here for an incomplete response: it reached the limit of its tokens. */
+/** A response is incomplete only if it reached its token limit. */
 type Ending = 'completed' | 'incomplete'
 
 /**
- * Makes a response of what the engine adds to its answer, with the events of its stream: items of reasoning, text and
- * function calls in the order of their first pieces, each closed before the next.
+ * Builds a response and the events of its stream from an engine's answer: reasoning, text and function calls in the
+ * order of their first pieces. Each item ends before the next starts.
  */
 export class ResponseWriter {
   readonly #head: ResponseHead
   readonly #output: OutputItem[] = []
   #events: ResponseEvent[] = []
   #open: OutputItem | undefined
-  /** Which of the engine's calls is open. */
+  /** The index of the open function call. */
   #call: number | undefined
   #began = false
   #sequence = 0
@@ -52,7 +51,7 @@ export class ResponseWriter {
     this.#head = head
   }
 
-  /** The events of what the engine adds. */
+  /** Returns the events for new deltas. */
   add(deltas: readonly Delta[]): ResponseEvent[] {
     for (const { choice, thinking, content, toolCalls = [], logprobs = [], usage, finish } of deltas) {
       if (choice) continue
@@ -65,16 +64,16 @@ export class ResponseWriter {
     return this.#taken()
   }
 
-  /** The events that end the response, and the response. */
+  /** Returns the complete response and the events that end it. */
   complete(): { events: ResponseEvent[]; response: ResponseObject } {
-    // Clients look for the text of a message even where there is none.
+    // Clients read the text of a message even if it is empty.
     if (this.#output.length === 0) this.#openMessage()
     this.#close(this.#ending)
     const { promptTokens, cachedTokens, completionTokens } = this.#usage
     const response = this.#response(this.#ending, {
       usage: {
         input_tokens: promptTokens,
-        // What is written to caches is not counted.
+        // Cache writes are not counted.
         input_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: 0 },
         output_tokens: completionTokens,
         output_tokens_details: { reasoning_tokens: this.#reasoningTokens },
@@ -86,8 +85,8 @@ export class ResponseWriter {
   }
 
   /**
-   * The events that end a response that failed. The last one has the error as OpenAI's type says, and as all hosted-chat
-   * streams have it too: that is what SDKs throw.
+   * Returns the events that end a failed response. The last event has the error both in OpenAI's type and in the form
+   * of other streams, which the SDKs throw.
    */
   fail(failure: CorralError): ResponseEvent[] {
     this.#begin()
@@ -110,7 +109,7 @@ export class ResponseWriter {
     this.#events.push({ type, sequence_number: this.#sequence++, ...fields })
   }
 
-  /** An event of the open item. */
+  /** Adds an event of the open item. */
   #itemEvent(type: string, fields: Record<string, unknown>): void {
     this.#event(type, { item_id: this.#open!.id, output_index: this.#output.length - 1, ...fields })
   }
@@ -123,7 +122,7 @@ export class ResponseWriter {
     this.#event('response.in_progress', { response })
   }
 
-  /** The engine counts all tokens alike; those since its last count are what this piece is made of. */
+  /** The engine does not distinguish reasoning tokens. The tokens since its last count belong to this piece. */
   #count(usage: TokenUsage, thinking: boolean): void {
     if (thinking) this.#reasoningTokens += usage.completionTokens - this.#usage.completionTokens
     this.#usage = usage
@@ -135,7 +134,7 @@ export class ResponseWriter {
     this.#open = item
     this.#output.push(item)
     const output_index = this.#output.length - 1
-    // Events have copies of items and parts as they are before anything is in them: the originals go on growing.
+    // Events get copies, because the items and parts still grow.
     if (item.type === 'function_call') this.#event('response.output_item.added', { output_index, item: { ...item } })
     else {
       this.#event('response.output_item.added', { output_index, item: { ...item, content: [] } })
@@ -204,7 +203,7 @@ export class ResponseWriter {
     this.#open = undefined
   }
 
-  /** The response with everything that OpenAI's type has, the request's own fields repeated. */
+  /** Returns the response with all fields of OpenAI's type, including those repeated from the request. */
   #response(status: Ending | 'in_progress' | 'failed', more: Record<string, unknown>): ResponseObject {
     const { id, createdAt, request, engine, sampling, truncation } = this.#head
     return {
@@ -242,13 +241,13 @@ export class ResponseWriter {
   }
 }
 
-/** A model's own id stays, since its template may take no other form; one that the engine drew gets OpenAI's form. */
+/** The model's own id is kept, because its template may require it. A random id of the engine gets OpenAI's format. */
 function callId(given: string | undefined): string {
   if (!given) return newId('call')
   return /^[A-Za-z0-9]{32}$/.test(given) ? `call_${given}` : given
 }
 
-/** OpenAI's own words for why a response failed; the event that ends the stream has corral's. */
+/** Returns OpenAI's code for a failure. The event that ends the stream has corral's code. */
 function failureCode({ code, status }: CorralError): string {
   if (code === 'queue_full' || code === 'too_busy') return 'rate_limit_exceeded'
   return status < 500 ? 'invalid_prompt' : 'server_error'

@@ -22,7 +22,7 @@ const STREAM =
 
 /**
  * OpenAI's Responses API, below `/v1`.
- * @param surface.storedResponses bytes of responses that are kept for `previous_response_id`, of all keys together
+ * @param surface.storedResponses maximum bytes of stored responses, for all keys together
  */
 export function responseRoutes(surface: SurfaceDependencies & { storedResponses: number }): FastifyPluginAsync {
   const stored = new StoredResponses(surface.storedResponses, surface.config.limits.stored_responses)
@@ -32,7 +32,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
       '/responses',
       openaiRoute(TAG, 'createResponse', 'Create a response', {
         description:
-          'Answers as OpenAI’s Responses API does. The only tools are functions that the client runs; others beside them are left out, as the reply’s `tools` shows. A stored response is kept in memory until there is no room for it, for the API key that made it.',
+          'Answers like OpenAI’s Responses API. Only functions that the client runs are supported as tools; other tools are ignored, as `tools` in the reply shows. A response is stored in memory for the API key that created it, until the memory is needed.',
         body: ResponseRequest,
         response: { 200: jsonOrStream('The response', Response, { event: STREAM }) },
         errors: [...ANSWER_ERRORS, 'response_not_found']
@@ -43,7 +43,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
       '/responses/input_tokens',
       openaiRoute(TAG, 'countResponseInputTokens', 'Count the tokens of an input', {
         body: ResponseRequest,
-        response: { 200: json('The number', TokenCount) },
+        response: { 200: json('The number of tokens', TokenCount) },
         errors: [...ANSWER_ERRORS, 'response_not_found']
       }),
       (request, reply) => countInputTokens(deps, request, reply)
@@ -61,7 +61,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
         if (query.stream !== 'true') return response
         throw new CorralError(
           'unsupported_capability',
-          'A stored response is not streamed again. Leave "stream" out to get it as a whole.',
+          'A stored response cannot be streamed. Remove "stream" to get it as a whole.',
           { param: 'stream' }
         )
       }
@@ -69,7 +69,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
     app.get<{ Params: ResponseId; Querystring: ItemsQuery }>(
       '/responses/:id/input_items',
       openaiRoute(TAG, 'listResponseInputItems', 'List the input of a stored response', {
-        description: 'All of the conversation before the response, the latest first by default.',
+        description: 'The whole conversation before the response, newest item first by default.',
         params: ResponseId,
         querystring: ItemsQuery,
         response: { 200: json('The items', ItemList) },
@@ -81,7 +81,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
       '/responses/:id',
       openaiRoute(TAG, 'deleteResponse', 'Delete a stored response', {
         params: ResponseId,
-        response: { 200: json('It is gone', Deleted) },
+        response: { 200: json('The response is deleted', Deleted) },
         errors: ['response_not_found']
       }),
       async ({ params: { id }, caller }) => {
@@ -92,7 +92,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
     app.post<{ Params: ResponseId }>(
       '/responses/:id/cancel',
       openaiRoute(TAG, 'cancelResponse', 'Cancel a response (not possible)', {
-        description: 'Only responses made in the background can be cancelled, and there are none here.',
+        description: 'Only responses in the background can be cancelled, which are not supported here.',
         params: ResponseId,
         errors: ['response_not_found', 'invalid_request']
       }),
@@ -100,7 +100,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
         stored.get(caller.owner, params.id)
         throw new CorralError(
           'invalid_request',
-          'This response has ended, and only those made in the background could be cancelled. To end one that is being made, close its connection.'
+          'This response has ended, and only background responses can be cancelled. To stop a running response, close its connection.'
         )
       }
     )

@@ -12,14 +12,12 @@ import {
 } from '../../../../core/http/request-fields.ts'
 import { SamplingOptionsSchema } from '../../../../core/models/options.ts'
 
-// ---- requests ------------------------------------------------------------------------------------------------------
-
 const { temperature, top_p } = SamplingOptionsSchema.properties
 const text = Given(Type.String())
-const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused where it is set' }))
-const NO_EFFECT = Given(Type.String({ description: 'Of no effect' }))
+const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused if set' }))
+const NO_EFFECT = Given(Type.String({ description: 'Has no effect' }))
 
-/** The body of `POST /v1/responses`, and of `/v1/responses/input_tokens`, where only some of it counts. */
+/** The body of `POST /v1/responses` and, in part, of `/v1/responses/input_tokens`. */
 export const ResponseRequest = Titled('ResponseRequest', {
   ...named,
   input: Given(
@@ -35,7 +33,7 @@ export const ResponseRequest = Titled('ResponseRequest', {
       {},
       {
         description:
-          'Functions: {type: "function", name, description, parameters}; or groups of them: {type: "namespace", name, description, tools}. Others are left out'
+          'Functions: {type: "function", name, description, parameters}; or groups of functions: {type: "namespace", name, description, tools}. Other tools are ignored'
       }
     )
   ),
@@ -55,27 +53,27 @@ export const ResponseRequest = Titled('ResponseRequest', {
   options,
   keep_alive,
   stream: Given(Type.Boolean({ default: false })),
-  store: Given(Type.Boolean({ default: true, description: 'Kept in memory for previous_response_id' })),
+  store: Given(Type.Boolean({ default: true, description: 'Store the response in memory for previous_response_id' })),
   max_output_tokens: Given(Type.Integer({ minimum: 1, maximum: 2 ** 31 - 1 })),
   temperature: Given(temperature),
   top_p: Given(top_p),
   stop: Given(Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts that end the answer' })),
   top_logprobs: Given(Type.Integer({ minimum: 0, maximum: 20 })),
   include: Given(Type.Array(Type.String())),
-  truncation: Given(Type.Enum(['auto', 'disabled'], { description: 'auto: the oldest turns may be left out' })),
+  truncation: Given(Type.Enum(['auto', 'disabled'], { description: 'auto: the oldest messages may be dropped' })),
   metadata: Given(
-    Type.Object({}, { additionalProperties: Type.String(), description: 'Texts, which the response repeats' })
+    Type.Object({}, { additionalProperties: Type.String(), description: 'Key-value pairs that the response repeats' })
   ),
   user: text,
-  background: Given(Type.Boolean({ description: 'Only false' })),
+  background: Given(Type.Boolean({ description: 'Must be false' })),
   service_tier: NO_EFFECT,
   safety_identifier: NO_EFFECT,
-  prompt_cache_key: Given(Type.String({ description: 'Of no effect: prompts are always cached' })),
+  prompt_cache_key: Given(Type.String({ description: 'Has no effect: prompts are always cached' })),
   conversation: NOT_HERE,
   prompt: NOT_HERE,
   context_management: NOT_HERE,
   moderation: NOT_HERE,
-  max_tool_calls: Type.Optional(Type.Unknown({ description: 'Of no effect: tools are run by the client' })),
+  max_tool_calls: Type.Optional(Type.Unknown({ description: 'Has no effect: tools are run by the client' })),
   ...ignored('personality', 'prompt_cache_options', 'prompt_cache_retention', 'stream_options')
 })
 export type ResponseRequest = Static<typeof ResponseRequest>
@@ -84,7 +82,7 @@ export const ResponseId = Type.Object({ id: Type.String({ description: 'resp_…
 export type ResponseId = Static<typeof ResponseId>
 
 export const RetrieveQuery = Loose({
-  stream: Type.Optional(Type.String({ description: 'Only false: a response that has ended is not streamed again' }))
+  stream: Type.Optional(Type.String({ description: 'Must be false: a response that has ended cannot be streamed' }))
 })
 export type RetrieveQuery = Static<typeof RetrieveQuery>
 
@@ -95,12 +93,10 @@ export const ItemsQuery = Loose({
 })
 export type ItemsQuery = Static<typeof ItemsQuery>
 
-// ---- items ---------------------------------------------------------------------------------------------------------
-
 const item = { id: Type.String(), status: Type.Enum(['in_progress', 'completed', 'incomplete']) }
 const probability = { token: Type.String(), bytes: Type.Array(Type.Integer()), logprob: Type.Number() }
 
-/** What a user's or the system's message, or the result of a call, consists of. */
+/** The parts of user and system messages and of call outputs. */
 const InputPart = Type.Union([
   Loose({ type: Type.Literal('input_text'), text: Type.String() }),
   Loose({ type: Type.Literal('input_image'), image_url: Type.Unknown(), detail: Type.String() }),
@@ -157,8 +153,6 @@ export type OutputItem = Static<typeof OutputItem>
 const Item = Type.Union([InputMessage, FunctionCallOutput, OutputMessage, Reasoning, FunctionCall])
 export type Item = Static<typeof Item>
 
-// ---- replies -------------------------------------------------------------------------------------------------------
-
 /** A response that has ended. */
 export const Response = Titled('Response', {
   id: Type.String({ description: 'resp_…' }),
@@ -172,7 +166,7 @@ export const Response = Titled('Response', {
   instructions: OrNull(Type.String()),
   max_output_tokens: OrNull(Type.Integer()),
   metadata: Type.Record(Type.String(), Type.String()),
-  model: Type.String({ description: 'As in the request' }),
+  model: Type.String({ description: 'The name in the request' }),
   output: Type.Array(OutputItem),
   parallel_tool_calls: Type.Boolean(),
   previous_response_id: OrNull(Type.String()),
@@ -194,7 +188,7 @@ export const Response = Titled('Response', {
   })
 })
 
-/** A page of a response's input. */
+/** A page of the input items of a response. */
 export const ItemList = Loose({
   object: Type.Literal('list'),
   data: Type.Array(Item),

@@ -2,21 +2,21 @@ import { CorralError } from '../../../../core/errors.ts'
 import type { ResponseObject } from './response-writer.ts'
 import type { Item, ItemsQuery } from './schemas.ts'
 
-/** A response that can be retrieved, and continued. */
+/** A response that can be retrieved and continued. */
 interface StoredResponse {
   response: ResponseObject
-  /** The whole conversation before it, without instructions. */
+  /** The whole conversation before the response, without instructions. */
   input: readonly Item[]
 }
 
-/** What a response takes for each of its items, beside the item. */
+/** Estimated memory of a reference from a response to an item. */
 const BYTES_OF_REFERENCE = 16
 
 const sizeOf = (value: unknown) => Buffer.byteLength(JSON.stringify(value))
 
 /**
- * Responses kept in memory, each for its owner (`Caller.owner`) alone: to everybody else it does not exist. Where there
- * is no more room, the oldest one of whoever has most is dropped, so that nobody pushes out what others keep.
+ * Stores responses in memory. Each is visible only to its owner (`Caller.owner`). If memory runs out, the owner with
+ * the largest share loses the oldest response, so no one can evict the responses of others.
  */
 export class StoredResponses {
   readonly #owners = new Map<string, OwnResponses>()
@@ -24,20 +24,20 @@ export class StoredResponses {
   readonly #mostEach: number
 
   /**
-   * @param mostBytes of JSON text; 0 keeps nothing
-   * @param mostEach responses of one owner, however small they are
+   * @param mostBytes total size as JSON; 0 stores nothing
+   * @param mostEach maximum number of responses per owner
    */
   constructor(mostBytes: number, mostEach: number) {
     this.#mostBytes = mostBytes
     this.#mostEach = mostEach
   }
 
-  /** Bytes of JSON text that are kept. */
+  /** Total size of all responses as JSON. */
   get bytes(): number {
     return [...this.#owners.values()].reduce((sum, { bytes }) => sum + bytes, 0)
   }
 
-  /** Keeps a response, unless it alone is more than there is room for. */
+  /** Stores a response, unless it is larger than the limit on its own. */
   add(owner: string, stored: StoredResponse): void {
     const own = this.#owners.get(owner) ?? new OwnResponses()
     this.#owners.set(owner, own)
@@ -66,7 +66,7 @@ export class StoredResponses {
     this.#forgetEmpty()
   }
 
-  /** All items of an owner, by their ids. */
+  /** Returns all items of an owner by their ids. */
   itemsById(owner: string): Map<string, Item> {
     return new Map(this.#owners.get(owner)?.items.map(item => [item.id, item]))
   }
@@ -77,8 +77,8 @@ export class StoredResponses {
 }
 
 /**
- * What is kept for one owner. The items of a conversation are shared by all of its responses, and counted once: a later
- * response keeps them when an earlier one has gone.
+ * The responses of one owner. The items of a conversation are shared by its responses and counted once. They are kept
+ * as long as a response uses them.
  */
 class OwnResponses {
   readonly #entries = new Map<string, StoredResponse & { size: number }>()
@@ -97,7 +97,7 @@ class OwnResponses {
     return this.#entries.get(id)
   }
 
-  /** @returns bytes that it would take alone */
+  /** @returns the size of the response without sharing */
   add({ response, input }: StoredResponse): number {
     const { output, ...fields } = response
     const items = [...input, ...output]
@@ -127,7 +127,7 @@ class OwnResponses {
     return true
   }
 
-  /** @returns its bytes */
+  /** @returns the size of the item */
   #retain(item: Item): number {
     const entry = this.#items.get(item) ?? { size: sizeOf(item), users: 0 }
     if (entry.users === 0) {
@@ -142,15 +142,15 @@ class OwnResponses {
 function notFound(param: string): CorralError {
   return new CorralError(
     'response_not_found',
-    'There is no response with this id here. Responses are kept in memory only: it was not to be stored, was deleted, was among the oldest when room was needed, is from before a restart, or belongs to another API key. Send the conversation as "input" instead.',
+    'There is no stored response with this id. Responses are stored only in memory: it may not have been stored, may have been deleted or removed to free memory, may be older than the last restart, or may belong to another API key. Send the conversation as "input" instead.',
     { param }
   )
 }
 
-/** A page of a list of items, as OpenAI's lists are read. */
+/** Returns a page of items, as in OpenAI's lists. */
 export function pageOf(items: readonly Item[], { limit = 20, order = 'desc', after }: ItemsQuery) {
   const ordered = order === 'asc' ? [...items] : items.toReversed()
-  // Clients may give several items one id; the last one is taken, so that each page begins later than the one before.
+  // Clients may use the same id for several items. Starting after the last one ensures that each page makes progress.
   const start = after === undefined ? 0 : ordered.findLastIndex(item => item.id === after) + 1
   const data = ordered.slice(start, start + limit)
   return {
