@@ -47,7 +47,7 @@ const GROUPS = [
   'OpenAI embeddings',
   'OpenAI responses',
   'OpenAI tokens',
-  'OpenAI sounds and images',
+  'OpenAI audio and images',
   'Anthropic',
   'Ollama',
   'Files of models',

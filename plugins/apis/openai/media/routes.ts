@@ -10,7 +10,7 @@ import { parseRequestedName } from '../../../../core/models/model-name.ts'
 import { acceptForms } from './form-body.ts'
 import { TranscriptionRequest, transcribe } from './transcribe.ts'
 
-const TAG = 'OpenAI sounds and images'
+const TAG = 'OpenAI audio and images'
 const FORM = 'multipart/form-data'
 
 const Count = Type.Integer({ minimum: 0 })
