@@ -6,13 +6,12 @@ import { writeGguf } from '../../../support/gguf-writer.ts'
 
 const SAFETENSORS = join(packageRoot, 'test', 'fixtures', 'tiny-chat-safetensors')
 
-/** What is stored under a name: files with their digests. */
 async function filesOf(corral: Corral, name: string) {
   const { body } = await corral.json(`/api/files/${name}`)
   return body.variants?.map(({ label, format, digest, files }: any) => ({ label, format, digest, files }))
 }
 
-t.test('one corral pulls from another', async t => {
+t.test('one corral pulls models from another', async t => {
   const giver = await startCorral(t, { config: 'security:\n  api_keys: [secret]' })
   const headers = { authorization: 'Bearer secret' }
   const dir = t.testdir()
@@ -36,7 +35,7 @@ t.test('one corral pulls from another', async t => {
   const host = new URL(giver.url).host
   const events = await taker.events('/api/pull', { model: `corral://${host}/${DEMO}` })
   t.match(events.at(-1), { status: 'success' })
-  t.same(await filesOf(taker, DEMO), await given(DEMO), 'the same files, under the same digests')
+  t.same(await filesOf(taker, DEMO), await given(DEMO), 'has the same files with the same digests')
   const { body } = await taker.json('/api/chat', {
     model: DEMO,
     messages: [CAPITAL_QUESTION],
@@ -47,9 +46,9 @@ t.test('one corral pulls from another', async t => {
 
   t.match((await taker.events('/api/pull', { model: 'corral:me/two:Q8_0' })).at(-1), { status: 'success' })
   const [q8] = (await given('me/two')).filter(({ label }: any) => label === 'Q8_0')
-  t.same(await filesOf(taker, 'me/two'), [q8], 'one quantization of two')
+  t.same(await filesOf(taker, 'me/two'), [q8], 'pulls one of two quantizations')
   t.match((await taker.events('/api/pull', { model: 'corral:me/st' })).at(-1), { status: 'success' })
-  t.same(await filesOf(taker, 'me/st'), await given('me/st'), 'a SafeTensors model')
+  t.same(await filesOf(taker, 'me/st'), await given('me/st'), 'pulls a SafeTensors model')
 
   t.match(await taker.json('/api/pull', { model: 'corral:me/none' }), { status: 404, body: { code: 'repo_not_found' } })
   const stranger = await startCorral(t, {

@@ -12,7 +12,7 @@ import { writeGguf } from '../../../support/gguf-writer.ts'
 const BYTES = readFileSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
 const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes)
 
-t.test('which bytes a range asks for', async t => {
+t.test('range headers select the requested bytes', async t => {
   const etag = '"abc"'
   const whole = { status: 200 }
   const cases: [string | undefined, number, object][] = [
@@ -62,7 +62,7 @@ interface Answer {
   body: Buffer
 }
 
-/** Asks with the path as it is written: other clients resolve `..` themselves. */
+/** Sends the path unchanged. Other clients resolve `..` themselves. */
 async function open(corral: Corral, path: string, headers: OutgoingHttpHeaders = {}, method = 'GET') {
   const { hostname, port } = new URL(corral.url)
   const asked = request({ hostname, port, path, method, headers, agent: false })
@@ -78,20 +78,20 @@ async function get(corral: Corral, path: string, headers?: OutgoingHttpHeaders, 
   return { status: response.statusCode!, headers: response.headers, body: Buffer.concat(chunks) }
 }
 
-/** Files below a folder that a process has open. */
+/** Lists the open files of a process below a folder. */
 function openFiles(pid: number, folder: string): string[] {
   return readdirSync(`/proc/${pid}/fd`).flatMap(fd => {
     try {
       const path = readlinkSync(`/proc/${pid}/fd/${fd}`)
       return path.startsWith(folder) ? path : []
     } catch {
-      // It was closed while we looked.
+      // The file was closed in the meantime.
       return []
     }
   })
 }
 
-/** A model of so many MiB, imported, and where its file is served. */
+/** Imports a model of the given size and returns the URL of its file. */
 async function importLarge(t: Test, corral: Corral, name: string, mebibytes: number) {
   const dir = t.testdir()
   const path = join(dir, 'large-Q8_0.gguf')
@@ -103,7 +103,7 @@ async function importLarge(t: Test, corral: Corral, name: string, mebibytes: num
   return { ...variant, address: `/api/files/${name}/Q8_0/${variant.revision}/${variant.files[0].path}` }
 }
 
-t.test('files of a model', async t => {
+t.test('serves the files of a model', async t => {
   const corral = await startCorral(t)
   const digest = sha256(BYTES).digest()
   const { status, body } = await corral.json(`/api/files/${DEMO}`)
@@ -138,7 +138,7 @@ t.test('files of a model', async t => {
   })
   t.ok(whole.body.equals(BYTES))
   t.notOk(whole.headers['content-range'])
-  t.ok((await get(corral, address.replace('F16', 'f16'))).body.equals(BYTES), 'labels in any case')
+  t.ok((await get(corral, address.replace('F16', 'f16'))).body.equals(BYTES), 'labels are case-insensitive')
 
   const part = await get(corral, address, { range: 'bytes=1000-4999' })
   t.equal(part.status, 206)
@@ -198,7 +198,7 @@ t.test('files of a model', async t => {
   t.match(JSON.parse(cut.body.toString()), { errorCode: 500, error: /has 100 bytes instead of \d+/ })
 })
 
-t.test('a model deleted, or a client gone, in the middle', async t => {
+t.test('a file is served to its end if its model is deleted, and released if the client disconnects', async t => {
   const corral = await startCorral(t)
   const models = join(corral.home, 'models')
   const { address, files, revision } = await importLarge(t, corral, 'me/large', 48)
@@ -212,9 +212,9 @@ t.test('a model deleted, or a client gone, in the middle', async t => {
     hash.update(chunk)
   }
   t.equal(length, files[0].size)
-  t.equal(hash.digest('hex'), files[0].sha256, 'served to its end')
+  t.equal(hash.digest('hex'), files[0].sha256, 'serves the whole file')
   t.equal((await get(corral, address)).status, 404)
-  await until('its files go then', () => !existsSync(join(models, 'me', 'large', revision)))
+  await until('the files are deleted afterwards', () => !existsSync(join(models, 'me', 'large', revision)))
 
   const again = await importLarge(t, corral, 'me/again', 48)
   const left = await open(corral, again.address)
@@ -223,10 +223,10 @@ t.test('a model deleted, or a client gone, in the middle', async t => {
   left.destroy()
   await until('the file is closed', () => openFiles(corral.process.pid!, models).length === 0)
   await corral.json('/api/delete', { model: 'me/again' }, { method: 'DELETE' })
-  await until('nobody holds it', () => !existsSync(join(models, 'me', 'again')))
+  await until('the files are deleted', () => !existsSync(join(models, 'me', 'again')))
 })
 
-t.test('keys protect files, and the surface can be switched off', async t => {
+t.test('files require a key, and the API can be disabled', async t => {
   const locked = await startCorral(t, { config: 'security:\n  api_keys: [secret]' })
   t.equal((await get(locked, `/api/files/${DEMO}`)).status, 401)
   t.equal((await get(locked, `/api/files/${DEMO}`, { authorization: 'Bearer secret' })).status, 200)

@@ -28,10 +28,10 @@ async function eventsOf(address: string, body: object): Promise<any[]> {
   return events
 }
 
-/** The fields that one of two objects has and the other has not. */
+/** Returns the names of fields that only the first object has. */
 const missing = (wanted: object, got: object) => Object.keys(wanted).filter(name => !(name in got))
 
-t.test('the server itself', async t => {
+t.test('serves health, tools and router properties', async t => {
   t.strictSame((await corral.json('/health')).body, { status: 'ok' })
   t.strictSame((await corral.json('/v1/health')).body, { status: 'ok' })
   t.strictSame((await corral.json('/tools')).body, [])
@@ -48,7 +48,7 @@ t.test('the server itself', async t => {
   })
 })
 
-t.test('loads, unloads, and the feed that says so', async t => {
+t.test('the feed reports loads and unloads', async t => {
   const row = async () => (await corral.json('/models')).body.data.find(({ id }: { id: string }) => id === DEMO)
   t.match(await row(), {
     status: { value: 'unloaded' },
@@ -73,7 +73,7 @@ t.test('loads, unloads, and the feed that says so', async t => {
   const other = await follow(corral)
   t.equal(feed.reply.headers.get('content-type'), 'text/event-stream')
   t.strictSame((await corral.json('/models/load', { model: DEMO })).body, { success: true })
-  await until('the feed says that it is loaded', () => feed.statuses().includes('loaded'))
+  await until('the feed reports that the model is loaded', () => feed.statuses().includes('loaded'))
   t.strictSame([...new Set(feed.statuses())], ['loading', 'loaded'])
   t.match(feed.events[0], {
     model: DEMO,
@@ -83,7 +83,7 @@ t.test('loads, unloads, and the feed that says so', async t => {
   const loading = feed.events.filter(({ data }) => data.status === 'loading')
   t.ok(
     loading.every(({ data }) => typeof data.progress.value === 'number'),
-    'how far it is, from the first event on'
+    'every event has a progress value'
   )
   t.match(await row(), { status: { value: 'loaded' } })
   t.match((await corral.json(`/v1/models/${DEMO}`)).body, { status: { value: 'loaded' }, meta: { n_ctx: Number } })
@@ -93,8 +93,8 @@ t.test('loads, unloads, and the feed that says so', async t => {
   })
 
   t.strictSame((await corral.json('/models/unload', { model: DEMO })).body, { success: true })
-  await until('the feed says that it is unloaded', () => feed.statuses().at(-1) === 'unloaded')
-  await until('the other one hears the same', () => other.statuses().at(-1) === 'unloaded')
+  await until('the feed reports that the model is unloaded', () => feed.statuses().at(-1) === 'unloaded')
+  await until('the other feed reports it too', () => other.statuses().at(-1) === 'unloaded')
   t.match(feed.events.at(-1), { data: { exit_code: 0 } })
   feed.leave()
   other.leave()
@@ -109,15 +109,15 @@ t.test('loads, unloads, and the feed that says so', async t => {
   })
 })
 
-t.test('what a model is like, and its slots', async t => {
+t.test('props and slots match those of llama-server', async t => {
   const { status, body } = await corral.json(`/props?model=${DEMO}`)
-  t.equal(status, 200, 'it is loaded for that')
+  t.equal(status, 200, 'the model is loaded automatically')
   const wanted = await ofBare('/props')
   t.strictSame(missing(wanted, body), ['media_marker'])
   t.strictSame(missing(wanted.default_generation_settings, body.default_generation_settings), [])
   t.match(body, { total_slots: Number, chat_template: wanted.chat_template, model_path: DEMO, model_alias: DEMO })
   t.match(body, { modalities: { vision: false, audio: false }, default_generation_settings: { n_ctx: Number } })
-  t.equal(body.ui, true, "llama.cpp's page hides a model that says otherwise")
+  t.equal(body.ui, true, "llama.cpp's page hides models with another value")
 
   const slots = (await corral.json('/slots')).body
   t.equal(slots.length, body.total_slots)
@@ -126,7 +126,7 @@ t.test('what a model is like, and its slots', async t => {
   t.notMatch(JSON.stringify(slots), /prompt/)
 })
 
-t.test('completions in its own words', async t => {
+t.test("completions match llama-server's own format", async t => {
   const whole = { prompt: PROMPT, ...GREEDY }
   const [own, wanted] = [
     (await corral.json('/completion', { model: DEMO, ...whole })).body,
@@ -150,7 +150,7 @@ t.test('completions in its own words', async t => {
   const few = { ...whole, response_fields: ['content', 'generation_settings/n_predict'] }
   t.strictSame((await corral.json('/completion', { model: DEMO, ...few })).body, await ofBare('/completion', few))
   const all = (await corral.json('/completion', { model: DEMO, ...whole, response_fields: [] })).body
-  t.match(all, { content, generation_settings: Object }, 'no fields named are all fields')
+  t.match(all, { content, generation_settings: Object }, 'an empty list selects all fields')
 
   const events = await eventsOf(`${corral.url}/completion`, { model: DEMO, ...whole, stream: true })
   const bareEvents = await eventsOf(`${bare}/completion`, { ...whole, stream: true })
@@ -181,7 +181,7 @@ t.test('completions in its own words', async t => {
   t.match(stopped.body, { content: 'The capital', stop_type: 'word', stopping_word: ' of' })
 })
 
-t.test('errors in its shape, on all of its routes', async t => {
+t.test("all routes return errors in llama-server's format", async t => {
   const error = (await ofBare('/completion', {})).error
   const own = (await corral.json('/completion', { model: DEMO })).body.error
   t.strictSame(missing(error, own), [])
@@ -210,7 +210,7 @@ t.test('errors in its shape, on all of its routes', async t => {
     t.match(
       await corral.json('/completion', { model: DEMO, prompt: picture }),
       { status: 400, body: { error: { corral_code: 'unsupported_capability', param: 'prompt' } } },
-      `pictures in a prompt, as ${JSON.stringify(multimodal_data)}`
+      `refuses an image in a prompt, sent as ${JSON.stringify(multimodal_data)}`
     )
   }
   for (const multimodal_data of [[], null]) {
@@ -219,7 +219,7 @@ t.test('errors in its shape, on all of its routes', async t => {
   }
 })
 
-t.test('conversations, tokens and vectors', async t => {
+t.test('chat, token and embedding routes match those of llama-server', async t => {
   const chat = await corral.json('/chat/completions', { model: DEMO, messages, temperature: 0 })
   t.equal(chat.body.choices[0].message.content, CAPITAL_ANSWER)
   const same = async (path: string, body: object) =>
@@ -245,7 +245,7 @@ t.test('conversations, tokens and vectors', async t => {
   })
 })
 
-t.test('a conversation whose connection was lost goes on', async t => {
+t.test('a finished conversation can be read again from any byte', async t => {
   const conversation = '0b9a::corral/tiny-chat'
   const ask = { model: DEMO, messages, temperature: 0, stream: true }
   const send = (id: string) =>
@@ -280,7 +280,7 @@ t.test('a conversation whose connection was lost goes on', async t => {
   t.match(await corral.json('/v1/stream'), { status: 400, body: { error: { code: 400 } } })
 })
 
-t.test('a connection that is lost in the middle of an answer', async t => {
+t.test('a stream resumes after its connection is lost', async t => {
   const conversation = '77aa::corral/tiny-chat'
   const ask = { ...endlessHosted(DEMO), max_tokens: 400 }
   const headers = { 'x-conversation-id': conversation }
@@ -294,7 +294,7 @@ t.test('a connection that is lost in the middle of an answer', async t => {
       if (read.length > 2000) leaving.abort()
     }
   } catch {
-    // It has left.
+    // The client disconnected.
   }
   const [record] = (await corral.json('/v1/streams/lookup', { conversation_ids: ['77aa'] })).body
   t.match(record, { conversation_id: conversation, is_done: false, completed_at: 0 })
@@ -315,17 +315,17 @@ t.test('a connection that is lost in the middle of an answer', async t => {
   t.ok(await busy())
   again.abort()
   t.equal((await corral.send(query, undefined, { method: 'DELETE' })).status, 204)
-  await until('its slot is free', async () => !(await busy()))
+  await until('the slot is free', async () => !(await busy()))
 })
 
-t.test('who follows models is bounded, and leaves nothing behind', async t => {
+t.test('the number of feed listeners is limited, and closed ones are forgotten', async t => {
   const feeds = []
   for (let count = 0; count < 16; count++) feeds.push(await follow(corral))
   const { reply } = await follow(corral)
   t.equal(reply.status, 429)
   for (const { leave } of feeds) leave()
   await Promise.all(feeds.map(({ read }) => read))
-  await until('there is room again', async () => {
+  await until('another listener is accepted', async () => {
     const next = await follow(corral)
     next.leave()
     return next.reply.status === 200
@@ -333,5 +333,5 @@ t.test('who follows models is bounded, and leaves nothing behind', async t => {
   const last = await follow(corral)
   t.equal(await corral.end('SIGTERM'), 0)
   await last.read
-  t.pass('the stream ends with the server')
+  t.pass('the stream ends when the server stops')
 })

@@ -7,7 +7,7 @@ import { fetch } from 'undici'
 import { until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 
-/** llama-server itself with a model, to compare with. Gives its address. */
+/** Starts llama-server itself, as the reference for comparisons. Returns its address. */
 export async function startBare(t: Pick<Test, 'teardown'>, model: string): Promise<string> {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -21,7 +21,7 @@ export async function startBare(t: Pick<Test, 'teardown'>, model: string): Promi
     await once(child, 'exit')
   })
   const url = `http://127.0.0.1:${port}`
-  await until('llama-server answers', () =>
+  await until('llama-server responds', () =>
     fetch(`${url}/health`).then(
       ({ status }) => status === 200,
       () => false

@@ -15,16 +15,20 @@ const ids = async () => (await corral.json('/models')).body.data.map(({ id }: { 
 const remove = (model: string) => corral.json(`/models?model=${model}`, undefined, { method: 'DELETE' })
 const SLOW = { total: MIB / 2 }
 
-t.test('a download, followed in the feed under the name of its request; the model answers', async t => {
+t.test('the feed reports a download under the requested name, and the model then answers', async t => {
   hub.bandwidth = SLOW
   const name = `${MODEL}:Q8_0`
   t.strictSame(await corral.json('/models', { model: name }), { status: 200, body: { success: true } })
-  t.strictSame((await corral.json('/models', { model: name })).body, { success: true }, 'it is joined')
-  await until('it goes on', () => feed.kinds(name).includes('download_progress'))
+  t.strictSame(
+    (await corral.json('/models', { model: name })).body,
+    { success: true },
+    'a second request joins the download'
+  )
+  await until('the feed reports progress', () => feed.kinds(name).includes('download_progress'))
   const { data } = feed.events.find(({ event }) => event === 'download_progress')
   t.match(data.progress['tiny-Q8_0.gguf'], { done: Number, total: Q8_0.length })
   hub.bandwidth = {}
-  await until('it is finished', () => feed.kinds(name).includes('download_finished'))
+  await until('the feed reports the end', () => feed.kinds(name).includes('download_finished'))
   t.strictSame(feed.kinds(name), ['download_progress', 'download_finished'])
   t.ok(feed.events.some(({ model, event }) => model === '*' && event === 'models_reload'))
   const [row] = (await corral.json('/models')).body.data
@@ -37,38 +41,38 @@ t.test('a download, followed in the feed under the name of its request; the mode
   })
 })
 
-t.test('a download that is cancelled, by the name of its request', async t => {
+t.test('unload cancels a download by the requested name', async t => {
   hub.bandwidth = SLOW
   const name = `hf:${MODEL}:Q4_K_M`
   t.equal((await corral.json('/models', { model: name })).status, 200)
-  await until('it goes on', () => feed.kinds(name).includes('download_progress'))
+  await until('the feed reports progress', () => feed.kinds(name).includes('download_progress'))
   t.strictSame(await corral.json('/models/unload', { model: name }), { status: 200, body: { success: true } })
   t.strictSame((await corral.json('/api/pulls')).body.pulls, [])
-  await until('the feed says so', () => feed.kinds(name).includes('download_failed'))
+  await until('the feed reports the failure', () => feed.kinds(name).includes('download_failed'))
   t.strictSame(feed.kinds(name), ['download_progress', 'download_failed'])
   t.match(feed.events.at(-1).data, { reason: /cancelled/ })
-  t.equal((await corral.json('/models/unload', { model: name })).status, 400, 'there is nothing more to cancel')
-  t.strictSame(await ids(), [MODEL], 'the other variant stays')
+  t.equal((await corral.json('/models/unload', { model: name })).status, 400, 'nothing is left to cancel')
+  t.strictSame(await ids(), [MODEL], 'the other variant is unaffected')
 })
 
-t.test('a download of another surface is in the feed too, and one that fails', async t => {
+t.test('the feed reports downloads of other APIs, including failed ones', async t => {
   const fault = hub.fault({ on: 'bytes', kind: 'forbidden' })
   t.equal((await corral.json('/api/pull', { model: `${MODEL}:Q4_K_M`, detach: true })).status, 202)
   const own = () => feed.events.filter(({ model }) => model === `${MODEL}:Q4_K_M`)
-  await until('it failed', () => own().some(({ event }) => event === 'download_failed'))
+  await until('the feed reports the failure', () => own().some(({ event }) => event === 'download_failed'))
   t.match(own().at(-1).data.reason, String)
   fault.remove()
   hub.bandwidth = {}
   t.equal((await corral.json('/api/pull', { model: `${MODEL}:Q4_K_M`, stream: false })).status, 200)
-  await until('it is finished', () => own().at(-1).event === 'download_finished')
+  await until('the feed reports the end', () => own().at(-1).event === 'download_finished')
 })
 
-t.test('deleting one row of the list leaves the others', async t => {
+t.test('deleting one row of the list keeps the others', async t => {
   t.strictSame((await ids()).sort(), [MODEL, `${MODEL}:Q4_K_M`])
   t.strictSame(await remove(MODEL), { status: 200, body: { success: true } })
-  await until('the feed says so', () => feed.kinds(MODEL).includes('model_remove'))
-  t.strictSame(await ids(), [MODEL], 'the variant that is left is the default one now')
-  t.match(feed.events.at(-1), { model: '*', event: 'models_reload' }, 'and the list is to be read anew')
+  await until('the feed reports the removal', () => feed.kinds(MODEL).includes('model_remove'))
+  t.strictSame(await ids(), [MODEL], 'the remaining variant becomes the default')
+  t.match(feed.events.at(-1), { model: '*', event: 'models_reload' }, 'clients are told to reload the list')
   t.strictSame((await remove(MODEL)).body, { success: true })
   t.strictSame(await ids(), [])
   t.match(await remove(MODEL), { status: 404, body: { error: { code: 404, corral_code: 'model_not_found' } } })
@@ -78,7 +82,7 @@ t.test('deleting one row of the list leaves the others', async t => {
   })
 })
 
-t.test('what is at no hub is refused before anything begins', async t => {
+t.test('refuses to download a model that no hub has', async t => {
   t.match(await corral.json('/models', { model: 'nobody/nothing' }), {
     status: 404,
     body: { error: { code: 404, type: 'not_found_error', corral_code: 'repo_not_found' } }

@@ -2,7 +2,7 @@ import { fetch } from 'undici'
 import { EventLines } from '../../../../core/answers/event-lines.ts'
 import type { Corral } from '../../../support/corral.ts'
 
-/** Follows `/models/sse` until `leave` is called, or the stream ends (`read`). */
+/** Reads `/models/sse` until `leave` is called or the stream ends (`read`). */
 export async function follow({ url }: Pick<Corral, 'url'>, headers: Record<string, string> = {}) {
   const leaving = new AbortController()
   const reply = await fetch(`${url}/models/sse`, { signal: leaving.signal, headers })
@@ -14,7 +14,7 @@ export async function follow({ url }: Pick<Corral, 'url'>, headers: Record<strin
     }
   })().catch(() => {})
   const statuses = () => events.filter(({ event }) => event === 'model_status').map(({ data }) => data.status)
-  /** Names of the events of a model, each once where it follows itself. */
+  /** Returns the names of a model's events, without consecutive duplicates. */
   const kinds = (name: string) => {
     const own = events.filter(({ model }) => model === name).map(({ event }) => event as string)
     return own.filter((kind, at) => kind !== own[at - 1])

@@ -11,7 +11,7 @@ await writeRandomModel(
   file,
   { layers: 1, embedding: 64, feedForward: 64, heads: 1, kvHeads: 1 },
   {
-    // Words of the vocabulary stand for the marks of what is filled in.
+    // Arbitrary words serve as the fill-in tokens.
     metadata: Object.fromEntries(
       ['pre', 'suf', 'mid', 'rep', 'sep'].map((mark, at) => [`tokenizer.ggml.fim_${mark}_token_id`, 300 + at])
     )
@@ -23,7 +23,7 @@ t.equal((await corral.json('/api/import', { model: MODEL, path: file, stream: fa
 const TEXTS = { input_prefix: 'The capital of ', prompt: 'France', input_suffix: ' is Paris.' }
 const GREEDY = { temperature: 0, n_predict: 8 }
 
-t.test('fills in as llama-server does, with files beside', async t => {
+t.test('infill matches llama-server, also with extra files', async t => {
   t.match((await corral.json('/api/show', { model: MODEL })).body, { capabilities: ['completion', 'tools', 'insert'] })
   const answers = new Set<string>()
   for (const more of [
@@ -42,10 +42,10 @@ t.test('fills in as llama-server does, with files beside', async t => {
     t.match(own, { model: MODEL, stop: true, tokens_predicted: 8 })
     answers.add(own.content)
   }
-  t.ok(answers.size > 1, 'what stands around makes a difference')
+  t.ok(answers.size > 1, 'the answer depends on the surrounding text')
 })
 
-t.test('streams what it fills in', async t => {
+t.test('infill streams its answer', async t => {
   const whole = (await corral.json('/infill', { model: MODEL, ...TEXTS, ...GREEDY })).body
   const events = await corral.events('/infill', { model: MODEL, ...TEXTS, ...GREEDY, stream: true })
   t.equal(events.map(({ content }) => content).join(''), whole.content)

@@ -27,7 +27,7 @@ async function eventsFor({ headers }: { headers: Record<string, string> }) {
 }
 const failed = (code: number, corral_code: string) => ({ status: code, body: { error: { code, corral_code } } })
 
-t.test('loads and unloads are for operators; rerouted requests need the role of their route', async t => {
+t.test('loads and unloads require an operator, and rerouted requests the role of their target', async t => {
   for (const path of ['/models/load', '/models/unload', '/models']) {
     t.match(await corral.json(path, { model: DEMO }, user), failed(403, 'forbidden_role'), path)
   }
@@ -42,13 +42,13 @@ t.test('loads and unloads are for operators; rerouted requests need the role of 
   t.equal((await corral.json('/health')).status, 200)
 })
 
-t.test('a model that a key may not use does not appear', async t => {
+t.test('hides models that the key may not use', async t => {
   const [seen, all] = [await eventsFor(narrow), await eventsFor(operator)]
   t.match(await corral.json('/models/load', { model: 'helper' }, operator), { status: 200 })
   const states = (events: any[], model: string) =>
     events.filter(event => event.model === model).map(({ data }) => data.status)
-  await until('it is loaded', () => states(all, DEMO).includes('loaded'))
-  t.ok(states(all, 'helper').includes('loaded'), 'its alias is a row too')
+  await until('the feed reports the load', () => states(all, DEMO).includes('loaded'))
+  t.ok(states(all, 'helper').includes('loaded'), 'the alias is listed too')
   t.strictSame(seen, [])
   t.strictSame(
     (await corral.json('/models', undefined, narrow)).body.data.map(({ id }: any) => id),
@@ -72,17 +72,17 @@ t.test('a model that a key may not use does not appear', async t => {
   t.match(await corral.json('/models/unload', { model: 'helper' }, operator), { status: 200 })
 })
 
-t.test('a failed load is reported, and stays in the list until one succeeds', async t => {
+t.test('a failed load is reported and remains in the list', async t => {
   const events = await eventsFor(operator)
   t.match(await corral.json('/models/load', { model: BROKEN }, operator), { status: 200, body: { success: true } })
   const own = () => events.filter(({ model }) => model === BROKEN).map(({ data }) => data)
-  await until('it is told', () => own().some(({ exit_code }) => exit_code === 1))
+  await until('the feed reports the failure', () => own().some(({ exit_code }) => exit_code === 1))
   t.match(own().at(-1), { status: 'unloaded', exit_code: 1, reason: /team\/broken/ })
   const { body } = await corral.json(`/v1/models/${BROKEN}`, undefined, user)
   t.match(body.status, { value: 'unloaded', failed: true, exit_code: 1 })
 })
 
-t.test("conversations are their owners'", async t => {
+t.test('a conversation is visible only to its owner', async t => {
   const id = 'a1b2::tiny'
   const body = { model: DEMO, messages: [{ role: 'user', content: 'Hi' }], stream: true }
   const init = { headers: { ...user.headers, 'x-conversation-id': id } }

@@ -4,14 +4,14 @@ import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { follow } from './feed.ts'
 
-// So many rows that their events fill the buffers of a connection soon.
+// So many rows that their events soon fill the buffers of a connection.
 const ALIASES = Array.from({ length: 5000 }, (_, at) => `helper-${at}`)
 const corral = await startCorral(t, {
   config: `limits:\n  reader_stall: 2s\nmodels:\n  ${DEMO}:\n    aliases: [${ALIASES.join(', ')}]\n`
 })
 const post = (path: string) => corral.json(path, { model: DEMO })
 
-t.test('a reader of the feed that takes nothing is let go of, and hurts nobody', async t => {
+t.test('a feed listener that stops reading is disconnected without affecting others', async t => {
   const { port } = new URL(corral.url)
   const stalled = connect(Number(port), '127.0.0.1')
   stalled.on('error', () => {})
@@ -20,7 +20,7 @@ t.test('a reader of the feed that takes nothing is let go of, and hurts nobody',
     received += chunk
   })
   stalled.write('GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n')
-  await until('it listens', () => received.includes(': listening'))
+  await until('the listener is connected', () => received.includes(': listening'))
   stalled.pause()
   const feed = await follow(corral)
   t.teardown(feed.leave)
@@ -28,16 +28,19 @@ t.test('a reader of the feed that takes nothing is let go of, and hurts nobody',
   const LOADS = 4
   for (let loads = 1; loads <= LOADS; loads++) {
     t.equal((await post('/models/load')).status, 200)
-    await until('the other one hears of each load', () => states().filter(state => state === 'loaded').length === loads)
+    await until(
+      'the other listener receives each load',
+      () => states().filter(state => state === 'loaded').length === loads
+    )
     const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0 }
     t.equal((await corral.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
     t.equal((await post('/models/unload')).status, 200)
-    await until('and of each unload', () => states().filter(state => state === 'unloaded').length === loads)
+    await until('and each unload', () => states().filter(state => state === 'unloaded').length === loads)
   }
   const closed = once(stalled, 'close')
   stalled.resume()
   await closed
   const heard = received.split('"status":"unloaded"').length - 1
-  t.comment(`it has had ${heard} of ${LOADS * (ALIASES.length + 1)}`)
-  t.ok(heard < LOADS * (ALIASES.length + 1), 'it was not sent what it would not take')
+  t.comment(`received ${heard} of ${LOADS * (ALIASES.length + 1)} events`)
+  t.ok(heard < LOADS * (ALIASES.length + 1), 'the stalled listener did not receive all events')
 })

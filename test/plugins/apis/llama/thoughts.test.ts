@@ -15,7 +15,7 @@ const keyOf = async (name: string) => {
 }
 const [alice, bob] = [await keyOf('alice'), await keyOf('bob')]
 
-/** Asks for an answer that goes on until it is left. */
+/** Requests an answer that continues until the client disconnects. */
 async function think(more: object = {}) {
   const leaving = new AbortController()
   t.teardown(() => leaving.abort())
@@ -44,28 +44,28 @@ async function control(id: string, by = alice, more: object = {}) {
 
 const NONE = { success: false, message: 'no active completion for this id' }
 
-t.test('ends the thoughts of an answer, by its own client alone', async t => {
+t.test('only the client of an answer can end its thinking', async t => {
   for (const more of [{}, { return_progress: true, logprobs: true }]) {
     const { said, leave, read } = await think(more)
     t.strictSame(await control(said.id, bob), NONE)
     t.strictSame(await control('chatcmpl-none'), NONE)
     t.strictSame(await control(said.id, alice, { model: 'corral/tiny-chat' }), NONE)
-    t.strictSame(said.content, '', 'it thinks on')
+    t.strictSame(said.content, '', 'the model is still thinking')
     t.match(await control(said.id), { success: true })
-    await until('it answers', () => said.content.length > 0)
+    await until('the model answers', () => said.content.length > 0)
     leave()
     await read
-    await until('it has ended', async () => (await control(said.id)).message === NONE.message)
+    await until('the answer has ended', async () => (await control(said.id)).message === NONE.message)
   }
 })
 
-t.test('an answer that was not requested so', async t => {
+t.test('thinking cannot be ended unless the request enabled it', async t => {
   const { said, leave } = await think({ reasoning_control: undefined })
   t.match(await control(said.id), { success: false, message: /not enabled/ })
   leave()
 })
 
-t.test('what makes no sense', async t => {
+t.test('rejects invalid control requests', async t => {
   const ask = (body: object) => corral.json('/v1/chat/completions/control', { model: MODEL, ...body }, alice)
   for (const [body, status, code] of [
     [{ action: 'explode', id: 'x' }, 400, 'invalid_request'],

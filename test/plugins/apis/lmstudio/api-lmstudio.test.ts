@@ -19,7 +19,7 @@ const FACTS = {
   runtime: { name: /^llama\.cpp-/, version: String, supported_formats: ['gguf'] }
 }
 
-t.test('models with their states', async t => {
+t.test('lists models with their states', async t => {
   const rows = async () => (await corral.json('/api/v0/models')).body
   const before = await rows()
   t.equal(before.object, 'list')
@@ -52,7 +52,7 @@ t.test('models with their states', async t => {
   })
 })
 
-t.test('answers with their speed', async t => {
+t.test('answers contain their speed', async t => {
   const { body } = await corral.json('/api/v0/chat/completions', { ...chat, max_tokens: -1 })
   t.equal(body.choices[0].message.content, CAPITAL_ANSWER)
   t.match(body, { object: 'chat.completion', model: DEMO, usage: { completion_tokens: Number }, ...FACTS })
@@ -60,7 +60,7 @@ t.test('answers with their speed', async t => {
   t.ok(stats.tokens_per_second > 0 && stats.time_to_first_token > 0 && stats.generation_time > 0)
   t.equal(model_info.context_length, 1024)
   t.notOk('timings' in body)
-  t.notOk('stats' in (await corral.json('/v1/chat/completions', chat)).body, '/v1 stays as it is')
+  t.notOk('stats' in (await corral.json('/v1/chat/completions', chat)).body, '/v1 does not contain it')
 
   const ends = async (fields: object) =>
     (await corral.json('/api/v0/chat/completions', { ...chat, ...fields })).body.stats.stop_reason
@@ -79,7 +79,7 @@ t.test('answers with their speed', async t => {
   })
 })
 
-t.test('streams, whose last event has them', async t => {
+t.test('the last event of a stream contains the speed', async t => {
   for (const stream_options of [{ include_usage: false }, { include_usage: true }]) {
     const events = await corral.events('/api/v0/chat/completions', { ...chat, stream: true, stream_options })
     t.equal(joined(events), CAPITAL_ANSWER)
@@ -92,7 +92,7 @@ t.test('streams, whose last event has them', async t => {
   t.match(events.at(-2), { object: 'text_completion', runtime: FACTS.runtime })
 })
 
-t.test('how long a model stays without requests', async t => {
+t.test('ttl sets how long a model stays loaded', async t => {
   const began = Date.now()
   const reply = await corral.send('/api/v0/chat/completions', { ...chat, ttl: 7200 })
   t.equal(reply.status, 200)
@@ -106,13 +106,13 @@ t.test('how long a model stays without requests', async t => {
   })
 })
 
-t.test('vectors', async t => {
+t.test('creates embeddings', async t => {
   const { body } = await corral.json('/api/v0/embeddings', { model: ENCODER, input: ['a', 'b'] })
   t.match(body, { object: 'list', model: ENCODER, usage: { prompt_tokens: Number } })
   t.match(body.data[1], { object: 'embedding', index: 1, embedding: [Number] })
 })
 
-t.test('errors', async t => {
+t.test('returns errors for invalid requests', async t => {
   const cases: [path: string, body: unknown, status: number, code: string][] = [
     ['/chat/completions', { ...chat, model: 'no/such-model' }, 404, 'model_not_found'],
     ['/chat/completions', { model: DEMO }, 400, 'invalid_request'],
@@ -125,7 +125,7 @@ t.test('errors', async t => {
   }
 })
 
-t.test('a key sees and asks its own models only', async t => {
+t.test('a key sees and uses only its own models', async t => {
   const headers = { authorization: `Bearer ${await keyOf('narrow', [ENCODER])}` }
   const { body } = await corral.json('/api/v0/models', undefined, { headers })
   t.strictSame(
@@ -140,7 +140,7 @@ t.test('a key sees and asks its own models only', async t => {
   t.match(await corral.json('/api/v0/chat/completions', chat), missing)
 })
 
-t.test('it can be switched off', async t => {
+t.test('the API can be disabled', async t => {
   const without = await startCorral(t, { config: 'api-lmstudio:\n  enabled: false\n' })
   t.equal((await without.json('/api/v0/models')).status, 404)
 })

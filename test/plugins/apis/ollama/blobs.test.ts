@@ -26,7 +26,7 @@ async function open(t: Test) {
   return { root, store, folder, blobs: new BlobStore(folder, store, log) }
 }
 
-t.test('what arrives is stored under its digest, or not at all', async t => {
+t.test('an upload is stored only if its digest is correct and there is space', async t => {
   const { folder, blobs } = await open(t)
   const content = Buffer.from('hello')
   await blobs.write(sha256(content), bodyOf(content.subarray(0, 2), content.subarray(2)), undefined)
@@ -50,7 +50,7 @@ t.test('what arrives is stored under its digest, or not at all', async t => {
   t.strictSame(readdirSync(folder), [`sha256-${sha256(content)}`])
 })
 
-t.test('blobs go when they were of use, and after a day', async t => {
+t.test('blobs are deleted after use, and after a day', async t => {
   const { folder, blobs } = await open(t)
   const [one, two, old, used] = ['one', 'two', 'old', 'used'].map(text => Buffer.from(text)) as Buffer[]
   for (const content of [one, two, old, used]) await blobs.write(sha256(content!), bodyOf(content!), undefined)
@@ -61,7 +61,7 @@ t.test('blobs go when they were of use, and after a day', async t => {
     }),
     { message: 'failed' }
   )
-  t.ok(await blobs.has(digests[0]!), 'a failure may be tried again')
+  t.ok(await blobs.has(digests[0]!), 'a failed use can be retried')
   await t.rejects(
     blobs.use([digests[0]!, 'f'.repeat(64)], async () => {}),
     { code: 'invalid_request', message: /ffff/ }
@@ -74,7 +74,7 @@ t.test('blobs go when they were of use, and after a day', async t => {
     paths,
     digests.map(digest => join(folder, `sha256-${digest}`))
   )
-  t.ok(await blobs.has(digests[0]!), 'somebody else still uses it')
+  t.ok(await blobs.has(digests[0]!), 'another user still needs the blob')
   hold.open()
   await first
   t.notOk(await blobs.has(digests[0]!))
@@ -87,14 +87,14 @@ t.test('blobs go when they were of use, and after a day', async t => {
   await blobs
     .use([sha256(used!)], async () => await blobs.sweep())
     .then(
-      () => t.pass('what is in use stays'),
+      () => t.pass('blobs in use are kept'),
       error => t.fail(String(error))
     )
   t.strictSame(readdirSync(folder), ['notes.txt'])
   await new BlobStore(join(folder, 'none'), (await open(t)).store, pino({ level: 'silent' })).sweep()
 })
 
-t.test('the files of stored models are blobs too', async t => {
+t.test('files of stored models can be used as blobs', async t => {
   const { root, store, blobs } = await open(t)
   writeGguf(join(root, 'x.gguf'))
   const variant = await store.import({ path: join(root, 'x.gguf'), name: name('me/x') })
@@ -103,14 +103,14 @@ t.test('the files of stored models are blobs too', async t => {
   const used = await blobs.use([digest], async ([path]) => {
     const removal = store.remove(name('me/x'))
     await removal
-    t.ok(existsSync(path!), 'they are kept while they are used')
+    t.ok(existsSync(path!), 'the files are kept while they are used')
     return path
   })
   t.equal(used, join(variant.directory, path))
   t.notOk(await blobs.has(digest))
 })
 
-t.test('what files that were sent are', async t => {
+t.test('detects the format and role of uploaded files', async t => {
   const root = t.testdir({})
   const sent = (name: string, content: Buffer): SentFile => {
     const path = join(root, sha256(content))
@@ -155,7 +155,7 @@ t.test('what files that were sent are', async t => {
   })
 })
 
-t.test('large files take their time', async t => {
+t.test('uploads are exempt from the request timeout', async t => {
   const server = createServer({ requestTimeout: 200, headersTimeout: 200, connectionsCheckingInterval: 50 })
   let refused = 0
   server.on('clientError', (_error, socket) => {
@@ -195,5 +195,5 @@ t.test('large files take their time', async t => {
   t.equal(await send('/upload'), '6')
   t.equal(refused, 0)
   await t.rejects(send('/other'))
-  t.equal(refused, 1, 'what is no upload is ended as before')
+  t.equal(refused, 1, 'other requests still time out')
 })

@@ -7,21 +7,21 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, until } from '../../../support/
 import { type Answer, ask, corralWithListener } from './support.ts'
 
 /*
- * The requests that Ollama's own command line (0.17.4, cmd/cmd.go and api/client.go) sends, as they were recorded on
- * their way, and what it reads in the replies. test/long/ollama-command-line.test.ts runs the command line itself.
+ * Replays the requests of Ollama's own command line (0.17.4, cmd/cmd.go and api/client.go) and checks what it reads
+ * from the replies. test/long/ollama-command-line.test.ts runs the command line itself.
  */
 const { corral, address } = await corralWithListener(t)
 const AGENT = 'ollama/0.17.4 (amd64 linux) Go/go1.26.8'
 const headers = (accept: string) => ({ 'content-type': 'application/json', accept, 'user-agent': AGENT })
 
-/** `do` of the client: one JSON value. */
+/** Like `do` of the client: returns one JSON value. */
 const once = (base: string, method: string, path: string, body?: unknown) =>
   ask(method, base + path, headers('application/json'), body === undefined ? undefined : JSON.stringify(body))
-/** `stream` of the client: a JSON value a line, each with `error` where there was one. */
+/** Like `stream` of the client: returns one JSON value per line. */
 const stream = (base: string, path: string, body: unknown) =>
   ask('POST', base + path, headers('application/x-ndjson'), JSON.stringify(body))
 
-/** All fields of the Go structs that have no `omitempty` are always sent. */
+/** The Go structs always send fields without `omitempty`. */
 const show = (name: string, more = {}) => ({
   model: '',
   system: '',
@@ -42,7 +42,7 @@ const generate = (model: string, prompt: string, more = {}) => ({
   ...more
 })
 const pull = (name: string) => ({ model: '', username: '', password: '', name })
-/** The fields of `details` that Ollama has. */
+/** The fields of `details` in Ollama. */
 const DETAILS = ['parent_model', 'format', 'family', 'families', 'parameter_size', 'quantization_level']
 
 const text = ({ lines }: Answer) => lines.map(line => line.response ?? line.message?.content ?? '').join('')
@@ -52,11 +52,15 @@ for (const [name, base] of [
   ['OLLAMA_HOST with a port', address]
 ] as const) {
   t.test(name, async t => {
-    t.equal((await ask('HEAD', `${base}/`, headers('application/json'))).status, 200, 'before each command')
+    t.equal(
+      (await ask('HEAD', `${base}/`, headers('application/json'))).status,
+      200,
+      'the command line checks this before each command'
+    )
 
     const list = await once(base, 'GET', '/api/tags')
     t.match(list.lines[0].models, [{ name: `${DEMO}:latest`, size: 4096608, modified_at: /^2\d{3}-.*Z$/ }])
-    t.ok(list.lines[0].models[0].digest.length >= 12, 'it prints the first 12 characters')
+    t.ok(list.lines[0].models[0].digest.length >= 12, 'the command line prints the first 12 characters')
 
     const shown = await once(base, 'POST', '/api/show', show('tiny-chat'))
     t.match(shown.lines[0], {
@@ -66,7 +70,7 @@ for (const [name, base] of [
       template: String,
       license: String
     })
-    t.ok(!('remote_host' in shown.lines[0]), 'no model of a cloud')
+    t.ok(!('remote_host' in shown.lines[0]), 'not a cloud model')
     t.match(await once(base, 'POST', '/api/show', show('tiny-chat', { verbose: true, options: {} })), { status: 200 })
 
     const loaded = await stream(base, '/api/generate', generate('tiny-chat', '', { keep_alive: '10m0s' }))
@@ -74,7 +78,7 @@ for (const [name, base] of [
     const ps = await once(base, 'GET', '/api/ps')
     t.match(ps.lines[0].models, [{ name: `${DEMO}:latest`, size: Number, size_vram: 0, context_length: 4096 }])
     for (const { details } of [list.lines[0].models[0], shown.lines[0], ps.lines[0].models[0]])
-      t.strictSame(Object.keys(details), DETAILS, 'clients such as ollama4j refuse further fields')
+      t.strictSame(Object.keys(details), DETAILS, 'clients such as ollama4j refuse additional fields')
     const remaining = Date.parse(ps.lines[0].models[0].expires_at) - Date.now()
     t.ok(remaining > 0 && remaining <= 600_000)
 
@@ -85,7 +89,7 @@ for (const [name, base] of [
     const asJson = generate('tiny-chat', 'hi', { options: { num_predict: 5 }, format: 'json', think: false })
     t.match(text(await stream(base, '/api/generate', asJson)), /^\s*\{/, '--format json')
 
-    // Interactive: the whole conversation each time, settings as `/set` made them.
+    // In interactive mode it sends the whole conversation each time, with the settings made by `/set`.
     const chat = {
       model: 'tiny-chat',
       messages: [
@@ -106,7 +110,11 @@ for (const [name, base] of [
       status: 200,
       lines: [{ status: 'pulling tiny-chat' }, { status: 'success' }]
     })
-    t.match(await once(base, 'POST', '/api/show', show('llama3.2')), { status: 404 }, 'run pulls it then')
+    t.match(
+      await once(base, 'POST', '/api/show', show('llama3.2')),
+      { status: 404 },
+      'run pulls the model in this case'
+    )
     t.match(await stream(base, '/api/pull', pull('llama3.2')), { status: 404, lines: [{ error: /<owner>\/<name>/ }] })
 
     t.match(await once(base, 'POST', '/api/copy', { source: 'tiny-chat', destination: 'mine' }), { status: 200 })
@@ -120,11 +128,15 @@ for (const [name, base] of [
       lines: [{ error: /not found/ }]
     })
 
-    t.match(await once(base, 'POST', '/api/show', showByModel('tiny-chat')), { status: 200 }, 'stop asks first')
+    t.match(
+      await once(base, 'POST', '/api/show', showByModel('tiny-chat')),
+      { status: 200 },
+      'stop checks the model first'
+    )
     t.match(await stream(base, '/api/generate', generate('tiny-chat', '', { keep_alive: '0s' })), {
       lines: [{ done: true, done_reason: 'unload' }]
     })
-    await until('it is unloaded', async () => (await once(base, 'GET', '/api/ps')).lines[0].models.length === 0)
+    await until('the model is unloaded', async () => (await once(base, 'GET', '/api/ps')).lines[0].models.length === 0)
 
     const file = readFileSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
     const digest = `sha256:${createHash('sha256').update(file).digest('hex')}`
@@ -135,7 +147,7 @@ for (const [name, base] of [
       }
     })
     const blob = await ask('POST', `${base}/api/blobs/${digest}`, headers('application/json'), chunked)
-    t.ok(blob.status === 200 || blob.status === 201, 'create sends the file, of no length that it tells, as JSON')
+    t.ok(blob.status === 200 || blob.status === 201, 'create sends the file without its length, as JSON')
     const created = await stream(base, '/api/create', {
       model: 'made',
       files: { 'tiny-chat-f16.gguf': digest },
@@ -146,7 +158,7 @@ for (const [name, base] of [
     t.equal(created.lines.at(-1)?.status, 'success', created.text)
     t.ok(
       created.lines.every(({ digest }) => digest === undefined || digest.length >= 19),
-      'it cuts digests'
+      'the command line shortens digests'
     )
     t.equal(text(await stream(base, '/api/generate', generate('made:latest', 'Who are you?'))), 'I am Leo.')
     t.match(await once(base, 'DELETE', '/api/delete', { model: '', name: 'made' }), { status: 200 })

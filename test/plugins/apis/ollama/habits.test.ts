@@ -5,7 +5,7 @@ import t from 'tap'
 import { randomEncoder } from '../../../../scripts/random-models.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../../../support/corral.ts'
 
-// What Ollama does where a request does not say, and its clients rely on.
+// Ollama's undocumented defaults that its clients rely on.
 
 const corral = await startCorral(t)
 const client = new Ollama({ host: `${corral.url}/ollama` })
@@ -14,7 +14,7 @@ const models = t.testdir()
 writeFileSync(join(models, 'encoder.gguf'), randomEncoder('embedding', 1))
 await corral.json('/api/import', { model: 'random/encoder', path: join(models, 'encoder.gguf') })
 
-t.test('texts to embed that are too long are cut, unless the request says otherwise', async t => {
+t.test('texts to embed that are too long are truncated unless the request disables it', async t => {
   const long = 'The sky is blue. '.repeat(5000)
   const embed = (path: string, body: object) => corral.json(path, { model: 'random/encoder', ...body })
   const cut = await embed('/ollama/api/embed', { input: [long, 'short'] })
@@ -25,12 +25,12 @@ t.test('texts to embed that are too long are cut, unless the request says otherw
   t.strictSame(same.embeddings, cut.body.embeddings)
   const refusal = { status: 400, body: { code: 'context_exceeded' } }
   t.match(await embed('/ollama/api/embed', { input: long, truncate: false }), refusal)
-  t.match(await embed('/api/embed', { input: long }), refusal, 'the native surface refuses it')
+  t.match(await embed('/api/embed', { input: long }), refusal, 'the native API refuses the text')
   t.match(await embed('/v1/embeddings', { input: long }), { status: 400 })
   t.equal((await embed('/api/embed', { input: long, truncate: true })).status, 200)
 })
 
-t.test('num_ctx bounds texts to embed', async t => {
+t.test('num_ctx limits the length of texts to embed', async t => {
   const text = 'The sky is blue and the sea is green and the sun is yellow.'
   const embed = async (fields: object) => await corral.json('/ollama/api/embed', { model: 'random/encoder', ...fields })
   const whole = await embed({ input: text })
@@ -50,7 +50,7 @@ t.test('num_ctx bounds texts to embed', async t => {
   t.strictSame(fits.body.embeddings, whole.body.embeddings)
 })
 
-t.test('conversations that are too long lose their oldest turns, unless the request says otherwise', async t => {
+t.test('conversations that are too long lose their oldest messages unless the request disables it', async t => {
   const turns = Array.from({ length: 60 }, (_, index) => [
     { role: 'user', content: `Tell me a story about fox number ${index}, and about the bear that it met.` },
     { role: 'assistant', content: 'Once upon a time there was a fox who met a bear in the forest by the river.' }
@@ -67,10 +67,10 @@ t.test('conversations that are too long lose their oldest turns, unless the requ
   t.equal(((await cut.json()) as any).message.content, CAPITAL_ANSWER)
   const refusal = { status: 400, body: { code: 'context_exceeded' } }
   t.match(await corral.json('/ollama/api/chat', { ...body, truncate: false }), refusal)
-  t.match(await corral.json('/api/chat', body), refusal, 'the native surface refuses it')
+  t.match(await corral.json('/api/chat', body), refusal, 'the native API refuses the conversation')
 })
 
-t.test('generate gives the context of a conversation, and goes on with it', async t => {
+t.test('generate returns a context that continues the conversation', async t => {
   const first = await client.generate({ model: DEMO, prompt: CAPITAL_QUESTION.content, options: greedy })
   t.equal(first.response, CAPITAL_ANSWER)
   t.ok(first.context.length > 2 && first.context.every(number => Number.isInteger(number) && number >= 0))
@@ -96,22 +96,22 @@ t.test('generate gives the context of a conversation, and goes on with it', asyn
     ],
     options: greedy
   })
-  t.equal(answer, chat.message.content, 'as in a chat with the same turns')
+  t.equal(answer, chat.message.content, 'the same answer as in a chat')
   t.ok(context.length > first.context.length)
 
   const generate = (fields: object, path = '/ollama/api/generate') =>
     corral.json(path, { model: DEMO, prompt: CAPITAL_QUESTION.content, stream: false, options: greedy, ...fields })
-  t.notOk('context' in (await generate({ raw: true })).body, 'what is raw is no conversation')
-  t.notOk('context' in (await generate({}, '/api/generate')).body, 'the native surface gives none')
+  t.notOk('context' in (await generate({ raw: true })).body, 'raw requests have no context')
+  t.notOk('context' in (await generate({}, '/api/generate')).body, 'the native API returns no context')
   const foreign = await generate({ context: [1, 2, 3] })
-  t.equal(foreign.body.response, CAPITAL_ANSWER, "another server's numbers are ignored")
+  t.equal(foreign.body.response, CAPITAL_ANSWER, "another server's context is ignored")
   const changed = first.context.map((number, index) => (index > 1 ? number ^ 0xffff : number))
   for (const context of [changed, first.context.slice(0, 4), [...first.context.slice(0, 2), -1e300, 2.5]]) {
     t.match(await generate({ context }), { status: 400, body: { code: 'invalid_request', error: /"context"/ } })
   }
 })
 
-t.test('seeds of 63 bits and negative ones repeat an answer; -1 for repeat_last_n is the whole context', async t => {
+t.test('all 64-bit seeds repeat an answer, and repeat_last_n accepts -1', async t => {
   const ask = async (path: string, fields: object, more: object = {}) => {
     const messages = [{ role: 'user', content: 'Tell me a story.' }]
     const { status, body } = await corral.json(path, { model: DEMO, messages, stream: false, ...more, ...fields })
@@ -139,7 +139,7 @@ t.test('seeds of 63 bits and negative ones repeat an answer; -1 for repeat_last_
   t.equal(
     await ask('/ollama/api/chat', { model: 'leo' }),
     await ask('/ollama/api/chat', { model: 'leo' }),
-    'in a model too'
+    'seeds of created models are repeatable too'
   )
   for (const seed of [1.5, 2 ** 65, '7', true]) {
     t.match(await corral.json('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], options: { seed } }), {
@@ -149,7 +149,7 @@ t.test('seeds of 63 bits and negative ones repeat an answer; -1 for repeat_last_
   }
 })
 
-t.test('logprobs alone list no alternatives', async t => {
+t.test('logprobs without top_logprobs list no alternatives', async t => {
   const ask = async (fields: object) => {
     const { body } = await corral.json('/ollama/api/chat', {
       model: DEMO,
@@ -167,7 +167,7 @@ t.test('logprobs alone list no alternatives', async t => {
   t.equal(await ask({}), undefined)
 })
 
-t.test('streams are lines of JSON, whatever Accept says', async t => {
+t.test('streams are JSON lines regardless of the Accept header', async t => {
   const accept = { headers: { accept: 'text/event-stream' } }
   const body = { model: DEMO, messages: [CAPITAL_QUESTION], options: greedy }
   const lines = await corral.send('/ollama/api/chat', body, accept)
@@ -178,7 +178,7 @@ t.test('streams are lines of JSON, whatever Accept says', async t => {
   await events.text()
 })
 
-t.test('the time until a model is there is never 0', async t => {
+t.test('load_duration is never 0', async t => {
   const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false, options: greedy }
   for (const [path, body] of [
     ['/ollama/api/chat', chat],

@@ -9,7 +9,7 @@ import { corral as command, newHome } from '../../../command-line/command.ts'
 import { endless, startCorral, until } from '../../../support/corral.ts'
 import { ask, corralWithListener } from './support.ts'
 
-/** As `fetch`, which does not let a Host header be set. */
+/** Like `fetch`, but with a Host header, which `fetch` does not allow. */
 function withHost(url: string, headers: Record<string, string>): Promise<number> {
   return new Promise((resolve, reject) => {
     const request = httpRequest(url, { headers }, response => {
@@ -23,7 +23,7 @@ function withHost(url: string, headers: Record<string, string>): Promise<number>
 
 const { corral, address } = await corralWithListener(t, { config: 'shutdown_grace: 60s' })
 
-t.test('it has the routes of the profile, and no others', async t => {
+t.test('the listener serves only the routes of the Ollama API', async t => {
   t.equal((await ask('GET', `${address}/`, {})).text, 'Ollama is running')
   t.equal((await ask('GET', `${address}`, {})).text, (await ask('GET', `${corral.url}/ollama`, {})).text)
   t.match(await ask('HEAD', `${address}/`, {}), { status: 200, text: '' })
@@ -41,7 +41,7 @@ t.test('it has the routes of the profile, and no others', async t => {
   t.match(await ask('POST', `${address}/api/chat`, {}, '{'), { status: 400, lines: [{ code: 'invalid_json' }] })
   t.match(await ask('POST', `${address}/api/chat`, {}, ''), { status: 400, lines: [{ code: 'missing_body' }] })
 
-  // What is no HTTP gets an answer, and takes nothing along.
+  // A non-HTTP request gets an error and affects no other request.
   const socket = connect(Number(new URL(address).port), '127.0.0.1')
   socket.write('no http\r\n\r\n')
   const [bytes] = (await once(socket, 'data')) as [Buffer]
@@ -49,7 +49,7 @@ t.test('it has the routes of the profile, and no others', async t => {
   socket.destroy()
   t.equal((await ask('GET', `${address}/api/version`, {})).status, 200)
 
-  // Access is judged as at the server's own address.
+  // Access rules are the same as at the server's own address.
   const port = new URL(address).port
   t.equal(await withHost(`${address}/api/tags`, { host: 'evil.example.org' }), 403)
   t.equal(await withHost(`${address}/v1/models`, { host: `evil.example.org:${port}` }), 403)
@@ -66,16 +66,16 @@ t.test('it has the routes of the profile, and no others', async t => {
   t.equal(preflight.status, 204)
 })
 
-t.test('at shutdown running answers may finish, and no connection stays open', async t => {
+t.test('at shutdown running answers finish and idle connections are closed', async t => {
   const { options, ...chat } = endless('tiny-chat', { max_tokens: 600 })
   const response = await fetch(`${address}/api/chat`, { method: 'POST', body: JSON.stringify({ ...chat, options }) })
   const reader = response.body!.getReader()
   let text = new TextDecoder().decode((await reader.read()).value)
-  // Keeps a connection open that says nothing.
+  // An idle connection.
   const idle = connect(Number(new URL(address).port), '127.0.0.1')
   await once(idle, 'connect')
   const ended = corral.end()
-  await until('no more connections are taken', async () =>
+  await until('new connections are refused', async () =>
     fetch(`${address}/api/version`).then(
       () => false,
       () => true
@@ -87,38 +87,39 @@ t.test('at shutdown running answers may finish, and no connection stays open', a
     text += new TextDecoder().decode(value)
   }
   const last = JSON.parse(text.trimEnd().split('\n').at(-1)!)
-  t.match(last, { done: true, done_reason: 'length' }, 'the answer came to its end')
+  t.match(last, { done: true, done_reason: 'length' }, 'the answer is complete')
   t.equal(await ended, 0)
   idle.destroy()
 })
 
-t.test(
-  'beyond this machine: keys are required, hosts are not checked, and answers that take too long are ended',
-  async t => {
-    const open = await startCorral(t, {
-      config: 'api-ollama: { listen: "0.0.0.0:0" }\nsecurity: { api_keys: [secret] }\nshutdown_grace: 1s'
-    })
-    const port = /served at http:\/\/0\.0\.0\.0:(\d+) too/.exec(open.log())?.[1]
-    const base = `http://127.0.0.1:${port}`
-    const authorization = 'Bearer secret'
-    for (const url of [`${base}/api/tags`, `${base}/v1/models`, `${open.url}/ollama/v1/models`]) {
-      t.equal((await ask('GET', url, {})).status, 401, url)
-      t.equal((await ask('GET', url, { authorization })).status, 200, url)
-    }
-    const headers = { host: 'models.example.org', authorization }
-    t.equal(await withHost(`${base}/api/tags`, headers), 200, 'others may call it by any name')
-    t.equal(await withHost(`${open.url}/api/tags`, headers), 403, "the server's own address is for this machine still")
-
-    const body = JSON.stringify(endless('tiny-chat'))
-    const response = await fetch(`${base}/api/chat`, { method: 'POST', body, headers: { authorization } })
-    const ended = open.end()
-    const text = await response.text()
-    t.match(JSON.parse(text.trimEnd().split('\n').at(-1)!), { done: true, done_reason: 'error', error: String })
-    t.equal(await ended, 0)
+t.test('a public listener requires keys, accepts any host name, and ends slow answers at shutdown', async t => {
+  const open = await startCorral(t, {
+    config: 'api-ollama: { listen: "0.0.0.0:0" }\nsecurity: { api_keys: [secret] }\nshutdown_grace: 1s'
+  })
+  const port = /served at http:\/\/0\.0\.0\.0:(\d+) too/.exec(open.log())?.[1]
+  const base = `http://127.0.0.1:${port}`
+  const authorization = 'Bearer secret'
+  for (const url of [`${base}/api/tags`, `${base}/v1/models`, `${open.url}/ollama/v1/models`]) {
+    t.equal((await ask('GET', url, {})).status, 401, url)
+    t.equal((await ask('GET', url, { authorization })).status, 200, url)
   }
-)
+  const headers = { host: 'models.example.org', authorization }
+  t.equal(await withHost(`${base}/api/tags`, headers), 200, 'any host name is accepted')
+  t.equal(
+    await withHost(`${open.url}/api/tags`, headers),
+    403,
+    "the server's own address still accepts only local names"
+  )
 
-t.test('an address beyond this machine needs keys or "insecure"', async t => {
+  const body = JSON.stringify(endless('tiny-chat'))
+  const response = await fetch(`${base}/api/chat`, { method: 'POST', body, headers: { authorization } })
+  const ended = open.end()
+  const text = await response.text()
+  t.match(JSON.parse(text.trimEnd().split('\n').at(-1)!), { done: true, done_reason: 'error', error: String })
+  t.equal(await ended, 0)
+})
+
+t.test('a public address requires keys or "insecure"', async t => {
   const log = { warn: (text: string) => warnings.push(text), info: () => {} }
   const warnings: string[] = []
   const admit = async (options: { api_keys: string[]; insecure: boolean }) => {
@@ -136,7 +137,7 @@ t.test('an address beyond this machine needs keys or "insecure"', async t => {
   t.match(warnings, [/INSECURE.*0\.0\.0\.0:11434/])
 })
 
-t.test('an address that is taken or not allowed ends the start', async t => {
+t.test('a used or forbidden address prevents the start', async t => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())
   await once(other, 'listening')
@@ -155,8 +156,8 @@ t.test('an address that is taken or not allowed ends the start', async t => {
     const { code, stderr } = await command(['serve'], { home })
     t.match(stderr, message, listen)
     t.equal(code, /mistake/.test(stderr) ? 2 : 1, listen)
-    // One that fails when it listens, one that is refused before.
+    // The other two addresses fail at different stages of the start.
     if (listen.startsWith('127.')) continue
-    t.match(await command(['list'], { home }), { code: 0 }, 'commands that need no such address work')
+    t.match(await command(['list'], { home }), { code: 0 }, 'commands without a server still work')
   }
 })

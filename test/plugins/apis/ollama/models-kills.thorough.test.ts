@@ -13,7 +13,7 @@ const models = join(home, 'models')
 const partsOf = () => readdirSync(join(models, '.blobs')).filter(name => name.endsWith('.part'))
 const sha256 = (content: Buffer) => createHash('sha256').update(content).digest('hex')
 
-/** Sends the beginning of a file, and no more. */
+/** Sends only the beginning of a file. */
 function beginUpload(url: string, digest: string) {
   const upload = request(`${url}/ollama/api/blobs/sha256:${digest}`, {
     method: 'POST',
@@ -24,21 +24,21 @@ function beginUpload(url: string, digest: string) {
   return upload
 }
 
-t.test('a server that is killed during an upload keeps nothing of the file', async t => {
+t.test('a server killed during an upload keeps nothing of the file', async t => {
   const corral = await startCorral(t, { home })
   const digest = 'a'.repeat(64)
   const cut = beginUpload(corral.url, digest)
-  await until('the file begins', () =>
+  await until('the upload starts', () =>
     corral
       .json('/api/health')
       .then(() => partsOf().length === 1)
       .catch(() => false)
   )
   cut.destroy()
-  await until('nothing is left of a broken upload', () => partsOf().length === 0)
+  await until('an aborted upload is deleted', () => partsOf().length === 0)
 
   beginUpload(corral.url, digest)
-  await until('the file begins', () => partsOf().length === 1)
+  await until('the upload starts', () => partsOf().length === 1)
   await corral.end('SIGKILL')
   t.equal(partsOf().length, 1)
   const next = await startCorral(t, { home })
@@ -47,7 +47,7 @@ t.test('a server that is killed during an upload keeps nothing of the file', asy
   await next.end()
 })
 
-t.test('a server that is killed while models are made has only complete ones', async t => {
+t.test('a server killed while creating models contains only complete models', async t => {
   let corral = await startCorral(t, { home })
   for (let round = 0; round < 2; round++) {
     const killed = corral
@@ -64,14 +64,14 @@ t.test('a server that is killed while models are made has only complete ones', a
         .catch(() => undefined)
     )
     if (round === 0) await sleep(20)
-    else await until('some are made', () => made > 2)
+    else await until('some models are created', () => made > 2)
     await killed.end('SIGKILL')
     await Promise.all(work)
 
     const next = await startCorral(t, { home })
     corral = next
     const staging = join(models, '.staging')
-    t.strictSame(existsSync(staging) ? readdirSync(staging) : [], [], 'nothing half made is left')
+    t.strictSame(existsSync(staging) ? readdirSync(staging) : [], [], 'no incomplete files are left')
     const { body } = await next.json('/api/tags')
     for (const { name } of body.models) {
       const shown = (await next.json('/api/show', { model: name })).body

@@ -13,7 +13,7 @@ import {
 
 const DIGEST = `sha256:${'a'.repeat(64)}`
 
-t.test('conversations with what was laid down for a model', t => {
+t.test("a model's defaults are added to conversations", t => {
   const system = (content: string) => ({ role: 'system', content })
   const user = (content: string) => ({ role: 'user', content })
   const table: [defaults: Parameters<typeof withModelDefaults>[1], asked: object[], sent: object[]][] = [
@@ -38,7 +38,7 @@ t.test('conversations with what was laid down for a model', t => {
   t.end()
 })
 
-t.test('requests', t => {
+t.test('create requests are parsed', t => {
   const making = readCreateRequest({
     from: 'a/b',
     files: {},
@@ -84,7 +84,7 @@ t.test('requests', t => {
   t.end()
 })
 
-t.test('settings of a source and settings that override them', t => {
+t.test('defaults of a new model override those of its source', t => {
   t.equal(mergedDefaults(undefined, {}), undefined)
   t.strictSame(mergedDefaults({ system: 'a', license: 'l' }, { system: 'b' }), { system: 'b', license: 'l' })
   t.strictSame(
@@ -96,7 +96,7 @@ t.test('settings of a source and settings that override them', t => {
   t.end()
 })
 
-t.test('chat templates', t => {
+t.test('only Jinja chat templates are accepted', t => {
   for (const template of [
     '{% for message in messages %}{{ message.content }}{% endfor %}',
     "{%- for m in messages -%}{% if m.role == 'user' %}{{ m['content'] }}{% endif %}{%- endfor -%}",
@@ -122,7 +122,7 @@ t.test('chat templates', t => {
   t.end()
 })
 
-t.test('texts that are made to be slow to read, and too long ones', t => {
+t.test('malicious and oversized templates and Modelfiles are refused quickly', t => {
   const long = 999_000
   for (const template of [
     '{{'.repeat(long / 2),
@@ -158,7 +158,7 @@ t.test('texts that are made to be slow to read, and too long ones', t => {
   t.end()
 })
 
-t.test('Modelfiles', t => {
+t.test('Modelfiles are parsed and formatted', t => {
   t.strictSame(
     parseModelfile(
       [

@@ -9,7 +9,7 @@ import { DEMO, startCorral } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { safetensorsBytes } from '../../../support/gguf-writer.ts'
 
-// The official client against a live corral with the real engine.
+// Runs the official client against a live corral with the real engine.
 const corral = await startCorral(t, { config: 'body_limit: 1MB\ndefaults: { num_parallel: 1, temperature: 0 }' })
 const api = `${corral.url}/ollama/api`
 const client = new Ollama({ host: `${corral.url}/ollama` })
@@ -27,7 +27,7 @@ const send = (path: string, body: unknown) => fetch(api + path, { method: 'POST'
 const upload = (content: Buffer, as = digestOf(content)) =>
   fetch(`${api}/blobs/${as}`, { method: 'POST', body: content })
 const head = async (of = digest) => (await fetch(`${api}/blobs/${of}`, { method: 'HEAD' })).status
-/** Sends headers and the first byte only, and reads the answer. */
+/** Sends the headers and the first byte only, and returns the reply. */
 function beginUpload(url: string, headers: Record<string, string>): Promise<{ status: number; text: string }> {
   return new Promise((resolve, reject) => {
     const upload = request(url, { method: 'POST', headers }, async response => {
@@ -42,7 +42,7 @@ function beginUpload(url: string, headers: Record<string, string>): Promise<{ st
 }
 const names = async () => (await client.list()).models.map(({ name }) => name).sort()
 
-t.test('a model is made of another one', async t => {
+t.test('creates a model from another one', async t => {
   const events: any[] = []
   for await (const event of await client.create({
     model: 'leo',
@@ -57,11 +57,11 @@ t.test('a model is made of another one', async t => {
   t.equal(events.at(-1).status, 'success')
   t.match(events[0], { status: /^using existing layer sha256:/ })
   t.equal(await ask('leo'), 'I am Leo.')
-  t.not(await ask(DEMO), 'I am Leo.', 'its source stays what it is')
+  t.not(await ask(DEMO), 'I am Leo.', 'the source is unchanged')
   t.equal(
     await ask('leo', [{ role: 'system', content: 'You are Max.' }, ...WHO]),
     'I am Max.',
-    'a request overrules it'
+    'a request overrides the system message'
   )
   t.equal((await client.generate({ model: 'leo', prompt: 'Who are you?' })).response, 'I am Leo.')
   t.equal(
@@ -86,10 +86,10 @@ t.test('a model is made of another one', async t => {
 
   const stored = readdirSync(join(models, 'library', 'leo'), { recursive: true }).map(String)
   const [gguf] = stored.filter(path => path.endsWith('.gguf'))
-  t.ok(statSync(join(models, 'library', 'leo', gguf!)).nlink > 1, 'no bytes were copied')
+  t.ok(statSync(join(models, 'library', 'leo', gguf!)).nlink > 1, 'files are linked, not copied')
 })
 
-t.test('settings of a model that was made apply on all surfaces', async t => {
+t.test('settings of a created model apply in all APIs', async t => {
   const hosted = await corral.json('/v1/chat/completions', { model: 'library/leo', messages: WHO })
   t.equal(hosted.body.choices[0].message.content, 'I am Leo.')
   const native = await corral.json('/api/chat', { model: 'library/leo', messages: WHO, stream: false })
@@ -100,7 +100,7 @@ t.test('settings of a model that was made apply on all surfaces', async t => {
   t.match(responses.body.output.at(-1).content, [{ text: 'I am Leo.' }])
 })
 
-t.test('parameters and messages take effect, and models that are made again are replaced', async t => {
+t.test('parameters and messages take effect, and a model can be replaced', async t => {
   await client.create({ model: 'me/short', from: DEMO, parameters: { num_predict: 3, num_ctx: 512 } })
   const count = [{ role: 'user', content: 'Count to 12.' }]
   const short = await client.chat({ model: 'me/short', messages: count })
@@ -112,9 +112,13 @@ t.test('parameters and messages take effect, and models that are made again are 
   t.equal((await client.chat({ model: 'me/short', messages: count, options: { num_predict: 5 } })).eval_count, 5)
 
   await client.create({ model: 'me/short', from: DEMO, parameters: { stop: ['4'] } })
-  t.equal(await ask('me/short', count), '1, 2, 3, ', 'the new one holds, and nothing of the old one')
+  t.equal(await ask('me/short', count), '1, 2, 3, ', 'the new settings replace the old ones')
   await client.create({ model: 'me/short', from: 'me/short', parameters: { num_predict: 4 } })
-  t.match(await client.show({ model: 'me/short' }), { parameters: /stop +"4"\nnum_predict +4/ }, 'laid over its source')
+  t.match(
+    await client.show({ model: 'me/short' }),
+    { parameters: /stop +"4"\nnum_predict +4/ },
+    'settings are merged with those of the source'
+  )
   t.equal((await corral.json('/api/show', { model: 'me/short' })).body.origin.kind, 'made')
 
   const rosa = [
@@ -125,11 +129,11 @@ t.test('parameters and messages take effect, and models that are made again are 
   t.equal(await ask('me/rosa', [{ role: 'user', content: 'What is my name?' }]), 'Your name is Rosa.')
   t.equal((await client.generate({ model: 'me/rosa', prompt: 'What is my name?' })).response, 'Your name is Rosa.')
   const raw = await client.generate({ model: 'leo', prompt: 'Who are you?', raw: true, options: { num_predict: 1 } })
-  t.ok((raw.prompt_eval_count ?? 0) < 10, 'a raw prompt is left alone')
+  t.ok((raw.prompt_eval_count ?? 0) < 10, 'a raw prompt is not changed')
   t.match(await client.show({ model: 'me/rosa' }), { messages: rosa })
 })
 
-t.test("a chat template that replaces the model's own", async t => {
+t.test("a chat template replaces the model's own", async t => {
   const own = (await client.show({ model: DEMO })).template
   const template = `{{- '<|im_start|>system\\nYou are Leo.<|im_end|>\\n' }}${own}`
   await client.create({ model: 'me/templated', from: DEMO, template })
@@ -139,7 +143,7 @@ t.test("a chat template that replaces the model's own", async t => {
   const plain =
     '{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant{{ "\\n" }}'
   await client.create({ model: 'me/templated', from: DEMO, template: plain })
-  t.strictSame((await client.show({ model: 'me/templated' })).capabilities, ['completion'], 'tools went with it')
+  t.strictSame((await client.show({ model: 'me/templated' })).capabilities, ['completion'], 'the template has no tools')
   t.match(await ask('me/templated', [{ role: 'user', content: 'What is the capital of France?' }]), /Paris/)
 
   const go = await failure(
@@ -162,7 +166,7 @@ t.test("a chat template that replaces the model's own", async t => {
       t.match({ status, body }, { status: 400, body: { code: 'invalid_request', error: /^llama\.cpp cannot use/ } })
       t.match(body.error, reason)
     }
-    t.equal((await corral.json('/api/show', { model: 'me/broken' })).status, 404, 'it is not stored')
+    t.equal((await corral.json('/api/show', { model: 'me/broken' })).status, 404, 'the model is not stored')
   }
   const accepted =
     '{%- macro say(m) -%}{{ m.role }}: {{ m.content }}{%- endmacro -%}{%- set ns = namespace(seen=0) -%}' +
@@ -176,64 +180,69 @@ t.test("a chat template that replaces the model's own", async t => {
   )
 })
 
-t.test('copies', async t => {
+t.test('copies are independent of their source', async t => {
   await client.copy({ source: 'leo', destination: 'me/copy' })
   t.equal(await ask('me/copy'), 'I am Leo.')
   await client.delete({ model: 'leo' })
-  t.equal(await ask('me/copy'), 'I am Leo.', 'it lives without its source')
+  t.equal(await ask('me/copy'), 'I am Leo.', 'the copy works without its source')
   await client.copy({ source: 'me/copy', destination: 'leo' })
   await client.copy({ source: 'me/copy', destination: 'me/copy' })
   await client.delete({ model: 'me/copy' })
-  t.equal(await ask('leo'), 'I am Leo.', 'and the source without it')
+  t.equal(await ask('leo'), 'I am Leo.', 'the source works without its copy')
   await client.copy({ source: DEMO, destination: `${DEMO}:backup` })
   await client.delete({ model: `${DEMO}:backup` })
   t.match(await failure(client.copy({ source: 'me/none', destination: 'me/x' })), { status_code: 404 })
   t.match(await failure(client.copy({ source: 'leo', destination: '../x' })), { status_code: 400 })
-  await t.resolves(
-    client.copy({ source: 'me/rosa', destination: DEMO }),
-    'equal files: only what was laid down is other'
-  )
+  await t.resolves(client.copy({ source: 'me/rosa', destination: DEMO }), 'only the settings differ')
   t.match(await client.show({ model: DEMO }), { messages: [{ content: 'My name is Rosa.' }, {}] })
   await client.copy({ source: 'me/short', destination: DEMO })
-  t.equal((await corral.json('/api/show', { model: DEMO })).body.origin.kind, 'bundled', 'it is still what it was')
+  t.equal(
+    (await corral.json('/api/show', { model: DEMO })).body.origin.kind,
+    'bundled',
+    'copying a model with other files over it does not change its origin'
+  )
 })
 
-t.test('blobs', async t => {
+t.test('uploads blobs and refuses invalid ones', async t => {
   const other = Buffer.from('not a model')
-  t.equal(await head(), 200, 'a stored model has this file')
+  t.equal(await head(), 200, 'a stored model contains this file')
   t.equal(await head(digestOf(other)), 404)
-  t.equal((await upload(bytes)).status, 200, 'it is there already')
+  t.equal((await upload(bytes)).status, 200, 'the file is here already')
   t.equal((await upload(other)).status, 201)
   t.equal(await head(digestOf(other)), 200)
   const wrong = await upload(other, digestOf(Buffer.from('x')))
   t.equal(wrong.status, 400)
-  t.match(await wrong.json(), { code: 'invalid_request', error: /has the digest sha256:.*nothing of it was kept/ })
+  t.match(await wrong.json(), { code: 'invalid_request', error: /has the digest sha256:.*and was discarded/ })
   t.equal(await head(digestOf(Buffer.from('x'))), 404)
   t.equal((await upload(other, 'sha256:abc')).status, 400)
   const none = await fetch(`${api}/blobs/${digestOf(Buffer.from('x'))}`, { method: 'POST' })
   t.match(
     await none.json(),
     { code: 'invalid_request', error: /has the digest sha256:e3b0c442/ },
-    'no body is an empty one'
+    'a missing body is an empty file'
   )
   const large = { 'content-length': '9000000000000000', connection: 'close' }
   const { status, text } = await beginUpload(`${api}/blobs/${digestOf(Buffer.from('x'))}`, large)
-  t.equal(status, 507, 'what has no room is refused before it is sent')
+  t.equal(status, 507, 'a file without enough disk space is refused before it is sent')
   t.match(JSON.parse(text), { code: 'insufficient_storage', required: 9000000000000000 })
   t.equal((await upload(other, `sha256:..%2f${'a'.repeat(60)}`)).status, 400)
   t.match(await failure(client.create({ model: 'me/x', files: { 'a.gguf': digestOf(other) } } as never)), {
     status_code: 400,
     message: /neither a GGUF file/
   })
-  t.strictSame(readdirSync(join(models, '.blobs')), [`sha256-${digestOf(other).slice(7)}`], 'no half ones')
+  t.strictSame(
+    readdirSync(join(models, '.blobs')),
+    [`sha256-${digestOf(other).slice(7)}`],
+    'no incomplete blobs are left'
+  )
   t.match(await failure(client.create({ model: 'me/x', files: { 'a.gguf': digestOf(Buffer.from('y')) } } as never)), {
     status_code: 400,
     message: /Send it first/
   })
 })
 
-t.test('a model is made of a file that was sent', async t => {
-  // Another content than that of any model here.
+t.test('creates a model from an uploaded file', async t => {
+  // A file that no model contains.
   const mine = Buffer.from(bytes)
   const at = mine.indexOf('general.name')
   t.ok(at > 0)
@@ -241,8 +250,8 @@ t.test('a model is made of a file that was sent', async t => {
   t.equal((await upload(mine)).status, 201)
   await client.create({ model: 'me/sent', files: { 'mine.gguf': digestOf(mine) }, system: 'You are Leo.' } as never)
   t.equal(await ask('me/sent'), 'I am Leo.')
-  t.notOk(existsSync(join(models, '.blobs', `sha256-${digestOf(mine).slice(7)}`)), 'it is part of the model now')
-  t.equal(await head(digestOf(mine)), 200, 'where it is found')
+  t.notOk(existsSync(join(models, '.blobs', `sha256-${digestOf(mine).slice(7)}`)), 'the blob became part of the model')
+  t.equal(await head(digestOf(mine)), 200, 'the file is found in the model')
   await client.create({ model: 'me/sent2', files: { 'mine.gguf': digestOf(mine) } } as never)
   t.match((await corral.json('/api/show', { model: 'me/sent2' })).body, {
     origin: { kind: 'made' },
@@ -250,17 +259,17 @@ t.test('a model is made of a file that was sent', async t => {
   })
 })
 
-t.test('a GGUF is quantized', async t => {
+t.test('quantizes a GGUF', async t => {
   const events: any[] = []
   for await (const event of await client.create({ model: 'me/q4', from: DEMO, quantize: 'q4_K_M', stream: true })) {
     events.push(event)
   }
   t.equal(events.at(-1).status, 'success')
   const steps = events.filter(({ status }) => status === 'quantizing model to Q4_K_M')
-  t.ok(steps.length > 0 && steps.at(-1).completed === steps.at(-1).total, 'its progress is told')
+  t.ok(steps.length > 0 && steps.at(-1).completed === steps.at(-1).total, 'progress is reported')
   t.match(await client.show({ model: 'me/q4' }), { details: { format: 'gguf', quantization_level: 'Q4_K_M' } })
   t.equal(typeof (await ask('me/q4')), 'string')
-  t.ok((await ask(DEMO)).length > 0, 'its source stays what it is')
+  t.ok((await ask(DEMO)).length > 0, 'the source is unchanged')
   if ((await head()) === 404) await upload(bytes)
   await client.create({ model: 'me/q8', files: { 'tiny.gguf': digest }, quantize: 'Q8_0' } as never)
   t.match(await client.show({ model: 'me/q8' }), { details: { quantization_level: 'Q8_0' } })
@@ -269,12 +278,12 @@ t.test('a GGUF is quantized', async t => {
       /\.work\b/.test(name)
     ),
     [],
-    'nothing is left of the work'
+    'no work folders are left'
   )
   await client.delete({ model: 'me/q8' })
 })
 
-t.test('a SafeTensors model is made of its folder', async t => {
+t.test('creates a SafeTensors model from its files', async t => {
   const folder: Record<string, Buffer> = {
     'model.safetensors': safetensorsBytes(),
     'config.json': Buffer.from('{"model_type":"llama","max_position_embeddings":512}'),
@@ -297,9 +306,9 @@ t.test('a SafeTensors model is made of its folder', async t => {
   }
 })
 
-t.test('the same in the native API', async t => {
+t.test('the native API creates models too', async t => {
   const events = await corral.events('/api/create', { model: 'me/native', from: DEMO, system: 'You are Leo.' })
-  t.match(events.at(-1), { status: 'success' }, 'a stream of server-sent events')
+  t.match(events.at(-1), { status: 'success' }, 'the reply is a stream of server-sent events')
   t.match(await corral.json('/api/copy', { source: 'me/native', destination: 'me/native2' }), { status: 200 })
   t.equal(
     (await corral.json('/api/chat', { model: 'me/native2', messages: WHO, stream: false })).body.message.content,
@@ -318,9 +327,9 @@ t.test('the same in the native API', async t => {
   t.match((await lines.text()).trim().split('\n').at(-1), '{"status":"success"}')
 })
 
-t.test('models with tags', async t => {
+t.test('creates models with tags', async t => {
   await client.create({ model: 'tagged:v1', from: DEMO, system: 'You are Leo.' })
-  t.ok((await names()).includes('tagged:v1'), 'it is shown as it was made')
+  t.ok((await names()).includes('tagged:v1'), 'the name is shown as created')
   t.equal(await ask('tagged:v1'), 'I am Leo.')
   await client.create({ model: 'tagged', from: 'tagged:v1', system: 'You are Max.' })
   t.strictSame(
@@ -340,7 +349,7 @@ t.test('models with tags', async t => {
   )
 })
 
-t.test('a Modelfile, as older clients send it', async t => {
+t.test('accepts a Modelfile from older clients', async t => {
   const modelfile = `FROM ${DEMO}\nSYSTEM """You are\nLeo."""\nPARAMETER stop "a"\nPARAMETER stop "b"\n`
   const reply = await send('/create', { name: 'me/old', modelfile, stream: false })
   t.strictSame(await reply.json(), { status: 'success' })
@@ -349,7 +358,7 @@ t.test('a Modelfile, as older clients send it', async t => {
 
 t.test('unsupported requests are refused with the reason', async t => {
   for (const [path, body, status, error] of [
-    ['/create', { model: 'me/x' }, 400, /what the model is made from/],
+    ['/create', { model: 'me/x' }, 400, /what to create the model from/],
     ['/create', { model: 'me/x', from: 'me/none' }, 404, /me\/none/],
     ['/create', { model: 'a b', from: DEMO }, 400, /not a model name/],
     ['/create', { model: 'me/x', from: DEMO, files: { a: digest } }, 400, /one of them/],
@@ -378,13 +387,13 @@ t.test('unsupported requests are refused with the reason', async t => {
   })
 })
 
-t.test('concurrent requests that make the same name', async t => {
+t.test('concurrent requests can create the same model', async t => {
   const systems = ['You are Leo.', 'You are Max.', 'You are Rosa.', 'You are Tom.']
   await Promise.all(systems.map(system => client.create({ model: 'me/race', from: DEMO, system })))
   const { system } = await client.show({ model: 'me/race' })
   t.ok(systems.includes(system))
   t.equal((await names()).filter(name => name.startsWith('me/race')).length, 1)
   const folders = readdirSync(join(models, 'me', 'race'), { withFileTypes: true }).filter(entry => entry.isDirectory())
-  t.equal(folders.length, 1, 'what was replaced is gone')
+  t.equal(folders.length, 1, 'replaced files are deleted')
   t.strictSame(readdirSync(join(models, '.staging')), [])
 })

@@ -6,9 +6,9 @@ import { corralWithHub, quantizedModels } from '../../models/download/support.ts
 import { ask } from './support.ts'
 
 /*
- * The requests that Open WebUI 0.12.4 sends to an Ollama at this base address (backend/open_webui/routers/ollama.py and
- * retrieval/utils.py), with the headers of aiohttp, and what it reads in the replies (utils/response.py). It wants
- * lines of JSON although it accepts anything.
+ * Replays the requests that Open WebUI 0.12.4 sends to Ollama (backend/open_webui/routers/ollama.py and
+ * retrieval/utils.py), with the headers of aiohttp, and checks what it reads from the replies (utils/response.py). It
+ * expects JSON lines although it accepts anything.
  */
 const { Q8_0, Q4_K_M } = quantizedModels()
 const files = { 'README.md': '# Tiny\n', 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M }
@@ -21,19 +21,19 @@ const HEADERS = {
   'accept-encoding': 'gzip, deflate',
   'user-agent': 'Python/3.12 aiohttp/3.14.1',
   'content-type': 'application/json',
-  // A key that the user gave for the connection; no key is asked for here.
+  // A key that the user set for the connection. The server does not need one.
   authorization: 'Bearer sk-anything'
 }
 const get = (path: string) => ask('GET', url + path, HEADERS)
 const send = (path: string, body: unknown, method = 'POST') => ask(method, url + path, HEADERS, JSON.stringify(body))
 const MODEL = 'test/tiny-GGUF:latest'
 
-t.test('the connection is verified, then a model is pulled with its progress', async t => {
+t.test('verifies the connection, then pulls a model with progress', async t => {
   const { version } = (await get('/api/version')).lines[0]
   const parts: string[] = version.replace(/^v|-.*/, '').split('.')
   t.ok(
     parts.every(part => /^\d+$/.test(part)),
-    'the lowest version is found by its parts'
+    'Open WebUI compares versions part by part'
   )
   t.same((await get('/api/tags')).lines[0].models, [])
   const pulled = await send('/api/pull', {
@@ -48,7 +48,7 @@ t.test('the connection is verified, then a model is pulled with its progress', a
   t.same(
     [...new Set(progress.map(({ digest }) => digest))].sort(),
     ['README.md', 'tiny-Q8_0.gguf'],
-    'a bar for each file'
+    'a progress bar for each file'
   )
   t.ok(progress.some(({ completed, total }) => completed === total && total === Q8_0.length))
   t.match(await send('/api/pull', { name: 'llama3.2', model: 'llama3.2', insecure: true }), {
@@ -57,12 +57,12 @@ t.test('the connection is verified, then a model is pulled with its progress', a
   })
 })
 
-t.test('lists of models, those in memory, and their details', async t => {
+t.test('lists models, models in memory, and details', async t => {
   const { models } = (await get('/api/tags')).lines[0]
   t.match(models, [{ name: MODEL, model: MODEL, details: { parameter_size: String, quantization_level: 'Q8_0' } }])
   await send('/api/generate', { model: MODEL, prompt: '', stream: false })
   const loaded = (await get('/api/ps')).lines[0].models
-  t.equal(loaded[0].model, models[0].model, 'the same name in both, for when it expires')
+  t.equal(loaded[0].model, models[0].model, 'both lists use the same name')
   t.ok(Date.parse(loaded[0].expires_at) > Date.now())
   t.match(await send('/api/show', { model: MODEL }), {
     status: 200,
@@ -71,7 +71,7 @@ t.test('lists of models, those in memory, and their details', async t => {
   t.match(await send('/api/show', { model: 'nix:latest' }), { status: 404, lines: [{ error: /not found/ }] })
 })
 
-t.test('chats', async t => {
+t.test('chats with options, tools and formats', async t => {
   const options = { temperature: 0, num_ctx: 2048, num_predict: 128, top_k: 40, repeat_last_n: 64, num_thread: 2 }
   const chat = { model: MODEL, messages: [CAPITAL_QUESTION], options, stream: true, keep_alive: '5m' }
   const streamed = await send('/api/chat', chat)
@@ -79,7 +79,7 @@ t.test('chats', async t => {
   t.equal(streamed.lines.map(line => line.message.content).join(''), CAPITAL_ANSWER)
   const last = streamed.lines.at(-1)
   t.match(last, { done: true, done_reason: 'stop' })
-  // The rates that it shows below an answer.
+  // The speeds that are shown below an answer.
   t.ok(
     last.eval_count / (last.eval_duration / 1e9) > 0 && last.prompt_eval_count / (last.prompt_eval_duration / 1e9) > 0
   )
@@ -101,7 +101,7 @@ t.test('chats', async t => {
   const called = await send('/api/chat', { ...chat, messages, tools })
   const calls = called.lines.flatMap(line => line.message.tool_calls ?? [])
   t.match(calls, [{ function: { name: 'get_weather', arguments: { city: 'Paris' } } }])
-  // How its own middleware sends the result back.
+  // Its own middleware returns the result in this form.
   const answered = await send('/api/chat', {
     ...chat,
     messages: [
@@ -124,7 +124,7 @@ t.test('chats', async t => {
   })
 })
 
-t.test('its other surfaces at the same base', async t => {
+t.test('other APIs work at the same base address', async t => {
   const chat = { model: MODEL, messages: [CAPITAL_QUESTION], temperature: 0, stream: true }
   const hosted = await send('/v1/chat/completions', chat)
   t.match(hosted, { status: 200, type: /^text\/event-stream/, text: /\[DONE\]/ })
@@ -132,7 +132,7 @@ t.test('its other surfaces at the same base', async t => {
   t.match(messages, { status: 200, lines: [{ type: 'message', content: [{ text: CAPITAL_ANSWER }] }] })
 })
 
-t.test('embeddings of documents', async t => {
+t.test('embeds documents', async t => {
   const { status, lines } = await send('/api/embed', {
     input: ['Paris', 'London', 'x '.repeat(9000)],
     model: MODEL,
@@ -149,7 +149,7 @@ t.test('embeddings of documents', async t => {
   })
 })
 
-t.test('a model file is uploaded, made a model, copied and deleted', async t => {
+t.test('uploads a model file, creates, copies and deletes the model', async t => {
   const digest = createHash('sha256').update(Q4_K_M).digest('hex')
   const blob = await ask(
     'POST',
@@ -173,8 +173,8 @@ t.test('a model file is uploaded, made a model, copied and deleted', async t => 
   t.match(await send('/api/delete', { model: 'copy:latest' }, 'DELETE'), { status: 404, lines: [{ error: String }] })
 })
 
-t.test('unloading', async t => {
+t.test('unloads a model', async t => {
   const unloaded = await send('/api/generate', { model: MODEL, keep_alive: 0, prompt: '' })
   t.match(unloaded, { status: 200, type: /^application\/json/, lines: [{ done_reason: 'unload' }] })
-  await until('nothing is in memory', async () => (await get('/api/ps')).lines[0].models.length === 0)
+  await until('no model is in memory', async () => (await get('/api/ps')).lines[0].models.length === 0)
 })

@@ -7,7 +7,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, until } from '../../..
 import { writeGguf } from '../../../support/gguf-writer.ts'
 import { ask, corralWithListener } from './support.ts'
 
-// Ollama's own JavaScript client, at both addresses of the profile.
+// Runs Ollama's own JavaScript client against both addresses of the API.
 const { corral, address } = await corralWithListener(t)
 const profile = `${corral.url}/ollama`
 const client = new Ollama({ host: address })
@@ -30,7 +30,7 @@ for (const [name, host] of [
   ['below /ollama', profile],
   ['at its own address', address]
 ] as const) {
-  t.test(`the official client ${name}`, async t => {
+  t.test(`the official client works ${name}`, async t => {
     const client = new Ollama({ host })
     t.match(await client.version(), { version: /^\d+\.\d+\.\d+$/ })
     const { models } = await client.list()
@@ -50,7 +50,7 @@ for (const [name, host] of [
     ]) {
       t.ok(Number.isInteger((whole as any)[count]) && (whole as any)[count] > 0, count)
     }
-    t.ok(whole.total_duration >= whole.eval_duration, 'all in nanoseconds')
+    t.ok(whole.total_duration >= whole.eval_duration, 'all durations are in nanoseconds')
     t.match((await client.ps()).models, [{ name: `${DEMO}:latest`, size_vram: 0, expires_at: /Z$/ }])
 
     let text = ''
@@ -76,7 +76,7 @@ for (const [name, host] of [
   })
 }
 
-t.test('tools: whole calls with objects, and the turn that uses the result', async t => {
+t.test('tool calls are complete, and their results are used', async t => {
   const messages: any[] = [{ role: 'user', content: 'What is the weather in Paris?' }]
   for (const stream of [false, true]) {
     const calls: any[] = []
@@ -104,17 +104,17 @@ t.test('tools: whole calls with objects, and the turn that uses the result', asy
   }
 })
 
-t.test('a tool call that is cut off', async t => {
+t.test('a truncated tool call is dropped', async t => {
   const messages = [{ role: 'user', content: 'What is the weather in Paris?' }]
   for (const num_predict of [10, 12, 14]) {
     const body = { model: 'tiny-chat', messages, tools: [WEATHER], options: { num_predict }, stream: false }
     const { lines } = await ask('POST', `${address}/api/chat`, {}, JSON.stringify(body))
     t.match(lines, [{ done_reason: 'length', message: { content: '' } }])
-    t.notOk('tool_calls' in lines[0].message, 'nobody can call half a call')
+    t.notOk('tool_calls' in lines[0].message, 'incomplete calls are useless')
   }
 })
 
-t.test('format, think, logprobs, images and what a request cannot do', async t => {
+t.test('supports format, think and logprobs, and refuses what it cannot do', async t => {
   const format = {
     type: 'object',
     properties: { city: { type: 'string', maxLength: 12 }, big: { type: 'boolean' } },
@@ -173,16 +173,16 @@ t.test('format, think, logprobs, images and what a request cannot do', async t =
   })
 })
 
-t.test('a conversation that is too long', async t => {
+t.test('a conversation that is too long is truncated or refused', async t => {
   const old = Array.from({ length: 40 }, (_, index) => [
     { role: 'user', content: `Question ${index}: what is the capital of France, once more, please?` },
     { role: 'assistant', content: CAPITAL_ANSWER }
   ]).flat()
   const messages = [...old, CAPITAL_QUESTION]
   const options = { num_ctx: 256, num_predict: 20 }
-  // A larger context that is loaded would satisfy the request.
+  // An engine with a larger context would satisfy the request.
   await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
-  await until('it is unloaded', async () => (await client.ps()).models.length === 0)
+  await until('the model is unloaded', async () => (await client.ps()).models.length === 0)
   const send = async (more: object) =>
     await ask('POST', `${address}/api/chat`, {}, JSON.stringify({ model: 'tiny-chat', messages, options, ...more }))
   const refusal = { status: 400, lines: [{ code: 'context_exceeded', n_ctx: 256 }] }
@@ -192,9 +192,9 @@ t.test('a conversation that is too long', async t => {
   }
 })
 
-t.test('load, unload, and a client that disconnects', async t => {
+t.test('loads and unloads, and stops an answer when the client disconnects', async t => {
   await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
-  await until('it is unloaded', async () => (await client.ps()).models.length === 0)
+  await until('the model is unloaded', async () => (await client.ps()).models.length === 0)
   const load = await ask('POST', `${address}/api/generate`, {}, JSON.stringify({ model: 'tiny-chat', keep_alive: -1 }))
   t.match(load.lines, [{ done: true, done_reason: 'load', response: '' }])
   t.equal(load.lines.length, 1)
@@ -206,19 +206,19 @@ t.test('load, unload, and a client that disconnects', async t => {
     JSON.stringify({ model: 'tiny-chat', messages: [], keep_alive: 0 })
   )
   t.match(unload, { type: /^application\/json/, lines: [{ done_reason: 'unload', message: { role: 'assistant' } }] })
-  await until('it is unloaded', async () => (await client.ps()).models.length === 0)
+  await until('the model is unloaded', async () => (await client.ps()).models.length === 0)
 
   const { options, ...chat } = endless('tiny-chat')
   const stream = (await client.chat({ ...chat, options, stream: true } as never)) as any
   for await (const _ of stream) break
   stream.abort()
-  await until('its slot is free', async () =>
+  await until('the slot is free', async () =>
     (await corral.json('/api/ps')).body.models.every((model: any) => model.running === 0)
   )
   t.pass('the answer ended with its client')
 })
 
-t.test('embeddings', async t => {
+t.test('creates embeddings', async t => {
   const { embeddings, ...counts } = await client.embed({ model: 'tiny-chat', input: ['Paris', 'London'] })
   t.equal(embeddings.length, 2)
   for (const embedding of embeddings) t.ok(Math.abs(length(embedding) - 1) < 1e-6 && embedding.length === 256)
@@ -239,17 +239,17 @@ t.test('embeddings', async t => {
   t.equal(all.length, many.length)
   t.ok(
     all.every((embedding, index) => Math.abs(embedding[0]! - embeddings[index % 2 ? 0 : 1]![0]!) < 1e-3),
-    'in order'
+    'the order is kept'
   )
 
   const gone = new AbortController()
   const body = JSON.stringify({ model: 'tiny-chat', input: Array.from({ length: 5000 }, () => 'Paris '.repeat(400)) })
   const left = failure(fetch(`${address}/api/embed`, { method: 'POST', body, signal: gone.signal }))
   const running = async () => (await client.ps()).models.map((model: any) => model.running)
-  await until('it runs', async () => (await running()).includes(1))
+  await until('the request runs', async () => (await running()).includes(1))
   gone.abort()
   t.match(await left, { name: 'AbortError' })
-  await until('the slot of a client that leaves is free', async () => (await running()).every(count => count === 0))
+  await until('the slot of a disconnected client is free', async () => (await running()).every(count => count === 0))
 
   const long = 'The capital of France is Paris. '.repeat(2000)
   t.match(await failure(client.embed({ model: 'tiny-chat', input: ['Paris', long], truncate: false })), {
@@ -260,7 +260,7 @@ t.test('embeddings', async t => {
   t.equal(cut.embeddings.length, 2)
   t.ok(
     cut.embeddings[0]!.every((value, index) => Math.abs(value - embeddings[0]![index]!) < 1e-3),
-    'the short one stays'
+    'the short text is unaffected'
   )
   t.ok(cut.prompt_eval_count > 4000)
 
@@ -279,7 +279,7 @@ t.test('embeddings', async t => {
   await until('all engines of the model end', async () => (await client.ps()).models.length === 0)
 })
 
-t.test('models that are made for embeddings', async t => {
+t.test('embedding models create embeddings and refuse chats', async t => {
   const folder = t.testdir()
   const encoder = join(folder, 'encoder.gguf')
   const decoder = join(folder, 'decoder.gguf')
@@ -293,7 +293,11 @@ t.test('models that are made for embeddings', async t => {
   }
   const long = 'The capital of France is Paris. '.repeat(1000)
   for (const model of ['encoder', 'decoder']) {
-    t.same((await client.show({ model })).capabilities, ['embedding'], 'its command line embeds the prompt then')
+    t.same(
+      (await client.show({ model })).capabilities,
+      ['embedding'],
+      'the command line embeds the prompt in this case'
+    )
     const { embeddings } = await client.embed({ model, input: ['Paris', long], truncate: true })
     t.ok(
       embeddings.every(embedding => Math.abs(length(embedding) - 1) < 1e-5),
@@ -308,7 +312,7 @@ t.test('models that are made for embeddings', async t => {
   }
 })
 
-t.test('names that several owners have, and more variants', async t => {
+t.test('resolves names that several owners have, and variants', async t => {
   const file = `${t.testdir()}/one.gguf`
   writeGguf(file)
   for (const model of ['a/twin', 'b/twin', 'library/own', 'c/own', 'a/single:Q8_0', 'a/single:Q4_K_M']) {
@@ -337,15 +341,15 @@ t.test('names that several owners have, and more variants', async t => {
     'library/own'
   ])
   t.match(await client.delete({ model: 'own' }), { status: 'success' })
-  t.equal((await corral.json('/api/show', { model: 'c/own' })).status, 200, "another owner's stays")
+  t.equal((await corral.json('/api/show', { model: 'c/own' })).status, 200, "another owner's model is kept")
   t.equal((await corral.json('/api/show', { model: 'library/own' })).status, 404)
   t.match(await client.delete({ model: 'single' }), { status: 'success' })
   t.match((await client.show({ model: 'single:latest' })).details, { quantization_level: String })
-  t.match((await corral.json('/api/tags')).body.models, [{ name: 'a/single' }], 'its other variant stays')
+  t.match((await corral.json('/api/tags')).body.models, [{ name: 'a/single' }], 'the other variant is kept')
   t.match(await client.delete({ model: 'single:q4_k_m' }), { status: 'success' })
 })
 
-t.test('the hosted-chat API at the same base', async t => {
+t.test('the OpenAI API works at the same base address', async t => {
   for (const base of [profile, address]) {
     const chat = { model: 'tiny-chat', messages: [CAPITAL_QUESTION], temperature: 0 }
     const reply = await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify(chat))

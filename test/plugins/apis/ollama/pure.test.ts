@@ -35,14 +35,14 @@ const variantsOf = (name: RequestedName) =>
   STORED.filter(
     ({ model }) => same(model.name, name.name) && (name.owner === undefined || same(model.owner, name.owner))
   )
-/** Finds the first model of a name: which one a short name means is not what is tested here. */
+/** Finds the first model of a name, because resolving short names is tested elsewhere. */
 const storage = {
   variants: variantsOf,
   find: (name: RequestedName) =>
     variantsOf(name).find(({ label, isDefault }) => (name.variant ? same(label, name.variant) : isDefault))
 }
 
-t.test('names as records show them', t => {
+t.test('names are shown with tags', t => {
   t.same(STORED.map(shown), [
     'corral/tiny-chat:latest',
     'corral/tiny-chat:Q8_0',
@@ -58,7 +58,7 @@ t.test('names as records show them', t => {
   t.end()
 })
 
-t.test('what a deletion means', t => {
+t.test('a deletion means exactly one model', t => {
   const tagged = variant('library/tagged', 'v1', { origin: { kind: 'made', from: 'x', tag: 'v1' } })
   const variants = (name: RequestedName) => (name.name === 'tagged' ? [tagged] : storage.variants(name))
   const { toDelete } = ollamaNaming({ ...storage, variants, listedNames: () => [] })
@@ -76,7 +76,7 @@ t.test('what a deletion means', t => {
   t.end()
 })
 
-t.test('what a pull asks hubs for', t => {
+t.test('a pull maps names to hubs', t => {
   const { atHub } = ollamaNaming({ ...storage, listedNames: () => [] })
   const table: [asked: string, source: string | undefined][] = [
     ['tiny-chat', undefined],
@@ -97,7 +97,7 @@ t.test('what a pull asks hubs for', t => {
 
 const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
 
-t.test('the other address: where it is, and what its paths mean', t => {
+t.test('parses the listen address and maps its paths', t => {
   t.same(readListen('127.0.0.1:11434', 11435, LISTEN), { host: '127.0.0.1', port: 11434 })
   t.same(readListen('[::1]:0', 11435, LISTEN), { host: '::1', port: 0 })
   t.same(readListen('localhost:1', 11435, LISTEN), { host: 'localhost', port: 1 })
@@ -127,7 +127,7 @@ t.test('the other address: where it is, and what its paths mean', t => {
   t.end()
 })
 
-t.test('words and numbers that clients look for', t => {
+t.test('errors contain the words and numbers that clients look for', t => {
   const missing = new CorralError('model_not_found', 'There is no model "a/b" here.', { param: 'model' })
   t.match(likeOllama(missing, { model: '', name: 'b' }), {
     code: 'model_not_found',
@@ -149,15 +149,15 @@ t.test('words and numbers that clients look for', t => {
   const parts = OLLAMA_VERSION.split('.')
   t.ok(parts.length === 3 && parts.every(part => /^\d+$/.test(part)), 'each part of the version is a number')
   const [major, minor, patch] = parts.map(Number) as [number, number, number]
-  t.ok(major * 1e6 + minor * 1e3 + patch >= 6004, 'VS Code takes 0.6.4 and later')
+  t.ok(major * 1e6 + minor * 1e3 + patch >= 6004, 'VS Code requires 0.6.4')
   t.end()
 })
 
-t.test('embeddings: cut texts, fewer dimensions', t => {
-  t.same(cutTokens([1, 10, 11, 12, 13, 2], [10, 11, 12, 13], 4), [1, 10, 11, 2], 'first and last tokens stay')
+t.test('texts to embed are truncated, and embeddings shortened', t => {
+  t.same(cutTokens([1, 10, 11, 12, 13, 2], [10, 11, 12, 13], 4), [1, 10, 11, 2], 'the first and last tokens are kept')
   t.same(cutTokens([1, 10, 11, 12], [10, 11, 12], 2), [1, 10])
   t.same(cutTokens([10, 11, 12], [10, 11, 12], 2), [10, 11])
-  t.same(cutTokens([1, 10, 11, 2], [10, 11], 1), [1, 2], 'never more than one can do')
+  t.same(cutTokens([1, 10, 11, 2], [10, 11], 1), [1, 2], 'at least the special tokens are kept')
   t.same(shortened([3, 4, 12], 2), [0.6, 0.8])
   t.same(shortened([3, 4]), [0.6, 0.8])
   t.same(shortened([3, 4], 9), [0.6, 0.8])

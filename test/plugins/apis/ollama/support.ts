@@ -1,7 +1,7 @@
 import type { Test } from 'tap'
 import { type Corral, type CorralOptions, startCorral } from '../../../support/corral.ts'
 
-/** A corral that serves Ollama's clients at an address of their own too. */
+/** Starts a corral with a separate listener for Ollama's clients. */
 export async function corralWithListener(
   t: Pick<Test, 'teardown'>,
   { config, ...options }: CorralOptions = {}
@@ -15,7 +15,7 @@ export async function corralWithListener(
 
 function addressOf(corral: Corral): string {
   const found = /served at (http:\/\/127\.0\.0\.1:\d+) too/.exec(corral.log())?.[1]
-  if (found === undefined) throw new Error(`no address of its own:\n${corral.log()}`)
+  if (found === undefined) throw new Error(`no separate listener:\n${corral.log()}`)
   return found
 }
 
@@ -23,11 +23,11 @@ export interface Answer {
   status: number
   type: string
   text: string
-  /** The JSON values of its lines; empty where it is no JSON. */
+  /** The JSON values of the lines. Empty if the reply is not JSON. */
   lines: any[]
 }
 
-/** Sends a request as a client words it, and reads the reply to its end. */
+/** Sends a request exactly as given, and reads the whole reply. */
 export async function ask(
   method: string,
   url: string,
