@@ -9,16 +9,16 @@ const call = (id: string, name: string, input: object) => ({
   function: { name, arguments: JSON.stringify(input) }
 })
 
-t.test('conversations', t => {
+t.test('converts conversations for the engine', t => {
   const table: [what: string, given: unknown[], wanted: unknown[], system?: unknown][] = [
     ['text', [user('Hi')], [user('Hi')]],
     ['blocks of text', [user([text('a'), { ...text('b'), cache_control: { type: 'ephemeral' } }])], [user('a\nb')]],
-    ['nothing said', [user([])], [user('')]],
+    ['an empty message', [user([])], [user('')]],
     ['a system text', [user('Hi')], [{ role: 'system', content: 'Be brief.' }, user('Hi')], 'Be brief.'],
     ['system blocks', [user('Hi')], [{ role: 'system', content: 'a\nb' }, user('Hi')], [text('a'), text('b')]],
-    ['no system', [user('Hi')], [user('Hi')], ''],
+    ['an empty system text', [user('Hi')], [user('Hi')], ''],
     [
-      'system messages at the beginning are one, later ones go into the turn of the user',
+      'leading system messages are merged, later ones become part of a user message',
       [
         { role: 'system', content: 'b' },
         { role: 'system', content: [text('c')] },
@@ -38,7 +38,7 @@ t.test('conversations', t => {
       'a'
     ],
     [
-      'what the system says for one turn only',
+      'system messages for one message only',
       [
         user('Hi'),
         { role: 'system', content: 'gone', clear_at: 'next_user_message' },
@@ -49,7 +49,7 @@ t.test('conversations', t => {
       [user('Hi'), assistant('Ho'), user('and?\n<system-reminder>\nhere\n</system-reminder>')]
     ],
     [
-      'the header of Claude Code',
+      "Claude Code's header is removed",
       [user('Hi')],
       [{ role: 'system', content: 'You are a program.' }, user('Hi')],
       [
@@ -58,19 +58,19 @@ t.test('conversations', t => {
       ]
     ],
     [
-      'the header of Claude Code before the rest of a text',
+      "Claude Code's header is removed from the start of a text",
       [user('Hi')],
       [{ role: 'system', content: 'You are a=b; a program.' }, user('Hi')],
       'x-anthropic-billing-header: cc_version=2; cch=a5145;\nYou are a=b; a program.'
     ],
     [
-      'turns in a row of the same role',
+      'consecutive messages of the same role are merged',
       [user('a'), user([text('b')]), assistant('c'), assistant([text('d')]), user('e')],
       [user('a\nb'), assistant('cd'), user('e')]
     ],
     ['an image among text', [user([text('see'), image])], [user([text('see'), imageUrl])]],
     [
-      'documents and search results are read',
+      'documents and search results become text',
       [
         user([
           { type: 'document', title: 'T', context: 'C', source: { type: 'text', media_type: 'text/plain', data: 'D' } },
@@ -82,7 +82,7 @@ t.test('conversations', t => {
       [user('T\nC\nD\nx\ny\nz\nS\nhttps://x\nfound')]
     ],
     [
-      'calls and their results, with the ids that the engine gave',
+      'tool calls and results keep the ids of the engine',
       [
         user('weather?'),
         assistant([
@@ -112,7 +112,7 @@ t.test('conversations', t => {
       ]
     ],
     [
-      'results without content, failed ones, and such with images',
+      'empty, failed and image results',
       [
         assistant([use('1', 'f', {}), use('2', 'f', {}), use('3', 'f', {}), use('4', 'f', {})]),
         user([
@@ -137,7 +137,7 @@ t.test('conversations', t => {
   t.end()
 })
 
-t.test('places of images', t => {
+t.test('reports where images are in the request', t => {
   const { messages, places } = engineMessages({
     system: 'x',
     messages: [

@@ -12,7 +12,7 @@ function eventsOf(deltas: Delta[], head: Partial<typeof HEAD> & object = {}): Me
   return [...deltas.flatMap(given => events.add([given])), ...events.end()]
 }
 
-t.test('the events of an answer', t => {
+t.test('converts an answer to events and to a message', t => {
   const usage = { promptTokens: 10, cachedTokens: 4, completionTokens: 7 }
   const events = eventsOf([
     { reading: { tokens: 5, total: 10, cached: 4 } },
@@ -93,7 +93,7 @@ t.test('the events of an answer', t => {
   t.end()
 })
 
-t.test('why an answer ends, and what is left out', t => {
+t.test('reports the stop reason and drops incomplete parts', t => {
   const piece = (index: number, json: string, name?: string): ToolCallPiece => ({
     index,
     arguments: json,
@@ -116,25 +116,29 @@ t.test('why an answer ends, and what is left out', t => {
     stopped('stop_sequence', 'END', said) as never
   )
   const own = stopOf([{ content: 'Hi' }, { finish: 'stop', stopSequence: '<|im_end|>' }])
-  t.strictSame(own, stopped('end_turn', null, said) as never, 'a text that the request did not name')
-  t.strictSame(stopOf([{ finish: 'stop' }]), stopped('end_turn', null, []) as never, 'nothing at all')
+  t.strictSame(own, stopped('end_turn', null, said) as never, 'a stop text of the engine is not reported')
+  t.strictSame(stopOf([{ finish: 'stop' }]), stopped('end_turn', null, []) as never, 'an empty answer')
   t.strictSame(
     stopOf([{ content: ' \n' }, { finish: 'stop' }]),
     stopped('end_turn', null, []) as never,
-    'nothing but blanks'
+    'only white space'
   )
   t.strictSame(
     stopOf([{ thinking: 'hm' }, { content: 'Hi' }, { finish: 'stop' }], { omitThinking: true }).content,
     said as never
   )
   const cut = eventsOf([{ content: 'Hi' }, { toolCalls: [piece(0, '{"a', 'f')] }, { finish: 'length' }])
-  t.strictSame(wholeMessage(cut).content, said as never, 'half a call is none')
-  t.equal(cut.filter(({ type }) => type === 'content_block_start').length, 2, 'a stream shows it as it came')
+  t.strictSame(wholeMessage(cut).content, said as never, 'an incomplete call is dropped')
+  t.equal(cut.filter(({ type }) => type === 'content_block_start').length, 2, 'a stream contains the incomplete call')
   const two = [{ toolCalls: [piece(0, '{}', 'f')] }, { toolCalls: [piece(1, '{}', 'g')] }, { finish: 'stop' as const }]
   t.match(stopOf(two, { oneCall: true }).content, [{ name: 'f' }])
   t.equal(stopOf(two, { oneCall: true }).content.length, 1)
   const late = stopOf([{ toolCalls: [piece(0, '{"a"')] }, { toolCalls: [piece(0, ':1}', 'f')] }, { finish: 'stop' }])
-  t.match(late.content, [{ type: 'tool_use', id: /^toolu_./, name: 'f', input: { a: 1 } }], 'a name that comes late')
+  t.match(
+    late.content,
+    [{ type: 'tool_use', id: /^toolu_./, name: 'f', input: { a: 1 } }],
+    'the name arrives after the arguments'
+  )
   const between = stopOf([
     { toolCalls: [piece(0, '{"a"', 'f')] },
     { content: 'Hi' },
@@ -146,16 +150,16 @@ t.test('why an answer ends, and what is left out', t => {
   t.end()
 })
 
-/** What is wrong with a stream's order; undefined when nothing is. */
+/** Returns an error in the order of events, if any. */
 function fault(events: MessageEvent[]): string | undefined {
-  if (events[0]?.type !== 'message_start' || events[1]?.type !== 'ping') return 'does not begin as it must'
+  if (events[0]?.type !== 'message_start' || events[1]?.type !== 'ping') return 'wrong start of the stream'
   if (events.at(-2)?.type !== 'message_delta' || events.at(-1)?.type !== 'message_stop')
-    return 'does not end as it must'
+    return 'wrong end of the stream'
   let open: string | undefined
   let index = 0
   for (const event of events.slice(2, -2)) {
     if (event.type === 'content_block_start') {
-      if (open !== undefined) return 'a block begins in another'
+      if (open !== undefined) return 'nested block'
       open = event.content_block.type
     } else if (event.type === 'content_block_delta') {
       const kinds = {
@@ -165,16 +169,16 @@ function fault(events: MessageEvent[]): string | undefined {
       }
       if (!kinds[open as keyof typeof kinds]?.includes(event.delta.type)) return `${event.delta.type} in ${open}`
     } else if (event.type === 'content_block_stop') {
-      if (open === undefined) return 'a block ends that has not begun'
+      if (open === undefined) return 'end without a start of a block'
       open = undefined
-    } else return `${event.type} in the middle`
-    if (event.index !== index) return `block ${event.index} in the place of ${index}`
+    } else return `unexpected ${event.type}`
+    if (event.index !== index) return `block ${event.index} instead of ${index}`
     if (event.type === 'content_block_stop') index++
   }
-  return open === undefined ? undefined : 'a block never ends'
+  return open === undefined ? undefined : 'a block without an end'
 }
 
-t.test('whatever the engine sends, the stream is well-formed and nothing is lost', t => {
+t.test('the stream is well-formed and complete for random answers', t => {
   const PIECES = ['a', ' ', '\n\n', 'word ', '{', '"x"', '']
   const faults: string[] = []
   for (let seed = 1; seed <= trialCount(1000); seed++) {
@@ -221,7 +225,7 @@ t.test('whatever the engine sends, the stream is well-formed and nothing is lost
     const wrong =
       fault(events) ??
       (words(got.text) === words(said.text) ? undefined : 'text is lost') ??
-      (words(got.thinking) === words(said.thinking) ? undefined : 'thoughts are lost') ??
+      (words(got.thinking) === words(said.thinking) ? undefined : 'thinking is lost') ??
       (JSON.stringify(json) === JSON.stringify(calls) ? undefined : 'calls are lost') ??
       (names.every((name, index) => name === `f${index}`) ? undefined : 'calls are out of order')
     if (wrong) faults.push(`seed ${seed}: ${wrong}`)

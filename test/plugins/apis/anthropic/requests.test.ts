@@ -20,40 +20,40 @@ const engineTool = {
 }
 const engineOther = { type: 'function', function: { name: 'set', parameters: { type: 'object' } } }
 
-t.test('the rest of requests', t => {
+t.test('converts request fields for the engine', t => {
   const messages = [user('Hi')]
   const quiet = { chat_template_kwargs: { enable_thinking: false } }
   const thinks = { chat_template_kwargs: { enable_thinking: true } }
   const schema = { type: 'object' }
   const format = { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } } }
   const table: [what: string, request: object, wanted: object, defaults?: object][] = [
-    ['nothing more', {}, { ...quiet, messages }],
+    ['no further fields', {}, { ...quiet, messages }],
     [
-      'defaults, but for what the request says',
+      'the request takes precedence over defaults',
       { stop_sequences: ['END'] },
       { ...quiet, temperature: 1, stop: ['END'], messages },
       { temperature: 1, stop: ['x'] }
     ],
-    ['no stop sequences', { stop_sequences: [] }, { ...quiet, stop: ['x'], messages }, { stop: ['x'] }],
+    ['empty stop sequences', { stop_sequences: [] }, { ...quiet, stop: ['x'], messages }, { stop: ['x'] }],
     [
-      'options for the template',
+      'template options',
       {},
       { chat_template_kwargs: { enable_thinking: true, a: 1 }, messages },
       { chat_template_kwargs: { enable_thinking: true, a: 1 } }
     ],
     [
-      'thoughts with a budget',
+      'thinking with a budget',
       { thinking: { type: 'enabled', budget_tokens: 2000 } },
       { chat_template_kwargs: { enable_thinking: true, a: 1 }, thinking_budget_tokens: 2000, messages },
       { chat_template_kwargs: { enable_thinking: false, a: 1 } }
     ],
-    ['thoughts as the model likes', { thinking: { type: 'adaptive' } }, { ...thinks, messages }],
-    ['no thoughts', { thinking: { type: 'disabled', budget_tokens: 5 } }, { ...quiet, messages }],
+    ['adaptive thinking', { thinking: { type: 'adaptive' } }, { ...thinks, messages }],
+    ['disabled thinking', { thinking: { type: 'disabled', budget_tokens: 5 } }, { ...quiet, messages }],
     ['effort', { output_config: { effort: 'low' } }, { ...quiet, reasoning_effort: 'low', messages }],
-    ['more effort', { output_config: { effort: 'max' } }, { ...quiet, reasoning_effort: 'high', messages }],
+    ['high effort', { output_config: { effort: 'max' } }, { ...quiet, reasoning_effort: 'high', messages }],
     ['a format', { output_config: { format: { type: 'json_schema', schema } } }, { ...quiet, ...format, messages }],
     [
-      'a format as it was before',
+      'the older form of a format',
       { output_format: { type: 'json_schema', schema } },
       { ...quiet, ...format, messages }
     ],
@@ -62,7 +62,7 @@ t.test('the rest of requests', t => {
       { tools: [tool, { ...other, type: 'custom' }] },
       { ...quiet, tools: [engineTool, engineOther], messages }
     ],
-    ['no tools', { tools: [], tool_choice: { type: 'auto' } }, { ...quiet, messages }],
+    ['empty tools', { tools: [], tool_choice: { type: 'auto' } }, { ...quiet, messages }],
     [
       'any tool',
       { tools: [tool], tool_choice: { type: 'any' } },
@@ -73,9 +73,9 @@ t.test('the rest of requests', t => {
       { tools: [tool, other], tool_choice: { type: 'tool', name: 'set' } },
       { ...quiet, tools: [engineOther], tool_choice: 'required', messages }
     ],
-    ['tools that may not be called', { tools: [tool], tool_choice: { type: 'none' } }, { ...quiet, messages }],
+    ['tool choice none', { tools: [tool], tool_choice: { type: 'none' } }, { ...quiet, messages }],
     [
-      'one call only',
+      'a single call',
       { tools: [tool], tool_choice: { type: 'auto', disable_parallel_tool_use: true } },
       { ...quiet, tools: [engineTool], parallel_tool_calls: false, messages }
     ],
@@ -84,9 +84,9 @@ t.test('the rest of requests', t => {
       { tools: null, tool_choice: null, thinking: null, output_config: null, mcp_servers: null },
       { ...quiet, messages }
     ],
-    ['no servers', { mcp_servers: [], metadata: { user_id: 'x' }, service_tier: 'auto' }, { ...quiet, messages }],
+    ['ignored fields', { mcp_servers: [], metadata: { user_id: 'x' }, service_tier: 'auto' }, { ...quiet, messages }],
     [
-      'an answer that has begun',
+      'a started answer',
       { messages: [user('Hi'), assistant('The')] },
       {
         ...quiet,
@@ -102,7 +102,7 @@ t.test('the rest of requests', t => {
   t.end()
 })
 
-t.test('tools that messages bring and take away', t => {
+t.test('messages can add and remove tools', t => {
   const names = (tools: object[], ...messages: object[]) => {
     const { body } = engineRequest({ ...hi, tools, messages: [user('Hi'), ...messages] } as Request, {})
     return ((body.tools ?? []) as any[]).map(({ function: { name } }) => name)
@@ -124,7 +124,7 @@ t.test('tools that messages bring and take away', t => {
   t.end()
 })
 
-t.test('what is refused, with its place', t => {
+t.test('refuses invalid requests and names the place', t => {
   const at = (content: unknown, role = 'user') => ({ messages: [user('x'), { role, content }] })
   const source = (of: unknown, type = 'image') => at([{ type, source: of }])
   const table: [request: object, param: string, code?: ErrorCode][] = [
@@ -185,17 +185,17 @@ t.test('what is refused, with its place', t => {
     const what = JSON.stringify(request)
     try {
       engineRequest({ ...hi, ...request } as Request, {})
-      t.fail(`${what} was taken`)
+      t.fail(`${what} was accepted`)
     } catch (error) {
       if (!(error instanceof CorralError)) throw error
       t.match(error, { code, param }, what)
-      t.notMatch(error.message, /secret/, 'nothing is quoted')
+      t.notMatch(error.message, /secret/, 'the value is not quoted')
     }
   }
   t.end()
 })
 
-t.test('a request that passes the schema fails only with an error that says why', t => {
+t.test('random requests that match the schema fail only with a CorralError that has a param', t => {
   const fits = new Ajv({ keywords: ['documented'] }).compile(MessagesRequest)
   const KEYS = 'type text source data content title context id name input tool_use_id tool_name is_error thinking tool'
   const keys = `${KEYS} definition input_schema description media_type role clear_at defer_loading schema`.split(' ')
@@ -230,16 +230,17 @@ t.test('a request that passes the schema fails only with an error that says why'
       const { body, places } = engineRequest(request as never, {})
       taken++
       const lengths = body.messages.map(({ content }) => (Array.isArray(content) ? content.length : 0))
-      if (lengths.some((length, at) => length > 0 && length !== places[at]!.length)) t.fail(`places of seed ${seed}`)
+      if (lengths.some((length, at) => length > 0 && length !== places[at]!.length))
+        t.fail(`wrong number of places with seed ${seed}`)
     } catch (error) {
       if (!(error instanceof CorralError) || !error.param) t.fail(`seed ${seed}: ${error}`)
     }
   }
-  t.ok(taken > 100, `${taken} requests were taken`)
+  t.ok(taken > 100, `${taken} requests were accepted`)
   t.end()
 })
 
-t.test('errors in the words of Anthropic', t => {
+t.test("renders errors in Anthropic's format", t => {
   const types: Partial<Record<ErrorCode, string>> = {
     unauthorized: 'authentication_error',
     origin_not_allowed: 'permission_error',

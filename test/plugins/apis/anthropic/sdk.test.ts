@@ -9,7 +9,7 @@ import { DEMO, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { pngBytes } from '../openai/media/support.ts'
 
-// The official client against a real server and a real engine of one slot.
+// Runs the official client against a real server with an engine of one slot.
 const QUESTION = { role: 'user' as const, content: 'What is the capital of France?' }
 const ANSWER = 'The capital of France is Paris.'
 const WEATHER: Anthropic.Tool = {
@@ -33,7 +33,7 @@ async function running(): Promise<number> {
   return body.models.reduce((sum: number, model: { running?: number }) => sum + (model.running ?? 0), 0)
 }
 
-/** An answer that goes on until the context is full. */
+/** Returns a request whose answer continues until the context is full. */
 function endless(more: object = {}) {
   const messages = [{ role: 'user' as const, content: 'Count to 30.' }]
   const options = { num_ctx: 32_000, ignore_eos: true }
@@ -42,7 +42,7 @@ function endless(more: object = {}) {
 
 const total = (usage: Anthropic.Usage) => usage.input_tokens + usage.cache_read_input_tokens!
 
-t.test('answers, whole and streamed', async t => {
+t.test('answers as a whole and as a stream', async t => {
   const whole = await client.messages.create(ask)
   t.match(whole, {
     id: /^msg_[0-9a-f]{24}$/,
@@ -73,20 +73,20 @@ t.test('answers, whole and streamed', async t => {
     'message_delta',
     'message_stop'
   ])
-  t.ok(texts.length > 3, 'it comes in pieces')
+  t.ok(texts.length > 3, 'the text arrives in pieces')
   t.equal(texts.join(''), ANSWER)
   t.match(final, { model: 'Corral/tiny-chat:latest', content: [{ text: ANSWER }], stop_reason: 'end_turn' })
-  t.ok(final.usage.cache_read_input_tokens! > 0, 'the same prompt is in the cache')
+  t.ok(final.usage.cache_read_input_tokens! > 0, 'the prompt is cached')
   t.equal(total(final.usage), 19)
   t.equal(final.usage.output_tokens, 9)
-  t.match(begin!.usage, { ...final.usage, output_tokens: 0 }, 'what was read is known from the beginning')
+  t.match(begin!.usage, { ...final.usage, output_tokens: 0 }, 'message_start already has the prompt tokens')
   const mounted = await clientOf(`${corral.url}/anthropic`).messages.create(ask)
   t.match(mounted.content, [{ text: ANSWER }])
   const { content } = await client.beta.messages.create({ ...ask, betas: ['output-128k-2025-02-19'] })
   t.match(content, [{ text: ANSWER }])
 })
 
-t.test('turns, system texts, a prefilled answer', async t => {
+t.test('accepts several messages, system texts and a prefilled answer', async t => {
   const turns = await client.messages.create({
     ...ask,
     system: [{ type: 'text', text: 'You are Leo.', cache_control: { type: 'ephemeral' } }],
@@ -108,7 +108,7 @@ t.test('turns, system texts, a prefilled answer', async t => {
   t.equal(await client.messages.stream(begun).finalText(), ' France is Paris.')
 })
 
-t.test('why an answer ends', async t => {
+t.test('reports why an answer ended', async t => {
   const count = { ...ask, messages: [{ role: 'user' as const, content: 'Count to 12.' }] }
   for (const send of [
     (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.create(params),
@@ -123,12 +123,12 @@ t.test('why an answer ends', async t => {
   }
 })
 
-t.test('tools, one and two at once, and answers with their results', async t => {
+t.test('calls one or two tools and uses their results', async t => {
   for (const send of [
     (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.create(params),
     (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.stream(params).finalMessage()
   ]) {
-    // The demo model tells one result only.
+    // The demo model mentions only one result.
     for (const [cities, answer] of [
       [['Paris'], 'The weather in Paris is sunny.'],
       [['Paris', 'Rome'], /^The weather in (Paris|Rome) is sunny\.$/]
@@ -172,7 +172,7 @@ t.test('tools, one and two at once, and answers with their results', async t => 
   t.ok(none.content.every(({ type }) => type === 'text'))
 })
 
-t.test('the tool runner, and conversations that a server would keep', async t => {
+t.test('works with the tool runner and threads of the SDK', async t => {
   const getWeather = betaTool({
     name: 'get_weather',
     description: 'Get the current weather in a city',
@@ -187,10 +187,10 @@ t.test('the tool runner, and conversations that a server would keep', async t =>
   const thread = client.beta.messages.thread({ model: DEMO, max_tokens: 50 })
   await thread.send({ role: 'user', content: 'My name is Mina.' })
   const named = await thread.send({ role: 'user', content: 'What is my name?' })
-  t.match(named.content, [{ text: /Mina/ }], 'the SDK sends all of it again')
+  t.match(named.content, [{ text: /Mina/ }], 'the SDK sends the whole conversation')
 })
 
-t.test('requests as Claude Code sends them', async t => {
+t.test('accepts the requests of Claude Code', async t => {
   const request = {
     model: DEMO,
     max_tokens: 50,
@@ -225,7 +225,7 @@ t.test('requests as Claude Code sends them', async t => {
   t.match(await client.messages.create({ ...request, messages: reminded }), { type: 'message', role: 'assistant' })
 })
 
-t.test('structured answers', async t => {
+t.test('returns structured answers', async t => {
   const format = jsonSchemaOutputFormat({
     type: 'object',
     properties: { ok: { type: 'boolean' }, color: { enum: ['red', 'green', 'blue'] } },
@@ -238,7 +238,7 @@ t.test('structured answers', async t => {
   t.match(streamed.parsed_output, { ok: Boolean, color: /^(red|green|blue)$/ })
 })
 
-t.test('counts agree with what answers read', async t => {
+t.test('count_tokens matches the usage of answers', async t => {
   const requests: Anthropic.MessageCountTokensParams[] = [
     { model: DEMO, messages: [QUESTION] },
     { model: DEMO, messages: [QUESTION], system: [{ type: 'text', text: 'You are Leo.' }], tools: [WEATHER] },
@@ -266,8 +266,8 @@ t.test('counts agree with what answers read', async t => {
   t.match(await failure(client.messages.countTokens({ model: DEMO, messages: [] })), { status: 400 })
 })
 
-t.test('images, in messages and in results of tools', async t => {
-  // What it answers means nothing: its projector has random weights.
+t.test('accepts images in messages and in tool results', async t => {
+  // The projector has random weights, so the answer is meaningless.
   const folder = t.testdir()
   const model = 'random/seeing'
   copyFileSync(demoModelFile, join(folder, 'seeing.gguf'))
@@ -289,7 +289,7 @@ t.test('images, in messages and in results of tools', async t => {
   let before = bare.input_tokens
   for (const request of [see(messages[0]!.content), { model, messages }]) {
     const { input_tokens } = await client.messages.countTokens(request)
-    t.ok(input_tokens > before + 3, 'each image has tokens')
+    t.ok(input_tokens > before + 3, 'each image adds tokens')
     before = input_tokens
     const answered = await client.messages.create({ ...request, max_tokens: 5 })
     t.equal(total(answered.usage), input_tokens)
@@ -302,7 +302,7 @@ t.test('images, in messages and in results of tools', async t => {
   })
 })
 
-t.test('models', async t => {
+t.test('lists and shows models', async t => {
   for (const base of ['', '/anthropic']) {
     const { models } = clientOf(corral.url + base)
     const ids: string[] = []
@@ -333,10 +333,10 @@ t.test('models', async t => {
     t.ok((await failure(models.retrieve('corral/none'))) instanceof Anthropic.NotFoundError)
   }
   const { body } = await corral.json('/v1/models')
-  t.match(body, { object: 'list', data: [{ object: 'model' }] }, 'others get theirs')
+  t.match(body, { object: 'list', data: [{ object: 'model' }] }, 'the list is still in OpenAI format')
 })
 
-t.test('errors by their class', async t => {
+t.test('the SDK throws the right error class', async t => {
   const long = [{ role: 'user' as const, content: 'hello there '.repeat(20_000) }]
   const url = { type: 'image', source: { type: 'url', url: 'http://127.0.0.1/x.png' } }
   const png = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0KGgo=' } }
@@ -385,7 +385,7 @@ t.test('errors by their class', async t => {
   t.match(await corral.json('/v1/messages'), { status: 405, body: { type: 'error' } })
 })
 
-t.test('the oldest turns are dropped on request', async t => {
+t.test('drops the oldest messages on request', async t => {
   const messages: Anthropic.MessageParam[] = []
   for (let turn = 0; turn < 30; turn++) {
     messages.push({ role: 'user', content: 'hello there '.repeat(60) }, { role: 'assistant', content: 'Hello!' })
@@ -397,7 +397,7 @@ t.test('the oldest turns are dropped on request', async t => {
   t.equal(data.content[0]!.type, 'text')
 })
 
-t.test('a client that disconnects frees the only slot at once', async t => {
+t.test('a disconnecting client frees its slot immediately', async t => {
   for (let round = 0; round < 3; round++) {
     const stream = client.messages.stream(endless())
     for await (const event of stream) if (event.type === 'content_block_delta') break
@@ -405,17 +405,17 @@ t.test('a client that disconnects frees the only slot at once', async t => {
   }
   const controller = new AbortController()
   const whole = failure(client.messages.create(endless(), { signal: controller.signal, timeout: 600_000 }))
-  await until('it runs', async () => (await running()) === 1)
+  await until('the request runs', async () => (await running()) === 1)
   controller.abort()
   t.ok((await whole) instanceof Anthropic.APIUserAbortError)
   await until('the slot is free', async () => (await running()) === 0)
 })
 
-t.test('an engine that dies in the middle', async t => {
+t.test('reports a crash of the engine in the stream', async t => {
   const stream = client.messages.stream(endless())
   const error = await failure(
     (async () => {
-      // Once: what was sent before its death may still arrive, and there is nothing left to kill then.
+      // Kills only once: events sent before the crash may still arrive.
       let killed = false
       for await (const event of stream) {
         if (killed || event.type !== 'content_block_delta') continue
@@ -429,7 +429,7 @@ t.test('an engine that dies in the middle', async t => {
   t.match((await client.messages.create(ask)).content, [{ text: ANSWER }], 'the next request is answered')
 })
 
-t.test('keys, and a stream that waits for its turn', async t => {
+t.test('requires keys, and sends pings while a stream waits', async t => {
   const config = `${DEFAULTS}security:\n  api_keys: [secret]\napi-anthropic:\n  heartbeat: 200ms\n`
   const { url, send } = await startCorral(t, { config })
   for (const stream of [false, true]) {

@@ -1,4 +1,4 @@
-/** Pieces of conversations as Anthropic writes them. */
+/** Parts of conversations in Anthropic's format. */
 export const PNG = 'iVBORw0KGgo='
 export const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: PNG } }
 export const text = (of: string) => ({ type: 'text', text: of })

@@ -7,7 +7,7 @@ import { begin, line, openai, reaches, results, sendFile, textOf } from './suppo
 const corral = await startCorral(t)
 const client = openai(corral)
 
-t.test('a batch goes its whole way by the SDK: file, batch, polling, list, results', async t => {
+t.test('the SDK uploads a file, runs a batch and reads its results', async t => {
   const lines = [
     line('capital', { messages: [{ role: 'user', content: 'What is the capital of France?' }] }),
     line('unknown', { model: 'nobody/nothing' }),
@@ -68,11 +68,11 @@ t.test('a batch goes its whole way by the SDK: file, batch, polling, list, resul
   )
   for (const { id } of files.data) t.match(await client.files.delete(id), { id, deleted: true, object: 'file' })
   t.same((await client.files.list()).data, [])
-  t.same(readdirSync(join(corral.home, 'batches', 'files')), [], 'and nothing of them is left on the disk')
+  t.same(readdirSync(join(corral.home, 'batches', 'files')), [], 'the files are deleted from the disk')
   await t.rejects(client.files.retrieve(file.id), { status: 404, code: 'file_not_found' })
 })
 
-t.test('completions, embeddings and responses are answered too', async t => {
+t.test('batches support completions, embeddings and responses', async t => {
   const cases = [
     ['/v1/completions', { prompt: 'Once', messages: undefined }, { object: 'text_completion' }],
     [
@@ -80,7 +80,7 @@ t.test('completions, embeddings and responses are answered too', async t => {
       { input: ['one', 'two'], messages: undefined },
       { object: 'list', data: [{ index: 0 }, { index: 1 }] }
     ],
-    // So many that the reply is made in pieces.
+    // Enough texts that the reply is written in several pieces.
     [
       '/v1/embeddings',
       { input: Array.from({ length: 300 }, (_, index) => `number ${index}`), messages: undefined },
@@ -96,7 +96,7 @@ t.test('completions, embeddings and responses are answered too', async t => {
   }
 })
 
-t.test('what is wrong with lines is listed with their numbers, and nothing is answered', async t => {
+t.test('a batch with invalid lines fails and lists them by number', async t => {
   const lines = [
     line('first'),
     '{"custom_id": "no JSON"',
@@ -134,7 +134,7 @@ t.test('what is wrong with lines is listed with their numbers, and nothing is an
   await t.rejects(client.batches.cancel(id), { status: 409, code: 'batch_ended' })
 })
 
-t.test('a batch is cancelled, what it answered stays; one expires, and says so of each line', async t => {
+t.test('a cancelled batch keeps its answers, and an expired one reports every request', async t => {
   const long = Array.from({ length: 200 }, (_, n) => line(`line-${n}`, { max_tokens: 100, ignore_eos: true }))
   const { id } = await begin(client, long)
   await t.rejects(client.files.delete((await client.batches.retrieve(id)).input_file_id), {
@@ -156,11 +156,15 @@ t.test('a batch is cancelled, what it answered stays; one expires, and says so o
   t.equal(counts.completed + counts.failed, 200)
   const answers = await results(client, expired.output_file_id)
   const errors = await results(client, expired.error_file_id)
-  t.equal(new Set([...answers, ...errors].map(({ custom_id }) => custom_id)).size, 200, 'each line once')
+  t.equal(
+    new Set([...answers, ...errors].map(({ custom_id }) => custom_id)).size,
+    200,
+    'each request has exactly one result'
+  )
   t.match(errors.at(-1), { response: null, error: { code: 'batch_expired', message: /window expired/ } })
 })
 
-t.test('requests that cannot be carried out', async t => {
+t.test('refuses invalid requests', async t => {
   const file = await sendFile(client, [line('a')])
   const create = (more: object) =>
     client.batches.create({
@@ -208,7 +212,7 @@ t.test('requests that cannot be carried out', async t => {
   await client.files.delete(file.id)
 })
 
-t.test('pages of lists', async t => {
+t.test('lists have pages', async t => {
   const made: string[] = []
   for (const name of ['a', 'b', 'c']) made.push((await sendFile(client, [line(name)], `${name}.jsonl`)).id)
   const newest = await client.files.list({ purpose: 'batch', limit: 2 })

@@ -4,7 +4,7 @@ import { type Corral, DEMO, until } from '../../../support/corral.ts'
 export const openai = (corral: Corral, apiKey = 'any') =>
   new OpenAI({ baseURL: `${corral.url}/v1`, apiKey, maxRetries: 0 })
 
-/** A line that asks the demo model something. */
+/** Returns a request line for the demo model. */
 export function line(id: string, body: object = {}, url = '/v1/chat/completions'): object {
   const question = { model: DEMO, max_tokens: 8, messages: [{ role: 'user', content: `Say ${id}` }] }
   return { custom_id: id, method: 'POST', url, body: { ...question, ...body } }
@@ -31,7 +31,7 @@ export async function begin(
   })
 }
 
-/** The batch once it has one of these statuses. */
+/** Waits until the batch has one of these statuses. */
 export async function reaches(client: OpenAI, id: string, ...statuses: OpenAI.Batch['status'][]) {
   return await until(
     `the batch is ${statuses.join(' or ')}`,
@@ -43,7 +43,7 @@ export async function reaches(client: OpenAI, id: string, ...statuses: OpenAI.Ba
   )
 }
 
-/** The lines of a file of results. */
+/** Reads the lines of a result file. */
 export async function results(client: OpenAI, file: string | null | undefined): Promise<any[]> {
   if (!file) return []
   const text = await (await client.files.content(file)).text()

@@ -5,7 +5,7 @@ import t from 'tap'
 import { startCorral, until } from '../../../support/corral.ts'
 import { begin, line, openai, reaches, results } from './support.ts'
 
-/** How many whole lines the results so far have. */
+/** Returns the number of complete lines. */
 function linesIn(path: string): number {
   try {
     return readFileSync(path, 'utf8').split('\n').length - 1
@@ -14,7 +14,7 @@ function linesIn(path: string): number {
   }
 }
 
-t.test('a server that is killed goes on where it was: no line twice, none lost, none answered again', async t => {
+t.test('a batch resumes after a kill without lost, duplicate or repeated requests', async t => {
   let corral = await startCorral(t)
   const { home } = corral
   const lines = Array.from({ length: 60 }, (_, n) =>
@@ -24,10 +24,10 @@ t.test('a server that is killed goes on where it was: no line twice, none lost, 
   )
   const { id } = await begin(openai(corral), lines)
   const output = join(home, 'batches', id, 'output.jsonl')
-  await until('some lines are answered', () => linesIn(output) >= 10)
+  await until('some requests are answered', () => linesIn(output) >= 10)
   await corral.end('SIGKILL')
   const before = readFileSync(output, 'utf8').split('\n').slice(0, -1)
-  // As a kill in the middle of a write leaves it.
+  // The remains of an interrupted write.
   appendFileSync(output, '{"id":"batch_req_torn","custom_id":"line-')
   corral = await startCorral(t, { home })
   const client = openai(corral)
@@ -40,17 +40,17 @@ t.test('a server that is killed goes on where it was: no line twice, none lost, 
   const kept = new Set(answers.map(each => JSON.stringify(each)))
   t.ok(
     before.every(each => kept.has(JSON.stringify(JSON.parse(each)))),
-    'answers of before the kill are those of the end'
+    'answers from before the kill are kept'
   )
   t.same(readdirSync(join(home, 'batches')).sort(), [`${id}.json`, 'files'])
 
   await corral.end()
   corral = await startCorral(t, { home })
   t.match(await openai(corral).batches.retrieve(id), { status: 'completed', request_counts: { total: 60 } })
-  t.equal((await results(openai(corral), batch.output_file_id)).length, 54, 'files are there after the next start')
+  t.equal((await results(openai(corral), batch.output_file_id)).length, 54, 'the files exist after the next start')
 })
 
-t.test('clients beside a batch find a slot: lines make way, and are asked again', async t => {
+t.test('requests of a batch make way for clients and are retried', async t => {
   const corral = await startCorral(t, { config: 'defaults:\n  num_parallel: 2\n' })
   const client = openai(corral)
   const long = { max_tokens: 200, ignore_eos: true }
@@ -59,12 +59,12 @@ t.test('clients beside a batch find a slot: lines make way, and are asked again'
     Array.from({ length: 12 }, (_, n) => line(`line-${n}`, long))
   )
   const answered = async () => (await client.batches.retrieve(id)).request_counts!.completed
-  await until('a line is answered', async () => (await answered()) > 0)
+  await until('a request is answered', async () => (await answered()) > 0)
   const figure = async (name: string) => {
     const text = await (await corral.send('/metrics', undefined, { local: true })).text()
     return Number(new RegExp(`^${name}\\{[^}]*tiny-chat[^}]*\\} (\\d+)`, 'm').exec(text)![1])
   }
-  /** A client that has begun to get its answer, which is long enough for a look at the server meanwhile. */
+  /** Starts a long answer for a client, and returns once it has begun. */
   const begun = async (text: string, tokens = 1000) => {
     const messages = [{ role: 'user' as const, content: text }]
     const stream = await client.chat.completions.create({
@@ -84,7 +84,7 @@ t.test('clients beside a batch find a slot: lines make way, and are asked again'
     }
     return { ended: rest(), isRunning: () => isRunning, leave: () => stream.controller.abort() }
   }
-  // As many clients at once as there are slots: the line that runs makes way.
+  // There are as many clients as slots, so the running request of the batch must make way.
   const both = await Promise.all([begun('one', 2500), begun('two', 2500)])
   const areBothRunning = () => both.every(({ isRunning }) => isRunning())
   const before = await answered()
@@ -95,59 +95,62 @@ t.test('clients beside a batch find a slot: lines make way, and are asked again'
       free: await figure('corral_slots_free'),
       answered: await answered()
     }
-    // What was seen at the end may be of the time behind it.
+    // The last values may be from after the end of an answer.
     if (!areBothRunning()) break
     seen.push(now)
   }
-  t.ok(seen.length > 0, 'both clients were seen to run')
+  t.ok(seen.length > 0, 'both clients were running')
   t.same(
     seen.filter(({ waiting, free, answered }) => waiting > 0 || free > 0 || answered > before),
     [],
-    'the clients have all slots; no client waits, and no line is answered'
+    'the clients have all slots, and no request of the batch is answered'
   )
   t.same(await Promise.all(both.map(({ ended }) => ended)), ['length', 'length'])
 
   const others = await Promise.all([begun('four', 4000), begun('five', 4000)])
   const third = begun('three')
-  await until('a client that has to wait is counted', async () => (await figure('corral_requests_waiting')) === 1)
+  await until('a waiting client is counted', async () => (await figure('corral_requests_waiting')) === 1)
   t.ok(
     others.every(({ isRunning }) => isRunning()),
-    'it waits for clients'
+    'the client waits for other clients'
   )
   for (const { leave } of others) leave()
   t.equal(await (await third).ended, 'length')
-  t.ok((await answered()) < 12, 'the batch still goes on')
+  t.ok((await answered()) < 12, 'the batch is still running')
   const batch = await reaches(client, id, 'completed')
   t.same(batch.request_counts, { total: 12, completed: 12, failed: 0 })
   const { usage } = (await corral.json('/api/usage?by=model', undefined, { local: true })).body
-  t.equal(usage[0].requests, 17, 'what made way was booked once')
+  t.equal(usage[0].requests, 17, 'interrupted requests are counted once')
 })
 
-t.test('a batch pauses while the server drains, and goes on afterwards', async t => {
+t.test('a batch pauses while the server drains', async t => {
   const corral = await startCorral(t)
   const client = openai(corral)
   const { id } = await begin(
     client,
     Array.from({ length: 30 }, (_, n) => line(`line-${n}`, { max_tokens: 60, ignore_eos: true }))
   )
-  await until('a line is answered', async () => (await client.batches.retrieve(id)).request_counts!.completed > 0)
+  await until('a request is answered', async () => (await client.batches.retrieve(id)).request_counts!.completed > 0)
   await corral.json('/api/drain', {}, { local: true, method: 'POST' })
-  await until('nothing runs', async () => (await corral.json('/api/drain', undefined, { local: true })).body.open === 0)
-  // The last answers are written down a moment after they have ended.
+  await until(
+    'no request runs',
+    async () => (await corral.json('/api/drain', undefined, { local: true })).body.open === 0
+  )
+  // Results are written shortly after the answers end.
   await sleep(1000)
   const { request_counts: paused } = await client.batches.retrieve(id)
   await sleep(1500)
-  t.same((await client.batches.retrieve(id)).request_counts, paused, 'nothing is asked meanwhile')
+  t.same((await client.batches.retrieve(id)).request_counts, paused, 'no request is sent')
   await corral.json('/api/drain', undefined, { local: true, method: 'DELETE' })
   t.same((await reaches(client, id, 'completed')).request_counts, { total: 30, completed: 30, failed: 0 })
 })
 
-t.test('lines for a model that is deleted meanwhile fail, and say why', async t => {
+t.test('requests for a deleted model fail with a reason', async t => {
   const corral = await startCorral(t)
   const client = openai(corral)
   const many = Array.from({ length: 40 }, (_, n) => line(`line-${n}`, { max_tokens: 60, ignore_eos: true }))
   const { id } = await begin(client, many)
-  await until('a line is answered', async () => (await client.batches.retrieve(id)).request_counts!.completed > 0)
+  await until('a request is answered', async () => (await client.batches.retrieve(id)).request_counts!.completed > 0)
   await corral.json('/api/delete', { model: 'corral/tiny-chat' }, { method: 'DELETE', local: true })
   const batch = await reaches(client, id, 'completed')
   const errors = await results(client, batch.error_file_id)

@@ -27,7 +27,7 @@ async function filesIn(t: Test, limits: Partial<FileLimits> = {}) {
   return { folder, open, files: await open() }
 }
 
-t.test('a disk without room for a file is named, and nothing of the file is kept', async t => {
+t.test('an upload to a full disk fails and leaves nothing', async t => {
   const { folder, files } = await filesIn(t)
   await t.rejects(files.receive(caller, arriving('x'), { length: 2 ** 60, form }), {
     code: 'insufficient_storage',
@@ -48,7 +48,7 @@ t.test('a disk without room for a file is named, and nothing of the file is kept
   t.match(await files.receive(caller, arriving('once ', 'there is room'), { form }), { bytes: 18 })
 })
 
-t.test('what an owner may have counts what is arriving; another owner has room of its own', async t => {
+t.test('limits include running uploads and apply per owner', async t => {
   const { folder, files } = await filesIn(t)
   await files.receive(caller, arriving('x'.repeat(900)), { form })
   await t.rejects(files.receive(caller, arriving('x'.repeat(600), 'x'), { form }), {
@@ -75,10 +75,10 @@ t.test('what an owner may have counts what is arriving; another owner has room o
   goOn()
   await first
   t.equal(files.list('alice').length, 2)
-  t.equal(readdirSync(folder).length, 6, 'a content and a record of each, and nothing else')
+  t.equal(readdirSync(folder).length, 6, 'there are only contents and records')
 })
 
-t.test('files go when they expire, unless a batch needs them, and after `keep`', async t => {
+t.test('files are deleted when they expire, unless a batch needs them', async t => {
   const { folder, files, open } = await filesIn(t)
   const stays = await files.receive(caller, arriving('stays'), { form: Promise.resolve({ keep: 3600 }) })
   t.equal(stays.expiresAt! - stays.createdAt, 3600)
@@ -93,13 +93,13 @@ t.test('files go when they expire, unless a batch needs them, and after `keep`',
   const later = await open()
   const ids = () => later.list('alice').map(({ id }) => id)
   await later.sweep(() => true)
-  t.equal(ids().length, 3, 'a batch that has not ended needs them')
+  t.equal(ids().length, 3, 'a running batch needs the files')
   await later.sweep(() => false)
   t.same(ids(), [stays.id])
   t.same(readdirSync(folder).sort(), [`${stays.id}.json`, `${stays.id}.jsonl`].sort())
 })
 
-t.test('`expires_after` by the SDK', async t => {
+t.test('the SDK can set expires_after', async t => {
   const client = openai(await startCorral(t))
   const lines = new File([textOf([line('a')])], 'lines.jsonl')
   const send = (seconds: number) =>

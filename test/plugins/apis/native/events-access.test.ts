@@ -19,7 +19,7 @@ const [operator, user, narrow] = [
   await keyOf('narrow', 'user', [OTHER])
 ]
 
-t.test('each role sees what the lists show it', async t => {
+t.test('each role sees the records that it may see in lists', async t => {
   const states = await Promise.all([operator, user, narrow].map(init => readState(corral, '', init)))
   const [all, some, few] = states as [(typeof states)[0], (typeof states)[0], (typeof states)[0]]
   await until('snapshots', () => states.every(({ events }) => events.length > 0))
@@ -32,25 +32,25 @@ t.test('each role sees what the lists show it', async t => {
     [OTHER]
   )
   t.equal((await corral.json('/api/load', { model: DEMO }, operator)).status, 200)
-  await until('it is seen', () => some.of('engine')[0]?.state === 'loaded')
+  await until('the load is visible', () => some.of('engine')[0]?.state === 'loaded')
   t.equal((await corral.json('/api/stop', { model: DEMO }, operator)).status, 200)
   t.equal((await corral.json('/api/load', { model: OTHER }, operator)).status, 200)
-  await until('its own is seen', () => few.of('engine')[0]?.state === 'loaded')
+  await until('the load of its own model is visible', () => few.of('engine')[0]?.state === 'loaded')
   t.notMatch(JSON.stringify(few.events), DEMO)
   for (const topic of ['pull', 'memory', 'build', 'requests']) t.strictSame(some.of(topic), [], topic)
-  await until('memory is seen', () => all.of('memory').some(({ reserved }) => reserved > 0))
+  await until('memory is visible', () => all.of('memory').some(({ reserved }) => reserved > 0))
 
   const foreign = await readState(corral, '', {
     headers: { ...narrow.headers, 'last-event-id': all.events[0]!.id }
   })
   await until('a snapshot', () => foreign.events.length > 0)
-  t.equal(foreign.events[0]!.event, 'snapshot', 'nobody goes on from what somebody else saw')
+  t.equal(foreign.events[0]!.event, 'snapshot', 'ids of other views are not accepted')
   await Promise.all([...states, foreign].map(({ leave }) => leave()))
 })
 
-t.test('without a key there is nothing, and a key that is revoked ends its stream', async t => {
+t.test('a key is required, and revoking it ends the stream', async t => {
   await until('a snapshot', () => keyless.events.length > 0)
-  t.equal(keyless.reply.status, 200, 'before there were keys')
+  t.equal(keyless.reply.status, 200, 'the stream was opened before there were keys')
   t.match(await corral.json('/api/events'), { status: 401, body: { code: 'unauthorized' } })
   const [state, other] = [await readState(corral, '', user), await readState(corral, '', operator)]
   await until('a snapshot', () => state.events.length > 0)
@@ -58,6 +58,6 @@ t.test('without a key there is nothing, and a key that is revoked ends its strea
   await state.read
   t.match(await corral.json('/api/events', undefined, user), { status: 401 })
   await corral.json('/api/delete', { model: OTHER }, { ...operator, method: 'DELETE' })
-  await until('the other one goes on', () => !other.records.has(`model/${OTHER}`))
+  await until('the other stream continues', () => !other.records.has(`model/${OTHER}`))
   await Promise.all([other.leave(), keyless.leave()])
 })

@@ -9,7 +9,7 @@ import { readState } from '../../../support/state-reader.ts'
 const COUNT = 10_000
 const STALLED = 14
 
-// A plugin with ten thousand models, and one that comes and goes.
+// A plugin with ten thousand models, one of which comes and goes.
 const plugin = join(t.testdir(), 'many.mjs')
 writeFileSync(
   plugin,
@@ -25,10 +25,10 @@ writeFileSync(
 )
 const corral = await startCorral(t, { config: `plugins: [${JSON.stringify(plugin)}]\n` })
 
-t.test('ten thousand models, and readers of which most read nothing', { timeout: 300_000 }, async t => {
+t.test('the feed handles ten thousand models and many stalled readers', { timeout: 300_000 }, async t => {
   const first = await readState(corral)
   await until('all models', () => first.of('model').length > COUNT)
-  t.ok(first.bytes() > 2 ** 21, `${first.bytes()} bytes at once`)
+  t.ok(first.bytes() > 2 ** 21, `the snapshot has ${first.bytes()} bytes`)
   const { hostname, port } = new URL(corral.url)
   for (let at = 0; at < STALLED; at++) {
     const socket = connect(Number(port), hostname).pause()
@@ -40,9 +40,9 @@ t.test('ten thousand models, and readers of which most read nothing', { timeout:
   await until('some changes', () => first.events.length >= seen + 6)
   const change = first.events.at(-1)!
   t.equal(change.event, 'change')
-  t.ok(JSON.stringify(change.data).length < 2000, 'of one model')
+  t.ok(JSON.stringify(change.data).length < 2000, 'the change contains one model')
   const next = await readState(corral, '', { headers: { 'last-event-id': first.lastId() } })
-  await until('it goes on', () => next.events.length > 0)
+  await until('the feed resumes', () => next.events.length > 0)
   t.equal(next.events[0]!.event, 'change')
   await Promise.all([first.leave(), next.leave()])
 })

@@ -23,7 +23,7 @@ const options = {
 const corral = await startCorral(t, options)
 const [owner = '', name = ''] = DEMO.split('/')
 
-t.test('first all that there is, as the lists have it', async t => {
+t.test('the feed starts with a snapshot that matches the lists', async t => {
   const state = await readState(corral)
   t.equal(state.reply.headers.get('content-type'), 'text/event-stream')
   await until('a snapshot', () => state.events.length > 0)
@@ -39,7 +39,7 @@ t.test('first all that there is, as the lists have it', async t => {
   await state.leave()
 })
 
-t.test('a configuration that is read again: what is pinned', async t => {
+t.test('a configuration reload updates pinned models', async t => {
   const state = await readState(corral)
   await until('a snapshot', () => state.of('model').length > 0)
   for (const pin of [false, true]) {
@@ -50,18 +50,18 @@ t.test('a configuration that is read again: what is pinned', async t => {
   await state.leave()
 })
 
-t.test('a load and an unload, step by step', async t => {
+t.test('the feed reports the steps of a load and an unload', async t => {
   const state = await readState(corral)
   t.equal((await corral.json('/api/load', { model: DEMO })).status, 200)
-  await until('it is loaded', () => state.of('engine')[0]?.state === 'loaded')
-  // A quick load is over before the feed has looked at each of its steps.
+  await until('the model is loaded', () => state.of('engine')[0]?.state === 'loaded')
+  // A quick load may skip steps between two polls.
   const steps = ['queued', 'loading', 'loaded']
   const inOrder = state.states.toSorted((a, b) => steps.indexOf(a) - steps.indexOf(b))
-  t.same(state.states, inOrder, 'the steps that were seen come in their order')
+  t.same(state.states, inOrder, 'the steps are in order')
   t.ok(state.states.every(step => steps.includes(step)))
   const { models, memory } = (await corral.json('/api/ps')).body
-  t.strictSame(state.of('engine'), [{ ...models[0], state: 'loaded' }], 'as GET /api/ps has it')
-  await until('its memory is counted', () => state.of('memory').some(({ reserved }) => reserved > 0))
+  t.strictSame(state.of('engine'), [{ ...models[0], state: 'loaded' }], 'the record matches GET /api/ps')
+  await until('its memory is reported', () => state.of('memory').some(({ reserved }) => reserved > 0))
   const reserved = (pools: any[]) => pools.map(({ pool, reserved }) => ({ pool, reserved }))
   t.strictSame(reserved(state.of('memory')), reserved(memory))
   await corral.json('/api/generate', { model: DEMO, prompt: 'The capital of', stream: false })
@@ -70,37 +70,37 @@ t.test('a load and an unload, step by step', async t => {
   await until('its tokens are counted', () => state.of('engine')[0].generated_tokens === generated_tokens)
   const patches = state.events.filter(({ event }) => event === 'change').flatMap(({ data }) => data.set)
   const tokens = patches.findLast(({ value }) => value.generated_tokens !== undefined)
-  t.notOk('details' in tokens.value, 'of a known record only what has changed comes')
+  t.notOk('details' in tokens.value, 'changes contain only the changed fields')
   t.equal((await corral.json('/api/stop', { model: DEMO })).status, 200)
-  await until('it is gone', () => state.of('engine').length === 0)
+  await until('the engine is removed', () => state.of('engine').length === 0)
   await state.leave()
 })
 
-t.test('a load that fails says why, until one succeeds', async t => {
+t.test('a failed load has a reason until a load succeeds', async t => {
   await corral.json('/api/copy', { source: DEMO, destination: 'team/broken' })
   const state = await readState(corral, '?topics=model,engine')
   t.teardown(state.leave)
   const own = () => state.records.get('model/team/broken')
-  await until('it is here', own)
+  await until('the model is listed', own)
   const configure = async (section: string) => {
     corral.configure(`${options.config}${section}`)
     await corral.json('/api/reload', {}, { local: true })
   }
   await configure('  team/broken:\n    arguments: ["--no-such-flag"]\n')
   await corral.json('/api/load', { model: 'team/broken' })
-  await until('it failed', () => own().failure)
+  await until('the load failed', () => own().failure)
   t.match(own().failure, { code: 'load_failed', message: /team\/broken/ })
   await configure('')
   t.equal((await corral.json('/api/load', { model: 'team/broken' })).status, 200)
-  await until('it is forgotten', () => own().failure === undefined)
+  await until('the failure is cleared', () => own().failure === undefined)
   await corral.json('/api/delete', { model: 'team/broken' }, { method: 'DELETE' })
-  await until('it is deleted', () => own() === undefined && state.of('engine').length === 0)
+  await until('the model is deleted', () => own() === undefined && state.of('engine').length === 0)
 })
 
-t.test('a pull with its progress, the model that it brings, and its deletion', async t => {
+t.test('the feed reports a pull, its model and the deletion', async t => {
   const state = await readState(corral)
   await corral.json('/api/pull', { model: PULLED, detach: true })
-  await until('it is stored', () => state.records.has(`model/${PULLED}`) && state.of('pull').length === 0)
+  await until('the model is stored', () => state.records.has(`model/${PULLED}`) && state.of('pull').length === 0)
   const pulls = state.events.flatMap(({ data }) => data.set ?? []).filter(({ topic }: any) => topic === 'pull')
   t.match(pulls[0].value, { model: `${PULLED}:F16`, state: 'downloading', total: Number, files: Array })
   const progress = pulls.flatMap(({ value }: any) => value.completed ?? [])
@@ -110,43 +110,46 @@ t.test('a pull with its progress, the model that it brings, and its deletion', a
     [...progress].sort((a, b) => a - b)
   )
   await corral.json('/api/delete', { model: PULLED }, { method: 'DELETE' })
-  await until('it is deleted', () => !state.records.has(`model/${PULLED}`))
+  await until('the model is deleted', () => !state.records.has(`model/${PULLED}`))
   await state.leave()
 })
 
-t.test('draining, and a stream that is cut and goes on', async t => {
+t.test('the feed reports draining, and a stream resumes where it ended', async t => {
   const whole = await readState(corral)
   const cut = await readState(corral)
   await corral.json('/api/drain', {}, { local: true })
-  await until('it is said', () => cut.records.get('server/server')?.draining)
+  await until('draining is reported', () => cut.records.get('server/server')?.draining)
   await cut.leave()
   await corral.json('/api/copy', { source: DEMO, destination: 'team/copy' })
-  await until('the copy is here', () => whole.records.has('model/team/copy'))
+  await until('the copy is listed', () => whole.records.has('model/team/copy'))
   await corral.send('/api/drain', undefined, { local: true, method: 'DELETE' })
-  await until('it is said', () => whole.records.get('server/server').draining === false)
+  await until('the end of draining is reported', () => whole.records.get('server/server').draining === false)
   const again = await readState(corral, '', { headers: { 'last-event-id': cut.lastId() } })
-  await until('it has all', () => again.events.length > 0 && again.lastId() === whole.lastId())
+  await until('the stream caught up', () => again.events.length > 0 && again.lastId() === whole.lastId())
   t.ok(again.events.every(({ event }) => event === 'change'))
   t.strictSame(
     [...cut.events, ...again.events].map(({ id }) => id),
     whole.events.map(({ id }) => id),
-    'nothing is lost or doubled'
+    'no event is lost or duplicated'
   )
   await Promise.all([whole.leave(), again.leave()])
 })
 
-t.test('one that reads nothing keeps nobody waiting', async t => {
+t.test('a stalled reader does not delay others', async t => {
   const { hostname, port } = new URL(corral.url)
   const stalled = connect(Number(port), hostname).pause()
   t.teardown(() => stalled.destroy())
   stalled.write(`GET /api/events HTTP/1.1\r\nhost: ${hostname}:${port}\r\n\r\n`)
   const state = await readState(corral)
   await corral.json('/api/delete', { model: 'team/copy' }, { method: 'DELETE' })
-  await until('the other hears of it', () => state.events.length > 0 && !state.records.has('model/team/copy'))
+  await until(
+    'the other stream receives the change',
+    () => state.events.length > 0 && !state.records.has('model/team/copy')
+  )
   await state.leave()
 })
 
-t.test('what cannot be followed is refused', async t => {
+t.test('refuses unknown topics, HEAD and too many streams', async t => {
   t.match(await corral.json('/api/events?topics=everything'), { status: 400, body: { code: 'invalid_request' } })
   t.equal((await corral.send('/api/events', undefined, { method: 'HEAD' })).status, 405)
   const some = await readState(corral, '?topics=server,memory')
@@ -156,14 +159,14 @@ t.test('what cannot be followed is refused', async t => {
   const more = await Promise.all(Array.from({ length: 15 }, () => readState(corral, '?topics=server')))
   t.match(await corral.json('/api/events'), { status: 429, body: { code: 'rate_limited' } })
   await Promise.all([some, ...more].map(({ leave }) => leave()))
-  await until('there is room again', async () => {
+  await until('another stream is accepted', async () => {
     const next = await readState(corral)
     await next.leave()
     return next.reply.status === 200
   })
 })
 
-t.test('a server that starts anew says all again', async t => {
+t.test('a restarted server sends a new snapshot', async t => {
   const before = await readState(corral)
   await until('a snapshot', () => before.events.length > 0)
   await corral.end()

@@ -10,7 +10,7 @@ import { chatCall, engineMessages, generateCall } from '../../../../plugins/apis
 import { chooseFraming } from '../../../../plugins/apis/native/native-streams.ts'
 import { parameterSize, showRecord } from '../../../../plugins/apis/native/records.ts'
 
-t.test('framing by Accept', t => {
+t.test('chooses the framing by the Accept header', t => {
   const table: [accept: string | undefined, onApi: Framing][] = [
     [undefined, 'sse'],
     ['', 'sse'],
@@ -41,14 +41,14 @@ t.test('framing by Accept', t => {
   t.end()
 })
 
-t.test('options: aliases, checks, nulls', t => {
+t.test('parses options with aliases and nulls, and refuses invalid ones', t => {
   t.same(parseOptions({ num_predict: 5, temperature: 0, seed: 7, stop: ['x'], num_gpu: -1 }), {
     load: { n_gpu_layers: -1 },
     sampling: { max_tokens: 5, temperature: 0, seed: 7, stop: ['x'] }
   })
   t.same(parseOptions({ max_tokens: 3, num_predict: 9 }).sampling, { max_tokens: 3 }, 'the canonical name wins')
   t.same(parseOptions({ max_tokens: null, num_predict: 9 }).sampling, { max_tokens: 9 })
-  t.same(parseOptions({ max_tokens: -2 }).sampling, { max_tokens: -1 }, 'negative is no limit')
+  t.same(parseOptions({ max_tokens: -2 }).sampling, { max_tokens: -1 }, 'negative means unlimited')
   t.same(parseOptions({ cache_type_k: 'Q8_0' }).load, { cache_type_k: 'q8_0' })
   t.same(parseOptions(null), { load: {}, sampling: {} })
   const wrong: unknown[] = [
@@ -74,7 +74,7 @@ t.test('options: aliases, checks, nulls', t => {
   for (const options of wrong) {
     t.throws(() => parseOptions(options), { code: 'invalid_option', status: 400 }, JSON.stringify(options))
   }
-  t.throws(() => parseOptions({ num_predict: 'x' }), { message: /num_predict/ }, 'the error names it as it was spelled')
+  t.throws(() => parseOptions({ num_predict: 'x' }), { message: /num_predict/ }, "the error uses the client's spelling")
   t.match(parseRequestOptions({ temperature: 1, model: 'x', num_ctx: 5, max_completion_tokens: 3 }), {
     load: { num_ctx: 5 },
     sampling: { temperature: 1, max_tokens: 3, model: undefined }
@@ -82,7 +82,7 @@ t.test('options: aliases, checks, nulls', t => {
   t.end()
 })
 
-t.test('durations', t => {
+t.test('parses durations', t => {
   const table: [unknown, number | undefined][] = [
     [5, 5000],
     ['5', 5000],
@@ -115,7 +115,7 @@ const seeing = {
   metadata: { capabilities: ['completion', 'vision'], info: {} }
 } as unknown as StoredVariant
 
-t.test('native messages become the engine’s', t => {
+t.test('converts native messages for the engine', t => {
   t.same(engineMessages([{ content: 'Hi' }]), [{ role: 'user', content: 'Hi' }])
   t.same(
     engineMessages([
@@ -153,7 +153,7 @@ t.test('native messages become the engine’s', t => {
   t.end()
 })
 
-t.test('generate is templated, raw or filling in', t => {
+t.test('generate uses the template, raw text or a suffix', t => {
   t.same(generateCall({ prompt: 'Hi', system: 'Be short.' }, variant, { temperature: 0 }), {
     operation: 'chat',
     body: {
@@ -183,7 +183,7 @@ t.test('generate is templated, raw or filling in', t => {
   t.end()
 })
 
-t.test('events are found across any cut of the bytes', t => {
+t.test('events are parsed however the bytes are split', t => {
   const bytes = Buffer.from('data: {"a":"é"}\n\n: ping\n\ndata: [DONE]\n\n')
   for (let at = 0; at <= bytes.length; at++) {
     const lines = new EventLines()
@@ -192,7 +192,7 @@ t.test('events are found across any cut of the bytes', t => {
   t.end()
 })
 
-t.test('parameter sizes', t => {
+t.test('formats parameter counts', t => {
   t.equal(parameterSize(2_033_408), '2.03M')
   t.equal(parameterSize(7_615_616_512), '7.62B')
   t.equal(parameterSize(undefined), '')
@@ -200,7 +200,7 @@ t.test('parameter sizes', t => {
   t.end()
 })
 
-t.test('where a model was imported from on the disk is for admins alone', async t => {
+t.test('only admins see the path of an import', async t => {
   const variant = {
     origin: { kind: 'import', from: '/home/alice/models/x.gguf' },
     model: { owner: 'a', name: 'x' },

@@ -6,7 +6,7 @@ import { until } from '../../../support/corral.ts'
 
 const operator: StateFollower['caller'] = { turn: 'key:operator', role: 'operator' }
 
-/** A feed of records that the test sets, and how often they were looked at. */
+/** Creates a feed of records that the test sets, and counts the polls. */
 function feedOf(...seen: Seen[]) {
   const records = new Map(seen.map(record => [`${record.topic}/${record.key}`, record]))
   const looks = new Map<StateTopic, number>()
@@ -42,7 +42,7 @@ function feedOf(...seen: Seen[]) {
 const model = (key: string, value: object, access: Access = { key }) =>
   ({ topic: 'model', key, value, access }) as unknown as Seen
 
-/** Follows a feed; `slow` keeps what it gets until it is released. */
+/** Follows a feed. With `slow`, each event is received only after `release`. */
 function follow(feed: SharedStateFeed, options: Partial<StateFollower> & { slow?: boolean } = {}) {
   const events: StateEvent[] = []
   const { slow = false, ...more } = options
@@ -68,7 +68,7 @@ function follow(feed: SharedStateFeed, options: Partial<StateFollower> & { slow?
 
 const record = (key: string, value: object) => ({ topic: 'model', key, value })
 
-t.test('of a known record only what has changed comes, and what has gone as null', async t => {
+t.test('changes contain only changed fields, and null for removed ones', async t => {
   const { feed, set, remove } = feedOf(model('a', { size: 1, list: [1], old: true }))
   const all = follow(feed)
   t.strictSame(all.shown(), [{ all: [record('a', { size: 1, list: [1], old: true })] }])
@@ -77,17 +77,17 @@ t.test('of a known record only what has changed comes, and what has gone as null
   t.strictSame(all.shown()[1], { removed: [], set: [record('a', { size: 2, old: null }), record('b', { size: 9 })] })
   remove('model/b')
   set(model('a', { size: 2, list: [1] }))
-  await until('it has gone', () => all.events.length === 3)
-  t.strictSame(all.shown()[2], { removed: ['b'], set: [] }, 'what is equal is no change')
+  await until('the record is removed', () => all.events.length === 3)
+  t.strictSame(all.shown()[2], { removed: ['b'], set: [] }, 'an equal record is not a change')
 })
 
-t.test('nothing is looked at while nobody follows, and nothing is sent while nothing changes', async t => {
+t.test('does not poll without followers, and sends nothing without changes', async t => {
   const { feed, looks, set } = feedOf(model('a', { size: 1 }))
   set(model('a', { size: 2 }))
   await new Promise(resolve => setTimeout(resolve, 300))
   t.equal(looks.size, 0)
   const all = follow(feed)
-  await until('some looks', () => looks.get('engine')! > 2)
+  await until('a few polls', () => looks.get('engine')! > 2)
   t.equal(all.events.length, 1)
   all.leave()
   const before = new Map(looks)
@@ -96,43 +96,40 @@ t.test('nothing is looked at while nobody follows, and nothing is sent while not
   t.strictSame(looks, before)
 })
 
-t.test(
-  'who comes back goes on where it was; with another view, another feed or a made-up id it begins anew',
-  async t => {
-    const { feed, set } = feedOf(model('a', { size: 1 }))
-    const first = follow(feed)
-    set(model('a', { size: 2 }))
-    await until('the change', () => first.events.length === 2)
-    const lastId = first.last()
-    first.leave()
-    set(model('a', { size: 3 }))
-    const second = follow(feed, { lastId })
-    t.strictSame(second.shown(), [{ removed: [], set: [record('a', { size: 3 })] }], 'what came while nobody followed')
-    const third = follow(feed, { lastId: second.last() })
-    t.strictSame(third.shown(), [], 'nothing was missed')
-    const fourth = follow(feed, { lastId: first.events[0]!.id })
-    t.strictSame(
-      fourth.shown().map(({ set }) => set),
-      [[record('a', { size: 2 })], [record('a', { size: 3 })]]
-    )
-    const kinds = (options: Partial<StateFollower>) => follow(feed, options).events.map(({ kind }) => kind)
-    t.strictSame(kinds({ lastId, topics: new Set(['model']) }), ['snapshot'])
-    t.strictSame(kinds({ lastId, caller: { ...operator, models: ['a'] } }), ['snapshot'])
-    t.strictSame(kinds({ lastId, caller: { ...operator, role: 'user' } }), ['snapshot'])
-    const [epoch] = lastId.split('-')
-    for (const made of [`${epoch}-999`, `${epoch}-`, 'nonsense', '0123456789abcdef-1', '']) {
-      t.strictSame(kinds({ lastId: made }), ['snapshot'], made)
-    }
-    const other = feedOf(model('a', { size: 3 }))
-    t.strictSame(
-      follow(other.feed, { lastId }).events.map(({ kind }) => kind),
-      ['snapshot'],
-      'as after a restart'
-    )
+t.test('a follower resumes from its last id, but gets a snapshot for another view, feed or invalid id', async t => {
+  const { feed, set } = feedOf(model('a', { size: 1 }))
+  const first = follow(feed)
+  set(model('a', { size: 2 }))
+  await until('the change', () => first.events.length === 2)
+  const lastId = first.last()
+  first.leave()
+  set(model('a', { size: 3 }))
+  const second = follow(feed, { lastId })
+  t.strictSame(second.shown(), [{ removed: [], set: [record('a', { size: 3 })] }], 'changes made without followers')
+  const third = follow(feed, { lastId: second.last() })
+  t.strictSame(third.shown(), [], 'nothing was missed')
+  const fourth = follow(feed, { lastId: first.events[0]!.id })
+  t.strictSame(
+    fourth.shown().map(({ set }) => set),
+    [[record('a', { size: 2 })], [record('a', { size: 3 })]]
+  )
+  const kinds = (options: Partial<StateFollower>) => follow(feed, options).events.map(({ kind }) => kind)
+  t.strictSame(kinds({ lastId, topics: new Set(['model']) }), ['snapshot'])
+  t.strictSame(kinds({ lastId, caller: { ...operator, models: ['a'] } }), ['snapshot'])
+  t.strictSame(kinds({ lastId, caller: { ...operator, role: 'user' } }), ['snapshot'])
+  const [epoch] = lastId.split('-')
+  for (const made of [`${epoch}-999`, `${epoch}-`, 'nonsense', '0123456789abcdef-1', '']) {
+    t.strictSame(kinds({ lastId: made }), ['snapshot'], made)
   }
-)
+  const other = feedOf(model('a', { size: 3 }))
+  t.strictSame(
+    follow(other.feed, { lastId }).events.map(({ kind }) => kind),
+    ['snapshot'],
+    'as after a restart'
+  )
+})
 
-t.test('each sees what it may, also where a name means another model', async t => {
+t.test('followers see only permitted records, also if a name changes its model', async t => {
   const records = [
     model('a', { size: 1 }, { key: 'me/a:q4' }),
     { topic: 'memory', key: 'host', value: { pool: 'host', reserved: 1 }, access: 'operator' } as Seen
@@ -152,44 +149,47 @@ t.test('each sees what it may, also where a name means another model', async t =
   t.strictSame(all.shown()[1], { removed: ['a'], set: [record('a', { size: 2 })] })
   t.strictSame(narrow.shown()[1], { removed: ['a'], set: [] })
   set({ topic: 'memory', key: 'host', value: { pool: 'host', reserved: 2 }, access: 'operator' })
-  await until('the next', () => all.events.length === 3)
+  await until('the next change', () => all.events.length === 3)
   t.equal(some.events.length, 2)
 })
 
-t.test('a slow one keeps nobody waiting, gets what it missed in order, or all anew where that is too much', async t => {
-  const { feed, set } = feedOf(model('a', { n: 0 }))
-  const slow = follow(feed, { slow: true })
-  const fast = follow(feed)
-  for (let n = 1; n <= 3; n++) {
-    set(model('a', { n }))
-    await until(`change ${n}`, () => fast.events.length === n + 1)
-  }
-  t.equal(slow.events.length, 1)
-  for (let n = 2; n <= 4; n++) {
+t.test(
+  'a slow follower delays no one and gets missed changes in order, or a snapshot if there are too many',
+  async t => {
+    const { feed, set } = feedOf(model('a', { n: 0 }))
+    const slow = follow(feed, { slow: true })
+    const fast = follow(feed)
+    for (let n = 1; n <= 3; n++) {
+      set(model('a', { n }))
+      await until(`change ${n}`, () => fast.events.length === n + 1)
+    }
+    t.equal(slow.events.length, 1)
+    for (let n = 2; n <= 4; n++) {
+      slow.release()
+      await until(`event ${n}`, () => slow.events.length === n)
+    }
+    t.strictSame(
+      slow
+        .shown()
+        .slice(1)
+        .map(({ set }) => set![0].value.n),
+      [1, 2, 3]
+    )
+    // More than the log can hold.
+    const text = 'x'.repeat(100_000)
+    for (const n of [4, 5]) {
+      set(...Array.from({ length: 40 }, (_, at) => model(`m${at}`, { n, text: text + n })))
+      await until(`change ${n}`, () => fast.events.length === n + 1)
+    }
     slow.release()
-    await until(`event ${n}`, () => slow.events.length === n)
+    await until('a snapshot', () => slow.events.length === 5)
+    t.equal(slow.events[4]!.kind, 'snapshot')
+    t.equal(slow.shown()[4]!.all!.length, 41)
+    t.equal(slow.last(), fast.last())
   }
-  t.strictSame(
-    slow
-      .shown()
-      .slice(1)
-      .map(({ set }) => set![0].value.n),
-    [1, 2, 3]
-  )
-  // More than the log holds.
-  const text = 'x'.repeat(100_000)
-  for (const n of [4, 5]) {
-    set(...Array.from({ length: 40 }, (_, at) => model(`m${at}`, { n, text: text + n })))
-    await until(`change ${n}`, () => fast.events.length === n + 1)
-  }
-  slow.release()
-  await until('a snapshot', () => slow.events.length === 5)
-  t.equal(slow.events[4]!.kind, 'snapshot')
-  t.equal(slow.shown()[4]!.all!.length, 41)
-  t.equal(slow.last(), fast.last())
-})
+)
 
-t.test('how many may follow, of one client and in all', async t => {
+t.test('limits followers per client and in total', async t => {
   const { feed } = feedOf(model('a', { n: 0 }))
   const of = (turn: string) => follow(feed, { caller: { ...operator, turn } })
   const own = Array.from({ length: 16 }, () => of('key:a'))
@@ -202,7 +202,7 @@ t.test('how many may follow, of one client and in all', async t => {
   t.equal(of('key:last').events.length, 1)
 })
 
-t.test('ten thousand models: what changes is looked for, not made anew', async t => {
+t.test('ten thousand models are compared, and polled only when necessary', async t => {
   const many = Array.from({ length: 10_000 }, (_, at) => model(`me/m${at}`, { size: at, capabilities: ['completion'] }))
   const { feed, looks, set } = feedOf(...many)
   const all = follow(feed)
@@ -213,11 +213,11 @@ t.test('ten thousand models: what changes is looked for, not made anew', async t
   const [models, engines] = [looks.get('model')!, looks.get('engine')!]
   for (let at = 0; at < 100; at++) feed.touch('engine')
   await until('looks', () => looks.get('engine')! >= engines + 1)
-  t.equal(looks.get('engine'), engines + 1, 'however often it is touched')
-  t.equal(looks.get('model'), models, 'models are not looked at for that')
+  t.equal(looks.get('engine'), engines + 1, 'several announcements cause one poll')
+  t.equal(looks.get('model'), models, 'the models are not polled')
 })
 
-t.test('what cannot be read ends the streams, and nothing else', async t => {
+t.test('an unreadable state ends the streams', async t => {
   const fed = feedOf(model('a', { n: 0 }))
   const all = follow(fed.feed)
   fed.break()

@@ -14,7 +14,7 @@ const others = {
 }
 const hardware = { known: () => undefined, readings: async () => [] }
 
-t.test('conversions, with how far they are', async t => {
+t.test('conversions have their progress', async t => {
   const variant = { key: 'me/finetune:f32', publicName: 'me/finetune', name: 'me/finetune', label: 'f32' }
   const running = [
     { variant, dtype: 'q4_k_m', progress: { phase: 'queued', subject: '' } },
@@ -30,10 +30,10 @@ t.test('conversions, with how far they are', async t => {
     ]
   )
   t.equal(new Set(seen.map(({ key }) => key)).size, 2)
-  t.ok(seen.every(isMoving), 'they are looked at often')
+  t.ok(seen.every(isMoving), 'conversions are polled frequently')
 })
 
-t.test('sensors of GPUs: read where there are any, seldom, and once at a time', async t => {
+t.test('GPU sensors are read only if there are GPUs, rarely, and one read at a time', async t => {
   const gpu = { id: 'nvidia:0', name: 'NVIDIA H100 80GB HBM3' }
   let calls = 0
   let known: object | undefined
@@ -52,15 +52,15 @@ t.test('sensors of GPUs: read where there are any, seldom, and once at a time', 
   t.strictSame(records.of('gpu', performance.now()), [])
   known = { gpus: [] }
   t.strictSame(records.of('gpu', performance.now()), [])
-  t.equal(calls, 0, 'there is nothing to ask')
+  t.equal(calls, 0, 'there are no GPUs to read')
   known = { gpus: [gpu] }
   records.of('gpu', performance.now())
   records.of('gpu', performance.now())
-  await until('it was read', () => records.of('gpu', performance.now()).length > 0)
+  await until('the sensors were read', () => records.of('gpu', performance.now()).length > 0)
   t.equal(calls, 1)
   const [seen] = records.of('gpu', performance.now())
   t.strictSame(seen, { topic: 'gpu', key: gpu.id, value: { name: gpu.name, temperature: 40 }, access: 'operator' })
   records.of('gpu', performance.now() + 60_000)
-  await until('it was read again', () => records.of('gpu', performance.now())[0] !== seen)
+  await until('the sensors were read again', () => records.of('gpu', performance.now())[0] !== seen)
   t.equal(calls, 2)
 })
