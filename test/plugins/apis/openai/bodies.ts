@@ -18,27 +18,27 @@ export const base = { model: 'a/b', messages }
 export const defaults = { temperature: 0.7, top_p: 0.9, top_k: 40, max_tokens: 2048, seed: -1 }
 export const able = (...capabilities: Capability[]) => variantOf('a', 'b', { capabilities })
 
-/** What every dialect reads of a request. */
+/** Parses the fields that requests of all APIs share. */
 export function modelRequest(body: Fields, variant: Model = able('completion', 'tools')) {
   const catalog = { get: () => variant } as unknown as Catalog
   const config = { defaults: { ...DEFAULT_LOAD_OPTIONS, ...defaults }, models: {} } as unknown as CoreConfig
   return readModelRequest({ catalog, config }, body, {})
 }
 
-/** What a chat asks of an engine. */
+/** Builds the engine's request for a chat. */
 export function chat(body: Fields, variant: Model = able('completion', 'tools')): Generation {
   checkAgainst(ChatRequest, body)
   return chatGeneration(body, modelRequest(body, variant))
 }
 
-/** What a completion asks of an engine. */
+/** Builds the engine's request for a completion. */
 export function complete(body: Fields, variant: Model = able('completion')): Generation {
   const whole = { model: 'a/b', prompt: 'x', ...body }
   checkAgainst(CompletionRequest, whole)
   return completionGeneration(whole, modelRequest(whole, variant))
 }
 
-/** Why a request is refused; it never quotes it. */
+/** Returns the error of a refused request, and checks that it does not quote the request. */
 export function refusal(read: () => unknown): CorralError | undefined {
   try {
     read()

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 
-/** A type as the client's declarations have it, as far as JSON values can tell. */
+/** A type in the client's declarations, as far as JSON values can be checked. */
 type Type =
   | { kind: 'any' | 'string' | 'number' | 'boolean' | 'null' | 'undefined' }
   | { kind: 'literal'; value: string | number | boolean }
@@ -15,8 +15,8 @@ const ANY: Type = { kind: 'any' }
 const TOKEN = /'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[A-Za-z_$][\w$]*|-?\d+(?:\.\d+)?|[^\s]/g
 
 /**
- * Reads the declarations of the official client, so that what corral sends can be held against them: interfaces, types
- * and namespaces of plain data. Whatever else there is in the file is passed over.
+ * Parses the declarations of the official client, so that corral's output can be checked against them: interfaces,
+ * types and namespaces of plain data. Everything else in the files is skipped.
  */
 class Declarations {
   readonly types = new Map<string, Type>()
@@ -176,12 +176,12 @@ function resolve({ name, scope }: { name: string; scope: string }): Type {
     const found = declarations.types.get([...parts.slice(0, length).filter(part => part !== ''), plain].join('.'))
     if (found) return found
   }
-  // ChatModel and ReasoningEffort come from elsewhere, and are open.
+  // ChatModel and ReasoningEffort are declared elsewhere, and accept any string.
   if (plain === 'ChatModel' || plain === 'ReasoningEffort') return { kind: 'string' }
   throw new Error(`The client declares no type ${name} in ${scope}`)
 }
 
-/** The client makes it of the output. */
+/** Fields that the client computes. */
 const MADE_BY_CLIENT = new Set(['output_text'])
 
 type Fields = Map<string, { type: Type; optional: boolean }>
@@ -199,7 +199,7 @@ function fieldsOf(type: Type & { kind: 'object' }): Fields {
   return fields
 }
 
-/** The forms that a value may be meant to have: those of its own "type", where forms are told apart by it. */
+/** Selects the forms that match the value's "type", if the forms differ by it. */
 function meantForms(forms: readonly Type[], value: unknown): readonly Type[] {
   const given = (value as { type?: unknown } | null)?.type
   if (given === undefined) return forms
@@ -225,14 +225,14 @@ function faultOf(type: Type, value: unknown, place: string): string | undefined 
     case 'name':
       return faultOf(resolve(type), value, place)
     case 'array':
-      if (!Array.isArray(value)) return `${place} is no list`
+      if (!Array.isArray(value)) return `${place} is not a list`
       return value.map((item, index) => faultOf(type.of, item, `${place}[${index}]`)).find(fault => fault)
     case 'union': {
       const faults = meantForms(type.of, value).map(form => faultOf(form, value, place))
       return faults.some(fault => fault === undefined) ? undefined : faults.join('; ')
     }
     case 'object': {
-      if (typeof value !== 'object' || value === null || Array.isArray(value)) return `${place} is no object`
+      if (typeof value !== 'object' || value === null || Array.isArray(value)) return `${place} is not an object`
       for (const [name, { type: of, optional }] of fieldsOf(type)) {
         const field = (value as Record<string, unknown>)[name]
         if (field === undefined) {
@@ -245,11 +245,14 @@ function faultOf(type: Type, value: unknown, place: string): string | undefined 
       return undefined
     }
     default:
-      return typeof value === type.kind ? undefined : `${place} is ${JSON.stringify(value)}, no ${type.kind}`
+      return typeof value === type.kind ? undefined : `${place} is ${JSON.stringify(value)}, not a ${type.kind}`
   }
 }
 
-/** How a value differs from a type that the official client declares, such as `Response`; undefined where it does not. */
+/**
+ * Describes how a value differs from a type that the official client declares, such as `Response`. Returns undefined if
+ * it conforms.
+ */
 export function differs(name: string, value: unknown): string | undefined {
   return faultOf({ kind: 'name', name, scope: '' }, value, name)
 }

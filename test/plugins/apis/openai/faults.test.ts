@@ -3,7 +3,7 @@ import { until } from '../../../support/corral.ts'
 import { answers, chat, DONE, event, MODEL, serviceOf, splitError } from './scripted-service.ts'
 import { eventStream, jsonResponse, type Responder, variantOf } from './support.ts'
 
-t.test('bytes pass through as they are', async t => {
+t.test('bytes of the engine pass through unchanged', async t => {
   const text = `${event('ä')}: a comment\n${event('b')}${DONE}`
   const { send, idle } = await serviceOf(t, [answers(text)])
   const response = await send('/chat/completions', chat, { headers: { accept: 'application/json' } })
@@ -18,7 +18,7 @@ t.test('bytes pass through as they are', async t => {
   t.equal(await tagged.text(), text.replaceAll(`"model":"${MODEL}"`, '"model":"Corral/Tiny-Chat:latest"'))
 })
 
-t.test('a stream that ends too early ends in an error, never in [DONE]', async t => {
+t.test('a stream that ends early ends with an error and without [DONE]', async t => {
   for (const [what, chunks, before] of [
     ['between events', [event('a')], event('a')],
     ['within an event', [event('a'), event('b').slice(0, 20)], event('a')],
@@ -45,7 +45,7 @@ t.test('an empty stream is retried once, then answered with an error status', as
   t.equal(response.status, 500)
   t.equal(asked, 2)
   t.match(await response.json(), { error: { code: 'engine_crashed' } })
-  t.notOk(response.headers.get('x-should-retry'), 'a client may try again')
+  t.notOk(response.headers.get('x-should-retry'), 'a client may retry')
   t.equal(engines.length, 1)
 })
 
@@ -73,7 +73,7 @@ t.test('an engine that dies before it answers is replaced once', async t => {
   t.equal(hopeless.engines.length, 2)
 })
 
-t.test('an engine that dies in the middle of an answer', async t => {
+t.test('a crash in the middle of an answer ends the stream with an error', async t => {
   const { send, engines, idle } = await serviceOf(t, [
     async (_request, engine) => {
       const response = eventStream()
@@ -87,11 +87,11 @@ t.test('an engine that dies in the middle of an answer', async t => {
   t.equal(found.before, event('a'))
   t.match(found.error, { code: 'engine_crashed' })
   await idle()
-  t.equal(engines.length, 1, 'what has begun is not begun again')
+  t.equal(engines.length, 1, 'an answer that has started is not retried')
   t.equal(await (await send('/chat/completions', chat)).text(), event('new') + DONE, 'the next request is answered')
 })
 
-t.test("the engine's own error within the stream", async t => {
+t.test("the engine's own error in a stream is reported", async t => {
   const error = '{"error":{"code":500,"message":"Compute error.","type":"server_error"}}'
   const { send, log, idle } = await serviceOf(t, [answers(event('a'), `${event('b')}data: ${error}\n\n`)])
   const found = splitError(await (await send('/chat/completions', chat)).text())
@@ -99,12 +99,12 @@ t.test("the engine's own error within the stream", async t => {
   t.match(found.error, { code: 'internal', type: 'server_error', message: /Compute error/ })
   t.ok(
     log.some(line => line.includes('Compute error')),
-    'the admin is told'
+    'the error is logged'
   )
   await idle()
 })
 
-t.test('an answer that is an error has its status, streamed or not', async t => {
+t.test('engine errors become an error status, streamed or not', async t => {
   const error = (code: number, message: string, type: string, more = {}) => ({
     error: { code, message, type, ...more }
   })
@@ -146,7 +146,7 @@ t.test('an answer that is an error has its status, streamed or not', async t => 
   }
 })
 
-t.test('a model that is stopped, deleted or shut down while it answers', async t => {
+t.test('an answer ends when its model is stopped, deleted or shut down', async t => {
   const hangs: Responder = () => {
     const response = eventStream()
     response.body.write(event('a'))
@@ -170,7 +170,7 @@ t.test('a model that is stopped, deleted or shut down while it answers', async t
     for (const stream of [true, false]) {
       const waiting = await serviceOf(t, [silent])
       const reply = waiting.json('/chat/completions', { ...chat, stream })
-      await until('it runs', () => waiting.scheduler.running()[0]?.running === 1)
+      await until('the request runs', () => waiting.scheduler.running()[0]?.running === 1)
       await act(waiting)
       t.match(await reply, { status: 503, body: { error: { code } } })
       t.equal((await reply).headers.get('x-should-retry'), 'false')
@@ -195,7 +195,7 @@ t.test('settings of the model and the server are the defaults of a request', asy
   for (const name of ['num_ctx', 'options', 'keep_alive', 'dtype']) t.notOk(name in bodies[0]!)
 })
 
-t.test('requests that are answered without a model', async t => {
+t.test('invalid requests are refused without loading a model', async t => {
   const { json, send, url } = await serviceOf(t, [answers(event('a'), DONE)])
   const error = (status: number, fields: object) => ({ status, body: { error: fields } })
   t.match(
@@ -233,11 +233,15 @@ t.test('requests that are answered without a model', async t => {
     { ...chat, stream: false },
     { headers: { 'content-type': 'text/plain' } }
   )
-  t.equal(form.status, 200, 'a body is JSON whatever its type says')
-  t.equal((await fetch(`${url}/chat/completions/`, { method: 'POST', body: '{}' })).status, 400, 'a slash at the end')
+  t.equal(form.status, 200, 'a body is parsed as JSON regardless of its type')
+  t.equal(
+    (await fetch(`${url}/chat/completions/`, { method: 'POST', body: '{}' })).status,
+    400,
+    'a trailing slash is accepted'
+  )
 })
 
-t.test('a model without text generation', async t => {
+t.test('a model without text generation refuses chats and can tokenize', async t => {
   const { json } = await serviceOf(t, [() => jsonResponse(200, { tokens: [] })], {
     variants: [variantOf('corral', 'tiny-chat', { capabilities: ['embedding'] })]
   })

@@ -4,32 +4,36 @@ import { able, base, chat, complete, defaults, messages, modelRequest } from './
 
 const tool = (name: string) => ({ type: 'function', function: { name, parameters: { type: 'object' } } })
 
-t.test('what chat sends to the engine', async t => {
+t.test('converts chats for the engine', async t => {
   const sent = (body: Fields) => chat({ ...base, ...body }).body
-  // The engine always streams; a whole answer is put together of its stream.
+  // The engine always streams. A complete answer is assembled from its stream.
   const plain = { ...defaults, ...base, stream: true, stream_options: { include_usage: true } }
   const table: [string, Fields, Fields][] = [
-    ['defaults where nobody gives any', {}, plain],
+    ['defaults', {}, plain],
     [
-      'the top level over options',
+      'fields take precedence over options',
       { temperature: 0, options: { temperature: 1, top_k: 3 } },
       { ...plain, temperature: 0, top_k: 3 }
     ],
     [
-      'null is not given',
+      'null is ignored',
       { temperature: null, seed: null, stop: null, tools: null, tool_choice: null, options: { temperature: 1 } },
       { ...plain, temperature: 1 }
     ],
     ['aliases', { max_completion_tokens: 5 }, { ...plain, max_tokens: 5 }],
-    ['the canonical name over an alias', { max_completion_tokens: 5, max_tokens: 6 }, { ...plain, max_tokens: 6 }],
     [
-      'aliases of the top level over options',
+      'the canonical name takes precedence over an alias',
+      { max_completion_tokens: 5, max_tokens: 6 },
+      { ...plain, max_tokens: 6 }
+    ],
+    [
+      'aliases take precedence over options',
       { max_completion_tokens: 5, options: { num_predict: 7 } },
       { ...plain, max_tokens: 5 }
     ],
     ['aliases in options', { options: { num_predict: -2, n_predict: null } }, { ...plain, max_tokens: -1 }],
     [
-      'load options and own fields are left out',
+      "load options and corral's own fields are removed",
       {
         num_ctx: 256,
         num_gpu: 3,
@@ -41,32 +45,32 @@ t.test('what chat sends to the engine', async t => {
       plain
     ],
     [
-      'what the engine knows passes through',
+      "the engine's own fields pass through",
       { min_p: 0.1, reasoning_effort: 'low', options: { repeat_penalty: 1.2, min_p: 0.9 } },
       { ...plain, min_p: 0.1, reasoning_effort: 'low', repeat_penalty: 1.2 }
     ],
-    ['options cannot make a stream or another model', { options: { stream: true, model: 'x/y' } }, plain],
-    ['an empty stop text would end all at once', { stop: ['', 'x'] }, { ...plain, stop: ['x'] }],
+    ['options cannot set stream or model', { options: { stream: true, model: 'x/y' } }, plain],
+    ['empty stop texts are removed', { stop: ['', 'x'] }, { ...plain, stop: ['x'] }],
     ['probabilities', { logprobs: true }, { ...plain, logprobs: true, top_logprobs: 0 }],
     [
-      'more of them, not as the engine can word them otherwise',
+      'more probabilities, always before sampling',
       { logprobs: true, top_logprobs: 4, post_sampling_probs: true },
       { ...plain, post_sampling_probs: true, logprobs: true, top_logprobs: 4 }
     ],
-    ['none of them', { logprobs: false, top_logprobs: 0 }, plain],
+    ['no probabilities', { logprobs: false, top_logprobs: 0 }, plain],
     [
       'tools',
       { tools: [{ ...tool('f'), function: { name: 'f', description: null } }], tool_choice: 'required' },
       { ...plain, tools: [{ type: 'function', function: { name: 'f' } }], tool_choice: 'required' }
     ],
-    ['tools that may not be called', { tools: [tool('f')], tool_choice: 'none' }, plain],
+    ['tool choice none', { tools: [tool('f')], tool_choice: 'none' }, plain],
     [
-      'the tool that must be called',
+      'a required tool',
       { tools: [tool('f'), tool('g')], tool_choice: { type: 'function', function: { name: 'g' } } },
       { ...plain, tools: [tool('g')], tool_choice: 'required' }
     ],
     [
-      'tools that may be called',
+      'allowed tools',
       {
         tools: [tool('f'), tool('g'), tool('h')],
         tool_choice: {
@@ -77,7 +81,7 @@ t.test('what chat sends to the engine', async t => {
       { ...plain, tools: [tool('f'), tool('h')], tool_choice: 'auto' }
     ],
     [
-      'functions of older clients',
+      'the older functions',
       { functions: [{ name: 'f' }], function_call: { name: 'f' } },
       {
         ...plain,
@@ -88,11 +92,7 @@ t.test('what chat sends to the engine', async t => {
     ]
   ]
   for (const [what, given, wanted] of table) t.strictSame(sent(given), wanted, what)
-  t.strictSame(
-    chat({ name: 'a/b', messages }).body,
-    { ...plain, model: 'a/b' },
-    'name is accepted in the place of model'
-  )
+  t.strictSame(chat({ name: 'a/b', messages }).body, { ...plain, model: 'a/b' }, 'name is an alias of model')
   const made = { ...able('completion'), defaults: { system: 'Be brief.' } }
   t.match(chat(base, made).body.messages, [{ role: 'system', content: 'Be brief.' }, { role: 'user' }])
 
@@ -104,7 +104,7 @@ t.test('what chat sends to the engine', async t => {
   t.notOk(chat({ ...base, stream: true, logprobs: true }).passesBytes)
 })
 
-t.test('what requests of all dialects share', async t => {
+t.test('parses the fields that all APIs share', async t => {
   const request = modelRequest({
     model: 'A/B:Q8_0',
     messages,
@@ -128,12 +128,12 @@ t.test('what requests of all dialects share', async t => {
   t.equal(modelRequest({ model: 'a/b', keep_alive: null }).lease.keepAlive, undefined)
 })
 
-t.test('messages', async t => {
+t.test('converts messages for the engine', async t => {
   const call = { id: 'c1', type: 'function', function: { name: 'f', arguments: '{}' } }
   const table: [string, any, any][] = [
-    ['the user is meant', { content: 'x' }, { role: 'user', content: 'x' }],
+    ['the default role is user', { content: 'x' }, { role: 'user', content: 'x' }],
     [
-      'null is left out',
+      'null is removed',
       { role: 'user', content: 'x', name: null, tool_calls: null, audio: null },
       { role: 'user', content: 'x' }
     ],
@@ -143,7 +143,7 @@ t.test('messages', async t => {
       { role: 'assistant', content: null, tool_calls: [call] }
     ],
     [
-      'calls with an object, and without an id',
+      'calls with an object as arguments and without an id',
       { role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: { a: 1 } } }] },
       {
         role: 'assistant',
@@ -151,24 +151,24 @@ t.test('messages', async t => {
         tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }]
       }
     ],
-    ['a refusal is what was said', { role: 'assistant', refusal: 'No.' }, { role: 'assistant', content: 'No.' }],
+    ['a refusal becomes text', { role: 'assistant', refusal: 'No.' }, { role: 'assistant', content: 'No.' }],
     [
       'parts',
       { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'y' }] },
       { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'y' }] }
     ],
     [
-      'a refusal among parts',
+      'a refusal in parts becomes text',
       { role: 'assistant', content: [{ type: 'refusal', refusal: 'No.' }] },
       { role: 'assistant', content: [{ type: 'text', text: 'No.' }] }
     ],
     [
-      'an address without an object around it',
+      'an image URL without an object',
       { content: [{ type: 'image_url', image_url: 'data:x' }] },
       { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:x' } }] }
     ],
     ['thoughts', { role: 'assistant', content: 'x', reasoning_content: 'h' }, undefined],
-    ['no text but null', { role: 'assistant', content: null }, undefined]
+    ['null as content', { role: 'assistant', content: null }, undefined]
   ]
   for (const [what, given, wanted] of table) t.strictSame(engineMessages([given]), [wanted ?? given], what)
 
@@ -187,7 +187,7 @@ t.test('messages', async t => {
   ])
 })
 
-t.test('what completions send to the engine', async t => {
+t.test('converts completions for the engine', async t => {
   const sent = (body: Fields, variant = able('completion')) => {
     const { body: given, head, passesBytes } = complete(body, variant)
     const { temperature, top_p, top_k, seed, max_tokens, stream, stream_options, model, ...fields } = given
@@ -196,7 +196,7 @@ t.test('what completions send to the engine', async t => {
   t.match(sent({}), { fields: { prompt: 'x' } })
   t.strictSame(sent({ prompt: [1, 2] }).fields, { prompt: [1, 2] })
   t.strictSame(sent({ prompt: null }).fields, { prompt: '' })
-  t.strictSame(sent({ prompt: ['x'] }).fields, { prompt: 'x' }, 'a list of one is that one')
+  t.strictSame(sent({ prompt: ['x'] }).fields, { prompt: 'x' }, 'a list with one prompt becomes the prompt')
   t.match(sent({ prompt: ['x', [1]], n: 3 }), {
     fields: { prompt: ['x', [1]], n: 3 },
     head: { choices: 3 }
@@ -221,6 +221,6 @@ t.test('what completions send to the engine', async t => {
   t.ok(complete({ stream: true }).passesBytes)
   t.notOk(
     complete({ stream: true, stream_options: { include_usage: true } }).passesBytes,
-    'the counts come last, alone'
+    'the usage chunk must be added'
   )
 })

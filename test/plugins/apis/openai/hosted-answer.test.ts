@@ -30,20 +30,20 @@ const token = (text: string, logprob: number, ...others: [string, number][]): To
 const answerOf = (head: Partial<AnswerHead>) =>
   new HostedAnswer({ operation: 'chat', id: 'cmpl-7', model: 'A/b', choices: 1, usage: true, ...head })
 
-/** The chunks of an answer. */
+/** Returns the chunks of an answer. */
 function chunksOf(deltas: Delta[], head: Partial<AnswerHead> = {}): any[] {
   const answer = answerOf(head)
   return [...deltas.flatMap(delta => answer.chunks([delta])), answer.lastChunk()].filter(chunk => chunk !== undefined)
 }
 
-/** An answer in one piece. */
+/** Returns a complete answer. */
 function wholeOf(deltas: Delta[], head: Partial<AnswerHead> = {}): any {
   const answer = answerOf(head)
   for (const delta of deltas) answer.add([delta])
   return answer.whole()
 }
 
-t.test('the counts of several choices come once, at the end', async t => {
+t.test('the usage of several choices is summed up in the last chunk', async t => {
   const deltas: Delta[] = [
     { reading: { tokens: 1, total: 19, cached: 0 } },
     { choice: 1, content: 'b' },
@@ -65,7 +65,7 @@ t.test('the counts of several choices come once, at the end', async t => {
   t.match(chunks.at(-1), { id: 'cmpl-7', model: 'A/b', usage: usage(19, 7, 0), timings: { prompt_n: 2 } })
   const uncounted = chunksOf(deltas, { choices: 2, usage: false })
   t.notOk(uncounted.some(chunk => chunk.usage))
-  t.match(uncounted.at(-1), { timings: { prompt_n: 2 } }, "the engine's own fields come with the end of a choice")
+  t.match(uncounted.at(-1), { timings: { prompt_n: 2 } }, "the engine's own fields are in the last chunk of a choice")
 
   const texts: Delta[] = [
     { finish: 'stop', ...counted(3, 1) },
@@ -75,12 +75,12 @@ t.test('the counts of several choices come once, at the end', async t => {
   ]
   const last = chunksOf(texts, { operation: 'completion', choices: 2 }).at(-1)!
   t.match(last, { id: 'cmpl-7', choices: [], usage: usage(7, 15) })
-  t.equal(chunksOf([{ content: 'x', finish: 'stop' }]).at(-1)!.usage, undefined, 'an engine that does not count')
+  t.equal(chunksOf([{ content: 'x', finish: 'stop' }]).at(-1)!.usage, undefined, 'an engine without counts')
   const late = chunksOf([{ content: 'x', finish: 'stop' }, counted(3, 1)])
-  t.match(late.at(-1)!.usage, usage(3, 1), 'counts may come after the end of the text')
+  t.match(late.at(-1)!.usage, usage(3, 1), 'counts may arrive after the text ends')
 })
 
-t.test('log probabilities', async t => {
+t.test('formats log probabilities for chats and completions', async t => {
   const tokens = [token('Hi', -0.5, ['Ho', -1]), token('', -0.1), token(' there', -0.25, ['!', -2], ['?', -3])]
   t.strictSame(chatLogprobs(tokens, 1), [
     { token: 'Hi', bytes: [72, 105], logprob: -0.5, top_logprobs: [{ token: 'Hi', bytes: [72, 105], logprob: -0.5 }] },
@@ -105,7 +105,11 @@ t.test('log probabilities', async t => {
     text_offset: [3, 5]
   })
   t.equal(completionLogprobs(tokens, 0, 0).top_logprobs, null)
-  t.strictSame(completionLogprobs([token('😀', 0), token('x', 0)], 0, 0).text_offset, [0, 1], 'characters, not units')
+  t.strictSame(
+    completionLogprobs([token('😀', 0), token('x', 0)], 0, 0).text_offset,
+    [0, 1],
+    'offsets count characters, not UTF-16 units'
+  )
   const strange = completionLogprobs([token('constructor', -1, ['__proto__', -2], ['constructor', -3])], 3, 0)
     .top_logprobs!
   t.strictSame(Object.entries(strange[0]!), [
@@ -114,7 +118,7 @@ t.test('log probabilities', async t => {
   ])
 })
 
-t.test('a whole answer', async t => {
+t.test('assembles a complete answer', async t => {
   const call = (index: number, more: object) => ({ toolCalls: [{ index, arguments: '', ...more }] })
   const deltas: Delta[] = [
     { choice: 1, content: 'Hi', logprobs: [token('Hi', -1)] },
@@ -164,7 +168,7 @@ t.test('a whole answer', async t => {
       }
     ]
   })
-  t.equal(wholeOf([{ finish: 'stop' }]).choices[0].message.content, '', 'no text at all')
+  t.equal(wholeOf([{ finish: 'stop' }]).choices[0].message.content, '', 'an empty answer')
 
   const texts: Delta[] = [
     { content: 'a', logprobs: [token('a', -1)] },
@@ -191,7 +195,7 @@ t.test('a whole answer', async t => {
   t.equal(best.length, 1)
 })
 
-t.test('answers to functions, as older clients read them', async t => {
+t.test('function calls have the older format', async t => {
   const deltas: Delta[] = [
     { toolCalls: [{ index: 0, id: 'x', name: 'f', arguments: '{' }] },
     { toolCalls: [{ index: 0, arguments: '}' }] },
@@ -208,7 +212,7 @@ t.test('answers to functions, as older clients read them', async t => {
   t.match(choice, { finish_reason: 'function_call', message: { function_call: { name: 'f', arguments: '{}' } } })
 })
 
-t.test('completions', async t => {
+t.test('writes completions with echo, log probabilities and max_tokens 0', async t => {
   const operation = 'completion'
   const deltas: Delta[] = [
     { choice: 1, content: 'b' },
@@ -255,13 +259,13 @@ t.test('completions', async t => {
   t.strictSame(nothing.at(-1)!.usage, usage(3, 0))
 })
 
-t.test('the best of several', async t => {
+t.test('best_of keeps the most likely choices', async t => {
   t.strictSame(bestChoices([-1, -3, -2], 3, 1), [0])
   t.strictSame(bestChoices([-1, -3, -2, -9, -8, -7], 3, 2), [0, 2, 5, 4])
   t.strictSame(bestChoices([-1, -1], 2, 1), [0])
 })
 
-t.test('embeddings are cut to size and normalised again', async t => {
+t.test('embeddings are shortened and normalized again', async t => {
   const vector = Float32Array.of(3, 4, 12, 0)
   const app = fastify()
   app.get('/:encoding_format', (request, reply) => {
@@ -283,11 +287,11 @@ t.test('embeddings are cut to size and normalised again', async t => {
   t.throws(() => ofDimensions(vector, { input: 'x', dimensions: 5 }), {
     code: 'invalid_request',
     param: 'dimensions',
-    message: /4 at most/
+    message: /at most 4/
   })
 })
 
-t.test('while thousands of vectors become JSON, others have their turn', async t => {
+t.test('formatting thousands of embeddings does not block the event loop', async t => {
   const vectors = Array.from({ length: 2000 }, (_, index) => new Float32Array(256).fill(1 / (index + 3)))
   const app = fastify()
   app.get('/', (_, reply) => embeddingList(reply, { vectors, promptTokens: 7 }, { input: 'x' }, 'a "[]"/b'))
@@ -308,7 +312,7 @@ t.test('while thousands of vectors become JSON, others have their turn', async t
   })
 })
 
-t.test('rankings', async t => {
+t.test('formats rankings', async t => {
   const reply = {
     scores: [
       { index: 0, score: -1 },
@@ -332,7 +336,7 @@ t.test('rankings', async t => {
   t.notOk('document' in all[0]!)
 })
 
-t.test('pages of models', async t => {
+t.test('lists models in pages', async t => {
   const models = ['a', 'b', 'c', 'd'].map(name => ({ model: variantOf('x', name) }))
   const page = (query: object) => {
     const { data, ...rest } = modelPage(models, () => FACTS, query)

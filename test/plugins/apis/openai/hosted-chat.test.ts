@@ -5,7 +5,7 @@ import { failure } from '../../../support/failure.ts'
 import { conforms, MODEL, question, startHosted } from './hosted.ts'
 import { variantOf } from './support.ts'
 
-// What the hosted services do in chats and llama-server does otherwise or not at all.
+// Features of OpenAI's chats that llama-server lacks or handles differently.
 const { client, service, events, idle } = await startHosted(t, [variantOf('corral', 'tiny-chat')])
 const ANSWER = 'The capital of France is Paris.'
 const weather = {
@@ -26,7 +26,7 @@ const add = {
 }
 const chat = (fields: object = {}) => ({ model: MODEL, messages: [question], ...fields })
 
-t.test('several choices, and their counts', async t => {
+t.test('n returns several choices and their usage', async t => {
   const two = (await client.chat.completions.create(chat({ n: 2, seed: 5 }) as never)) as OpenAI.ChatCompletion
   t.match(two.id, /^chatcmpl-\w{32}$/)
   t.ok(two.system_fingerprint)
@@ -44,7 +44,7 @@ t.test('several choices, and their counts', async t => {
   t.strictSame(
     streamed.filter(event => event.usage).map(event => [event.choices, event.usage.completion_tokens]),
     [[[], 18]],
-    'once, at the end'
+    'usage is sent once, at the end'
   )
   t.ok(streamed.at(-1).usage)
   for (const index of [0, 1]) {
@@ -56,24 +56,24 @@ t.test('several choices, and their counts', async t => {
 
   for (const stream of [false, true]) {
     const many = await failure(client.chat.completions.create(chat({ n: 3, stream }) as never))
-    t.match(many, { status: 400, param: 'n', message: /2 at most.*num_parallel/ })
+    t.match(many, { status: 400, param: 'n', message: /at most 2.*num_parallel/ })
   }
   await idle()
 })
 
-t.test('log probabilities', async t => {
+t.test('logprobs lists the tokens and their alternatives', async t => {
   const whole = (await client.chat.completions.create(
     chat({ logprobs: true, top_logprobs: 2 }) as never
   )) as OpenAI.ChatCompletion
   const tokens = whole.choices[0]!.logprobs!.content!
   conforms(t, ChatCompletion, whole, 'ChatCompletion')
   t.equal(tokens.map(({ token }) => token).join(''), ANSWER)
-  t.equal(tokens.length, whole.usage!.completion_tokens - 1, 'all but the end of the text')
+  t.equal(tokens.length, whole.usage!.completion_tokens - 1, 'all tokens except end-of-text')
   for (const { token, bytes, logprob, top_logprobs } of tokens) {
     t.equal(Buffer.from(bytes!).toString(), token)
     t.ok(logprob <= 0)
     t.equal(top_logprobs.length, 2)
-    t.equal(top_logprobs[0]!.logprob, logprob, 'at temperature 0 it is the likeliest')
+    t.equal(top_logprobs[0]!.logprob, logprob, 'temperature 0 chooses the most likely token')
   }
   const plain = (await client.chat.completions.create(chat({ logprobs: true }) as never)) as OpenAI.ChatCompletion
   t.strictSame(
@@ -100,7 +100,7 @@ t.test('log probabilities', async t => {
   })
 })
 
-t.test('tools', async t => {
+t.test('tools are called, and tool_choice is respected', async t => {
   const messages = [{ role: 'user' as const, content: 'What is the weather in Paris and Rome?' }]
   const both = await client.chat.completions.create({ model: MODEL, messages, tools: [weather] })
   const calls = both.choices[0]!.message.tool_calls as { id: string; function: { arguments: string } }[]
@@ -119,7 +119,7 @@ t.test('tools', async t => {
     t.strictSame(
       own.map(({ id, type }) => [typeof id, type]),
       own.map((_, at) => (at === 0 ? ['string', 'function'] : ['undefined', undefined])),
-      'id and type come with the first piece'
+      'the first piece has id and type'
     )
     t.strictSame(JSON.parse(own.map(piece => piece.function.arguments ?? '').join('')), {
       city: ['Paris', 'Rome'][index]
@@ -157,7 +157,7 @@ t.test('tools', async t => {
   t.notMatch(none.message.content, 'tool_call')
 })
 
-t.test('functions of older clients', async t => {
+t.test('the older functions are called', async t => {
   const older = {
     model: MODEL,
     messages: [{ role: 'user' as const, content: 'What is the weather in Paris?' }],
@@ -183,7 +183,7 @@ t.test('functions of older clients', async t => {
   t.equal(answered.choices[0]!.message.content, 'The weather in Paris is sunny.')
 })
 
-t.test('the form of the answer', async t => {
+t.test('response_format, stop, developer messages and ignored fields work', async t => {
   const ask = async (fields: object) =>
     (await client.chat.completions.create(chat({ max_tokens: 60, ...fields }) as never)) as OpenAI.ChatCompletion
   const object = await ask({ response_format: { type: 'json_object' } })
@@ -196,7 +196,11 @@ t.test('the form of the answer', async t => {
     additionalProperties: false
   }
   const called = await ask({ response_format: { type: 'json_object', value: schema } })
-  t.match(Object.keys(JSON.parse(called.choices[0]!.message.content!)), ['city', 'sure'], "in Hugging Face's words")
+  t.match(
+    Object.keys(JSON.parse(called.choices[0]!.message.content!)),
+    ['city', 'sure'],
+    "Hugging Face's form of a schema"
+  )
   const strict = await ask({
     response_format: { type: 'json_schema', json_schema: { name: 'city', schema, strict: true } }
   })

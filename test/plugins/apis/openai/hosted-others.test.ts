@@ -17,7 +17,7 @@ import { failure } from '../../../support/failure.ts'
 import { conforms, MODEL, question, startHosted } from './hosted.ts'
 import { variantOf } from './support.ts'
 
-// What the hosted services do beside chats and llama-server does otherwise or not at all.
+// Features of OpenAI's other routes that llama-server lacks or handles differently.
 const models = t.testdir()
 
 function variantIn(name: string, capabilities: Capability[]): StoredVariant {
@@ -29,7 +29,7 @@ writeFileSync(join(models, 'ranker.gguf'), randomEncoder('reranker', 1))
 writeFileSync(join(models, 'vectors.gguf'), randomEncoder('embedding', 1))
 const FILLER = { layers: 1, embedding: 64, feedForward: 64, heads: 1, kvHeads: 1 }
 await writeRandomModel(join(models, 'filler.gguf'), FILLER, {
-  // Three words of the vocabulary stand for the marks of what is filled in.
+  // Arbitrary words serve as the fill-in tokens.
   metadata: {
     'tokenizer.ggml.fim_pre_token_id': 300,
     'tokenizer.ggml.fim_suf_token_id': 301,
@@ -44,7 +44,7 @@ const { client, service, asked, events, idle } = await startHosted(t, [
   variantIn('filler', ['completion', 'insert'])
 ])
 
-t.test('completions', async t => {
+t.test('completions support echo, logprobs, n, best_of and several prompts', async t => {
   const create = async (fields: object) =>
     (await client.completions.create({
       model: MODEL,
@@ -60,7 +60,7 @@ t.test('completions', async t => {
   t.equal((await create({ echo: true })).choices[0]!.text, `The capital of${text}`)
   const { body } = await service.json('/tokenize', { model: MODEL, content: 'The capital of', add_special: true })
   const tokens = await create({ prompt: body.tokens, echo: true })
-  t.equal(tokens.choices[0]!.text, `<s>The capital of${text}`, 'the mark at the beginning is among the tokens')
+  t.equal(tokens.choices[0]!.text, `<s>The capital of${text}`, 'the start token is among the tokens')
   t.equal(tokens.usage!.prompt_tokens, 4)
   const nothing = await create({ echo: true, max_tokens: 0 })
   t.match(nothing, {
@@ -97,7 +97,7 @@ t.test('completions', async t => {
     several.choices.map(({ index }) => index),
     [0, 1, 2, 3]
   )
-  t.equal(several.choices[0]!.text, several.choices[1]!.text, 'choices of a prompt stand side by side')
+  t.equal(several.choices[0]!.text, several.choices[1]!.text, 'choices of a prompt are adjacent')
   t.match(several.usage, { prompt_tokens: 7, completion_tokens: 8, total_tokens: 15 })
   const stream = await events(t, '/completions', {
     model: MODEL,
@@ -123,11 +123,11 @@ t.test('completions', async t => {
   const wanted = [...all.choices].sort((a, b) => mean(b) - mean(a))[0]!
   t.match(best.choices, [{ index: 0, text: wanted.text, logprobs: null }])
   t.equal(best.choices.length, 1)
-  t.equal(best.usage!.completion_tokens, all.usage!.completion_tokens, 'what was made is counted')
-  t.match(await failure(create({ best_of: 5 })), { status: 400, param: 'best_of', message: /2 at most/ })
+  t.equal(best.usage!.completion_tokens, all.usage!.completion_tokens, 'discarded choices are counted')
+  t.match(await failure(create({ best_of: 5 })), { status: 400, param: 'best_of', message: /at most 2/ })
 })
 
-t.test('filling in', async t => {
+t.test('completions fill in text before a suffix', async t => {
   const request = {
     model: 'random/filler',
     prompt: 'def add(',
@@ -162,7 +162,7 @@ t.test('filling in', async t => {
   await idle()
 })
 
-t.test('embeddings', async t => {
+t.test('embeddings support base64, dimensions, lists and tokens', async t => {
   for (const model of [MODEL, 'random/vectors']) {
     const create = async (fields: object) =>
       await client.embeddings.create({ model, input: 'hello world', ...fields } as never)
@@ -176,7 +176,7 @@ t.test('embeddings', async t => {
       decoded.data[0]!.embedding.every((value, at) => Math.abs(value - vector[at]!) < 1e-6),
       'base64 and numbers agree'
     )
-    t.ok(Math.abs(Math.hypot(...vector) - 1) < 1e-3, 'of length 1')
+    t.ok(Math.abs(Math.hypot(...vector) - 1) < 1e-3, 'the length is 1')
     const cut = (await create({ encoding_format: 'float', dimensions: 16 })).data[0]!.embedding
     t.equal(cut.length, 16)
     const scale = Math.hypot(...vector.slice(0, 16))
@@ -185,7 +185,7 @@ t.test('embeddings', async t => {
     t.match(await failure(create({ dimensions: vector.length + 1 })), {
       status: 400,
       param: 'dimensions',
-      message: new RegExp(`${vector.length} at most`)
+      message: new RegExp(`at most ${vector.length}`)
     })
     const several = await create({ input: ['hello world', 'x', 'hello world'] })
     t.strictSame(
@@ -194,7 +194,7 @@ t.test('embeddings', async t => {
     )
     t.ok(
       vector.every((value, at) => Math.abs(value - several.data[0]!.embedding[at]!) < 1e-3),
-      'as it is alone'
+      'the same as alone'
     )
     t.ok(several.data[2]!.embedding.every((value, at) => Math.abs(value - several.data[0]!.embedding[at]!) < 1e-3))
     t.ok(several.usage.prompt_tokens > 2 * plain.usage.prompt_tokens)
@@ -219,11 +219,11 @@ t.test('embeddings', async t => {
   })
   t.notOk(
     asked.some(engine => engine.startsWith('random/ranker')),
-    'said before anything is loaded'
+    'the request is refused before a model is loaded'
   )
 })
 
-t.test('rankings', async t => {
+t.test('ranks documents and texts', async t => {
   const documents = ['Paris is the capital of France.', { text: 'Bananas are yellow.' }, 'The sky is blue.']
   const rank = (fields: object = {}, path = '/rerank') =>
     service.json(path, { model: 'Random/Ranker', query: 'What is the capital?', documents, ...fields })
@@ -252,7 +252,7 @@ t.test('rankings', async t => {
   t.strictSame(
     listed.map(({ index, text }: { index: number; text: string }) => [index, text]),
     body.results.map(({ index }: { index: number }) => [index, texts[index]]),
-    'with texts the reply is a list'
+    'the reply to texts is a list'
   )
   for (const both of [{ texts }, { documents: undefined }]) {
     t.match(await rank(both), { status: 400, body: { error: { param: 'documents' } } })
@@ -268,7 +268,7 @@ t.test('rankings', async t => {
   })
 })
 
-t.test('tokens', async t => {
+t.test('tokenizes with every kind of model', async t => {
   for (const model of [MODEL, 'random/vectors', 'random/ranker']) {
     const { body } = await service.json('/tokenize', { model, content: 'Hello there', with_pieces: true })
     t.match(body.tokens[0], { id: Number, piece: String }, model)

@@ -17,7 +17,10 @@ import { startService } from './support.ts'
 export const MODEL = 'corral/tiny-chat'
 export const question = { role: 'user' as const, content: 'What is the capital of France?' }
 
-/** A service of these models with a real llama-server of two slots, the official client, and what it is asked for. */
+/**
+ * Starts a service with a real llama-server of two slots, and the official client. `asked` lists the engines that were
+ * started.
+ */
 export async function startHosted(t: Test, variants: StoredVariant[]) {
   const runs = mkdtempSync(join(tmpdir(), 'corral-hosted-'))
   t.teardown(() => rmSync(runs, { recursive: true, force: true }))
@@ -35,7 +38,7 @@ export async function startHosted(t: Test, variants: StoredVariant[]) {
   const client = new OpenAI({ baseURL: service.url, apiKey: 'any', maxRetries: 0 })
   const idle = () => until('the slots are free', () => service.scheduler.running().every(model => model.running === 0))
 
-  /** The events of a stream, of which the last is `[DONE]`. */
+  /** Returns the events of a stream, after checking that the last is `[DONE]`. */
   async function events(t: Test, path: string, body: object): Promise<any[]> {
     const response = await service.send(path, { ...body, stream: true })
     const payloads = new EventLines().push(Buffer.from(await response.arrayBuffer()))
@@ -50,7 +53,7 @@ export async function startHosted(t: Test, variants: StoredVariant[]) {
   return { service, client, asked, idle, events }
 }
 
-/** Whether a reply is what the API document says of it, and what the official client declares. */
+/** Checks a reply against the API schema and against the declarations of the official client. */
 export function conforms(t: Test, schema: TSchema, reply: unknown, declared?: string) {
   t.strictSame(Compile(schema).Errors(reply), [])
   if (declared) t.equal(differs(declared, reply), undefined)

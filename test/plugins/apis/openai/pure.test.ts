@@ -5,7 +5,7 @@ import { answerId, renameBytes } from '../../../../plugins/apis/openai/byte-name
 import { EventBlocks } from '../../../../runtimes/llama-server/event-reader.ts'
 import { requestError } from '../../../../runtimes/llama-server/request-error.ts'
 
-t.test("what an engine's error means", async t => {
+t.test('maps engine errors to codes and messages', async t => {
   const error = (code: number, message: string, type = 'server_error', more = {}) =>
     JSON.stringify({ error: { code, message, type, ...more } })
   const table: [number, string, ErrorCode, RegExp][] = [
@@ -124,7 +124,7 @@ t.test("what an engine's error means", async t => {
     [401, error(401, 'Invalid API Key', 'authentication_error'), 'internal', /Invalid API Key/],
     [404, error(404, 'File Not Found', 'not_found_error'), 'not_implemented', /does not offer/],
     [503, error(503, 'Loading model', 'unavailable_error'), 'queue_full', /busy/],
-    // The code within counts: an error that comes in a stream has no status of its own.
+    // The inner code is used because an error within a stream has no status.
     [500, error(400, 'bad thing', 'invalid_request_error'), 'invalid_request', /bad thing/],
     [500, '{"error":"plain text"}', 'internal', /plain text/],
     [400, '', 'invalid_request', /no reason/]
@@ -140,7 +140,7 @@ t.test("what an engine's error means", async t => {
   t.ok(requestError(400, error(400, 'x'.repeat(5000))).message.length < 500)
 })
 
-t.test('errors in the shape of hosted chat', async t => {
+t.test("renders errors in OpenAI's format", async t => {
   const table: [ErrorCode, string][] = [
     ['invalid_json', 'invalid_request_error'],
     ['context_exceeded', 'invalid_request_error'],
@@ -173,7 +173,7 @@ t.test('errors in the shape of hosted chat', async t => {
   )
 })
 
-t.test("the engine's events are passed on whole, however their bytes are split", async t => {
+t.test('engine events are passed on whole, however their bytes are split', async t => {
   const chunk = (content: string) =>
     `data: {"choices":[{"delta":{"content":${JSON.stringify(content)}}}],"model":"a/b"}\n\n`
   const text = [
@@ -199,15 +199,15 @@ t.test("the engine's events are passed on whole, however their bytes are split",
       done = block.done
       out.push(rename(block.bytes))
     }
-    t.equal(late, 0, 'nothing comes after the end')
+    t.equal(late, 0, 'nothing follows the end')
     t.ok(done, `in pieces of ${size}`)
     return Buffer.concat(out).toString('utf8')
   }
   for (const size of [1, 2, 3, 7, 64]) t.equal(read(size), wanted, `pieces of ${size}`)
-  t.equal(read(bytes.length), wanted.replace(/^/, ':\n\n'), 'a comment among events does no harm')
+  t.equal(read(bytes.length), wanted.replace(/^/, ':\n\n'), 'a comment between events is harmless')
   const names = renameBytes('a/b', 'A/b:latest', answerId('chatcmpl'))
   for (const size of [1, 5, 64]) {
-    t.equal(read(size, names), wanted.replaceAll('"model":"a/b"}', '"model":"A/b:latest"}'), 'only the member changes')
+    t.equal(read(size, names), wanted.replaceAll('"model":"a/b"}', '"model":"A/b:latest"}'), 'only the field changes')
   }
 
   const whole = Buffer.from(chunk('x'))
@@ -227,7 +227,7 @@ t.test("the engine's events are passed on whole, however their bytes are split",
   t.not(ids[0], ids[1])
   const own = `data: {"text":"\\"id\\":\\"chatcmpl-","id":"chatcmpl-${'x'.repeat(32)}","a":1}\n\n`.repeat(2)
   const short = 'data: {"id":"chatcmpl-7","a":"01234567890123456789012345678901"}\n\n'
-  t.equal(renameBytes('a', 'a', ids[0]!)(Buffer.from(short)).toString(), short, 'an id of another length stays')
+  t.equal(renameBytes('a', 'a', ids[0]!)(Buffer.from(short)).toString(), short, 'an id of another length is unchanged')
   for (const id of ids) {
     const text = renameBytes('a', 'a', id)(Buffer.from(own)).toString()
     t.equal(text, own.replaceAll(`chatcmpl-${'x'.repeat(32)}`, id))

@@ -14,7 +14,7 @@ import { able, base, chat, complete, refusal } from './bodies.ts'
 
 const image = (url: unknown) => ({ messages: [{ content: [{ type: 'image_url', image_url: { url } }] }] })
 
-t.test('chats that are refused, with the field at fault', async t => {
+t.test('refuses invalid chats and names the field', async t => {
   const table: [Fields, string, (ErrorCode | undefined)?, RegExp?][] = [
     [{ model: undefined }, 'model', 'invalid_model_name'],
     [{ model: 5 }, 'model', 'invalid_model_name'],
@@ -110,7 +110,7 @@ t.test('chats that are refused, with the field at fault', async t => {
   }
 })
 
-t.test('other bodies that are refused', async t => {
+t.test('refuses other invalid requests and names the field', async t => {
   const completions: [Fields, string, ErrorCode?][] = [
     [{ prompt: undefined }, 'prompt'],
     [{ prompt: {} }, 'prompt'],
@@ -155,7 +155,7 @@ t.test('other bodies that are refused', async t => {
   for (const input of ['x', ['x', 'y'], [1, 2], [[1], [2]]]) t.ok(embed({ input }))
   t.match(
     refusal(() => embed({ input: '' })),
-    { param: 'input', message: /not empty/ }
+    { param: 'input', message: /non-empty/ }
   )
   t.match(
     refusal(() => embed({ input: ['a', ''] })),
@@ -173,11 +173,11 @@ t.test('other bodies that are refused', async t => {
   sized.metadata.embeddingLength = 8
   t.match(
     refusal(() => embed({ input: 'x', dimensions: 9 }, sized)),
-    { param: 'dimensions', message: /8 at most/ }
+    { param: 'dimensions', message: /at most 8/ }
   )
   t.strictSame(embed({ input: 'x' }), ['x'])
   t.strictSame(embed({ input: ['x', 'y'] }), ['x', 'y'])
-  t.strictSame(embed({ input: [1, 2] }), [[1, 2]], 'a list of numbers is one text, of tokens')
+  t.strictSame(embed({ input: [1, 2] }), [[1, 2]], 'a list of numbers is one text, given as tokens')
   t.strictSame(embed({ input: [[1], [2, 3]] }), [[1], [2, 3]])
 
   const rank = (body: any) => checkAgainst(RerankRequest, body)
@@ -209,7 +209,7 @@ t.test('other bodies that are refused', async t => {
   }
 })
 
-t.test('messages say which values are allowed', async t => {
+t.test('error messages describe the allowed values', async t => {
   t.equal(
     allowedBy(EmbeddingRequest.properties.input),
     'text, a list of texts that is not empty, a list of whole numbers that is not empty or a list of lists of whole numbers that is not empty'

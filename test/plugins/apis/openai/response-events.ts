@@ -8,12 +8,12 @@ export async function eventsOf(stream: AsyncIterable<ResponseStreamEvent>): Prom
   return events
 }
 
-/** Checks what holds of every stream of a response. */
+/** Checks the rules that apply to every response stream. */
 export function checkEvents(t: Test, events: ResponseStreamEvent[]): void {
   t.strictSame(
     events.map(event => differs('ResponseStreamEvent', event)).filter(fault => fault),
     [],
-    'events are what the client declares'
+    'events match the declarations of the client'
   )
   t.strictSame(
     events.map(event => 'sequence_number' in event && event.sequence_number),

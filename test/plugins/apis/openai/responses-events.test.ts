@@ -15,11 +15,11 @@ import { trialCount } from '../../../support/trial-count.ts'
 import { differs } from './declared-types.ts'
 import { TOOL } from './support.ts'
 
-t.test('what the client declares is really checked', async t => {
+t.test('the check against declared types detects differences', async t => {
   t.match(differs('ResponseStreamEvent', { type: 'response.nothing', sequence_number: 0 }), /response\.nothing/)
   const delta = { type: 'response.output_text.delta', content_index: 0, item_id: 'x', output_index: 0, logprobs: [] }
   t.equal(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 'x' }), undefined)
-  t.match(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 7 }), /delta is 7, no string/)
+  t.match(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 7 }), /delta is 7, not a string/)
   t.match(differs('ResponseStreamEvent', { ...delta, delta: 'x' }), /sequence_number is missing/)
   t.match(differs('Response', { object: 'response' }), /id is missing/)
 })
@@ -38,10 +38,10 @@ function headOf(request: object = {}): ResponseHead {
 
 const piece = (given: Partial<Delta>): Delta => given
 
-/** Runs a writer over pieces, and checks what holds of every stream of events. */
+/** Runs a writer and checks the rules that apply to every stream. */
 function write(t: Test, head: ResponseHead, deltas: Delta[]): { events: ResponseEvent[]; response: ResponseObject } {
   const writer = new ResponseWriter(head)
-  // What was sent is what it was then: later pieces change nothing of it.
+  // Copies the events, because later pieces must not change them.
   const sent = (events: ResponseEvent[]) => structuredClone(events)
   const events = deltas.flatMap(delta => sent(writer.add([delta])))
   const last = writer.complete()
@@ -65,29 +65,29 @@ function check(t: Test, events: ResponseEvent[], response: ResponseObject): void
     snapshot = accumulateResponse(event as never, snapshot)
     const { type, item, item_id, delta } = event as { type: string; item?: any; item_id?: string; delta?: string }
     if (type === 'response.output_item.added') {
-      expect(open.size === 0, 'an item begins before the one before has ended')
+      expect(open.size === 0, 'nested item')
       open.add(item.id)
       added.push(item.id)
     }
     if (item_id) expect(open.has(item_id), `${type} outside of its item`)
     if (type.endsWith('.delta')) texts.set(item_id, (texts.get(item_id) ?? '') + delta)
     const whole = event.text ?? (type === 'response.function_call_arguments.done' ? event.arguments : undefined)
-    if (whole !== undefined) expect(whole === (texts.get(item_id) ?? ''), `${type} is not what its pieces join to`)
+    if (whole !== undefined) expect(whole === (texts.get(item_id) ?? ''), `${type} differs from its pieces`)
     if (type === 'response.output_item.done') {
-      expect(open.delete(item.id), 'an item ended that had not begun')
+      expect(open.delete(item.id), 'end without a start of an item')
       expect(JSON.stringify(item) === JSON.stringify(response.output[event.output_index as number]), 'item differs')
     }
   })
-  expect(open.size === 0, 'an item has not ended')
-  expect(events[0]?.type === 'response.created' && events[1]?.type === 'response.in_progress', 'the beginning')
-  expect(events.at(-1)?.type === `response.${response.status}`, 'the end')
-  expect(JSON.stringify(added) === JSON.stringify(response.output.map(({ id }) => id)), 'items in their order')
+  expect(open.size === 0, 'an item without an end')
+  expect(events[0]?.type === 'response.created' && events[1]?.type === 'response.in_progress', 'wrong start')
+  expect(events.at(-1)?.type === `response.${response.status}`, 'wrong end')
+  expect(JSON.stringify(added) === JSON.stringify(response.output.map(({ id }) => id)), 'wrong order of items')
   expect(differs('Response', response) === undefined, differs('Response', response))
   t.strictSame(faults, [], 'events')
-  t.match(snapshot, JSON.parse(JSON.stringify(response)), 'what the client makes of the events is the response')
+  t.match(snapshot, JSON.parse(JSON.stringify(response)), 'the client assembles the same response from the events')
 }
 
-t.test('events of an answer with everything', async t => {
+t.test('writes reasoning, text and calls as events', async t => {
   const usage = (completionTokens: number) => ({ promptTokens: 20, cachedTokens: 5, completionTokens })
   const { events, response } = write(t, headOf({ tools: [TOOL] }), [
     piece({ reading: { tokens: 1, total: 2, cached: 0 } }),
@@ -142,7 +142,7 @@ t.test('events of an answer with everything', async t => {
   })
 })
 
-t.test('a call of a function of a group', async t => {
+t.test('calls of namespaced functions', async t => {
   const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }
   const { response } = write(t, headOf({ tools: [TOOL, group] }), [
     piece({ toolCalls: [{ index: 0, name: 'look', arguments: '{}' }] }),
@@ -156,7 +156,7 @@ t.test('a call of a function of a group', async t => {
   t.match(response.tools, [TOOL, group])
 })
 
-t.test('answers that are cut, or empty', async t => {
+t.test('truncated and empty answers', async t => {
   const cut = write(t, headOf(), [piece({ content: 'Once' }), piece({ finish: 'length' })]).response
   t.match(cut, {
     status: 'incomplete',
@@ -171,7 +171,7 @@ t.test('answers that are cut, or empty', async t => {
   t.match(empty, { status: 'completed', output: [{ type: 'message', content: [{ text: '' }] }] })
 })
 
-t.test('log probabilities', async t => {
+t.test('log probabilities as requested', async t => {
   const token = (text: string, logprob: number) => ({ id: 7, token: text, bytes: [...Buffer.from(text)], logprob })
   const given = [{ ...token('Pa', -0.1), top_logprobs: [token('Pa', -0.1), token('Ro', -2)] }]
   const told = { token: 'Pa', bytes: [80, 97], logprob: -0.1 }
@@ -186,7 +186,7 @@ t.test('log probabilities', async t => {
   }
 })
 
-t.test('an answer that breaks off', async t => {
+t.test('a failure ends the events with an error', async t => {
   const broken = new CorralError('engine_crashed', 'It broke.')
   for (const [code, word] of [
     ['engine_crashed', 'server_error'],
@@ -215,7 +215,7 @@ t.test('an answer that breaks off', async t => {
   t.match(events[6], { code: 'engine_crashed', message: 'It broke.', param: null, error: { type: 'server_error' } })
 })
 
-t.test('events of any answer', async t => {
+t.test('events are well-formed for random answers', async t => {
   const next = randomBelow(5)
   const text = () => ['a', 'ä', '€', '🦙', ' b', '\n', '{"'][next(7)]!
   for (let round = 0; round < trialCount(100); round++) {

@@ -9,11 +9,11 @@ import { differs } from './declared-types.ts'
 import { TOOL } from './support.ts'
 
 const none = () => undefined
-/** What a request has for the engine beside its input. */
+/** Builds the engine's request, without the input. */
 const engineFields = (request: object) =>
   engineRequest(request, parseRequestOptions(request as Record<string, unknown>))
 
-/** The error that something fails with. */
+/** Returns the error that a function throws. */
 function failure(run: () => unknown): Pick<CorralError, 'code' | 'param' | 'message'> {
   try {
     run()
@@ -46,12 +46,12 @@ const engineCall = (id: string, name: string, args = '{"a":1}') => ({
   function: { name, arguments: args }
 })
 
-t.test('input as messages of the engine', async t => {
+t.test('converts input to messages for the engine', async t => {
   const table: [string, string | unknown[], unknown[], string?][] = [
     ['text', 'Hi', [user('Hi')]],
     ['instructions', 'Hi', [{ role: 'system', content: 'Be brief.' }, user('Hi')], 'Be brief.'],
     ['a message without a type', [{ role: 'user', content: 'Hi' }], [user('Hi')]],
-    ['one part of text', [{ type: 'message', ...user([{ type: 'input_text', text: 'Hi' }]) }], [user('Hi')]],
+    ['a single text part', [{ type: 'message', ...user([{ type: 'input_text', text: 'Hi' }]) }], [user('Hi')]],
     [
       'an image',
       [
@@ -68,23 +68,23 @@ t.test('input as messages of the engine', async t => {
       ]
     ],
     [
-      'a sound, and nothing of it but data and format',
+      'audio with only data and format',
       [user([{ type: 'input_audio', input_audio: { data: 'UklGR', format: 'wav', url: 'http://127.0.0.1/' } }])],
       [user([{ type: 'input_audio', input_audio: { data: 'UklGR', format: 'wav' } }])]
     ],
     [
-      'instructions and what the system says first are one message',
+      'instructions and leading system messages are merged',
       [{ role: 'developer', content: 'You are Leo.' }, { role: 'system', content: 'Rhyme.' }, user('Hi')],
       [{ role: 'system', content: 'Be brief.\n\nYou are Leo.\n\nRhyme.' }, user('Hi')],
       'Be brief.'
     ],
     [
-      'what the system says later stays where it is',
+      'later system messages stay in place',
       [user('Hi'), { role: 'developer', content: 'Now rhyme.' }],
       [user('Hi'), { role: 'system', content: 'Now rhyme.' }]
     ],
     [
-      'reasoning, text and calls of one turn are one message',
+      'consecutive reasoning, text and calls become one message',
       [
         user('Hi'),
         { type: 'reasoning', id: 'rs_1', summary: [], content: [{ type: 'reasoning_text', text: 'Hm.' }] },
@@ -107,7 +107,7 @@ t.test('input as messages of the engine', async t => {
       ]
     ],
     [
-      'a call of a function of a group',
+      'a call of a namespaced function',
       [
         user('Hi'),
         { ...call('call_1', 'look'), namespace: 'crm' },
@@ -120,7 +120,7 @@ t.test('input as messages of the engine', async t => {
       ]
     ],
     [
-      'a summary where there is no more of the reasoning; calls without text',
+      'a summary without reasoning, and calls without text',
       [
         user('Hi'),
         { type: 'reasoning', id: 'rs_1', summary: [{ type: 'summary_text', text: 'Hm.' }], encrypted_content: 'x' },
@@ -140,7 +140,7 @@ t.test('input as messages of the engine', async t => {
       ]
     ],
     [
-      'reasoning that was cut off, and a call that was',
+      'truncated reasoning and a truncated call',
       [
         user('Hi'),
         { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: 'Hm' }], status: 'incomplete' },
@@ -151,7 +151,7 @@ t.test('input as messages of the engine', async t => {
       [user('Hi'), { role: 'assistant', reasoning_content: 'Hm', content: '' }, user('Go on.'), user('Go on!')]
     ],
     [
-      'two messages of the assistant stay two; a refusal is what it said',
+      'two assistant messages stay separate, and a refusal becomes text',
       [
         user('Hi'),
         { role: 'assistant', content: 'A' },
@@ -165,7 +165,7 @@ t.test('input as messages of the engine', async t => {
   }
 })
 
-t.test('which input item each message came from', async t => {
+t.test('reports the input item of each message', async t => {
   const input = [
     { role: 'system', content: 'Rhyme.' },
     user([{ type: 'input_image', image_url: PIXEL }]),
@@ -180,7 +180,7 @@ t.test('which input item each message came from', async t => {
   ])
 })
 
-t.test('items in full', async t => {
+t.test('completes items and resolves references', async t => {
   const stored: Item = {
     type: 'function_call',
     id: 'fc_1',
@@ -200,7 +200,7 @@ t.test('items in full', async t => {
   for (const item of items) t.equal(differs('ResponseItem', item), undefined)
 })
 
-t.test('input that cannot be read', async t => {
+t.test('refuses invalid input and names the place', async t => {
   const long = 'secret '.repeat(20)
   const table: [unknown, string, string][] = [
     [null, 'invalid_request', 'input[0]'],
@@ -242,7 +242,7 @@ const ENGINE_TOOL = {
 const OTHER = { type: 'function', name: 'ask' }
 const ENGINE_OTHER = { type: 'function', function: { name: 'ask', strict: true } }
 
-t.test('the engine request made from a Responses request', async t => {
+t.test('converts request fields for the engine', async t => {
   const schema = { type: 'object', properties: {} }
   const table: [Record<string, unknown>, Record<string, unknown>][] = [
     [{ input: 'Hi', stream: true, store: false, metadata: { a: 'b' }, user: 'x', include: [] }, {}],
@@ -312,7 +312,7 @@ t.test('the engine request made from a Responses request', async t => {
   }
 })
 
-t.test('tools that agents send to every server are accepted', async t => {
+t.test('ignores unsupported tools that agents send to every server', async t => {
   const group = {
     type: 'namespace',
     name: 'crm',
@@ -323,7 +323,7 @@ t.test('tools that agents send to every server are accepted', async t => {
     tools: [{ type: 'web_search' }, TOOL, group, { type: 'local_shell' }, { ...group, name: 'none', tools: [] }]
   })
   t.match(tools, [TOOL, { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }])
-  t.equal(tools.length, 2, 'the reply shows which ones hold')
+  t.equal(tools.length, 2, 'the reply lists only supported tools')
   const offered = fields.tools as { function: { name: string } }[]
   t.strictSame(
     offered.map(tool => tool.function.name),
@@ -331,7 +331,7 @@ t.test('tools that agents send to every server are accepted', async t => {
   )
 })
 
-t.test('requests for features that do not exist', async t => {
+t.test('refuses unsupported features', async t => {
   const table: [Record<string, unknown>, string, string][] = [
     [{ background: true }, 'unsupported_capability', 'background'],
     [{ conversation: 'conv_1' }, 'unsupported_capability', 'conversation'],
@@ -378,5 +378,5 @@ t.test('requests for features that do not exist', async t => {
       JSON.stringify(request)
     )
   }
-  t.ok(engineFields({ background: false, conversation: null, prompt: null }), 'what says no is no wish')
+  t.ok(engineFields({ background: false, conversation: null, prompt: null }), 'false and null are not requests')
 })

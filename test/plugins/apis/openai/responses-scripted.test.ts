@@ -9,10 +9,10 @@ import { differs } from './declared-types.ts'
 import { checkEvents, eventsOf } from './response-events.ts'
 import { eventStream, fakeEngine, type Responder, startService, variantOf } from './support.ts'
 
-// What the demo model cannot do, by engines that answer by script.
+// Features that the demo model lacks, tested with scripted engines.
 const CAPITAL = 'What is the capital of France?'
 
-t.test('reasoning', async t => {
+t.test('reasoning is returned, counted and continued', async t => {
   const chunk = (delta: object, predicted_n: number, more: object = {}) =>
     `data: ${JSON.stringify({
       choices: [{ index: 0, delta, finish_reason: null, ...more }],
@@ -62,7 +62,7 @@ t.test('reasoning', async t => {
   ])
 })
 
-t.test('images', async t => {
+t.test('images are passed to the engine, and invalid ones are refused', async t => {
   const asked: any[] = []
   const { json } = await startService(t, {
     variants: [variantOf('corral', 'seer', { capabilities: ['completion', 'vision'] })],
@@ -110,7 +110,7 @@ t.test('images', async t => {
   t.equal(asked.length, 1)
 })
 
-t.test('a model that cannot be loaded after the headers are out', async t => {
+t.test('a failed load after the headers is reported as an event', async t => {
   const { url, send } = await startService(t, {
     variants: [variantOf('corral', 'tiny-chat')],
     heartbeat: 20,
@@ -120,7 +120,7 @@ t.test('a model that cannot be loaded after the headers are out', async t => {
     }
   })
   const text = await (await send('/responses', { model: DEMO, input: 'Hi', stream: true })).text()
-  t.match(text, /^: /, 'comments while it loads')
+  t.match(text, /^: /, 'comments are sent while the model loads')
   const impatient = new OpenAI({ baseURL: url, apiKey: 'any', maxRetries: 0 })
   const events: ResponseStreamEvent[] = []
   const stream = impatient.responses.stream({ model: DEMO, input: 'Hi' })

@@ -18,7 +18,7 @@ const itemOf = (id: string, text: string): Item => ({
 
 const ME = 'key:me'
 
-/** Deletes a response, unless it had to go before. */
+/** Deletes a response, unless it was removed before. */
 function remove(responses: StoredResponses, id: string): void {
   try {
     responses.delete(ME, id)
@@ -40,7 +40,7 @@ t.test('stored responses: the oldest are dropped, shared items are kept', async 
     roomy.add(ME, response)
     return roomy.bytes
   })
-  t.ok(sizes[1]! < 2.2 * sizes[0]!, 'what two responses share is counted once')
+  t.ok(sizes[1]! < 2.2 * sizes[0]!, 'shared items are counted once')
   t.strictSame(roomy.get(ME, 'a').input, [first])
   t.strictSame([...roomy.itemsById(ME).keys()], ['msg_1', 'msg_2', 'msg_3', 'msg_4'])
 
@@ -53,7 +53,7 @@ t.test('stored responses: the oldest are dropped, shared items are kept', async 
     code: 'response_not_found',
     param: 'previous_response_id'
   })
-  t.strictSame(responses.get(ME, 'c').input, [first, second, third], 'one that is too large takes no room from others')
+  t.strictSame(responses.get(ME, 'c').input, [first, second, third], 'a response that is too large evicts no others')
   for (const id of ['b', 'c', 'd']) responses.delete(ME, id)
   t.equal(responses.bytes, 0)
   t.equal(responses.itemsById(ME).size, 0)
@@ -62,7 +62,7 @@ t.test('stored responses: the oldest are dropped, shared items are kept', async 
   t.equal(nothing.bytes, 0)
 })
 
-t.test('stored responses: the byte count stays right as responses are added and removed', async t => {
+t.test('stored responses: the size stays correct after adds and deletes', async t => {
   const next = randomBelow(9)
   const responses = new StoredResponses(20_000, 1000)
   const items = Array.from({ length: 40 }, (_, index) => itemOf(`msg_${index}`, 'x'.repeat(next(900))))
@@ -81,7 +81,7 @@ t.test('stored responses: the byte count stays right as responses are added and 
   t.equal(responses.bytes, 0)
 })
 
-t.test('stored responses: what one owner keeps is nothing to others', async t => {
+t.test('stored responses: owners are isolated', async t => {
   const one = itemOf('msg_1', 'secret')
   const responses = new StoredResponses(1e6, 2)
   responses.add(ME, stored('a', [one], []))
@@ -93,12 +93,12 @@ t.test('stored responses: what one owner keeps is nothing to others', async t =>
   t.strictSame(responses.get(ME, 'a').input, [one], 'ids do not collide')
 
   for (const id of ['b', 'c', 'd']) responses.add('key:other', stored(id, [], []))
-  t.throws(() => responses.get('key:other', 'b'), missing, 'no more than each may have')
+  t.throws(() => responses.get('key:other', 'b'), missing, 'the limit per owner applies')
   responses.get('key:other', 'c')
   responses.get(ME, 'a')
 })
 
-t.test('stored responses: nobody pushes out what others keep', async t => {
+t.test('stored responses: no owner can evict those of others', async t => {
   const small = stored('small', [itemOf('msg_1', 'x')], [])
   const responses = new StoredResponses(10_000, 1000)
   responses.add(ME, small)
@@ -111,7 +111,7 @@ t.test('stored responses: nobody pushes out what others keep', async t => {
   t.throws(() => responses.get('key:other', 'r0'), { code: 'response_not_found' })
 })
 
-t.test('pages of items', async t => {
+t.test('lists items in pages', async t => {
   const items = ['a', 'b', 'c', 'd', 'e'].map(id => itemOf(id, ''))
   const ids = (page: ReturnType<typeof pageOf>) => page.data.map(({ id }) => id).join('')
   t.equal(ids(pageOf(items, {})), 'edcba')
@@ -120,7 +120,7 @@ t.test('pages of items', async t => {
   t.match(page, { object: 'list', first_id: 'c', last_id: 'b', has_more: true })
   t.match(pageOf(items, { limit: 2, after: 'b' }), { first_id: 'a', last_id: 'a', has_more: false })
   t.match(pageOf([], {}), { data: [], first_id: null, last_id: null, has_more: false })
-  // Pages end even where a client gave its items one id.
+  // Pages make progress even if several items have the same id.
   const same = ['a', 'x', 'x', 'b'].map(id => itemOf(id, ''))
   t.equal(ids(pageOf(same, { order: 'asc', limit: 2, after: 'x' })), 'b')
 })

@@ -8,7 +8,7 @@ import { failure } from '../../../support/failure.ts'
 import { differs } from './declared-types.ts'
 import { checkEvents, eventsOf } from './response-events.ts'
 
-// The official client against a corral of its own with the real engine.
+// Runs the official client against a corral with the real engine.
 const corral = await startCorral(t, {
   config: 'defaults:\n  num_ctx: 2048\n  num_parallel: 2\n  temperature: 0\napi-openai:\n  stored_responses: 200KiB\n'
 })
@@ -29,7 +29,7 @@ const running = async () => {
 }
 const idle = () => until('all slots are free', async () => (await running()) === 0)
 
-t.test('an answer', async t => {
+t.test('creates a response', async t => {
   const response = await client.responses.create({ model: DEMO, input: CAPITAL, metadata: { of: 'mine' }, user: 'me' })
   t.equal(response.output_text, CAPITAL_ANSWER)
   t.equal(differs('Response', response), undefined)
@@ -51,10 +51,10 @@ t.test('an answer', async t => {
     instructions: 'You are Leo.',
     input: 'Who are you?'
   })
-  t.match(named, { output_text: 'I am Leo.', model: 'CORRAL/tiny-chat:latest', instructions: 'You are Leo.' })
+  t.match(named, { output_text: 'I am Leo.', model: 'CORRAL/tiny-chat:latest', instructions: 'streams a response' })
 })
 
-t.test('a stream', async t => {
+t.test('functions: a call, and an answer based on its result', async t => {
   const raw = await corral.send('/v1/responses', { model: DEMO, input: CAPITAL, stream: true })
   t.equal(raw.headers.get('content-type'), 'text/event-stream')
   t.equal(raw.headers.get('cache-control'), 'no-cache, no-transform')
@@ -98,7 +98,7 @@ t.test('functions: a call, and an answer based on its result', async t => {
   t.equal(chained.previous_response_id, asked.id)
   const history: ResponseInputItem[] = [{ role: 'user', content: WEATHER }, ...asked.output, result] as never
   const whole = await client.responses.create({ model: DEMO, input: history, tools: [getWeather] })
-  t.equal(whole.output_text, chained.output_text, 'the same where the client keeps the conversation')
+  t.equal(whole.output_text, chained.output_text, 'the same if the client sends the conversation')
   t.equal(whole.usage!.input_tokens, chained.usage!.input_tokens)
   const referring = await client.responses.create({
     model: DEMO,
@@ -109,11 +109,11 @@ t.test('functions: a call, and an answer based on its result', async t => {
     ],
     tools: [getWeather]
   })
-  t.equal(referring.output_text, chained.output_text, 'the same where it refers to the call')
+  t.equal(referring.output_text, chained.output_text, 'the same if the client refers to the call')
   return undefined
 })
 
-t.test('functions: two calls at once, streamed, and choices', async t => {
+t.test('functions: two parallel calls, streams and tool_choice', async t => {
   const stream = client.responses.stream({
     model: DEMO,
     input: 'What is the weather in Paris and Rome?',
@@ -131,7 +131,7 @@ t.test('functions: two calls at once, streamed, and choices', async t => {
       event.type === 'response.function_call_arguments.delta' && event.output_index === index ? [event.delta] : []
     )
   for (const [index, item] of output.entries()) {
-    t.ok(pieces(index).length > 1, 'arguments come in pieces')
+    t.ok(pieces(index).length > 1, 'arguments arrive in pieces')
     t.equal(pieces(index).join(''), item.type === 'function_call' && item.arguments)
   }
   const text = await client.responses.create({ model: DEMO, input: WEATHER, tools: [getWeather], tool_choice: 'none' })
@@ -149,7 +149,7 @@ t.test('functions: two calls at once, streamed, and choices', async t => {
   t.match(chosen.tool_choice, { type: 'function', name: 'get_weather' })
 })
 
-t.test('structured output', async t => {
+t.test('returns structured output', async t => {
   const City = z.object({ city: z.enum(['Paris', 'Rome']), size: z.number().int().min(0).max(9) })
   const parsed = await client.responses.parse({
     model: DEMO,
@@ -162,7 +162,7 @@ t.test('structured output', async t => {
   t.ok(City.safeParse((await stream.finalResponse()).output_parsed).success)
 })
 
-t.test('log probabilities, also beside functions', async t => {
+t.test('log probabilities, also with functions', async t => {
   for (const tools of [[], [getWeather]]) {
     const response = await client.responses.create({
       model: DEMO,
@@ -179,13 +179,13 @@ t.test('log probabilities, also beside functions', async t => {
     t.equal(Buffer.concat(part.logprobs!.map(({ bytes }) => Buffer.from(bytes))).toString(), part.text)
     for (const { logprob, top_logprobs } of part.logprobs!) {
       t.equal(top_logprobs.length, 2)
-      t.ok(logprob <= 0 && top_logprobs[0]!.logprob === logprob, 'at temperature 0 the likeliest is taken')
+      t.ok(logprob <= 0 && top_logprobs[0]!.logprob === logprob, 'temperature 0 chooses the most likely token')
     }
   }
   return undefined
 })
 
-t.test('an answer that ends at its token limit', async t => {
+t.test('an answer that reaches its token limit is incomplete', async t => {
   const request = { model: DEMO, input: 'Count to 12.', max_output_tokens: 5 }
   const response = await client.responses.create(request)
   t.match(response, {
@@ -201,7 +201,7 @@ t.test('an answer that ends at its token limit', async t => {
   t.equal(events.at(-1)!.type, 'response.incomplete')
 })
 
-t.test('stored responses', async t => {
+t.test('stores responses, continues them and deletes them', async t => {
   const first = await client.responses.create({ model: DEMO, input: 'My name is Rosa.', instructions: 'Be kind.' })
   const stream = client.responses.stream({ model: DEMO, input: 'What is my name?', previous_response_id: first.id })
   const second = await stream.finalResponse()
@@ -239,14 +239,14 @@ t.test('stored responses', async t => {
   ]) {
     const error = await failure(gone())
     t.ok(error instanceof OpenAI.NotFoundError)
-    t.match(error, { code: 'response_not_found', message: /memory only/ })
+    t.match(error, { code: 'response_not_found', message: /only in memory/ })
   }
   const third = await client.responses.create({
     model: DEMO,
     input: 'What is my name?',
     previous_response_id: second.id
   })
-  t.equal(third.output_text, 'Your name is Rosa.', 'a later response has what it needs')
+  t.equal(third.output_text, 'Your name is Rosa.', 'a later response keeps the items that it needs')
 
   const secret = await client.responses.create({ model: DEMO, input: CAPITAL, store: false })
   t.match(secret, { store: false })
@@ -257,10 +257,10 @@ t.test('stored responses', async t => {
     const metadata = Object.fromEntries(Array.from({ length: 16 }, (_, index) => [`${index}`, 'x'.repeat(512)]))
     await client.responses.create({ model: DEMO, input: long, max_output_tokens: 1, metadata })
   }
-  t.match(await failure(client.responses.retrieve(second.id)), { status: 404 }, 'the oldest had to go')
+  t.match(await failure(client.responses.retrieve(second.id)), { status: 404 }, 'the oldest response was removed')
 })
 
-t.test('errors by their types', async t => {
+t.test('the SDK throws the right error class', async t => {
   const model = DEMO
   const table: [object, new (...args: never[]) => Error, Record<string, unknown>][] = [
     [{ model: 'corral/nothing', input: 'Hi' }, OpenAI.NotFoundError, { code: 'model_not_found', param: 'model' }],
@@ -313,7 +313,7 @@ t.test('errors by their types', async t => {
   await idle()
 })
 
-t.test('a conversation that is too long drops its oldest turns where truncation is allowed', async t => {
+t.test('truncation drops the oldest messages of a long conversation', async t => {
   const turns = Array.from({ length: 8 }, (_, index) => [
     { role: 'user' as const, content: `${index} ${'word '.repeat(200)}` },
     { role: 'assistant' as const, content: 'Yes.' }
@@ -327,7 +327,7 @@ t.test('a conversation that is too long drops its oldest turns where truncation 
   t.ok(data.usage!.input_tokens < 2048)
 })
 
-t.test('a client that disconnects frees its slot', async t => {
+t.test('a disconnecting client frees its slot', async t => {
   const request = {
     model: DEMO,
     input: 'Count to 30.',
@@ -346,13 +346,13 @@ t.test('a client that disconnects frees its slot', async t => {
   await idle()
   const leaving = new AbortController()
   const unstreamed = failure(client.responses.create(request as never, { signal: leaving.signal }))
-  await until('it is answered', async () => (await running()) === 1)
+  await until('the request runs', async () => (await running()) === 1)
   leaving.abort()
   t.ok((await unstreamed) instanceof OpenAI.APIUserAbortError)
   await idle()
 })
 
-t.test('a model that is stopped in the middle of an answer', async t => {
+t.test('stopping a model ends its response with an error', async t => {
   const request = {
     model: DEMO,
     input: 'Count to 30.',
@@ -376,5 +376,9 @@ t.test('a model that is stopped in the middle of an answer', async t => {
   const last = events.at(-1)!
   t.match(last, { type: 'response.failed', response: { status: 'failed', error: { code: 'server_error' } } })
   if (last.type !== 'response.failed') return
-  t.match(await failure(client.responses.retrieve(last.response.id)), { status: 404 }, 'what failed is not stored')
+  t.match(
+    await failure(client.responses.retrieve(last.response.id)),
+    { status: 404 },
+    'a failed response is not stored'
+  )
 })

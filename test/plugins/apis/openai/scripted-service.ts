@@ -17,7 +17,7 @@ export const event = (content: string) =>
 export const DONE = 'data: [DONE]\n\n'
 export const chat = { model: MODEL, messages: [{ role: 'user', content: 'hi' }], stream: true }
 
-/** A service with one model, each of whose engines answers by the next responder (the last one for ever). */
+/** Starts a service with one model. Each new engine uses the next responder, or the last one. */
 export async function serviceOf(t: Test, responders: Responder[], options: Partial<ServiceOptions> = {}) {
   const engines: FakeEngine[] = []
   const service = await startService(t, {
@@ -34,7 +34,7 @@ export async function serviceOf(t: Test, responders: Responder[], options: Parti
   return { ...service, engines, idle }
 }
 
-/** The events of a stream that ended with an error: what came before, and the error. */
+/** Splits the text of a failed stream into what came before the error, and the error. */
 export function splitError(text: string) {
   const at = text.lastIndexOf('data: {"error":')
   return { before: text.slice(0, at), error: JSON.parse(text.slice(at + 6)).error }
@@ -49,7 +49,7 @@ export const answers =
     return response
   }
 
-/** Loads until it is called off. */
+/** Loads until it is aborted. */
 export const neverLoads: ServiceOptions['startEngine'] = (_spec, { signal }) =>
   new Promise((_, reject) => {
     if (signal!.aborted) reject(signal!.reason)

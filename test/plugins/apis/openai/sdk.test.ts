@@ -11,7 +11,7 @@ import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { failure } from '../../../support/failure.ts'
 import { startService, variantOf } from './support.ts'
 
-// The official client against a real llama-server: what it gets must be what it gets from a hosted service.
+// Runs the official client against a real llama-server: results must match those of OpenAI's service.
 const MODEL = 'corral/tiny-chat'
 const runs = mkdtempSync(join(tmpdir(), 'corral-openai-'))
 t.teardown(() => rmSync(runs, { recursive: true, force: true }))
@@ -35,7 +35,7 @@ const question = { role: 'user' as const, content: 'What is the capital of Franc
 const ANSWER = 'The capital of France is Paris.'
 const idle = () => until('the slot is free', () => service.scheduler.running().every(model => model.running === 0))
 
-t.test('models', async t => {
+t.test('lists and shows models', async t => {
   const list = await client.models.list()
   t.strictSame(
     list.data.map(({ id }) => id),
@@ -78,10 +78,10 @@ t.test('models', async t => {
   )
   t.match(await anthropic.models.retrieve(MODEL), { type: 'model', display_name: MODEL, created_at: String })
   t.match(await service.json('/models?limit=0'), { status: 400, body: { error: { param: 'limit' } } })
-  t.equal(started, 0, 'none of this loads a model')
+  t.equal(started, 0, 'no model is loaded')
 })
 
-t.test('chat, whole and streamed', async t => {
+t.test('answers chats as a whole and as a stream', async t => {
   const whole = await client.chat.completions.create({ model: MODEL, messages: [question] })
   t.match(whole, {
     object: 'chat.completion',
@@ -98,7 +98,7 @@ t.test('chat, whole and streamed', async t => {
   let text = ''
   let usage: unknown
   for await (const chunk of stream) {
-    t.equal(chunk.model, 'Corral/tiny-chat:LATEST', 'the name is the one asked for')
+    t.equal(chunk.model, 'Corral/tiny-chat:LATEST', 'the name in the request')
     text += chunk.choices[0]?.delta.content ?? ''
     usage = chunk.usage ?? usage
   }
@@ -119,7 +119,7 @@ t.test('chat, whole and streamed', async t => {
   t.equal(short.choices[0]!.finish_reason, 'length')
   t.equal(short.usage!.completion_tokens, 3)
   const raw = await service.json('/chat/completions', { model: MODEL, messages: [{ content: question.content }] })
-  t.equal(raw.body.choices[0].message.content, ANSWER, 'a message without a role is the user')
+  t.equal(raw.body.choices[0].message.content, ANSWER, 'a message without a role is from the user')
 })
 
 t.test('a stream of several choices has only valid chunks', async t => {
@@ -134,7 +134,7 @@ t.test('a stream of several choices has only valid chunks', async t => {
   t.strictSame([...indexes].sort(), [0, 1])
 })
 
-t.test('the same seed gives the same answer, and options count on /v1 too', async t => {
+t.test('the same seed repeats an answer, and options work on /v1', async t => {
   const ask = (fields: object) =>
     service.json('/chat/completions', {
       model: MODEL,
@@ -156,10 +156,10 @@ t.test('the same seed gives the same answer, and options count on /v1 too', asyn
   })
   t.equal(greedy.body.choices[0].message.content, 'The capital of Fra')
   const random = await Promise.all(Array.from({ length: 6 }, () => ask({})))
-  t.ok(new Set(random.map(({ body }) => body.choices[0].message.content)).size > 1, 'without a seed answers differ')
+  t.ok(new Set(random.map(({ body }) => body.choices[0].message.content)).size > 1, 'answers differ without a seed')
 })
 
-t.test('tools', async t => {
+t.test('calls tools', async t => {
   const tools = [
     {
       type: 'function' as const,
@@ -182,7 +182,7 @@ t.test('tools', async t => {
   t.match(await failure(broken), { status: 400, code: 'invalid_request', param: 'tools[0].type' })
 })
 
-t.test('completions and tokens', async t => {
+t.test('completes, tokenizes and detokenizes', async t => {
   const completion = await client.completions.create({ model: MODEL, prompt: 'hi', max_tokens: 3 })
   t.match(completion, { object: 'text_completion', model: MODEL, usage: { completion_tokens: 3 } })
   const { body } = await service.json('/tokenize', { model: MODEL, content: 'Hello there' })
@@ -193,8 +193,8 @@ t.test('completions and tokens', async t => {
   t.match(await service.json('/tokenize', { model: MODEL }), { status: 400, body: { error: { param: 'content' } } })
 })
 
-t.test('embeddings come from an engine of their own, beside the chat', async t => {
-  // The client asks for base64 and decodes it by itself.
+t.test('embeddings use a separate engine', async t => {
+  // The client requests base64 and decodes it.
   const one = await client.embeddings.create({ model: MODEL, input: 'hello world' })
   const vector = one.data[0]!.embedding
   t.equal(typeof vector[0], 'number')
@@ -216,7 +216,7 @@ t.test('embeddings come from an engine of their own, beside the chat', async t =
   t.match(long, { status: 400, body: { error: { code: 'context_exceeded' } } })
 })
 
-t.test('errors by their type', async t => {
+t.test('the SDK throws the right error class', async t => {
   const create = (fields: object, stream = false) =>
     client.chat.completions.create({
       model: MODEL,
@@ -244,8 +244,8 @@ t.test('errors by their type', async t => {
   }
 })
 
-t.test('a client that disconnects frees the only slot at once', async t => {
-  // Nothing stops this answer but the context's end.
+t.test('a disconnecting client frees its slot immediately', async t => {
+  // Only the end of the context stops this answer.
   const endless = { model: MODEL, messages: [question], max_tokens: -1, logit_bias: {}, ignore_eos: true }
   for (let round = 0; round < 5; round++) {
     const stream = await client.chat.completions.create({ ...endless, stream: true } as never)
@@ -256,13 +256,13 @@ t.test('a client that disconnects frees the only slot at once', async t => {
   const controller = new AbortController()
   const whole = client.chat.completions.create({ ...endless } as never, { signal: controller.signal })
   const rejected = failure(whole)
-  await until('it runs', () => service.scheduler.running().some(model => model.running === 1))
+  await until('the request runs', () => service.scheduler.running().some(model => model.running === 1))
   controller.abort()
   t.ok((await rejected) instanceof OpenAI.APIUserAbortError)
   await idle()
 })
 
-t.test('an engine that is killed during an answer', async t => {
+t.test('killing the engine ends the stream with an error', async t => {
   const stream = await service.send('/chat/completions', {
     model: MODEL,
     messages: [question],

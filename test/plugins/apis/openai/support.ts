@@ -32,7 +32,7 @@ import { engineBody } from '../../../support/engine-body.ts'
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model')
 
-/** A variant whose files are the demo model's, whatever it is called. */
+/** Returns a variant with the files of the demo model. */
 export function variantOf(
   owner: string,
   name: string,
@@ -57,7 +57,7 @@ export function variantOf(
   }
 }
 
-/** Models in memory only. */
+/** A storage with models in memory only. */
 function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Promise<void> } {
   const listeners: ((gone: StoredVariant[]) => Promise<void>)[] = []
   const unused = () => Promise.reject(new Error('not used here'))
@@ -92,15 +92,15 @@ function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Pr
   return storage
 }
 
-/** What a fake engine does with a request. */
+/** Answers requests of a fake engine. */
 export type Responder = (request: EngineRequest, engine: FakeEngine) => Promise<EngineResponse> | EngineResponse
 
 export interface FakeEngine extends Engine {
-  /** Dies as a process does: everything open breaks, `exited` settles. */
+  /** Simulates a crash: open requests fail and `exited` resolves. */
   crash(): void
 }
 
-/** An engine without a process. What it is asked is kept in `asked`. */
+/** An engine without a process. */
 export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
   let settle: (exit: EngineExit) => void = () => {}
   const exited = new Promise<EngineExit>(resolve => {
@@ -150,7 +150,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
   return engine
 }
 
-/** A response of an engine whose body the test writes. */
+/** An engine response whose body the test writes. */
 export function eventStream(): EngineResponse & { body: PassThrough & EngineBody } {
   return { status: 200, body: engineBody(new PassThrough()) }
 }
@@ -167,7 +167,7 @@ export interface Service {
   /** Sends JSON to a path below `/v1`. */
   send(path: string, body?: unknown, init?: RequestInit): Promise<Response>
   json(path: string, body?: unknown, init?: RequestInit): Promise<{ status: number; headers: Headers; body: any }>
-  /** What was logged, one JSON text a line. */
+  /** The log, one line of JSON per entry. */
   log: string[]
 }
 
@@ -180,7 +180,7 @@ export interface ServiceOptions {
   maxQueue?: number
 }
 
-/** The `/v1` surface over the real scheduler, with models in memory and engines of the test's making. */
+/** Starts the `/v1` API with the real scheduler, models in memory and engines that the test provides. */
 export async function startService(t: Test, options: ServiceOptions): Promise<Service> {
   const log: string[] = []
   const logger = pino({ level: 'debug' }, { write: line => void log.push(line) })
@@ -278,12 +278,12 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   return service
 }
 
-/** Resolves when a stream has been destroyed or has ended. */
+/** Resolves when a stream has ended or was destroyed. */
 export async function closed(stream: Readable): Promise<void> {
   if (!stream.closed) await once(stream, 'close')
 }
 
-/** A function as requests for responses declare it. */
+/** A function in the format of the Responses API. */
 export const TOOL = {
   type: 'function',
   name: 'look',

@@ -9,7 +9,7 @@ import { engineBody } from '../../../support/engine-body.ts'
 import { answers, chat, DONE, event, neverLoads, serviceOf, splitError } from './scripted-service.ts'
 import { closed, eventStream, fakeEngine, type ServiceOptions } from './support.ts'
 
-t.test('a client that disconnects cancels its request to the engine', async t => {
+t.test('a disconnecting client cancels its request to the engine', async t => {
   const requests: EngineRequest[] = []
   const bodies: Readable[] = []
   const fixture = await serviceOf(t, [
@@ -32,10 +32,10 @@ t.test('a client that disconnects cancels its request to the engine', async t =>
     const reply = fixture.send('/chat/completions', body, { signal: controller.signal })
     if (body === chat) await (await reply).body!.getReader().read()
     else reply.catch(() => {})
-    await until('the engine is asked', () => requests.length > count)
+    await until('the engine received the request', () => requests.length > count)
     t.equal(requests.at(-1)!.signal!.aborted, false)
     controller.abort()
-    await until('the engine is told', () => requests.at(-1)!.signal!.aborted)
+    await until('the engine request is aborted', () => requests.at(-1)!.signal!.aborted)
     await fixture.idle()
     t.pass(what)
   }
@@ -43,7 +43,7 @@ t.test('a client that disconnects cancels its request to the engine', async t =>
   t.ok(bodies[0]!.destroyed)
   t.notOk(
     fixture.log.some(line => line.includes('"level":50')),
-    'that is no error'
+    'no error is logged'
   )
 })
 
@@ -52,16 +52,16 @@ t.test('a client that disconnects while the model loads leaves the queue', async
   const controller = new AbortController()
   const reply = fixture.send('/chat/completions', chat, { signal: controller.signal })
   reply.catch(() => {})
-  await until('it loads', () => fixture.scheduler.loading()[0]?.queued === 1)
+  await until('the model is loading', () => fixture.scheduler.loading()[0]?.queued === 1)
   controller.abort()
-  await until('nobody waits', () => (fixture.scheduler.loading()[0]?.queued ?? 0) === 0)
+  await until('the queue is empty', () => (fixture.scheduler.loading()[0]?.queued ?? 0) === 0)
   t.notOk(
     fixture.log.some(line => line.includes('"level":50')),
-    'that is no error'
+    'no error is logged'
   )
 })
 
-t.test('a slow reader is not buffered for, and loses nothing', async t => {
+t.test('a slow reader causes back-pressure and loses nothing', async t => {
   const block = event('x'.repeat(64 * 1024))
   const total = 500
   let taken = 0
@@ -79,13 +79,13 @@ t.test('a slow reader is not buffered for, and loses nothing', async t => {
   const [response] = (await once(request, 'response')) as [IncomingMessage]
   response.pause()
   let before = -1
-  await until('the engine is not read any more', async () => {
+  await until('the engine is no longer read', async () => {
     const still = taken === before
     before = taken
     await new Promise(resolve => setTimeout(resolve, 200))
     return still
   })
-  t.ok(taken < total / 2, `${taken} of ${total} blocks were taken while nobody read`)
+  t.ok(taken < total / 2, `${taken} of ${total} blocks were read from the engine`)
   let bytes = 0
   let tail = ''
   for await (const chunk of response) {
@@ -97,7 +97,7 @@ t.test('a slow reader is not buffered for, and loses nothing', async t => {
   await idle()
 })
 
-t.test('heartbeats say what is going on; later failures travel in the stream', async t => {
+t.test('heartbeats contain the status, and later failures are sent in the stream', async t => {
   const slow = (end: 'loads' | 'fails'): Partial<ServiceOptions> => ({
     heartbeat: 30,
     startEngine: async (spec, { onProgress }) => {
@@ -127,7 +127,7 @@ t.test('heartbeats say what is going on; later failures travel in the stream', a
   t.equal(status.headers.get('x-should-retry'), 'false')
 })
 
-t.test('a heartbeat does not keep a request from its second try', async t => {
+t.test('a request is retried even after a heartbeat', async t => {
   const { send, engines } = await serviceOf(
     t,
     [
@@ -146,12 +146,12 @@ t.test('a heartbeat does not keep a request from its second try', async t => {
   t.equal(engines.length, 2)
 })
 
-t.test('a full queue', async t => {
+t.test('a full queue refuses requests', async t => {
   const { json, send, scheduler } = await serviceOf(t, [], { maxQueue: 1, startEngine: neverLoads })
   const controller = new AbortController()
   const first = send('/chat/completions', chat, { signal: controller.signal })
   first.catch(() => {})
-  await until('the first one waits', () => scheduler.loading()[0]?.queued === 1)
+  await until('the first request waits', () => scheduler.loading()[0]?.queued === 1)
   const reply = await json('/chat/completions', chat)
   t.equal(reply.status, 503)
   t.match(reply.body.error, { code: 'queue_full', type: 'rate_limit_error' })
@@ -169,11 +169,11 @@ t.test('concurrent requests share one engine', async t => {
   t.equal(engines.length, 1)
 })
 
-t.test('keep_alive', async t => {
+t.test('keep_alive sets when the model is unloaded', async t => {
   const { send, scheduler, idle } = await serviceOf(t, [answers(event('a'), DONE)])
   await (await send('/chat/completions', { ...chat, keep_alive: -1 })).text()
   await idle()
   t.equal(scheduler.running()[0]!.expiresAt, undefined)
   await (await send('/chat/completions', { ...chat, keep_alive: '0' })).text()
-  await until('it is unloaded', () => scheduler.running().length === 0)
+  await until('the model is unloaded', () => scheduler.running().length === 0)
 })

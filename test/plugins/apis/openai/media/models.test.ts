@@ -3,8 +3,8 @@ import { DECODER_WIDTH, ENCODER_WIDTH } from '../../../../../scripts/random-mode
 import { DEMO, startCorral } from '../../../../support/corral.ts'
 import { importModels, MODELS, writeModels } from './support.ts'
 
-// Models other than chat models, with random weights: what they say means nothing, what is tested is that they are
-// recognised from their files and asked as they must be.
+// Embedding and reranking models with random weights. Their output is meaningless: the tests check that they are
+// recognized by their files and used correctly.
 const corral = await startCorral(t)
 const paths = await writeModels(t.testdir())
 await importModels(corral, paths)
@@ -12,7 +12,7 @@ await importModels(corral, paths)
 const cosine = (a: number[], b: number[]) => a.reduce((sum, value, index) => sum + value * b[index]!, 0)
 const texts = ['the quick brown fox', 'a lazy dog', 'the quick brown fox']
 
-t.test('what their files tell', async t => {
+t.test('detects capabilities from the files', async t => {
   const { body } = await corral.json('/api/tags')
   const capabilities = Object.fromEntries(body.models.map((model: any) => [model.name, model.capabilities]))
   t.match(capabilities, {
@@ -32,7 +32,7 @@ t.test('what their files tell', async t => {
   t.match((await corral.json('/api/show', { model: MODELS.seeing })).body.details, { format: 'gguf', family: 'llama' })
 })
 
-t.test('embeddings with any number of slots', async t => {
+t.test('embeddings work with any number of slots', async t => {
   for (const [num_parallel, num_ctx] of [
     [3, 512],
     [7, 100],
@@ -47,7 +47,7 @@ t.test('embeddings with any number of slots', async t => {
   }
 })
 
-t.test('embeddings', async t => {
+t.test('creates embeddings', async t => {
   const kinds = [
     [MODELS.embedding, ENCODER_WIDTH],
     [MODELS.decoder, DECODER_WIDTH]
@@ -60,25 +60,28 @@ t.test('embeddings', async t => {
       vectors.map(vector => vector.length),
       [width, width, width]
     )
-    t.ok(Math.abs(cosine(vectors[0]!, vectors[2]!) - 1) < 1e-4, 'equal texts, equal vectors')
-    t.ok(cosine(vectors[0]!, vectors[1]!) < 0.9999, 'other texts, other vectors')
+    t.ok(Math.abs(cosine(vectors[0]!, vectors[2]!) - 1) < 1e-4, 'equal texts have equal embeddings')
+    t.ok(cosine(vectors[0]!, vectors[1]!) < 0.9999, 'different texts have different embeddings')
     const alone = await corral.json('/v1/embeddings', { model, input: texts[1] })
-    t.ok(Math.abs(cosine(alone.body.data[0].embedding, vectors[1]!) - 1) < 1e-4, 'as it has alone')
+    t.ok(Math.abs(cosine(alone.body.data[0].embedding, vectors[1]!) - 1) < 1e-4, 'the same as alone')
     t.ok(body.usage.prompt_tokens > 0)
     const encoded = await corral.json('/v1/embeddings', { model, input: texts[0], encoding_format: 'base64' })
     const bytes = Buffer.from(encoded.body.data[0].embedding, 'base64')
     t.ok(Math.abs(bytes.readFloatLE(0) - vectors[0]![0]!) < 1e-4)
     t.equal(bytes.length, width * 4)
     const native = await corral.json('/api/embed', { model, input: texts })
-    t.ok(Math.abs(cosine(native.body.embeddings[1], vectors[1]!) - 1) < 1e-4, '/api gives the same')
+    t.ok(
+      Math.abs(cosine(native.body.embeddings[1], vectors[1]!) - 1) < 1e-4,
+      'the native API returns the same embedding'
+    )
   }
   const running = (await corral.json('/api/ps')).body.models
   t.match(
     running.filter((model: any) => model.name === MODELS.embedding),
     [{ mode: 'embedding', context_length: 512 }],
-    'no larger context than it was trained for'
+    'the context is not larger than the trained one'
   )
-  // As many words as the context holds are read at once; the encoder's batch is as large as its context.
+  // Texts as long as the context are accepted, because the encoder's batch is as large as its context.
   const long = await corral.json('/v1/embeddings', { model: MODELS.embedding, input: 'ab '.repeat(200) })
   t.equal(long.status, 200, JSON.stringify(long.body).slice(0, 300))
   const tooLong = await corral.json('/v1/embeddings', { model: MODELS.embedding, input: 'ab '.repeat(2000) })
@@ -86,7 +89,7 @@ t.test('embeddings', async t => {
   t.ok(tooLong.body.error.n_prompt_tokens > tooLong.body.error.n_ctx)
 })
 
-t.test('reranking', async t => {
+t.test('ranks documents', async t => {
   const documents = ['Paris is the capital.', 'Bananas are yellow.', 'A dog sleeps.']
   const query = 'What is the capital of France?'
   const { status, body } = await corral.json('/v1/rerank', { model: MODELS.reranker, query, documents })
@@ -97,24 +100,24 @@ t.test('reranking', async t => {
     scores,
     [...scores].sort((a, b) => b - a)
   )
-  t.equal(new Set(scores).size, 3, 'which are of the documents')
+  t.equal(new Set(scores).size, 3, 'the scores differ')
   const two = await corral.json('/v1/rerank', { model: MODELS.reranker, query, documents, top_n: 2 })
   t.same(two.body.results, body.results.slice(0, 2))
   const alone = await corral.json('/v1/rerank', { model: MODELS.reranker, query, documents: [documents[1]] })
   const together = body.results.find((result: any) => result.index === 1).relevance_score
-  // Kernels for several texts at once round otherwise, on some processors by some 1e-4; what is wrong is off by far more.
-  t.ok(Math.abs(alone.body.results[0].relevance_score - together) < 5e-3, 'as it has alone')
+  // Some processors round differently for several texts, by about 1e-4. Real errors would be much larger.
+  t.ok(Math.abs(alone.body.results[0].relevance_score - together) < 5e-3, 'the same as alone')
   const running = (await corral.json('/api/ps')).body.models
   t.equal(running.find((model: any) => model.name === MODELS.reranker)?.mode, 'rerank')
 })
 
-t.test('a chat model makes embeddings too', async t => {
+t.test('a chat model creates embeddings too', async t => {
   const { status, body } = await corral.json('/v1/embeddings', { model: DEMO, input: 'Hi' })
   t.equal(status, 200)
   t.equal(body.data[0].embedding.length, 256)
 })
 
-t.test('what a model is not made for', async t => {
+t.test('refuses requests that a model is not made for', async t => {
   await corral.json('/api/stop', { model: MODELS.reranker })
   await corral.json('/api/stop', { model: MODELS.embedding })
   const hi = [{ role: 'user', content: 'Hi' }]
@@ -138,5 +141,8 @@ t.test('what a model is not made for', async t => {
   }
   const running = (await corral.json('/api/ps')).body
   const loaded = [...running.models, ...running.loading].map((model: any) => `${model.name} ${model.mode}`)
-  t.notOk(loaded.includes(`${MODELS.embedding} chat`) || loaded.includes(`${MODELS.reranker} rerank`), 'none is loaded')
+  t.notOk(
+    loaded.includes(`${MODELS.embedding} chat`) || loaded.includes(`${MODELS.reranker} rerank`),
+    'no model is loaded'
+  )
 })

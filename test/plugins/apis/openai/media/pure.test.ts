@@ -51,7 +51,7 @@ function refusal(work: () => unknown): { code?: string; message?: string; param?
   return {}
 }
 
-t.test('sizes of images', async t => {
+t.test('reads the size of images', async t => {
   t.same(imageSize(pngBytes(7, 9)), { width: 7, height: 9 })
   t.same(imageSize(hugePngBytes()), { width: 60_000, height: 60_000 })
   const gif = Buffer.from('GIF89a\x05\x00\x04\x00', 'latin1')
@@ -60,8 +60,9 @@ t.test('sizes of images', async t => {
   bmp.write('BM', 'latin1')
   bmp.writeInt32LE(300, 18)
   bmp.writeInt32LE(-200, 22)
-  t.same(imageSize(bmp), { width: 300, height: 200 }, 'stored from the top')
-  // Start, a segment of 2 bytes more than its length, padding, the frame: 8 bits, height, width.
+  t.same(imageSize(bmp), { width: 300, height: 200 }, 'rows from top to bottom')
+  // A start marker, a segment with two more bytes than its length, padding, and the frame with 8 bits, height and
+  // width.
   const jpeg = Buffer.from('ffd8ffe000040102ffffc2000b0801000200030000', 'hex')
   t.same(imageSize(jpeg), { width: 512, height: 256 })
   for (const cut of [pngBytes().subarray(0, 20), gif.subarray(0, 8), bmp.subarray(0, 20), jpeg.subarray(0, 14)]) {
@@ -71,15 +72,19 @@ t.test('sizes of images', async t => {
   t.same(imageSize(Buffer.from('RIFF    WEBP')), { width: 0, height: 0 })
 })
 
-t.test('what messages hold', async t => {
+t.test('checks images and audio in messages', async t => {
   const png = `data:image/png;base64,${pngBytes().toString('base64')}`
   const seeing = variantOf(['completion', 'vision'])
   const check = (part: object, variant = seeing, projector?: string | null) =>
     refusal(() => checkMedia([{ content: 'x' }, { content: [{ type: 'text' }, part] }], variant, { projector }))
   const image = (image_url: unknown) => ({ type: 'image_url', image_url })
   t.same(check(image({ url: png })), {})
-  t.same(check(image(png)), {}, 'the address without an object around it')
-  t.same(check(image({ url: png.replace('image/png', 'application/octet-stream') })), {}, 'the bytes count')
+  t.same(check(image(png)), {}, 'the URL without an object')
+  t.same(
+    check(image({ url: png.replace('image/png', 'application/octet-stream') })),
+    {},
+    'the type in the URL is ignored'
+  )
   t.match(check(image({ url: png }), variantOf(['completion'])), {
     code: 'unsupported_capability',
     message: /has no projector/,
@@ -102,10 +107,10 @@ t.test('what messages hold', async t => {
     video_url: { url: `data:video/mp4;base64,${Buffer.from('#EXTM3U').toString('base64')}` }
   }
   t.match(check(video), { code: 'invalid_request', message: /not a video/ })
-  t.same(check({ type: 'constructor' }), {}, 'other kinds are the surface’s to judge')
+  t.same(check({ type: 'constructor' }), {}, 'other types are left to the API')
 })
 
-t.test('forms', async t => {
+t.test('parses multipart forms', async t => {
   const app = Fastify()
   t.teardown(() => app.close())
   acceptForms(app)
@@ -149,11 +154,11 @@ t.test('forms', async t => {
     const unnamed = await send(`--x\r\nContent-Disposition: form-data${more}\r\n\r\nabc\r\n`)
     t.match(unnamed.json(), { message: /has no name/ })
   }
-  // The reader passes over what has no headers, however long it is.
+  // The parser skips a part without headers, however long it is.
   t.same((await send(`--x\r\n\r\n${'y'.repeat(200_000)}\r\n`, part('model', 'a/b'))).json(), { model: 'a/b' })
 })
 
-t.test('transcripts', async t => {
+t.test('converts transcription requests and assembles transcripts', async t => {
   const request = { file: 'UklG' }
   t.same(transcriptionFields(request, 'transcribe'), { audio: 'UklG' })
   t.same(transcriptionFields({ ...request, prompt: 'Write it down', language: 'de' }, 'translate'), {
@@ -187,7 +192,7 @@ t.test('transcripts', async t => {
   })
 })
 
-t.test('how a folder of sentence-transformers makes one embedding of many', async t => {
+t.test('detects the pooling of a sentence-transformers folder', async t => {
   const modules = [
     { idx: 0, path: '', type: 'sentence_transformers.models.Transformer' },
     { idx: 1, path: '1_Pooling', type: 'sentence_transformers.models.Pooling' }
@@ -207,12 +212,12 @@ t.test('how a folder of sentence-transformers makes one embedding of many', asyn
   const described = ['config.json', 'modules.json', '1_Pooling/config.json'].map(path => file(path))
   const { capabilities, info } = await readModelFiles('safetensors', [weights, ...described], weights.path)
   t.same(capabilities, ['embedding'])
-  t.equal(info['qwen3.pooling_type'], 3, 'the engine is told so')
+  t.equal(info['qwen3.pooling_type'], 3, 'the engine receives the pooling type')
   const without = await readModelFiles('safetensors', [weights, ...described.slice(0, 2)], weights.path)
   t.equal(without.info['qwen3.pooling_type'], undefined)
 })
 
-t.test('which models serve in which mode', async t => {
+t.test('a model serves the modes of its capabilities', async t => {
   const table: [Capability[], EngineMode[], RegExp][] = [
     [['completion', 'tools', 'vision'], ['chat', 'embedding'], /it generates text\./],
     [['embedding'], ['embedding'], /it makes embeddings \(/],
@@ -251,10 +256,10 @@ t.test('which models serve in which mode', async t => {
   t.equal(projectorOf('chat'), '/m/mmproj.gguf')
   t.equal(projectorOf('chat', { projector: '/x.gguf' }), '/x.gguf')
   t.equal(projectorOf('chat', { projector: null }), undefined)
-  t.equal(projectorOf('embedding'), undefined, 'nobody shows it images')
+  t.equal(projectorOf('embedding'), undefined, 'embedding engines get no images')
 })
 
-t.test('what llama-server says of media', async t => {
+t.test("recognizes llama-server's errors about media", async t => {
   const said = (message: string, status = 500) =>
     requestError(status, JSON.stringify({ error: { code: status, message } }))
   const mistakes = ['Failed to load image or audio file', 'Failed to tokenize prompt', 'Invalid base64 value']

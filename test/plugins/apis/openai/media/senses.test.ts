@@ -5,8 +5,8 @@ import t from 'tap'
 import { DEMO, startCorral, until } from '../../../../support/corral.ts'
 import { hugePngBytes, importModels, MODELS, pngBytes, wavBytes, writeModels } from './support.ts'
 
-// Images and sounds with projectors of random weights: what the model says of them means nothing, what is tested is
-// that they find their way to it, and that mistakes are told before a model is loaded for them.
+// Images and audio with projectors of random weights. The answers are meaningless: the tests check that media reach the
+// model, and that errors are reported before a model is loaded.
 const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n  max_tokens: 16\n  num_ctx: 1024\n' })
 await importModels(corral, await writeModels(t.testdir()))
 const client = new OpenAI({ baseURL: `${corral.url}/v1`, apiKey: 'any', maxRetries: 0 })
@@ -37,17 +37,23 @@ t.test('invalid media are refused before a model is loaded', async t => {
 
   const at = 'messages[0].content[1]'
   const cases: [string, string, unknown, string, RegExp][] = [
-    ['no base64', MODELS.seeing, image('data:image/png;base64,!!!'), at, /not valid base64/],
+    ['invalid base64', MODELS.seeing, image('data:image/png;base64,!!!'), at, /not valid base64/],
     ['nothing', MODELS.seeing, image('data:image/png;base64,'), at, /is not an image/],
-    ['no image', MODELS.seeing, image(dataUrl(Buffer.from('Hello, world'))), at, /is not an image that can be read/],
-    ['a list of addresses', MODELS.seeing, image(dataUrl(playlist)), at, /is not an image that can be read/],
+    [
+      'not an image',
+      MODELS.seeing,
+      image(dataUrl(Buffer.from('Hello, world'))),
+      at,
+      /is not an image that can be read/
+    ],
+    ['a playlist', MODELS.seeing, image(dataUrl(playlist)), at, /is not an image that can be read/],
     ['a sound', MODELS.seeing, image(dataUrl(wavBytes(0.1))), at, /is not an image that can be read/],
-    ['an address', MODELS.seeing, image(address), at, /corral fetches nothing/],
+    ['a URL', MODELS.seeing, image(address), at, /corral fetches nothing/],
     ['a file', MODELS.seeing, image('file:///etc/passwd'), at, /corral fetches nothing/],
     ['a path', MODELS.seeing, image('/etc/passwd'), at, /must be a data URL/],
     ['a huge image', MODELS.seeing, image(dataUrl(hugePngBytes())), at, /60000 × 60000 pixels/],
-    ['a sound that is an address', MODELS.hearing, sound(address), at, /corral fetches nothing/],
-    ['no sound', MODELS.hearing, sound(base64(Buffer.from('Hello, world'))), at, /is not a sound that can be read/],
+    ['a URL as audio', MODELS.hearing, sound(address), at, /corral fetches nothing/],
+    ['not audio', MODELS.hearing, sound(base64(Buffer.from('Hello, world'))), at, /is not a sound that can be read/],
     ['Ogg', MODELS.hearing, sound(base64(Buffer.from('OggS0000000000'))), at, /Send WAV, MP3 or FLAC/]
   ]
   for (const [what, model, part, place, words] of cases) {
@@ -79,18 +85,18 @@ t.test('invalid media are refused before a model is loaded', async t => {
     t.match({ status, body }, { status: 400, body: { code } }, JSON.stringify(body))
     t.ok(body.error.includes(place), body.error)
   }
-  t.equal(fetched, 0, 'no address was followed')
+  t.equal(fetched, 0, 'no URL was fetched')
   t.ok(await nothingLoaded())
 })
 
-t.test('images', async t => {
+t.test('all APIs accept images', async t => {
   const one = await chat(MODELS.seeing, text, image(dataUrl(PNG)))
   t.equal(one.status, 200, JSON.stringify(one.body))
   const without = await chat(MODELS.seeing, text)
   const tokens = one.body.usage.prompt_tokens - without.body.usage.prompt_tokens
-  t.ok(tokens >= 16, `an image is ${tokens} tokens`)
+  t.ok(tokens >= 16, `an image has ${tokens} tokens`)
   const two = await chat(MODELS.seeing, text, image(dataUrl(PNG)), image(dataUrl(pngBytes(40, 20, 5))))
-  t.ok(two.body.usage.prompt_tokens - one.body.usage.prompt_tokens >= 16, 'two are more')
+  t.ok(two.body.usage.prompt_tokens - one.body.usage.prompt_tokens >= 16, 'two images have more tokens')
 
   const body = {
     model: MODELS.seeing,
@@ -99,7 +105,7 @@ t.test('images', async t => {
   }
   const native = await corral.json('/api/chat', body)
   t.equal(native.status, 200, JSON.stringify(native.body))
-  t.equal(native.body.prompt_eval_count, one.body.usage.prompt_tokens, 'the same by /api')
+  t.equal(native.body.prompt_eval_count, one.body.usage.prompt_tokens, 'the native API counts the same tokens')
   const generated = await corral.json('/api/generate', {
     model: MODELS.seeing,
     prompt: 'What do you see?',
@@ -138,13 +144,13 @@ t.test('images', async t => {
   })
   t.equal(response.usage?.input_tokens, one.body.usage.prompt_tokens)
 
-  // It begins as an image does; llama-server finds out that it is none.
+  // The start looks like an image, so only llama-server detects the error.
   const damaged = await chat(MODELS.seeing, text, image(dataUrl(PNG.subarray(0, 30))))
   t.match(damaged, { status: 400, body: { error: { code: 'invalid_request' } } }, JSON.stringify(damaged.body))
-  t.equal((await chat(MODELS.seeing, text)).status, 200, 'the engine goes on')
+  t.equal((await chat(MODELS.seeing, text)).status, 200, 'the engine still works')
 })
 
-t.test('sounds in chats', async t => {
+t.test('chats accept audio', async t => {
   const heard = await chat(MODELS.hearing, text, sound(base64(wavBytes(1))))
   t.equal(heard.status, 200, JSON.stringify(heard.body))
   t.ok(heard.body.usage.prompt_tokens > 150, `${heard.body.usage.prompt_tokens} tokens`)
@@ -154,12 +160,12 @@ t.test('sounds in chats', async t => {
   t.match(damaged, { status: 400, body: { error: { code: 'invalid_request' } } }, JSON.stringify(damaged.body))
 })
 
-t.test('transcriptions', async t => {
+t.test('transcribes and translates audio', async t => {
   const file = () => toFile(wavBytes(1), 'tone.wav', { type: 'audio/wav' })
   const json = await client.audio.transcriptions.create({ model: MODELS.hearing, file: await file(), language: 'en' })
   t.type(json.text, 'string')
   t.match(json.usage, { type: 'tokens', input_tokens: Number, output_tokens: Number, total_tokens: Number })
-  t.ok((json.usage as { input_tokens: number }).input_tokens > 150, 'the sound was read')
+  t.ok((json.usage as { input_tokens: number }).input_tokens > 150, 'the audio was processed')
   const plain = await client.audio.transcriptions.create({
     model: MODELS.hearing,
     file: await file(),
@@ -201,7 +207,7 @@ t.test('transcriptions', async t => {
     file: base64(wavBytes(1)),
     language: 'en'
   })
-  t.same(asJson.body, { ...json }, 'JSON with base64 is taken too')
+  t.same(asJson.body, { ...json }, 'JSON with base64 is accepted too')
   const long = new FormData()
   for (const [name, value] of Object.entries({ model: MODELS.hearing, num_ctx: '600', max_tokens: '3', seed: '1' })) {
     long.append(name, value)
@@ -209,7 +215,7 @@ t.test('transcriptions', async t => {
   long.append('file', new Blob([wavBytes(65)]), 'long.wav')
   const heard = await fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: long })
   const { usage } = (await heard.json()) as any
-  t.ok(usage.input_tokens > 450, 'three pieces of 30 seconds')
+  t.ok(usage.input_tokens > 450, 'three segments of 30 seconds')
   t.equal(usage.output_tokens, 3)
   const form = new FormData()
   form.append('model', MODELS.hearing)
@@ -218,7 +224,7 @@ t.test('transcriptions', async t => {
   t.match(await tooLong.json(), { error: { code: 'context_exceeded', n_prompt_tokens: Number, n_ctx: Number } })
 })
 
-t.test('transcriptions that are refused', async t => {
+t.test('refuses invalid transcription requests', async t => {
   const send = (fields: Record<string, string | Blob>, path = 'transcriptions') => {
     const form = new FormData()
     for (const [name, value] of Object.entries(fields)) {
@@ -244,7 +250,7 @@ t.test('transcriptions that are refused', async t => {
       400,
       'unsupported_capability',
       'response_format',
-      /needs the times of words/
+      /needs word timestamps/
     ],
     [{ model, file, response_format: 'poem' }, 400, 'invalid_request', 'response_format', /"json"/],
     [
@@ -286,7 +292,7 @@ t.test('transcriptions that are refused', async t => {
   }
 })
 
-t.test('a client that disconnects frees its slot', async t => {
+t.test('a disconnecting client frees its slot', async t => {
   const controller = new AbortController()
   const form = new FormData()
   form.append('model', MODELS.hearing)
@@ -296,13 +302,13 @@ t.test('a client that disconnects frees its slot', async t => {
     const { models } = (await corral.json('/api/ps')).body
     return models.find((model: any) => model.name === MODELS.hearing)?.running
   }
-  await until('it is being heard', async () => (await running()) === 1)
+  await until('the request runs', async () => (await running()) === 1)
   controller.abort()
   await t.rejects(left)
   await until('the slot is free', async () => (await running()) === 0)
 })
 
-t.test('what no model can do', async t => {
+t.test('refuses speech and images', async t => {
   const speech = client.audio.speech.create({ model: DEMO, input: 'Hi', voice: 'alloy' })
   await t.rejects(speech, { status: 400, code: 'unsupported_capability', message: /cannot speak/ })
   const none = client.images.generate({ model: 'random/none', prompt: 'a horse' })

@@ -11,7 +11,7 @@ import {
 } from '../../../../../scripts/random-models.ts'
 import { type Corral, until } from '../../../../support/corral.ts'
 
-/** Models with random weights, by what they are for. What they answer means nothing: only its way is tested. */
+/** Models with random weights by purpose. Their output is meaningless. */
 export const MODELS = {
   embedding: 'random/embedding',
   decoder: 'random/decoder-embedding',
@@ -20,7 +20,7 @@ export const MODELS = {
   hearing: 'random/hearing-chat'
 }
 
-/** Writes the files of `MODELS` below a folder, and gives the path to import each from. */
+/** Writes the files of `MODELS` into a folder and returns the path to import for each. */
 export async function writeModels(folder: string): Promise<Record<keyof typeof MODELS, string>> {
   const place = (kind: string, file = `random-${kind}.gguf`) => {
     mkdirSync(join(folder, kind), { recursive: true })
@@ -49,15 +49,15 @@ export async function writeModels(folder: string): Promise<Record<keyof typeof M
 const THINKING_TEMPLATE =
   "{% for m in messages %}<|{{ m['role'] }}|>\n{% if m['reasoning_content'] %}<think>\n{{ m['reasoning_content'] }}\n</think>\n{% endif %}{{ m['content'] }}</s>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n<think>\n{% endif %}"
 
-/** Writes a model that thinks from the beginning, says nonsense, and never comes to an end of its own. */
+/** Writes a model that thinks first, generates nonsense and never stops by itself. */
 export async function writeThinkingModel(path: string): Promise<void> {
   const shape = { layers: 4, embedding: 512, feedForward: 1024, heads: 8, kvHeads: 2 }
   await writeRandomModel(path, shape, { metadata: { 'tokenizer.chat_template': THINKING_TEMPLATE } })
 }
 
 /**
- * Reads a hosted-chat stream until it ends or its client leaves, which `read` waits for.
- * @returns once there are thoughts; `said` goes on growing
+ * Reads a chat stream. `read` resolves when it ends or the client disconnects.
+ * @returns as soon as there is thinking; `said` is still being filled
  */
 export async function readThoughts({ body }: Pick<Response, 'body'>) {
   const said = { id: '', thinking: '', content: '' }
@@ -73,11 +73,11 @@ export async function readThoughts({ body }: Pick<Response, 'body'>) {
       }
     }
   })().catch(() => {})
-  await until('it thinks', () => said.thinking.length > 20)
+  await until('the model thinks', () => said.thinking.length > 20)
   return { said, read }
 }
 
-/** Makes a server know the models of `writeModels`. */
+/** Imports the models of `writeModels`. */
 export async function importModels(corral: Pick<Corral, 'json'>, paths: Record<string, string>): Promise<void> {
   for (const [kind, name] of Object.entries(MODELS)) {
     const { status, body } = await corral.json('/api/import', { path: paths[kind], name, stream: false })
@@ -85,14 +85,14 @@ export async function importModels(corral: Pick<Corral, 'json'>, paths: Record<s
   }
 }
 
-/** A PNG with a pattern that a seed chooses. */
+/** Returns a PNG whose pattern depends on the seed. */
 export function pngBytes(width = 32, height = 32, seed = 1): Buffer {
   const rows = Buffer.alloc(height * (width * 3 + 1))
   for (let at = 0; at < rows.length; at++) rows[at] = at % (width * 3 + 1) === 0 ? 0 : (at * seed * 7) % 251
   return pngFile(width, height, rows)
 }
 
-/** A PNG file of less than a kilobyte that says it is huge. */
+/** Returns a PNG file of less than a kilobyte that claims to be huge. */
 export function hugePngBytes(): Buffer {
   return pngFile(60_000, 60_000, Buffer.alloc(100))
 }
@@ -101,7 +101,7 @@ function pngFile(width: number, height: number, rows: Buffer): Buffer {
   const header = Buffer.alloc(13)
   header.writeUInt32BE(width, 0)
   header.writeUInt32BE(height, 4)
-  // 8 bits each of red, green and blue.
+  // 8 bits per color, in RGB.
   header[8] = 8
   header[9] = 2
   return Buffer.concat([
@@ -130,7 +130,7 @@ function crc32(bytes: Buffer): number {
   return (crc ^ 0xffffffff) >>> 0
 }
 
-/** A WAV file with a tone: one channel of 16 bits, 16,000 a second. */
+/** Returns a WAV file with a tone: one channel, 16 bits, 16 kHz. */
 export function wavBytes(seconds = 1, hertz = 440): Buffer {
   const rate = 16_000
   const samples = Math.round(seconds * rate)
