@@ -51,10 +51,10 @@ t.test('creates a response', async t => {
     instructions: 'You are Leo.',
     input: 'Who are you?'
   })
-  t.match(named, { output_text: 'I am Leo.', model: 'CORRAL/tiny-chat:latest', instructions: 'streams a response' })
+  t.match(named, { output_text: 'I am Leo.', model: 'CORRAL/tiny-chat:latest', instructions: 'You are Leo.' })
 })
 
-t.test('functions: a call, and an answer based on its result', async t => {
+t.test('streams a response', async t => {
   const raw = await corral.send('/v1/responses', { model: DEMO, input: CAPITAL, stream: true })
   t.equal(raw.headers.get('content-type'), 'text/event-stream')
   t.equal(raw.headers.get('cache-control'), 'no-cache, no-transform')
