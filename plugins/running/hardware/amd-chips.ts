@@ -59,7 +59,10 @@ const CHIPS: [number, number, string, string, 'i'?][] = [
   [0x75a0, 0x75b3, 'gfx950', 'Instinct MI350']
 ]
 
-/** The chip of a PCI id; without an id that of an architecture, if all its chips are integrated or all are not. */
+/**
+ * Finds a chip by its PCI id. Without an id, returns the chips of an architecture if all of them, or none, are
+ * integrated.
+ */
 export function amdChip(pciId: string | undefined, gfx?: string): AmdChip | undefined {
   const id = Number.parseInt(pciId ?? '', 16)
   const chip = CHIPS.find(([first, last]) => id >= first && id <= last)
@@ -71,14 +74,14 @@ export function amdChip(pciId: string | undefined, gfx?: string): AmdChip | unde
   return { gfx: first[2], name, integrated: first[4] === 'i' }
 }
 
-/** The bare name in `gfx906:sramecc+:xnack-` or `amdgcn-amd-amdhsa--gfx90a`, if any. */
+/** Extracts the bare name from `gfx906:sramecc+:xnack-` or `amdgcn-amd-amdhsa--gfx90a`. */
 export function gfxName(text: string | undefined): string | undefined {
   return /\bgfx[1-9][0-9a-f]{2,4}\b/.exec(text ?? '')?.[0]
 }
 
 /**
- * Converts `gfx_target_version` of the kernel's topology: major × 10000 + minor × 100 + stepping; the name has minor and
- * stepping as one hexadecimal digit each, so 90010 is gfx90a.
+ * Converts `gfx_target_version` of the kernel's topology: major × 10000 + minor × 100 + stepping. The name has minor
+ * and stepping as one hexadecimal digit each, so 90010 is gfx90a.
  */
 export function gfxOfTargetVersion(version: number): string | undefined {
   const [major, minor, step] = [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100]

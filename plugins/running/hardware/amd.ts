@@ -19,13 +19,13 @@ import {
  * AMD's GPUs, from the kernel's compute devices, rocminfo, rocm-smi and amd-smi.
  */
 
-// ---- /sys/class/kfd/kfd/topology/nodes/<n> (https://docs.kernel.org/gpu/amdgpu and kfd_topology.c); processors and
-// partitions of a card are nodes too
+// ---- /sys/class/kfd/kfd/topology/nodes/<n> (https://docs.kernel.org/gpu/amdgpu and kfd_topology.c). Processors and
+// partitions of a card are nodes too.
 
 const NODES = '/sys/class/kfd/kfd/topology/nodes'
-/** Frame buffers, visible to the processor or not (HSA_MEM_HEAP_TYPE_FB_PUBLIC, _PRIVATE). */
+/** Frame buffers that the processor can and cannot see (HSA_MEM_HEAP_TYPE_FB_PUBLIC, _PRIVATE). */
 const FRAME_BUFFERS = [1, 2]
-/** Maximum number of nodes read: eight cards with eight partitions, and the processors. */
+/** Enough for eight cards with eight partitions each, and the processors. */
 const MAX_NODES = 128
 
 function numbersOf(text: string): Partial<Record<string, number>> {
@@ -35,8 +35,8 @@ function numbersOf(text: string): Partial<Record<string, number>> {
 }
 
 /**
- * Parses one node; undefined for a processor or invalid properties.
- * @param banks the properties of its memory banks; how much of them is used, amdgpu reports elsewhere
+ * Parses one node. Returns undefined for a processor or invalid properties.
+ * @param banks the properties of its memory banks. amdgpu reports elsewhere how much of them is used.
  */
 export function parseKfdNode(properties: string, banks: readonly string[]): Sighting | undefined {
   const values = numbersOf(properties)
@@ -50,14 +50,15 @@ export function parseKfdNode(properties: string, banks: readonly string[]): Sigh
     pciBus: addressOfLocation(values.location_id ?? 0, values.domain),
     architecture: gfxOfTargetVersion(values.gfx_target_version ?? 0),
     totalMemory: bytesOf(inBanks || (values.local_mem_size ?? 0)),
-    // Every kernel with amdgpu has this list: it does not tell whether ROCm is installed.
+    // Every kernel with amdgpu has this list, so it does not show whether ROCm is installed.
     driver: { name: 'amdgpu' },
     usable: true
   })
 }
 
 /**
- * Cards from nodes: a card in compute partitions shows as many nodes, at the same place on the bus but for the function.
+ * Merges nodes into cards. A card in compute partitions shows up as several nodes whose bus addresses differ only in
+ * the function.
  */
 export function foldPartitions(nodes: readonly Sighting[]): { gpus: Sighting[]; problems: HardwareProblem[] } {
   const cards = new Map<string, Sighting[]>()
@@ -99,14 +100,14 @@ export const kfdTopology: Probe = {
 
 // ---- rocminfo
 
-/** Parses the GPU agents of `rocminfo`; processors are agents too. Undefined without any agent. */
+/** Parses the GPU agents of `rocminfo`, which lists processors as agents too. Returns undefined if there are none. */
 export function parseRocminfo(text: string): Sighting[] | undefined {
   const agents = text.split(/^\s*Agent \d+\s*$/m).slice(1)
   if (agents.length === 0) return undefined
   const gpus = agents.filter(agent => fieldOf(agent, 'Device Type') === 'GPU')
   return gpus.map(agent => {
     const decimal = (key: string) => Number.parseInt(fieldOf(agent, key) ?? '', 10)
-    // The first pool that the whole GPU can use; for an integrated GPU it is main memory.
+    // The first pool that the whole GPU can use. For an integrated GPU this is main memory.
     const pool = /Segment:\s*GLOBAL[^\n]*COARSE GRAINED[^\n]*\n\s*Size:\s*(\d{1,15})\(/.exec(agent)?.[1]
     const id = pciId(/\((0x[0-9a-f]{4})\)/i.exec(fieldOf(agent, 'Chip ID') ?? '')?.[1])
     const integrated = amdChip(id)?.integrated ?? /Memory Properties:[^\n]*\bAPU\b/.test(agent)
@@ -125,12 +126,12 @@ export function parseRocminfo(text: string): Sighting[] | undefined {
   })
 }
 
-/** How a user gets access to the devices of AMD and Intel GPUs. */
+/** Tells a user how to get access to AMD and Intel GPUs. */
 export const ACCESS_ADVICE =
   'Run "sudo usermod -aG render,video $USER" and log in again; in a container, start it with ' +
   '"--device /dev/kfd --device /dev/dri".'
 
-/** The problem that rocminfo reports, if it is a known one. */
+/** Recognizes known problems in the output of rocminfo. */
 export function rocminfoProblem(text: string): HardwareProblem | undefined {
   if (/permission denied|not (a )?member of .{0,40}group|unable to open \/dev\/kfd/i.test(text)) {
     return {
@@ -192,7 +193,7 @@ function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
   })
 }
 
-/** Cards of JSON, whose values are all texts. It may be cut off: what is complete counts. */
+/** Reads the cards from JSON, whose values are all strings. Truncated JSON yields its complete fields. */
 function jsonCards(text: string): Cards {
   const cards: Cards = new Map()
   for (const [, card, fields] of text.matchAll(/"((?:card|gpu)\d+)":\s*\{([^{}]*)/gi)) {
@@ -210,7 +211,7 @@ function csvCards(text: string): Cards | undefined {
   const cards: Cards = new Map()
   for (const line of lines.slice(start + 1)) {
     const cells = line.split(',').map(cell => cell.trim())
-    // A comma in a name shifts the columns: skip such a line.
+    // A comma in a name shifts the columns, so the line is skipped.
     if (!/^(card|gpu)\d+$/i.test(cells[0]!) || cells.length !== columns.length) continue
     cards.set(cells[0]!, new Map(columns.map((column, at) => [column, cells[at]!])))
   }
@@ -228,9 +229,9 @@ function textCards(text: string): Cards | undefined {
   return cards.size > 0 ? cards : undefined
 }
 
-/** Parses any of the three formats; undefined if it is none of them, or truncated JSON. */
+/** Parses any of the three formats. Returns undefined for other text and for truncated JSON. */
 export function parseRocmSmi(text: string): Sighting[] | undefined {
-  // Warnings may precede it.
+  // Warnings may precede the JSON.
   const json = text.slice(text.indexOf('{'), text.lastIndexOf('}') + 1)
   const cards = isObject(parseJson(json)) ? jsonCards(json) : (csvCards(text) ?? textCards(text))
   if (!cards) return undefined
@@ -238,7 +239,7 @@ export function parseRocmSmi(text: string): Sighting[] | undefined {
   return inOrder.map(([, fields]) => sightingOf(fields))
 }
 
-/** Finds the cards in broken JSON by their complete fields. Their memory figures are not trusted. */
+/** Finds the cards in broken JSON by their complete fields. Memory figures from broken JSON are not trusted. */
 export function cardsInBrokenJson(text: string): Sighting[] {
   return [...jsonCards(text).values()]
     .map(fields => sighting({ ...sightingOf(fields), totalMemory: undefined, freeMemory: undefined }))
@@ -267,7 +268,7 @@ export const rocmSmi: Probe = {
 
 // ---- amd-smi
 
-/** Parses `amd-smi static`, whose sections are indented. Undefined without any card. */
+/** Parses `amd-smi static`, whose sections are indented. Returns undefined if it lists no card. */
 export function parseAmdSmi(text: string): Sighting[] | undefined {
   const blocks = text.split(/^GPU: \d+\s*$/m).slice(1)
   if (blocks.length === 0) return undefined
@@ -281,7 +282,7 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
     if (vendor !== undefined && vendorOfId(pciId(vendor)) !== 'amd') return []
     const name = field('ASIC', '(?:MARKET_NAME|Market Name)')
     const driver = { name: field('DRIVER', 'NAME'), version: field('DRIVER', 'VERSION') }
-    // Virtual machines may have another driver than amdgpu.
+    // Virtual machines may use a driver other than amdgpu.
     const usable = driver.name === undefined || driver.name === 'amdgpu'
     return [
       sighting({

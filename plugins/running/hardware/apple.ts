@@ -4,13 +4,13 @@ import { pciId, vendorOfId, vendorOfName } from './pci.ts'
 import { bytesOf, defined, parseJson, programProbe, type Sighting, sighting } from './probe.ts'
 import { featuresOfSysctl } from './processor.ts'
 
-/** Parses the `key: value` lines of `sysctl`; on some systems `key = value`. */
+/** Parses the `key: value` lines of `sysctl`. Some systems print `key = value`. */
 export function parseSysctl(text: string): Map<string, string> {
   const lines = text.matchAll(/^([A-Za-z_][\w.]*)[ \t]*[:=][ \t]*(.*?)\s*$/gm)
   return new Map([...lines].map(([, key, value]) => [key!, value!]))
 }
 
-/** The processor of a Mac; undefined if its name is missing. */
+/** Describes the processor of a Mac. Returns undefined if its name is missing. */
 export function appleProcessor(values: ReadonlyMap<string, string>): Partial<Hardware['cpu']> | undefined {
   const model = values.get('machdep.cpu.brand_string')
   if (!model) return undefined
@@ -24,7 +24,7 @@ export function appleProcessor(values: ReadonlyMap<string, string>): Partial<Har
   })
 }
 
-// sysctl exits with an error if one of the keys is unknown, but prints the others.
+// sysctl exits with an error if it does not know one of the keys, but prints the others.
 const SYSCTL = ['sysctl', 'machdep.cpu', 'hw.physicalcpu', 'hw.logicalcpu', 'hw.optional'] as const
 
 export const appleCpu = programProbe('sysctl', ['darwin'], [...SYSCTL], stdout => {
@@ -38,8 +38,8 @@ export function appleMemory(text: string): number | undefined {
 }
 
 /**
- * Bytes that the GPU of an Apple processor may use, as Metal recommends: two thirds of the memory up to 36 GiB, three
- * quarters of larger ones.
+ * Returns the bytes that Metal recommends for the GPU of an Apple processor: two thirds of the memory up to 36 GiB,
+ * three quarters above.
  */
 export function metalBudget(memory: number): number {
   return Math.floor(memory <= 36 * 2 ** 30 ? (memory * 2) / 3 : (memory * 3) / 4)
@@ -53,7 +53,7 @@ function vram(value: string | undefined): number | undefined {
   return match ? bytesOf(match[1], match[2]!.toUpperCase() === 'GB' ? 2 ** 30 : 2 ** 20) : undefined
 }
 
-/** Parses `system_profiler SPDisplaysDataType -json`; undefined if it is no such output. */
+/** Parses `system_profiler SPDisplaysDataType -json`. Returns undefined for other text. */
 export function parseSystemProfiler(output: string): Sighting[] | undefined {
   const value = parseJson(output)
   const displays = isObject(value) ? value.SPDisplaysDataType : undefined
@@ -62,7 +62,8 @@ export function parseSystemProfiler(output: string): Sighting[] | undefined {
     if (!isObject(fields)) return []
     const name = text(fields.sppci_model) ?? text(fields._name)
     if (name === undefined) return []
-    // `sppci_vendor_Apple`, on older systems in lower case, the bare name, name and id, or the id: `Intel (0x8086)`.
+    // The vendor is `sppci_vendor_Apple` (lower case on older systems), a bare name, name and id, or an id: `Intel
+    // (0x8086)`.
     const reported = text(fields.spdisplays_vendor)?.replaceAll('_', ' ') ?? ''
     const id = /0x[0-9a-f]{4}/i.exec(reported)?.[0].toLowerCase()
     const vendors = [vendorOfName(reported), vendorOfId(id), vendorOfName(name)]

@@ -11,7 +11,7 @@ import { linuxCpu, ownProcessor } from './processor.ts'
 import { deviceNodes, drmCards, lspci, pciDevices, windowsAdapters } from './system-cards.ts'
 import { vulkanDriverFiles, vulkaninfo } from './vulkan-drivers.ts'
 
-/** All sources; among those that report GPUs, the most reliable come first. */
+/** All probes. GPU probes are ordered from the most to the least reliable. */
 export const PROBES: readonly Probe[] = [
   [linuxCpu, appleCpu, machineMemory, libraries, cLibrary, deviceNodes, nvidiaSmi, nvidiaDriver, drmCards],
   [kfdTopology, rocminfo, rocmSmi, amdSmi, xpuSmi, syclLs, systemProfiler],
@@ -20,34 +20,34 @@ export const PROBES: readonly Probe[] = [
 
 type ProbeResult = Awaited<ReturnType<typeof runProbe>>
 
-/** Runs all probes of a machine at once, each for at most `limit` milliseconds, and merges their results. Never rejects. */
+/** Runs all probes at the same time, each for at most `limit` milliseconds, and merges their results. Never rejects. */
 export async function findHardware(machine: Machine, limit: number): Promise<Hardware> {
   const probes = PROBES.filter(({ platforms }) => platforms?.includes(machine.platform) ?? true)
   const results = await Promise.all(probes.map(probe => runProbe(probe, machine, limit)))
-  // The last resort for the processor is what Node.js reports.
+  // Node.js is the last resort for information about the processor.
   const own: ProbeResult = { report: { probe: 'node', outcome: 'ok', duration: 0 }, findings: ownProcessor(machine) }
   const hardware = assembleHardware(machine, [...results, own])
   return { ...hardware, probes: results.map(({ report }) => report) }
 }
 
-/** Programs that list only GPUs they could open, unlike files that merely name them. */
+/** Programs that list only GPUs they could open, unlike files, which list every GPU. */
 const OPENED_BY = ['rocminfo', 'vulkaninfo', 'xpu-smi', 'sycl-ls']
 
-/** The problem that nvidia-smi reports if the driver does not work. */
+/** Returns the problem that nvidia-smi reports if the driver does not work. */
 function brokenDriver(results: readonly ProbeResult[]): HardwareProblem | undefined {
   const smi = results.find(({ report }) => report.probe === 'nvidia-smi')
   if (!smi || smi.findings.gpus?.length) return undefined
   return smi.findings.problems?.find(({ code }) => code !== 'partitioned')
 }
 
-/** The GPUs that each source saw, corrected by what other sources know. */
+/** Collects the GPUs that each source saw, corrected by what other sources know. */
 function sourcesOf(results: readonly ProbeResult[]): Source[] {
   const broken = brokenDriver(results)
   const noAccess = results.some(({ findings }) => findings.noDeviceAccess === true)
   const sources = results.map(({ report, findings }) =>
     (findings.gpus ?? []).map((gpu): Sighting => {
       const { api, ...rest } = gpu
-      // The kernel's files only say that a driver is loaded; nvidia-smi says that it does not work.
+      // The kernel's files only show that a driver is loaded. nvidia-smi knows whether it works.
       if (broken && gpu.vendor === 'nvidia' && report.probe === 'nvidia-driver') return { ...rest, usable: false }
       const bySystem = gpu.vendor === 'amd' || gpu.vendor === 'intel'
       if (noAccess && bySystem && !OPENED_BY.includes(report.probe)) return { ...rest, usable: false }
@@ -55,12 +55,12 @@ function sourcesOf(results: readonly ProbeResult[]): Source[] {
     })
   )
   const seen = sources.flat().some(({ vendor }) => vendor === 'nvidia')
-  // There must be a card, or its driver would not be loaded, but its model is unknown.
+  // The driver is loaded only if there is a card, but its model is unknown.
   if (broken?.code === 'driver_mismatch' && !seen) sources.push([{ vendor: 'nvidia', usable: false }])
   return sources
 }
 
-/** The problem of a GPU without a working driver if no probe reported why. */
+/** Describes a GPU without a working driver when no probe reported a reason. */
 function unservedProblem(gpu: Gpu, noAccess: boolean): HardwareProblem {
   if (noAccess && (gpu.vendor === 'amd' || gpu.vendor === 'intel')) {
     return {
@@ -95,7 +95,10 @@ function problemsOf(results: readonly ProbeResult[], gpus: readonly Gpu[], platf
   return [...reported, ...unserved.map(gpu => unservedProblem(gpu, noAccess)), ...results.flatMap(probeProblem)]
 }
 
-/** Reports a probe that hangs, and nvidia-smi if it fails for an unknown reason: their information is important. */
+/**
+ * Reports a probe that hangs, and nvidia-smi when it fails for an unknown reason. Other failures are not worth a
+ * warning.
+ */
 function probeProblem({ report: { probe, outcome, detail = '' }, findings }: ProbeResult): HardwareProblem[] {
   if (outcome === 'timed_out') {
     const message = `${probe} did not answer in time; its information about this machine is missing.`
@@ -109,7 +112,7 @@ function probeProblem({ report: { probe, outcome, detail = '' }, findings }: Pro
   return [{ code: 'probe_failed', subject: probe, message, advice: 'Run it by hand.' }]
 }
 
-/** Without vulkaninfo, an installed Vulkan driver is assumed to reach the GPUs of its vendor. */
+/** Without vulkaninfo, assumes that an installed Vulkan driver supports the GPUs of its vendor. */
 function withVulkan(gpus: readonly Gpu[], results: readonly ProbeResult[]): Gpu[] {
   if (results.some(({ report }) => report.probe === 'vulkaninfo' && report.outcome === 'ok')) return [...gpus]
   const vendors = results.flatMap(({ findings }) => findings.vulkanDrivers ?? [])
@@ -131,7 +134,7 @@ export function assembleHardware(
   const memory = { total: 0, available: 0, ...first('memory') }
   const gpus = withVulkan(mergeGpus(sourcesOf(results), memory), results)
   const glibc = first('glibc')
-  // In a recording of a Mac, nothing else reveals an Intel processor.
+  // In a recording of a Mac, nothing else shows that the processor is made by Intel.
   const intelCpu =
     /intel/i.test(cpu?.model ?? '') || (gpus.length > 0 && gpus.every(({ vendor }) => vendor !== 'apple'))
   const intelMac = machine.platform === 'darwin' && machine.root !== '' && intelCpu

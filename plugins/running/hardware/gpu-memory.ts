@@ -3,15 +3,15 @@ import { nvidiaMemory } from './nvidia.ts'
 import type { Machine } from './probe.ts'
 import { readDrmCards } from './system-cards.ts'
 
-/** Milliseconds for which the output of nvidia-smi is reused: a call takes a good part of a second. */
+/** Milliseconds for which the output of nvidia-smi is reused, because a call takes much of a second. */
 const REUSED_FOR = 1000
-/** Milliseconds until it is called again after a failure. */
+/** Milliseconds to wait after a failure before calling nvidia-smi again. */
 const RETRY_AFTER = 30_000
 
 export type GpuMemory = (machine: Machine, gpus: readonly Gpu[]) => Promise<MemoryNow['gpus']>
 
 /**
- * Reads the free memory of GPUs that have dedicated memory of a known size. GPUs that cannot be read are left out. Never
+ * Reads the free memory of GPUs with dedicated memory of a known size. Leaves out GPUs that it cannot read. Never
  * rejects.
  */
 export function createGpuMemory(): GpuMemory {
@@ -22,7 +22,7 @@ export function createGpuMemory(): GpuMemory {
     if (answer && performance.now() < until) return answer
     until = performance.now() + REUSED_FOR
     answer = nvidiaMemory(machine).catch(() => {
-      // Loads must not wait again and again for a program that fails or hangs.
+      // A program that fails or hangs must not delay every load.
       until = performance.now() + RETRY_AFTER
       return undefined
     })
@@ -43,7 +43,7 @@ export function createGpuMemory(): GpuMemory {
         vendor === 'nvidia'
           ? smi.find(each => isSame(each.pciBus) || id === `nvidia:${each.index}`)
           : drm.find(each => each.vendor === vendor && isSame(each.pciBus))
-      // The whole of a partitioned card has another size: what is free in one instance is unknown.
+      // A partitioned card reports its total size, so the free memory of one instance is unknown.
       if (vendor === 'nvidia' && card?.totalMemory !== totalMemory) continue
       const { totalMemory: total, freeMemory: free } = card ?? {}
       if (total !== undefined && free !== undefined) now[id] = { total, free }

@@ -3,7 +3,7 @@ import { nvidiaSensors } from './nvidia.ts'
 import type { Machine } from './probe.ts'
 import { readCardSensors } from './system-cards.ts'
 
-/** Reads the sensors of GPUs. Those that say nothing are left out. Never rejects. */
+/** Reads the sensors of GPUs. Leaves out GPUs without readings. Never rejects. */
 export async function readGpus(machine: Machine, gpus: readonly Gpu[]): Promise<GpuReading[]> {
   const has = (isNvidia: boolean) => gpus.some(({ vendor }) => (vendor === 'nvidia') === isNvidia)
   const [smi, cards] = await Promise.all([

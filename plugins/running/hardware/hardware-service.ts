@@ -4,8 +4,8 @@ import type { HardwareOptions } from './inspected-machine.ts'
 import type { Machine } from './probe.ts'
 
 /**
- * Detects the hardware of this machine, or of a recording of another one. Probes are loaded and run at the first call,
- * so that a start does not wait for them.
+ * Detects the hardware of this machine, or of a recorded one. The probes are loaded and run on the first call, so they
+ * do not delay startup.
  */
 export function createHardware(options: HardwareOptions): HardwareService {
   let machine: Promise<Machine> | undefined
@@ -51,7 +51,7 @@ export function createHardware(options: HardwareOptions): HardwareService {
   return {
     detect,
     known: () => found,
-    // Before a load several ask at once.
+    // Several callers ask at the same time before a load.
     memory: () => (looking ??= memory().finally(() => (looking = undefined))),
     async readings(): Promise<GpuReading[]> {
       const { readGpus } = await import('./gpu-readings.ts')

@@ -15,11 +15,11 @@ export default definePlugin({
         default: '',
         needsTrust: true,
         description:
-          'Folder with the system files (/proc, /sys, /etc) of another, recorded machine; empty for this machine'
+          'Root folder of a recorded machine (/proc, /sys, /etc) to describe instead of this one; empty for this machine'
       }),
       probe_timeout: Timeout({
         default: '5s',
-        description: 'Time limit of each tool that detects hardware, such as nvidia-smi'
+        description: 'Time limit for each tool that detects hardware, such as nvidia-smi'
       })
     },
     { additionalProperties: false, restart: true }

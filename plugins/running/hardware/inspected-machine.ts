@@ -4,14 +4,17 @@ import { join, sep } from 'node:path'
 import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
 import { type Machine, type Printed, ProbeFailure, type SystemFiles, timeLimit } from './probe.ts'
 
-/** Maximum output of a program in characters; one that prints more is broken. */
+/** Characters. A program that prints more is broken. */
 const MAX_OUTPUT = 4 * 2 ** 20
-/** Share of a probe's time for one program, so that a slow program does not lose what the probe found before it. */
+/**
+ * Share of a probe's time limit that one program gets, so that a slow program does not lose what the probe has already
+ * found.
+ */
 const PROGRAM_SHARE = 0.9
 
-/** By the numbers in names: card2 before card10. Not by `Intl`, whose data would take 3 MiB of each server's memory. */
+/** Sorts by the numbers in names: card2 before card10. `Intl` would take 3 MiB of memory for its data. */
 function inOrder(names: string[]): string[] {
-  // Once for each name: folders of libraries have thousands, and this is garbage of every start.
+  // Each key is computed once: library folders have thousands of names, and every start pays for the garbage.
   const keys = new Map(names.map(name => [name, name.replace(/\d+/g, digits => digits.padStart(12, '0'))]))
   return names.sort((a, b) => {
     const [first, second] = [keys.get(a)!, keys.get(b)!]
@@ -19,14 +22,14 @@ function inOrder(names: string[]): string[] {
   })
 }
 
-/** Folders of tools that are not always on the PATH. */
+/** Folders of tools that may not be on the PATH. */
 const MORE_FOLDERS =
   process.platform === 'win32'
     ? ['C:\\Windows\\System32', 'C:\\Program Files\\NVIDIA Corporation\\NVSMI']
     : ['/usr/local/bin', '/usr/bin', '/usr/sbin', '/sbin', '/usr/lib/wsl/lib', '/opt/rocm/bin']
 
 export interface HardwareOptions {
-  /** Prefix of all system files, for recordings of other machines; empty for this machine. */
+  /** Root folder of a recorded machine. Empty for this machine. */
   sysroot: string
   /** Time limit of each probe in milliseconds. */
   probeTimeout: number
@@ -44,20 +47,20 @@ async function runProgram(options: HardwareOptions, program: string, args: reado
   let size = 0
   const timeout = options.probeTimeout * PROGRAM_SHARE
   const run = runTool(path, args, {
-    // Messages are parsed in English.
+    // The parsers expect messages in English.
     env,
     variables: { LC_ALL: 'C', LANG: 'C' },
     signal,
     timeout,
     onLine: (line, stream) => {
       size += line.length + 1
-      if (size > MAX_OUTPUT) throw new ProbeFailure('unreadable', `${program} prints without end`)
+      if (size > MAX_OUTPUT) throw new ProbeFailure('unreadable', `${program} printed too much`)
       lines[stream].push(line)
     }
   })
   let failure: string | undefined
   try {
-    // A program that is blocked by a driver in the kernel cannot be killed: do not wait for its end.
+    // A program blocked in the kernel by a driver cannot be killed, so do not wait for it.
     await Promise.race([run, timeLimit(timeout, program)])
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
@@ -68,7 +71,7 @@ async function runProgram(options: HardwareOptions, program: string, args: reado
   return { stdout, text: [stdout, ...lines.stderr].join('\n'), ...(failure && { failure }) }
 }
 
-/** The platform of a recording, by folders and programs that only one platform has. */
+/** Guesses the platform of a recording from folders and programs that only one platform has. */
 async function recordedPlatform(files: SystemFiles, env: NodeJS.ProcessEnv): Promise<string> {
   if ((await files.names('/System')).length > 0) return 'darwin'
   if ((await files.names('/Windows')).length > 0) return 'win32'
@@ -83,7 +86,6 @@ async function recordedArch(files: SystemFiles, platform: string): Promise<strin
   return /^vendor_id\s*:\s*(GenuineIntel|AuthenticAMD)/m.test(cpuinfo) ? 'x64' : process.arch
 }
 
-/** Opens a machine for inspection. */
 export async function openMachine(options: HardwareOptions): Promise<Machine> {
   const { sysroot: root, env } = options
   const files = systemFiles(root)
@@ -93,8 +95,8 @@ export async function openMachine(options: HardwareOptions): Promise<Machine> {
 }
 
 /**
- * Counters that the kernel has in memory: reading one takes some microseconds, and to have a thread do it as many
- * milliseconds where the processors are busy, for which each load would wait.
+ * Counters that the kernel keeps in memory. A synchronous read takes microseconds. A read in Node's thread pool takes
+ * milliseconds on a busy machine, which would delay every load.
  */
 const KERNEL_COUNTERS = /^\/(?:proc\/(?:meminfo|self\/cgroup)$|sys\/fs\/cgroup\/)/
 
@@ -106,11 +108,11 @@ function textAtOnce(path: string): string | undefined {
   }
 }
 
-/** @param root folder with the machine's files, empty for this machine; links that lead out of it count as missing */
+/** @param root folder with the machine's files, empty for this machine. Links that lead out of it count as missing. */
 export function systemFiles(root: string): SystemFiles {
   const base = root === '' ? Promise.resolve('') : realpath(root).catch(() => root)
 
-  /** The real file behind a path. */
+  /** Resolves links to the real file. */
   async function place(path: string): Promise<string> {
     if (root === '') return path
     const from = await base
@@ -120,7 +122,7 @@ export function systemFiles(root: string): SystemFiles {
     }
     return real
   }
-  // Absent or unreadable files are no error: their source is left out.
+  // Absent and unreadable files are not errors. Their source is left out.
   const orNothing = <T>(work: Promise<T>) => work.catch(() => undefined)
 
   return {

@@ -4,7 +4,7 @@ import { bytesOf, type Findings, type Probe, ProbeFailure, programProbe, type Si
 /** Maximum number of devices that are queried one by one. */
 const MAX_DEVICES = 16
 
-/** Parses `xpu-smi discovery`, with or without `-d`: devices by number. */
+/** Parses `xpu-smi discovery`, with or without `-d`, into devices by number. */
 export function parseXpuSmi(text: string): Map<number, Sighting> {
   const devices = new Map<number, Map<string, string>>()
   let fields: Map<string, string> | undefined
@@ -58,8 +58,8 @@ export const xpuSmi: Probe = {
 }
 
 /**
- * Parses the Level Zero GPUs of oneAPI's `sycl-ls`, which lists them a second time for OpenCL. A line is
- * `[level_zero:gpu][level_zero:0] <platform>, <name> <version> [<driver>]`; older versions have other brackets.
+ * Parses the Level Zero GPUs in oneAPI's `sycl-ls`, which lists each GPU again for OpenCL. A line is
+ * `[level_zero:gpu][level_zero:0] <platform>, <name> <version> [<driver>]`. Older versions use other brackets.
  */
 export function parseSyclLs(text: string): Sighting[] {
   const line = /^\[(?:ext_oneapi_)?level_zero:gpu(?::\d+)?\].*?, (.+?)(?: \d[\d.]*)? \[([\d.]+)[^\]]*\]\s*$/gm

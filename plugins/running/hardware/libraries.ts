@@ -1,6 +1,6 @@
 import { type Findings, type Machine, optionalOutput, type Probe, ProbeFailure } from './probe.ts'
 
-/** Name of a library that builds need → names of its files. */
+/** Libraries that builds need, with a pattern for their file names. */
 const LIBRARIES: Record<string, RegExp> = {
   vulkan: /^(libvulkan\.so\.1|vulkan-1\.dll)$/i,
   'level-zero': /^(libze_loader\.so\.1|ze_loader\.dll)$/i,
@@ -17,7 +17,7 @@ const LIBRARIES: Record<string, RegExp> = {
   openssl3: /^(libssl\.so\.3|libssl-3(-x64|-arm64)?\.dll)$/i
 }
 
-/** The libraries that these file names belong to. */
+/** Returns the libraries that these file names belong to. */
 export function librariesAmong(fileNames: Iterable<string>): string[] {
   const names = [...fileNames]
   return Object.keys(LIBRARIES).filter(library => names.some(name => LIBRARIES[library]!.test(name)))
@@ -25,7 +25,7 @@ export function librariesAmong(fileNames: Iterable<string>): string[] {
 
 const LDCONFIG_ARCH: Record<string, RegExp> = { x64: /x86-64/, arm64: /AArch64/i }
 
-/** Parses `ldconfig -p`: file names of libraries for this architecture, without 32-bit ones. */
+/** Parses `ldconfig -p` into file names of libraries for this architecture, without 32-bit libraries. */
 export function parseLdconfig(text: string, arch: string): string[] {
   return text.split(/\r?\n/).flatMap(line => {
     const match = /^\s+(\S+) \(([^)]*)\) => /.exec(line)
@@ -33,7 +33,7 @@ export function parseLdconfig(text: string, arch: string): string[] {
   })
 }
 
-/** Library folders; those of ROCm, oneAPI, WSL and NixOS are often missing from ldconfig's list. */
+/** Lists library folders. The folders of ROCm, oneAPI, WSL and NixOS are often missing from ldconfig's list. */
 function foldersOf({ platform, arch }: Machine): string[] {
   if (platform === 'win32') return ['/Windows/System32']
   if (platform === 'darwin') return ['/usr/local/lib', '/opt/homebrew/lib']
@@ -49,14 +49,17 @@ export const libraries: Probe = {
   name: 'libraries',
   async find(machine): Promise<Findings> {
     const { files, platform, root, arch } = machine
-    // For a recording, use its cache file.
+    // A recording has a cache file of its own.
     const cache = root === '' ? [] : ['-C', `${root}/etc/ld.so.cache`]
     const printed = platform === 'linux' ? await optionalOutput(machine, 'ldconfig', '-p', ...cache) : ''
     const listed = parseLdconfig(printed, arch)
     const inFolders = (await Promise.all(foldersOf(machine).map(folder => files.names(folder)))).flat()
     if (listed.length === 0 && inFolders.length === 0) throw new ProbeFailure('absent', 'no library folders')
     const found = librariesAmong([...listed, ...inFolders])
-    return { libraries: found, detail: found.length === 0 ? 'none that builds need' : found.join(', ') }
+    return {
+      libraries: found,
+      detail: found.length === 0 ? 'none of the libraries that builds need' : found.join(', ')
+    }
   }
 }
 
@@ -65,10 +68,10 @@ export function glibcVersion(text: string): string | undefined {
   return /GNU C Library \([^)]*\) (?:stable|development) release version (\d{1,2}\.\d{1,3})/.exec(text)?.[1]
 }
 
-/** The glibc version that Node.js runs on, from its diagnostic report. */
+/** Reads the glibc version that Node.js runs on from its diagnostic report. */
 function ownVersion(): string | undefined {
   const report = process.report as NodeJS.ProcessReport & { excludeNetwork?: boolean }
-  // Otherwise the report resolves the names of all network addresses.
+  // Otherwise the report looks up the names of all network addresses.
   report.excludeNetwork = true
   return (report.getReport() as { header?: { glibcVersionRuntime?: string } }).header?.glibcVersionRuntime
 }
@@ -81,13 +84,13 @@ async function recordedVersion(machine: Machine): Promise<string | undefined> {
   return undefined
 }
 
-/** The version of the C library: release builds need a recent glibc. */
+/** Finds the version of the C library. Release builds need a recent glibc. */
 export const cLibrary: Probe = {
   name: 'c-library',
   platforms: ['linux'],
   async find(machine): Promise<Findings> {
     const glibc = machine.root === '' ? ownVersion() : await recordedVersion(machine)
-    if (glibc === undefined) throw new ProbeFailure('absent', 'no glibc; there are no releases for musl')
+    if (glibc === undefined) throw new ProbeFailure('absent', 'no glibc; llama.cpp has no releases for musl')
     return { glibc, detail: `glibc ${glibc}` }
   }
 }

@@ -7,8 +7,8 @@ import { bytesOf, fieldOf, type Machine, optionalOutput, type Probe, ProbeFailur
 type MachineMemory = Pick<Hardware['memory'], 'total' | 'available'>
 
 /**
- * Parses /proc/meminfo. `available` is what programs can allocate without swapping, including droppable caches; kernels
- * before 3.14 do not report it, so it is estimated as free memory plus caches. Undefined if it is no such file.
+ * Parses /proc/meminfo. `available` is what programs can allocate without swapping, including droppable caches. Kernels
+ * before 3.14 do not report it, so it is estimated as free memory plus caches. Returns undefined for other text.
  */
 export function parseMeminfo(text: string): MachineMemory | undefined {
   const kib = (key: string) => {
@@ -21,7 +21,7 @@ export function parseMeminfo(text: string): MachineMemory | undefined {
   return { total, available: Math.min(available, total) }
 }
 
-/** Available bytes of a Mac from the page counts of `vm_stat`; undefined if it is no such output. */
+/** Computes the available bytes of a Mac from the page counts of `vm_stat`. Returns undefined for other text. */
 export function parseVmStat(text: string): number | undefined {
   const pageSize = /page size of (\d{1,9}) bytes/.exec(text)?.[1]
   if (pageSize === undefined) return undefined
@@ -32,24 +32,22 @@ export function parseVmStat(text: string): number | undefined {
   return Number(pageSize) * others.reduce((sum, count) => sum + count, free)
 }
 
-/*
- * Limits of control groups: version 2 (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory) and version 1
- * (https://docs.kernel.org/admin-guide/cgroup-v1/memory.html).
+/**
+ * Limit and usage of one control group in bytes (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory and
+ * https://docs.kernel.org/admin-guide/cgroup-v1/memory.html).
  */
-
-/** Limit and usage of one control group in bytes. */
 export interface GroupMemory {
   limit: number
-  /** Without file caches, which the kernel drops under memory pressure. */
+  /** Excludes file caches, which the kernel drops under memory pressure. */
   used: number
 }
 
 const MOUNTS = { 1: '/sys/fs/cgroup/memory', 2: '/sys/fs/cgroup' } as const
 
 /**
- * Folders of this process's groups and of their ancestors, whose limits apply too, from /proc/self/cgroup; innermost
- * first. In a container the path may lead out of the mount (`/../../x`) or be the host's; the mount itself is the
- * container's group then, and what does not exist below it limits nothing.
+ * Returns the folders of this process's control groups and of their ancestors, whose limits apply too, from
+ * /proc/self/cgroup. The innermost comes first. In a container, the path may lead out of the mount (`/../../x`) or may
+ * be the host's. The mount itself is then the container's group, and folders that do not exist below it limit nothing.
  */
 export function groupFolders(cgroup: string): { version: 1 | 2; folder: string }[] {
   return cgroup.split(/\r?\n/).flatMap(line => {
@@ -65,13 +63,13 @@ export function groupFolders(cgroup: string): { version: 1 | 2; folder: string }
 const number = (text: string | undefined) =>
   text !== undefined && /^\s*\d{1,20}\s*$/.test(text) ? Number(text) : undefined
 
-/** A limit in bytes; undefined for `max` and for version 1's huge number, which mean no limit. */
+/** Parses a limit in bytes. Returns undefined for `max` and for version 1's huge number, which both mean no limit. */
 function limitOf(text: string | undefined): number | undefined {
   const limit = number(text)
   return limit === undefined || limit >= 2 ** 60 ? undefined : limit
 }
 
-/** Limit and usage of one group from its files; undefined if it has no limit. */
+/** Reads the limit and usage of one group from its files. Returns undefined if it has no limit. */
 export function groupMemory(files: {
   limits: readonly (string | undefined)[]
   usage: string | undefined
@@ -80,7 +78,7 @@ export function groupMemory(files: {
   const limits = files.limits.map(limitOf).filter(limit => limit !== undefined)
   if (limits.length === 0) return undefined
   const inactive = /^(?:total_)?inactive_file (\d{1,20})\s*$/m
-  // Version 1 reports totals including child groups under separate names.
+  // Version 1 reports totals that include child groups under separate names.
   const total = /^total_inactive_file (\d{1,20})\s*$/m.exec(files.stat ?? '') ?? inactive.exec(files.stat ?? '')
   return { limit: Math.min(...limits), used: Math.max(0, (number(files.usage) ?? 0) - Number(total?.[1] ?? 0)) }
 }
@@ -90,14 +88,14 @@ const FILES = {
   2: { limits: ['memory.max', 'memory.high'], usage: 'memory.current' }
 } as const
 
-/** The control groups that limit the memory of this process. */
+/** Finds the control groups that limit the memory of this process. */
 async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
   // A container may hide its group but still mount its limit.
   const folders = groupFolders((await files.text('/proc/self/cgroup')) ?? '0::/')
   const groups = folders.map(async ({ version, folder }) => {
     const names = FILES[version]
     const limits = await Promise.all(names.limits.map(name => files.text(`${folder}/${name}`)))
-    // Most have none, and every load of a model waits for this.
+    // Most groups have no limit, and every load of a model waits for this.
     if (!limits.some(limit => limitOf(limit) !== undefined)) return undefined
     const [usage, stat] = await Promise.all([`${folder}/${names.usage}`, `${folder}/memory.stat`].map(files.text))
     return groupMemory({ limits, usage, stat })
@@ -105,7 +103,7 @@ async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
   return (await Promise.all(groups)).flatMap(group => group ?? [])
 }
 
-/** Applies the limits of groups; those no smaller than the machine's memory are ignored. */
+/** Applies the limits of groups. Ignores limits that are not below the machine's memory. */
 export function withinLimits({ total, available }: MachineMemory, groups: readonly GroupMemory[]): Hardware['memory'] {
   const real = groups.filter(group => group.limit < total)
   if (real.length === 0) return { total, available }
@@ -123,7 +121,7 @@ async function macMemory(machine: Machine): Promise<MachineMemory | undefined> {
   return { total, available: Math.min(total, available) }
 }
 
-/** Current memory of the machine within the limits of control groups; undefined if unknown. */
+/** Reads the current memory of the machine within the limits of control groups. Returns undefined if it is unknown. */
 export async function readMemory(machine: Machine): Promise<Hardware['memory'] | undefined> {
   const { files, platform, root } = machine
   const own = root === '' ? { total: totalmem(), available: freemem() } : undefined

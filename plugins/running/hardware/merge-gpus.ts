@@ -5,12 +5,12 @@ import { capabilityOfId, capabilityOfName, cudaOfDriver } from './nvidia.ts'
 import { VENDOR_NAMES } from './pci.ts'
 import { defined, type Sighting } from './probe.ts'
 
-/* Several sources see the same GPU, and each knows different things about it: this merges them into one record. */
+/* Several sources see the same GPU, and each knows different things about it. This file merges them into one record. */
 
-/** The sightings of one source, in the order of that source. */
+/** The sightings of one source, in its order. */
 export type Source = readonly Sighting[]
 
-/** A name without manufacturer, trademark signs and text in brackets. */
+/** Strips the manufacturer, trademark signs and text in brackets from a name. */
 function bareName(name: string): string {
   return name
     .toLowerCase()
@@ -21,7 +21,7 @@ function bareName(name: string): string {
     .trim()
 }
 
-/** Whether two names mean the same card; a tool may have truncated one: `NVIDIA GeForce RTX 2080 ...`. */
+/** Compares two names of cards. A tool may have truncated one: `NVIDIA GeForce RTX 2080 ...`. */
 function sameName(a: string, b: string): boolean {
   const [first, second] = [bareName(a), bareName(b)]
   const cut = (name: string, text: string) => name.trimEnd().endsWith('...') && text.replace(/[ .]+$/, '')
@@ -33,7 +33,9 @@ function sameName(a: string, b: string): boolean {
 
 const typed = ({ type }: Sighting) => (type === 'discrete' || type === 'integrated' ? type : undefined)
 
-/** How certainly two sightings are one GPU: 3 by PCI address, 2 by device id, 1 by name, 0 possibly, -1 not. */
+/**
+ * Rates how certainly two sightings are the same GPU: 3 by PCI address, 2 by device id, 1 by name, 0 possibly, -1 no.
+ */
 function certaintyOfMatch(a: Sighting, b: Sighting): number {
   if (a.vendor !== b.vendor) return -1
   if (a.pciBus !== undefined && b.pciBus !== undefined) return a.pciBus === b.pciBus ? 3 : -1
@@ -43,7 +45,7 @@ function certaintyOfMatch(a: Sighting, b: Sighting): number {
   return typed(a) !== undefined && typed(b) !== undefined && typed(a) !== typed(b) ? -1 : 0
 }
 
-/** Assigns each sighting of a source to a group: the most certain pairs first, no group twice. */
+/** Assigns each sighting of a source to a group, the most certain pairs first. Each group gets at most one sighting. */
 function assignGroups(groups: readonly Sighting[][], source: Source): (number | undefined)[] {
   const of: (number | undefined)[] = source.map(() => undefined)
   const taken = new Set<number>()
@@ -55,7 +57,7 @@ function assignGroups(groups: readonly Sighting[][], source: Source): (number | 
         const each = group.map(member => certaintyOfMatch(member, sighting))
         return !each.includes(-1) && Math.max(...each) === certainty ? [index] : []
       })
-      // A mere possibility counts only if there is no alternative.
+      // A possible match is used only if there is no alternative.
       if (certainty === 0) {
         const rivals = source.filter((other, index) => of[index] === undefined && other.vendor === sighting.vendor)
         if (fitting.length !== 1 || rivals.length !== 1) continue
@@ -84,10 +86,10 @@ function groupSightings(sources: readonly Source[]): Sighting[][] {
 
 /** Integrated GPUs have less dedicated memory than this, unless their owner reserved more. */
 const MIN_CARD = 4 * 2 ** 30
-/** PCI address of the GPU in Intel's processors; cards are behind bridges. */
+/** PCI address of the GPU in Intel's processors. Cards are behind bridges. */
 const INTEL_INTEGRATED = '0000:00:02.0'
 
-/** The type of a GPU if no source reports it. */
+/** Infers the type of a GPU that no source reports. */
 function typeOf(vendor: Gpu['vendor'], merged: Partial<Sighting>): Gpu['type'] {
   if (vendor === 'nvidia') return merged.name === undefined && merged.pciId === undefined ? 'unknown' : 'discrete'
   if (vendor === 'apple' || vendor === 'qualcomm') return 'integrated'
@@ -114,7 +116,10 @@ function driverOf(vendor: Gpu['vendor'], group: readonly Sighting[]): Gpu['drive
   return Object.keys(driver).length === 0 ? undefined : driver
 }
 
-/** A source that reports an API but no usability is authoritative; otherwise any source that could use the GPU counts. */
+/**
+ * If a source reports an API but not whether the GPU is usable, it is usable. Otherwise any source that could use the
+ * GPU decides.
+ */
 function usableOf(vendor: Gpu['vendor'], group: readonly Sighting[]): boolean {
   if (group.some(({ api, usable }) => api !== undefined && usable === false)) return false
   if (group.some(({ usable }) => usable === true)) return true
@@ -122,19 +127,19 @@ function usableOf(vendor: Gpu['vendor'], group: readonly Sighting[]): boolean {
   return vendor !== 'nvidia' && group.every(({ usable }) => usable === undefined)
 }
 
-/** Merges the sightings of one GPU, the most reliable first. */
+/** Merges the sightings of one GPU. The most reliable comes first. */
 function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory']): Gpu {
   const { vendor } = group[0]!
   const merged: Partial<Sighting> = Object.assign({}, ...group.toReversed())
-  // A complete name is better than a truncated one, whatever its source.
+  // A complete name is better than a truncated one, whichever source it comes from.
   merged.name = group.find(({ name }) => name !== undefined && !name.endsWith('...'))?.name ?? merged.name
   const type = group.find(({ type }) => type !== undefined && type !== 'unknown')?.type ?? typeOf(vendor, merged)
   const unifiedMemory = merged.unifiedMemory ?? (type === 'integrated' && (merged.totalMemory ?? 0) < MIN_CARD)
-  // Both figures must come from one source: two sources may count different things.
+  // Both figures must come from one source, because two sources may measure different things.
   const sized = group.find(({ totalMemory }) => totalMemory !== undefined)
   let { totalMemory, freeMemory } = sized ?? {}
   if (unifiedMemory && totalMemory === undefined) {
-    // CUDA offers all of the machine's memory, Metal a part of it; for others it is unknown.
+    // CUDA offers all of the machine's memory, Metal a part of it. For other APIs the share is unknown.
     const all = memory.limit ?? memory.total
     if (all > 0 && vendor === 'nvidia') totalMemory = all
     if (all > 0 && group.some(({ api }) => api === 'metal')) totalMemory = metalBudget(all)
@@ -163,8 +168,8 @@ function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory'
 const TYPE_ORDER: Gpu['type'][] = ['discrete', 'virtual', 'unknown', 'integrated']
 
 /**
- * Merges the sightings of all sources, the most reliable first. Discrete GPUs come before integrated ones; ids count the
- * GPUs of a vendor in the order of the most reliable source. Pure.
+ * Merges the sightings of all sources, which are ordered from the most to the least reliable. Discrete GPUs come before
+ * integrated ones. Ids number the GPUs of a vendor in the order of its most reliable source. Pure.
  */
 export function mergeGpus(sources: readonly Source[], memory: Hardware['memory']): Gpu[] {
   const counts = new Map<Gpu['vendor'], number>()

@@ -14,20 +14,20 @@ import {
 } from './probe.ts'
 
 /*
- * NVIDIA's GPUs, from nvidia-smi (https://docs.nvidia.com/deploy/nvidia-smi: the CSV of its queries, its table, version
- * and list) and the files of the kernel driver.
+ * NVIDIA's GPUs, from the kernel driver's files and from nvidia-smi's queries, table, version and list
+ * (https://docs.nvidia.com/deploy/nvidia-smi).
  */
 
 const MIB = 2 ** 20
 const GIB = 2 ** 30
 
-/** What every card has that NVIDIA's own tools list. */
+/** Fields that every card listed by NVIDIA's own tools has. */
 const OF_NVIDIA = { vendor: 'nvidia', api: 'cuda', usable: true } as const
 
-/** A GPU as nvidia-smi reports it. Where it shares main memory, nvidia-smi reports none. */
+/** A GPU as nvidia-smi reports it. nvidia-smi reports no memory for GPUs that share main memory. */
 export interface SmiGpu extends Sighting {
   index: number
-  /** Whether it is partitioned (multi-instance GPU). */
+  /** Whether the card is partitioned (multi-instance GPU). */
   mig?: boolean
   /** Degrees Celsius. */
   temperature?: number
@@ -35,13 +35,13 @@ export interface SmiGpu extends Sighting {
   utilization?: number
 }
 
-/** `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]`, `[Unknown Error]` and the like. */
+/** Values such as `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]` and `[Unknown Error]` are missing. */
 const cellText = (text: string | undefined) =>
   text === undefined || text === '' || /^\[.*\]$|^N\/A$/.test(text) ? undefined : text
 
 const mebibytes = (text: string | undefined) => bytesOf(/^\d+(\.\d+)?/.exec(text ?? '')?.[0] ?? '', MIB)
 
-/** Parses `--query-gpu=… --format=csv` by its header; undefined without one. */
+/** Parses `--query-gpu=… --format=csv` by its header. Returns undefined without a header. */
 export function parseSmiCsv(text: string): SmiGpu[] | undefined {
   const lines = text.split(/\r?\n/)
   const start = lines.findIndex(line => /(^|,\s*)(name|memory\.total)\b.*,/.test(line))
@@ -84,7 +84,7 @@ export function parseSmiCsv(text: string): SmiGpu[] | undefined {
   return gpus
 }
 
-/** Parses the table that nvidia-smi prints without arguments. It truncates names and has no free memory. */
+/** Parses the table that nvidia-smi prints without arguments. It truncates names and does not show free memory. */
 export function parseSmiTable(text: string): SmiGpu[] {
   const gpus: SmiGpu[] = []
   let last: SmiGpu | undefined
@@ -125,7 +125,9 @@ export function parseSmiVersions(text: string): { version?: string; cuda?: strin
   })
 }
 
-/** Parses `nvidia-smi -L`: sizes in GB of the MIG instances of each GPU, from the names of their profiles. */
+/**
+ * Parses `nvidia-smi -L` into the sizes in GB of each GPU's MIG instances, which the names of their profiles contain.
+ */
 export function parseSmiList(text: string): Map<number, number[]> {
   const instances = new Map<number, number[]>()
   for (const gpu of text.split(/^GPU (?=\d{1,3}: )/m).slice(1)) {
@@ -135,7 +137,7 @@ export function parseSmiList(text: string): Map<number, number[]> {
   return instances
 }
 
-/** The kind of system, which decides how a driver is fixed. */
+/** The kind of system decides how a driver is repaired. */
 export type SystemKind = 'linux' | 'wsl' | 'win32'
 
 const INSTALL: Record<SystemKind, string> = {
@@ -143,12 +145,15 @@ const INSTALL: Record<SystemKind, string> = {
     'Install the driver of your distribution (Ubuntu: "sudo ubuntu-drivers install"), then load it with "sudo modprobe ' +
     'nvidia" or restart. With Secure Boot, its kernel module must be signed. Start containers with "--gpus all".',
   wsl:
-    'Update the NVIDIA driver on Windows, install none inside WSL (it would hide the Windows driver), then run ' +
+    'Update the NVIDIA driver on Windows. Do not install one inside WSL, because it would hide the Windows driver. Then run ' +
     '"wsl --shutdown" on Windows and start WSL again.',
   win32: 'Install the newest driver from https://www.nvidia.com/drivers and restart the machine.'
 }
 
-/** What nvidia-smi prints when something is wrong, what it means, and what to do on Linux; `INSTALL` helps elsewhere. */
+/**
+ * Known error messages of nvidia-smi, with their meaning and the remedy on Linux. `INSTALL` has the remedy for other
+ * systems.
+ */
 const PROBLEMS: { pattern: RegExp; code: HardwareProblem['code']; message: string; advice: string }[] = [
   {
     pattern: /driver\/library version mismatch/i,
@@ -188,7 +193,7 @@ const PROBLEMS: { pattern: RegExp; code: HardwareProblem['code']; message: strin
   }
 ]
 
-/** The problem that nvidia-smi reports, if it is a known one. */
+/** Recognizes known problems in the output of nvidia-smi. */
 export function smiProblem(text: string, where: SystemKind): HardwareProblem | undefined {
   const known = PROBLEMS.find(({ pattern }) => pattern.test(text))
   if (!known) return undefined
@@ -202,8 +207,8 @@ export function smiProblem(text: string, where: SystemKind): HardwareProblem | u
 }
 
 /**
- * Findings from the output of nvidia-smi.
- * @param instances sizes in GB of the instances of each GPU; undefined if `-L` did not list them
+ * Combines the output of nvidia-smi into findings.
+ * @param instances sizes in GB of the instances of each GPU, or undefined if `-L` did not list them
  */
 export function findingsFromSmi(
   gpus: readonly SmiGpu[],
@@ -219,7 +224,7 @@ export function findingsFromSmi(
       const sizes = instances?.get(index)
       const problem = migProblem(gpu.name, index, sizes)
       problems.push({ code: 'partitioned', subject: `nvidia:${at}`, ...problem })
-      // CUDA uses one instance only, and the free memory of the whole card says nothing about it.
+      // CUDA uses one instance only, so the free memory of the whole card is irrelevant.
       const size = sizes?.[0] === undefined ? undefined : Math.min(sizes[0] * GIB, gpu.totalMemory ?? Infinity)
       return sighting({ ...whole, usable: sizes?.length !== 0, totalMemory: size, freeMemory: undefined })
     })
@@ -255,7 +260,7 @@ const NEWER = 'compute_cap,mig.mode.current'
 
 const query = (fields: string) => [`--query-gpu=${fields}`, '--format=csv']
 
-/** Runs queries first, and falls back to the table, which truncates names. */
+/** Tries queries first, and falls back to the table, which truncates names. */
 export const nvidiaSmi: Probe = {
   name: 'nvidia-smi',
   platforms: ['linux', 'win32'],
@@ -277,7 +282,7 @@ export const nvidiaSmi: Probe = {
     const problem = smiProblem(texts, await systemKind(machine))
     const problems = problem ? [problem] : []
     if (gpus.length === 0) {
-      // It works and reports that there is no card.
+      // nvidia-smi works and reports that there is no card.
       if (problem?.code === 'no_device') return { problems, detail: problem.message }
       if (problem) throw new ProbeFailure('failed', problem.message, { problems })
       const what = full.failure ?? 'unknown output of nvidia-smi'
@@ -289,21 +294,21 @@ export const nvidiaSmi: Probe = {
   }
 }
 
-/** Current total and free memory of the GPUs; undefined if nvidia-smi does not report it. */
+/** Reads the current total and free memory of the GPUs. Returns undefined if nvidia-smi does not report it. */
 export async function nvidiaMemory(machine: Machine): Promise<SmiGpu[] | undefined> {
   const { stdout } = await machine.run('nvidia-smi', query('index,name,pci.bus_id,memory.total,memory.free'))
   return parseSmiCsv(stdout)
 }
 
-/** What the sensors of the GPUs say; undefined if nvidia-smi does not report it. */
+/** Reads the sensors of the GPUs. Returns undefined if nvidia-smi does not report them. */
 export async function nvidiaSensors(machine: Machine): Promise<SmiGpu[] | undefined> {
   const { stdout } = await machine.run('nvidia-smi', query('index,name,pci.bus_id,temperature.gpu,utilization.gpu'))
   return parseSmiCsv(stdout)
 }
 
-// ---- /proc/driver/nvidia, which is there even if nvidia-smi is missing or broken
+// ---- /proc/driver/nvidia, which exists even if nvidia-smi is missing or broken
 
-/** The version of the loaded kernel driver, from /proc/driver/nvidia/version. */
+/** Parses the version of the loaded kernel driver from /proc/driver/nvidia/version. */
 export function parseDriverVersion(text: string): string | undefined {
   return /Kernel Module\b.*?\s(\d{3,4}(?:\.\d{1,4}){1,2})\b/.exec(text)?.[1]
 }
@@ -335,9 +340,9 @@ export const nvidiaDriver: Probe = {
 }
 
 // ---- Compute capabilities (https://developer.nvidia.com/cuda-gpus and /cuda-legacy-gpus), for cards without a driver
-// and for drivers too old to report them
+// and for drivers that are too old to report them
 
-/** Name → capability; the first match counts. */
+/** Name → capability. The first match applies. */
 const BY_NAME: [RegExp, string][] = [
   [/\bGB10\b|DGX Spark/i, '12.1'],
   [/\bG?B300\b/i, '10.3'],
@@ -359,7 +364,7 @@ const BY_NAME: [RegExp, string][] = [
   [/\bK80\b/i, '3.7']
 ]
 
-/** First and last PCI device id : capability, by the chips' ranges in https://pci-ids.ucw.cz. */
+/** First and last PCI device id: capability, by the chips' ranges in https://pci-ids.ucw.cz. */
 const BY_ID =
   '1340-13bf:5.0 13c0-1436:5.2 15f0-15ff:6.0 1617-17ff:5.2 1b00-1d56:6.1 1d81-1df6:7.0 1e02-1fff:7.5 2080-20ff:8.0 ' +
   '2182-21d1:7.5 2200-22bf:8.6 2300-23ff:9.0 2414-25ff:8.6 2681-28ff:8.9 2901-29ff:10.0 2b85-2dff:12.0 2e12-2e12:12.1 ' +
@@ -377,12 +382,12 @@ export function capabilityOfId(id: string): string | undefined {
   return undefined
 }
 
-/** First driver of a branch : highest CUDA version that it supports (CUDA's release notes, table 3). */
+/** First driver of a branch: highest CUDA version that it supports (CUDA's release notes, table 3). */
 const CUDA_OF_DRIVER =
   '610:13.3 595:13.2 590:13.1 580:13.0 575:12.9 570:12.8 565:12.7 560:12.6 555:12.5 550:12.4 545:12.3 535:12.2 ' +
   '530:12.1 525:12.0 520:11.8 515:11.7 510:11.6 495:11.5 470:11.4 460:11.2 450:11.0 440:10.2 418:10.1 410:10.0'
 
-/** Highest CUDA version that a driver such as `580.95.05` supports; undefined for very old drivers. */
+/** Returns the highest CUDA version that a driver such as `580.95.05` supports, or undefined for very old drivers. */
 export function cudaOfDriver(version: string): string | undefined {
   const branch = Number.parseInt(version, 10)
   const row = CUDA_OF_DRIVER.split(' ').find(row => branch >= Number.parseInt(row, 10))

@@ -2,8 +2,8 @@ import type { Gpu } from '../../../core/contracts/hardware.ts'
 import type { Sighting } from './probe.ts'
 
 /**
- * Normalizes a PCI address to `0000:01:00.0`; tools print it with more digits, without the domain, or in upper case.
- * Undefined if it is none.
+ * Normalizes a PCI address to `0000:01:00.0`. Tools print it with more digits, without the domain, or in upper case.
+ * Returns undefined for other text.
  */
 export function pciAddress(text: string | undefined): string | undefined {
   const match = /^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$/i.exec(text?.trim() ?? '')
@@ -14,14 +14,17 @@ export function pciAddress(text: string | undefined): string | undefined {
   return `${domain}:${match[2]}:${match[3]}.${match[4]}`.toLowerCase()
 }
 
-/** The PCI address from the number that AMD's tools print: bus in the upper byte, device and function in the lower. */
+/**
+ * Converts the number that AMD's tools print to a PCI address: the bus is in the upper byte, device and function are in
+ * the lower.
+ */
 export function addressOfLocation(location: number, domain = 0): string | undefined {
   if (!Number.isInteger(location) || location <= 0 || location > 0xffff) return undefined
   const hex = (value: number, digits: number) => value.toString(16).padStart(digits, '0')
   return `${hex(domain, 4)}:${hex(location >> 8, 2)}:${hex((location >> 3) & 31, 2)}.${location & 7}`
 }
 
-/** Normalizes an id to `0x73df`, from `0x73DF`, `73df` or a number; undefined if it is none. */
+/** Normalizes `0x73DF`, `73df` or a number to `0x73df`. Returns undefined for anything else. */
 export function pciId(value: string | number | undefined): string | undefined {
   const number =
     typeof value === 'number'
@@ -41,12 +44,12 @@ const VENDORS: Record<string, Gpu['vendor']> = {
   '0x17cb': 'qualcomm'
 }
 
-/** The vendor of a PCI vendor id; `other` for display chips of servers, virtual machines and the like. */
+/** Maps a PCI vendor id to a vendor. Display chips of servers and virtual machines are `other`. */
 export function vendorOfId(id: string | undefined): Gpu['vendor'] {
   return VENDORS[id ?? ''] ?? 'other'
 }
 
-/** The vendor of a GPU's name; `other` if the name does not say. */
+/** Infers the vendor from a GPU's name, or `other` if the name does not show it. */
 export function vendorOfName(name: string): Gpu['vendor'] {
   if (/nvidia|geforce|quadro|\btesla\b/i.test(name)) return 'nvidia'
   if (/\bamd\b|\bati\b|radeon|advanced micro devices/i.test(name)) return 'amd'
@@ -64,7 +67,7 @@ export const VENDOR_NAMES: Partial<Record<Gpu['vendor'], string>> = {
   qualcomm: 'Qualcomm'
 }
 
-/** `GP102 [GeForce GTX 1080 Ti]` → `NVIDIA GeForce GTX 1080 Ti`; the brackets contain the product name. */
+/** Turns `GP102 [GeForce GTX 1080 Ti]` into `NVIDIA GeForce GTX 1080 Ti`. The brackets contain the product name. */
 export function marketingName(vendor: Gpu['vendor'], chip: string): string {
   const name = /\[([^\]]+)\]\s*$/.exec(chip)?.[1] ?? chip.trim()
   const maker = VENDOR_NAMES[vendor]
@@ -72,8 +75,8 @@ export function marketingName(vendor: Gpu['vendor'], chip: string): string {
 }
 
 /**
- * Looks up a device in the system's list of PCI ids (https://pci-ids.ucw.cz): vendors at the start of a line, their
- * devices after a tab. Undefined if it is not listed.
+ * Looks up a device in the system's list of PCI ids (https://pci-ids.ucw.cz), which has vendors at the start of a line
+ * and their devices after a tab. Returns undefined if the device is not listed.
  */
 export function pciName({ vendor, pciId }: Pick<Sighting, 'vendor' | 'pciId'>, list: string): string | undefined {
   const vendorId = Object.keys(VENDORS).find(id => VENDORS[id] === vendor)

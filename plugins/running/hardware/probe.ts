@@ -1,9 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Gpu, Hardware, HardwareProblem, ProbeReport } from '../../../core/contracts/hardware.ts'
 
-/*
- * What a probe is, what it reports, and what the parsers of all probes share.
- */
+/* Defines probes and their findings, and the helpers that all parsers share. */
 
 /** The machine under inspection: this one, or a recording of another. */
 export interface Machine {
@@ -13,22 +11,21 @@ export interface Machine {
   readonly arch: string
   readonly files: SystemFiles
   /**
-   * Runs a program from the PATH and returns its output, whatever its exit code.
-   * @throws ProbeFailure if there is no such program, or it takes too long or prints without end
+   * Runs a program from the PATH and returns its output, whatever its exit code is.
+   * @throws ProbeFailure if the program is missing, takes too long or prints too much
    */
   run(program: string, args: readonly string[]): Promise<Printed>
 }
 
-/** The output of a program. */
 export interface Printed {
   /** Both streams, standard output first. */
   text: string
   stdout: string
-  /** How it failed, if it did: many print what is wrong and exit with an error. */
+  /** Why the program failed. Many programs print an explanation and exit with an error. */
   failure?: string
 }
 
-/** The files of a machine, by their absolute paths there. Missing or unreadable ones are undefined or empty. */
+/** The files of a machine, by their absolute paths on it. Missing or unreadable files are undefined or empty. */
 export interface SystemFiles {
   text(path: string): Promise<string | undefined>
   /** Names in a folder, in natural order: `card2` before `card10`. */
@@ -41,13 +38,12 @@ export interface SystemFiles {
 export interface Probe {
   /** Name in the report, such as `nvidia-smi`. */
   name: string
-  /** The platforms that have it; all if absent. */
+  /** Platforms that have this source. All platforms if absent. */
   platforms?: readonly string[]
-  /** @throws ProbeFailure if it is absent or reports nothing usable */
+  /** @throws ProbeFailure if the source is absent or reports nothing usable */
   find(machine: Machine): Promise<Findings>
 }
 
-/** What one source reports about a machine. */
 export interface Findings {
   gpus?: Sighting[]
   problems?: HardwareProblem[]
@@ -57,23 +53,23 @@ export interface Findings {
   glibc?: string
   /** Vendors with an installed Vulkan driver, whether or not it works. */
   vulkanDrivers?: Gpu['vendor'][]
-  /** True if this user lacks permission to open the devices of AMD and Intel GPUs. */
+  /** Set if this user may not open the devices of AMD and Intel GPUs. */
   noDeviceAccess?: boolean
   /** One line for `ProbeReport.detail`. */
   detail?: string
 }
 
-/** A GPU as one source reports it; what the source does not report is absent. */
+/** A GPU as one source reports it. Properties that the source does not report are absent. */
 export interface Sighting extends Partial<Omit<Gpu, 'id' | 'vendor' | 'apis'>> {
   vendor: Gpu['vendor']
   api?: Gpu['apis'][number]
 }
 
-/** Why a probe reported nothing, or less than it could. */
+/** Explains why a probe reported nothing, or less than it could. */
 export class ProbeFailure extends Error {
   override readonly name = 'ProbeFailure'
   readonly outcome: Exclude<ProbeReport['outcome'], 'ok'>
-  /** What it reported nevertheless. */
+  /** What the probe reported nevertheless. */
   readonly findings: Findings
 
   constructor(outcome: Exclude<ProbeReport['outcome'], 'ok'>, detail: string, findings: Findings = {}) {
@@ -84,7 +80,7 @@ export class ProbeFailure extends Error {
 }
 
 /**
- * A probe that runs one program and parses its standard output.
+ * Makes a probe that runs one program and parses its standard output.
  * @param command the program and its arguments
  * @param parse returns undefined for output that it cannot read
  */
@@ -110,7 +106,7 @@ export function programProbe(
 
 const lastLine = (text: string) => text.trim().split('\n').at(-1) ?? ''
 
-/** The output of a program that a probe can do without; empty if it is absent or fails. */
+/** Returns the output of a program that a probe can do without, or an empty string if it is absent or fails. */
 export async function optionalOutput(machine: Machine, program: string, ...args: string[]): Promise<string> {
   try {
     return (await machine.run(program, args)).text
@@ -120,12 +116,12 @@ export async function optionalOutput(machine: Machine, program: string, ...args:
   }
 }
 
-/** Maximum length of a report's detail in characters: a broken program may print a lot. */
+/** Characters. A broken program may print a lot. */
 const DETAIL_LENGTH = 200
 
 /**
- * Runs a probe with a time limit in milliseconds. Never rejects and never takes longer: a hung driver can block even the
- * reading of a file for ever.
+ * Runs a probe with a time limit in milliseconds. Never rejects and never takes longer, because a hung driver can block
+ * even the reading of a file forever.
  */
 export async function runProbe(
   probe: Probe,
@@ -148,28 +144,30 @@ export async function runProbe(
   }
 }
 
-/** Rejects after so many milliseconds, for a race. @throws ProbeFailure */
+/** Rejects after `limit` milliseconds, for use in a race. @throws ProbeFailure */
 export async function timeLimit(limit: number, what: string): Promise<never> {
   await sleep(limit, undefined, { ref: false })
   throw new ProbeFailure('timed_out', `${what} did not answer within ${limit / 1000} s`)
 }
 
-/** Drops undefined values, so that what is unknown is absent. */
+/** Drops undefined values, so that unknown properties are absent. */
 export function defined<Values extends object>(
   values: Values
 ): { [Key in keyof Values]: Exclude<Values[Key], undefined> } {
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as never
 }
 
-/** A sighting without what its source left undefined. */
 export const sighting = (values: Sighting): Sighting => defined(values)
 
-/** The value in a line `key: value` or `key=value`; undefined if it is missing or empty. @param key regular expression */
+/**
+ * Returns the value in a line `key: value` or `key=value`, or undefined if it is missing or empty. @param key regular
+ * expression
+ */
 export function fieldOf(text: string, key: string): string | undefined {
   return new RegExp(`^[ \\t]*${key}[ \\t]*[:=][ \\t]*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
 }
 
-/** Parses JSON; undefined if it is invalid. */
+/** Parses JSON, or returns undefined if it is invalid. */
 export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text)
@@ -178,10 +176,13 @@ export function parseJson(text: string): unknown {
   }
 }
 
-/** No device has more memory; a larger value is wrong. */
+/** No device has this much memory. A larger value is wrong. */
 const MAX_BYTES = 2 ** 46
 
-/** Bytes from a number or numeric text in units of `unit`; undefined if it is no number, 0 or implausibly large. */
+/**
+ * Converts a number or numeric text in units of `unit` to bytes. Returns undefined for 0, implausibly large values and
+ * other text.
+ */
 export function bytesOf(value: unknown, unit = 1): number | undefined {
   const number =
     typeof value === 'number' ? value : /^\s*\d{1,18}(\.\d+)?\s*$/.test(String(value)) ? Number(value) : NaN
@@ -189,7 +190,7 @@ export function bytesOf(value: unknown, unit = 1): number | undefined {
   return bytes > 0 && bytes <= MAX_BYTES ? bytes : undefined
 }
 
-/** Free memory from the figures of one source; undefined if they contradict each other. */
+/** Computes free memory from the figures of one source. Returns undefined if they contradict each other. */
 export function freeOf(total: number | undefined, used: number | undefined): number | undefined {
   return total === undefined || used === undefined || used > total ? undefined : total - used
 }

@@ -3,11 +3,11 @@ import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { defined, type Findings, type Machine, optionalOutput, type Probe, ProbeFailure } from './probe.ts'
 
 /*
- * The processor: its name, cores, and the instruction sets that llama.cpp has code for (GGML_CPU_ALL_VARIANTS in its
- * ggml/src/CMakeLists.txt).
+ * Finds the name and cores of the processor, and the instruction sets that llama.cpp has code for
+ * (GGML_CPU_ALL_VARIANTS in its ggml/src/CMakeLists.txt).
  */
 
-/** Features of x86 processors; their names in /proc/cpuinfo are the same but for those in `LINUX_NAMES`. */
+/** Features of x86 processors. /proc/cpuinfo uses the same names except for those in `LINUX_NAMES`. */
 const X86 = [
   ...['ssse3', 'sse42', 'avx', 'avx2', 'fma', 'f16c', 'bmi2', 'avx_vnni'],
   ...['avx512f', 'avx512bw', 'avx512cd', 'avx512dq', 'avx512vl', 'avx512_vbmi', 'avx512_vnni', 'avx512_bf16'],
@@ -15,7 +15,7 @@ const X86 = [
 ]
 const LINUX_NAMES: Record<string, string> = { sse42: 'sse4_2', avx512_vbmi: 'avx512vbmi' }
 
-/** Features of ARM processors, as in /proc/cpuinfo → name in `sysctl` of macOS. */
+/** Features of ARM processors in /proc/cpuinfo, with their names in `sysctl` of macOS. */
 const ARM: Record<string, string | undefined> = {
   asimd: 'AdvSIMD',
   asimddp: 'FEAT_DotProd',
@@ -27,15 +27,15 @@ const ARM: Record<string, string | undefined> = {
   sme: 'FEAT_SME'
 }
 
-/** The features in the flags of /proc/cpuinfo. */
+/** Returns the features in the flags of /proc/cpuinfo. */
 export function featuresOfFlags(flags: string): string[] {
   const present = new Set(flags.toLowerCase().split(/\s+/))
   return [...X86, ...Object.keys(ARM)].filter(feature => present.has(LINUX_NAMES[feature] ?? feature))
 }
 
-/** The features in the values of `sysctl` on a Mac. */
+/** Returns the features in the values of `sysctl` on a Mac. */
 export function featuresOfSysctl(values: ReadonlyMap<string, string>): string[] {
-  // On Intel Macs: `SSE4.2 AVX1.0 F16C FMA` and `AVX2 BMI2`.
+  // Intel Macs list `SSE4.2 AVX1.0 F16C FMA` and `AVX2 BMI2`.
   const flags = `${values.get('machdep.cpu.features')} ${values.get('machdep.cpu.leaf7_features')}`
     .toLowerCase()
     .replace('sse4.2', 'sse4_2')
@@ -51,14 +51,14 @@ type Processor = Partial<Hardware['cpu']>
 const countOf = (text: string | undefined) =>
   text !== undefined && /^[1-9]\d{0,4}$/.test(text) ? Number(text) : undefined
 
-/** Parses `key : value` lines; the first value of each key counts. */
+/** Parses `key : value` lines. The first value of each key wins. */
 function fieldsOf(text: string): Map<string, string> {
   const pairs = text.split('\n').map(line => [line, line.indexOf(':')] as const)
   const fields = pairs.filter(([, colon]) => colon > 0).reverse()
   return new Map(fields.map(([line, at]) => [line.slice(0, at).trim().toLowerCase(), line.slice(at + 1).trim()]))
 }
 
-/** Parses /proc/cpuinfo, which has other keys, and no names, on ARM. Undefined without any processor. */
+/** Parses /proc/cpuinfo, which has other keys and no names on ARM. Returns undefined if it lists no processor. */
 export function parseCpuinfo(text: string): Processor | undefined {
   const blocks = text
     .split(/\r?\n(?=processor\s*:)/)
@@ -73,16 +73,15 @@ export function parseCpuinfo(text: string): Processor | undefined {
   return defined({
     model: first.get('model name'),
     cores: first.has('core id') ? Math.max(cores.size, (perSocket ?? 0) * sockets.size) : undefined,
-    // In a container some blocks may be missing; siblings counts them all.
+    // In a container some blocks may be missing, but `siblings` includes all threads.
     threads: Math.max(blocks.length, (siblings ?? 0) * sockets.size),
     features: featuresOfFlags(first.get('flags') ?? first.get('features') ?? '')
   })
 }
 
-/** A line of lscpu without a key: a terminal has wrapped the line above, in the middle of a word. */
+/** A line of lscpu without a key: a terminal has wrapped the line above in the middle of a word. */
 const WRAPPED = /\r?\n(?!\s*[A-Z][A-Za-z0-9()/ -]*?:\s)\s*/g
 
-/** Parses `lscpu`. */
 export function parseLscpu(text: string): Processor | undefined {
   const fields = fieldsOf(text.replace(WRAPPED, ''))
   const flags = fields.get('flags')
@@ -98,7 +97,7 @@ export function parseLscpu(text: string): Processor | undefined {
   })
 }
 
-/** /proc/cpuinfo; lscpu if it has no name, as on ARM, or is missing from a recording. */
+/** Reads /proc/cpuinfo, or lscpu if /proc/cpuinfo has no name (on ARM) or is missing from a recording. */
 export const linuxCpu: Probe = {
   name: 'cpuinfo',
   platforms: ['linux'],
@@ -112,7 +111,7 @@ export const linuxCpu: Probe = {
   }
 }
 
-/** The processor as Node.js reports it, for platforms without a probe. Nothing for a recording. */
+/** Describes the processor as Node.js reports it, for platforms without a probe. Returns nothing for a recording. */
 export function ownProcessor({ root }: Machine): Findings {
   const list = root === '' ? cpus() : []
   const model = list[0]?.model.trim()

@@ -17,12 +17,10 @@ import {
   sighting
 } from './probe.ts'
 
-/*
- * Graphics cards as the operating system lists them: /sys on Linux, lspci, and Windows' display adapters.
- */
+/* Finds graphics cards in the lists of the operating system: /sys on Linux, lspci, and Windows' display adapters. */
 
 // ---- /sys/bus/pci/devices, and /sys/class/drm for cards with a driver. AMD's driver adds memory
-// (https://docs.kernel.org/gpu/amdgpu/driver-misc.html)
+// (https://docs.kernel.org/gpu/amdgpu/driver-misc.html).
 
 const CARD_FILES = [
   'vendor',
@@ -40,16 +38,16 @@ export type CardFiles = Partial<Record<(typeof CARD_FILES)[number], string>>
 
 const DRM = '/sys/class/drm'
 const PCI = '/sys/bus/pci/devices'
-/** Unknown chips with less memory than this count as integrated. */
+/** Unknown chips with less memory than this are treated as integrated. */
 const MIN_CARD = 4 * 2 ** 30
 const MAX_CARDS = 64
 
-/** Drivers that can compute. NVIDIA's can too, but only its own tools know whether it works. */
+/** Drivers that can compute. NVIDIA's driver can too, but only NVIDIA's tools know whether it works. */
 const COMPUTE_DRIVERS: Partial<Record<Sighting['vendor'], string[]>> = { amd: ['amdgpu'], intel: ['i915', 'xe'] }
 
 /**
- * Memory of an AMD GPU. An integrated GPU has a small dedicated part of main memory and borrows more (GTT); if it was
- * given more dedicated memory than it may borrow, that counts as its own.
+ * Returns the memory of an AMD GPU. An integrated GPU has a small dedicated part of main memory and borrows more (GTT).
+ * If it has more dedicated memory than it may borrow, the dedicated memory is its total.
  */
 export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sighting> {
   const number = (text: string | undefined) => (/^\s*0\s*$/.test(text ?? '') ? 0 : bytesOf(text))
@@ -68,10 +66,10 @@ export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sig
   })
 }
 
-/** A device as a sighting; undefined if it is no GPU of a supported vendor. */
+/** Describes a device as a sighting. Returns undefined if it is not a GPU of a supported vendor. */
 export function cardOf(files: CardFiles, bus: string | undefined): Sighting | undefined {
   const vendor = vendorOfId(pciId(files.vendor))
-  // 03: displays; 12: processing accelerators such as AMD's Instinct.
+  // 03: displays. 12: processing accelerators such as AMD's Instinct.
   if (vendor === 'other' || !/^\s*0x(03|12)/i.test(files.class ?? '0x03')) return undefined
   const driver = fieldOf(files.uevent ?? '', 'DRIVER')
   const id = pciId(files.device)
@@ -88,13 +86,12 @@ export function cardOf(files: CardFiles, bus: string | undefined): Sighting | un
   })
 }
 
-/** Reads the files of one device. */
 async function readCard(files: SystemFiles, folder: string): Promise<CardFiles> {
   const texts = await Promise.all(CARD_FILES.map(async name => [name, await files.text(`${folder}/${name}`)] as const))
   return defined(Object.fromEntries(texts))
 }
 
-/** The cards with a driver, and their memory now. */
+/** Reads the cards with a driver, and their current memory. */
 export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
   const names = (await files.names(DRM)).filter(name => /^card\d+$/.test(name)).slice(0, MAX_CARDS)
   const cards = names.map(async name => {
@@ -105,7 +102,6 @@ export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
   return (await Promise.all(cards)).flatMap(card => card ?? [])
 }
 
-/** What the sensors of one card say. */
 export interface CardSensors {
   pciBus: string | undefined
   /** Degrees Celsius, at the edge of the chip. */
@@ -115,8 +111,7 @@ export interface CardSensors {
 }
 
 /**
- * The sensors of the cards with a driver: of AMD's and of Intel's newer one
- * (https://docs.kernel.org/gpu/amdgpu/thermal.html).
+ * Reads the sensors of cards with AMD's driver or Intel's newer one (https://docs.kernel.org/gpu/amdgpu/thermal.html).
  */
 export async function readCardSensors(files: SystemFiles): Promise<CardSensors[]> {
   const names = (await files.names(DRM)).filter(name => /^card\d+$/.test(name)).slice(0, MAX_CARDS)
@@ -154,7 +149,7 @@ export const pciDevices: Probe = {
     if (names.length === 0) throw new ProbeFailure('absent', `no device in ${PCI}`)
     const gpus: Sighting[] = []
     for (const name of names) {
-      // Skip other devices by reading one small file.
+      // Skips other devices after reading one small file.
       if (!/^\s*0x(03|12)/i.test((await files.text(`${PCI}/${name}/class`)) ?? '')) continue
       const card = cardOf(await readCard(files, `${PCI}/${name}`), pciAddress(name))
       if (card && gpus.length < MAX_CARDS) gpus.push(card)
@@ -165,7 +160,7 @@ export const pciDevices: Probe = {
   }
 }
 
-/** Whether this user may open the devices of AMD and Intel GPUs. Containers may lack them. */
+/** Checks whether this user may open the devices of AMD and Intel GPUs. Containers may lack them. */
 export const deviceNodes: Probe = {
   name: 'device-nodes',
   platforms: ['linux'],
@@ -182,7 +177,10 @@ export const deviceNodes: Probe = {
 
 // ---- lspci
 
-/** Parses the GPUs of `lspci -vmm`, whose blocks of fields have numbers or names and numbers: `GP102 [Tesla P40] [1b38]`. */
+/**
+ * Parses the GPUs of `lspci -vmm`, whose blocks of fields have numbers or names and numbers: `GP102 [Tesla P40]
+ * [1b38]`.
+ */
 export function parseLspci(text: string): Sighting[] {
   return text.split(/\r?\n\s*\r?\n/).flatMap((block): Sighting[] => {
     const numberOf = (key: string) => /(?:^|\[)([0-9a-f]{4})\]?$/i.exec(fieldOf(block, key) ?? '')?.[1]
@@ -207,7 +205,7 @@ export const lspci: Probe = {
   name: 'lspci',
   platforms: ['linux'],
   async find(machine): Promise<Findings> {
-    // For a recording, use its own /sys.
+    // A recording has a /sys of its own.
     const source = machine.root === '' ? [] : ['-A', 'linux-sysfs', '-O', `sysfs.path=${machine.root}/sys/bus/pci`]
     const { stdout, failure } = await machine.run('lspci', [...source, '-vmmnnDk'])
     if (failure !== undefined && stdout.trim() === '') throw new ProbeFailure('failed', failure)
@@ -217,12 +215,12 @@ export const lspci: Probe = {
 
 // ---- Windows
 
-/** Without the memory size, which Windows caps at 4 GiB. */
+/** Excludes the memory size, which Windows caps at 4 GiB. */
 const ADAPTER_QUERY =
   'Get-CimInstance Win32_VideoController | Select-Object Name,PNPDeviceID,DriverVersion,ConfigManagerErrorCode | ' +
   'ConvertTo-Json -Compress'
 
-/** Parses the display adapters of Windows, a JSON object or list. Undefined if it is no JSON. */
+/** Parses the display adapters of Windows, a JSON object or list. Returns undefined for invalid JSON. */
 export function parseAdapters(text: string): Sighting[] | undefined {
   const value = parseJson(text)
   if (value === undefined) return undefined
@@ -233,7 +231,7 @@ export function parseAdapters(text: string): Sighting[] | undefined {
     const vendor = vendorOfId(pciId(ids?.[1]))
     if (vendor === 'other' || typeof name !== 'string') return []
     const card = { vendor, name, pciId: pciId(ids?.[2]) }
-    // Only NVIDIA's own tools know whether its driver works, and which one it is.
+    // Only NVIDIA's own tools know the version of its driver and whether it works.
     if (vendor === 'nvidia') return [sighting(card)]
     // 0 means that the device works.
     const usable = ConfigManagerErrorCode === 0

@@ -10,10 +10,10 @@ const TYPES: Record<string, Gpu['type']> = {
   PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: 'virtual'
 }
 
-/** Fields of each device. A line without ` = ` continues the value above, and is not needed. */
+/** Parses the fields of each device. A line without ` = ` continues the value above and is not needed. */
 function devicesIn(text: string): Map<string, string>[] {
   const devices = text.split(/^\s*GPU\d{1,3}:\s*$/m).slice(1)
-  // The long form repeats names in later sections: only the first ones describe the device.
+  // The long form repeats names in later sections. Only the first values describe the device.
   return devices.map(device => {
     const fields = [...device.matchAll(/^[ \t]*(\w+)[ \t]+= ?(.*?)\s*$/gm)]
     return new Map(fields.reverse().map(([, key, value]) => [key!, value!]))
@@ -36,7 +36,7 @@ function driverOf(device: ReadonlyMap<string, string>): Gpu['driver'] {
   return defined({ name: device.get('driverName'), version: ofNvidia ?? inInfo ?? dotted })
 }
 
-/** Parses `vulkaninfo --summary`; undefined without a list of devices. */
+/** Parses `vulkaninfo --summary`. Returns undefined if it has no list of devices. */
 export function parseVulkaninfo(text: string): Sighting[] | undefined {
   const devices = devicesIn(text)
   if (devices.length === 0) return undefined
@@ -70,7 +70,7 @@ export const vulkaninfo = programProbe('vulkaninfo', ['linux', 'win32'], ['vulka
   return gpus && { gpus, ...(gpus.length === 0 && { detail: 'software renderers only' }) }
 })
 
-/** Names of the driver manifests that Vulkan's loader reads, without those of software renderers. */
+/** Names of the driver manifests that Vulkan's loader reads, without software renderers. */
 const DRIVERS: [RegExp, Gpu['vendor']][] = [
   [/^(nvidia|nouveau)/i, 'nvidia'],
   [/^(radeon|amd)/i, 'amd'],
@@ -82,13 +82,13 @@ const DRIVERS: [RegExp, Gpu['vendor']][] = [
 /** https://github.com/KhronosGroup/Vulkan-Loader/blob/main/docs/LoaderDriverInterface.md#linux-driver-discovery */
 const FOLDERS = ['/usr/share/vulkan/icd.d', '/etc/vulkan/icd.d', '/usr/local/share/vulkan/icd.d']
 
-/** Vendors with installed drivers, by the names of their manifests. */
+/** Returns the vendors with installed drivers, by the names of their manifests. */
 export function vendorsOfDriverFiles(names: readonly string[]): Gpu['vendor'][] {
   const files = names.filter(name => name.endsWith('.json'))
   return [...new Set(DRIVERS.filter(([pattern]) => files.some(name => pattern.test(name))).map(([, vendor]) => vendor))]
 }
 
-/** Installed Vulkan drivers, because vulkaninfo often is not installed. */
+/** Finds installed Vulkan drivers. vulkaninfo is often not installed. */
 export const vulkanDriverFiles: Probe = {
   name: 'vulkan-drivers',
   platforms: ['linux'],
