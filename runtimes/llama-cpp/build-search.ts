@@ -19,12 +19,12 @@ import { BuildImpossible, isSourceUnavailable } from './sources/source-errors.ts
 export interface SearchOptions {
   /** Id of an installed build, or name of a kind, to find instead of the best build. */
   choice?: string | undefined
-  /** What was tried; updated during the search. */
+  /** What was tried. Updated during the search. */
   attempts: Attempt[]
   onProgress: OnProgress
 }
 
-/** A build of an instant source; `required` if the user chose exactly this build. */
+/** A build of an instant source. `required` if the user chose exactly this build. */
 interface InstantBuild {
   build: Build
   source: BuildSource
@@ -32,7 +32,7 @@ interface InstantBuild {
   required: boolean
 }
 
-/** Stands for builds that the user installed, if no configured source provides them. */
+/** Stands for builds that the user installed and no configured source provides. */
 const BY_HAND: BuildSource = {
   name: 'installed',
   description: 'builds from "corral runtime install"',
@@ -40,16 +40,17 @@ const BY_HAND: BuildSource = {
 }
 
 /**
- * Finds a working build. A choice that is the id of an installed build is that build or an error; else in this order:
+ * Finds a working build. If the choice is the id of an installed build, only that build is tried. Otherwise builds are
+ * tried in this order:
  *
  * 1. the folder that the user names,
  * 2. the build that the user chose with `corral runtime use`,
- * 3. down the ranking, as long as everything better is known to fail: builds that need no network or long work,
- * 4. down the ranking, for each kind: available builds, else what the sources provide, else outdated builds; first
- *    without what failed on this machine lately, then with it,
- * 5. available builds that are not in the ranking, then those that failed lately.
+ * 3. down the ranking, while every better kind is known to fail: builds that need no network or long work,
+ * 4. down the ranking, for each kind: available builds, then builds from the sources, then outdated builds. Recent
+ *    failures on this machine are skipped first, and tried in a second pass,
+ * 5. available builds that are not in the ranking, then recent failures.
  *
- * @throws CorralError `runtime_missing` with what was tried; the signal's reason if aborted
+ * @throws CorralError `runtime_missing` with the attempts, or the signal's reason if aborted
  */
 export async function searchBuild(context: BuildsContext, options: SearchOptions): Promise<Build> {
   const { builds, log, signal, kinds, sources, prove } = context
@@ -65,7 +66,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     all.filter(candidate => (choice === undefined ? candidate.usable : matchesChoice(choice, candidate)))
   const sourceOf = ({ build }: BuildRecord) => sources.find(({ name }) => name === build.source)
   const isFromSlow = (record: BuildRecord) => slow.some(source => source === sourceOf(record))
-  /** Whether a recorded build matches its source's settings, or is one that the user installed from elsewhere. */
+  /** Whether a recorded build matches the settings of its source, or was installed by the user. */
   function isWanted(record: BuildRecord): boolean {
     const source = sourceOf(record)
     return source ? isFromSlow(record) && (source.wants?.(record.build) ?? true) : !!record.installed
@@ -76,7 +77,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       return attempt.source === source.name && attempt.runtime === name && attempt.description === source.description
     })
 
-  /** A recorded build if it still works; else the reason, after its record is updated or removed. */
+  /** Returns a recorded build if it still works. Otherwise returns the reason and updates or removes its record. */
   async function check(record: BuildRecord, runtime: RuntimeDescriptor | undefined): Promise<Build | string> {
     const { id, directory: folder, executables } = record.build
     const damage = await damageOf(record, { signal, log, environment: runtime?.environment?.(hardware) })
@@ -84,21 +85,24 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       // Only the user removes builds that the user installed.
       if (record.installed) await builds.markFailed(id, failureNow(damage, hardware))
       else await builds.remove(record)
-      return `${folder}, proven on ${record.provenAt}, is not reused: ${damage}`
+      return `${folder}, verified on ${record.provenAt}, is not reused: ${damage}`
     }
     const build = { ...record.build, ...(runtime && { runtime: runtime.name }) }
     if (!runtime || !isForGpus(runtime.kind)) return build
     try {
-      // Its devices are listed again each time: drivers may have changed.
+      // The devices are listed again each time, because drivers may have changed.
       return { ...build, devices: await usableDevices(executables.server, { signal, log, hardware, runtime }) }
     } catch (error) {
       signal.throwIfAborted()
       await builds.markFailed(id, failureNow(error, hardware))
-      return `${folder}, proven on ${record.provenAt}, does not work any more: ${errorMessage(error)}`
+      return `${folder}, verified on ${record.provenAt}, does not work any more: ${errorMessage(error)}`
     }
   }
 
-  /** The preferred recorded build of a kind that fits and still works, reported as an attempt of its source. */
+  /**
+   * Returns the preferred recorded build of a kind that fits and still works, and reports it as an attempt of its
+   * source.
+   */
   async function recorded(
     runtime: RuntimeDescriptor,
     fits: (record: BuildRecord) => boolean,
@@ -114,7 +118,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
         }
         const found = await check(record, runtime)
         if (typeof found !== 'string') {
-          attempts.settle(source, runtime.name, 'chosen', `${build.directory}, proven on ${provenAt}, still works`)
+          attempts.settle(source, runtime.name, 'chosen', `${build.directory}, verified on ${provenAt}, still works`)
           return found
         }
         attempts.explain(source, runtime.name, found)
@@ -124,7 +128,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     return undefined
   }
 
-  /** A build for a candidate of the ranking that needs no network or long work. */
+  /** Finds a build for a candidate of the ranking without network or long work. */
   async function available(
     candidate: RankedCandidate,
     all: readonly RankedCandidate[],
@@ -140,7 +144,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     return build
   }
 
-  /** Lets a source provide a build of a kind, proves it and records it. */
+  /** Makes a source provide a build of a kind, verifies it and records it. */
   async function provide(
     source: BuildSource,
     runtime: RuntimeDescriptor
@@ -156,7 +160,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       onProgress({ phase: 'proving', subject: 'llama.cpp' })
       const build = await prove(candidate, { own: builds.owns(candidate), signal, hardware, runtime })
       await builds.save(build)
-      // Those that no longer match the source's settings go, unless the user installed or selected them.
+      // Builds that no longer match the source's settings are removed, unless the user installed or selected them.
       for (const record of builds.records()) {
         const superseded = sourceOf(record) === source && isOfKind(record, runtime) && !isWanted(record)
         const needed = record.installed || [selection.selected, selection.previous].includes(record.build.id)
@@ -178,7 +182,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   }
 
   /**
-   * Gets and proves the build of an instant source; `failed before` if it was skipped.
+   * Gets and verifies the build of an instant source. Returns `failed before` if it was skipped.
    * @throws CorralError `runtime_missing` if the user chose it and it does not work
    */
   async function instant(
@@ -206,7 +210,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       if (damage !== undefined) explain(`${candidate.directory} has changed: ${damage}`)
       const reused = damage === undefined ? record?.build : undefined
       const declared = byRank.find(({ name, kind }) => name === candidate.runtime || kind === candidate.kind)
-      // The devices of a recorded build are listed again each time: drivers may have changed.
+      // The devices of a recorded build are listed again each time, because drivers may have changed.
       const found = reused
         ? { ...reused, devices: await usableDevices(server, { signal, log, hardware, runtime: declared }) }
         : await prove(candidate, { own: builds.owns(candidate), signal, hardware, runtime: declared })
@@ -224,7 +228,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     }
   }
 
-  /** The build chosen with `corral runtime use`, if it still works. */
+  /** Returns the build chosen with `corral runtime use`, if it still works. */
   async function selected(): Promise<Build | undefined> {
     const id = selection.selected
     if (id === undefined || choice !== undefined) return undefined
@@ -243,7 +247,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     return found
   }
 
-  /** Goes down the ranking as long as everything better is known to fail. */
+  /** Goes down the ranking while every better kind is known to fail. */
   async function quick(found: readonly InstantBuild[]): Promise<Build | undefined> {
     const all = considered(ranking)
     for (const candidate of all) {
@@ -262,7 +266,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       for (const skipFailed of [true, false]) {
         for (const candidate of all) {
           const runtime = descriptorOf(candidate)
-          // Another process may have made one while this one waited for the lock.
+          // Another process may have made a build while this process waited for the lock.
           const known = await available(candidate, all, found, skipFailed)
           if (known) return known
           for (const source of candidate.usable ? slow : []) {
@@ -272,7 +276,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
               const advice = 'It will be tried again after a day, or when the hardware or its driver changes.'
               attempts.settle(source, runtime.name, 'failed', `it failed on ${failure.at}: ${failure.reason}`, advice)
             } else if (down.has(source)) {
-              attempts.settle(source, runtime.name, 'not tried', 'it was unavailable for another kind already')
+              attempts.settle(source, runtime.name, 'not tried', 'it was already unavailable for another kind')
             } else if (!tried.has(attempt)) {
               tried.add(attempt)
               await builds.removeLeftovers()
@@ -312,7 +316,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     for (const source of sources.filter(source => source.instant)) {
       onProgress({ phase: 'proving', subject: 'llama.cpp' })
       const at = await instant(source, choice === undefined).catch(error => {
-        // A choice of another kind does not need the folder that the user names.
+        // If the user chose another kind, the search continues without the folder that the settings name.
         if (choice === undefined || signal.aborted) throw error
         return undefined
       })
@@ -326,7 +330,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     build ??= await selected()
     build ??= await quick(found)
     if (slow.length > 0) build ??= await thorough(found)
-    // It is of no ranked kind, but works.
+    // The build works, but is of no ranked kind.
     if (found[0]) build ??= take(found[0])
     for (const source of build ? [] : skipped) {
       const at = await instant(source, false)
@@ -341,14 +345,14 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   })
 }
 
-/** Whether a recorded build is of a kind; old records do not name theirs. */
+/** Whether a recorded build is of a kind. Old records do not name their kind. */
 function isOfKind({ build }: BuildRecord, { name, kind }: RuntimeDescriptor): boolean {
   return build.runtime === undefined ? build.kind === kind : build.runtime === name
 }
 
 /**
- * Sorts records by preference: builds that the user did not install, then newer releases, then those proven last. Pure;
- * expects those proven last first.
+ * Sorts records by preference: builds that the user did not install, then newer releases, then the builds that were
+ * verified last. Pure. Expects the records in order of verification, newest first.
  */
 export function byPreference(records: readonly BuildRecord[]): BuildRecord[] {
   const installed = (record: BuildRecord) => Number(record.installed ?? false)

@@ -3,7 +3,7 @@ import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { BuildsDirectory, BuildsLog } from './builds-directory.ts'
 import type { Prove } from './prove.ts'
 
-/** What searching, installing and starting builds share. */
+/** Dependencies that searching, installing and starting builds share. */
 export interface BuildsContext {
   builds: BuildsDirectory
   log: BuildsLog
@@ -14,7 +14,7 @@ export interface BuildsContext {
   sources: readonly BuildSource[]
   kinds: readonly RuntimeDescriptor[]
   prove: Prove
-  /** The kinds, best first, by the file names that are known already; empty until the hardware is detected. */
+  /** The kinds, best first, by the file names that are already known. Empty until the hardware is detected. */
   ranking(): RankedCandidate[]
   /** The kinds, best first, by the release's current list of files. */
   liveRanking(): Promise<RankedCandidate[]>

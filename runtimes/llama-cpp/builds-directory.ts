@@ -14,14 +14,14 @@ import { fits } from '../../core/system/schema-check.ts'
 import { type QueryOptions, queryVersion } from '../llama-server/server-facts.ts'
 import { fileDigest } from './prove.ts'
 
-/** Folder for work among the builds; complete parts of it are reused. */
+/** Folder for work in progress among the builds. Complete parts of it are reused. */
 export const WORK_FOLDER = 'work'
 const RECORD = '.build.json'
 const FAILED_ATTEMPTS = 'failed-attempts.json'
 const SELECTION = 'selection.json'
 /** Milliseconds after which a source may have a better build. */
 const FORGOTTEN_AFTER = 24 * 60 * 60 * 1000
-/** Milliseconds after which the lock of a dead process is taken over. */
+/** Milliseconds after which another process takes over the lock of a dead process. */
 const LOCK_STALE = 10_000
 const LOCK_RETRY = 500
 
@@ -29,28 +29,30 @@ const FailureSchema = Type.Object({
   reason: Type.String(),
   /** ISO 8601 UTC. */
   at: Type.String(),
-  /** The machine at that time, see `machineFingerprint`: another driver may fix it. */
+  /** The machine at that time, see `machineFingerprint`. Another driver may fix the failure. */
   machine: Type.String()
 })
 export type BuildFailure = Static<typeof FailureSchema>
 
-/** A proven build, as it is recorded in a file. */
+/** A verified build as recorded in a file. */
 export interface BuildRecord {
   format: 1
   /** ISO 8601 UTC. */
   provenAt: string
   build: Build
-  /** Size in bytes of each file in the build's folder; empty for builds that are not corral's own. */
+  /** Size in bytes of each file in the build's folder. Empty for builds that corral did not make. */
   files: Record<string, number>
-  /** If llama-server's file still has these, its digest is not computed again. */
+  /** If the file of llama-server still has this size and time, its digest is not computed again. */
   server: { size: number; mtimeMs: number }
-  /** Whether the user installed this build: then only the user removes it. */
+  /** Whether the user installed this build. If so, only the user removes it. */
   installed?: boolean
-  /** Why it did not work when it was last used or proven: then it is used only if nothing better is available. */
+  /**
+   * Why the build failed the last time it was used or verified. It is then used only if nothing better is available.
+   */
   failure?: BuildFailure
 }
 
-/** The fields that a record must have. */
+/** Fields that every record must have. */
 const RecordSchema = Type.Unsafe<BuildRecord>(
   Type.Object({
     format: Type.Literal(1),
@@ -65,7 +67,7 @@ const RecordSchema = Type.Unsafe<BuildRecord>(
 
 const FailedAttemptSchema = Type.Object({
   source: Type.String(),
-  /** The source and its settings, for people: other settings are tried again. */
+  /** The source and its settings, human-readable. After a change of settings the source is tried again. */
   description: Type.String(),
   runtime: Type.String(),
   ...FailureSchema.properties
@@ -74,16 +76,16 @@ const FailedAttemptSchema = Type.Object({
 type FailedAttempt = Static<typeof FailedAttemptSchema>
 
 const SelectionSchema = Type.Object({
-  /** Chosen by the user; absent is the best one of the ranking. */
+  /** Chosen by the user. If absent, the best build of the ranking is used. */
   selected: Type.Optional(Type.String()),
   /** The fallback of an upgrade. */
   previous: Type.Optional(Type.String()),
-  /** Installed by an upgrade; no engine has started on it yet. */
+  /** Installed by an upgrade. No engine has started on it yet. */
   trial: Type.Optional(Type.String()),
-  /** Builds that did not work here: no upgrade tries them again. */
+  /** Builds that did not work here. No upgrade tries them again. */
   failed: Type.Optional(Type.Record(Type.String(), FailureSchema))
 })
-/** Which build is used, as set by `corral runtime use` and `corral runtime upgrade`. Builds by their ids. */
+/** Which build is used, as set by `corral runtime use` and `corral runtime upgrade`. Builds are named by their ids. */
 export type Selection = Static<typeof SelectionSchema>
 
 export interface BuildsLog {
@@ -92,10 +94,10 @@ export interface BuildsLog {
   warn(object: object, message: string): void
 }
 
-/** Unfinished folders of this process: in containers an earlier process may have had the same id. */
+/** Unfinished folders of this process. In a container, an earlier process may have had the same id. */
 const unfinished = new Set<string>()
 
-/** Makes a folder for unfinished work in the builds' directory; it is renamed when complete. */
+/** Creates a folder for unfinished work in the builds' directory. It is renamed when the work is complete. */
 export async function unfinishedFolder(directory: string): Promise<string> {
   const folder = join(directory, `unfinished-${process.pid}-${randomUUID().slice(0, 8)}`)
   unfinished.add(folder)
@@ -103,13 +105,13 @@ export async function unfinishedFolder(directory: string): Promise<string> {
   return folder
 }
 
-/** Whether a process still uses an unfinished folder: converters are fetched without the lock. */
+/** Whether a process still uses an unfinished folder. Converters are fetched without the lock. */
 async function isUsed(folder: string): Promise<boolean> {
   const pid = Number(/^unfinished-(\d+)-/.exec(basename(folder))?.[1])
   return pid === process.pid ? unfinished.has(folder) : (await processStartTime(pid)) !== undefined
 }
 
-/** The directory of the builds: their records, which one is selected, what failed, and its lock. */
+/** Manages the directory of the builds: their records, the selection, failures and the lock. */
 export class BuildsDirectory {
   readonly path: string
 
@@ -117,7 +119,7 @@ export class BuildsDirectory {
     this.path = path
   }
 
-  /** The recorded builds, those proven last first. Removes unreadable records. */
+  /** Returns the recorded builds, the one verified last first. Removes unreadable records. */
   records(): BuildRecord[] {
     const names = existsSync(this.path) ? readdirSync(this.path) : []
     const records: BuildRecord[] = []
@@ -130,7 +132,7 @@ export class BuildsDirectory {
     return records.sort((a, b) => b.provenAt.localeCompare(a.provenAt))
   }
 
-  /** Records a proven build atomically, without its earlier failure. */
+  /** Records a verified build atomically and forgets its earlier failure. */
   async save(build: Build, { installed }: Pick<BuildRecord, 'installed'> = {}): Promise<void> {
     const { size, mtimeMs } = await stat(build.executables.server)
     const files: BuildRecord['files'] = {}
@@ -152,9 +154,9 @@ export class BuildsDirectory {
     if (record) await this.#write({ ...record, failure })
   }
 
-  /** Removes a record, and the build's folder if it is corral's own. */
+  /** Removes a record, and also the build's folder if corral made it. */
   async remove({ build }: BuildRecord): Promise<void> {
-    // The record first: a folder without one is never used.
+    // The record is removed first, because a folder without a record is never used.
     await rm(join(this.path, build.id + RECORD), { force: true })
     if (this.owns(build)) await rm(build.directory, { recursive: true, force: true })
   }
@@ -166,24 +168,24 @@ export class BuildsDirectory {
     return !leaves && join(this.path, inside) === build.directory
   }
 
-  /** The recorded selection. Invalid fields, edited by hand, count as absent. */
+  /** Returns the recorded selection. Invalid fields, edited by hand, are ignored. */
   selection(): Selection {
     const properties: Record<string, TSchema> = SelectionSchema.properties
     const fields = Object.entries(readJsonFileSync(join(this.path, SELECTION), Type.Object({}))?.value ?? {})
     return Object.fromEntries(fields.filter(([name, value]) => properties[name] && fits(properties[name], value)))
   }
 
-  /** Changes fields of the recorded selection; undefined removes one. */
+  /** Changes fields of the recorded selection. Undefined removes a field. */
   async select(changes: Selection): Promise<void> {
     await writeJsonFile(join(this.path, SELECTION), { ...this.selection(), ...changes }, { pretty: true })
   }
 
-  /** What failed, so that a start of corral does not download or compile it again to see it fail. */
+  /** Returns the recorded failures, so that the next start does not download or compile the same builds in vain. */
   failedAttempts(): FailedAttempt[] {
     return readJsonFileSync(join(this.path, FAILED_ATTEMPTS), Type.Array(FailedAttemptSchema))?.value ?? []
   }
 
-  /** Records that an attempt failed; replaces an earlier failure of the same source for the same kind. */
+  /** Records a failed attempt, replacing an earlier failure of the same source for the same kind. */
   async addFailedAttempt(attempt: FailedAttempt): Promise<void> {
     const others = this.failedAttempts().filter(
       ({ source, runtime }) => source !== attempt.source || runtime !== attempt.runtime
@@ -192,7 +194,7 @@ export class BuildsDirectory {
   }
 
   /**
-   * Runs work that no other process may do at the same time, after waiting for those that do.
+   * Runs work while no other process does such work, after waiting for the others.
    * @param onWait called before waiting
    */
   async locked<T>(
@@ -230,7 +232,9 @@ export class BuildsDirectory {
     }
   }
 
-  /** Removes what an interrupted search left: folders that are neither recorded builds nor work in progress or for reuse. */
+  /**
+   * Removes the leftovers of interrupted searches: folders that are neither recorded builds, nor in use, nor reusable.
+   */
   async removeLeftovers(): Promise<void> {
     const kept = new Set(this.records().map(record => record.build.directory))
     for (const entry of await readdir(this.path, { withFileTypes: true })) {
@@ -242,7 +246,7 @@ export class BuildsDirectory {
   }
 }
 
-/** Why a recorded build cannot be used any more; undefined if it is unchanged and starts. */
+/** Returns why a recorded build cannot be used any more, or undefined if it is unchanged and starts. */
 export async function damageOf(
   { build, files, server }: BuildRecord,
   options: QueryOptions
@@ -267,7 +271,8 @@ export async function damageOf(
 }
 
 /**
- * Identifies what decides whether builds work on a machine: processor, GPUs, drivers and libraries. 16 hex digits. Pure.
+ * Identifies everything that decides whether builds work on a machine: processor, GPUs, drivers and libraries. 16 hex
+ * digits. Pure.
  */
 export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
   const devices = gpus.map(({ id, name, architecture, driver, apis, usable }) => {
@@ -277,12 +282,11 @@ export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 16)
 }
 
-/** A failure on this machine now. */
 export function failureNow(error: unknown, hardware: Hardware): BuildFailure {
   return { reason: errorMessage(error), at: new Date().toISOString(), machine: machineFingerprint(hardware) }
 }
 
-/** Whether a failure still counts: it is recent, and the machine is the same. Pure. */
+/** Whether a failure still matters: it is recent, and the machine is the same. Pure. */
 export function isRecent(failure: Pick<BuildFailure, 'at' | 'machine'>, machine: string, now = Date.now()): boolean {
   return failure.machine === machine && Math.abs(now - Date.parse(failure.at)) < FORGOTTEN_AFTER
 }

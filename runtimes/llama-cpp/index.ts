@@ -30,7 +30,7 @@ export interface CreateDeps {
   hardware: HardwareService
 }
 
-/** The `runtimes` service with the sources that the options name. */
+/** Creates the `runtimes` service with the sources that the options name. */
 export function createConfiguredRuntimes({ options, models, paths, env, log, hardware }: CreateDeps): RuntimesService {
   const directory = paths.runtimes
   const engineSettings = {
@@ -58,7 +58,7 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
         trial: (candidate, { signal, hardware, runtime }) => prove(candidate, { own: true, signal, hardware, runtime })
       })
   }
-  // A folder that the user names counts even if the list leaves `system` out.
+  // A folder that the user names is used even if the list leaves `system` out.
   const names = options.sources.filter(name => name !== 'system' || options.llama_cpp === '')
   if (options.llama_cpp !== '') names.unshift('system')
   return createRuntimes({
@@ -98,7 +98,8 @@ export default definePlugin({
       async start() {
         await reapStrayEngines(runtimes.engineSettings.runDirectory, log)
       },
-      // Requests that need it wait for it. The search keeps a processor busy for a while: the server listens before.
+      // Requests that need the build wait for it. The search keeps a processor busy for a while, so the server listens
+      // first.
       hooks: async app => {
         app.addHook('onListen', async () => {
           runtimes.build().catch(error => {

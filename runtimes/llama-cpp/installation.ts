@@ -19,36 +19,35 @@ import { archiveTag, byRelease, isNewerRelease, releaseTag } from './sources/rel
 
 type ArchiveRequest = Extract<InstallRequest, { archive: string }>
 
-/** The setting `runtime` in the sections of models, by their names. */
+/** The setting `runtime` in the sections of models, by model name. */
 export type ModelRuntimes = Readonly<Record<string, { runtime?: string }>>
 
 export interface InstallationDeps extends BuildsContext {
   releases: Pick<Releases, 'find' | 'fetch' | 'followsLatest'>
   /** The build for new engines. */
   current(): Build | undefined
-  /** Sets the build for new engines; undefined starts a new search. */
+  /** Sets the build for new engines. Undefined starts a new search. */
   setCurrent(build: Build | undefined): void
-  /** The build for new engines, after a search if there is none yet. */
+  /** Returns the build for new engines, after a search if there is none yet. */
   search(waiting: Waiting): Promise<Build>
-  /** Whether an engine runs on the build of this id. */
+  /** Whether an engine runs on the build with this id. */
   inUse(id: string): boolean
   /** The folder that the user names, which takes precedence, and the setting that names it. */
   named?: { folder: string; by: string } | undefined
-  /** The sections of models in config.yaml. */
   models?: (() => ModelRuntimes) | undefined
 }
 
 const UNSELECTED: Selection = { selected: undefined, previous: undefined, trial: undefined }
 
-/** Errors of a start that the build may have caused. */
+/** Start errors that the build may have caused. */
 const SUSPICIOUS = new Set(['runtime_missing', 'load_failed', 'engine_crashed', 'load_timeout'])
 
 const notFound = (text: string, param = 'runtime') => new CorralError('runtime_not_found', text, { param })
 const asSentence = (text: string) => text.replace(/\.?$/, '.')
 
 /**
- * Installs, selects, upgrades and removes builds: one process at a time. A build is recorded once it is proven, and
- * without a record it is never used: a kill at any moment leaves only files that the next run removes.
+ * Installs, selects, upgrades and removes builds, in one process at a time. A build is recorded after it is verified,
+ * and is never used without a record. After a kill at any moment, the next run removes the leftover files.
  */
 export function createInstallation(deps: InstallationDeps) {
   const { builds, log, kinds, releases, setCurrent, inUse } = deps
@@ -79,7 +78,7 @@ export function createInstallation(deps: InstallationDeps) {
     return build
   }
 
-  /** Proves a build of corral and records it. @throws Error with the reason if it does not work */
+  /** Verifies one of corral's builds and records it. @throws Error with the reason if it does not work */
   async function proveOwn(candidate: BuildCandidate, { signal, onProgress }: Required<Waiting>): Promise<Build> {
     onProgress({ phase: 'proving', subject: candidate.id })
     const hardware = await deps.hardware.detect()
@@ -91,7 +90,7 @@ export function createInstallation(deps: InstallationDeps) {
     return await record(await deps.prove(candidate, { own: true, signal, hardware, runtime }))
   }
 
-  /** Proves a new build; removes it if it does not work. */
+  /** Verifies a new build, and removes it if it does not work. */
   async function proveNew(candidate: BuildCandidate, waiting: Required<Waiting>, advice = ''): Promise<Build> {
     const { id } = candidate
     try {
@@ -108,8 +107,8 @@ export function createInstallation(deps: InstallationDeps) {
   }
 
   /**
-   * Proves an installed build again.
-   * @throws CorralError `runtime_missing` if it no longer works; it stays, marked as failed
+   * Verifies an installed build again.
+   * @throws CorralError `runtime_missing` if it no longer works. The build stays installed, marked as failed.
    */
   async function proveAgain(installed: BuildRecord, waiting: Required<Waiting>): Promise<Build> {
     const { id } = installed.build
@@ -127,7 +126,7 @@ export function createInstallation(deps: InstallationDeps) {
     }
   }
 
-  /** The build if it is installed already; removes a damaged one. */
+  /** Returns the build if it is already installed. Removes a damaged build. */
   async function findIntact(fits: (build: Build) => boolean, waiting: Required<Waiting>): Promise<Build | undefined> {
     const found = builds.records().find(({ build }) => fits(build))
     if (found === undefined) return undefined
@@ -144,7 +143,7 @@ export function createInstallation(deps: InstallationDeps) {
     return undefined
   }
 
-  /** The kind of a name, or the best one without a name. */
+  /** Returns the kind with this name, or the best kind. */
   async function kindNamed(name: string | undefined): Promise<RuntimeDescriptor> {
     const ranking = await deps.liveRanking()
     const best = ranking.find(candidate => (name === undefined ? candidate.usable : matchesChoice(name, candidate)))
@@ -169,14 +168,14 @@ export function createInstallation(deps: InstallationDeps) {
     )
   }
 
-  /** Downloads, unpacks and proves a release's archives; returns the installed build if it is intact. */
+  /** Downloads, unpacks and verifies a release's archives. Returns the installed build if it is intact. */
   async function installRelease(runtime: RuntimeDescriptor, found: FoundArchives, waiting: Required<Waiting>) {
     const id = releaseId(found.tag, runtime)
     const intact = await findIntact(build => build.id === id, waiting)
     return intact ?? (await proveNew(await releases.fetch(found, runtime, waiting), waiting))
   }
 
-  /** Unpacks and proves a local archive; returns the installed build if it is from the same archive. */
+  /** Unpacks and verifies a local archive. Returns the installed build if it is from the same archive. */
   async function installArchive(request: ArchiveRequest, waiting: Waiting): Promise<Build> {
     const { archive, companions = [] } = request
     const expected = parseDigest(request.sha256)
@@ -210,7 +209,7 @@ export function createInstallation(deps: InstallationDeps) {
     throw new CorralError('invalid_request', `${what} takes precedence over any choice. Unset it first.`)
   }
 
-  /** Why a build must not be removed; undefined if it may be. */
+  /** Returns why a build must not be removed, or undefined. */
   function whyNeeded({ id, directory: folder }: Build, records: readonly BuildRecord[]): string | undefined {
     if (inUse(id)) {
       return `An engine runs on ${id}. Stop the models on it first ("corral ps" lists them, "corral stop <model>").`
@@ -299,7 +298,7 @@ export function createInstallation(deps: InstallationDeps) {
       })
     },
 
-    /** All recorded builds, the one proven last first. */
+    /** Lists all recorded builds, the one verified last first. */
     list(): InstalledBuild[] {
       const selection = builds.selection()
       const current = deps.current()
@@ -313,9 +312,9 @@ export function createInstallation(deps: InstallationDeps) {
     },
 
     /**
-     * Starts an engine. If the first start after an upgrade fails, it is tried on the previous build: if that succeeds,
-     * the new build is to blame, and corral returns to the previous one for good.
-     * @throws what `attempt` throws on the given build
+     * Starts an engine. If the first start after an upgrade fails, the engine is started on the previous build. If that
+     * succeeds, the new build is to blame, and corral returns to the previous build for good.
+     * @throws the error of `attempt` on the given build
      */
     async start<T>(build: Build, attempt: (build: Build) => Promise<T>): Promise<T> {
       const onTrial = () => builds.selection().trial === build.id
@@ -329,17 +328,17 @@ export function createInstallation(deps: InstallationDeps) {
         const former = builds.records().find(record => record.build.id === previous)?.build
         if (!former || !(error instanceof CorralError) || !SUSPICIOUS.has(error.code)) throw error
         const started = await attempt(former).catch(() => {
-          // The previous build fails too, so the new one is not to blame.
+          // The previous build fails too, so the new build is not to blame.
           throw error
         })
-        // Another failed start may have returned to it already.
+        // Another failed start may already have returned to the previous build.
         if (onTrial()) {
           await fail(build.id, error)
           await builds.select({ ...UNSELECTED, selected: former.id })
           setCurrent(former)
           log.warn(
             { failed: build.id, build: former.id, reason: error.message },
-            `llama.cpp ${build.id} fails where ${former.id} works, so corral uses ${former.id} again. ` +
+            `llama.cpp ${build.id} fails but ${former.id} works, so corral uses ${former.id} again. ` +
               '"corral runtime list" shows both.'
           )
         }
@@ -349,7 +348,7 @@ export function createInstallation(deps: InstallationDeps) {
   }
 }
 
-/** The state of an installed build. Pure. */
+/** Returns the state of an installed build. Pure. */
 export function stateOf(
   { build, failure }: Pick<BuildRecord, 'build' | 'failure'>,
   { selected, previous }: Selection,
@@ -363,7 +362,7 @@ export function stateOf(
 
 const hasId = (id: string) => (record: BuildRecord) => record.build.id.toLowerCase() === id.toLowerCase()
 
-/** The model whose section means this build and no other working one. Pure. */
+/** Returns a model whose section selects this build and no other working one. Pure. */
 export function modelThatNeeds(id: string, records: readonly BuildRecord[], models: ModelRuntimes): string | undefined {
   return Object.keys(models).find(model => {
     const choice = models[model]!.runtime
@@ -381,8 +380,8 @@ const installedText = (records: readonly BuildRecord[]) =>
   `Installed: ${records.map(({ build }) => build.id).join(', ') || 'none'}.`
 
 /**
- * The record of an id, else the newest build of that kind, failed ones last. Pure.
- * @throws CorralError `runtime_not_found` with what is installed
+ * Returns the record with this id, or the newest build of that kind. Failed builds come last. Pure.
+ * @throws CorralError `runtime_not_found` with the installed builds
  */
 export function findInstalled(
   records: readonly BuildRecord[],

@@ -1,7 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { Duration, Path, Timeout } from '../../core/config/core-schema.ts'
 
-/** What decides which programs are downloaded. */
+/** These settings decide which programs are downloaded. */
 const Origin = (title: string, pattern: string, more: { default: string; description: string }) =>
   Type.String({ title, pattern, needsTrust: true, ...more })
 
@@ -20,12 +20,12 @@ export const RuntimesOptions = Type.Object({
   }),
   load_timeout: Timeout({
     default: '5m',
-    description: 'How long loading a model may go on without progress until it is given up'
+    description: 'How long loading a model may make no progress before corral gives up'
   }),
   hang_timeout: Duration({
     default: '2m',
     description:
-      'How long an engine may neither answer nor use the processor, with requests open, until it is ended; 0 never ends it (limits.stuck_after is for one that computes)'
+      'How long an engine with open requests may neither answer nor use the processor before corral ends it; 0 never ends it (limits.stuck_after covers engines that compute)'
   }),
   engine_arguments: Type.Array(Type.String(), {
     default: [],
@@ -39,7 +39,7 @@ export const RuntimesOptions = Type.Object({
     }),
     download_url: Origin('an address such as https://mirror.example.org', '^(https?://\\S+)?$', {
       default: '',
-      description: 'Mirror to download from in the place of https://github.com; empty is none'
+      description: 'Mirror to download from instead of https://github.com; empty uses github.com'
     }),
     repository: Origin('an owner and a repository such as ggml-org/llama.cpp', '^[\\w.-]+/[\\w.-]+$', {
       default: 'ggml-org/llama.cpp',
@@ -51,7 +51,7 @@ export const RuntimesOptions = Type.Object({
     }),
     connect_timeout: Timeout({
       default: '3s',
-      description: 'How long to wait for a connection to the server of releases'
+      description: 'How long to wait for a connection to the release server'
     })
   }),
   source: Type.Object({
@@ -61,7 +61,7 @@ export const RuntimesOptions = Type.Object({
     }),
     version: Origin('an exact version such as 3.22.1', '^\\d+\\.\\d+\\.\\d+[\\w.-]*$', {
       default: '3.22.1',
-      description: 'Its exact version'
+      description: 'Exact version of the package'
     }),
     prebuilt_libraries: Type.Boolean({
       default: true,

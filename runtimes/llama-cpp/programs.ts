@@ -14,12 +14,12 @@ export const PROGRAMS = {
 
 const EXTENSION = process.platform === 'win32' ? '.exe' : ''
 
-/** The file name of a program on this system. */
+/** Returns the file name of a program on this system. */
 export function programFile(name: string): string {
   return name + EXTENSION
 }
 
-/** The programs in a folder; undefined without an executable llama-server. */
+/** Returns the programs in a folder, or undefined without an executable llama-server. */
 export function programsIn(directory: string): Build['executables'] | undefined {
   const found = Object.entries(PROGRAMS).flatMap(([role, name]) => {
     const path = findExecutable(join(directory, programFile(name)))
@@ -29,20 +29,20 @@ export function programsIn(directory: string): Build['executables'] | undefined 
   return executables.server === undefined ? undefined : { ...executables, server: executables.server }
 }
 
-/** The folder with the programs: the given one, or a usual folder inside it. */
+/** Finds the folder with the programs: the given folder, or a usual folder inside it. */
 export function programFolder(directory: string): string | undefined {
   return ['', 'bin', join('build', 'bin'), join('bin', 'Release'), join('build', 'bin', 'Release')]
     .map(inner => join(directory, inner))
     .find(folder => existsSync(join(folder, programFile(PROGRAMS.server))))
 }
 
-/** Whether a file name is that of a program or of a library. */
+/** Whether a file name belongs to a program or a library. */
 export function isProgramOrLibrary(name: string): boolean {
   if (Object.values(PROGRAMS).some(program => programFile(program) === name)) return true
   return /\.(so(\.\d+)*|dylib|dll)$/.test(name) || /^lib.+\.v[\d.]+\.so$/.test(name) || name.endsWith('.metallib')
 }
 
-/** The prebuilt libraries among file names, by role; undefined if one is missing. */
+/** Finds the prebuilt libraries among file names, by role. Returns undefined if one is missing. */
 export function prebuiltLibraries(
   names: readonly string[]
 ): Record<'LIB_LLAMA' | 'LIB_LLAMA_COMMON' | 'LIB_GGML' | 'LIB_GGML_BASE', string> | undefined {

@@ -17,15 +17,15 @@ import { isForGpus } from './ranking.ts'
 
 export interface ProofOptions {
   hardware: Hardware
-  /** The kind that it must work as; any if absent. */
+  /** The kind that the build must work as. Any kind if absent. */
   runtime?: RuntimeDescriptor
-  /** Whether corral compiled or downloaded it: only then it must also answer. */
+  /** Whether corral compiled or downloaded the build. Such a build must also answer. */
   own?: boolean
   signal?: AbortSignal
   log?: ToolLog
 }
 
-/** Proves a candidate. @throws Error with the reason if it does not work here */
+/** Verifies a candidate. @throws Error with the reason if it does not work here */
 export type Prove = (candidate: BuildCandidate, options: ProofOptions) => Promise<Build>
 
 /** Starts an engine with the variables that its kind of build needs on this machine. */
@@ -36,7 +36,7 @@ export type StartEngine = (
   environment?: Readonly<Record<string, string>>
 ) => Promise<Pick<Engine, 'chat' | 'memory' | 'logTail' | 'stop'>>
 
-/** SHA-256 of a file, 64 hex digits. */
+/** Returns the SHA-256 of a file as 64 hex digits. */
 export async function fileDigest(path: string, signal?: AbortSignal): Promise<string> {
   const hash = createHash('sha256')
   for await (const piece of createReadStream(path, { signal })) hash.update(piece)
@@ -44,8 +44,8 @@ export async function fileDigest(path: string, signal?: AbortSignal): Promise<st
 }
 
 /**
- * The GPUs that a build lists and has code for, as they are now.
- * @throws Error if there is none that its kind is made for: the build would silently use the processor
+ * Returns the GPUs that a build lists now and has code for.
+ * @throws Error if there is none that the build's kind is made for, because the build would silently use the processor
  */
 export async function usableDevices(
   server: string,
@@ -67,7 +67,7 @@ export async function usableDevices(
 }
 
 /**
- * Proves that a build starts and lists the devices that its kind is made for.
+ * Verifies that a build starts and lists the devices that its kind is made for.
  * @throws Error with the reason, such as the loader's complaint about a missing library
  */
 export async function prove(candidate: BuildCandidate, options: ProofOptions): Promise<Build> {
@@ -90,7 +90,10 @@ export async function prove(candidate: BuildCandidate, options: ProofOptions): P
   }
 }
 
-/** Proves that builds start and list their devices, and that corral's own answer. Proves the same candidate only once. */
+/**
+ * Verifies that builds start and list their devices, and that corral's own builds answer. Verifies each candidate only
+ * once.
+ */
 export function createProof(startEngine: StartEngine, log: ToolLog): Prove {
   const proven = new WeakMap<BuildCandidate, Build>()
   return async (candidate, options) => {
@@ -108,7 +111,7 @@ const DEMO_MODEL = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model
 /** Milliseconds for one short answer of the demo model. */
 const ANSWER_LIMIT = 60_000
 
-/** The demo model in the package, whether or not it is in storage. */
+/** Describes the launch of the demo model in the package, whether or not it is in storage. */
 function demoSpec(forGpus: boolean): LaunchSpec {
   const variant: StoredVariant = {
     model: { owner: 'corral', name: 'tiny-chat' } as StoredVariant['model'],
@@ -131,14 +134,14 @@ function demoSpec(forGpus: boolean): LaunchSpec {
     mode: 'chat',
     variant,
     modelPath: DEMO_MODEL,
-    // All layers on the GPU: how much of a larger model it has room for does not matter here.
+    // All layers are on the GPU. The room that it has for larger models does not matter here.
     options: { ...DEFAULT_LOAD_OPTIONS, num_ctx: 256, num_parallel: 1, ...(forGpus && { n_gpu_layers: 999 }) },
     settings: { arguments: forGpus ? LOG_LAYERS : [], environment: {}, speculation: { ngram: false }, loras: [] }
   }
 }
 
 /**
- * Proves that a build answers with the demo model, on a build for GPUs from a GPU. Returns warnings.
+ * Verifies that a build answers with the demo model, and that a GPU build answers from a GPU. Returns warnings.
  * @throws Error with the reason
  */
 export async function proveByAnswer(
@@ -167,9 +170,9 @@ export async function proveByAnswer(
     }
   } catch (error) {
     if (signal?.aborted) throw signal.reason
-    // Other programs fill the GPU: the build may still work.
+    // If other programs fill the GPU, the build may still work.
     if (forGpus && error instanceof CorralError && error.code === 'insufficient_memory') {
-      return [`The GPU had no memory left to prove that the build answers with it: ${error.message}`]
+      return [`The GPU has no free memory to verify that the build answers with it: ${error.message}`]
     }
     throw new Error(`The demo model did not answer: ${errorMessage(error)}`, { cause: error })
   }

@@ -5,7 +5,7 @@ import { compareVersions, knowsLibraries, SCORES } from './kinds/scores.ts'
 import type { ReleaseAsset } from './sources/release-server.ts'
 
 interface Match {
-  /** The archive, then the one of its libraries, if it has one. */
+  /** The archive, then the archive of its libraries, if there is one. */
   files: string[]
   pattern: ArchivePattern
   /** Version of the toolkit in the name. */
@@ -14,7 +14,7 @@ interface Match {
   accepted: boolean
 }
 
-/** The archive for this machine: the highest version that the driver supports, else the lowest. */
+/** Chooses the archive for this machine: the highest version that the driver supports, or the lowest. */
 function matchArchive(kind: RuntimeDescriptor, hardware: Hardware, names: readonly string[]): Match | undefined {
   for (const pattern of kind.archives) {
     if (pattern.platform !== hardware.platform || pattern.arch !== hardware.arch) continue
@@ -24,7 +24,7 @@ function matchArchive(kind: RuntimeDescriptor, hardware: Hardware, names: readon
       if (!match) continue
       const companion = pattern.companion?.(match)
       const libraries = companion && names.find(other => companion.test(other))
-      // It would not start without its libraries; the release may still be uploading.
+      // The build would not start without its libraries. The release may still be uploading.
       if (companion && !libraries) continue
       const toolkit = match.slice(1).filter(Boolean).join('.') || undefined
       const accepted = kind.accepts?.(match, hardware) ?? true
@@ -39,7 +39,7 @@ function matchArchive(kind: RuntimeDescriptor, hardware: Hardware, names: readon
   return undefined
 }
 
-/** Why this system cannot run an archive; undefined if it can. */
+/** Returns why this system cannot run an archive, if there is a reason. */
 function glibcObstacle({ glibc }: ArchivePattern, hardware: Hardware): string | undefined {
   if (hardware.platform !== 'linux' || glibc === undefined) return undefined
   if (hardware.glibc === undefined && !knowsLibraries(hardware)) return undefined
@@ -49,7 +49,9 @@ function glibcObstacle({ glibc }: ArchivePattern, hardware: Hardware): string | 
     : undefined
 }
 
-/** A sentence on why no release archive of a kind can run on this system; undefined if one may. Pure. */
+/**
+ * Explains in a sentence why no release archive of a kind can run on this system. Returns undefined if one may. Pure.
+ */
 export function whyUnsupported(kind: RuntimeDescriptor, hardware: Hardware): string | undefined {
   const patterns = kind.archives.filter(
     ({ platform, arch }) => platform === hardware.platform && arch === hardware.arch
@@ -60,8 +62,8 @@ export function whyUnsupported(kind: RuntimeDescriptor, hardware: Hardware): str
 }
 
 /**
- * The archive of a kind of build for this machine, then that of its libraries, if any; undefined if the release has none
- * or this system is too old for it. Pure.
+ * Chooses the archive of a kind of build for this machine, followed by the archive of its libraries, if any. Returns
+ * undefined if the release has none or this system is too old for it. Pure.
  */
 export function chooseArchives(
   kind: RuntimeDescriptor,
@@ -74,7 +76,10 @@ export function chooseArchives(
   return match.files.map(name => assets[names.indexOf(name)]!)
 }
 
-/** Ranks the kinds of builds by the hardware and the file names of a release, best first. Equal ones keep their order. Pure. */
+/**
+ * Ranks the kinds of builds by the hardware and the file names of a release, best first. Kinds with equal scores keep
+ * their order. Pure.
+ */
 export function rankRuntimes(
   kinds: readonly RuntimeDescriptor[],
   hardware: Hardware,
@@ -90,7 +95,7 @@ function evaluate(kind: RuntimeDescriptor, hardware: Hardware, names: readonly s
   const missing = [...fit.missing]
   let { score } = fit
   if (score > 0 && match) missing.push(...archiveWarnings(match, hardware))
-  // Kinds without archives come from other sources, and an empty list proves nothing.
+  // Kinds without archives come from other sources, and an empty list shows nothing.
   const without = score > 0 && !match && kind.archives.length > 0 && names.length > 0
   if (without) {
     missing.push({
@@ -112,7 +117,7 @@ function evaluate(kind: RuntimeDescriptor, hardware: Hardware, names: readonly s
   }
 }
 
-/** A kind of another plugin may throw; the others are ranked nevertheless. */
+/** If a kind of another plugin throws, the other kinds are still ranked. */
 function fitOf(kind: RuntimeDescriptor, hardware: Hardware): Fit {
   try {
     return kind.fit(hardware)
@@ -145,15 +150,15 @@ export function isForGpus(kind: Build['kind']): boolean {
   return kind !== 'cpu' && kind !== 'unknown'
 }
 
-/** Whether a user's choice means this kind of build: `cuda-13`, or `cuda` for all of them. */
+/** Whether a user's choice includes this kind of build: `cuda-13`, or `cuda` for all versions. */
 export function matchesChoice(choice: string, { runtime, kind }: { runtime?: string; kind: Build['kind'] }): boolean {
   const name = choice.toLowerCase()
   return runtime?.toLowerCase() === name || kind === name
 }
 
 /**
- * The kind that a build belongs to: the best ranked one that uses one of its devices, else that for the processor, if
- * there is one. Pure.
+ * Returns the kind that a build belongs to: the best ranked kind that uses one of its devices, or the kind for the
+ * processor, if there is one. Pure.
  */
 export function runtimeOf(
   build: Pick<Build, 'kind' | 'devices' | 'runtime'>,
@@ -175,8 +180,8 @@ export function runtimeOf(
 }
 
 /**
- * The position in the ranking of a build that is already available: that of its kind, or the first one that is no better.
- * Without a ranked kind it comes just before the processor. Pure.
+ * Returns the position in the ranking of a build that is already available: the position of its kind, or of the first
+ * kind that is no better. A build without a ranked kind comes just before the processor. Pure.
  */
 export function positionOf(runtime: RuntimeDescriptor | undefined, ranking: readonly RankedCandidate[]): number {
   const own = ranking.find(candidate => candidate.runtime === runtime?.name && candidate.usable)

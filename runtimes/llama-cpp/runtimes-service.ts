@@ -28,7 +28,7 @@ export interface RuntimesDeps
 }
 
 export interface RuntimesService extends Runtimes {
-  /** Aborts all work and settles when it has ended. */
+  /** Aborts all work and waits for its end. */
   stop(): Promise<void>
 }
 
@@ -37,7 +37,7 @@ function add<Named extends { name: string }>(what: string, list: Named[], added:
   return addTo(list, added)
 }
 
-/** The `runtimes` service: the builds that there are, the one that is used, and the engines on them. */
+/** Provides the `runtimes` service: lists the builds, chooses the one to use, and starts engines on it. */
 export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   const { log, hardware, prove, releases, named, models } = deps
   const builds = new BuildsDirectory(deps.directory)
@@ -108,7 +108,10 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       searches.set(chosen)
       if (chosen) return
       build().catch(error => {
-        log.debug({ reason: errorMessage(error) }, 'No llama.cpp build yet; the next request for one searches again.')
+        log.debug(
+          { reason: errorMessage(error) },
+          'Records that a build does not work, so that it is not chosen again automatically.'
+        )
       })
     },
     search: waiting => build(waiting),
@@ -120,7 +123,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     return chosen ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle'
   }
 
-  /** Records that a build does not work, so that it is not chosen again automatically. */
+  /** Returns another build to start on after a failure that the first build caused. Undefined if there is none. */
   async function noteFailure({ id, source, runtime }: Build, error: unknown): Promise<void> {
     const failure = failureNow(error, await hardware.detect())
     await builds.markFailed(id, failure)
@@ -134,7 +137,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     if (!(error instanceof CorralError) || waiting.signal?.aborted) return undefined
     const cause = error.details?.cause
     if (reactionTo(typeof cause === 'string' ? cause : undefined) !== 'other_build') return undefined
-    // The search finds out that a folder is gone; anything else is the build's fault.
+    // If the folder is missing, the search finds out. Any other failure is the build's fault.
     const gone = cause === 'executable_missing'
     if (!gone) await noteFailure(first, error)
     searches.forget(first)
@@ -143,7 +146,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       return other.id === first.id && !gone ? undefined : other
     } catch (reason) {
       waiting.signal?.throwIfAborted()
-      // A folder that was moved may be back any moment, and looking there costs nothing.
+      // A moved folder may come back at any moment, and checking costs nothing.
       if (gone) searches.forgetFailure(choice)
       log.warn(
         { build: first.id },
@@ -187,7 +190,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     engineSettings: deps.engineSettings,
     async conversionTools(waiting) {
       const used = await build(waiting)
-      // It goes on when its caller has left: the next conversion needs it too.
+      // The work continues when its caller has left, because the next conversion needs it too.
       converter ??= deps.findConverter(used, { signal, onProgress: progress.report }).finally(() => {
         converter = undefined
         progress.clear()

@@ -5,7 +5,7 @@ import { ToolError } from '../../core/system/child-process.ts'
 import type { BuildsLog } from './builds-directory.ts'
 import { isForGpus } from './ranking.ts'
 
-/** Records what a search tried, in order, in a list that belongs to the caller. */
+/** Records what a search tried, in order, in the caller's list. */
 export class AttemptRecorder {
   readonly #list: Attempt[]
   readonly #sources: readonly BuildSource[]
@@ -48,7 +48,7 @@ export class AttemptRecorder {
     )
   }
 
-  /** Adds what was not tried. */
+  /** Adds the candidates that were not tried. */
   close(ranking: readonly RankedCandidate[]): void {
     for (const source of this.#sources.filter(({ instant }) => instant)) this.#of(source, undefined)
     for (const { runtime } of ranking.filter(({ usable }) => usable)) {
@@ -57,7 +57,7 @@ export class AttemptRecorder {
   }
 }
 
-/** The reasons in an error, with the last lines of a failed tool. */
+/** Returns the reasons in an error, with the last lines of a failed tool. */
 export function reasonsOf(error: unknown): string[] {
   const reasons = [errorMessage(error)]
   for (let cause = error; cause instanceof Error; cause = cause.cause) {
@@ -66,7 +66,7 @@ export function reasonsOf(error: unknown): string[] {
   return reasons
 }
 
-/** The message when no build was found: what was tried, and what the other kinds lack. Pure. */
+/** Explains that no build was found: what was tried, and what the other kinds lack. Pure. */
 export function missingText(attempts: readonly Attempt[], ranking: readonly RankedCandidate[] = []): string {
   const tried = attempts.filter(({ outcome }) => outcome !== 'not tried')
   const sentences = (tried.length > 0 ? tried : attempts).map(({ runtime, source, outcome, reasons }) => {
@@ -83,7 +83,7 @@ export function missingText(attempts: readonly Attempt[], ranking: readonly Rank
   )
 }
 
-/** Why a better kind is not used, as far as the search knows. */
+/** Returns why a better kind is not used, as far as the search knows. */
 function reasonFor({ runtime }: RankedCandidate, attempts: readonly Attempt[], decided: string | undefined): string {
   const tried = attempts.filter(attempt => {
     return attempt.runtime === runtime && ['failed', 'unavailable'].includes(attempt.outcome) && attempt.reasons[0]
@@ -92,7 +92,7 @@ function reasonFor({ runtime }: RankedCandidate, attempts: readonly Attempt[], d
   return reasons.length > 0 ? reasons.join('; ') : (decided ?? 'it was not searched for')
 }
 
-/** Why the build in use is of its kind, in half a sentence. Pure. */
+/** Explains in half a sentence why the build in use is of its kind. Pure. */
 export function kindReason({ devices }: Pick<Build, 'devices'>, { gpus }: Hardware): string {
   const [first, ...more] = devices
   if (first) return `it uses ${first.description}${more.length > 0 ? ` and ${more.length} more` : ''}`
@@ -100,7 +100,8 @@ export function kindReason({ devices }: Pick<Build, 'devices'>, { gpus }: Hardwa
 }
 
 /**
- * Warnings about the build in use: a GPU that it leaves idle, and why. None if it is of the best possible kind. Pure.
+ * Warns about a GPU that the build in use leaves idle, and explains why. Returns no warnings if the build is of the
+ * best possible kind. Pure.
  * @param ranking best first
  * @param decided the user's decision that led to this build, if any
  */

@@ -9,11 +9,11 @@ import {
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import type { BuildsLog } from './builds-directory.ts'
 
-/** Milliseconds after a failed search in which it is not repeated; doubles with each failure in a row. */
+/** Milliseconds before a failed search is repeated. Doubles with each consecutive failure. */
 const BACK_OFF = 10_000
 const MAX_BACK_OFF = 300_000
 
-/** The progress of work that several callers wait for; the work goes on when one of them leaves. */
+/** Shares the progress of work with several waiting callers. The work continues when one of them leaves. */
 export class SharedProgress {
   now: Progress | undefined
   readonly #log: BuildsLog
@@ -54,7 +54,7 @@ export class SharedProgress {
   }
 }
 
-/** One search for a build, shared by all who want that build. */
+/** One search for a build, shared by all callers that need it. */
 interface Search {
   build?: Build | undefined
   running?: Promise<Build> | undefined
@@ -62,7 +62,7 @@ interface Search {
 }
 
 export interface SearchesOptions {
-  /** Finds a build; the usual one without a choice. */
+  /** Finds a build. Without a choice, finds the default build. */
   search(choice: string | undefined): Promise<Build>
   progress: SharedProgress
   log: BuildsLog
@@ -71,7 +71,7 @@ export interface SearchesOptions {
   now: () => number
 }
 
-/** Searches by what is wanted: each runs once for all callers, and its result is kept. */
+/** Runs each search once for all callers, and stores its result by choice. */
 export class Searches {
   readonly #options: SearchesOptions
   readonly #searches = new Map<string | undefined, Search>()
@@ -87,7 +87,7 @@ export class Searches {
     return search
   }
 
-  /** The search for the usual build. */
+  /** The search for the default build. */
   get usual(): Readonly<Search> {
     return this.#of(undefined)
   }
@@ -132,18 +132,18 @@ export class Searches {
     }
   }
 
-  /** Sets the usual build; without one it is searched for again. */
+  /** Sets the default build. Undefined makes the next caller search again. */
   set(build: Build | undefined): void {
     this.#searches.clear()
     this.#of(undefined).build = build
   }
 
-  /** The next caller who wants this build starts a new search. */
+  /** Makes the next caller who needs this build start a new search. */
   forget(build: Build): void {
     for (const search of this.#searches.values()) if (search.build?.id === build.id) search.build = undefined
   }
 
-  /** The next search does not wait because the last one failed. */
+  /** Lets the next search start at once although the last one failed. */
   forgetFailure(choice: string | undefined): void {
     this.#of(choice).failure = undefined
   }

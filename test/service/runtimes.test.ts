@@ -101,7 +101,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   })
   t.equal(await capital(corral), CAPITAL_ANSWER, 'a request that meets the bad release is answered all the same')
   t.match(await states(corral), { [id('b500')]: 'failed', [id('b200')]: 'in use' })
-  t.match(corral.log(), /release-b500-cpu fails where release-b200-cpu works, so corral uses release-b200-cpu again/)
+  t.match(corral.log(), /release-b500-cpu fails but release-b200-cpu works, so corral uses release-b200-cpu again/)
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, {
     error: /b500, was tried on/
   })

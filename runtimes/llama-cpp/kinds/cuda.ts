@@ -16,7 +16,7 @@ import {
 interface CudaKind {
   /** Major version of the toolkit. */
   major: number
-  /** Score on a machine that has everything it needs. */
+  /** Score on a machine that has everything this kind needs. */
   base: number
   /** Oldest driver for this toolkit. */
   drivers: { linux: string; win32: string }
@@ -26,10 +26,10 @@ interface CudaKind {
   archives: { linux: string[]; win32: string[] }
 }
 
-/** Drivers after 580 support no cards below this compute capability. */
+/** Drivers after 580 do not support cards below this compute capability. */
 const NEW_DRIVERS_SINCE = '7.5'
 
-/** How to fix a driver that does not support a card, or is too old. */
+/** Tells how to fix a driver that does not support a card or is too old. */
 function driverFix({ architecture }: Gpu): string {
   const old = architecture !== undefined && compareVersions(architecture, NEW_DRIVERS_SINCE) < 0
   return (
@@ -39,11 +39,11 @@ function driverFix({ architecture }: Gpu): string {
   )
 }
 
-/** A kind of build for one major version of NVIDIA's CUDA toolkit. */
+/** Describes the builds for one major version of NVIDIA's CUDA toolkit. */
 function cudaKind({ major, base, drivers, capability, archives }: CudaKind): RuntimeDescriptor {
   const title = `CUDA ${major}`
 
-  /** Why this toolkit cannot use a card, if so. */
+  /** Returns why this toolkit cannot use a card, if there is a reason. */
   function faultOf(gpu: Gpu, platform: string): Fit['missing'][number] | undefined {
     const { name, driver, usable, architecture } = gpu
     if (architecture !== undefined && compareVersions(architecture, capability) < 0) {
@@ -55,7 +55,8 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
       return { what: `${name} uses the driver ${driver.name}, which does not support CUDA.`, fix }
     }
     const floor = platform === 'win32' ? drivers.win32 : drivers.linux
-    // The CUDA version that the driver reports is more reliable than its own: compatibility libraries may be installed.
+    // The CUDA version that the driver reports is more reliable than the driver's own version, because compatibility
+    // libraries may be installed.
     const supported = driver?.cuda
       ? compareVersions(driver.cuda, String(major)) >= 0
       : !driver?.version || compareVersions(driver.version, floor) >= 0
@@ -70,7 +71,7 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
   const usedOf = ({ gpus, platform }: Hardware) =>
     gpus.filter(gpu => gpu.vendor === 'nvidia' && !faultOf(gpu, platform))
 
-  /** Each with a companion archive of the toolkit's libraries, whose name may lack the tag. */
+  /** Each archive has a companion with the toolkit's libraries. The companion's name may lack the tag. */
   const archivesFor = (platform: 'linux' | 'win32', system: string, glibc?: string) =>
     archives[platform].map(arch =>
       archiveNamed(platform, arch, `${system}-cuda-(${major})\\.(\\d+)-${arch}`, {
@@ -90,7 +91,7 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
       const cards = hardware.gpus.filter(gpu => gpu.vendor === 'nvidia')
       const problems = vendorProblems('nvidia', hardware)
       if (cards.length === 0) return unfit('No NVIDIA GPU was found.', problems)
-      // A hardware problem explains better why a card does not work.
+      // A hardware problem is the better explanation for a card that does not work.
       const explained = cards.filter(gpu => gpu.usable || problems.length === 0)
       const missing = [...problems, ...explained.flatMap(gpu => faultOf(gpu, hardware.platform) ?? [])].filter(
         ({ what }, index, all) => all.findIndex(other => other.what === what) === index
@@ -108,8 +109,8 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
     },
     environment(hardware): Record<string, string> {
       const visible = visibleDevices('nvidia', usedOf(hardware), hardware)
-      // A card without code in the toolkit would be listed and fail at its first computation. nvidia-smi, which lists the
-      // cards, counts them in PCI order; CUDA does so only with CUDA_DEVICE_ORDER.
+      // A card without code in the toolkit would be listed and fail at its first computation. nvidia-smi, which lists
+      // the cards, numbers them in PCI order. CUDA does so only with CUDA_DEVICE_ORDER.
       return visible === undefined ? {} : { CUDA_DEVICE_ORDER: 'PCI_BUS_ID', CUDA_VISIBLE_DEVICES: visible }
     },
     usesDevice: ({ id }) => /^CUDA\d+$/i.test(id)

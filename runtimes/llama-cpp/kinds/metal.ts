@@ -1,7 +1,7 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import { archiveNamed, namesOf, SCORES, unfit } from './scores.ts'
 
-/** For Macs with Apple silicon; the archive for Intel Macs is built without Metal. */
+/** For Macs with Apple silicon. The archive for Intel Macs is built without Metal. */
 export const metal: RuntimeDescriptor = {
   name: 'metal',
   kind: 'metal',

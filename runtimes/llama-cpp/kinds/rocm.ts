@@ -20,7 +20,10 @@ const RDNA =
   'gfx1150 gfx1151 gfx1152 gfx1200 gfx1201'
 const COMPILED_FOR: Record<string, string> = { linux: `${CDNA} ${RDNA}`, win32: `${RDNA} gfx1153` }
 
-/** Those of them that AMD's own libraries (rocBLAS, hipBLASLt), which are not in the archives, have kernels for. */
+/**
+ * The architectures that AMD's own libraries (rocBLAS, hipBLASLt) have kernels for. The archives do not contain these
+ * libraries.
+ */
 const SUPPORTED_BY_AMD = `${CDNA} gfx1030 gfx1100 gfx1101 gfx1102 gfx1151 gfx1200 gfx1201`
 
 /** Names that only early drivers used. */
@@ -32,13 +35,13 @@ const INSTALL =
 
 const USE_VULKAN = 'Vulkan supports such cards and is chosen automatically'
 
-/** The version for HSA_OVERRIDE_GFX_VERSION with which a card runs the code of a close relative. */
+/** Returns a value for HSA_OVERRIDE_GFX_VERSION with which a card runs the code of a close relative. */
 function overrideVersion(architecture: string): string | undefined {
   if (/^gfx103[1-6]$/.test(architecture)) return '10.3.0'
   return architecture === 'gfx1103' ? '11.0.0' : undefined
 }
 
-/** `foreign`: the archives have no code for it; `unsupported`: AMD's libraries have none. */
+/** `foreign`: the archives have no code for the card. `unsupported`: AMD's libraries have none. */
 type Grade = 'supported' | 'unknown' | 'unsupported' | 'foreign'
 
 function gradeOf({ architecture }: Gpu, platform: string): Grade {
@@ -99,7 +102,7 @@ export const rocm: RuntimeDescriptor = {
   archives: [
     archiveNamed('linux', 'x64', 'ubuntu-rocm-(\\d+)\\.(\\d+)-x64', { glibc: BUILT_ON.ubuntu2404 }),
     archiveNamed('win32', 'x64', 'win-rocm-(\\d+)\\.(\\d+)-x64'),
-    // Its name until mid-2026.
+    // The archive's name until mid-2026.
     archiveNamed('win32', 'x64', 'win-hip-radeon-x64')
   ],
   environment(hardware): Record<string, string> {

@@ -1,13 +1,11 @@
 import type { ArchivePattern, Fit } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 
-/*
- * What the kinds of builds share to judge how well they fit a machine.
- */
+/* Helpers with which the kinds of builds rate how well they fit a machine. */
 
 /**
- * The score of a kind on a machine that has everything it needs. The vendors' own APIs are fastest and come first, then
- * Vulkan, which supports nearly every GPU, then the processor.
+ * Scores of kinds on a machine that has everything they need. The vendors' own APIs are fastest and come first. Then
+ * comes Vulkan, which supports nearly every GPU, then the processor.
  */
 export const SCORES = {
   metal: 100,
@@ -15,7 +13,7 @@ export const SCORES = {
   cuda12: 95,
   rocm: 90,
   sycl: 75,
-  /** ROCm with a card of unknown architecture, which it probably supports. */
+  /** ROCm with a card of unknown architecture, which ROCm probably supports. */
   rocmUnknown: 65,
   vulkan: 60,
   /** ROCm with a card that llama.cpp is compiled for but AMD's own libraries mostly do not support. */
@@ -23,7 +21,7 @@ export const SCORES = {
   vulkanIntegrated: 40,
   vulkanVirtual: 35,
   rocmUnsupportedIntegrated: 30,
-  /** SYCL on integrated graphics, where Vulkan is as fast and needs less. */
+  /** SYCL on integrated graphics, which Vulkan drives as fast with fewer requirements. */
   syclIntegrated: 30,
   cpu: 10,
   /** Works, but is used only if the user chooses it. */
@@ -33,17 +31,20 @@ export const SCORES = {
 /** Deductions for idle cards: a fixed one, and one by their share of the graphics memory. */
 const PENALTY_FOR_IDLE_CARD = 6
 const PENALTY_FOR_IDLE_MEMORY = 50
-/** Below the score of the processor: possible, but not worth it. */
+/** Below the score of the processor: possible, but not worth using. */
 const LOWEST = 1
 
-/** The GPUs that count: working ones, without integrated ones beside a card, and without display chips of servers. */
+/**
+ * Returns the GPUs that matter for the choice: working GPUs, without display chips of servers. Integrated GPUs are left
+ * out if there is a card.
+ */
 export function relevantGpus({ gpus }: Hardware): Gpu[] {
   const usable = gpus.filter(gpu => gpu.usable && (gpu.vendor !== 'other' || gpu.apis.length > 0))
   const discrete = usable.filter(gpu => gpu.type !== 'integrated')
   return discrete.length > 0 ? discrete : usable
 }
 
-/** The GPUs of a vendor that count, see `relevantGpus`. */
+/** Returns the relevant GPUs of a vendor, see `relevantGpus`. */
 export function relevantGpusOf(vendor: Gpu['vendor'], hardware: Hardware): Gpu[] {
   return relevantGpus({ ...hardware, gpus: hardware.gpus.filter(gpu => gpu.vendor === vendor) })
 }
@@ -52,14 +53,14 @@ interface FitOptions {
   /** The score if nothing is missing. */
   base: number
   missing: Fit['missing']
-  /** False if a library that it needs was not found. */
+  /** False if a required library was not found. */
   library?: boolean
-  /** Put behind the names of the GPUs. */
+  /** Follows the names of the GPUs. */
   detail?: string
   reasons?: string[]
 }
 
-/** The fit of a kind that would use these GPUs, at least one; those that it leaves idle reduce the score. */
+/** Rates a kind that would use these GPUs (at least one). GPUs that it leaves idle lower the score. */
 export function fitFor(
   used: readonly Gpu[],
   hardware: Hardware,
@@ -67,10 +68,10 @@ export function fitFor(
 ): Fit {
   const relevant = relevantGpus(hardware)
   const idle = relevant.filter(gpu => !used.includes(gpu))
-  // Above the processor: a library may be installed somewhere unexpected, and the proof will show.
+  // Stays above the processor: a library may be installed somewhere unexpected, and the build is verified anyway.
   let score = library ? base : Math.min(base, SCORES.cpu + Math.round(base / 5))
   if (idle.length > 0) {
-    // By memory if all sizes are known, else by count.
+    // By memory if all sizes are known, otherwise by number.
     const sized = relevant.every(gpu => gpu.totalMemory !== undefined)
     const sum = (gpus: readonly Gpu[]) => gpus.reduce((total, gpu) => total + (sized ? gpu.totalMemory! : 1), 0)
     const share = sum(idle) / Math.max(1, sum(relevant))
@@ -88,7 +89,10 @@ export function fitFor(
   }
 }
 
-/** The working cards of a vendor and their hardware problems, for kinds on Linux and Windows; else why there are none. */
+/**
+ * Returns the working cards of a vendor and their hardware problems, for kinds on Linux and Windows. Without cards,
+ * returns the reason.
+ */
 export function cardsFor(
   kind: { vendor: 'amd' | 'intel'; brand: string; title: string },
   hardware: Hardware
@@ -104,7 +108,7 @@ export function cardsFor(
   return cards.length > 0 ? { cards, problems } : { unfit: unfit(`${namesOf(all)}: no working driver.`, problems) }
 }
 
-/** Names as text, with counts of equal ones: `NVIDIA Tesla P40 (3)`. */
+/** Lists names with the number of equal ones: `NVIDIA Tesla P40 (3)`. */
 export function namesOf(gpus: readonly Gpu[]): string {
   const counts = new Map<string, number>()
   for (const { name } of gpus) counts.set(name, (counts.get(name) ?? 0) + 1)
@@ -113,13 +117,13 @@ export function namesOf(gpus: readonly Gpu[]): string {
 }
 
 /**
- * The numbers of the cards to use as the vendor's API counts them, for variables such as CUDA_VISIBLE_DEVICES; undefined
- * to leave all visible.
+ * Returns the numbers of the cards to use, as the vendor's API numbers them, for variables such as
+ * CUDA_VISIBLE_DEVICES. Returns undefined if all cards stay visible.
  */
 export function visibleDevices(vendor: Gpu['vendor'], used: readonly Gpu[], { gpus }: Hardware): string | undefined {
   const working = gpus.filter(gpu => gpu.vendor === vendor && gpu.usable)
   if (used.length === 0 || used.length === working.length) return undefined
-  // Ids count a vendor's cards as its tools do; the list is sorted differently.
+  // Ids number a vendor's cards in the order of its tools, but the list is sorted differently.
   return used.map(gpu => /:(\d+)$/.exec(gpu.id)?.[1] ?? String(working.indexOf(gpu))).join(',')
 }
 
@@ -130,7 +134,7 @@ const VENDOR_WORDS: Partial<Record<Gpu['vendor'], RegExp>> = {
   apple: /apple|metal/i
 }
 
-/** The hardware problems of a vendor's cards, as `Fit.missing`. */
+/** Returns the hardware problems of a vendor's cards as `Fit.missing`. */
 export function vendorProblems(vendor: Gpu['vendor'], hardware: Hardware): Fit['missing'] {
   const names = hardware.gpus.filter(gpu => gpu.vendor === vendor).flatMap(({ id, name }) => [id, name])
   return hardware.problems
@@ -139,18 +143,21 @@ export function vendorProblems(vendor: Gpu['vendor'], hardware: Hardware): Fit['
     .map(({ message, advice }) => ({ what: message, ...(advice !== undefined && { fix: advice }) }))
 }
 
-/** The fit of a kind that cannot work here. */
+/** Rates a kind that cannot work here. */
 export function unfit(reason: string, missing: Fit['missing'] = []): Fit {
   return { score: 0, reasons: [reason], missing, gpus: [] }
 }
 
-/** Lowest glibc for release builds made on each system. It may be older than the system's own: only used symbols count. */
+/**
+ * Lowest glibc for release builds made on each system. It may be older than the system's own, because only used symbols
+ * matter.
+ */
 export const BUILT_ON = { ubuntu2204: '2.34', ubuntu2404: '2.38' } as const
 
 /** The tag of a release, nightly (`b11347`) or stable (`v0.6.0`), as part of a regular expression. */
 export const RELEASE_TAG = '(?:b\\d+|v\\d+\\.\\d+\\.\\d+)'
 
-/** The archives of releases whose name has `name` as its middle part, a regular expression. */
+/** Matches the archives of releases whose middle part is `name`, a regular expression. */
 export function archiveNamed(
   platform: ArchivePattern['platform'],
   arch: string,
@@ -160,23 +167,23 @@ export function archiveNamed(
   return { platform, arch, archive: new RegExp(`^llama-${RELEASE_TAG}-bin-${name}\\.(?:tar\\.gz|zip)$`), ...more }
 }
 
-/** The commands of common package managers that install a package. */
+/** Lists the commands of common package managers that install a package. */
 export function installPackage(debian: string, fedora: string, arch: string): string {
   return `sudo apt install ${debian} (Debian, Ubuntu), sudo dnf install ${fedora} (Fedora), sudo pacman -S ${arch} (Arch)`
 }
 
-/** Whether the installed libraries are known: recordings of other machines often lack them. */
+/** Whether the installed libraries are known. Recordings of other machines often lack them. */
 export function knowsLibraries({ probes }: Hardware): boolean {
   return probes.every(({ probe, outcome }) => probe !== 'libraries' || outcome === 'ok')
 }
 
-/** Whether this system has a library; undefined if unknown. */
+/** Whether this system has a library. Undefined if unknown. */
 export function hasLibrary(hardware: Hardware, name: string): boolean | undefined {
   if (hardware.libraries.includes(name)) return true
   return knowsLibraries(hardware) ? false : undefined
 }
 
-/** Compares dotted versions number by number; positive if `a` is higher. Missing numbers count as 0. Pure. */
+/** Compares dotted versions number by number. Positive if `a` is higher. Missing numbers are 0. Pure. */
 export function compareVersions(a: string, b: string): number {
   const [left, right] = [partsOf(a), partsOf(b)]
   for (let index = 0; index < Math.max(left.length, right.length); index++) {

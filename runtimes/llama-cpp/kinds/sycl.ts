@@ -10,7 +10,7 @@ export const sycl: RuntimeDescriptor = {
     const found = cardsFor({ vendor: 'intel', brand: 'Intel', title: 'SYCL' }, hardware)
     if ('unfit' in found) return found.unfit
     const { cards, problems } = found
-    // The archives for Windows include oneAPI's libraries; those for Linux do not.
+    // The archives for Windows include oneAPI's libraries. The archives for Linux do not.
     const library =
       hardware.platform === 'win32' ||
       cards.some(({ apis }) => apis.includes('sycl')) ||

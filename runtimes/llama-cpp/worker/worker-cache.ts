@@ -5,7 +5,7 @@ import { freeSpace } from '../../../core/system/disk-space.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 
-/** What `ggml-rpc-server` appends to the folder that it is given. */
+/** `ggml-rpc-server` appends this to the folder that it is given. */
 const FOLDER = 'rpc'
 const INDEX = 'complete.json'
 const IndexSchema = Type.Object({ files: Type.Record(Type.String(), Type.Number()) })
@@ -13,11 +13,11 @@ const IndexSchema = Type.Object({ files: Type.Record(Type.String(), Type.Number(
 interface CachedFile {
   name: string
   size: number
-  /** Milliseconds since 1970: when it was written or read last, as far as the file system notes that. */
+  /** Milliseconds since 1970 of the last write or read, as far as the file system records it. */
   usedAt: number
 }
 
-/** Which files go so that the others fit: those used longest ago. Pure. */
+/** Returns the files to delete so that the others fit: the least recently used. Pure. */
 export function surplusFiles(files: readonly CachedFile[], limit: number): CachedFile[] {
   let size = files.reduce((sum, file) => sum + file.size, 0)
   return [...files]
@@ -30,16 +30,17 @@ export function surplusFiles(files: readonly CachedFile[], limit: number): Cache
 }
 
 /**
- * The weights that `ggml-rpc-server` keeps on the disk (`--cache`). It bounds them by nothing, and takes a file for whole
- * without looking: one that it was writing when it was killed would be wrong weights at the next load. So files count
- * only once the client that they came from has gone (`settle`), and all others are removed before it starts (`prepare`).
+ * Manages the weights that `ggml-rpc-server` caches on disk (`--cache`). The server does not limit its cache, and
+ * trusts every file in it: a file that was half written when the server was killed would yield wrong weights at the
+ * next load. So a file is trusted only after the client that sent it has disconnected (`settle`). All other files are
+ * removed before the server starts (`prepare`).
  */
 export class WorkerCache {
-  /** What `LLAMA_CACHE` is set to. */
+  /** The value of `LLAMA_CACHE`. */
   readonly directory: string
   readonly #limit: number
 
-  /** @param limit bytes; half of what is free on the disk beside them is the most in any case */
+  /** @param limit bytes. Half of the free disk space is the maximum in any case. */
   constructor(directory: string, limit: number) {
     this.directory = directory
     this.#limit = limit
@@ -60,7 +61,7 @@ export class WorkerCache {
     await Promise.all(files.map(({ name }) => rm(join(this.directory, FOLDER, name), { force: true })))
   }
 
-  /** Makes the folder, and removes files that may be cut short: while no server runs. */
+  /** Creates the folder, and removes files that may be incomplete. Call it while no server runs. */
   async prepare(): Promise<void> {
     await mkdir(join(this.directory, FOLDER), { recursive: true, mode: 0o700 })
     const complete = (await readJsonFile(join(this.directory, INDEX), IndexSchema))?.value?.files ?? {}
@@ -68,14 +69,14 @@ export class WorkerCache {
     await this.settle()
   }
 
-  /** Notes that nothing is being written, so that all files are whole; removes what is too much. */
+  /** Marks all files as complete, because nothing is being written, and removes surplus files. */
   async settle(): Promise<void> {
     const kept = await this.trim()
     const files = Object.fromEntries(kept.map(({ name, size }) => [name, size]))
     await writeJsonFile(join(this.directory, INDEX), { files })
   }
 
-  /** Removes what is too much, also while a client is connected: the server then asks for the weights again. */
+  /** Removes surplus files, also while a client is connected. The server then asks for the weights again. */
   async trim(): Promise<CachedFile[]> {
     const files = await this.#files()
     const size = files.reduce((sum, file) => sum + file.size, 0)

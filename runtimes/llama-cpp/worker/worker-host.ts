@@ -29,20 +29,20 @@ import { WorkerCache } from './worker-cache.ts'
 
 const MIB = 2 ** 20
 const GIB = 2 ** 30
-/** Milliseconds until a `ggml-rpc-server` that is there must listen: drivers can be slow to start. */
+/** Milliseconds within which `ggml-rpc-server` must listen. Drivers can be slow to start. */
 const START_LIMIT = 60_000
-/** Milliseconds that a process gets to end politely. */
+/** Milliseconds that a process gets to end on its own. */
 const STOP_GRACE = 2000
-/** Milliseconds between starts of one that keeps ending; doubled each time. */
+/** Milliseconds between starts of a server that keeps ending. Doubled each time. */
 const FIRST_PAUSE = 1000
 const MAX_PAUSE = 30_000
-/** Milliseconds after which one that ended counts as having worked. */
+/** Milliseconds of running after which a server is assumed to have worked. */
 const WORKED = 60_000
-/** Milliseconds between looks at the size of a cache that is being written. */
+/** Milliseconds between checks of the size of a cache that is being written. */
 const TRIM_INTERVAL = 5000
-/** Milliseconds that a client's connection may outlive who followed it. */
+/** Milliseconds for which a client's connection may outlive its follower. */
 const CUT_OFF = 10_000
-/** Nobody needs more connections to ask what a worker is. */
+/** Far more connections than asking for a worker's facts needs. */
 const MAX_CONNECTIONS = 256
 
 interface WorkerLog {
@@ -59,7 +59,7 @@ export interface WorkerHostDeps {
   log: WorkerLog
 }
 
-/** A device that `ggml-rpc-server` lists at its start. */
+/** Parses a device that `ggml-rpc-server` lists when it starts. */
 export function parseWorkerDevice(line: string): BuildDevice | undefined {
   const match = /^ {2}(\S+?): (.*) \((\d+) MiB, (\d+) MiB free\)$/.exec(line)
   if (!match) return undefined
@@ -68,10 +68,11 @@ export function parseWorkerDevice(line: string): BuildDevice | undefined {
 }
 
 /**
- * What a worker's devices have for clients. A device with memory of its own keeps what llama-server leaves free of it
- * (1 GiB, a quarter of a small one); of the machine's memory a tenth stays, 1 GiB at least, and what other programs have.
- * @param own bytes of the machine's memory that `ggml-rpc-server` has for its client
- * @param limit bytes that may be taken of each device
+ * Returns what a worker's devices offer to clients. A device with dedicated memory keeps as much free as llama-server
+ * would (1 GiB, or a quarter of a small one). Of the machine's memory, a tenth stays free, at least 1 GiB, plus what
+ * other programs use.
+ * @param own bytes of the machine's memory that `ggml-rpc-server` uses for its client
+ * @param limit bytes that may be taken from each device
  */
 export function lentDevices(
   devices: readonly BuildDevice[],
@@ -98,7 +99,7 @@ export function lentDevices(
     const isHost = name === 'CPU' || gpu?.unifiedMemory === true
     const spare = isHost ? now.host.available : (seen?.free ?? freeMemory)
     const reserve = isHost ? Math.min(totalMemory / 4, Math.max(GIB, totalMemory / 10)) : Math.min(GIB, totalMemory / 4)
-    // What its client has already is not lost to it.
+    // Memory that its client already uses still belongs to the offer.
     const room = isHost ? Math.min(totalMemory - reserve, spare + own) : totalMemory - reserve
     const usable = Math.max(0, Math.floor(Math.min(most, room)))
     return { name, description, total: totalMemory, usable, free: Math.max(0, Math.floor(Math.min(usable, spare))) }
@@ -106,8 +107,8 @@ export function lentDevices(
 }
 
 /**
- * The address to listen on.
- * @throws CorralError `address_not_allowed` where others than this machine and its private networks could connect
+ * Returns the address to listen on.
+ * @throws CorralError `address_not_allowed` if machines outside the private networks could connect
  */
 export async function listenAddress(
   host: string,
@@ -118,26 +119,26 @@ export async function listenAddress(
     found => found.address,
     () => ''
   )
-  // An address of IPv6 is given back as it is.
+  // An IPv6 address resolves to itself.
   if (!isIPv4(address)) {
     throw new CorralError(
       'invalid_request',
-      `"${host}" is no IPv4 address of this machine, nor a name of one: llama.cpp's RPC listens on no others.`
+      `"${host}" is not an IPv4 address of this machine or a name of one. llama.cpp's RPC listens only on such addresses.`
     )
   }
   const all = Object.values(interfaces()).flatMap(list => list ?? [])
   const reached =
     address === '0.0.0.0' ? all.filter(({ family }) => family === 'IPv4').map(one => one.address) : [address]
-  // An address of this machine is not private for being its own.
+  // An address does not become private by belonging to this machine.
   const open = reached.find(each => isPublicAddress(each, new Set()))
   if (open === undefined || insecure) return address
   throw new CorralError(
     'address_not_allowed',
-    `A worker on ${host} could be reached from the internet (${open}), and whoever reaches it can run programs on this machine: llama.cpp's RPC knows neither keys nor encryption. Listen on an address of a private network or a VPN (--host), or add --insecure where a firewall lets only your machines in.`
+    `A worker on ${host} could be reached from the internet (${open}), and anyone who reaches it can run programs on this machine, because llama.cpp's RPC has neither keys nor encryption. Listen on an address of a private network or a VPN (--host), or add --insecure if a firewall admits only your machines.`
   )
 }
 
-/** Lends this machine to others: `ggml-rpc-server` of the build that engines run on, and what it says of itself. */
+/** Offers this machine to others: runs `ggml-rpc-server` of the build that engines use, and reports facts about it. */
 export function createWorkerHost({ runtimes, hardware, cache, log }: WorkerHostDeps): WorkerHost {
   return {
     async start(options, waiting): Promise<Worker> {
@@ -215,7 +216,7 @@ function serverArguments(
   return list
 }
 
-/** One `ggml-rpc-server`, started again when it ends by itself. */
+/** Supervises one `ggml-rpc-server`, and restarts it when it exits unexpectedly. */
 function superviseServer(settings: {
   program: string
   arguments: readonly string[]
@@ -232,9 +233,9 @@ function superviseServer(settings: {
   let devices: BuildDevice[] = []
   let clients = 0
   const stopped = new AbortController()
-  /** Called when the one that runs has ended: by those who follow whether it runs. */
+  /** Called when the current process has ended, by followers of its state. */
   const onEnd = new Set<() => void>()
-  /** What is done with the cache, in turn. */
+  /** Cache maintenance runs one step at a time. */
   let tending = Promise.resolve()
   function tend(work: (cache: WorkerCache) => Promise<unknown>): Promise<void> {
     if (!cache) return tending
@@ -242,7 +243,7 @@ function superviseServer(settings: {
       .then(() => work(cache))
       .then(
         () => {},
-        error => log.warn({ reason: errorMessage(error) }, 'the cache of weights could not be looked after')
+        error => log.warn({ reason: errorMessage(error) }, 'Could not maintain the cache of weights')
       )
     return tending
   }
@@ -285,15 +286,15 @@ function superviseServer(settings: {
       if (error) throw new Error(`it could not be started: ${errorMessage(error)}`)
       return started.exited.then(async ({ code, signal: by }) => {
         await started.drained
-        throw new Error(`it ended at once (${by ?? `exit code ${code}`}): ${complaint ?? 'it did not say why'}`)
+        throw new Error(`it exited at once (${by ?? `exit code ${code}`}): ${complaint ?? 'it gave no reason'}`)
       })
     })
     failure.catch(() => {
-      // Also once it has served: the watch below sees that.
+      // A later failure is handled by the watch below.
     })
     const limit = AbortSignal.any([abortAfter(START_LIMIT), stopped.signal, ...(signal ? [signal] : [])])
     try {
-      // What it prints comes once a client has connected.
+      // Its output comes only after a client has connected.
       await Promise.race([failure, untilConnected(host, port, limit).then(() => listens)])
       await Promise.race([failure, untilTrue(() => clients === 0, limit)])
     } catch (error) {
@@ -304,7 +305,7 @@ function superviseServer(settings: {
       signal?.throwIfAborted()
       const why = errorMessage(error)
       const advice = /server socket/.test(why)
-        ? 'Another program may have the port: "corral worker --port" chooses another one.'
+        ? 'If another program uses the port, choose a different one with "corral worker --port".'
         : 'Correct the flags of "corral worker", or choose another llama.cpp build (corral runtime list).'
       throw new CorralError('load_failed', `ggml-rpc-server does not work on ${host}:${port}: ${why}. ${advice}`, {
         cause: error
@@ -315,7 +316,7 @@ function superviseServer(settings: {
     void watch(started)
   }
 
-  /** Starts another one when this one has ended, unless it was to. */
+  /** Starts another process when this one has ended unexpectedly. */
   async function watch(running: EngineProcess): Promise<void> {
     const began = performance.now()
     const { code, signal } = await running.exited
@@ -327,20 +328,20 @@ function superviseServer(settings: {
     onEnd.clear()
     if (stopped.signal.aborted) return
     const why = signal ?? `exit code ${code}`
-    log.warn({ why }, 'ggml-rpc-server ended by itself; it is started again')
-    notice(`ggml-rpc-server ended by itself (${why}); it is started again`)
+    log.warn({ why }, 'ggml-rpc-server exited unexpectedly and will be restarted')
+    notice(`ggml-rpc-server exited unexpectedly (${why}) and will be restarted`)
     let pause = performance.now() - began > WORKED ? 0 : FIRST_PAUSE
     while (!stopped.signal.aborted) {
       await sleep(pause, undefined, { signal: stopped.signal }).catch(() => {})
       if (stopped.signal.aborted) return
       try {
         await start(undefined)
-        notice('ggml-rpc-server runs again')
+        notice('ggml-rpc-server is running again')
         return
       } catch (error) {
         if (stopped.signal.aborted) return
         pause = Math.min(MAX_PAUSE, Math.max(FIRST_PAUSE, pause * 2))
-        log.warn({ reason: errorMessage(error), again: pause }, 'ggml-rpc-server could not be started again')
+        log.warn({ reason: errorMessage(error), again: pause }, 'ggml-rpc-server could not be restarted')
         notice(`${errorMessage(error)} The next try is in ${pause / 1000} s.`)
       }
     }
@@ -361,8 +362,8 @@ function superviseServer(settings: {
       return devices
     },
     /**
-     * Calls back when the one that runs now has ended. Returns how to stop following it: who has done so, while a client
-     * stays connected whom nobody speaks for, was cut off without a word, and would keep all others out for ever.
+     * Calls back when the current process has ended. Returns a function that stops following. A client that stays
+     * connected after its follower has left was disconnected without notice, and would keep all others out forever.
      */
     follow(told: () => void): () => void {
       const followed = child
@@ -371,7 +372,7 @@ function superviseServer(settings: {
         if (!onEnd.delete(told)) return
         void sleep(CUT_OFF, undefined, { ref: false }).then(() => {
           if (stopped.signal.aborted || child !== followed || clients === 0 || onEnd.size > 0) return
-          log.warn({}, 'the client of ggml-rpc-server has gone without closing its connection; it is started again')
+          log.warn({}, 'the client of ggml-rpc-server left without closing its connection; restarting the server')
           followed?.kill()
         })
       }
@@ -412,7 +413,7 @@ async function untilTrue(check: () => boolean, signal: AbortSignal): Promise<voi
   while (!check()) await sleep(10, undefined, { signal })
 }
 
-/** Says over HTTP what a worker is, and for how long its server runs. Returns how to end it. */
+/** Serves the worker's facts over HTTP, and how long its server runs. Returns a function that ends the service. */
 async function tellFacts(
   host: string,
   port: number,
@@ -451,7 +452,7 @@ async function tellFacts(
   } catch (error) {
     throw new CorralError(
       'load_failed',
-      `A worker tells what it is at the port behind its own, and cannot listen on ${host}:${port}: ${errorMessage(error)}. Choose another port with --port.`,
+      `A worker reports its facts on the port after its own, but cannot listen on ${host}:${port}: ${errorMessage(error)}. Choose another port with --port.`,
       { cause: error }
     )
   }

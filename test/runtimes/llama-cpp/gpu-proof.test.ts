@@ -61,7 +61,7 @@ t.test('the answer must come from the GPU', async t => {
   const full: StartEngine = async () => {
     throw new CorralError('insufficient_memory', 'CUDA0 is full.')
   }
-  t.match(await proof(full), { warnings: [/no memory left to prove.*CUDA0 is full/] }, 'a full GPU is not its fault')
+  t.match(await proof(full), { warnings: [/no free memory to verify.*CUDA0 is full/] }, 'a full GPU is not its fault')
 })
 
 t.test('a device that the build has no code for does not count', async t => {

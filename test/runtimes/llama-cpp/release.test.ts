@@ -245,19 +245,19 @@ t.test('what is wrong with an archive', async t => {
     [
       'wrong digest',
       { digest: `sha256:${'0'.repeat(64)}` },
-      /has the digest [0-9a-f]{64}, 0{64} was announced/,
+      /has the digest [0-9a-f]{64}, but 0{64} was announced/,
       'checksum_mismatch'
     ],
     ['other bytes', { served: randomBytes(archive.length) }, /has the digest/, 'checksum_mismatch'],
     ['no digest', { digest: null }, /has no SHA-256 digest/, 'checksum_mismatch'],
     ['more than announced', { size: 5 }, /more bytes than the 5 announced/, 'checksum_mismatch'],
-    ['less than announced', { served: cut }, /has \d+ bytes, \d+ were announced/, 'checksum_mismatch'],
+    ['less than announced', { served: cut }, /has \d+ bytes, but \d+ were announced/, 'checksum_mismatch'],
     ['archive cut short', { data: cut }, /damaged.*(truncated|unexpected end|abort)/i, 'invalid_request'],
     ['no archive at all', { data: Buffer.from('<html>') }, /damaged/, 'invalid_request'],
     ['climbing entry', { data: climbing }, /refused.*evil.* would lie outside/, 'invalid_request'],
     ['leaving link', { data: await link('../../../x') }, /refused.*the link/, 'invalid_request'],
     ['absolute link', { data: await link('/etc') }, /refused.*the link/, 'invalid_request'],
-    ['nothing in it', { data: await makeLibraries(t) }, /holds no llama-server/, 'invalid_request']
+    ['nothing in it', { data: await makeLibraries(t) }, /it has no llama-server/, 'invalid_request']
   ]
   for (const [what, { served, ...file }, message, code] of cases) {
     const folder = t.testdir()
@@ -312,7 +312,7 @@ t.test('transfers that break off', async t => {
   const directory = join(t.testdir(), 'runtimes')
   await t.rejects(from(server.url, directory).provide(), {
     code: 'hub_unreachable',
-    message: /broke off after \d+ of \d+ bytes|other side closed/
+    message: /stopped after \d+ of \d+ bytes|other side closed/
   })
   t.same(readdirSync(directory), [])
   server.break(CPU_NAME, { status: 404 })
@@ -334,7 +334,7 @@ t.test('servers that cannot be reached', async t => {
       end => end(200, '"hello"'),
       { code: 'hub_unreachable', message: /does not answer as GitHub's API/ }
     ],
-    ['a web page', end => end(200, '<html>'), { code: 'hub_unreachable', message: /no answer of GitHub's API/ }],
+    ['a web page', end => end(200, '<html>'), { code: 'hub_unreachable', message: /did not answer as GitHub's API does/ }],
     ['a failure', end => end(500, 'oops'), { code: 'hub_unreachable', message: /status 500/ }],
     [
       'too many requests',
