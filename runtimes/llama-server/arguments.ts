@@ -4,22 +4,23 @@ import { CorralError } from '../../core/errors.ts'
 import type { LoadOptions } from '../../core/models/load-options.ts'
 import type { EngineBounds, LaunchSpec } from './launch-spec.ts'
 
-/** llama-server's own `--ubatch-size`, and the step of its contexts. */
+/** llama-server's own default for `--ubatch-size`, and the step of its context sizes. */
 const DEFAULT_BATCH = 512
 const CONTEXT_STEP = 256
-/** Tokens: llama-server reads two to warm up, and fails where its context is smaller than that. */
+/** Tokens. llama-server reads two to warm up, and fails with a context smaller than this. */
 const MIN_CONTEXT = 16
 
 /**
- * Tokens that an engine for embeddings or rankings reads at once (`--batch-size`, `--ubatch-size`): a text goes in one
- * piece, and llama.cpp's mean pooling aborts unless the slots share the batch evenly.
+ * Returns the tokens that an engine for embeddings or rerankings processes in one batch (`--batch-size`,
+ * `--ubatch-size`). A text must fit in one batch, and llama.cpp's mean pooling aborts unless the slots share the batch
+ * evenly.
  */
 export function pooledBatch({ num_ctx, num_parallel }: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>): number {
   const tokens = Math.max(DEFAULT_BATCH, Math.ceil(num_ctx / CONTEXT_STEP) * CONTEXT_STEP)
   return Math.ceil(tokens / num_parallel) * num_parallel
 }
 
-/** Where an engine listens: a Unix socket, or a TCP port on loopback. */
+/** The address of an engine: a Unix socket, or a TCP port on the loopback interface. */
 export type Listen = { socketPath: string } | { host: string; port: number }
 
 export interface ArgumentSettings {
@@ -28,44 +29,44 @@ export interface ArgumentSettings {
   promptCache: number
   /** A file with the chat template to use instead of the model's own. */
   templateFile?: string
-  /** The flags that the build's `--help` names; undefined when that is not known, then all are taken to be. */
+  /** The flags that the build's `--help` names. If undefined, the build is assumed to know all flags. */
   knownFlags?: ReadonlySet<string>
-  /** Put last, so that they win. */
+  /** Added last, so that they win. */
   extra?: readonly string[]
 }
 
 /** Seconds between the comments that keep an idle stream alive. */
 const STREAM_PING = 10
 const MAX_PROMPT_CACHE = 2048
-/** Threads for connections besides two for each slot: an answer, and what is asked beside it. */
+/** Threads for connections in addition to two for each slot: one for an answer, one for other requests meanwhile. */
 const MORE_THREADS = 8
 
-/** GGUF's `<architecture>.pooling_type` that give one vector for a text. */
+/** Values of GGUF's `<architecture>.pooling_type` that give one vector per text. */
 const POOLING: Record<number, string> = { 1: 'mean', 2: 'cls', 3: 'last' }
 
 /**
- * A decoder that was made for embeddings, and converted before the kind of pooling was noted, has seen all of a text
- * only at its last token; of encoders' and chat models' tokens the mean is taken.
+ * Returns the kind of pooling. A decoder made for embeddings, if converted before the kind of pooling was recorded, has
+ * seen the whole text only at its last token. For encoders and chat models the mean of all tokens is used.
  */
 function poolingOf({ metadata, format }: StoredVariant): string {
   const { architecture, info, capabilities } = metadata
-  // T5's encoder is the one whose files do not say that its attention is bidirectional.
+  // T5's encoder is the only one whose files do not record that its attention is bidirectional.
   const bidirectional = info[`${architecture}.attention.causal`] === false || architecture === 't5encoder'
   const otherwise = format === 'gguf' && !bidirectional && capabilities.includes('embedding') ? 'last' : 'mean'
   return POOLING[Number(info[`${architecture}.pooling_type`])] ?? otherwise
 }
 
 /**
- * MiB of RAM for an engine's prompt cache on a machine with so many bytes: a sixteenth, 2 GiB at most. llama-server's
- * own 8 GiB a process would push the models of a usual machine out of memory.
+ * Returns the MiB of RAM for an engine's prompt cache on a machine with this many bytes: a sixteenth, at most 2 GiB.
+ * llama-server's default of 8 GiB per process would push other models out of memory.
  */
 export function promptCacheSize(machineMemory: number): number {
   return Math.min(MAX_PROMPT_CACHE, Math.floor(machineMemory / 16 / 2 ** 20))
 }
 
 /**
- * The command line of llama-server for an engine. Everything that decides how it works is said outright; flags that
- * only newer builds have are left out where the build does not know them.
+ * Builds the command line of llama-server for an engine. Everything that decides how it works is explicit. Flags that
+ * the build does not know are left out.
  */
 export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): string[] {
   const { listen, knownFlags } = settings
@@ -94,8 +95,8 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
     if (mode === 'embedding') list.push('--embeddings', '--pooling', poolingOf(spec.variant))
     else list.push('--rerank')
     list.push('--batch-size', `${batch}`, '--ubatch-size', `${batch}`)
-    // Where each slot has a cache of its own, llama.cpp cuts texts that it reads at once to the length of the shortest,
-    // and the mean, or the first token, is that of the last piece.
+    // If each slot has a separate cache, llama.cpp truncates texts in the same batch to the length of the shortest, and
+    // mean and first-token pooling use only the last piece.
     if (knows('--kv-unified')) list.push('--kv-unified')
     if (knows('--kv-unified-per-slot')) list.push('--kv-unified-per-slot', `${options.num_ctx}`)
   }
@@ -113,7 +114,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   if (spec.slotFolder !== undefined) {
     // llama-server concatenates it with file names.
     list.push('--slot-save-path', `${spec.slotFolder}/`)
-    // The speed of reading prompts decides whether restoring a saved one pays.
+    // The speed of prefill decides whether restoring a saved prompt pays off.
     if (knows('--metrics')) list.push('--metrics')
   }
   const own = spec.settings
@@ -123,14 +124,14 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
     if (mode === 'chat') list.push(...speculationArguments(own.speculation))
   }
   list.push(...(settings.extra ?? []), ...(own?.arguments ?? []))
-  // Its memory of other prompts knows no owners: it stays off, whatever flags the configuration adds.
+  // llama-server's cache of other prompts ignores owners, so it stays off whatever flags the configuration adds.
   if (isolated) list.push('--cache-ram', '0')
   return list
 }
 
 /**
- * How many connections a llama-server with these arguments serves at once for sure: it starts more threads when it needs
- * them, but not for each of several connections that come in the same moment. 0 where that is not known.
+ * Returns how many connections a llama-server with these arguments certainly serves in parallel, or 0 if unknown. It
+ * starts more threads when it needs them, but not for each of several connections that arrive together.
  */
 export function httpThreads(list: readonly string[]): number {
   const at = list.lastIndexOf('--threads-http')
@@ -161,7 +162,7 @@ function boundArguments(
   return list
 }
 
-/** llama-server's `common/arg.cpp`: a row of comma-separated values, in which a scale follows its file after a colon. */
+/** llama-server's `common/arg.cpp` expects comma-separated values, with a scale after each file and a colon. */
 function loraArguments(loras: EngineSettings['loras']): string[] {
   const cell = (text: string) => (/[",]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text)
   const plain = loras.filter(({ scale }) => scale === 1)
@@ -179,7 +180,7 @@ function loraArguments(loras: EngineSettings['loras']): string[] {
   ]
 }
 
-/** Tokens that are guessed at once from the conversation: llama.cpp's documents advise so many, its default is 3. */
+/** Tokens to guess in one step from the conversation, as llama.cpp's documentation advises. Its default is 3. */
 const NGRAM_GUESS = 64
 
 function speculationArguments({ ngram, draft }: EngineSettings['speculation']): string[] {
@@ -190,7 +191,7 @@ function speculationArguments({ ngram, draft }: EngineSettings['speculation']): 
     if (draft.minProbability !== undefined) list.push('--spec-draft-p-min', `${draft.minProbability}`)
     if (draft.gpuLayers !== undefined && draft.gpuLayers >= 0) list.push('--n-gpu-layers-draft', `${draft.gpuLayers}`)
   }
-  // What kind of draft model it is, llama-server reads from its file.
+  // llama-server reads the kind of draft model from its file.
   if (ngram) list.push('--spec-type', draft ? 'draft-simple,ngram-map-k' : 'ngram-map-k')
   const most = draft?.maxTokens ?? (ngram && !draft ? NGRAM_GUESS : undefined)
   if (most !== undefined) list.push('--spec-draft-n-max', `${most}`)

@@ -16,19 +16,19 @@ import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 const CHAT = '/v1/chat/completions'
 const COMPLETION = '/v1/completions'
-/** In an event; within texts quotes are escaped. */
+/** Matches the id in an event. Quotes within texts are escaped, so they do not match. */
 const ANSWER_ID = /"id":"(chatcmpl-[A-Za-z0-9]+)"/
-/** Choices generated at once: llama-server goes on with what it has when the client has gone. */
+/** Inputs per batch. llama-server finishes the current batch after the client has left. */
 const BATCH = 32
 
-/** As llama-server's own transcriptions instruct the model. */
+/** llama-server's own transcription endpoint uses the same instructions. */
 const TRANSCRIBE = 'Transcribe audio to text'
 const TRANSLATE = 'Translate audio to English text'
-/** What LFM2's audio models were trained with, in the place of instructions. */
+/** LFM2's audio models were trained with this system message instead of instructions. */
 const LFM2_SYSTEM = 'Perform ASR.'
 
 export interface CallsOptions {
-  /** Sends a request to the server; resolves at the response's headers. */
+  /** Sends a request to the server. Resolves at the response's headers. */
   request(request: EngineRequest): Promise<EngineResponse>
   /** The model's name, for messages. */
   alias: string
@@ -37,22 +37,22 @@ export interface CallsOptions {
   contextSize: number
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
   slotOwners: SlotOwners
-  /** Relates the engine's log to requests. */
+  /** Correlates the engine's log with requests. */
   marks?: RequestMarks
-  /** Knows the parts of requests that the engine may be caught in; by default one of its own. */
+  /** Knows the parts of requests that may trap the engine. By default the engine gets a guard of its own. */
   guard?: InputGuard
 }
 
 /**
- * The calls of an engine, in llama-server's dialect (tools/server/README.md). Answers are requested as streams:
- * llama-server notices that the client of an unstreamed answer has gone only while nothing else is generated, and would
- * go on for nobody. Only those that are soon done in any case come in one piece (`isSoonDone`).
+ * Returns the calls of an engine, in llama-server's dialect (tools/server/README.md). Answers are requested as streams,
+ * because llama-server notices the departure of an unstreamed answer's client only while nothing else is generated, and
+ * would continue for nobody. Only short answers are requested in one piece (`isSoonDone`).
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
   const { request, alias, mode, contextSize, metadata, slotOwners, marks } = options
   const guard = options.guard ?? createInputGuard(createInputBook(), alias)
 
-  /** @param own fields that corral alone sets */
+  /** @param own fields that only corral sets */
   async function post(path: string, body: EngineFields, signal?: AbortSignal, own?: EngineFields): Promise<EngineBody> {
     requireFittingText(body, contextSize)
     const fields = Object.assign(safeFields(body, contextSize), own)
@@ -72,7 +72,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     return (await jsonOf(await post(path, body, signal))) as Reply
   }
 
-  /** Asks for an answer in a slot that suits its owner, and takes its chunks as they come. */
+  /** Requests an answer in a slot that suits its owner, and returns its chunks as they arrive. */
   const stream = (
     path: string,
     given: EngineFields,
@@ -87,7 +87,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       })
     })
 
-  /** Looks for the id in the first events of an answer; under that llama-server knows it. */
+  /** Finds the id in the first events of an answer. llama-server knows the answer by this id. */
   function controlsOf(say: NonNullable<AnswerSink['controlled']>): (chunk: Buffer) => void {
     let isSaid = false
     return chunk => {
@@ -124,7 +124,10 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     }
   }
 
-  /** The stream of an answer; requested once more without the cache where llama-server fails on that. */
+  /**
+   * Opens the stream of an answer. If llama-server fails because of its cache, the request is repeated without the
+   * cache.
+   */
   async function open(
     path: string,
     body: EngineFields,
@@ -142,13 +145,16 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   function cutShort(): CorralError {
     return new CorralError(
       'engine_crashed',
-      `The engine of model "${alias}" ended its answer in the middle. Send the request again.`
+      `The engine of model "${alias}" ended its answer early. Send the request again.`
     )
   }
 
-  /** Reads an answer as deltas. It is complete with the mark at its end, or with all its choices where these are known. */
+  /**
+   * Reads an answer as deltas. The answer is complete at its end mark, or when all its choices have ended, if their
+   * number is known.
+   */
   async function deltas(path: string, body: EngineFields, sink: AnswerSink, choices?: number): Promise<void> {
-    // Many prompts at once would take the slots of all other clients.
+    // Many prompts in one request would take the slots of all other clients.
     if (hasPrompts(body) || (slotOwners.isolated && isWide(body))) return await oneByOne(path, body, sink)
     if (isSoonDone(path, body, sink)) return await inOnePiece(path, body, sink)
     const lines = new EventLines()
@@ -161,7 +167,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
           done = true
           continue
         }
-        // llama-server begins each further choice of a request with `null`.
+        // llama-server starts each further choice of a request with `null`.
         const event = JSON.parse(payload)
         if (event?.error !== undefined) throw requestError(500, payload)
         if (event) pieces.push(reader.read(event))
@@ -172,21 +178,23 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     if (!done && reader.finished !== choices) throw cutShort()
   }
 
-  /** Asks for an answer that is not streamed: each event of a stream would take as long to read as all of it. */
+  /**
+   * Requests an answer that is not streamed. Parsing one event of a stream takes as long as parsing the whole answer.
+   */
   async function inOnePiece(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
     const { return_progress, ...fields } = body
     const chunks: Buffer[] = []
     await stream(path, merged(fields, { stream: false }), sink, chunk => void chunks.push(chunk))
     const delta = new EventReader().read(JSON.parse(Buffer.concat(chunks).toString()))
-    // A character that the limit cuts in two; streams hold it back.
+    // The limit may split a character. Streams hold the first part back.
     if (delta.finish === 'length' && delta.content) delta.content = delta.content.replace(/\ufffd$/, '')
     if (delta.usage) delta.tokens = delta.usage.completionTokens
     await sink.take([delta])
   }
 
   /**
-   * Asks for each choice of a request by itself, as many at once as each prompt has: which slots llama-server takes for
-   * the choices of one request nobody could say.
+   * Requests each choice separately, as many in parallel as each prompt has, because nobody knows which slots
+   * llama-server takes for the choices of one request.
    */
   async function oneByOne(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
     const prompts = Array.isArray(body.prompt) ? promptsOf(body.prompt) : [body.prompt]
@@ -213,7 +221,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
 
   async function bytes(path: string, body: EngineFields, sink: AnswerSink<Buffer>): Promise<void> {
     if (slotOwners.isolated && isWide(body)) {
-      throw new CorralError('unsupported_capability', 'Answers with several choices are not passed on as bytes.')
+      throw new CorralError('unsupported_capability', 'Answers with several choices cannot be passed on as bytes.')
     }
     const blocks = new EventBlocks()
     let done = false
@@ -221,7 +229,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       await stream(path, merged(withProbabilities(body), { stream: true }), sink, (chunk, ticket) => {
         const block = blocks.push(chunk)
         if (!block) return undefined
-        // Without progress in the stream, it begins with the first token.
+        // If the stream reports no progress, progress begins with the first token.
         guard.progressed(ticket)
         done ||= block.done
         const taken = block.bytes.length > 0 ? sink.take(block.bytes) : undefined
@@ -235,8 +243,8 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 
   /**
-   * Refuses what llama-server 0.5.0 does not survive: an answer that was begun for it with tokens that are no text, such
-   * as the end of a turn, and that is constrained by a grammar. Other answers that have begun may be constrained.
+   * Rejects a request that crashes llama-server 0.5.0: an answer with a given beginning that contains special tokens,
+   * such as the end of a turn, and that is constrained by a grammar. Other given beginnings may be constrained.
    */
   async function requirePlainBeginning(body: EngineFields, signal: AbortSignal): Promise<void> {
     const content = begunText(body.messages)
@@ -247,7 +255,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     if (special === plain) return
     throw new CorralError(
       'invalid_request',
-      'The last message begins the answer and has special tokens of the model in it (such as the end of a turn), while the answer is constrained to a format or to tools. Remove the special tokens, or the format and the tools.',
+      'The last message begins the answer and contains special tokens of the model (such as the end of a turn), but the answer is constrained to a format or to tools. Remove the special tokens, or the format and the tools.',
       { param: 'messages' }
     )
   }
@@ -257,10 +265,10 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 
   /**
-   * The input, or the tokens of its beginning where it is longer than the context.
-   * @param most tokens, where these are fewer
-   * @throws CorralError `context_exceeded` where it is longer than `most` and must not be cut, or where nothing of it would be
-   * left
+   * Returns the input, or the tokens of its beginning if it is longer than the context.
+   * @param most tokens, if fewer than the context
+   * @throws CorralError `context_exceeded` if the input is longer than `most` and must not be truncated, or if
+   * truncation would leave nothing
    */
   async function fitting(
     input: string | readonly number[],
@@ -275,20 +283,21 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       if (count > most) throw contextExceeded({ promptTokens: count, contextSize: most })
       return input
     }
-    // Models that pool the last token take one less than their context, as llama-server reads them piece by piece.
+    // Models that pool the last token take one token less than their context, because llama-server processes them piece
+    // by piece.
     const room = Math.min(contextSize - 1, most)
     if (typeof input !== 'string') return input.slice(0, room)
-    // What is behind that is cut off in any case. A character that is cut in two is no text.
+    // The rest would be truncated in any case. Half of a surrogate pair is not valid text.
     const head = input.slice(0, longestText(room + 1)).replace(/[\ud800-\udbff]$/, '')
     const whole = await tokensOf(head, true, signal)
     if (whole.length <= room) return head
     const plain = await tokensOf(head, false, signal)
     const added = whole.length - plain.length
     if (added >= room) {
-      // Without a token of the text it would be the same vector for every text.
+      // Without a token of the text, every text would have the same vector.
       throw new CorralError(
         'context_exceeded',
-        `Nothing of the text is left where it is cut to ${Math.min(contextSize, most)} tokens, of which the model itself needs ${added}. Ask for a larger context with num_ctx.`,
+        `Truncated to ${Math.min(contextSize, most)} tokens, of which the model itself needs ${added}, nothing of the text is left. Request a larger context with num_ctx.`,
         { details: { n_ctx: Math.min(contextSize, most) } }
       )
     }
@@ -312,7 +321,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     }
   }
 
-  /** Asks for a list in batches; resolves with the tokens of all. */
+  /** Requests a list in batches. Resolves with the number of tokens in all batches. */
   async function inBatches<Item, Reply extends { usage?: { prompt_tokens?: number } }>(
     items: readonly Item[],
     askFor: (batch: readonly Item[]) => Promise<Reply>,
@@ -336,7 +345,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
           inputs,
           async batch => {
             const input = await Promise.all(batch.map(each => fitting(each, truncate, most, signal)))
-            // Base64 is exact and short. One list of tokens must not look like several inputs.
+            // Base64 is exact and short. A single list of tokens must not look like several inputs.
             const body = { input: input.length === 1 ? input[0] : input, encoding_format: 'base64' }
             return await ask<EmbeddingReply>('/v1/embeddings', body, signal)
           },
@@ -396,18 +405,24 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 }
 
-/** What `/props` says, without where the model's files are and what only a client of this very server could use. */
+/**
+ * Returns the reply of `/props` without the paths of the model's files and without fields that only a direct client of
+ * this server could use.
+ */
 function withoutPlaces(properties: EngineFields): EngineFields {
   const { model_path, model_alias, media_marker, ...others } = properties
   return others
 }
 
-/** A slot of `/slots`, without what was asked in it and what came of it. */
+/** Returns a slot from `/slots` without its prompt and its output. */
 function withoutPrompt({ id, n_ctx, speculative, is_processing }: EngineFields): EngineFields {
   return { id, n_ctx, speculative, is_processing }
 }
 
-/** Says what an answer in bytes took. One that was cut has no count of its own; its first event says only who speaks. */
+/**
+ * Reports the usage of an answer in bytes. A disconnected answer has no count of its own. Its first event contains only
+ * the role.
+ */
 function sayUsed({ usages, events }: EventBlocks, sink: AnswerSink<Buffer>): void {
   if (usages.length === 0 && events > 1) {
     sink.used?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
@@ -426,7 +441,7 @@ interface RankingReply {
   usage?: { prompt_tokens?: number }
 }
 
-/** A transcription as a chat with a model that hears. */
+/** Turns a transcription request into a chat with a model that accepts audio. */
 export function transcriptionChat(
   { audio, language, prompt, translate, ...fields }: EngineFields,
   { architecture, capabilities }: CallsOptions['metadata']
@@ -441,17 +456,18 @@ export function transcriptionChat(
   return {
     ...fields,
     messages: [...(isLfm2 ? [{ role: 'system', content: LFM2_SYSTEM }] : []), { role: 'user', content }],
-    // Thoughts would not belong to what was said.
+    // Thoughts would not belong in the transcript.
     ...(capabilities.includes('thinking') && { chat_template_kwargs: { enable_thinking: false } })
   }
 }
 
-/** Tokens of an answer that is not worth a stream: so many may be generated for a client that has gone. */
+/** Tokens of an answer that is not worth a stream. At most this many are generated after a client has left. */
 const FEW_TOKENS = 16
 
 /**
- * Whether an answer that is delivered whole may be asked for in one piece: one choice of a few tokens, whose prompt
- * llama-server reads in one go, so that little more is done for a client that leaves than with a stream.
+ * Whether an answer that is delivered whole may be requested in one piece. This is so for one choice of a few tokens
+ * whose prompt llama-server processes in one batch, because little more is done for a client that leaves than with a
+ * stream.
  */
 function isSoonDone(path: string, body: EngineFields, { whole, native, stopText, countEach, controlled }: AnswerSink) {
   const { max_tokens: tokens, tools, n_probs } = body
@@ -471,43 +487,44 @@ function isSoonDone(path: string, body: EngineFields, { whole, native, stopText,
 
 const choicesOf = ({ n }: EngineFields) => (typeof n === 'number' ? n : 1)
 
-/** The prompts of a list: a list of tokens is one prompt. */
+/** A list of tokens is one prompt. */
 const promptsOf = (list: readonly unknown[]) => (typeof list[0] === 'number' ? [list] : list)
 
-/** Whether a request has several prompts. */
 function hasPrompts({ prompt }: EngineFields): boolean {
   return Array.isArray(prompt) && promptsOf(prompt).length > 1
 }
 
-/** Whether a request would take several slots. */
 function isWide(body: EngineFields): boolean {
   return choicesOf(body) > 1 || hasPrompts(body)
 }
 
-/** As llama-server seeds the choices of one request. */
+/** Seeds each choice as llama-server does for the choices of one request. */
 function seedOf({ seed }: EngineFields, choice: number): EngineFields {
   return typeof seed === 'number' && seed >= 0 ? { seed: seed + choice } : {}
 }
 
-/** A request for an answer that is read as deltas. Without a wish for them in the stream, counts come with each choice's end. */
+/**
+ * Turns a request into one for an answer that is read as deltas. Unless the client wants usage in the stream, counts
+ * come with the end of each choice.
+ */
 function streamed(fields: EngineFields, { countEach, stopText, native }: AnswerSink): EngineFields {
   const { stream_options, ...rest } = withProbabilities(fields)
   return merged(rest, {
     stream: true,
     return_progress: true,
     ...(countEach && { timings_per_token: true }),
-    // With its own words the engine reports which text ended the answer.
+    // With verbose replies, the engine reports which text ended the answer.
     ...((stopText || native) && { verbose: true })
   })
 }
 
 /**
- * Log probabilities by llama-server's own name, since it refuses "logprobs" where tools are streamed. It takes 0 for none
- * at all, also of the token's own.
+ * Requests log probabilities by llama-server's own field, because it rejects "logprobs" when tools are streamed. It
+ * treats 0 as none at all, not even of the generated token.
  */
 function withProbabilities({ logprobs, top_logprobs, ...fields }: EngineFields): EngineFields {
   if (!logprobs) return fields
-  // Else it would give probabilities, where a request asks for those.
+  // Otherwise it would report probabilities for requests that ask for them.
   return { ...fields, n_probs: Math.max(1, Number(top_logprobs ?? 0)), post_sampling_probs: false }
 }
 
@@ -520,7 +537,7 @@ function isConstrained({ response_format, grammar, json_schema, tools }: EngineF
   )
 }
 
-/** The text of an assistant's last message. */
+/** Returns the text of a final assistant message. */
 function begunText(messages: unknown): string {
   const last = Array.isArray(messages) ? (messages.at(-1) as EngineFields | undefined) : undefined
   if (last?.role !== 'assistant') return ''
@@ -530,9 +547,9 @@ function begunText(messages: unknown): string {
 }
 
 /**
- * Leaves so many tokens that `room` is kept. What the model's vocabulary puts before and behind every text stays.
- * @param whole the tokens with those
- * @param plain the text's own
+ * Truncates to `room` tokens. Tokens that the vocabulary adds before and after every text stay.
+ * @param whole the tokens with those additions
+ * @param plain the text's own tokens
  */
 export function cutTokens(whole: readonly number[], plain: readonly number[], room: number): number[] {
   const added = whole.length - plain.length
@@ -547,17 +564,17 @@ export function cutTokens(whole: readonly number[], plain: readonly number[], ro
   ]
 }
 
-/** Numbers of 32 bits, little-endian. */
+/** Reads 32-bit floats, little-endian. */
 function readVector(base64: string): Float32Array {
-  // A copy of its own: pieces of Node's pool need not begin where a number may.
+  // Copied because a piece of Node's pool may not be aligned.
   return new Float32Array(Uint8Array.from(Buffer.from(base64, 'base64')).buffer)
 }
 
 const COLON = 58
 
 /**
- * Takes an answer whose slot was chosen. One that is not wanted any more is given up at once, and cut once llama-server has
- * answered at all (`SlotOwners.take`).
+ * Reads an answer in a chosen slot. An unwanted answer is abandoned at once, and disconnected once llama-server has
+ * responded at all (`SlotOwners.take`).
  */
 function inSlot(
   slot: SlotUse,
@@ -576,7 +593,7 @@ function inSlot(
         body = await open()
         if (signal.aborted) body.cancel()
         await body.consume(chunk => {
-          // A comment says nothing: it may come before the prompt is looked at.
+          // A comment may come before llama-server starts on the prompt, so it does not show progress.
           if (chunk[0] !== COLON) slot.begun()
           return take(chunk)
         })

@@ -5,7 +5,7 @@ import { errorMessage } from '../../core/errors.ts'
 import { lineSplitter } from '../../core/system/child-process.ts'
 import { toolEnvironment } from '../../core/system/tool-environment.ts'
 
-/** How a process ended: exit code, or null and the signal that ended it. */
+/** How a process ended: its exit code, or null and the signal that ended it. */
 export interface ProcessExit {
   code: number | null
   signal: string | null
@@ -13,13 +13,13 @@ export interface ProcessExit {
 
 export type EngineProcess = Awaited<ReturnType<typeof startEngineProcess>>
 
-/** Milliseconds to wait for the last output of a process that has gone; another process may keep its pipes open. */
+/** Milliseconds to wait for the last output of an exited process. Another process may keep its pipes open. */
 const DRAIN_LIMIT = 250
 const EXIT_COMMAND = 'cmd_router_to_child:exit\n'
 
 let pdeathsig: Promise<boolean> | undefined
 
-/** Whether `setpriv --pdeathsig` works here: Linux with util-linux. */
+/** Whether `setpriv --pdeathsig` works here, which needs Linux with util-linux. */
 function hasParentDeathSignal(): Promise<boolean> {
   pdeathsig ??= new Promise(resolve => {
     if (process.platform !== 'linux') resolve(false)
@@ -32,8 +32,8 @@ function hasParentDeathSignal(): Promise<boolean> {
 }
 
 /**
- * A shell that kills the engine when this process is gone, which it learns from the end of its input. Needed where the
- * kernel does not do that: llama-server itself reacts to the end of its input only after the model is loaded.
+ * Starts a shell that kills the engine when its own input ends because this process has died. It is needed if the
+ * kernel does not kill the engine. llama-server notices the end of its input only after the model is loaded.
  */
 function startWatchdog(pid: number, onFailure: (error: Error) => void): ChildProcess {
   const watchdog = spawn('sh', ['-c', 'read -r _; kill -KILL "$1"', 'corral-watchdog', `${pid}`], {
@@ -43,15 +43,15 @@ function startWatchdog(pid: number, onFailure: (error: Error) => void): ChildPro
   })
   watchdog.on('error', onFailure)
   watchdog.stdin?.on('error', () => {
-    // It was killed: its work is done.
+    // The watchdog was killed because its work is done.
   })
   watchdog.unref()
   return watchdog
 }
 
 /**
- * Starts a server of a llama.cpp build. Its output arrives line by line in `onLine`. It must not outlive this process: the kernel or a
- * watchdog kills it, and it reads the end of its input.
+ * Starts a server of a llama.cpp build and passes its output to `onLine` line by line. The server does not outlive this
+ * process: the kernel or a watchdog kills it, and it also exits when its input ends.
  */
 export async function startEngineProcess(options: {
   executable: string
@@ -69,7 +69,7 @@ export async function startEngineProcess(options: {
     cwd: dirname(options.executable),
     env: options.environment,
     stdio: ['pipe', 'pipe', 'pipe'],
-    // Ctrl-C in a terminal reaches the whole process group; corral decides when engines end.
+    // Ctrl-C in a terminal reaches the whole process group, but corral decides when engines end.
     detached: process.platform !== 'win32',
     windowsHide: true
   })
@@ -82,7 +82,7 @@ export async function startEngineProcess(options: {
         })
       : undefined
   child.on('error', error => {
-    // Also emitted for a signal that could not be sent; only a start that failed ends it.
+    // Also emitted when a signal could not be sent. Only a failed start ends the process.
     if (child.pid !== undefined) options.warn(`${program} ${child.pid}: ${error.message}`)
   })
   const startError = new Promise<NodeJS.ErrnoException | undefined>(resolve => {
@@ -100,11 +100,11 @@ export async function startEngineProcess(options: {
   const drained = new Promise<void>(resolve => {
     child.once('close', () => resolve())
     void startError.then(error => error && resolve())
-    // After a turn of the event loop that reads: where the gateway was busy for longer, the output is still in the pipe.
+    // Waits for an event loop iteration that reads. If the gateway was busy, output is still in the pipe.
     void exited.then(() => setTimeout(() => setImmediate(resolve), DRAIN_LIMIT).unref())
   })
   child.stdin.on('error', () => {
-    // It has ended; `exit` reports that.
+    // The process has ended. `exit` reports that.
   })
   for (const name of ['stdout', 'stderr'] as const) {
     const stream = child[name]
@@ -116,20 +116,21 @@ export async function startEngineProcess(options: {
   }
 
   return {
-    /** Undefined when it could not be started. */
+    /** Undefined if the process could not be started. */
     pid: child.pid,
-    /** Settles at once when it ends; never rejects. */
+    /** Settles as soon as the process ends. Never rejects. */
     exited,
-    /** Settles when all that it printed has been read (or does not come any more). */
+    /** Settles when all output has been read, or is given up. */
     drained,
-    /** Why it could not be started. */
+    /** Why the process could not be started. */
     startError,
-    /** Asks it to end, which it does once no connection is open any more. */
+    /** Asks the process to exit, which it does once no connection is open. */
     end(): void {
       if (!running) return
-      // As a router's child it waits for this command even after SIGTERM; while it loads it reacts to SIGTERM only.
+      // As a router's child, llama-server waits for this command even after SIGTERM. While it loads, it reacts only to
+      // SIGTERM.
       child.stdin.write(EXIT_COMMAND)
-      // Windows has no SIGTERM: `kill` would end it by force.
+      // Windows has no SIGTERM, and `kill` would end the process by force.
       if (process.platform !== 'win32') child.kill('SIGTERM')
     },
     kill(): void {
@@ -139,11 +140,11 @@ export async function startEngineProcess(options: {
 }
 
 /**
- * The environment of an engine. `LLAMA_ARG_*` and configuration files would change an engine behind corral's back, so
- * only harmless variables pass.
- * @param configHome an empty folder: where llama-server looks for its configuration file
- * @param apiKey every request must carry it; passed here since command lines are visible to all users
- * @param more what the build and the model's settings add
+ * Returns the environment of an engine. Only harmless variables pass, because `LLAMA_ARG_*` and configuration files
+ * would change an engine behind corral's back.
+ * @param configHome an empty folder, in which llama-server looks for its configuration file
+ * @param apiKey required in every request. It is passed here because all users can see command lines
+ * @param more variables of the build and the model's settings
  */
 export function engineEnvironment(
   ambient: NodeJS.ProcessEnv,
@@ -156,17 +157,17 @@ export function engineEnvironment(
     APPDATA: configHome,
     PROGRAMDATA: configHome,
     LLAMA_API_KEY: apiKey,
-    // Makes llama-server behave as a router's child: progress on stdout, and it exits when stdin ends. The number is
-    // not used.
+    // Makes llama-server behave as a router's child: it reports progress on stdout and exits when stdin ends. The
+    // number is not used.
     LLAMA_SERVER_ROUTER_PORT: '1'
   }
 }
 
-/** Files in which the Linux kernel counts processes that it killed because memory had run out. */
+/** Lists the files in which the Linux kernel counts processes that it killed because memory ran out. */
 async function counterFiles(): Promise<string[]> {
   const groups = await readFile('/proc/self/cgroup', 'utf8').catch(() => '')
   const ofGroups = [...groups.matchAll(/^\d+:([^:]*):(\/.*)$/gm)].flatMap(([, controllers, group]) => {
-    // A path with ".." is outside what this container sees; the root of its mount is its own group then.
+    // A path with ".." is outside the container's view. The root of its mount is then its own group.
     const path = group!.includes('..') ? '/' : group
     if (controllers === '') return `/sys/fs/cgroup${path}/memory.events`
     return controllers!.split(',').includes('memory') ? `/sys/fs/cgroup/memory${path}/memory.oom_control` : []
@@ -174,7 +175,9 @@ async function counterFiles(): Promise<string[]> {
   return ['/proc/vmstat', ...ofGroups]
 }
 
-/** How many processes the kernel has killed for memory so far, in the groups of this process and on the machine. */
+/**
+ * Counts the processes that the kernel has killed for memory so far, in the groups of this process and on the machine.
+ */
 async function countOomKills(): Promise<number | undefined> {
   if (process.platform !== 'linux') return undefined
   let count: number | undefined
@@ -186,7 +189,10 @@ async function countOomKills(): Promise<number | undefined> {
   return count
 }
 
-/** Remembers how often the kernel has killed for memory. The function says whether it has since; undefined is unknown. */
+/**
+ * Records how often the kernel has killed for memory. The returned function reports whether it has done so since, or
+ * undefined if unknown.
+ */
 export async function watchOomKills(): Promise<() => Promise<boolean | undefined>> {
   const before = await countOomKills()
   return async () => {

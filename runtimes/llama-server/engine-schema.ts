@@ -5,15 +5,15 @@ import { TooCostly } from './grammar-cost.ts'
 import { compilePattern, MAX_REPETITIONS, textsPattern } from './schema-pattern.ts'
 
 /*
- * llama.cpp translates a subset of JSON Schema into grammars, ignores the rest without a word, and never ends on some
- * contradictions, such as `minLength` above `maxLength`. So its schemas are made here, in three steps:
+ * llama.cpp translates a subset of JSON Schema into grammars and silently ignores the rest. On some contradictions,
+ * such as `minLength` above `maxLength`, it never finishes. So corral rewrites schemas for it, in three steps:
  *
- * 1. A schema is taken as a list of schemas that all apply: `$ref` beside other keywords and `allOf` add to that list.
- * 2. `anyOf`, `oneOf` and lists of types become one schema for each alternative, together with everything beside them.
- * 3. Each remaining list has one type. Its keywords are joined and written in the form that llama.cpp enforces.
+ * 1. A schema becomes a list of schemas that all apply. `$ref` beside other keywords and `allOf` add to that list.
+ * 2. `anyOf`, `oneOf` and lists of types become one schema for each alternative, combined with everything beside them.
+ * 3. Each remaining list has one type. Its keywords are merged and written in the form that llama.cpp enforces.
  *
- * What no value can fit is left out if it is optional or an alternative. Every value that fits the result fits the given
- * schema, except for the constraints that are reported as unenforced.
+ * Schemas that no value fits are left out if they are optional or an alternative. Every value that fits the result fits
+ * the given schema, except for the constraints that are reported as unenforced.
  */
 
 export type Fields = Record<string, unknown>
@@ -24,7 +24,7 @@ interface Part {
   at: string
 }
 
-/** No value fits. */
+/** A schema that no value fits. */
 class Never {
   readonly at: string
   readonly why: string
@@ -39,29 +39,29 @@ type Made = Fields | Never
 
 export interface EngineSchema {
   schema: Fields
-  /** JSON pointers, as fragments of addresses, to the constraints that its grammar does not enforce. */
+  /** JSON pointers, as URI fragments, to the constraints that the grammar does not enforce. */
   unenforced: readonly string[]
-  /** Characters and items that llama.cpp writes out one by one for the bounds of lengths. */
+  /** Characters and items that llama.cpp writes out one by one for length limits. */
   writtenOut: number
 }
 
-/** Schemas that one schema may become: alternatives multiply what stands beside them. */
+/** Maximum number of schemas that one schema may become. Alternatives multiply the keywords beside them. */
 const MAX_NODES = 20_000
 /** Values of an enum that cost as much as one schema. */
 const VALUES_PER_NODE = 2
 /** Characters of the result. */
 const MAX_LENGTH = 4 * 2 ** 20
-/** See `EngineSchema.writtenOut`. */
+/** Maximum of `EngineSchema.writtenOut`. */
 const MAX_WRITTEN_OUT = 200_000
-/** llama.cpp counts some more rules for a list than the list has items. */
+/** llama.cpp counts a few more rules for a list than the list has items. */
 const MAX_ITEMS = MAX_REPETITIONS - 20
-/** Items of an array that are written out because it must have more than it has places. */
+/** Array items that may be written out to reach `minItems` beyond the listed places. */
 const MAX_FILLED = 16
-/** Texts of an enum above which a format has them as one pattern: each is looked at for every token. */
+/** An enum with more texts becomes one pattern, because llama.cpp tries each text for every token. */
 const MANY_TEXTS = 100
-/** llama.cpp writes wrong grammars for whole numbers of two or more digits with one bound: it needs both. */
+/** llama.cpp writes wrong grammars for multi-digit integers with one limit, so it gets both. */
 const FAR = 999_999_999_999_999
-/** Whole numbers that fit into its 64 bits. */
+/** Integers up to this size fit into 64 bits. */
 const MAX_INTEGER = 9e18
 
 const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
@@ -69,7 +69,7 @@ const NUMBERS = ['number', 'integer']
 const BOUNDS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
 const DEPENDENCIES = ['dependentRequired', 'dependentSchemas', 'dependencies']
 const DEFINITIONS = ['$defs', 'definitions']
-/** Keywords by the type of the values that they are about. */
+/** Keywords, with the type of values that each applies to. */
 const ABOUT = new Map(
   Object.entries({
     object: [
@@ -84,7 +84,7 @@ const ABOUT = new Map(
     number: [...BOUNDS, 'multipleOf']
   }).flatMap(([type, words]) => words.map(word => [word, type] as const))
 )
-/** Keywords about values of any type that grammars do not enforce. */
+/** Keywords for values of any type that grammars do not enforce. */
 const UNENFORCED = ['not', 'if', 'unevaluatedProperties', 'unevaluatedItems', '$dynamicRef', '$recursiveRef']
 /** Keywords that listed values are not checked against. */
 const UNCHECKED: Record<string, string[]> = {
@@ -106,7 +106,7 @@ const CONSTRAINTS = new Set([
   'oneOf',
   '$ref'
 ])
-/** Constraints that make no difference to llama.cpp. */
+/** Constraints that llama.cpp ignores. */
 const IGNORED = new Set([
   ...['not', 'format', 'multipleOf', 'uniqueItems', 'contains', 'propertyNames', 'patternProperties'],
   ...['minProperties', 'maxProperties', ...DEPENDENCIES]
@@ -117,15 +117,16 @@ const MAX_COMPARED = 50
 
 const ENDLESS = 'refers to a schema whose values would never end'
 
-/** Results by the text of the schema: programs send the same schemas with every request. */
+/** Results by the text of the schema, because programs send the same schemas with every request. */
 const known = new Map<string, EngineSchema | CorralError | TooCostly>()
 const MAX_KNOWN = 256
-/** Characters of a schema, and of its result, that are kept. */
+/** Maximum length in characters of a cached schema and its result. */
 const MAX_KNOWN_LENGTH = 100_000
 
 /**
- * A JSON schema in the form that llama.cpp enforces.
- * @param forFormat whether the result is for a grammar only; otherwise the model reads it too, as the parameters of a tool
+ * Rewrites a JSON schema in the form that llama.cpp enforces.
+ * @param forFormat true if the result is only for a grammar. Otherwise the model also reads it, as the parameters of a
+ * tool
  * @throws CorralError `invalid_request` for a schema that is malformed or that no value can fit; TooCostly
  */
 export function engineSchema(schema: Fields, forFormat = true): EngineSchema {
@@ -157,9 +158,13 @@ function compile(schema: Fields, forFormat: boolean): EngineSchema | CorralError
 }
 
 function unfit(at: string, why: string): CorralError {
-  return new CorralError('invalid_request', `The JSON schema cannot be met: ${shown(at)} ${why}. Correct the schema.`, {
-    details: { path: shown(at) }
-  })
+  return new CorralError(
+    'invalid_request',
+    `No value can match the JSON schema: ${shown(at)} ${why}. Correct the schema.`,
+    {
+      details: { path: shown(at) }
+    }
+  )
 }
 
 function malformed(at: string, must: string): CorralError {
@@ -206,7 +211,10 @@ class Compiler {
     return { ...made, $defs: definitions }
   }
 
-  /** Pointers to the definitions that no finite value fits, such as an object that must hold another one of its kind. */
+  /**
+   * Returns the pointers to definitions that no finite value fits, such as an object that must contain another object
+   * of its kind.
+   */
   endless(): Map<string, Never | undefined> {
     const finite = new Set<string>()
     const ends = (made: unknown): boolean => {
@@ -220,7 +228,7 @@ class Compiler {
       if (isObject(properties)) return !Array.isArray(required) || required.every(name => ends(properties[name]))
       return !(Number(made.minItems) > 0) || ends(made.items)
     }
-    // In chains, the last definition is the one that ends.
+    // In chains, the last definition is the finite one.
     const definitions = [...this.#definitions].reverse()
     for (let size = -1; size < finite.size; ) {
       size = finite.size
@@ -254,14 +262,15 @@ class Compiler {
     return target === true ? {} : target
   }
 
-  /** The reference to a definition, which is compiled later. */
+  /** Returns a reference to a definition, which is compiled later. */
   #reference(reference: string, at: string): Made {
     const target = this.#target(reference, `${at}/$ref`)
     if (target === false) return new Never(reference, 'is false')
     if (this.#endless.has(reference)) return this.#endless.get(reference) ?? new Never(at, ENDLESS)
     let definition = this.#definitions.get(reference)
     if (!definition) {
-      // llama.cpp knows no escapes in references, and confuses names that differ in other signs than letters and digits.
+      // llama.cpp supports no escapes in references, and confuses names that differ only in characters other than
+      // letters and digits.
       const [word, name = '', ...more] = pointerTokens(reference)
       const isPlain = DEFINITIONS.includes(word!) && more.length === 0 && /^(?!d\d)[a-zA-Z0-9]+$/.test(name)
       definition = { name: isPlain && !this.#names.has(name) ? name : `d${this.#definitions.size}` }
@@ -272,7 +281,7 @@ class Compiler {
     return { $ref: `#/$defs/${definition.name}` }
   }
 
-  /** The parts with the parts that `$ref` and `allOf` add, and without these keywords. */
+  /** Adds the parts from `$ref` and `allOf`, and removes these keywords. */
   #expand(given: readonly Part[]): Part[] | Never {
     const parts: Part[] = []
     const seen = new Set<string>()
@@ -304,7 +313,7 @@ class Compiler {
 
   // ---- schemas -----------------------------------------------------------------------------------------------------
 
-  /** The schema of the values that fit all parts. */
+  /** Compiles the schema of the values that fit all parts. */
   #visit(given: readonly Part[]): Made {
     this.#step()
     const single = given.length === 1 ? withoutWrapping(given[0]!) : undefined
@@ -338,7 +347,7 @@ class Compiler {
     const word = 'anyOf' in schema ? 'anyOf' : 'oneOf'
     const { [word]: list, ...rest } = schema
     const alternatives = listOf(list, `${at}/${word}`)
-    if (alternatives.length === 0) throw malformed(`${at}/${word}`, 'must be a list of schemas that is not empty')
+    if (alternatives.length === 0) throw malformed(`${at}/${word}`, 'must be a non-empty list of schemas')
     const beside = parts.toSpliced(index, 1, { schema: rest, at })
     const constraints = beside.map(part => ({ schema: picked(part.schema, constraintsOf(part.schema)), at: part.at }))
     const isAlone = constraints.every(part => Object.keys(part.schema).length === 0)
@@ -353,7 +362,7 @@ class Compiler {
     return written(parts, { [word]: usable })
   }
 
-  /** The schema for a list of types: as it was given, unless a type takes another form. */
+  /** Compiles the schema for a list of types. It is unchanged unless a type takes another form. */
   #listed(parts: readonly Part[], types: readonly string[], made: readonly Made[]): Made {
     const usable = made.filter((each): each is Fields => !(each instanceof Never))
     if (usable.length === 0) return made[0]!
@@ -450,7 +459,7 @@ class Compiler {
         for (const name of Object.keys(properties)) required.add(name)
       else this.#report(parts, 'minProperties')
     }
-    // llama.cpp writes these signs into its grammar as they are.
+    // llama.cpp copies these characters into its grammar unescaped.
     if (Object.keys(properties).some(name => name === '*' || /[\]\\^"\p{Cc}]/u.test(name))) isOpen = false
 
     const isPlain = isOpen && others === undefined && Object.keys(properties).length === 0
@@ -464,7 +473,7 @@ class Compiler {
     })
   }
 
-  /** The schema for properties that have no schema by their name; undefined if there may be none. */
+  /** Compiles the schema for properties without a schema of their own. Returns undefined if they are forbidden. */
   #additional(parts: readonly Part[]): Made | true | undefined {
     const given = parts.filter(({ schema }) => 'additionalProperties' in schema)
     if (given.length === 0 || given.some(({ schema }) => schema.additionalProperties === false)) return undefined
@@ -481,7 +490,7 @@ class Compiler {
     for (const { schema, at } of parts) {
       const properties = mapOf(schema.properties, `${at}/properties`)
       const isOwn = Object.hasOwn(properties, name)
-      // Whether a pattern of names covers it is not looked at.
+      // Patterns of names are not checked here.
       const given = isOwn ? properties[name] : 'patternProperties' in schema ? undefined : schema.additionalProperties
       const place = isOwn ? `${at}/properties/${pointerToken(name)}` : `${at}/additionalProperties`
       if (given === false) return new Never(place, isOwn ? 'is false' : `forbids "${shown(name)}"`)
@@ -544,7 +553,7 @@ class Compiler {
         ? bounds
         : written(parts, { type: 'array', ...(max === 0 ? { items: {} } : this.#hasItems(parts, rest)), ...bounds })
     }
-    // llama.cpp takes either the places or a schema for the rest, and no number of items beside the places.
+    // llama.cpp supports either the places or a schema for the rest, and no item count beside places.
     const wanted = Math.max(min, Math.min(count, max))
     if (wanted > count + MAX_FILLED) this.#report(parts, 'minItems')
     const missing = Math.min(wanted, count + MAX_FILLED) - places.length
@@ -559,7 +568,7 @@ class Compiler {
     return parts.some(({ schema }) => 'items' in schema) ? { items } : {}
   }
 
-  /** A definition of this schema, so that several places do not multiply it. */
+  /** Defines this schema, so that several places do not multiply it. */
   #define(made: Fields): Fields {
     const name = `d${this.#definitions.size}`
     this.#definitions.set(`${name} `, { name, made })
@@ -567,8 +576,8 @@ class Compiler {
   }
 
   /**
-   * Bounds of a number of characters or items that llama.cpp can write out.
-   * @param limit how many it can
+   * Returns limits for characters or items that llama.cpp can write out.
+   * @param limit how many it can write out
    */
   #bounds(
     parts: readonly Part[],
@@ -580,7 +589,7 @@ class Compiler {
   ): Fields | Never {
     if (min > limit) {
       const { at, schema } = parts.find(({ schema }) => schema[least] === min)!
-      return new Never(`${at}/${least}`, `is ${schema[least]}, and grammars can require ${limit} at most`)
+      return new Never(`${at}/${least}`, `is ${schema[least]}, but grammars can require at most ${limit}`)
     }
     const isBound = max <= limit
     if (!isBound) this.#report(parts, most)
@@ -645,7 +654,7 @@ class Compiler {
     let max = high.excluded && Number.isInteger(high.value) ? high.value - 1 : Math.floor(high.value)
     const steps = parts.flatMap(({ schema }) => (typeof schema.multipleOf === 'number' ? [schema.multipleOf] : []))
     if (min > max || steps.some(step => Math.ceil(min / step) * step > max)) {
-      return new Never(placeOf(low, high), 'allows no whole number')
+      return new Never(placeOf(low, high), 'allows no integer')
     }
     if (min > MAX_INTEGER || max < -MAX_INTEGER)
       return new Never(placeOf(low, high), 'allows only numbers of more than 64 bits')
@@ -681,7 +690,10 @@ class Compiler {
     )
   }
 
-  /** Types of a schema's values, these values, and those of required properties, if they are known; values as JSON. */
+  /**
+   * Collects the types of a schema's values, the values, and the values of required properties, as far as they are
+   * known. Values are JSON.
+   */
   #facts(schema: unknown, depth = 0): { types: string[]; values?: string[]; tags: Map<string, string[]> } | undefined {
     this.#step()
     if (!isObject(schema) || depth > 5) return undefined
@@ -714,7 +726,10 @@ class Compiler {
 
 // ---- reading keywords ----------------------------------------------------------------------------------------------
 
-/** A schema at its place, with `true` as a schema of all values and without the nulls that programs write for nothing. */
+/**
+ * Places a schema. `true` becomes a schema of all values, and null keywords, which programs write for absent ones, are
+ * dropped.
+ */
 function located(schema: unknown, at: string): Part {
   if (schema === true) return { schema: {}, at }
   if (!isObject(schema)) throw malformed(at, 'must be a JSON schema')
@@ -742,7 +757,7 @@ function countOf({ schema, at }: Part, word: string): number | undefined {
   const value = schema[word]
   if (value === undefined) return undefined
   if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value
-  throw malformed(`${at}/${word}`, 'must be a whole number that is not negative')
+  throw malformed(`${at}/${word}`, 'must be a non-negative integer')
 }
 
 interface Bound {
@@ -759,7 +774,7 @@ function highest(parts: readonly Part[]): Bound {
   return { value: -value, ...rest }
 }
 
-/** The tightest lower bound of numbers that were multiplied by `sign`. */
+/** Returns the tightest lower limit of numbers multiplied by `sign`. */
 function boundOf(parts: readonly Part[], word: string, exclusive: string, sign: 1 | -1): Bound {
   let found: Bound = { value: Number.NEGATIVE_INFINITY, excluded: false, at: '' }
   const take = (value: unknown, excluded: boolean, at: string) => {
@@ -769,7 +784,7 @@ function boundOf(parts: readonly Part[], word: string, exclusive: string, sign: 
     if (bound > found.value || (bound === found.value && excluded)) found = { value: bound, excluded, at }
   }
   for (const { schema, at } of parts) {
-    // Before draft 6, the exclusive bounds were true or false.
+    // Before draft 6, the exclusive limits were true or false.
     const flag = schema[exclusive]
     take(schema[word], flag === true, `${at}/${word}`)
     if (typeof flag !== 'boolean') take(flag, true, `${at}/${exclusive}`)
@@ -777,10 +792,10 @@ function boundOf(parts: readonly Part[], word: string, exclusive: string, sign: 
   return found
 }
 
-/** The schema that a bound belongs to. */
+/** The schema that a limit belongs to. */
 const placeOf = (low: Bound, high: Bound) => (low.at || high.at).replace(/\/[^/]*$/, '')
 
-/** Types that all parts allow, or that their keywords are about; none if values of all types fit. */
+/** Returns the types that all parts allow, or that their keywords apply to. Empty if values of all types fit. */
 function typesOf(parts: readonly Part[]): string[] | Never {
   let types: string[] | undefined
   for (const { schema, at } of parts) {
@@ -804,7 +819,7 @@ function typesOf(parts: readonly Part[]): string[] | Never {
   return TYPES.filter(type => about.includes(type)).slice(0, 1)
 }
 
-/** The values that all parts list; undefined if none does. */
+/** Returns the values that all parts list, or undefined if none lists any. */
 function valuesOf(parts: readonly Part[]): unknown[] | undefined {
   let values: Map<string, unknown> | undefined
   for (const { schema, at } of parts) {
@@ -820,7 +835,7 @@ function valuesOf(parts: readonly Part[]): unknown[] | undefined {
   return values && [...values.values()]
 }
 
-/** JSON text that is the same for equal values. */
+/** Returns JSON text that is the same for equal values. */
 function keyOf(value: unknown): string {
   if (typeof value !== 'object') return JSON.stringify(value)
   return JSON.stringify(value, (_, each) => (isObject(each) ? Object.fromEntries(Object.entries(each).sort()) : each))
@@ -833,7 +848,7 @@ function hasType(value: unknown, type: string): boolean {
   return type === 'object' ? isObject(value) : typeof value === type
 }
 
-/** Whether a value is within a schema's bounds. What is inside of the value is not looked at. */
+/** Whether a value is within a schema's limits. Does not check the contents of the value. */
 function fits(value: unknown, schema: Fields): boolean {
   const parts = [{ schema, at: '' }]
   const within = (count: number, least: string, most: string) => {
@@ -869,13 +884,13 @@ function patternOf({ schema, at }: Part, length?: { min: number; max: number }) 
   throw malformed(`${at}/pattern`, 'must be a regular expression')
 }
 
-/** @param word the keyword that contradicts another one, if it is there */
+/** @param word the keyword that contradicts another one, if present */
 function contradiction(parts: readonly Part[], word: string, other: string): Never {
   const { at, schema } = parts.find(part => word in part.schema) ?? parts[0]!
   return word in schema ? new Never(`${at}/${word}`, `contradicts "${other}"`) : new Never(at, `contradicts "${other}"`)
 }
 
-/** @throws TooCostly if the JSON text of a value is longer than some `left` characters */
+/** @throws TooCostly if the JSON text of a value is longer than about `left` characters */
 function requireLength(value: unknown, left: number): number {
   let rest = left - (typeof value === 'string' ? value.length : 8)
   if (rest < 0) throw new TooCostly()
@@ -887,8 +902,8 @@ function requireLength(value: unknown, left: number): number {
 // ---- writing -------------------------------------------------------------------------------------------------------
 
 /**
- * The keywords with what else the parts say, in the order of the parts, since models read the schemas of tools. So
- * constraints stay that llama.cpp ignores.
+ * Adds the parts' other keywords in their order, including constraints that llama.cpp ignores, because models read the
+ * schemas of tools.
  */
 function written(parts: readonly Part[], keywords: Fields): Fields {
   const made: Fields = {}
@@ -907,7 +922,7 @@ function written(parts: readonly Part[], keywords: Fields): Fields {
 const constraintsOf = (schema: Fields) => Object.keys(schema).filter(word => CONSTRAINTS.has(word))
 const picked = (schema: Fields, words: readonly string[]) => Object.fromEntries(words.map(word => [word, schema[word]]))
 
-/** `allOf` with one schema and nothing beside it is that schema: so descriptions are added to references. */
+/** Unwraps `allOf` with one schema and nothing beside it. Programs use this form to add descriptions to references. */
 function withoutWrapping(part: Part): Part {
   const { allOf, ...rest } = part.schema
   if (!Array.isArray(allOf) || allOf.length !== 1 || !isObject(allOf[0]) || constraintsOf(rest).length > 0) return part
@@ -915,7 +930,7 @@ function withoutWrapping(part: Part): Part {
   return { schema: { ...inner.schema, ...rest }, at: inner.at }
 }
 
-/** The steps of a JSON pointer that is the fragment of an address (RFC 6901). */
+/** Returns the steps of a JSON pointer in a URI fragment (RFC 6901). */
 function pointerTokens(reference: string): string[] {
   const decoded = (token: string) => {
     try {
@@ -929,6 +944,6 @@ function pointerTokens(reference: string): string[] {
 }
 
 function pointerToken(name: string): string {
-  // Half a character cannot be written in an address; it becomes a whole one.
+  // Half of a surrogate pair cannot be written in a URI. It is replaced.
   return encodeURIComponent(Buffer.from(name).toString().replaceAll('~', '~0').replaceAll('/', '~1'))
 }

@@ -10,40 +10,40 @@ import { createUpstream } from './upstream.ts'
 export interface WatchDeps extends Patience {
   address: EngineAddress
   pid: number | undefined
-  /** Bytes of the machine's memory that are reserved for it; undefined where that is not known. */
+  /** Bytes of the machine's memory that are reserved for the engine. Undefined if unknown. */
   reserved(): number | undefined
-  /** Requests that are open and what has come of them; undefined while the engine loads. */
+  /** The open requests and the bytes received for them. Undefined while the engine loads. */
   activity(): { open: number; received: number; filing: boolean } | undefined
-  /** Called at each look once it serves: whether something moved, and whether it does nothing. */
+  /** Called at each check once the engine serves. */
   onLook?(moved: boolean, atRest: boolean): void
   /**
-   * It has to be ended.
-   * @param inLoop for `stuck`: its main loop is caught; else it computes beside it
+   * Reports that the engine must be ended.
+   * @param inLoop for `stuck`: its main loop is blocked. Otherwise it computes beside the loop
    */
   onFault(fault: 'stuck' | 'hung' | 'over_memory', inLoop: boolean): void
 }
 
-/** What `/slots` says; undefined where it does not answer. */
+/** The reply of `/slots`. Undefined if there is none. */
 type Slots = ReturnType<typeof readSlots> | 'refused'
 
-/** Milliseconds between looks, at most; shorter where the limits are. */
+/** Maximum milliseconds between checks. Shorter if the limits are short. */
 const MAX_STEP = 1000
 const MIN_STEP = 10
-/** Looks within the shortest limit. */
+/** Checks within the shortest limit. */
 const LOOKS = 8
-/** Milliseconds between looks at a memory that grows by more than so many bytes from one to the next. */
+/** Milliseconds between checks while memory grows by more than `GROWTH` bytes from one check to the next. */
 const QUICK_STEP = 100
 const GROWTH = 32 * 2 ** 20
-/** The part of one processor core that is use. */
+/** Share of one processor core above which the engine is using the processor. */
 const BUSY = 0.1
-/** Looks at an engine that does nothing before the watch sleeps until the next request. */
+/** Checks of an idle engine before the watch sleeps until the next request. */
 const LAST_LOOKS = 3
-/** Linux counts processor time in these, whatever the kernel's own rate (`USER_HZ`). */
+/** Linux reports processor time in these units, whatever the kernel's own rate is (`USER_HZ`). */
 const MS_PER_TICK = 10
 
 /**
- * Watches an engine from its start to its end: its memory all the time, and once it serves whether it gets on. It sleeps
- * while the engine does nothing; `wake` is called for each request.
+ * Watches an engine from its start to its end: its memory all the time, and its progress once it serves. Sleeps while
+ * the engine is idle. Call `wake` for each request.
  */
 export function watchEngine(deps: WatchDeps) {
   const limits = [deps.stuckAfter, deps.hangTimeout].filter(limit => limit > 0)
@@ -62,7 +62,10 @@ export function watchEngine(deps: WatchDeps) {
   let asleep = false
   let timer: NodeJS.Timeout | undefined
 
-  /** Asks for the slots once at a time: an unanswered question stays open, and is answered when the loop goes on. */
+  /**
+   * Asks for the slots, one question at a time. An unanswered question stays open and is answered when the loop
+   * continues.
+   */
   function slotsOf() {
     let asked: Promise<void> | undefined
     let answer: Slots
@@ -96,7 +99,7 @@ export function watchEngine(deps: WatchDeps) {
     }
   }
 
-  /** Whether it has too much memory; notes how it grows. */
+  /** Whether the engine uses too much memory. Records how its memory grows. */
   async function hasTooMuch(): Promise<boolean> {
     const reserved = deps.reserved()
     const now = reserved === undefined ? undefined : await ownMemory(deps.pid)
@@ -108,7 +111,7 @@ export function watchEngine(deps: WatchDeps) {
 
   async function see(activity: NonNullable<ReturnType<WatchDeps['activity']>>): Promise<Look> {
     const time = performance.now()
-    // A machine that was suspended, or a gateway that was busy, has seen nothing in the meantime.
+    // A suspended machine or a busy gateway has seen nothing in the meantime.
     const passed = Math.min(time - last, 2 * step)
     const elapsed = Math.max(1, time - last)
     last = time
@@ -164,7 +167,7 @@ export function watchEngine(deps: WatchDeps) {
 
   schedule()
   return {
-    /** A request begins: the watch goes on. */
+    /** Resumes the watch when a request begins. */
     wake(): void {
       restful = 0
       if (!asleep) return
@@ -181,19 +184,22 @@ export function watchEngine(deps: WatchDeps) {
   }
 }
 
-/** Milliseconds that a process and its threads have run; undefined where the system does not say (only Linux does). */
+/**
+ * Returns the milliseconds that a process and its threads have run. Undefined if the system does not report it (only
+ * Linux does).
+ */
 async function processorTime(pid: number | undefined): Promise<number | undefined> {
   if (pid === undefined || process.platform !== 'linux') return undefined
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => undefined)
   if (stat === undefined) return undefined
-  // The second field is the program's name in parentheses, which may hold spaces and parentheses itself.
+  // The second field is the program's name in parentheses, which may contain spaces and parentheses.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK
 }
 
 /**
- * Bytes of memory that are a process's own: pages of mapped files, as weights are, are not counted, since the system takes
- * them back when it needs them. Undefined where the system does not say (only Linux does).
+ * Returns the bytes of a process's private memory. Pages of mapped files, such as weights, are excluded, because the
+ * system reclaims them when needed. Undefined if the system does not report it (only Linux does).
  */
 async function ownMemory(pid: number | undefined): Promise<number | undefined> {
   if (pid === undefined || process.platform !== 'linux') return undefined

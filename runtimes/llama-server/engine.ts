@@ -38,53 +38,53 @@ import { createUpstream, type EngineRequest, type EngineResponse } from './upstr
 
 export interface EngineDeps extends LaunchDeps {
   log: EngineLog
-  /** Keeps what the engine prints, also after it has gone. */
+  /** Stores the engine's output, also after the engine has ended. */
   logBook?: EngineLogBook
-  /** Milliseconds without a sign of progress after which a load is given up. */
+  /** Milliseconds without progress after which a load is given up. */
   loadTimeout: number
-  /** Milliseconds without a sign of life after which an engine that serves is ended; never where absent or 0. */
+  /** Milliseconds without a sign of life after which a serving engine is ended. Never if absent or 0. */
   hangTimeout?: number
-  /** Milliseconds that it may use the processor without getting on; for ever where absent or 0. */
+  /** Milliseconds that it may use the processor without progress. Unlimited if absent or 0. */
   stuckAfter?: number
-  /** Bytes of the machine's memory that it is expected to take; how much it takes is not watched where absent. */
+  /** Bytes of the machine's memory that it is expected to use. Its memory is not watched if absent. */
   reserved?: number | undefined
-  /** What is known of inputs that engines were caught in. */
+  /** Inputs that have trapped engines. */
   inputs?: InputBook
-  /** Follows the machines that hold layers of the model too, where there are any. */
+  /** Follows the other machines that hold layers of the model, if there are any. */
   rpcWorkers?: Pick<RpcWorkers, 'follow'>
-  /** Where sockets' private folders are made; the system's temporary folder by default. */
+  /** Where private folders for sockets are created. The system's temporary folder by default. */
   socketRoot?: string
 }
 
-/** A llama-server that runs. */
+/** A running llama-server. */
 export interface LlamaServerEngine extends Engine {
   readonly spec: LaunchSpec
   readonly build: Build
-  /** Flags that all engines get beside what the spec says. */
+  /** Flags that all engines get in addition to those from the spec. */
   readonly sharedArguments: readonly string[]
   reserved?: Engine['reserved']
   /** Whose prompts its slots hold. */
   readonly slotOwners: SlotOwners
-  /** Sends a request; resolves at the response's headers. No time limits of its own. */
+  /** Sends a request. Resolves at the response's headers. Sets no time limits. */
   request(request: EngineRequest): Promise<EngineResponse>
 }
 
-/** Milliseconds that an engine gets to end politely. */
+/** Milliseconds that an engine gets to end on its own. */
 const STOP_GRACE = 2000
-/** Milliseconds in which the death of a process follows the breaking of its connections. */
+/** Milliseconds within which a process exits after its connections break. */
 const EXIT_LAG = 1000
-/** Milliseconds in which a worker's end is known here after an engine has noticed it. */
+/** Milliseconds until the end of a worker is known here after an engine has noticed it. */
 const WORKER_LAG = 1000
-/** A port found free may be taken before the engine listens on it; a folder may not allow sockets. */
+/** A free port may be taken before the engine listens on it, and a folder may not allow sockets. */
 const ADDRESS_ATTEMPTS = 3
-/** Something outside ended the engine while it loaded: that may have been meant for another one. */
+/** If something outside ended the engine while it loaded, it may have meant another engine. */
 const OTHER_ATTEMPTS = 2
 
 /**
- * Starts a llama-server for a model and resolves once it serves. Progress is reported while it loads. A failure that a
- * second attempt may avoid (`reactionTo`) is retried before it is an error.
+ * Starts a llama-server for a model and resolves once it serves. Reports progress while it loads. Retries a failure
+ * that a second attempt may avoid (`reactionTo`).
  * @throws CorralError `load_failed`, `insufficient_memory` or `runtime_missing` with `details.cause` and the decisive
- * line of its log, `load_timeout` when nothing moved for `loadTimeout`; the signal's reason when the caller gave up.
+ * line of its log, `load_timeout` after `loadTimeout` without progress, or the signal's reason when the caller gave up.
  * Nothing of the engine is left then.
  */
 export async function createLlamaServerEngine(
@@ -105,7 +105,7 @@ export async function createLlamaServerEngine(
       const attempts = cause === 'cannot_listen' ? ADDRESS_ATTEMPTS : OTHER_ATTEMPTS
       if (waiting.signal?.aborted || reactionTo(cause) !== 'retry' || attempt >= attempts) throw error
       if (cause === 'cannot_listen') tcp = true
-      deps.log.warn({ model: spec.alias, cause, reason: errorMessage(error) }, 'the load failed; it is tried once more')
+      deps.log.warn({ model: spec.alias, cause, reason: errorMessage(error) }, 'the load failed and is tried once more')
     }
   }
 }
@@ -137,7 +137,7 @@ async function startEngine(
   let httpThreads: number
   let engine: LlamaServerEngine | undefined
   let ready = false
-  /** Why corral itself ended it, where that is the engine's fault. */
+  /** Why corral itself ended the engine, if the engine is to blame. */
   let killedFor: CorralError | undefined
 
   const describe = (exit: ExitFacts) => engineFailure(spec.alias, ready, page, paths, exit)
@@ -147,7 +147,7 @@ async function startEngine(
   }
   const read = createOutputReader()
   const marks = new RequestMarks(
-    // Marked as no words of the engine, so that none of it is taken for the reason of a failure.
+    // Marked as clients' text, so that no line of it is taken for the reason of a failure.
     line => page.push(quoted(line)),
     served => log.debug({ ...names, ...served }, 'a slot of the engine serves a request')
   )
@@ -159,7 +159,7 @@ async function startEngine(
       const { text, level } = said
       if (!isQuoted(text)) marks.read(text)
       page.push(level === undefined ? text : `${level[0]!.toUpperCase()} ${text}`)
-      // The process lives on, but its GPU will not work again.
+      // The process is alive, but its GPU will not work again.
       if (killedFor === undefined && !isQuoted(text) && isFatal(text)) killFor(describe({ code: null, signal: null }))
       const important = loading.active && (level === 'error' || level === 'warn')
       log[important ? 'warn' : 'debug'](names, text)
@@ -198,16 +198,17 @@ async function startEngine(
       if (ready) {
         const trouble = isMemory ? 'memory' : inLoop ? 'loop' : 'beside'
         const { certain, inputs } = guard.convict(trouble, error)
-        log.warn({ ...names, trouble, certain, inputs }, 'an engine is ended; this is what it was asked with')
+        log.warn({ ...names, trouble, certain, inputs }, 'ending an engine with these requests')
       }
       killFor(error)
     }
   })
-  // llama-server notices the end of a worker only when it needs it next, and then takes seconds to write why it aborts.
+  // llama-server notices the end of a worker only when it needs the worker, and then takes seconds to report why it
+  // aborts.
   const following = spec.workers?.length
     ? deps.rpcWorkers?.follow(spec.workers, worker => killFor(lostWorkerFailure(spec.alias, worker, ready)))
     : undefined
-  /** The failure, with the name of the worker that it is the fault of. */
+  /** Names the worker that caused a failure, if any. */
   async function withWorker(failure: CorralError): Promise<CorralError> {
     if (!following || failure.details?.cause !== ('rpc_unreachable' satisfies FailureCause)) return failure
     const worker = await Promise.race([following.lost, sleep(WORKER_LAG, undefined, { ref: false })])
@@ -223,7 +224,7 @@ async function startEngine(
         if (exit) return crash
         return new CorralError(
           'engine_crashed',
-          `The engine of "${spec.alias}" closed the connection before it had answered (${error.message}). Try again.`,
+          `The engine of "${spec.alias}" closed the connection before it answered (${error.message}). Try again.`,
           { cause: error, details: { cause: 'unknown' } }
         )
       }
@@ -234,7 +235,7 @@ async function startEngine(
   let stopping: Promise<void> | undefined
   let gone = false
   const stopped = () => new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`)
-  /** Settles when all of its output has been read, with the error for those who waited for it. */
+  /** Settles when all output has been read, with the error for callers that wait. */
   const crash = running.exited.then(async exit => {
     gone = true
     watch.end()
@@ -255,7 +256,7 @@ async function startEngine(
     const exit = await running.exited
     const expected = stopping !== undefined || (!ready && waiting.signal?.aborted)
     page.end(exit, expected ? undefined : failure)
-    if (ready && !expected) warn(`llama-server ${running.pid} ended by itself: ${failure.message}`)
+    if (ready && !expected) warn(`llama-server ${running.pid} exited unexpectedly: ${failure.message}`)
     await removeRunRecord(runDirectory, id, address.folder).catch(error => {
       warn(`The folder of an engine could not be removed: ${errorMessage(error)}`)
     })
@@ -324,7 +325,7 @@ async function startEngine(
   return engine
 }
 
-/** The template that conversations with the model are written with. */
+/** Returns the template that conversations with the model are formatted with. */
 export function templateOf({ mode, variant }: Pick<LaunchSpec, 'mode' | 'variant'>): Input | undefined {
   const { defaults, key, revision } = variant
   return mode === 'chat' ? inputOf('template', defaults?.template ?? `${key} ${revision}`) : undefined

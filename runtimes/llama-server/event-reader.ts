@@ -1,13 +1,13 @@
 import { deltaOf, finishOf, type HostedChatEvent } from '../../core/answers/hosted-chat-events.ts'
 import type { Delta, TokenUsage } from '../../core/contracts/engines.ts'
 
-/** What llama-server adds to the events of hosted chat; `/infill` has a form of its own. */
+/** llama-server's additions to the events of the OpenAI chat format. `/infill` has a format of its own. */
 interface StreamEvent extends HostedChatEvent {
   timings?: { cache_n?: number; prompt_n: number; prompt_ms: number; predicted_n: number; predicted_ms: number }
   prompt_progress?: { total: number; cache?: number; processed: number }
   system_fingerprint?: string
   error?: unknown
-  // Of /infill:
+  // Only in `/infill`.
   index?: number
   content?: string
   stop?: boolean
@@ -18,10 +18,9 @@ interface StreamEvent extends HostedChatEvent {
 
 /** Reads llama-server's events as deltas. */
 export class EventReader {
-  /** The text that ended each choice: it comes with the first of the events that end it, the reason with the last. */
+  /** The text that ended each choice. It comes with the first of the final events, the reason with the last. */
   readonly #stopWords: string[] = []
   readonly #native: boolean
-  /** How many choices have ended. */
   finished = 0
 
   /** @param native whether deltas have `native` */
@@ -42,7 +41,7 @@ export class EventReader {
       delta.timing = { prompt: prompt_ms, generation: predicted_ms }
       delta.extra = { system_fingerprint: event.system_fingerprint, timings: event.timings }
     }
-    // The events of /infill are such themselves.
+    // The events of /infill already have this form.
     if (this.#native) delta.native = { ...(event.choices ? event.__verbose : event) }
     if (event.__verbose?.stopping_word) this.#stopWords[index] = event.__verbose.stopping_word
     if (delta.finish) {
@@ -75,39 +74,38 @@ const ERROR = 'data: {"error":'
 const TIMINGS = '"timings":'
 const NULL = 'data: null\n\n'
 
-/** What part of a stream means, without its events being parsed. */
+/** The meaning of a part of a stream whose events are not parsed. */
 export interface EventBlock {
-  /** Whole events, as they can be passed on; empty when there is nothing to pass on. */
+  /** Whole events, as they can be passed on. Empty if there are none. */
   bytes: Buffer
-  /** Whether the answer is complete. */
   done: boolean
   /** The JSON of the error with which the stream ends. */
   error?: string
 }
 
 /**
- * Cuts a stream of Server-Sent Events at the ends of events, without looking into them: a chunk of whole events,
- * as nearly every one does, is passed on as it is.
+ * Splits a stream of Server-Sent Events at the ends of events, without parsing them. Nearly every chunk consists of
+ * whole events and is passed on unchanged.
  */
 export class EventBlocks {
   #rest: Buffer = NOTHING
-  /** Events so far; nearly all of them are one token each. */
+  /** Number of events so far. Nearly every event is one token. */
   events = 0
-  /** Tokens of the choices that have ended. */
+  /** Usage of the choices that have ended. */
   readonly usages: TokenUsage[] = []
 
-  /** The events that this chunk completes; undefined when it completes none worth passing on. */
+  /** Returns the events that this chunk completes, or undefined if there are none to pass on. */
   push(chunk: Buffer): EventBlock | undefined {
     const data = this.#rest.length ? Buffer.concat([this.#rest, chunk]) : chunk
     const end = endOfEvents(data)
     this.#rest = end === data.length ? NOTHING : data.subarray(end)
     if (end === 0) return undefined
     let bytes = end === data.length ? data : data.subarray(0, end)
-    // A character for each byte.
+    // One character per byte.
     let text = bytes.toString('latin1')
-    // A comment that only keeps the connection open: corral sends its own.
+    // A comment that only keeps the connection open. corral sends its own.
     if (text.startsWith(':') && !text.includes('data:')) return undefined
-    // llama-server begins each further choice of one request with an event that is no chunk.
+    // llama-server starts each further choice of one request with an event that is not a chunk.
     if (text.includes(NULL)) {
       text = text.replaceAll(NULL, '')
       bytes = Buffer.from(text, 'latin1')
@@ -120,12 +118,12 @@ export class EventBlocks {
     return { bytes: bytes.subarray(0, at), done: false, error }
   }
 
-  /** Only the events that end choices have timings, as long as nobody asks for more. */
+  /** Only the events that end choices have timings, unless the client asks for more. */
   #readUsage(bytes: Buffer): void {
     for (const line of bytes.toString().split('\n')) {
       if (!line.startsWith('data: {') || !line.includes(TIMINGS)) continue
       const { choices, timings } = JSON.parse(line.slice('data: '.length)) as StreamEvent
-      // Where the request asks for a usage, an event of its own has them, which belongs to no choice.
+      // If the request asks for usage, a separate event has the timings, which belongs to no choice.
       if (timings) this.usages[choices?.[0]?.index ?? 0] = usageOf(timings)
     }
   }
@@ -138,7 +136,10 @@ function endOfEvents(data: Buffer): number {
   return at === -1 ? 0 : at + END_OF_EVENT.length
 }
 
-/** Where a line that begins like this starts. Line feeds within JSON are escaped, so a line start is unambiguous. */
+/**
+ * Finds where a line with this beginning starts. Line feeds within JSON are escaped, so the start of a line is
+ * unambiguous.
+ */
 function startOf(text: string, line: string): number {
   if (text.startsWith(line)) return 0
   const feed = text.indexOf(`\n${line}`)

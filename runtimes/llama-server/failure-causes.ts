@@ -1,15 +1,15 @@
 import type { ErrorCode } from '../../core/errors.ts'
 
-/** The error's code when an engine failed while loading; `runtime_missing` is a fault of the build. */
+/** The error code for an engine that failed while loading. `runtime_missing` blames the build. */
 export type FailureCode = Extract<ErrorCode, 'load_failed' | 'load_timeout' | 'insufficient_memory' | 'runtime_missing'>
 
 /**
- * What corral does about a failure by itself.
- * - `retry`: the same once more, at once.
- * - `evict`: once more when other models have made room.
- * - `other_build`: the next best llama.cpp build is tried.
- * - `give_up`: the request fails; the next one tries again, after growing pauses.
- * - `ask_again`: the request fails before anything was loaded; the next one tries again at once.
+ * How corral reacts to a failure.
+ * - `retry`: repeat the load at once.
+ * - `evict`: repeat it after other models have made room.
+ * - `other_build`: try the next best llama.cpp build.
+ * - `give_up`: fail the request. The next request tries again, after growing pauses.
+ * - `ask_again`: fail the request before anything is loaded. The next request tries again at once.
  */
 export type Reaction = 'retry' | 'evict' | 'other_build' | 'give_up' | 'ask_again'
 
@@ -18,13 +18,13 @@ type Patterns = RegExp | readonly (RegExp | { pattern: RegExp; sentence: string 
 interface CauseFacts {
   code: FailureCode
   reaction: Reaction
-  /** What happened and what to do; `$1` and so on stand for the groups of the pattern that matched. */
+  /** What happened and what to do. `$1` and so on stand for the groups of the pattern that matched. */
   sentence: string
-  /** Lines that are a cause of their own. A pattern may have a sentence of its own. */
+  /** Lines that are a cause by themselves. A pattern may have its own sentence. */
   lines: Patterns
-  /** Lines that are also printed where llama-server goes on, or after a failure that has its own line. */
+  /** Lines that are also printed when llama-server continues, or after a failure that has its own line. */
   hints: Patterns
-  /** It is the fault of a file, which may be another one than the model's. */
+  /** A file is to blame, which may not be the model's own. */
   ofFile: boolean
 }
 
@@ -40,24 +40,24 @@ const fileRefused = causes('load_failed', 'give_up', true)
 const retryOnce = causes('load_failed', 'retry')
 const elsewhere = causes('load_failed', 'ask_again')
 
-const OTHER_BUILD = 'Choose another llama.cpp build (corral doctor shows which there are).'
-const INSTALL = 'Install it, or choose another llama.cpp build (corral doctor shows which there are).'
+const OTHER_BUILD = 'Choose another llama.cpp build ("corral doctor" lists them).'
+const INSTALL = 'Install it, or choose another llama.cpp build ("corral doctor" lists them).'
 const LESS_GPU = 'Use a smaller num_ctx or num_parallel, a smaller quantization, or fewer GPU layers (n_gpu_layers).'
 const LESS_MEMORY = 'Use a smaller num_ctx or num_parallel, a smaller quantization, or close other programs.'
 const FETCH_AGAIN = 'Delete the model and fetch or import it again.'
-const FETCH_PROJECTOR = 'Fetch the model and its projector again, or load it without, for text alone.'
-const NEWER_BUILD = 'A newer llama.cpp may know it; else choose another file of the model.'
+const FETCH_PROJECTOR = 'Fetch the model and its projector again, or load it without the projector, for text alone.'
+const NEWER_BUILD = 'A newer llama.cpp may support it. Otherwise choose another file of the model.'
 
-/** Architectures of files that make images, videos or sound: llama-server will not serve them. */
+/** Architectures of models for images, video or sound, which llama-server does not serve. */
 const MEDIA =
   'sd\\d\\w*|sdxl\\w*|stable-?diffusion\\w*|flux\\w*|wan\\w*|hunyuan[-_]?video\\w*|hyvid\\w*|ltxv?\\w*|qwen[-_]?image\\w*|lumina\\w*|aura(?:flow)?|cosmos\\w*|hidream\\w*|pixart\\w*|chroma\\w*|z[-_]?image\\w*|kolors|mochi|cogvideo\\w*|omnigen\\w*|pig|minimax[-_]h\\w*'
 
 /**
- * Every cause that an engine's failure can have, and the lines by which it is known. The names are stable: programs read
- * them in `details.cause`. Where several causes match a line, the first one here counts.
+ * Every cause of an engine's failure, and the lines that reveal it. The names are stable, because programs read them in
+ * `details.cause`. If several causes match a line, the first one here wins.
  */
 export const CAUSES = {
-  // How it was called.
+  // How the engine was started.
   bad_cache_type: loadRefused(
     'The cache types do not fit this model or llama.cpp build ($1). Use f16 or q8_0 for both (cache_type_k, cache_type_v).',
     [
@@ -78,12 +78,12 @@ export const CAUSES = {
     ]
   ),
   bad_flag_value: loadRefused(
-    'llama-server refuses its arguments: $1 ($2). Correct them in the settings (engine arguments of config.yaml).',
+    'llama-server rejects its arguments: $1 ($2). Correct them in the settings (engine arguments of config.yaml).',
     [
       {
         pattern: /while handling argument "([^"]+)": (?:std::)?(?:stoi|stof|stol|stoul|stoull|stod)\b/,
         sentence:
-          'llama-server refuses the flag $1: its value is not a number, or is too large. Correct it in the settings.'
+          'llama-server rejects the flag $1: its value is not a number, or is too large. Correct it in the settings.'
       },
       /while handling (?:argument|environment variable) "([^"]+)": (?:error: )?(.+)/i,
       /(?:invalid|missing) (?:parameter|value) for (?:argument:? ?)?'?(-{1,2}[\w-]+|main_gpu: .*|n_parallel)|error: (--\w[\w-]* requires .*|--\w[\w-]* is required|either --embeddings? or --rerank\w* .*)|(LLAMA_SPLIT_MODE_TENSOR needs .*)|(?:invalid|unknown) (split mode|value for --[\w-]+.*)|(DSpark draft has no confidence head.*)/i
@@ -95,17 +95,17 @@ export const CAUSES = {
     /couldn'?t bind (?:HTTP |to )?(?:HTTP )?server socket|Address already in use|EADDRINUSE|Only one usage of each socket address|failed to bind (?:to|socket|address)|error while attempting to bind|unable to (?:bind|listen)|failed to listen on/i
   ),
   rpc_unreachable: elsewhere(
-    'A machine that should take part over RPC does not answer ($1). Start `corral worker` there (or ggml-rpc-server of the same llama.cpp version), or leave it out of the settings.',
+    'A machine that should take part over RPC does not answer ($1). Start `corral worker` there (or ggml-rpc-server of the same llama.cpp version), or remove it from the settings.',
     /Failed to connect to (\S+:\d+)|RPC handshake failed for (\S+)|Remote RPC server (crashed or returned malformed response)|RPC (server version mismatch.*|transport initialization failed)|Cannot resolve host '([^']+)'|Failed to parse endpoint: (\S+)/i
   ),
   rpc_lost: loadRefused(
-    'A worker went away. The model is loaded again at the next request, once `corral worker` runs there again.'
+    'A worker went away. Start `corral worker` there again. The next request then loads the model again.'
   ),
   rpc_public: loadRefused(
-    'A worker is at a public address. Use one of a private network or a VPN, or set `rpc_insecure` for the model.'
+    'A worker has a public address. Use an address of a private network or a VPN, or set `rpc_insecure` for the model.'
   ),
   rpc_mismatch: loadRefused(
-    'A worker has another llama.cpp. Install the same release on both machines, and start the worker again.'
+    'A worker runs another version of llama.cpp. Install the same release on both machines, and restart the worker.'
   ),
   rpc_busy: elsewhere(
     'A worker serves another client. Stop the model that uses it, or start another worker on that machine.'
@@ -120,12 +120,12 @@ export const CAUSES = {
     /failed to load draft model|failed to (?:create|initialize) (?:MTP|draft|speculative decoding) context|requires ctx_other|doesn't contain MTP layers/i
   ),
   adapter_unusable: loadRefused(
-    'A LoRA adapter or control vector cannot be used ($1). Check its file, and that it was made for this very model.',
+    'A LoRA adapter or control vector cannot be used ($1). Check its file, and that it was made for this model.',
     /(model arch and LoRA arch mismatch|LoRA tensor '[^']+' .*|tensor '[^']+' has incorrect shape \(hint: maybe wrong base model\?\)|expect (?:general|adapter)\.type to be .*|lora_a tensor is not transposed|control vector n_embd does not match model|no valid control vector files passed)/i,
     /failed to (?:load|apply) (?:lora|control vector)/i
   ),
   system_limit: loadRefused(
-    'A limit of the system was reached ($1). Raise it (ulimit -n, ulimit -u), or load fewer models at once.',
+    'A limit of the system was reached ($1). Raise it (ulimit -n, ulimit -u), or load fewer models.',
     /(Too many open files|Thread creation failed|pthread_create failed|Resource temporarily unavailable|failed to create thread|can't start new thread)/i
   ),
 
@@ -152,7 +152,7 @@ export const CAUSES = {
     /(?:invalid|illegal) split (?:file|count)|missing key \S+ in GGUF split|model must be loaded with the first split/
   ),
 
-  // The projector: its lines name other faults too, so it goes before those.
+  // The projector. Its lines also match later causes, so it comes first.
   projector_missing: loadRefused(`The projector file is missing or cannot be read. ${FETCH_PROJECTOR}`),
   projector_unsupported: loadRefused(
     'This llama.cpp build does not know the type of the projector ($1). Use a newer llama.cpp, or load the model without its projector, for text alone.',
@@ -182,14 +182,14 @@ export const CAUSES = {
     /has invalid ggml type (-?\d+)|(\w+) REMOVED, use|unknown (?:ggml|tensor|quantization) type:? '?(\S+?)'?$/i
   ),
   file_damaged: fileRefused(
-    `The model file is cut short or damaged. ${FETCH_AGAIN}`,
+    `The model file is truncated or damaged. ${FETCH_AGAIN}`,
     /(?:not|out of|outside) (?:within )?(?:the )?file bounds|corrupted or incomplete|corrupted model|(?:file|model) is corrupt|failed to read (?:magic|header|key-value pairs|tensor info|tensor data)|gguf_init_from_\w+: failed to (?:read|seek)|unexpectedly reached end of file|(?:data|file) is too short|string length \d+ exceeds|has invalid GGUF type|duplicate (?:key|tensor name)|is duplicated|(?:has|with) invalid data|encountered (?:length_error|bad_alloc) error while reading|tensor name \d+ is too long|invalid number of (?:dimensions|elements)|has offset \d+, expected|not a multiple of block size|number of (?:tensors|key value pairs) is -?\d+ but must|key \d+ is empty|is not a power of 2|size overflow|total number of elements in tensor|is not \d+ byte aligned/i
   ),
-  unsupported_architecture: fileRefused(`This llama.cpp build does not know the architecture "$1". ${NEWER_BUILD}`, [
+  unsupported_architecture: fileRefused(`This llama.cpp build does not support the architecture "$1". ${NEWER_BUILD}`, [
     {
       pattern: /unknown (?:model )?architecture: (?:''|""|$)/i,
       sentence:
-        'The file names no architecture: it is not a language model that llama.cpp can serve. Choose another model.'
+        'The file does not name an architecture, so it is not a language model that llama.cpp can serve. Choose another model.'
     },
     {
       pattern: new RegExp(`(?:unknown|unsupported) (?:model )?architecture:? ['"]?(${MEDIA})['"]?(?:$|[^\\w-])`, 'i'),
@@ -207,14 +207,14 @@ export const CAUSES = {
     /cannot find (tokenizer \w+) in model file|error loading model vocabulary: (.+)|(failed to load (?:model )?vocab\w*)/i
   ]),
   missing_tensor: fileRefused(
-    `The tensors of the file are not those that this llama.cpp build expects: "$1". ${NEWER_BUILD}`,
+    `The tensors of the file do not match what this llama.cpp build expects: "$1". ${NEWER_BUILD}`,
     [
       /missing tensor (?:info mapping for )?'?([\w.]+)|tensor '([^']+)' not found/i,
       /tensor '([^']+)' has wrong shape|((?:wrong number of|too many) tensors(?: created)?; expected \d+, got \d+)/i
     ]
   ),
   bad_metadata: fileRefused(
-    `The metadata of the file is not what this llama.cpp build expects ($1). ${NEWER_BUILD}`,
+    `The metadata of the file does not match what this llama.cpp build expects ($1). ${NEWER_BUILD}`,
     /((?:array )?key not found in model: \S+)|error loading model hyperparameters: (.+)|(key \S+ has wrong (?:type|array)[^;]*)|(invalid n_rot[^,;]*)|(array length \d+ for key \S+ exceeds)|(expected scalar, found array for key: \S+)|(model has expert layers but no expert layers are used)/i,
     /error loading model: (invalid vector subscript|vector::\S+.*|map::at|_Map_base::at|invalid (?:string position|character|argument)|basic_string\S*.*|bad optional access|stoi)/i
   ),
@@ -226,14 +226,14 @@ export const CAUSES = {
 
   // Memory.
   oom_killed: memoryRanOut(
-    `The system ended llama-server because memory had run out. ${LESS_MEMORY}`,
+    `The system ended llama-server because memory ran out. ${LESS_MEMORY}`,
     /OOM killer|oom-kill|oom_reaper|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|out of memory \(oom\)|low memory killer|jetsam/i
   ),
 
-  // In order: CUDA and what is made of the same source (ROCm, MUSA), Vulkan, Metal, the others, buffers by their names. A buffer
-  // whose name ends in _Host is in the machine's memory.
+  // In order: CUDA and its derivatives (ROCm, MUSA), Vulkan, Metal, the others, buffers by their names. A buffer whose
+  // name ends in _Host is in the machine's memory.
   out_of_gpu_memory: memoryRanOut(
-    `The GPU's memory is too small for it. ${LESS_GPU}`,
+    `The GPU does not have enough memory for it. ${LESS_GPU}`,
     [
       /(?:cuda|hip|musa)Malloc\w* failed: .*out of memory/i,
       /(?:CUDA|ROCm|HIP|MUSA|SYCL|cuBLAS|hipBLAS|rocBLAS) error(?: \d+)?:? .*(?:out of memory|memory allocation|resource allocation failed)|(?:cuda|hip|musa)Error(?:OutOfMemory|MemoryAllocation)|(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|rocblas_status_memory_error|cuMem\w+.*out of memory|HSA_STATUS_ERROR_OUT_OF_RESOURCES/i,
@@ -245,7 +245,7 @@ export const CAUSES = {
     /ggml_vulkan: (?:Device )?memory allocation of size \d+ failed|insufficient VRAM|not enough (?:VRAM|GPU memory|video memory)/i
   ),
   out_of_memory: memoryRanOut(
-    `The memory of this machine is too small for it. ${LESS_MEMORY}`,
+    `This machine does not have enough memory for it. ${LESS_MEMORY}`,
     [
       /Error_?OutOfHostMemory|OutOfHostMemoryError|VK_ERROR_OUT_OF_HOST_MEMORY/i,
       /(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_HOST_MEMORY|can't allocate \d+ Bytes of memory on host|CL_OUT_OF_HOST_MEMORY/i,
@@ -258,8 +258,8 @@ export const CAUSES = {
     ]
   ),
 
-  // The build, the libraries and drivers around it, and the GPU. What only hints at them is also printed where llama-server goes
-  // on without the GPU.
+  // The build, its libraries and drivers, and the GPU. The hints are also printed when llama-server continues without
+  // the GPU.
   executable_missing: buildUnusable(
     `llama-server could not be started ($1). ${OTHER_BUILD}`,
     /failed to execute .+: (.+)|(Exec format error|cannot execute binary file|bad CPU type in executable)/i
@@ -306,7 +306,7 @@ export const CAUSES = {
     /(Driver\/library version mismatch|(?:failed|unable) to initialize (?:CUDA|ROCm|HIP|MUSA|NVML|SYCL)[^\n]*|NVML: [^\n]*|couldn't communicate with the NVIDIA driver|no \S+-capable device is detected|hsa_init failed|ErrorInitializationFailed|No device of requested type available)/i
   ),
   gpu_lost: loadRefused(
-    'The GPU stopped answering ($1). Load the model again; if it keeps happening, check the driver, its power and its temperature, or restart the machine.',
+    'The GPU stopped answering ($1). Load the model again. If it happens again, check the driver, the power supply and the temperature, or restart the machine.',
     [
       /(Error_?DeviceLost|DeviceLostError|VK_ERROR_DEVICE_LOST|device lost|(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_LOST)/i,
       /\b(Xid \(?[\w:. ]+\)?: \d+)|(fallen off the bus)|(?:CUDA|ROCm|HIP|MUSA) error: .*(unspecified launch failure|launch timed out|uncorrectable ECC error|hardware stack error|GPU is lost|device reset|unknown error)|(HW Exception by GPU|GPU Hang|GPU reset|ring \S+ timeout|amdgpu: .*(?:hang|reset))|(kIOGPUCommandBufferCallbackError(?:Timeout|Hang|InnocentVictim|SubmissionsIgnored|PageFault|ImpactingInteractivity))/i
@@ -318,9 +318,9 @@ export const CAUSES = {
     /(Compute pipeline creation failed)|(command buffer \d+ failed with status \d+)|(backend is in error state)|failed to initialize (\S+ backend)|failed to (create command queue)/
   ),
 
-  // How it ended.
+  // How the process ended.
   context_failed: loadRefused(
-    'llama.cpp cannot make this context: $1. Ask for other load options (num_ctx, num_parallel, cache types).',
+    'llama.cpp cannot create this context: $1. Request other load options (num_ctx, num_parallel, cache types).',
     [],
     /failed to initialize the context: (?!failed to allocate)(.+)/
   ),
@@ -330,12 +330,12 @@ export const CAUSES = {
     /GGML_ASSERT|ggml_abort|Assertion .* failed|: fatal error$|terminate called/
   ),
   killed: retryOnce(
-    `llama-server was killed from outside (SIGKILL), as systems do when memory runs out. Load the model again; if it is killed again: ${LESS_MEMORY}`,
+    `llama-server was killed from outside (SIGKILL), as systems do when memory runs out. Load the model again. If it is killed again: ${LESS_MEMORY}`,
     [],
     /signal: killed|\bKilled\b(?: +\S*llama|: 9|$)|terminated by signal SIGKILL|exit(?:ed)?(?: with)?(?: code| status)? 137\b/
   ),
   crashed: loadRefused(
-    'llama-server crashed ($1). Load the model again; if it crashes again, try another llama.cpp build.',
+    'llama-server crashed ($1). Load the model again. If it crashes again, try another llama.cpp build.',
     [],
     /(0xc0000005|0xc0000409|Segmentation fault|signal arrived during external code execution|Bus error|Aborted|Floating point exception|access violation|Trace\/breakpoint trap|stack smashing detected|double free or corruption)/i
   ),
@@ -345,20 +345,20 @@ export const CAUSES = {
     'give_up'
   )('Loading made no progress for `runtimes.load_timeout`. Check the disk, or raise that setting.'),
   hung: retryOnce(
-    'llama-server neither answered nor used the processor, and was ended. Send the request again; the model is loaded again.'
+    'llama-server neither answered nor used the processor, so corral ended it. Send the request again to reload the model.'
   ),
   stuck: loadRefused(
-    'llama-server used the processor for `limits.stuck_after` without getting on, and was ended. If a grammar, JSON schema or chat template is the cause, simplify it; else send the request again.'
+    'llama-server used the processor for `limits.stuck_after` without progress, so corral ended it. If a grammar, JSON schema or chat template is the cause, simplify it. Otherwise send the request again.'
   ),
   over_memory: loadRefused(
-    'llama-server took far more memory than was reserved for it, and was ended. If a grammar, JSON schema or chat template is the cause, simplify it; else send the request again.'
+    'llama-server used far more memory than was reserved for it, so corral ended it. If a grammar, JSON schema or chat template is the cause, simplify it. Otherwise send the request again.'
   ),
   unknown: loadRefused('llama-server ended ($1). See the end of its log (corral logs).')
 } satisfies Record<string, CauseFacts>
 
 export type FailureCause = keyof typeof CAUSES
 
-/** What to do about an engine's failure; unknown causes are given up. */
+/** Returns how to react to an engine's failure. Unknown causes are given up. */
 export function reactionTo(cause: FailureCause | (string & {}) | undefined): Reaction {
   return cause !== undefined && Object.hasOwn(CAUSES, cause) ? CAUSES[cause as FailureCause].reaction : 'give_up'
 }

@@ -4,51 +4,51 @@ import type { ProcessExit } from './engine-process.ts'
 import { CAUSES, type FailureCause, type FailureCode } from './failure-causes.ts'
 import { isQuoted, type LogTail, withoutFolders } from './log-book.ts'
 
-/** How an engine ended; both null while it runs or where that is unknown. */
+/** How an engine ended. Both fields are null while it runs or if unknown. */
 export interface ExitFacts extends ProcessExit {
-  /** Whether the kernel counted a process killed for memory while it ran; undefined where it does not say. */
+  /** Whether the kernel counted a process killed for memory while the engine ran. Undefined if unknown. */
   oomKilled?: boolean
 }
 
-/** Why an engine failed, for programs and for people. */
+/** Why an engine failed, for programs and people. */
 export interface Failure {
-  /** The error's code when it failed while loading. */
+  /** The error code if the engine failed while loading. */
   code: FailureCode
-  /** Stable; see `docs/failures.md`. */
+  /** Stable. See `docs/failures.md`. */
   cause: FailureCause
   /** What happened and what the reader can do, without the model's name. */
   sentence: string
-  /** The decisive line, without folders; undefined when there is none. */
+  /** The decisive line without folders, if there is one. */
   line: string | undefined
   details: FailureDetails
 }
 
-/** Facts of a failure for programs; only those in the log. */
+/** Facts about a failure for programs, as far as the log has them. */
 export interface FailureDetails {
   /** What the memory was for. */
   stage?: keyof typeof PURPOSES
   /** As llama-server names it, such as CUDA0. */
   device?: string
-  /** Bytes that could not be had in one piece. */
+  /** Bytes of the allocation that failed. */
   wanted?: number
 }
 
 /**
- * After such a line what went wrong before it does not count: llama-server got over it, or serves, or goes on with a
- * request. What ends it is the last thing that it says.
+ * Errors before such a line are irrelevant: llama-server recovered, serves, or continues with a request. The reason why
+ * it ends is the last thing it prints.
  */
 const FRESH_START =
   /retrying without pipeline parallelism|server is listening on|all slots are idle|starting the main loop|: id +\d+ \| task -?\d+ \| (?:selected slot|processing task|prompt |stop processing|n_gen =| *(?:eval|total) time)|: cancel task, id_task/
 /**
- * llama-server's own lines that repeat a client's text, such as a part of a schema, or what the model has written. They
- * follow a refused request, never an end.
+ * llama-server's own lines that repeat a client's text, such as part of a schema, or a model's output. They follow a
+ * rejected request, never an exit.
  */
 const REPEATS =
   /got exception:|send_error: |unparsed \S+ output|Ignoring content part|Tool call mismatch|failed to apply template|unable to match sampler|unknown completion id|failed to parse (?:tool use )?chat template|error parsing grammar/
-/** Lines that are printed where nothing is wrong, where llama-server goes on another way, or by a debugger at its end. */
+/** Lines printed when nothing is wrong, when llama-server continues another way, or by a debugger at its end. */
 const HARMLESS =
   /try reducing --n-gpu-layers|of pinned memory|host memory fallback|falling back|skipping reorder|fit params to free device memory|retrying|defaulting to chatml|normal during memory fitting|failed to measure|ignoring|cudaMemGetInfo failed|posix_f?m?advise|PrefetchVirtualMemory|munmap failed|failed to munlock|\/proc\/meminfo|process priority|\.c: No such file or directory|environment variable is set, but|tool call example/i
-/** llama.cpp tries once more without pipeline parallelism when the compute buffers of a load that has it do not fit. */
+/** llama.cpp retries without pipeline parallelism when the compute buffers do not fit. */
 const WILL_RETRY = /pipeline parallelism enabled/
 const MAY_BE_RETRIED = /failed to allocate compute buffers/
 const ERROR_LINE = /^(?:\[\d+\] )?(?:[\d.]+ )?E |\b(?:error|failed|fatal)\b/i
@@ -61,13 +61,13 @@ interface Rule {
 
 interface Finding {
   rule: Rule
-  /** Of the decisive line. */
+  /** Index of the decisive line. */
   index: number
-  /** It only hints at its cause. */
+  /** Whether the line only hints at its cause. */
   weak: boolean
 }
 
-/** The patterns of all causes, in the order of their table. */
+/** Returns the patterns of all causes, in the order of their table. */
 function rulesOf(kind: 'lines' | 'hints'): Rule[] {
   return Object.entries(CAUSES).flatMap(([name, facts]) =>
     [facts[kind]].flat().map(entry => {
@@ -79,7 +79,7 @@ function rulesOf(kind: 'lines' | 'hints'): Rule[] {
 const RULES = rulesOf('lines')
 const HINTS = rulesOf('hints')
 
-/** The first line that is a cause of its own; else one that hints at a cause. */
+/** Finds the first line that is a cause by itself, or otherwise one that hints at a cause. */
 function find(lines: readonly string[]): Finding | undefined {
   const counted = [...lines.entries()].filter(([, line]) => !HARMLESS.test(line))
   for (const [index, line] of counted) {
@@ -93,7 +93,7 @@ function find(lines: readonly string[]): Finding | undefined {
   return undefined
 }
 
-/** What a fault of a file means where a line says that the file is not the model's own. */
+/** What a file error means when a line shows that the file is not the model's own. */
 const PARTS: { failed: RegExp; cause: FailureCause; missing?: FailureCause }[] = [
   { failed: /failed to load draft model/i, cause: 'draft_unusable' },
   { failed: /failed to (?:load|apply) (?:lora adapter|control vector)/i, cause: 'adapter_unusable' },
@@ -108,7 +108,7 @@ function causeOfPart(cause: FailureCause, lines: readonly string[]): FailureCaus
   return cause === 'file_missing' || cause === 'file_unreadable' ? (part?.missing ?? part?.cause) : part?.cause
 }
 
-/** A sentence with these words for `$1` and so on; a word that is missing leaves no trace. */
+/** Fills these words into `$1` and so on. A missing word leaves no trace. */
 function fill(sentence: string, words: readonly string[]): string {
   return sentence
     .replace(/\$(\d)/g, (_, number) => words[Number(number) - 1]?.trim() ?? '')
@@ -117,21 +117,21 @@ function fill(sentence: string, words: readonly string[]): string {
     .replace(/ {2,}/g, ' ')
 }
 
-/** A line without log prefix and, of every path in it, only the last part. */
+/** Strips the log prefix from a line, and all but the last part of every path. */
 function presentable(line: string, paths: readonly string[]): string {
   const text = line.replace(/^(?:\[\d+\] )?(?:\d+\.\d\d\.\d{3}\.\d{3} )?(?:[EWID] )?/, '')
   return withoutFolders(text, paths).slice(0, 500).trim()
 }
 
-/** Lines that may say why it ended: after its last sign of health, and none with the words of a client. */
+/** Returns the lines that may explain the end: after the last sign of health, and without clients' text. */
 function decisiveLines(lines: readonly string[]): string[] {
   const own = lines.filter(line => !isQuoted(line) && !REPEATS.test(line))
   return own.slice(own.findLastIndex(line => FRESH_START.test(line)) + 1)
 }
 
 /**
- * What the lines alone say of a failure; undefined where they say nothing, or nothing that llama-server may not get
- * over yet (`ended` is false).
+ * Finds the failure that the lines alone reveal. Returns undefined if they reveal nothing, or if llama-server may still
+ * recover (`ended` is false).
  */
 export function findFailure(
   lines: readonly string[],
@@ -145,7 +145,7 @@ export function findFailure(
   return finding && failureAt(counted, finding, paths)
 }
 
-/** The failure of which this line speaks. */
+/** Describes the failure at this line. */
 function failureAt(counted: readonly string[], { rule, index }: Finding, paths: readonly string[]): Failure {
   const raw = counted[index]!
   const line = presentable(raw, paths)
@@ -168,8 +168,8 @@ function failureAt(counted: readonly string[], { rule, index }: Finding, paths: 
 }
 
 /**
- * Whether how a process ended says more than a line. Nothing that it prints explains a signal from outside; what only
- * hints at a cause gives way to the signal of a crash, except to that of its own `abort`, which follows such lines.
+ * Whether the way a process ended explains more than a line. No output explains a signal from outside. A hint gives way
+ * to the signal of a crash, but not to that of llama-server's own `abort`, which follows such lines.
  */
 function outranks({ signal, oomKilled }: ExitFacts, byExit: FailureCause, { rule, weak }: Finding): boolean {
   if (oomKilled) return true
@@ -178,10 +178,10 @@ function outranks({ signal, oomKilled }: ExitFacts, byExit: FailureCause, { rule
 }
 
 /**
- * Finds out why an engine failed. What its last lines say goes before an exit code, and a signal before weak words; a
- * line of a failure that it got over does not count, nor does what repeats a client's text.
+ * Finds out why an engine failed. Its last lines outrank an exit code, and a signal outranks weak hints. Lines about
+ * failures it recovered from are ignored, and so are lines that repeat a client's text.
  * @param end.lines its last lines, oldest first
- * @param end.paths absolute paths that the lines may contain; only their last part is shown
+ * @param end.paths absolute paths that the lines may contain. Only their last part is shown
  */
 export function classifyFailure({
   lines,
@@ -210,12 +210,12 @@ export function classifyFailure({
   }
 }
 
-/** Whether a line of a living engine says that its GPU has failed for good, which llama-server survives on Metal. */
+/** Whether a line of a running engine shows that its GPU has failed for good, which llama-server survives on Metal. */
 export function isFatal(line: string): boolean {
   return line.includes('kIOGPUCommandBufferCallbackErrorOutOfMemory')
 }
 
-/** How many lines after the decisive one still speak of it. */
+/** Lines after the decisive one that may still belong to it. */
 const REACH = 8
 const MIB = 2 ** 20
 
@@ -241,7 +241,7 @@ function stageOf(lines: readonly string[], index: number): FailureDetails['stage
   return before.some(line => /load_tensors/.test(line)) ? 'weights' : undefined
 }
 
-/** Bytes that could not be had, in the wordings of several back ends. */
+/** Patterns for the bytes that could not be allocated, in the wordings of several back ends. */
 const SIZES: [RegExp, number][] = [
   [/(?:allocation|buffer) of size (\d+)/, 1],
   [/allocating ([\d.]+) MiB on device/, MIB],
@@ -269,7 +269,7 @@ function memoryFacts(lines: readonly string[], index: number): { details: Failur
   return { details, remark: `${what}${purpose}${device === undefined ? '' : ` on ${device}`}.` }
 }
 
-/** The device that an error names by its number, as the list at the start describes it. */
+/** Returns the device that an error names by its number, as described in the list at the start. */
 function deviceAtFault(lines: readonly string[], index: number): string | undefined {
   const number = /current device: (\d+)/.exec(lines.slice(index, index + 4).join('\n'))?.[1]
   const pattern =
@@ -277,7 +277,7 @@ function deviceAtFault(lines: readonly string[], index: number): string | undefi
   return pattern.exec(lines.join('\n'))?.[1]
 }
 
-/** What the lines around the decisive one add. */
+/** Collects facts from the lines around the decisive one. */
 function factsAt(
   cause: FailureCause,
   lines: readonly string[],
@@ -287,13 +287,13 @@ function factsAt(
   const device = cause === 'gpu_not_supported_by_build' ? deviceAtFault(lines, index) : undefined
   if (device === undefined) return { details: {} }
   const several = lines.filter(line => /^\s*(?:[EWID] )?Device \d+: /.test(line)).length > 1
-  const advice = several ? '; leave that one out (--device) if the others are enough' : ''
+  const advice = several ? '; leave that device out (--device) if the others are enough' : ''
   return { details: { device }, remark: `It is ${device}${advice}.` }
 }
 
 /**
- * What the end of a process says where its lines say nothing: signals, the codes that shells give (128 and the signal's
- * number; 126 and 127 for what could not be started) and the statuses of Windows.
+ * The end of a process, when its lines reveal nothing: signals, the exit codes of shells (128 plus the signal's number,
+ * 126 and 127 for commands that could not start) and Windows statuses.
  */
 const ENDINGS: [FailureCause, ...(string | number)[]][] = [
   ['executable_missing', 126],
@@ -314,7 +314,7 @@ function causeOfExit({ code, signal, oomKilled }: ExitFacts): FailureCause {
   return found ?? (signal === null ? 'unknown' : 'terminated')
 }
 
-/** The error for an engine that failed: its code while loading is that of the cause, later `engine_crashed`. */
+/** Makes the error for an engine that failed: while loading it has the code of the cause, later `engine_crashed`. */
 export function engineFailure(
   alias: string,
   ready: boolean,
@@ -324,18 +324,18 @@ export function engineFailure(
 ): CorralError {
   const lines = ready ? tail.sinceMark() : tail.all()
   const { code, cause, line, sentence, details: more } = classifyFailure({ lines, exit, paths })
-  // What an engine prints while it serves may be about anybody's request: its log is for admins.
+  // The output of a serving engine may be about any client's request, so its log is for admins.
   const details = { cause, ...(!ready && { line }), exitCode: exit.code, signal: exit.signal, ...more }
   return ready
-    ? new CorralError('engine_crashed', `The engine of "${alias}" ended while in use. ${sentence}`, { details })
+    ? new CorralError('engine_crashed', `The engine of "${alias}" exited while in use. ${sentence}`, { details })
     : new CorralError(code, `The model "${alias}" could not be loaded. ${sentence}`, { details })
 }
 
-/** The error for an engine that corral ended since it showed no sign of life. */
+/** Makes the error for an engine that corral ended because it showed no sign of life. */
 export function hungFailure(alias: string, limit: number): CorralError {
   return new CorralError(
     'engine_crashed',
-    `The engine of "${alias}" hung: for ${seconds(limit)} it neither sent anything nor answered nor used the processor, and was ended. Send the request again; the model is loaded again.`,
+    `The engine of "${alias}" hung: for ${seconds(limit)} it neither sent anything nor answered nor used the processor, so corral ended it. Send the request again to reload the model.`,
     { details: { cause: 'hung' satisfies FailureCause, signal: 'SIGKILL' } }
   )
 }
@@ -343,38 +343,40 @@ export function hungFailure(alias: string, limit: number): CorralError {
 const seconds = (ms: number) => `${Math.max(1, Math.round(ms / 1000))} s`
 
 /**
- * The error for an engine that corral ended since it computed without getting on.
- * @param ready whether it served; else it was reading its chat template
+ * Makes the error for an engine that corral ended because it computed without progress.
+ * @param ready whether it served. Otherwise it was reading its chat template
  */
 export function stuckFailure(alias: string, limit: number, ready: boolean): CorralError {
   const details = { cause: 'stuck' satisfies FailureCause, signal: 'SIGKILL' }
   return ready
     ? new CorralError(
         'engine_crashed',
-        `The engine of "${alias}" was stuck: for ${seconds(limit)} it used the processor without getting on with any request, and was ended. The model is loaded again.`,
+        `The engine of "${alias}" was stuck: for ${seconds(limit)} it used the processor without progress on any request, so corral ended it. The next request reloads the model.`,
         { details }
       )
     : new CorralError(
         'load_failed',
-        `The model "${alias}" could not be loaded: its engine did not come to an end with the chat template for ${seconds(limit)}, and was ended. Make the model again with a simpler template.`,
+        `The model "${alias}" could not be loaded: its engine did not finish reading the chat template within ${seconds(limit)}, so corral ended it. Create the model again with a simpler template.`,
         { details }
       )
 }
 
-/** The error for an engine that corral ended since it took far more memory than was reserved. */
+/** Makes the error for an engine that corral ended because it used far more memory than was reserved. */
 export function overMemoryFailure(alias: string, reserved: number, ready: boolean): CorralError {
-  const what = `took far more memory than the ${formatBytes(reserved)} that are reserved for it, and was ended.`
+  const what = `used far more memory than the ${formatBytes(reserved)} reserved for it, so corral ended it.`
   const details = { cause: 'over_memory' satisfies FailureCause, signal: 'SIGKILL', reserved }
   return ready
-    ? new CorralError('engine_crashed', `The engine of "${alias}" ${what} The model is loaded again.`, { details })
+    ? new CorralError('engine_crashed', `The engine of "${alias}" ${what} The next request reloads the model.`, {
+        details
+      })
     : new CorralError(
         'load_failed',
-        `The model "${alias}" could not be loaded: its engine ${what} If its chat template is a long loop, make the model again with a simpler one.`,
+        `The model "${alias}" could not be loaded: its engine ${what} If its chat template has a long loop, create the model again with a simpler one.`,
         { details }
       )
 }
 
-/** The error for a llama-server that could not be started at all. */
+/** Makes the error for a llama-server that could not be started. */
 export function startFailure(executable: string, error: NodeJS.ErrnoException): CorralError {
   const { code, sentence } = CAUSES.executable_missing
   return new CorralError(code, fill(sentence, [`${error.code}: ${executable}`]), {

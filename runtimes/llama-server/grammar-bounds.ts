@@ -11,37 +11,41 @@ import { isBranching, MAX_COPIES, schemaGrammar } from './schema-grammar.ts'
 export interface GrammarLimits {
   /** Bytes of one grammar or schema (`limits.grammar_size`). */
   size: number
-  /** Ways in which a token can be read (`limits.grammar_repetition`). */
+  /** Ways to read one token (`limits.grammar_repetition`). */
   ways: number
 }
 
-/** The schemas of all tools together may be so many times as large as one. */
+/** The schemas of all tools together may be this many times as large as one. */
 const TOOLS = 16
 /** Elements of the grammars of all tools together. */
 const MAX_ELEMENTS_OF_TOOLS = 1_200_000
 /** Elements of a character or item that may be absent. */
 const ELEMENTS_WRITTEN_OUT = 4
-/** Ways that are known to be harmless: llama.cpp takes some ten milliseconds for a token. The default of the limit. */
+/**
+ * Number of ways that is known to be harmless: llama.cpp takes about ten milliseconds per token. The default of the
+ * limit.
+ */
 const HARMLESS_WAYS = 20_000
-/** Costs that are kept: programs send the same schemas with every request. */
+/** Number of cached costs. Programs send the same schemas with every request. */
 const MAX_KNOWN = 256
 
 interface Cost {
-  /** Ways in which the costliest token can be read; NaN where the text itself cannot be read. */
+  /** Ways to read the costliest token. NaN if the text itself cannot be parsed. */
   ways: number
-  /** See `SchemaGrammar`; 0 for a grammar. */
+  /** See `SchemaGrammar`. 0 for a grammar. */
   copies: number
-  /** Characters and references with repetitions written out: llama.cpp takes up to 100 bytes for each. */
+  /** Characters and references with repetitions written out. llama.cpp uses up to 100 bytes for each. */
   elements: number
 }
 
 /**
- * Refuses grammars and JSON schemas that would keep llama.cpp busy for minutes with a single token, or that are too large.
- * @returns checks a request in the OpenAI chat format, and resolves with whether its grammar may harm an engine, since the limit
- * was raised; throws CorralError `over_limit`, `invalid_request`
+ * Rejects grammars and JSON schemas that would keep llama.cpp busy for minutes with a single token, or that are too
+ * large.
+ * @returns checks a request in the OpenAI chat format, and resolves with whether its grammar may harm an engine because
+ * the limit was raised. Throws CorralError `over_limit`, `invalid_request`
  */
 export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request: EngineFields) => Promise<boolean> {
-  /** By the text, the one used last at the end. */
+  /** By the text. The most recently used entry is last. */
   const known = new Map<string, Cost>()
   let counted = 0
 
@@ -59,12 +63,12 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
     if (bytes <= most) return
     throw new CorralError(
       'over_limit',
-      `${what} in "${param}" has ${bytes} bytes, and "limits.grammar_size" allows ${most} at most. Send a smaller one, or have the admin raise the limit.`,
+      `${what} in "${param}" has ${bytes} bytes, but "limits.grammar_size" allows at most ${most}. Send a smaller one, or ask the admin to raise the limit.`,
       { param, details: { limit: 'limits.grammar_size', value: most, given: bytes } }
     )
   }
 
-  /** @param key the text, unless other texts of the kind can be equal @returns what it costs, and its bytes */
+  /** @param key the text, unless different texts of this kind can be equal @returns the cost and the size in bytes */
   function check(param: string, what: string, text: string, count: () => Cost, key = text) {
     const bytes = Buffer.byteLength(text)
     requireSize(param, what, bytes, size)
@@ -76,7 +80,7 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
     const many = Number.isFinite(ways) ? `in at least ${ways} ways` : 'in too many ways to be counted'
     throw new CorralError(
       'over_limit',
-      `${what} in "${param}" lets the same text be read ${many}, and "limits.grammar_repetition" allows ${mostWays} at most: repetitions that are nested, or that follow each other and take the same characters, multiply them, and so do hundreds of properties that are not required, thousands of values of an enum, or references and alternatives within each other. Put fixed characters between repetitions, or have the admin raise the limit.`,
+      `${what} in "${param}" lets the same text be read ${many}, but "limits.grammar_repetition" allows at most ${mostWays}. Ways multiply in nested repetitions, in consecutive repetitions of the same characters, with hundreds of optional properties, with thousands of values in an enum, and in nested references and alternatives. Put fixed characters between repetitions, or ask the admin to raise the limit.`,
       { param, details: { limit: 'limits.grammar_repetition', value: mostWays } }
     )
   }
@@ -131,12 +135,12 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
       if (copies > MAX_COPIES || elements > MAX_ELEMENTS_OF_TOOLS) {
         const [what, advice] =
           copies > MAX_COPIES
-            ? ['objects with too many properties that are not required', 'list more properties under "required"']
-            : ['too many repetitions that are written out', 'use smaller bounds for lengths']
+            ? ['objects with too many optional properties', 'list more properties under "required"']
+            : ['too many repetitions that are written out', 'use smaller length limits']
         const message = `The JSON schemas of "tools" have ${what}. Send fewer tools, or ${advice}.`
         throw new CorralError('over_limit', message, { param: 'tools' })
       }
-      // To count takes milliseconds for each, and a request may have hundreds of them.
+      // Each count takes milliseconds, and a request may have hundreds of schemas.
       if (counted > before) await nextTurn()
     }
     return ways.some(each => each > HARMLESS_WAYS)

@@ -1,29 +1,29 @@
 /*
- * What a grammar costs llama.cpp. It follows a grammar with a list of stacks, one for each place of the grammar where the
- * text so far may be, and looks at every token of the vocabulary by trying its characters one after the other on each
- * stack, without merging the stacks that come out of that (`llama_grammar_reject_candidates_for_stack`). So what counts
- * are the ways in which the characters of one token can be read: `[a-z]{0,2000}` has one and is cheap, `([a-z]?){0,30}`
- * has 2^16 for sixteen letters and takes minutes for a token. Nested repetitions of what may be empty or is followed by
- * more of the same multiply them. The ways are counted here by following the grammar in the same manner, but with equal
- * stacks merged and their ways added.
+ * Computes what a grammar costs llama.cpp. llama.cpp follows a grammar with a list of stacks, one for each position in
+ * the grammar that the text so far may have reached. It checks every token of the vocabulary by trying its characters
+ * one after the other on each stack, without merging the resulting stacks
+ * (`llama_grammar_reject_candidates_for_stack`). So the cost is the number of ways to read the characters of one token:
+ * `[a-z]{0,2000}` has one way and is cheap, but `([a-z]?){0,30}` has 2^16 for sixteen letters and takes minutes per
+ * token. Nested repetitions multiply the ways if their content may be empty or is followed by more of the same. This
+ * file counts the ways by following the grammar in the same manner, but merges equal stacks and adds their ways.
  */
 
-/** Code points from the first to the second, in pairs. */
+/** Pairs of first and last code points. */
 interface CharacterClass {
   ranges: readonly (readonly [number, number])[]
-  /** Whether it stands for all other characters. */
+  /** Whether the class matches all other characters. */
   negated?: boolean
 }
 
 export type Element = CharacterClass | { rule: number }
 type Alternatives = readonly (readonly Element[])[]
 
-/** Thrown where a grammar is more than is counted. */
+/** Thrown when a grammar is too large to be counted. */
 export class TooCostly extends Error {
   override readonly name = 'TooCostly'
 }
 
-/** Most elements of a grammar with its repetitions written out. */
+/** Maximum elements of a grammar with its repetitions written out. */
 const MAX_ELEMENTS = 200_000
 
 /** The rules of a grammar, with repetitions written as llama.cpp writes them. */
@@ -31,7 +31,7 @@ export class GrammarRules {
   readonly rules: Alternatives[] = []
   elements = 0
 
-  /** Adds a rule; its alternatives may be set later, since it may contain itself. */
+  /** Adds a rule. Its alternatives may be set later, because it may contain itself. */
   add(alternatives: Alternatives = []): number {
     const index = this.rules.push([]) - 1
     this.set(index, alternatives)
@@ -45,8 +45,8 @@ export class GrammarRules {
   }
 
   /**
-   * `piece{least,most}`: the piece as often as it must be, then a chain of rules each of which may be left out.
-   * @param most infinite where there is no bound
+   * Writes `piece{least,most}`: the piece as often as required, then a chain of optional rules.
+   * @param most infinite without a limit
    */
   repeat(piece: readonly Element[], least: number, most: number): Element[] {
     if (least > LLAMA_MOST_REPETITIONS) throw new TooCostly()
@@ -54,7 +54,7 @@ export class GrammarRules {
     if (this.elements > MAX_ELEMENTS) throw new TooCostly()
     const made: Element[] = []
     for (let count = 0; count < least; count++) for (const each of piece) made.push(each)
-    // llama.cpp takes large bounds for none.
+    // llama.cpp treats large limits as unlimited.
     if (most > LLAMA_MOST_REPETITIONS) {
       const rule = this.add()
       this.set(rule, [[...piece, { rule }], []])
@@ -72,9 +72,9 @@ export class GrammarRules {
 
 const LLAMA_MOST_REPETITIONS = 2000
 
-/** A place in the grammar with all that is to follow. Equal ones are one object. */
+/** A position in the grammar with everything that is to follow. Equal stacks are one object. */
 interface Stack {
-  /** Of the flat list of elements. */
+  /** Index in the flat list of elements. */
   readonly at: number
   readonly below: Stack | undefined
   readonly above: Map<number, Stack>
@@ -82,37 +82,40 @@ interface Stack {
   after?: readonly (Stack | undefined)[]
 }
 
-/** Kinds of the flat list; others are the index of a character class. */
+/** Kinds of elements in the flat list. Other values are the index of a character class. */
 const END = -1
 const REFERENCE = -2
 
 /** Characters of a long token. */
 const TOKEN_LENGTH = 16
-/** How many such tokens are followed one after the other, since stacks may grow more over a longer text. */
+/** Number of such tokens that are followed in a row, because stacks may grow over a longer text. */
 const TOKENS = 3
-/** How many of the characters that the most stacks take are tried at each step, and of how many they are chosen. */
+/**
+ * Number of characters to try at each step, and number of candidates among which they are chosen by how many stacks
+ * accept them.
+ */
 const TRIED = 3
 const MAX_CANDIDATES = 24
 /** A letter, a digit, a space and a quotation mark. */
 const USUAL = [97, 48, 32, 34]
 /**
- * A stack at the beginning of a token is tried against the whole vocabulary: with 130,000 tokens, an enum of 300 values
- * takes 0.3 s of processor time for each token of the answer.
+ * A stack at the beginning of a token is tried against the whole vocabulary. With 130,000 tokens, an enum of 300 values
+ * takes 0.3 s of processor time per generated token.
  */
 const FIRST_WEIGHT = 4
-/** Steps of one count, so that it takes no longer than some ten milliseconds. */
+/** Maximum steps of one count, so that it takes about ten milliseconds at most. */
 const MAX_STEPS = 40_000
 
-/** A grammar, and rules at which ways are counted besides the first one. */
+/** A grammar, and further rules at which counting starts. */
 export interface CountedGrammar {
   rules: GrammarRules
   starts: number[]
 }
 
 /**
- * The ways in which the costliest token can be read that was found.
- * @param enough where counting ends
- * @throws TooCostly where it is too much to be counted
+ * Counts the ways to read the costliest token found.
+ * @param enough counting stops at this number
+ * @throws TooCostly if there is too much to count
  */
 export function waysOf({ rules: { rules }, starts }: CountedGrammar, enough: number): number {
   return new Walk(rules).ways(starts, enough)
@@ -122,7 +125,7 @@ class Walk {
   readonly #kind: number[] = []
   readonly #rule: number[] = []
   readonly #classes: CharacterClass[] = []
-  /** Where the alternatives of each rule begin in the flat list. */
+  /** Index of the alternatives of each rule in the flat list. */
   readonly #alternatives: number[][] = []
   readonly #bottom: Stack = { at: END, below: undefined, above: new Map() }
   #steps = 0
@@ -161,7 +164,7 @@ class Walk {
     return most
   }
 
-  /** Reads the characters that the most stacks take. */
+  /** Reads the characters that the most stacks accept. */
   #token(begin: Set<Stack | undefined>, enough: number): { cost: number; stacks: (Stack | undefined)[] } {
     let cost = begin.size * FIRST_WEIGHT
     let ways = new Map<Stack, number>()
@@ -193,7 +196,7 @@ class Walk {
     return { cost, stacks: [...ways.keys()] }
   }
 
-  /** Some characters, those first that the most ways lead on by. */
+  /** Returns some characters, starting with those that continue the most ways. */
   #likelyCharacters(ways: ReadonlyMap<Stack, number>): number[] {
     const classes = new Map<CharacterClass, number>()
     for (const [{ at }, count] of ways) {
@@ -226,7 +229,7 @@ class Walk {
     if (++this.#steps > MAX_STEPS) throw new TooCostly()
   }
 
-  /** A stack with one more place on it; none where the sequence ends there. */
+  /** Pushes a position onto a stack. Returns the same stack if the sequence ends there. */
   #push(below: Stack, at: number): Stack {
     if (this.#kind[at] === END) return below
     let stack = below.above.get(at)
@@ -242,7 +245,7 @@ class Walk {
     return stack.after
   }
 
-  /** The stacks that have a character on top; undefined for the end of the text. */
+  /** Returns the stacks that have a character on top, and undefined for the end of the text. */
   #closure(todo: Stack[]): (Stack | undefined)[] {
     const seen = new Set<Stack>()
     const found: (Stack | undefined)[] = []
@@ -261,8 +264,8 @@ class Walk {
   }
 
   /**
-   * llama.cpp looks for rules that begin with themselves by following the beginnings of all alternatives, however often
-   * it has seen them: rules that each begin with the next one twice take it for ever.
+   * llama.cpp looks for left-recursive rules by following the beginnings of all alternatives, however often it has seen
+   * them. Rules that each begin with the next one twice take forever.
    */
   #requireQuickCheck(): void {
     const empty = this.#mayBeEmpty()
@@ -271,7 +274,7 @@ class Walk {
     const visit = (rule: number): number => {
       const known = cost.get(rule)
       if (known !== undefined || open.has(rule)) return known ?? 1
-      // llama.cpp's own stack, and this one, are not without end.
+      // Neither llama.cpp's call stack nor this one is unlimited.
       if (open.size > DEEPEST_BEGINNING) throw new TooCostly()
       open.add(rule)
       let sum = 1

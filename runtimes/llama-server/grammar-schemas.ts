@@ -2,8 +2,8 @@ import { isObject } from '../../core/system/json-object.ts'
 import { engineSchema, type Fields } from './engine-schema.ts'
 
 /**
- * A request to llama-server with its JSON schemas in the form that llama.cpp enforces; a request without schemas is returned
- * as it is.
+ * Rewrites the JSON schemas in a request to llama-server in the form that llama.cpp enforces. Returns a request without
+ * schemas unchanged.
  */
 export function withEngineSchemas(body: Fields): Fields {
   const { response_format: format, json_schema: bare, tools } = body
@@ -29,7 +29,7 @@ function toolWith(tool: unknown): unknown {
   return { ...tool, function: { ...tool.function, parameters: engineSchema(tool.function.parameters, false).schema } }
 }
 
-/** The parts of the schema of a request's format that are not enforced, as JSON pointers. */
+/** Returns JSON pointers to the unenforced parts of a request's format schema. */
 export function unenforced({ response_format: format, json_schema: bare }: Fields): string[] {
   const named = isObject(format) && isObject(format.json_schema) ? format.json_schema.schema : undefined
   const schemas = [isObject(format) ? format.schema : undefined, named, bare].filter(isObject)

@@ -1,24 +1,24 @@
 import { type CountedGrammar, type Element, GrammarRules, TooCostly } from './grammar-cost.ts'
 
-/** llama.cpp's parser calls itself for each parenthesis within another one. */
+/** llama.cpp's parser recurses for each nested parenthesis. */
 const DEEPEST = 200
 
-/** The text is no grammar that llama.cpp reads; it says why better. */
+/** llama.cpp cannot parse the text, and explains why better than this parser could. */
 export class NotReadable extends Error {
   override readonly name = 'NotReadable'
 }
 
 /**
- * The rules of a grammar in GBNF, `root` first, and where else its ways are counted from: every rule, and every place
- * behind fixed text, which may be long.
- * @param isStart whether ways are counted from a rule of this name too
+ * Parses a grammar in GBNF. `root` is the first rule. Counting also starts from every rule, and at every position after
+ * fixed text, which may be long.
+ * @param isStart whether counting also starts at a rule with this name
  * @throws NotReadable, TooCostly
  */
 export function readGrammar(text: string, isStart: (name: string) => boolean = () => true): CountedGrammar {
   const rules = new GrammarRules()
   const names = new Map<string, number>()
   const starts: number[] = []
-  /** What rules whose ways are counted say, by rule: those that say the same are counted once. */
+  /** The meanings of the rules at which counting starts, by rule. Rules with equal meanings are counted once. */
   const meanings = new Map<number, string>()
   const known = new Set<string>()
   let at = 0
@@ -90,7 +90,7 @@ export function readGrammar(text: string, isStart: (name: string) => boolean = (
       if (quantifier) {
         if (piece.length === 0) throw new NotReadable()
         const [least, most] = boundsOf(quantifier)
-        // llama.cpp would write rules until the memory is full.
+        // llama.cpp would write rules until memory is full.
         if (least > most) throw new NotReadable()
         piece = rules.repeat(piece, least, most)
       } else {
@@ -151,12 +151,12 @@ export function readGrammar(text: string, isStart: (name: string) => boolean = (
     if (isStart(name)) known.add(meaning)
     if (at < text.length && text[at] !== '\n' && text[at] !== '\r') throw new NotReadable()
   }
-  // At the end, since a later definition of a name takes the place of an earlier one.
+  // Done at the end, because a later definition of a name replaces an earlier one.
   const counted = new Map([...meanings].map(([rule, meaning]) => [meaning, rule]))
   return { rules, starts: [...counted.values(), ...starts] }
 }
 
-/** The numbers of `*`, `+`, `?`, `{2}`, `{2,}` and `{2,3}`. */
+/** Parses the numbers of `*`, `+`, `?`, `{2}`, `{2,}` and `{2,3}`. */
 export function boundsOf(quantifier: string): [number, number] {
   if (quantifier === '*') return [0, Number.POSITIVE_INFINITY]
   if (quantifier === '+') return [1, Number.POSITIVE_INFINITY]

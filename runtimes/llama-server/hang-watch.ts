@@ -1,63 +1,64 @@
 /*
- * Whether an engine gets on. Two things are known of it from outside without its help: what it sends and how much of the
- * processor it uses. Two more it tells: `/health` is answered by any of its threads, `/slots` by its main loop, and while
- * the model computes, for which the main loop waits. A loop that is caught in something else does not answer.
+ * Decides whether an engine makes progress. Two facts are visible from outside: what it sends and how much of the
+ * processor it uses. It reports two more: any of its threads answers `/health`, and its main loop answers `/slots`,
+ * even while it waits for the model to compute. A loop that is blocked by something else does not answer.
  */
 
-/** What was seen of an engine in one look. */
+/** The observations of one check. */
 export interface Look {
-  /** Milliseconds since the look before. */
+  /** Milliseconds since the check before. */
   passed: number
   /** Requests that wait for it or read from it. */
   open: number
-  /** It has sent something other than a sign that the connection lives, or a slot has counted on. */
+  /** Whether it has sent something other than a keep-alive, or a slot has advanced. */
   moved: boolean
   /**
-   * What its main loop says: the model computes for a slot, none is in use, nothing at all; `unknown` where this build
-   * or its flags have no `/slots`, or where there was no need to ask.
+   * The report of its main loop: the model computes for a slot, no slot is in use, or no answer. `unknown` if this
+   * build or its flags have no `/slots`, or if there was no need to ask.
    */
   slots: 'working' | 'resting' | 'silent' | 'unknown'
-  /** Whether it used the processor; undefined where the system does not say. */
+  /** Whether it used the processor. Undefined if the system does not report it. */
   busy: boolean | undefined
   /** Whether any of its threads answers. */
   healthy: boolean
-  /** Slots are saved to files or read from them. */
+  /** Whether slots are being saved to files or restored from them. */
   filing: boolean
 }
 
-/** How long it has not got on, in milliseconds. */
+/** For how many milliseconds it has made no progress. */
 export interface Stillness {
   /** It used the processor and nothing moved. */
   still: number
   /** It showed no sign of life. */
   quiet: number
-  /** The model has been computing since it moved last. */
+  /** The model has been computing since the last movement. */
   computing: number
-  /** The longest that the model took to move. */
+  /** The longest time that the model took to move. */
   slowest: number
 }
 
 export const AT_REST: Stillness = { still: 0, quiet: 0, computing: 0, slowest: 0 }
 
 export interface Patience {
-  /** Milliseconds; 0 is for ever. */
+  /** Milliseconds. 0 is unlimited. */
   stuckAfter: number
-  /** Milliseconds; 0 is for ever. */
+  /** Milliseconds. 0 is unlimited. */
   hangTimeout: number
 }
 
-/** On a slow machine everything is slow: it is not stuck before so many times what the model took to move. */
+/** On a slow machine everything is slow. An engine is stuck only after this many times the model's slowest movement. */
 const SLOWNESS = 20
 
 /**
- * Decides whether an engine gets on:
- * 1. Something moved, or there is nothing to do and it does nothing: all is well.
- * 2. The model computes: a batch of a long prompt or an image may take an hour on a slow machine, but it has an end. How
- *    long it takes is remembered.
- * 3. Slots go to files or come from them: as long as that takes.
- * 4. It uses the processor, and none of that is so, with requests open or without: it is stuck after a while. Where its
- *    slots cannot be seen, this cannot be told from 2.
- * 5. It does not use the processor, while requests are open: a GPU may work. It hangs when it does not answer either.
+ * Decides whether an engine makes progress:
+ * 1. Something moved, or it is idle and there is nothing to do: all is well.
+ * 2. The model computes: a batch of a long prompt or an image may take an hour on a slow machine, but it ends. Its
+ *    duration is remembered.
+ * 3. Slots are being saved or restored: this takes as long as it takes.
+ * 4. It uses the processor for none of these reasons, with or without open requests: it is stuck after a while. If its
+ *    slots are not visible, this looks the same as 2.
+ * 5. It does not use the processor while requests are open: a GPU may be working. If it does not answer either, it
+ *    hangs.
  */
 export function judge(
   before: Stillness,
@@ -82,16 +83,16 @@ export function judge(
   return { now: { ...before, quiet }, ...(hangTimeout > 0 && quiet >= hangTimeout && { fault: 'hung' }) }
 }
 
-/** What an engine may hold beyond what is reserved for it, as a factor and in bytes; the larger of both counts. */
+/** How far an engine may exceed its reservation, as a factor and in bytes. The larger limit applies. */
 const MEMORY_FACTOR = 1.5
 const MEMORY_MARGIN = 512 * 2 ** 20
 
-/** Bytes of the machine's memory above which an engine is ended, by what is reserved for it there. */
+/** Returns the bytes of the machine's memory above which an engine is ended, given its reservation. */
 export function memoryLimit(reserved: number): number {
   return Math.max(MEMORY_FACTOR * reserved, reserved + MEMORY_MARGIN)
 }
 
-/** What `GET /slots` says: whether one is in use, and a text that changes when one of them gets on. */
+/** Reads the reply of `GET /slots`: whether a slot is in use, and a text that changes when a slot advances. */
 export function readSlots(reply: unknown): { working: boolean; counters: string } | undefined {
   if (!Array.isArray(reply)) return undefined
   const slots = reply.filter(slot => typeof slot === 'object' && slot !== null)

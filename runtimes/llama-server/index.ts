@@ -70,7 +70,7 @@ export default definePlugin({
         try {
           build = await runtimes.build({ signal })
         } catch (error) {
-          // Then nothing can be run here, and the engine that reads the template will be another one.
+          // Nothing can run here then, and another engine will read the template.
           if (error instanceof CorralError && error.code === 'runtime_missing') return
           throw error
         }

@@ -7,19 +7,21 @@ import { OpenSet } from '../../core/system/open-tables.ts'
 import { isLarge } from './text-length.ts'
 
 /*
- * Grammars, JSON schemas and chat templates are small programs of clients that llama-server runs without bounds. One that
- * has made an engine stop getting on, or fill the memory, must not do it to the next one.
+ * Grammars, JSON schemas and chat templates are small programs from clients that llama-server runs without limits. One
+ * that has blocked an engine or filled its memory must not do so to the next engine.
  */
 
 type Kind = 'grammar' | 'schema' | 'template'
 
-/** What of a request an engine may be caught in. */
+/** A part of a request that may trap an engine. */
 export interface Input {
   kind: Kind
   digest: string
 }
 
-/** How often an input may do harm before it is refused, for how long (milliseconds), and how many are remembered. */
+/**
+ * How often an input may do harm before it is refused, for how many milliseconds, and how many inputs are remembered.
+ */
 const STRIKES = 2
 const REFUSED_FOR = 10 * 60_000
 const REMEMBERED = 1000
@@ -30,9 +32,9 @@ const NAMES: Record<Kind, string> = {
   template: 'chat template'
 }
 const ADVICE: Record<Kind, string> = {
-  grammar: 'Simplify it: fewer repetitions inside of repetitions, and none of what may be empty.',
-  schema: 'Simplify it: fewer repetitions inside of each other, also in patterns, and fewer optional parts.',
-  template: 'Make the model again with a template that does less, such as the one of the model that it was made from.'
+  grammar: 'Simplify it: use fewer nested repetitions, and no repetition of a part that may be empty.',
+  schema: 'Simplify it: use fewer nested repetitions, also in patterns, and fewer optional parts.',
+  template: 'Create the model again with a simpler template, such as that of its base model.'
 }
 
 export function inputOf(kind: Kind, text: string): Input {
@@ -43,7 +45,7 @@ export function inputOf(kind: Kind, text: string): Input {
   return { kind, digest }
 }
 
-/** The grammars and schemas of a request. */
+/** Returns the grammars and schemas of a request. */
 export function constraintsOf({ grammar, json_schema, response_format, tools }: EngineFields): Input[] {
   const { schema, json_schema: named } = (response_format ?? {}) as { schema?: unknown; json_schema?: unknown }
   const schemas = [json_schema, schema, named, Array.isArray(tools) && tools.length > 0 ? tools : undefined]
@@ -53,25 +55,25 @@ export function constraintsOf({ grammar, json_schema, response_format, tools }: 
   ]
 }
 
-/** What is known of inputs, for all engines. */
+/** The records of inputs, shared by all engines. */
 export type InputBook = ReturnType<typeof createInputBook>
 
 export function createInputBook(now = () => performance.now()) {
-  /** Oldest first. `until` is when what it did is forgotten. */
+  /** Oldest first. `until` is when the harm is forgotten. */
   const strikes = new Map<string, { count: number; until: number; cause: string }>()
   const suspects = new Map<string, number>()
   const proven = new Map<string, true>()
   const note = <Value>(map: Map<string, Value>, key: string, value: Value) => setNewest(map, key, value, REMEMBERED)
 
   return {
-    /** @throws CorralError `input_blocked` for one that has done harm too often */
+    /** @throws CorralError `input_blocked` for an input that has done harm too often */
     check(inputs: readonly Input[], model: string): void {
       for (const { kind, digest } of inputs) {
         const entry = strikes.get(digest)
         if (!entry || entry.until <= now() || entry.count < STRIKES) continue
         const until = new Date(entry.until).toISOString()
         const name = kind === 'template' ? `chat template of model "${model}"` : NAMES[kind]
-        const what = entry.cause === 'over_memory' ? 'take far too much memory' : 'compute without getting on'
+        const what = entry.cause === 'over_memory' ? 'use far too much memory' : 'compute without progress'
         throw new CorralError(
           'input_blocked',
           `The ${name} (${digest}) has made the engine of "${model}" ${what} ${entry.count} times, and is refused until ${until}. ${ADVICE[kind]}`,
@@ -79,7 +81,7 @@ export function createInputBook(now = () => performance.now()) {
         )
       }
     },
-    /** It did harm. */
+    /** Records that this input did harm. */
     strike({ digest }: Input, cause: string): void {
       const entry = strikes.get(digest)
       const count = entry && entry.until > now() ? entry.count + 1 : 1
@@ -87,10 +89,10 @@ export function createInputBook(now = () => performance.now()) {
       suspects.delete(digest)
       proven.delete(digest)
     },
-    /** It or another one did harm. */
+    /** Records that this input or another one did harm. */
     suspect: ({ digest }: Input) => note(suspects, digest, now() + REFUSED_FOR),
     isSuspect: ({ digest }: Input) => (suspects.get(digest) ?? 0) > now(),
-    /** An answer with it has come to its end. */
+    /** Records that an answer with this input has completed. */
     prove({ digest }: Input): void {
       suspects.delete(digest)
       if (!proven.has(digest)) note(proven, digest, true)
@@ -102,35 +104,37 @@ export function createInputBook(now = () => performance.now()) {
 /** A request at one engine. */
 export interface Ticket {
   constraints: readonly Input[]
-  /** The engine's template, where the request has its conversation written with it. */
+  /** The engine's template, if the request's conversation is formatted with it. */
   template?: Input | undefined
-  /** Its text alone explains what memory and time the engine takes to read it. */
+  /** Whether the length of its text explains the memory and time that the engine takes to read it. */
   large?: boolean
-  /** The engine says at once when its main loop takes the request; else only with the first token. */
+  /**
+   * Whether the engine reports at once when its main loop takes the request. Otherwise only the first token shows it.
+   */
   reportsProgress: boolean
-  /** The engine has begun to answer: template and schemas have been read. */
+  /** The engine has started to answer, so template and schemas have been read. */
   answered: boolean
-  /** It has generated something. */
+  /** Whether the engine has generated something. */
   generated: boolean
-  /** Its client has gone. */
+  /** Whether its client has left. */
   left: boolean
-  /** The main loop went on after that. */
+  /** Whether the main loop continued after that. */
   wentOn: boolean
 }
 
-/** Where an engine was caught: in its main loop, in reading a request beside it; `memory`: it took too much of that. */
+/** Where an engine was trapped: in its main loop, or reading a request beside it. `memory`: it used too much memory. */
 export type Trouble = 'loop' | 'beside' | 'memory'
 
 /**
- * Finds the requests that are to blame, of all that an engine had:
- * 1. In its main loop it reads no templates; beside it, only requests that it has not begun to answer. Requests whose
- *    clients had gone before the loop went on are over there.
- * 2. Where the main loop was caught by a request that it had taken, those are over that it had not taken yet. A template
- *    counts where there are no grammars and schemas, unless only it has never come to a good end.
- * 3. An input that has never come to a good end goes before one that has, and a request that has generated nothing
- *    before one that did: what is caught mostly is so at its first token.
- * 4. One input left (or none, with one request in all): it is the one. Several: each may be. What has come to a good end
- *    is not found guilty of taking memory that other requests may have.
+ * Finds the requests that are to blame, among all that an engine had:
+ * 1. The main loop reads no templates. Beside the loop, only requests without an answer so far are read. Requests whose
+ *    clients left before the loop continued have ended there.
+ * 2. If the main loop was trapped by a request that it had taken, requests it had not yet taken are innocent. A
+ *    template is blamed only if there are no grammars and schemas, or if it alone has never completed.
+ * 3. An input that has never completed is suspected before one that has, and a request that has generated nothing
+ *    before one that has. Most traps close at the first token.
+ * 4. If one input is left, or there is only one request without any, it is to blame. If several are left, any of them
+ *    may be. An input that has completed is not blamed for memory that other requests may use.
  */
 export function findBlame(
   tickets: readonly Ticket[],
@@ -152,7 +156,7 @@ export function findBlame(
     const kept = items.filter(keep)
     return kept.length > 0 ? kept : [...items]
   }
-  // Neither a template nor what others have sent is to blame while a very long text, an image or a sound is being read.
+  // While a very long text, an image or a sound is being read, neither a template nor other requests are to blame.
   const large = possible.filter(ticket => ticket.large && ticket.constraints.length === 0 && reading(ticket))
   if (trouble !== 'loop' && large.length > 0) {
     return { certain: large.length === 1, tickets: large.length === 1 ? large : [], inputs: [] }
@@ -177,18 +181,21 @@ export function findBlame(
   return { certain: inputs.length === 1 && !isElsewhere, tickets: blamed, inputs }
 }
 
-/** The requests of one engine, with what they may be blamed for. */
+/** The requests of one engine, with the inputs that they may be blamed for. */
 export type InputGuard = ReturnType<typeof createInputGuard>
 
 export function createInputGuard(book: InputBook, model: string, template?: Input) {
   const tickets = new OpenSet<Ticket>()
   const waiting = new Set<() => void>()
-  /** What each request is to blame for, where that is known. */
+  /** The kind of input that each request is to blame for, if known. */
   const blamed = new Map<Ticket, Kind | undefined>()
   let failure: CorralError | undefined
   let gone = false
 
-  /** One that may be harmful runs alone until it has generated something: then it is known if it is, and hurts no other. */
+  /**
+   * A suspect runs alone until it has generated something. This shows whether it is harmful, and harms no other
+   * request.
+   */
   function mayBegin(constraints: readonly Input[]): boolean {
     const isSuspect = constraints.some(book.isSuspect)
     for (const ticket of tickets) {
@@ -203,7 +210,7 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
 
   /** Waits until the request may begin, and adds it in the same instant. */
   async function begin(ticket: Ticket, signal: AbortSignal): Promise<void> {
-    // One that is being ended still has its slots: who gave up now would get the same engine again.
+    // An engine that is being ended still has its slots. A caller that gave up now would get the same engine again.
     while (!gone && (failure || !mayBegin(ticket.constraints))) {
       let retry!: () => void
       const changed = new Promise<void>(resolve => {
@@ -223,8 +230,8 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
 
   return {
     /**
-     * Runs a request of which a part may be harmful.
-     * @throws CorralError `input_blocked`; `engine_crashed` that is not to be tried again for the one that is to blame
+     * Runs a request with a part that may be harmful.
+     * @throws CorralError `input_blocked`, or for the request to blame an `engine_crashed` that is not retried
      */
     async run<Result>(
       fields: EngineFields,
@@ -251,7 +258,7 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
         for (const input of [...constraints, ...(own ? [own] : [])]) book.prove(input)
         return result
       } catch (error) {
-        // Whether the engine has let go of it is not known: see `look`.
+        // The engine may not have dropped the request yet, see `look`.
         ticket.left = true
         if (blamed.has(ticket) && failure) throw blameFor(failure, blamed.get(ticket))
         throw error
@@ -259,14 +266,14 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
         retryWaiting()
       }
     },
-    /** The engine has something to show for it. */
+    /** Records that the engine has produced something for the request. */
     progressed(ticket: Ticket): void {
       ticket.answered = true
       if (ticket.generated) return
       ticket.generated = true
       retryWaiting()
     },
-    /** What a look at the engine says of those that have left. */
+    /** Updates requests whose clients have left, after a check of the engine. */
     look(wentOn: boolean, atRest: boolean): void {
       for (const ticket of tickets) {
         if (!ticket.left) continue
@@ -274,7 +281,7 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
         if (atRest || (ticket.wentOn && ticket.answered)) tickets.delete(ticket)
       }
     },
-    /** The engine is ended for this; notes who is to blame. Requests that wait for their turn are not. */
+    /** Records who is to blame when the engine is ended. Requests that wait for their turn are not. */
     convict(trouble: Trouble, error: CorralError): ReturnType<typeof findBlame> {
       failure = error
       const cause = String(error.details?.cause)
@@ -287,7 +294,7 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
       if (certain) for (const ticket of found) blamed.set(ticket, inputs[0]?.kind)
       return blame
     },
-    /** The engine has gone. */
+    /** The engine has ended. */
     close(error: CorralError): void {
       failure ??= error
       gone = true
@@ -296,12 +303,15 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
   }
 }
 
-/** The error for the request that an engine was ended for: another engine would have to be ended for it too. */
+/**
+ * Makes the error for the request that an engine was ended for, because another engine would have to be ended for it
+ * too.
+ */
 function blameFor(failure: CorralError, kind: Kind | undefined): CorralError {
   const what =
     kind === undefined ? 'this request' : kind === 'template' ? `the model's ${NAMES.template}` : `the ${NAMES[kind]}`
-  const advice = kind === undefined ? 'Send another one.' : ADVICE[kind]
-  return new CorralError(failure.code, `${failure.message} The cause is ${what}; it is not tried again. ${advice}`, {
+  const advice = kind === undefined ? 'Send a different one.' : ADVICE[kind]
+  return new CorralError(failure.code, `${failure.message} The cause is ${what}, which is not tried again. ${advice}`, {
     details: { ...failure.details, ...(kind !== undefined && { input: kind }) },
     retryable: false
   })

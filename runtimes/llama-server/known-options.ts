@@ -1,7 +1,7 @@
 /**
- * The fields of requests that llama-server reads in chat completions and completions, as its server-schema.cpp and
- * server-common.cpp list them; those of older builds too. A build that knows more gets it all the same: what is missing
- * here is only called unknown.
+ * Request fields that llama-server reads in chat completions and completions, from its server-schema.cpp and
+ * server-common.cpp and those of older builds. Fields missing from this list are passed on all the same, and only
+ * reported as unknown.
  */
 export const KNOWN_OPTIONS: readonly string[] = `
   messages prompt input model stream stream_options include_usage tools tool_choice parallel_tool_calls response_format

@@ -7,32 +7,32 @@ import { CorralError } from '../../core/errors.ts'
 import { parseRequestedName } from '../../core/models/model-name.ts'
 import type { RpcWorker } from './rpc-workers.ts'
 
-/** How much an engine may take of what it would take more and more of. */
+/** Limits for memory that an engine would otherwise keep filling. */
 export interface EngineBounds {
   /** Bytes of the machine's memory for the states of earlier prompts (`--cache-ram`). */
   promptCache: number
-  /** Most checkpoints of each slot, which models with windows or states have (`--ctx-checkpoints`). */
+  /** Maximum checkpoints per slot, for models with windows or states (`--ctx-checkpoints`). */
   checkpoints: number
   /**
-   * Bytes of each device that are left free when layers are placed by themselves (`--fit-target`): those of workers, then
+   * Bytes of each device to leave free when llama.cpp places the layers (`--fit-target`): first workers' devices, then
    * the build's.
    */
   deviceMargins?: readonly number[]
-  /** Shares of the layers on these devices (`--tensor-split`); where absent, llama.cpp's own. */
+  /** Shares of the layers on these devices (`--tensor-split`). If absent, llama.cpp decides. */
   shares?: readonly number[]
 }
 
-/** What a llama-server is started for. */
+/** Everything that a llama-server is started with. */
 export interface LaunchSpec extends EngineSpec {
   variant: StoredVariant
-  /** Absolute path of the (first) model file, converted where that was needed. */
+  /** Absolute path of the (first) model file, after conversion if it was needed. */
   modelPath: string
   projectorPath?: string
-  /** Folder that the engine may save its slots' caches in (`--slot-save-path`); none are saved where absent. */
+  /** Folder in which the engine may save its slots' caches (`--slot-save-path`). None are saved if absent. */
   slotFolder?: string
-  /** Where absent, llama-server's defaults and corral's own apply. */
+  /** If absent, the defaults of llama-server and corral apply. */
   bounds?: EngineBounds
-  /** Machines that hold layers of it too. */
+  /** Other machines that hold layers of the model. */
   workers?: readonly RpcWorker[]
 }
 
@@ -42,7 +42,7 @@ export interface EngineFiles {
   projectorPath?: string
 }
 
-/** The files of a GGUF variant. A sharded model is named by its first shard. */
+/** Returns the files of a GGUF variant. A sharded model is named by its first shard. */
 export function ownFiles(variant: StoredVariant): EngineFiles {
   const first = variant.files.filter(file => file.role === 'model').sort((a, b) => (a.path < b.path ? -1 : 1))[0]
   if (!first) {
@@ -59,8 +59,8 @@ export function ownFiles(variant: StoredVariant): EngineFiles {
 }
 
 /**
- * What an engine is started with, once its files are known.
- * @param catalog has the draft model, where one is set
+ * Describes how an engine is started, once its files are known.
+ * @param catalog has the draft model, if one is set
  * @throws CorralError `load_failed` when the draft model cannot be used
  */
 export function launchSpec(
@@ -70,7 +70,7 @@ export function launchSpec(
 ): LaunchSpec {
   const { settings, mode } = spec
   const chosen = settings?.projector === undefined ? own : (settings.projector ?? undefined)
-  // Images are shown only in conversations.
+  // Only conversations contain images.
   const projectorPath = mode === 'chat' ? chosen : undefined
   return {
     ...spec,

@@ -22,18 +22,18 @@ export interface EngineLog {
 }
 
 export interface LaunchDeps {
-  /** Where running engines are written down, for `reapStrayEngines`. */
+  /** Where running engines are recorded for `reapStrayEngines`. */
   runDirectory: string
-  /** Flags of llama-server put after corral's own. */
+  /** Flags of llama-server that follow corral's own. */
   extraArguments?: readonly string[]
-  /** Variables that the build's kind needs on this machine; those of the model take precedence. */
+  /** Variables that the build's kind needs on this machine. Those of the model take precedence. */
   environment?: Readonly<Record<string, string>>
 }
 
 /**
- * Starts the process of an engine in a private folder of its own, and writes both down so that the next start of corral
- * can clean up after it. When it fails nothing is left.
- * @throws CorralError when the folder cannot be made; the signal's reason
+ * Starts the process of an engine in a private folder, and records both so that the next start of corral can clean up.
+ * Leaves nothing behind on failure.
+ * @throws CorralError when the folder cannot be created; the signal's reason
  */
 export async function launchEngine(options: {
   id: string
@@ -74,7 +74,7 @@ export async function launchEngine(options: {
     const startTime = pid === undefined ? undefined : await processStartTime(pid)
     if (startTime !== undefined) {
       await writeRunRecord(deps.runDirectory, id, { folder, pid, startTime }).catch(error => {
-        warn(`llama-server ${pid} could not be written down: ${errorMessage(error)}`)
+        warn(`llama-server ${pid} could not be recorded: ${errorMessage(error)}`)
       })
     }
     return { child, httpThreads: httpThreads(list) }
@@ -84,7 +84,7 @@ export async function launchEngine(options: {
   }
 }
 
-/** The chat template that is set for the model, as a file: it may be longer than an argument can be. */
+/** Writes the model's configured chat template to a file, because it may be too long for an argument. */
 async function writeTemplate({ mode, variant }: LaunchSpec, { folder }: EngineAddress): Promise<string | undefined> {
   const template = variant.defaults?.template
   if (template === undefined || mode !== 'chat') return undefined
@@ -93,22 +93,24 @@ async function writeTemplate({ mode, variant }: LaunchSpec, { folder }: EngineAd
   return path
 }
 
-/** Where an engine is reached, and with which key. */
+/** The address of an engine, and its key. */
 export interface EngineAddress {
   listen: Listen
-  /** What every request must carry. */
+  /** Required in every request. */
   key: string
   /** The engine's private folder: its socket, and an empty home for configuration. */
   folder: string
 }
 
-/** What the names of engines' private folders begin with. */
+/** Prefix of the names of engines' private folders. */
 export const FOLDER_PREFIX = 'corral-'
 
-/** Systems take 103 to 107 bytes; a little room is left. */
+/** Systems accept 103 to 107 bytes. Some room is left. */
 const MAX_SOCKET_PATH = 100
 
-/** Whether llama-server can listen at this path: short enough for the system, and `--host` splits at commas. */
+/**
+ * Whether llama-server can listen at this path. It must be short enough for the system, and `--host` splits at commas.
+ */
 export function isUsableSocketPath(path: string): boolean {
   return Buffer.byteLength(path) <= MAX_SOCKET_PATH && !path.includes(',')
 }
@@ -122,9 +124,9 @@ async function freePort(host: string): Promise<number> {
 }
 
 /**
- * A fresh address: a Unix socket in a folder that only this user can enter, or where that cannot be (Windows, a long
- * temporary folder) a free port on loopback. The port may be taken by another process before the engine listens. The
- * folder is only named: it is made once it is written down that it is to be removed. With `tcp` it is never a socket.
+ * Allocates a fresh address: a Unix socket in a folder that only this user can enter. If that is impossible (Windows, a
+ * long temporary folder) or `tcp` is set, allocates a free loopback port, which another process may take before the
+ * engine listens. The folder is only named here. It is created after its later removal has been recorded.
  */
 export async function allocateAddress(
   socketRoot = tmpdir(),
@@ -139,8 +141,8 @@ export async function allocateAddress(
 }
 
 /**
- * Makes the engine's folder. When anything is there already it would not be ours alone.
- * @throws CorralError `load_failed` when it cannot be made
+ * Creates the engine's folder. An existing folder would not be private.
+ * @throws CorralError `load_failed` when it cannot be created
  */
 export async function makePrivateFolder({ folder }: EngineAddress): Promise<void> {
   try {
@@ -149,7 +151,7 @@ export async function makePrivateFolder({ folder }: EngineAddress): Promise<void
     const reason = (error as NodeJS.ErrnoException).code ?? errorMessage(error)
     throw new CorralError(
       'load_failed',
-      `No private folder for the engine could be made in ${dirname(folder)} (${reason}). Make room there and let the user that runs corral write to it, or set TMPDIR to another folder.`,
+      `No private folder for the engine could be created in ${dirname(folder)} (${reason}). Free some space and let the user that runs corral write to it, or set TMPDIR to another folder.`,
       { cause: error, details: { cause: 'cannot_listen' } }
     )
   }
@@ -159,19 +161,19 @@ const RunRecordSchema = Type.Object({
   /** The engine's private folder. */
   folder: Type.String(),
   pid: Type.Optional(Type.Number()),
-  /** As `processStartTime` gives it, since process ids are used again. */
+  /** From `processStartTime`, because process ids are reused. */
   startTime: Type.Optional(Type.String())
 })
-/** What a started engine leaves behind should this process be killed. */
+/** What a started engine leaves behind if this process is killed. */
 export type RunRecord = Static<typeof RunRecordSchema>
 
 const SUFFIX = '.engine.json'
-/** Milliseconds that a killed process gets to disappear. */
+/** Milliseconds within which a killed process disappears. */
 const KILL_LIMIT = 2000
 
-/** Writes down an engine so that the next start can clean up after it; call again when more is known. */
+/** Records an engine so that the next start can clean up after it. Call it again when more is known. */
 export async function writeRunRecord(runDirectory: string, id: string, record: RunRecord): Promise<void> {
-  // Engines end with the machine, and every load waits for this.
+  // Engines end with the machine, and every load waits for this write.
   await writeJsonFile(join(runDirectory, id + SUFFIX), record, { fsync: false })
 }
 
@@ -183,7 +185,7 @@ export async function removeRunRecord(runDirectory: string, id: string, folder: 
 
 async function killStray({ pid, startTime }: RunRecord): Promise<boolean> {
   if (pid === undefined || startTime === undefined || startTime === 'unknown') return false
-  // In doubt it is another process, which must live.
+  // When in doubt, it is another process, which must live.
   const runs = async () => (await processStartTime(pid)) === startTime
   if (!(await runs())) return false
   process.kill(pid, 'SIGKILL')
@@ -192,8 +194,8 @@ async function killStray({ pid, startTime }: RunRecord): Promise<boolean> {
 }
 
 /**
- * Cleans up after a gateway that was killed: ends engines that it left and removes their folders. Only for the owner of
- * the data directory that `runDirectory` belongs to, before it starts engines. Returns how many engines it ended.
+ * Cleans up after a killed gateway: ends its engines and removes their folders. Only for the owner of the data
+ * directory that `runDirectory` belongs to, before it starts engines. Returns the number of ended engines.
  */
 export async function reapStrayEngines(runDirectory: string, log: Pick<EngineLog, 'warn'>): Promise<number> {
   let ended = 0
@@ -202,7 +204,7 @@ export async function reapStrayEngines(runDirectory: string, log: Pick<EngineLog
     try {
       const record = (await readJsonFile(path, RunRecordSchema))?.value
       if (!record || !basename(record.folder).startsWith(FOLDER_PREFIX))
-        log.warn({ path }, 'An unreadable record of an engine is removed.')
+        log.warn({ path }, 'Removing an unreadable record of an engine.')
       else {
         if (await killStray(record)) {
           ended++

@@ -8,17 +8,17 @@ import { addUse } from './memory/engine-need.ts'
 import { textOf } from './response-body.ts'
 import type { Upstream } from './upstream.ts'
 
-/** What an engine says about itself once it serves. */
+/** Facts that an engine reports once it serves. */
 export interface LoadedFacts {
   /** Tokens of one slot. */
   contextSize: number
   slots: number
 }
 
-/** The model and its contexts are in memory, and warm. */
+/** The model and its contexts are in memory and warmed up. */
 const LOADED = /load_model: initializing, n_slots = /
 
-/** Milliseconds between looks at `/health` of a build that does not report its state. */
+/** Milliseconds between requests for `/health` of a build that does not report its state. */
 const POLL_INTERVAL = 250
 
 async function getJson(upstream: Upstream, path: string, signal: AbortSignal) {
@@ -31,7 +31,7 @@ async function getJson(upstream: Upstream, path: string, signal: AbortSignal) {
   }
 }
 
-/** Reads `/props`, in which builds of different age agree. */
+/** Reads `/props`, as far as older and newer builds agree on it. */
 export function factsFromProps(props: unknown): LoadedFacts | undefined {
   const { total_slots: slots, default_generation_settings: settings } = (props ?? {}) as Record<string, unknown>
   const contextSize = (settings as { n_ctx?: unknown } | undefined)?.n_ctx
@@ -39,9 +39,10 @@ export function factsFromProps(props: unknown): LoadedFacts | undefined {
 }
 
 /**
- * Follows a load for its caller, from the engine's start until it serves: passes progress on, and gives up when the
+ * Follows a load for its caller, from the engine's start until it serves. Passes progress on, and gives up when the
  * caller does or when nothing moves for `timeout` milliseconds.
- * @param templateLimit the same for what comes last, when the model is in memory: reading its chat template; none where 0
+ * @param templateLimit the same limit for the last step, reading the chat template when the model is in memory. 0 is
+ * unlimited
  */
 export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string, templateLimit = 0) {
   const control = new AbortController()
@@ -72,10 +73,10 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
     signal.addEventListener('abort', () => reject(signal.reason), { once: true })
   })
   failed.catch(() => {
-    // Handled where it is awaited; when nothing awaits it, the load has already ended.
+    // The caller that awaits it handles the error. If none awaits it, the load has already ended.
   })
 
-  /** For builds that do not speak the child protocol. */
+  /** For builds that do not support the child protocol. */
   async function pollHealth(upstream: Upstream): Promise<void> {
     for (;;) {
       await sleep(POLL_INTERVAL, undefined, { signal })
@@ -84,7 +85,7 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
         const { status } = await getJson(upstream, '/health', signal)
         if (status === 200) return
       } catch {
-        // Not listening yet; the signal is aborted when it never will.
+        // Not listening yet. The signal is aborted if it never will.
         signal.throwIfAborted()
       }
     }
@@ -109,7 +110,7 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
     get active() {
       return active
     },
-    /** It has printed these; each line is a sign of progress. */
+    /** Takes lines that the engine has printed. Each line is a sign of progress. */
     note(lines: readonly EngineLine[]): void {
       if (active) stall.refresh()
       for (const line of lines) {
@@ -127,7 +128,7 @@ export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: numbe
       }
     },
     fail,
-    /** Resolves when the engine serves; rejects when the load has failed. */
+    /** Resolves when the engine serves. Rejects when the load has failed. */
     async untilServing(upstream: Upstream): Promise<LoadedFacts> {
       signal.throwIfAborted()
       return await Promise.race([failed, serve(upstream)])
@@ -146,36 +147,36 @@ interface LoadWarning {
   unlessRequested?: boolean
 }
 
-/** Lines of a load that succeeds, but with limitations. `$1` and so on stand for the pattern's groups. */
+/** Lines of a load that succeeds with limitations. `$1` and so on stand for the pattern's groups. */
 const WARNINGS: LoadWarning[] = [
   {
     pattern: /retrying without pipeline parallelism/,
     sentence:
-      'The GPUs have too little memory for pipeline parallelism, which is off now: long prompts are read more slowly. A smaller num_ctx or fewer GPU layers would allow it.'
+      'The GPUs have too little memory for pipeline parallelism, which is now off, so long prompts are processed more slowly. A smaller num_ctx or fewer GPU layers would allow it.'
   },
   {
     pattern: /failed to parse chat template \(defaulting to chatml\)/,
     sentence:
-      "llama.cpp cannot use the model's chat template and takes another one (chatml): answers may be badly formed. Give one with --chat-template-file."
+      "llama.cpp cannot use the model's chat template and uses another one (chatml), so answers may be badly formed. Set a template with --chat-template-file."
   },
   {
     unlessRequested: true,
     pattern: /offloaded 0\/(\d+) layers to GPU/,
     sentence:
-      'None of the $1 layers is on a GPU although this llama.cpp build can use one: answers come from the processor. Check n_gpu_layers and the free memory of the GPU (corral doctor).'
+      'None of the $1 layers is on a GPU although this llama.cpp build can use one, so the processor computes the answers. Check n_gpu_layers and the free memory of the GPU (corral doctor).'
   },
   {
     pattern: /ggml_\w+_init: failed to initialize (?:CUDA|ROCm|HIP|MUSA|SYCL)[:,] (.+)/,
-    sentence: 'The GPU cannot be used ($1): answers come from the processor. Check its driver (corral doctor).'
+    sentence: 'The GPU cannot be used ($1), so the processor computes the answers. Check its driver (corral doctor).'
   },
   {
     pattern: /warning: failed to mlock/,
     sentence:
-      'The model could not be kept in memory (mlock) and may be swapped out. Raise the limit on locked memory (ulimit -l).'
+      'The model could not be locked in memory (mlock) and may be swapped out. Raise the limit on locked memory (ulimit -l).'
   }
 ]
 
-/** Warnings about a load that succeeded, each one once. */
+/** Returns the warnings about a load that succeeded, without repetitions. */
 export function loadWarnings(lines: readonly string[], options: { gpuLayers: number }): string[] {
   return WARNINGS.flatMap(({ pattern, sentence, unlessRequested }) => {
     const match = lines.map(line => pattern.exec(line)).find(found => found !== null)
@@ -186,16 +187,16 @@ export function loadWarnings(lines: readonly string[], options: { gpuLayers: num
 
 type LogLevel = 'error' | 'warn' | 'info' | 'debug'
 
-/** What one line of llama-server's output says. */
+/** The meaning of one line of llama-server's output. */
 export type EngineLine =
   | {
       type: 'text'
       text: string
       level: LogLevel | undefined
-      /** It is not the first line of a message: llama-server says what it has to say in one line each. */
+      /** Not the first line of a message. llama-server's own messages have one line each. */
       continued?: true
     }
-  /** How much of the model is loaded, 0 to 1; undefined where the line does not say. */
+  /** The share of the model that is loaded, 0 to 1. Undefined if the line does not report it. */
   | { type: 'loading'; fraction: number | undefined }
   | { type: 'ready' }
   /** Another state of the child protocol. */
@@ -244,7 +245,7 @@ function parseMemory(data: unknown): EngineLine | undefined {
   const use: MemoryUse = {}
   for (const row of data.rows) {
     if (!isObject(row) || typeof row.self !== 'number') return undefined
-    // Whatever is on no device is in the machine's memory, such as weights repacked for the processor.
+    // Memory that is on no device is the machine's, such as weights repacked for the processor.
     const pool = row.kind === 'device' ? String(row.name) : 'host'
     use[pool] = (use[pool] ?? 0) + row.self * 2 ** 20
   }
@@ -270,7 +271,10 @@ function parseJsonLine(line: string): EngineLine[] | undefined {
     }))
 }
 
-/** What a line of output says: plain or JSON log lines, messages of the child protocol; nothing for a blank line. */
+/**
+ * Parses a line of output: plain or JSON log lines, or messages of the child protocol. Returns nothing for a blank
+ * line.
+ */
 export function parseLine(line: string): EngineLine[] {
   if (line.trim() === '') return []
   if (line.startsWith(STATE_PREFIX)) {
@@ -287,29 +291,29 @@ export function parseLine(line: string): EngineLine[] {
 }
 
 /**
- * What an engine holds, by llama-server's own tables (`common_memory_breakdown_print` in common/fit.cpp, v0.5.0). All that it
- * prints while it loads come from `--fit`, which estimates before anything is allocated: the first one is of the model
- * with its initial parameters, then one of the draft model where there is one, then one for each try to put fewer
- * layers on the devices, of which the last is what it settles on, or within a layer of that. Without devices nothing is
- * tried. The table at its end is of the model as it was.
+ * Measures an engine's memory from llama-server's own tables (`common_memory_breakdown_print` in common/fit.cpp,
+ * v0.5.0). The tables printed while loading come from `--fit`, which estimates before anything is allocated. The first
+ * is of the model with its initial parameters. Then comes one of the draft model, if any, and one for each attempt to
+ * put fewer layers on the devices. The last of these matches the result, give or take a layer. Without devices there
+ * are no attempts. The table at the engine's end shows the model as it was.
  */
 export class MemoryReport {
   readonly #drafts: boolean
   readonly #tables: MemoryUse[] = []
   #final: MemoryUse | undefined
 
-  /** @param drafts whether it loads a draft model too */
+  /** @param drafts whether a draft model is loaded too */
   constructor(drafts: boolean) {
     this.#drafts = drafts
   }
 
-  /** A table that it printed (`fit_memory_breakdown`), while it loads or later. */
+  /** Takes a table that was printed (`fit_memory_breakdown`), while loading or later. */
   note(use: MemoryUse, loading: boolean): void {
     if (loading) this.#tables.push(use)
     else this.#final = use
   }
 
-  /** Bytes by pool; undefined before the first table. */
+  /** Bytes by pool. Undefined before the first table. */
   use(): MemoryUse | undefined {
     const draft = this.#drafts ? this.#tables[1] : undefined
     const model = this.#final ?? (draft && this.#tables.length === 2 ? this.#tables[0] : this.#tables.at(-1))

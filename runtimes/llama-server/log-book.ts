@@ -8,20 +8,22 @@ const KEPT_LINES = 500
 const KEPT_LENGTH = 2000
 const KEPT_CHARACTERS = 256 * 1024
 
-/** What lines begin with that repeat a client's text and are none of the engine's own. */
+/** Marks lines that repeat a client's text and are not the engine's own words. */
 const QUOTE = '│ '
 
-/** A line of the log for text that a client or the model has written; what it says of failures does not count. */
+/** Marks a log line as text of a client or the model, so that it is never taken for a failure. */
 export const quoted = (text: string) => QUOTE + text
 export const isQuoted = (line: string) => line.startsWith(QUOTE)
 
-/** The last lines of a log, oldest first: at most 500, none longer than 2000 characters, 256 Ki characters in all. */
+/**
+ * Stores the last lines of a log, oldest first: at most 500, each at most 2000 characters, 256 Ki characters in all.
+ */
 export class LogTail {
   readonly #lines: string[] = []
   #sinceMark = 0
-  /** How many earlier lines are not kept any more. */
+  /** Number of earlier lines that were dropped. */
   dropped = 0
-  /** Of all lines kept. */
+  /** Characters of all stored lines. */
   characters = 0
 
   push(text: string): void {
@@ -49,7 +51,7 @@ export class LogTail {
   }
 }
 
-/** What the latest engines of each variant printed, also after they have ended. */
+/** Stores the output of the latest engines of each variant, also after they have ended. */
 export type EngineLogBook = ReturnType<typeof createEngineLogBook>
 
 interface Entry {
@@ -59,7 +61,7 @@ interface Entry {
   paths: readonly string[]
 }
 
-/** Bounded to five engines of each variant and 8 Mi characters in all; records of engines that run are never dropped. */
+/** Limited to five engines per variant and 8 Mi characters in all. Records of running engines are never dropped. */
 export function createEngineLogBook(limits = { perVariant: 5, characters: 8 * 2 ** 20 }) {
   /** The newest first. */
   let entries: Entry[] = []
@@ -78,7 +80,7 @@ export function createEngineLogBook(limits = { perVariant: 5, characters: 8 * 2 
   }
 
   return {
-    /** The kept output of an engine. `end` is called when it has ended, or was never started. */
+    /** Opens the record of an engine. Call `end` when the engine has ended or was never started. */
     open({ id, variant, build, paths }: { id: string; variant: string; build: string; paths: readonly string[] }) {
       const tail = new LogTail()
       const record: Entry['record'] = { engine: id, build, startedAt: new Date().toISOString() }
@@ -96,7 +98,7 @@ export function createEngineLogBook(limits = { perVariant: 5, characters: 8 * 2 
         }
       })
     },
-    /** By the key of the variant, the newest first. Paths are shortened to their last part. */
+    /** Returns the records of a variant, newest first. Paths are shortened to their last part. */
     records(variant: string): EngineLogRecord[] {
       const found = entries.filter(entry => entry.variant === variant)
       return found.map(({ record, tail, paths }) => {
@@ -107,7 +109,7 @@ export function createEngineLogBook(limits = { perVariant: 5, characters: 8 * 2 
   }
 }
 
-/** A text in which only the last part of every path is left. */
+/** Shortens every path in a text to its last part. */
 export function withoutFolders(text: string, paths: readonly string[]): string {
   return paths
     .reduce((result, path) => result.replaceAll(path, basename(path)), text)

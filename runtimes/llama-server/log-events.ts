@@ -4,7 +4,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 type Prompts = Map<string, { count: string; speed: string }>
 type Rule = [pattern: RegExp, say: (found: string[], prompts: Prompts) => string | undefined]
 
-/** What lines of llama-server mean to people. The first rule that knows a line counts. */
+/** Explains lines of llama-server to people. The first matching rule wins. */
 const RULES: Rule[] = [
   [/load_model: loading model '(.+?)'/, ([file]) => `loads ${file}`],
   [/threadpool init, n_threads = (\d+)/, ([count]) => `computes with ${many(count!, 'thread')}`],
@@ -44,9 +44,8 @@ const amount = (mebibytes: string) => formatBytes(Number(mebibytes) * 2 ** 20)
 const placeOf = (buffer: string) => (/^CPU/.test(buffer) ? 'main memory' : `the memory of ${buffer}`)
 
 /**
- * What the lines of an engine's log say, in plain words; most say nothing that matters to people. Lines of
- * clients count for nothing.
- * @param dropped earlier lines that are not kept any more
+ * Explains an engine's log in plain words, without lines that do not matter to people and without clients' lines.
+ * @param dropped number of earlier lines that were dropped
  * @param isQuoted whether a line repeats text of clients
  */
 export function plainEvents(

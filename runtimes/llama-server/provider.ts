@@ -18,8 +18,8 @@ import type { PromptCache } from './prompt-cache/prompt-cache.ts'
 import type { RpcWorkers } from './rpc-workers.ts'
 
 /**
- * The capabilities of which one is enough for a mode: a model that writes can give embeddings too. llama-server would
- * load others all the same, and answer nonsense.
+ * One of these capabilities is enough for a mode. A text model can produce embeddings too. llama-server would load
+ * other models all the same and answer nonsense.
  */
 const ENOUGH: Record<EngineMode, readonly Capability[]> = {
   chat: ['completion'],
@@ -27,7 +27,7 @@ const ENOUGH: Record<EngineMode, readonly Capability[]> = {
   rerank: ['rerank']
 }
 
-/** How well llama-server serves a model in a mode, by its metadata: 1, or 0 where it cannot. */
+/** Rates how well llama-server serves a model in a mode, by its metadata: 1, or 0 if it cannot. */
 export function servesMode({ metadata }: Pick<Model, 'metadata'>, mode: EngineMode): number {
   return ENOUGH[mode].some(capability => metadata.capabilities.includes(capability)) ? 1 : 0
 }
@@ -41,11 +41,11 @@ export interface ProviderDeps {
   promptCache: PromptCache
   rpcWorkers: RpcWorkers
   logBook: EngineLogBook
-  /** Whether requests may come of several owners, as where there are several keys. */
+  /** Whether requests may come from several owners, for example with several keys. */
   severalOwners: () => boolean
   grammarLimits: GrammarLimits
   log: EngineLog
-  /** Milliseconds that an engine may use the processor without getting on; 0 is for ever. */
+  /** Milliseconds that an engine may use the processor without progress. 0 is unlimited. */
   stuckAfter: number
   startEngine?: typeof createLlamaServerEngine
 }
@@ -54,25 +54,25 @@ interface LlamaServerEstimate extends MemoryEstimate {
   need: MemoryNeed
 }
 
-/** Serves the models in storage with llama-server: GGUF as it is, SafeTensors once they are converted. */
+/** Serves the models in storage with llama-server: GGUF directly, SafeTensors after conversion. */
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   const { catalog, storage, conversion, runtimes, memory, promptCache, rpcWorkers, logBook, log } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
   const owners = ownersSeen(deps.severalOwners)
   const inputs = createInputBook()
   const checkGrammars = grammarCheck(deps.grammarLimits)
-  /** Engines that run, and what they save. */
+  /** Running engines, with the save in progress. */
   const running = new Map<LlamaServerEngine, Promise<void> | undefined>()
 
   storage.onRemove(async variants => {
     const keys = new Set(variants.map(({ key }) => key))
     const ending = [...running].filter(([{ spec }]) => keys.has(spec.variant.key))
-    // What an engine saves until its end would stay for ever.
+    // Files that an engine saves until its end would otherwise stay forever.
     await Promise.all(ending.map(([engine, saving]) => Promise.all([engine.exited, saving])))
     await Promise.all([...keys].map(key => promptCache.forget(key)))
   })
 
-  /** Converts the model's files first where that is needed. */
+  /** Converts the model's files first if necessary. */
   async function launchSpecOf(spec: EngineSpec, waiting: Waiting): Promise<LaunchSpec> {
     const { options } = spec
     const variant = requireFiles(spec.variant)
@@ -83,7 +83,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
 
   async function estimateOf(spec: EngineSpec, waiting: Waiting): Promise<LlamaServerEstimate> {
     const files = await launchSpecOf(spec, waiting)
-    // Also so that those who wait see the progress of a build that is still to be made.
+    // Callers that wait also see the progress of a build that is still being made.
     const build = await runtimes.build(waiting, files.settings?.runtime)
     const rpc = files.settings?.rpc
     const launch = rpc ? { ...files, workers: await rpcWorkers.reach(spec.alias, rpc, build, waiting) } : files
@@ -104,7 +104,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     const start = async (build: Build) =>
       await startEngine(
         build,
-        // Asked once more: a load may have waited long, and the build may be another one.
+        // Requested again, because a load may have waited long and the build may have changed.
         rpc ? { ...spec, workers: await rpcWorkers.reachFree(spec.alias, rpc, build, waiting) } : spec,
         { ...runtimes.engineSettings, ...watched, log, logBook, environment: runtimes.environment(build) },
         waiting
@@ -115,7 +115,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     } catch (error) {
       if (error instanceof CorralError && error.code === 'insufficient_memory') memory.learnOutOfMemory(spec, need)
       const cause = error instanceof CorralError ? error.details?.cause : undefined
-      // Nothing else of a client's takes part in a load.
+      // A load uses nothing else from clients.
       if (template && (cause === 'stuck' || cause === 'over_memory')) inputs.strike(template, cause)
       throw error
     }
@@ -141,15 +141,15 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     serves: (model, mode) => (hasFiles(model) ? servesMode(model, mode) : 0),
     async check(request) {
       const isRisky = await checkGrammars(request)
-      // It runs alone until it has generated something, so that it cannot end the answers of others.
+      // The request runs alone until it has generated something, so that it cannot end the answers of others.
       if (isRisky) for (const input of constraintsOf(request)) if (!inputs.isProven(input)) inputs.suspect(input)
     },
     unenforced,
 
-    // `dtype` chooses what a SafeTensors model is converted to; it makes no difference to others.
+    // `dtype` selects the conversion of a SafeTensors model. Other models ignore it.
     loadOptions({ format }, { dtype, ...others }, defaults, { mode, owner }) {
       const type = dtype === undefined ? {} : { dtype: conversion.requireDtype(dtype) }
-      // Once there are several owners, an engine that was started for one is loaded anew.
+      // Once there are several owners, an engine that was started for one is reloaded.
       const isolated = owners.several(owner) && mode === 'chat' ? { isolated: true as const } : {}
       if (format === 'gguf') return { ...others, ...isolated }
       conversion.requireDtype(defaults.dtype)
@@ -166,7 +166,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     },
 
     async start(spec, waiting, given) {
-      // A newer revision may take the place of this one while it is in use.
+      // A newer revision may replace this one while it is in use.
       const release = storage.hold(requireFiles(spec.variant))
       try {
         const { need } = given ? (given as LlamaServerEstimate) : await estimateOf(spec, waiting)
@@ -189,7 +189,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       const [own, workers] = await Promise.all([memory.budgets(held), rpcWorkers.budgets(held)])
       return { ...workers, ...own }
     },
-    // Those of a model that had the name before are not this one's.
+    // Logs of an earlier model with the same name belong to that model.
     logs: ({ key, modifiedAt }) => logBook.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
     async close() {
       await Promise.all([memory.close(), rpcWorkers.close()])
@@ -197,12 +197,12 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   }
 }
 
-/** Whether engines read prompts of one owner only, by those who have asked since the start. */
+/** Tracks whether engines process prompts of only one owner, by the requests since the start. */
 function ownersSeen(severalExpected: () => boolean) {
   let first: string | undefined
   let several = false
   return {
-    /** @param owner who asks now; absent where the server does */
+    /** @param owner the current client. Absent for the server itself */
     several(owner: string | undefined): boolean {
       if (owner !== undefined) {
         first ??= owner
@@ -210,7 +210,7 @@ function ownersSeen(severalExpected: () => boolean) {
       }
       return several || severalExpected()
     },
-    /** Whether nobody else has asked. Where nobody has asked at all, this owner counts as having done so. */
+    /** Whether no other owner has sent requests. If nobody has, this owner is recorded. */
     isOnly(owner: string): boolean {
       first ??= owner
       return !several && owner === first

@@ -1,11 +1,11 @@
 import { CorralError } from '../../core/errors.ts'
 
-/** Replaces what C++ libraries say of an index out of range, such as that of a token beyond the vocabulary. */
+/** Replaces the messages of C++ libraries about an index out of range, such as a token beyond the vocabulary. */
 const OUT_OF_RANGE = 'a number in it is out of range'
 
 /**
- * What llama-server's parsing of a request throws besides `std::invalid_argument`: it answers these with status 500,
- * but they are the request's fault and another try would fail alike.
+ * Exceptions besides `std::invalid_argument` that llama-server's request parsing throws. It answers these with status
+ * 500, but the request is at fault and a retry would fail in the same way.
  */
 const REQUEST_FAULTS = [
   new RegExp(`^${OUT_OF_RANGE}`),
@@ -20,17 +20,17 @@ const REQUEST_FAULTS = [
 
 const UNSUPPORTED = /^(image|audio|video) input is not supported|does not support multimodal|does not support audio/
 
-/** What a model writes against its own template: llama.cpp's `common_chat_peg_parse`. */
+/** The model's output violated its own template: llama.cpp's `common_chat_peg_parse`. */
 const NOT_ITS_FORMAT = /^The model produced output that does not match/
 
-/** Longest part of an engine's message that is passed on. */
+/** Maximum characters of an engine's message that are passed on. */
 const MAX_MESSAGE_LENGTH = 400
 
 /**
- * What llama-server's error answer means to a client. It quotes no more of the engine's text than a client may see:
- * llama-server quotes whole messages and tools in some of its errors.
- * @param status HTTP status; the `code` within the body counts more, since an error may come in a stream
- * @param bodyText the answer's body, or the JSON of the event: `{"error":{"code","message","type"}}`
+ * Translates llama-server's error reply for a client. It quotes only text that a client may see. llama-server quotes
+ * whole messages and tools in some of its errors.
+ * @param status HTTP status. The `code` within the body takes precedence, because an error may come in a stream
+ * @param bodyText the body of the reply, or the JSON of the event: `{"error":{"code","message","type"}}`
  */
 export function requestError(status: number, bodyText: string): CorralError {
   const failure = readFailure(status, bodyText)
@@ -46,7 +46,7 @@ export function requestError(status: number, bodyText: string): CorralError {
   if (NOT_ITS_FORMAT.test(message)) {
     return new CorralError(
       'unsupported_capability',
-      "The model's answer has not the form that its chat template prescribes for tools, thoughts and answers, so it cannot be read. Ask again, in other words or without tools; if it fails often, another model or quantization is needed."
+      "The model's answer does not have the format that its chat template prescribes for tools, thoughts and answers, so it cannot be parsed. Ask again, in other words or without tools. If it fails often, use another model or quantization."
     )
   }
   if (failure.status === 404) {
@@ -55,7 +55,7 @@ export function requestError(status: number, bodyText: string): CorralError {
   if (failure.status === 503 || type === 'unavailable_error') {
     return new CorralError('queue_full', "The model's engine is busy. Try again in a moment.", { retryAfter: 1 })
   }
-  // A refused key is no fault of the client: corral makes the engine's key.
+  // A rejected key is not the client's fault, because corral makes the engine's key.
   const isRefusal = failure.status >= 400 && failure.status < 500 && failure.status !== 401 && failure.status !== 403
   if (isRefusal || REQUEST_FAULTS.some(pattern => pattern.test(message))) {
     const reason = sentence(message) || 'no reason was given.'
@@ -63,19 +63,22 @@ export function requestError(status: number, bodyText: string): CorralError {
   }
   return new CorralError(
     'internal',
-    `The model's engine could not answer: ${sentence(message) || `status ${failure.status}.`} Send the request again; if it fails again, stop the model so that it is loaded again.`
+    `The model's engine could not answer: ${sentence(message) || `status ${failure.status}.`} Send the request again. If it fails again, stop the model so that it is reloaded.`
   )
 }
 
 /**
- * Whether the engine failed on the cache of an earlier prompt: llama-server 0.5.0 cannot forget one of two
- * images that follow each other without text in between. With `cache_prompt: false` it starts from scratch.
+ * Whether the engine failed on the cache of an earlier prompt. llama-server 0.5.0 cannot forget one of two consecutive
+ * images without text in between. With `cache_prompt: false` it starts from scratch.
  */
 export function isCacheFault(error: unknown): boolean {
   return error instanceof CorralError && error.code === 'internal' && error.message.includes('Chunk not found')
 }
 
-/** A prompt that is longer than the context, with both numbers if they are known. The pipeline adds what to do. */
+/**
+ * Describes a prompt that is longer than the context, with both numbers if they are known. The pipeline adds what to
+ * do.
+ */
 export function contextExceeded({
   promptTokens,
   contextSize
@@ -99,11 +102,11 @@ function readFailure(status: number, bodyText: string) {
     if (typeof body?.error === 'object' && body.error !== null) error = body.error
     else if (typeof body?.error === 'string') error = { message: body.error }
   } catch {
-    // Not from llama-server's own error handling (its HTTP library answers in plain text); such text says nothing.
+    // Not from llama-server's own error handling. Its HTTP library answers in plain text, which is not informative.
   }
   const full = typeof error.message === 'string' ? error.message : ''
-  // An input that must be processed in one batch (embeddings, reranking) is limited by the batch, which corral makes
-  // as large as the context.
+  // An input that must be processed in one batch (embeddings, reranking) is limited by the batch, which corral makes as
+  // large as the context.
   const batch = /^input \((\d+) tokens\) is too large to process.*current batch size: (\d+)/s.exec(full)
   const number = (value: unknown) => (typeof value === 'number' ? value : undefined)
   return {
@@ -115,7 +118,7 @@ function readFailure(status: number, bodyText: string) {
   }
 }
 
-/** The message without what it quotes of the request, source excerpts of templates and marks of the JSON library. */
+/** Removes quotations of the request, source excerpts of templates and marks of the JSON library from a message. */
 function withoutQuotes(message: string): string {
   const jinja = message.lastIndexOf('\nError: ')
   const text = jinja === -1 ? message : message.slice(jinja + '\nError: '.length)

@@ -1,12 +1,12 @@
 import { OpenSet } from '../../core/system/open-tables.ts'
 
-/** What llama-server prints when a slot takes up a task. */
+/** llama-server prints this when a slot takes a task. */
 const LAUNCH = /launch_slot_: id +(\d+) \| task (\d+) \|/
 
-/** Milliseconds by which what it prints may come later than what it answers. */
+/** Milliseconds by which its output may lag behind its answers. */
 const OUTPUT_LAG = 1000
 
-/** Which slot and task of an engine served a request; several requests where it cannot be told. */
+/** Which slot and task of an engine served a request. Lists several requests if that is ambiguous. */
 export interface ServedRequest {
   requestIds: readonly string[]
   slot: number
@@ -14,13 +14,13 @@ export interface ServedRequest {
 }
 
 /**
- * Relates what an engine prints to the requests that it was asked: it knows nothing of their ids. Requests are marked
- * where they begin and end; one that alone waits for a slot is the one that is taken up.
+ * Correlates the engine's output with requests, whose ids the engine does not know. Requests are marked when they begin
+ * and end. If only one waits for a slot, it is the one that is taken.
  */
 export class RequestMarks {
   readonly #mark: (line: string) => void
   readonly #served: (request: ServedRequest) => void
-  /** Those that no slot has taken up, with their slots where corral chose them, and when they ended. */
+  /** Requests without a slot so far, with the slot if corral chose it, and the time when they ended. */
   readonly #waiting = new OpenSet<{ id: string; slot: number | undefined; ended?: number }>()
   #timer: NodeJS.Timeout | undefined
 
@@ -29,7 +29,10 @@ export class RequestMarks {
     this.#served = served
   }
 
-  /** A request is about to be sent. @param slot the one that corral chose for it @returns to be called when it has ended */
+  /**
+   * Marks a request that is about to be sent. @param slot the slot that corral chose for it @returns a function to call
+   * when it has ended
+   */
   begin(id: string, slot?: number): () => void {
     const waiting: { id: string; slot: number | undefined; ended?: number } = { id, slot }
     this.#waiting.add(waiting)
@@ -37,7 +40,7 @@ export class RequestMarks {
     return () => {
       this.#mark(`request ${id} ends`)
       if (!this.#waiting.has(waiting)) return
-      // Short answers are here before the lines about them.
+      // Short answers arrive before the lines about them.
       waiting.ended = performance.now()
       this.#timer ??= setTimeout(() => this.#forget(), OUTPUT_LAG).unref()
     }
@@ -56,7 +59,7 @@ export class RequestMarks {
     this.#served({ requestIds: of.map(({ id }) => id), slot: Number(taken), task: Number(task) })
   }
 
-  /** Forgets those about which no line comes any more; one timer does for all, however many there are in a second. */
+  /** Forgets requests that no line will follow any more. One timer serves all of them. */
   #forget(): void {
     this.#timer = undefined
     const before = performance.now() - OUTPUT_LAG

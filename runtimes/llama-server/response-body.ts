@@ -1,29 +1,29 @@
 type Take = (chunk: Buffer) => Promise<void> | undefined
 
-/** The body of an engine's answer: no more of it is fetched than is read, but for one piece ahead. */
+/** The body of an engine's answer. At most one piece is fetched ahead of the reader. */
 export interface EngineBody {
   /**
-   * Calls `take` with each piece as it comes, and waits for what it returns before the next one. Resolves at the end of
-   * the body; rejects with what `take` throws, or when the connection breaks. To be called once.
+   * Calls `take` with each piece as it arrives, and waits for its result before the next piece. Resolves at the end of
+   * the body. Rejects with the error of `take`, or when the connection breaks. Call it once.
    */
   consume(take: Take): Promise<void>
-  /** Cuts the connection, if there still is one. */
+  /** Disconnects, if still connected. */
   cancel(): void
 }
 
-/** The connection that a body comes by. */
+/** The connection that delivers a body. */
 interface Source {
   pause(): unknown
   resume(): unknown
   destroy(): unknown
 }
 
-/** A body that is given piece by piece by its connection. */
+/** A body that its connection delivers piece by piece. */
 export class ResponseBody implements EngineBody {
   readonly #source: Source
   readonly #held: Buffer[] = []
   #reader: { take: Take; resolve(): void; reject(error: unknown): void } | undefined
-  /** The reader has not done with the last piece. */
+  /** Whether the reader is still working on the last piece. */
   #busy = false
   #paused = false
   #ended = false
@@ -41,29 +41,29 @@ export class ResponseBody implements EngineBody {
   }
 
   cancel(): void {
-    this.fail(new Error('The answer was cut off.'))
+    this.fail(new Error('The answer was interrupted.'))
   }
 
-  /** Takes what has come. */
+  /** Takes a piece that has arrived. */
   push(chunk: Buffer): void {
     if (this.#failure) return
     this.#held.push(chunk)
     if (this.#reader && !this.#busy) this.#goOn()
-    // Most readers come, and go on, before the next piece does.
+    // Most readers are ready again before the next piece arrives.
     else if (this.#held.length > 1 && !this.#paused) {
       this.#paused = true
       this.#source.pause()
     }
   }
 
-  /** All of it has come: what else the connection has to say may be read. */
+  /** The body is complete, so the connection may be read for what follows. */
   end(): void {
     this.#ended = true
     this.#resume()
     if (this.#reader && !this.#busy) this.#goOn()
   }
 
-  /** No more comes: who reads gets the error, now or later, unless all of it has come already. */
+  /** No more arrives. The reader gets the error, now or later, unless the body is already complete. */
   fail(error: unknown): void {
     if (!this.#ended || this.#held.length > 0) this.#end(error)
   }
@@ -76,7 +76,7 @@ export class ResponseBody implements EngineBody {
     this.#reader?.reject(error)
   }
 
-  /** Gives the reader what is held, as far as it takes that. */
+  /** Passes stored pieces to the reader while it accepts them. */
   #goOn(): void {
     const { take, resolve, reject } = this.#reader!
     if (this.#failure) reject(this.#failure.error)
@@ -109,14 +109,14 @@ export class ResponseBody implements EngineBody {
   }
 }
 
-/** The whole body as text. */
+/** Returns the whole body as text. */
 export async function textOf(body: EngineBody): Promise<string> {
   const chunks: Buffer[] = []
   await body.consume(chunk => void chunks.push(chunk))
   return Buffer.concat(chunks).toString()
 }
 
-/** The whole body as JSON. @throws SyntaxError where it is none */
+/** Returns the whole body as JSON. @throws SyntaxError if it is not JSON */
 export async function jsonOf(body: EngineBody): Promise<unknown> {
   return JSON.parse(await textOf(body))
 }

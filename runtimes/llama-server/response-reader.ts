@@ -1,9 +1,9 @@
 /*
- * HTTP/1.1 responses of one engine, read from the bytes of its connections. Node's own client hands out
- * each HTTP chunk by itself, and llama-server sends each token as one: here, all that came together stays together.
+ * Reads HTTP/1.1 responses of one engine from the bytes of its connections. llama-server sends each token as an HTTP
+ * chunk, and Node's own client delivers each chunk separately. Here, chunks that arrive together stay together.
  */
 
-/** Bytes that the head of a response may have, and the lines around its chunks. */
+/** Maximum bytes of the head of a response, and of the lines around its chunks. */
 const MAX_HEAD_LENGTH = 64 * 1024
 const MAX_LINE_LENGTH = 4 * 1024
 
@@ -19,43 +19,43 @@ const HEX_DIGITS = Uint8Array.from({ length: 256 }, (_, byte) => {
   const digit = Number.parseInt(String.fromCharCode(byte), 16)
   return Number.isNaN(digit) ? NO_DIGIT : digit
 })
-/** Most hexadecimal digits of a chunk size. */
+/** Maximum hexadecimal digits of a chunk size. */
 const MAX_SIZE = 12
 const NOTHING = Buffer.alloc(0)
 
-/** What comes next. `size`, `data`, `end-of-data` and `trailer` are the parts of a body in chunks. */
+/** What comes next. `size`, `data`, `end-of-data` and `trailer` are the parts of a chunked body. */
 type Expected = 'head' | 'size' | 'data' | 'end-of-data' | 'trailer' | 'counted' | 'all' | 'nothing'
 
-/** What came is no HTTP response, or is more than such a response may have. */
+/** The bytes are not an HTTP response, or exceed the limits of one. */
 export class MalformedResponse extends Error {
   override readonly name = 'MalformedResponse'
   constructor(what: string) {
-    super(`its answer is no HTTP response: ${what}`)
+    super(`its answer is not an HTTP response: ${what}`)
   }
 }
 
-/** Reads one response, in whatever pieces its bytes come. */
+/** Reads one response, however its bytes are split. */
 export class ResponseReader {
-  /** The status code; undefined until the head has come. Those of provisional answers (1xx) are left out. */
+  /** The status code. Undefined until the head has arrived. Those of provisional answers (1xx) are skipped. */
   status: number | undefined
-  /** Whether the connection may serve another request behind this one, once the response is complete. */
+  /** Whether the connection may serve another request once the response is complete. */
   reusable = true
   #expected: Expected = 'head'
-  /** The head, or a line around chunks, that has not come whole. */
+  /** An incomplete head, or an incomplete line around chunks. */
   #part: Buffer = NOTHING
-  /** Bytes that are still to come of the chunk, or of the body. */
+  /** Remaining bytes of the chunk or of the body. */
   #left = 0
   /** Bytes of trailers so far. */
   #trailer = 0
 
-  /** Whether the whole response has come. What comes after it is ignored. */
+  /** Whether the whole response has arrived. Anything after it is ignored. */
   get complete(): boolean {
     return this.#expected === 'nothing'
   }
 
   /**
-   * Takes the bytes that came.
-   * @returns what they have of the body, copied into one piece; empty where that is nothing
+   * Takes bytes that have arrived.
+   * @returns their part of the body, copied into one piece. Empty if there is none
    * @throws MalformedResponse
    */
   push(bytes: Buffer): Buffer {
@@ -87,20 +87,20 @@ export class ResponseReader {
     return pieces.length === 0 ? NOTHING : Buffer.concat(pieces)
   }
 
-  /** The connection has ended. @returns whether the response is complete with that */
+  /** Ends the response with its connection. @returns whether the response is complete */
   end(): boolean {
     if (this.#expected === 'all') this.#expected = 'nothing'
     return this.complete
   }
 
-  /** @returns where the bytes behind the head begin */
+  /** @returns the offset of the bytes after the head */
   #readHead(bytes: Buffer, from: number): number {
     const before = this.#part.length
     const head = before === 0 ? bytes.subarray(from) : Buffer.concat([this.#part, bytes.subarray(from)])
     const end = head.indexOf(END_OF_HEAD, Math.max(0, before - END_OF_HEAD.length))
     if ((end === -1 ? head.length : end) > MAX_HEAD_LENGTH) throw new MalformedResponse('its head is too long')
     if (end === -1) {
-      // Not a view: the bytes of a connection are read into the same memory again.
+      // Copied, because the next bytes of the connection are read into the same memory.
       this.#part = Buffer.from(head)
       return bytes.length
     }
@@ -122,7 +122,7 @@ export class ResponseReader {
     let length: string | undefined
     for (const line of lines) {
       const [, name, value = ''] = /^([^\s:]+):[ \t]*(.*?)[ \t]*$/.exec(line) ?? []
-      if (name === undefined) throw new MalformedResponse('a header is none')
+      if (name === undefined) throw new MalformedResponse('a header is malformed')
       const key = name.toLowerCase()
       if (key === 'transfer-encoding') coding = coding === undefined ? value.toLowerCase() : `${coding}, ${value}`
       else if (key === 'content-length') {
@@ -138,21 +138,21 @@ export class ResponseReader {
   #bodyAfter(status: number, coding: string | undefined, length: string | undefined): Expected {
     if (status === 204 || status === 304) return 'nothing'
     if (coding !== undefined) {
-      if (coding !== 'chunked') throw new MalformedResponse('its transfer coding is not known')
+      if (coding !== 'chunked') throw new MalformedResponse('its transfer coding is unknown')
       return 'size'
     }
     if (length === undefined) {
       this.reusable = false
       return 'all'
     }
-    if (!/^\d{1,15}$/.test(length)) throw new MalformedResponse('its length is no number')
+    if (!/^\d{1,15}$/.test(length)) throw new MalformedResponse('its length is not a number')
     this.#left = Number(length)
     return this.#left === 0 ? 'nothing' : 'counted'
   }
 
-  /** Reads a line around the data of chunks. @returns where the bytes behind it begin */
+  /** Reads a line around the data of chunks. @returns the offset of the bytes after it */
   #readLine(bytes: Buffer, from: number): number {
-    // These lines are a few bytes long: a loop is cheaper than a native call to indexOf.
+    // These lines are a few bytes long, so a loop is cheaper than a native call to indexOf.
     let end = from
     while (end < bytes.length && bytes[end] !== LINE_FEED) end++
     const isWhole = end < bytes.length
@@ -174,7 +174,7 @@ export class ResponseReader {
   #takeLine(bytes: Buffer, from: number, end: number): void {
     const length = end - from - 2
     if (length < 0 || bytes[end - 2] !== CARRIAGE_RETURN) {
-      throw new MalformedResponse('a line between chunks does not end as lines do')
+      throw new MalformedResponse('a line between chunks does not end with CRLF')
     }
     if (this.#expected === 'end-of-data') {
       if (length > 0) throw new MalformedResponse('a chunk is longer than it says')
@@ -190,7 +190,7 @@ export class ResponseReader {
   }
 }
 
-/** Parses a chunk-size line; returns bytes. Chunk extensions are ignored. @throws MalformedResponse */
+/** Parses a chunk-size line into bytes. Ignores chunk extensions. @throws MalformedResponse */
 function chunkSize(bytes: Buffer, from: number, end: number): number {
   let size = 0
   let at = from

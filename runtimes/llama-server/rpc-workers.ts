@@ -15,29 +15,29 @@ import type { FailureCause } from './failure-causes.ts'
 import type { Device } from './memory/device-placement.ts'
 
 /*
- * The machines that a model's engine computes on beside its own (`rpc` of its settings). llama.cpp itself asks nobody
- * who they are, aborts where one does not answer and waits for ever where another client has it: so they are asked
- * first, by what `corral worker` tells of itself, and followed while an engine uses them.
+ * Manages the machines that a model's engine uses in addition to its own (`rpc` in its settings). llama.cpp does not
+ * authenticate them, aborts if one does not answer, and waits forever if another client uses it. So corral first asks
+ * each `corral worker` for its facts, and follows it while an engine uses it.
  */
 
 /** A worker that was reached. */
 export interface RpcWorker {
-  /** `host:port` as it is configured: for people, and the name of its memory. */
+  /** `host:port` as it is configured: its display name, and the name of its memory. */
   name: string
-  /** `address:port` that `--rpc` gets: what was checked is what is connected to. */
+  /** `address:port` for `--rpc`. The connection goes to exactly the address that was checked. */
   endpoint: string
   facts: WorkerFacts
 }
 
-/** Milliseconds for an answer, which takes one in a network that works. */
+/** Milliseconds for an answer, which a working network needs only briefly. */
 const ANSWER_LIMIT = 3000
-/** Milliseconds that a worker may take to notice that its last client has gone. */
+/** Milliseconds that a worker may take to notice that its last client has left. */
 const FREE_LIMIT = 10_000
-/** Milliseconds without a sign of life after which a worker counts as lost. */
+/** Milliseconds without a sign of life after which a worker is lost. */
 const SILENCE_LIMIT = 4 * WORKER_SIGN_INTERVAL
-/** Milliseconds that figures of memory are good for. */
+/** Milliseconds for which memory figures are reused. */
 const FRESH = 1000
-/** Bytes: more than a worker with the most devices has to say. */
+/** Bytes. More than a worker with the most devices has to report. */
 const MAX_ANSWER_LENGTH = 64 * 1024
 
 type RpcSettings = NonNullable<EngineSettings['rpc']>
@@ -46,12 +46,12 @@ function refusal(cause: FailureCause, worker: string, message: string, error?: u
   return new CorralError('load_failed', message, { details: { cause, worker }, cause: error })
 }
 
-/** Of a worker's devices, the names of the pools in which their memory counts. */
+/** Returns the pools that the memory of a worker's devices belongs to. */
 export function poolsOf({ name, facts }: Pick<RpcWorker, 'name' | 'facts'>): string[] {
   return facts.devices.map(device => (facts.devices.length === 1 ? name : `${name} ${device.name}`))
 }
 
-/** Where layers can be put on workers, in llama.cpp's order: its devices `RPC0`, `RPC1`, … */
+/** Lists the workers' devices that can hold layers, in llama.cpp's order: `RPC0`, `RPC1`, … */
 export function workerDevices(workers: readonly RpcWorker[]): (Device & { total: number })[] {
   return workers.flatMap(worker => {
     const pools = poolsOf(worker)
@@ -64,7 +64,7 @@ export function workerDevices(workers: readonly RpcWorker[]): (Device & { total:
   })
 }
 
-/** Memory by llama.cpp's devices, with those of workers as the pools in which they count. */
+/** Renames llama.cpp's devices in a memory use to the pools of the workers. */
 export function inWorkerPools(use: MemoryUse, workers: readonly RpcWorker[] = []): MemoryUse {
   const pools = workers.flatMap(poolsOf)
   const named = Object.entries(use).map(([device, bytes]) => {
@@ -74,13 +74,13 @@ export function inWorkerPools(use: MemoryUse, workers: readonly RpcWorker[] = []
   return Object.fromEntries(named)
 }
 
-/** The release of llama.cpp that a build is of, by its id: `release-b11347-cuda-13`, `source-v0.5.0-cpu`. */
+/** Returns the llama.cpp release in a build's id: `release-b11347-cuda-13`, `source-v0.5.0-cpu`. */
 const releaseOf = (id: string) => /(?:^|-)(b\d+|v\d+\.\d+\.\d+)(?=-|$)/.exec(id)?.[1]
 
 /**
- * Why a worker's llama.cpp is not this one; undefined where it is. Both ends must be of the same release, since they
- * exchange operations by their numbers. Builds for other hardware, or compiled elsewhere, have other digests; an
- * official one for the same system may not.
+ * Returns why a worker's llama.cpp does not match this machine's, or undefined if it does. Both ends must be of the
+ * same release, because they exchange operations by number. Builds for other hardware, or compiled elsewhere, have
+ * other digests, but an official build for the same system must have the same.
  */
 export function buildMismatch(
   own: Pick<Build, 'id' | 'version' | 'commit' | 'source' | 'digest'>,
@@ -91,15 +91,15 @@ export function buildMismatch(
   const [ours, theirs] = [`${own.version} (${own.id})`, `${build.version} (${build.id})`]
   const sameSystem = platform === here.platform && arch === here.arch
   if (own.source === 'release' && build.source === 'release' && own.id === build.id && sameSystem) {
-    return `its llama-server is not that of this machine, although both come from the release ${own.id}: SHA-256 ${build.digest.slice(0, 12)}… there, ${own.digest.slice(0, 12)}… here`
+    return `its llama-server differs from that of this machine, although both come from the release ${own.id}: SHA-256 ${build.digest.slice(0, 12)}… there, ${own.digest.slice(0, 12)}… here`
   }
   const release = releaseOf(own.id)
   const sameCommit = own.commit !== undefined && own.commit === build.commit
   if (sameCommit || (release !== undefined && release === releaseOf(build.id))) return undefined
-  return `it has llama.cpp ${theirs}, and this machine ${ours}`
+  return `it has llama.cpp ${theirs}, but this machine has ${ours}`
 }
 
-/** The machines that engines compute on beside this one. */
+/** The machines that engines use in addition to this one. */
 export type RpcWorkers = ReturnType<typeof createRpcWorkers>
 
 export function createRpcWorkers(
@@ -108,7 +108,7 @@ export function createRpcWorkers(
 ) {
   let agent: Agent | undefined
   async function get(url: string, signal: AbortSignal) {
-    // Loaded with the first request: few models have workers.
+    // Loaded with the first request, because few models have workers.
     const undici = await import('undici')
     agent ??= new undici.Agent({
       connect: { timeout: ANSWER_LIMIT },
@@ -117,15 +117,15 @@ export function createRpcWorkers(
     })
     return await undici.request(url, { dispatcher: agent, signal })
   }
-  /** What was last heard of workers, by their names. */
+  /** The last facts from workers, by their names. */
   const heard = new Map<string, { worker: RpcWorker; at: number }>()
-  /** Workers of which it was said that nothing protects what goes there. */
+  /** Workers for which a warning about unprotected traffic was logged. */
   const warned = new Set<string>()
 
-  /** @throws CorralError `load_failed` where it is neither this machine nor in a private network */
+  /** @throws CorralError `load_failed` if it is neither this machine nor in a private network */
   async function addressOf(alias: string, name: string, insecure: boolean): Promise<{ host: string; port: number }> {
     const [, host, port] = /^(.*):(\d+)$/.exec(name)! as unknown as [string, string, string]
-    // What llama.cpp resolves to is IPv4 too.
+    // llama.cpp resolves names to IPv4 too.
     const found = await resolve(host, { family: 4, all: true }).catch(error => {
       const message = `The model "${alias}" could not be loaded: the name of its worker ${name} cannot be resolved to an IPv4 address (${errorMessage(error)}).`
       throw refusal('rpc_unreachable', name, message, error)
@@ -135,7 +135,7 @@ export function createRpcWorkers(
       throw refusal(
         'rpc_public',
         name,
-        `The model "${alias}" could not be loaded: its worker ${name} is at a public address (${open.address}), and what goes there is neither encrypted nor authenticated. Use an address of a private network or a VPN, or set rpc_insecure for the model.`
+        `The model "${alias}" could not be loaded: its worker ${name} has a public address (${open.address}), and traffic to it is neither encrypted nor authenticated. Use an address of a private network or a VPN, or set rpc_insecure for the model.`
       )
     }
     return { host: found[0]!.address, port: Number(port) }
@@ -144,15 +144,15 @@ export function createRpcWorkers(
   async function ask(url: string, signal: AbortSignal): Promise<WorkerFacts> {
     const limited = AbortSignal.any([signal, abortAfter(ANSWER_LIMIT)])
     const { statusCode, body } = await get(url, limited)
-    if (statusCode === 503) throw new Error('its ggml-rpc-server is being started again')
+    if (statusCode === 503) throw new Error('its ggml-rpc-server is restarting')
     let text = ''
     for await (const piece of body.setEncoding('utf8')) {
       text += piece
-      if (text.length > MAX_ANSWER_LENGTH) throw new Error('it answers with too much')
+      if (text.length > MAX_ANSWER_LENGTH) throw new Error('its answer is too long')
     }
     const parsed = statusCode === 200 ? parseJson(text, WorkerFactsSchema) : { fault: `status ${statusCode}` }
     if (parsed.fault !== undefined)
-      throw new Error(`what answers is no "corral worker" of this version: ${parsed.fault}`)
+      throw new Error(`the answer is not from a "corral worker" of this version: ${parsed.fault}`)
     return parsed.value
   }
 
@@ -173,7 +173,7 @@ export function createRpcWorkers(
       throw refusal(
         'rpc_unreachable',
         name,
-        `The model "${alias}" could not be loaded: its worker ${name} cannot be reached (${reason}; asked at port ${port + 1}). Start "corral worker" there, or take it out of "rpc" of the model's settings.`,
+        `The model "${alias}" could not be loaded: its worker ${name} cannot be reached (${reason}; tried port ${port + 1}). Start "corral worker" there, or remove it from "rpc" in the model's settings.`,
         error
       )
     }
@@ -182,12 +182,12 @@ export function createRpcWorkers(
       throw refusal(
         'rpc_mismatch',
         name,
-        `The model "${alias}" could not be loaded: its worker ${name} does not fit, since ${mismatch}. Both machines need the same release of llama.cpp ("corral runtime install" and "corral runtime use", then start the worker again).`
+        `The model "${alias}" could not be loaded: its worker ${name} does not match, because ${mismatch}. Both machines need the same release of llama.cpp ("corral runtime install" and "corral runtime use", then restart the worker).`
       )
     }
     if (!isLoopback(host) && !warned.has(name)) {
       warned.add(name)
-      const what = 'what goes to a worker is not encrypted, and nobody there is asked who they are (docs/rpc.md)'
+      const what = 'traffic to a worker is neither encrypted nor authenticated (docs/rpc.md)'
       log.warn({ model: alias, worker: name }, what)
     }
     const worker: RpcWorker = { name, endpoint: `${host}:${port}`, facts }
@@ -196,7 +196,7 @@ export function createRpcWorkers(
   }
 
   /**
-   * Asks the workers of a model, all at once.
+   * Asks all workers of a model in parallel.
    * @param alias the model's name, for errors
    * @throws CorralError `load_failed` with `details.cause` and `details.worker`
    */
@@ -206,7 +206,7 @@ export function createRpcWorkers(
     return await Promise.all(reached)
   }
 
-  /** The same once no client is connected to any of them: the last one may have ended just now. */
+  /** Does the same once no client is connected to any of them, because the last one may have just ended. */
   async function reachFree(alias: string, settings: RpcSettings, build: Build, waiting: Waiting): Promise<RpcWorker[]> {
     const until = performance.now() + FREE_LIMIT
     for (;;) {
@@ -217,7 +217,7 @@ export function createRpcWorkers(
         throw refusal(
           'rpc_busy',
           busy.name,
-          `The model "${alias}" could not be loaded: its worker ${busy.name} serves another client, and ggml-rpc-server has room for one. Stop the model that uses it, or start another worker on that machine (corral worker --port).`
+          `The model "${alias}" could not be loaded: its worker ${busy.name} serves another client, and ggml-rpc-server accepts only one. Stop the model that uses it, or start another worker on that machine (corral worker --port).`
         )
       }
       await sleep(100, undefined, { signal: waiting.signal })
@@ -226,8 +226,8 @@ export function createRpcWorkers(
 
   /**
    * Follows the workers of an engine.
-   * @param onLost called once, with the name of the first one that has ended or does not answer any more
-   * @returns `lost` with that name once there is one, and how to end it
+   * @param onLost called once, with the name of the first worker that has ended or no longer answers
+   * @returns `lost` with that name once there is one, and a function that stops following
    */
   function follow(workers: readonly RpcWorker[], onLost: (name: string) => void) {
     const closing = new AbortController()
@@ -239,7 +239,7 @@ export function createRpcWorkers(
       const colon = endpoint.lastIndexOf(':')
       const port = Number(endpoint.slice(colon + 1)) + 1
       const url = `http://${endpoint.slice(0, colon)}:${port}${WORKER_ALIVE_PATH}`
-      let why = 'its ggml-rpc-server has ended'
+      let why = 'its ggml-rpc-server has exited'
       try {
         const { body, statusCode } = await get(url, closing.signal)
         let first = ''
@@ -247,7 +247,7 @@ export function createRpcWorkers(
           if (first.includes('\n')) continue
           first += piece
           if (!first.includes('\n') && first.length < MAX_ANSWER_LENGTH) continue
-          // It was started anew between the question and now: what the engine had there is lost.
+          // It was restarted between the question and now, so the engine's data there is lost.
           if (statusCode !== 200 || first.split('\n')[0] !== facts.instance) break
         }
       } catch (error) {
@@ -263,8 +263,8 @@ export function createRpcWorkers(
   }
 
   /**
-   * Bytes that engines may take of each worker's devices.
-   * @param held what they hold of them
+   * Returns the bytes that engines may use of each worker's devices.
+   * @param held bytes that they already use of them
    */
   async function budgets(held: MemoryUse): Promise<MemoryUse> {
     const all = await Promise.all(
@@ -277,8 +277,8 @@ export function createRpcWorkers(
           heard.set(worker.name, { worker: now, at: performance.now() })
           return now
         } catch {
-          // It is no reason to unload anything: a load asks again, and says what is wrong. Where nothing is held there,
-          // nobody waits for it a second time.
+          // An unreachable worker is not a reason to unload anything, because a load asks again and reports the
+          // problem. If nothing is in use there, nobody waits for it a second time.
           if (poolsOf(worker).some(pool => held[pool])) heard.set(worker.name, { worker, at: performance.now() })
           else heard.delete(worker.name)
           return worker
@@ -301,18 +301,18 @@ export function createRpcWorkers(
   return { reach, reachFree, follow, budgets, close: async () => await agent?.destroy() }
 }
 
-/** The error for an engine whose worker is lost. */
+/** Makes the error for an engine whose worker is lost. */
 export function lostWorkerFailure(alias: string, worker: string, ready: boolean): CorralError {
   const details = { cause: 'rpc_lost' satisfies FailureCause, worker }
   return ready
     ? new CorralError(
         'engine_crashed',
-        `The engine of "${alias}" ended while in use: its worker ${worker} is gone. The model is loaded again once the worker is back.`,
+        `The engine of "${alias}" exited while in use: its worker ${worker} is gone. The model can be loaded again once the worker is back.`,
         { details }
       )
     : new CorralError(
         'load_failed',
-        `The model "${alias}" could not be loaded: its worker ${worker} went away meanwhile. Start "corral worker" there again.`,
+        `The model "${alias}" could not be loaded: its worker ${worker} went away during the load. Start "corral worker" there again.`,
         { details }
       )
 }

@@ -1,10 +1,10 @@
 import type { EngineFields } from '../../core/contracts/engines.ts'
 
 /**
- * Fields that llama-server takes and that never come from a request: they choose among its slots, whose caches belong to
- * others (`id_slot`), keep other requests from sharing a batch (`lora`), change how answers are read or written, or give
- * it regular expressions and token lists for its own parsers. Clients send some of them with values that mean nothing,
- * so they are left out and not refused.
+ * Fields of llama-server that are never taken from a request. They select slots, whose caches belong to others
+ * (`id_slot`), prevent other requests from sharing a batch (`lora`), change how answers are parsed or written, or pass
+ * regular expressions and token lists to its own parsers. Clients send some of them with meaningless values, so they
+ * are dropped and not rejected.
  */
 const NEVER = new Set(
   `id_slot slot_id n_cmpl lora n_cache_reuse n_discard sse_ping_interval response_fields message_delimiters
@@ -13,16 +13,16 @@ const NEVER = new Set(
   chat_template multimodal_data image_data`.split(/\s+/)
 )
 
-/** Other names of `max_tokens`; beside it llama-server would take them. */
+/** Other names of `max_tokens`, which llama-server would prefer. */
 const TOKEN_LIMITS = ['n_predict', 'max_completion_tokens', 'max_output_tokens']
 
 /**
- * Lengths of the part of an answer that samplers look back on: llama-server takes memory for as much as is asked for, and
- * not all of them may be negative there, which means the whole context.
+ * Lengths of the part of an answer that samplers look back on. llama-server allocates as much memory as requested, and
+ * does not accept negative values, which mean the whole context, for all of them.
  */
 const LOOK_BACK = ['repeat_last_n', 'dry_penalty_last_n']
 
-/** A request as llama-server gets it. @param contextSize tokens of each slot */
+/** Prepares a request for llama-server. @param contextSize tokens of each slot */
 export function safeFields(body: EngineFields, contextSize: number): EngineFields {
   const safe: EngineFields = {}
   for (const name in body) if (!NEVER.has(name)) safe[name] = body[name]

@@ -3,16 +3,16 @@ import { TooCostly } from './grammar-cost.ts'
 
 type Fields = Record<string, unknown>
 
-/** Properties of one object that may be absent; see `SchemaGrammar.copies`. */
+/** Maximum optional properties of one object, see `SchemaGrammar.copies`. */
 const MAX_OPTIONAL = 256
-/** Of all objects in the schemas of one request. */
+/** For all objects in the schemas of one request. */
 export const MAX_COPIES = MAX_OPTIONAL ** 3
 
 export interface SchemaGrammar {
   text: string
   /**
-   * What llama.cpp copies to make its own grammar: names of properties that may be absent, the third power of their
-   * number for each object.
+   * Names of optional properties that llama.cpp copies for its own grammar: the third power of their number for each
+   * object.
    */
   copies: number
 }
@@ -25,9 +25,9 @@ list ::= "[" (any ("," any)*)? "]"
 `
 
 /**
- * A grammar (GBNF) that can be followed in as many ways as the one that llama.cpp makes of a JSON schema in the form of
- * `engineSchema`. What has no part in that is left out: whitespace, numbers of items between which commas stand, bounds of
- * numbers and lengths.
+ * Returns a grammar (GBNF) with as many ways to read it as the grammar that llama.cpp makes from a JSON schema in the
+ * form of `engineSchema`. Parts without influence on that number are left out: whitespace, numbers of comma-separated
+ * items, limits of numbers and lengths.
  * @throws TooCostly
  */
 export function schemaGrammar(schema: Fields): SchemaGrammar {
@@ -51,7 +51,7 @@ export function schemaGrammar(schema: Fields): SchemaGrammar {
     return name
   }
 
-  /** @param more schema of properties without a schema by their name, if there may be any */
+  /** @param more schema of properties without a schema of their own, if they are allowed */
   function object({ properties, required, additionalProperties: more }: Fields): string {
     const needed = new Set(Array.isArray(required) ? required : [])
     const named = Object.entries(properties as Fields)
@@ -62,7 +62,7 @@ export function schemaGrammar(schema: Fields): SchemaGrammar {
     if (copies > MAX_COPIES) throw new TooCostly()
     const own = more === undefined || more === false ? undefined : `str ":" ${visit(more)}`
     if (named.length === 0) return own === undefined ? '"{" "}"' : `"{" (${own} ("," ${own})*)? "}"`
-    // Those that may be absent follow each other in their order; any of them may be the first.
+    // Optional properties follow each other in their order, and any of them may be the first.
     let rest = rule('s', own === undefined ? '""' : `("," ${own})*`)
     const firsts: string[] = own === undefined ? [] : [`${own} ${rest}`]
     for (const each of others.toReversed()) {
@@ -112,14 +112,14 @@ function json(value: unknown): string {
   return literal(JSON.stringify(value))
 }
 
-/** Whether the ways of a rule of such a grammar have to be counted by themselves, since much may stand before it. */
+/** Whether counting must also start at a rule of such a grammar, because much text may precede it. */
 export const isBranching = (name: string): boolean => /^[upr]/.test(name)
 
 function literal(text: string): string {
   return `"${text.replace(/[\\"]/g, '\\$&')}"`
 }
 
-/** A pattern of `compilePattern` as GBNF, as llama.cpp's `_pattern_to_rule` writes it. */
+/** Translates a pattern of `compilePattern` to GBNF, as llama.cpp's `_pattern_to_rule` does. */
 function patternGrammar(pattern: string): string {
   const pieces = pattern.slice(1, -1).match(/\[(?:\\.|[^\]\\])*\]|\{[^}]*\}|[()|*+?]|(?:\\.|[^[{()|*+?\\])+/gsu) ?? []
   return pieces

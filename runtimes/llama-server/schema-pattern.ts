@@ -1,9 +1,9 @@
 import { boundsOf } from './grammar-text.ts'
 
-/** Code points from the first to the second, sorted and apart. */
+/** Pairs of first and last code points, sorted and disjoint. */
 type Ranges = readonly (readonly [number, number])[]
 
-/** A part of a regular expression, with the fewest and most characters that it matches. */
+/** A part of a regular expression, with the minimum and maximum characters that it matches. */
 type Part = { min: number; max: number } & (
   | { kind: 'set'; ranges: Ranges }
   | { kind: 'sequence' | 'choice'; parts: readonly Part[] }
@@ -17,25 +17,28 @@ class Unsupported extends Error {
 }
 
 export interface CompiledPattern {
-  /** In the subset of regular expressions that llama.cpp translates: the text between the quotation marks of a JSON string. */
+  /**
+   * In the subset of regular expressions that llama.cpp translates: the text between the quotation marks of a JSON
+   * string.
+   */
   pattern: string
   /** Whether it admits more than the given expression. */
   loose: boolean
   /** Characters of a matching text. */
   min: number
   max: number
-  /** Whether a text matches; undefined if that is not known, or takes too long to find out. */
+  /** Whether a text matches. Undefined if that is unknown, or takes too long to find out. */
   matches(text: string): boolean | undefined
 }
 
-/** llama.cpp refuses more repetitions, and takes larger upper bounds for none. */
+/** llama.cpp refuses more repetitions, and treats larger upper limits as unlimited. */
 export const MAX_REPETITIONS = 2000
 /** llama.cpp accepts any text if groups are nested more deeply than 100. */
 const MAX_DEPTH = 90
-/** Characters of a group in which there may be more than 2000 other groups. */
+/** Characters of a group that may contain more than 2000 other groups. */
 const LONG_GROUP = 2000
 const MAX_CODE_POINT = 0x10_ff_ff
-/** Control characters without a short escape in JSON are only admitted by sets that are not larger. */
+/** Only sets up to this size admit control characters without a short escape in JSON. */
 const SMALL_SET = 64
 
 const DIGIT: Ranges = [[48, 57]]
@@ -49,7 +52,7 @@ const CLASSES: Record<string, Ranges> = { d: DIGIT, w: WORD, s: SPACE }
 for (const [name, ranges] of Object.entries(CLASSES)) CLASSES[name.toUpperCase()] = complement(ranges)
 
 const CONTROLS: Record<string, number> = { t: 9, n: 10, v: 11, f: 12, r: 13, 0: 0 }
-/** JSON's short escapes: the letter behind the backslash. */
+/** JSON's short escapes: the letter after the backslash. */
 const SHORT_ESCAPES = new Map([
   [8, 'b'],
   [9, 't'],
@@ -59,7 +62,10 @@ const SHORT_ESCAPES = new Map([
   [34, '"'],
   [92, '\\\\']
 ] as const)
-/** Characters that stand for themselves in a JSON string: neither control characters, quotation mark, backslash nor surrogates. */
+/**
+ * Characters that need no escape in a JSON string: neither control characters, quotation mark, backslash nor
+ * surrogates.
+ */
 const PLAIN = union([
   [32, 33],
   [35, 91],
@@ -68,14 +74,14 @@ const PLAIN = union([
   [0xe0_00, MAX_CODE_POINT]
 ])
 
-/** Any text, as the parts around an expression that is not anchored. */
+/** Any text, around an expression that is not anchored. */
 const ANYTHING = repeat(setOf(EVERYTHING), 0, Number.POSITIVE_INFINITY)
 
 /**
- * A regular expression (ECMA-262, as JSON Schema has it: it may match anywhere unless it is anchored) in the form in which
- * llama.cpp enforces it without breaking the JSON around it.
- * @param length bounds of the text's length; they are enforced if the expression is one repeated set of characters
- * @returns undefined if no grammar can say anything about it
+ * Rewrites a regular expression (ECMA-262, as in JSON Schema: it may match anywhere unless it is anchored) in the form
+ * that llama.cpp enforces without breaking the surrounding JSON.
+ * @param length limits of the text's length, enforced if the expression is one repeated set of characters
+ * @returns undefined if no grammar can enforce any part of it
  * @throws SyntaxError if it is not a regular expression
  */
 export function compilePattern(
@@ -94,7 +100,7 @@ export function compilePattern(
     const pattern = writer.whole(whole)
     const loose = reader.loose || writer.loose
     const matches = matcher(whole)
-    // What a looser expression matches may not match the given one.
+    // A looser expression may match texts that the given one does not.
     return {
       pattern,
       loose,
@@ -115,8 +121,9 @@ function unlessUnsupported<Result>(make: () => Result): Result | undefined {
 }
 
 /**
- * Short texts as one expression in which common beginnings are written once, so that few alternatives are open at a time.
- * @returns undefined if a text is long, or is not text that JSON can hold
+ * Merges short texts into one expression in which common prefixes are written once, so that few alternatives are open
+ * at a time.
+ * @returns undefined if a text is long, or cannot be represented in JSON
  */
 export function textsPattern(texts: readonly string[]): string | undefined {
   if (texts.some(({ length }) => length > MAX_DEPTH)) return undefined
@@ -201,7 +208,10 @@ function repeat(part: Part, least: number, most: number): Part {
   return { kind: 'repeat', part, least, most, min: part.min * least, max: most === 0 ? 0 : part.max * most || 0 }
 }
 
-/** The whole text for an expression that may be anchored at both ends of each alternative. @throws Unsupported */
+/**
+ * Returns an expression for the whole text. The source may be anchored at both ends of each alternative. @throws
+ * Unsupported
+ */
 function withoutAnchors(part: Part): Part {
   if (part.kind === 'choice') return choice(part.parts.map(withoutAnchors))
   let parts = part.kind === 'sequence' ? part.parts : [part]
@@ -214,13 +224,13 @@ function withoutAnchors(part: Part): Part {
   return sequence([...(begins ? [] : [ANYTHING]), ...parts, ...(ends ? [] : [ANYTHING])])
 }
 
-/** Steps of all matches of one expression: strangers must not hold up the thread. */
+/** Maximum steps for all matches of one expression, because untrusted input must not block the thread. */
 const MAX_STEPS = 200_000
 
 function matcher(whole: Part): CompiledPattern['matches'] {
   let steps = 0
   let codes: number[] = []
-  /** Where the text may continue behind the part. @param from where it may begin */
+  /** Returns the positions in the text after the part. @param from positions at which the part may begin */
   const ends = (part: Part, from: ReadonlySet<number>): ReadonlySet<number> => {
     steps += 1 + from.size
     if (steps > MAX_STEPS) return new Set()
@@ -255,9 +265,9 @@ function matcher(whole: Part): CompiledPattern['matches'] {
   }
 }
 
-/** Reads a regular expression whose syntax is known to be right. */
+/** Parses a regular expression with valid syntax. */
 class PatternReader {
-  /** Whether what was read admits more than the source: assertions are taken for nothing. */
+  /** Whether the result admits more than the source, because assertions are ignored. */
   loose = false
   readonly #source: string
   #at = 0
@@ -333,7 +343,7 @@ class PatternReader {
       else {
         this.#at++
         const high = this.#member(true)
-        // A class at the end of a range, as in `[a-\d]`: three members.
+        // A class at the end of a range, as in `[a-\d]`, makes three members.
         if (sizeOf(high) === 1) ranges.push([low[0]![0], high[0]![0]])
         else ranges.push(...low, [45, 45], ...high)
       }
@@ -341,7 +351,7 @@ class PatternReader {
     return negated ? complement(union(ranges)) : union(ranges)
   }
 
-  /** One character or escape. */
+  /** Parses one character or escape. */
   #member(inClass = false): Ranges {
     if (this.#take(/\\[pP]\{[^}]*\}/y)) return this.#loosely(EVERYTHING)
     const written = this.#take(
@@ -361,7 +371,7 @@ class PatternReader {
   }
 }
 
-/** The character that an escape stands for; undefined for others, such as `\d` and `\b`. */
+/** Returns the character of an escape. Undefined for classes such as `\d` and `\b`. */
 function codeOf(written: string, inClass: boolean): number | undefined {
   const [, sign = ''] = written
   if (written.length > 8) {
@@ -419,12 +429,12 @@ class PatternWriter {
     const text = part.kind === 'set' ? this.#set(part.ranges, true) : this.#group(part)
     const bounds = `${least},${bound}`
     const signs: Record<string, string> = { '0,': '*', '1,': '+', '0,1': '?' }
-    // llama.cpp multiplies repetitions by all that is inside, unless their bounds are written out.
+    // llama.cpp multiplies repetitions by everything inside, unless their limits are written out.
     const sign = text.includes('{') || text.length > LONG_GROUP ? undefined : signs[bounds]
     return `${text}${sign ?? (least === most ? `{${least}}` : `{${bounds}}`)}`
   }
 
-  /** One character of a JSON string out of a set; those with a meaning in JSON are escaped. */
+  /** Writes one character of a JSON string from a set. Characters with a meaning in JSON are escaped. */
   #set(ranges: Ranges, isRepeated: boolean): string {
     const plain = intersection(ranges, PLAIN)
     const letters: string[] = []
@@ -461,7 +471,7 @@ function rangeText([low, high]: readonly [number, number]): string {
   return high === low + 1 ? member(low) + member(high) : `${member(low)}-${member(high)}`
 }
 
-/** Letters, digits, signs and spaces as they are, others by number. */
+/** Writes letters, digits, signs and spaces literally, others by number. */
 function visible(code: number): string {
   const text = String.fromCodePoint(code)
   if (/^[\x20-\x7e\p{L}\p{N}]$/u.test(text)) return text

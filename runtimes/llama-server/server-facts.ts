@@ -6,11 +6,9 @@ import type { MemoryUse } from '../../core/contracts/engines.ts'
 import { runTool, ToolError, type ToolLog, type ToolOptions } from '../../core/system/child-process.ts'
 import { engineEnvironment } from './engine-process.ts'
 
-/*
- * What a build's llama-server reports about itself without a model, and about where it put one.
- */
+/* Reads the facts that a build's llama-server reports about itself without a model, and where it put a model. */
 
-/** Milliseconds for each query: drivers can be slow to start. */
+/** Milliseconds for each query. Drivers can be slow to start. */
 const QUERY_LIMIT = 60_000
 /** Milliseconds for a help text. */
 const HELP_LIMIT = 10_000
@@ -38,7 +36,7 @@ export async function linesOf(
   const lines: Record<'stdout' | 'stderr', string[]> = { stdout: [], stderr: [] }
   try {
     const variables = engineEnvironment(process.env, { configHome, apiKey: '', more: environment })
-    // A help text is longer than what `runTool` keeps of a tool's output.
+    // A help text is longer than the output that `runTool` returns.
     const onLine = (line: string, from: 'stdout' | 'stderr') => lines[from].push(line)
     await runTool(program, args, { variables, signal, log, timeout, maxMemory, cwd: configHome, onLine })
     return [...lines.stdout, ...lines.stderr]
@@ -51,11 +49,11 @@ export async function linesOf(
   }
 }
 
-/** The flags that a `--help` text names. */
+/** Returns the flags that a `--help` text names. */
 export function flagsInHelp(help: readonly string[]): Set<string> {
   const flags = new Set(help.join('\n').match(/(?<![\w-])--[a-z0-9][a-z0-9-]*/g))
   for (const line of help) {
-    // Short ones only before the description, which names flags of other programs: `-c,    --ctx-size N   size of …`.
+    // Short flags only from before the description, which names flags of other programs: `-c, --ctx-size N size of …`.
     for (const name of /^(?:-{1,2}[\w-]+,?\s+)+/.exec(line)?.[0].match(/-{1,2}[\w-]+/g) ?? []) flags.add(name)
   }
   return flags
@@ -64,7 +62,9 @@ export function flagsInHelp(help: readonly string[]): Set<string> {
 /** By digest of the build and path of the program. */
 const flagsOf = new Map<string, Promise<ReadonlySet<string> | undefined>>()
 
-/** The flags that a build's program knows by its own `--help`, read once; undefined when it does not say. */
+/**
+ * Returns the flags that a build's program knows by its own `--help`, read once. Undefined if it does not list them.
+ */
 export async function knownFlags(
   { digest }: Build,
   program: string,
@@ -76,7 +76,7 @@ export async function knownFlags(
     linesOf(program, ['--help'], { ...options, timeout: HELP_LIMIT }).then(
       help => {
         const flags = flagsInHelp(help)
-        // Each of them has this one; without it the text is something else.
+        // All of them have this flag. Without it the text is something else.
         return flags.has('--model') ? flags : undefined
       },
       // The start that follows fails too, with the reason.
@@ -87,10 +87,10 @@ export async function knownFlags(
   return found
 }
 
-/** The version among the lines that `llama-server --version` prints; undefined without one. */
+/** Finds the version in the output of `llama-server --version`. */
 export function parseVersion(lines: readonly string[]): { version: string; commit?: string } | undefined {
   for (const line of lines) {
-    // Its logging thread writes to the same place, so one of its lines may stand around the version.
+    // Its logging thread writes to the same stream, so parts of a log line may surround the version.
     const version = /(?:^|\s)version:\s*(\S+(?:\s+\([^()]*\))?|\S.*)/.exec(line.trim())?.[1]
     if (version === undefined) continue
     const commit = /\bcommit ([0-9a-f]{7,40})\b/.exec(version)?.[1] ?? /\(([0-9a-f]{7,40})\)$/.exec(version)?.[1]
@@ -99,19 +99,19 @@ export function parseVersion(lines: readonly string[]): { version: string; commi
   return undefined
 }
 
-/** The version of a build. @throws Error with the reason if it does not run */
+/** Returns the version of a build. @throws Error with the reason if it does not run */
 export async function queryVersion(
   server: string,
   options: QueryOptions
 ): Promise<{ version: string; commit?: string }> {
   const lines = await linesOf(server, ['--version'], options)
   const version = parseVersion(lines)
-  if (version === undefined) throw new Error(`--version: no version in what it printed: ${lines[0] ?? '(nothing)'}`)
+  if (version === undefined) throw new Error(`--version: no version in its output: ${lines[0] ?? '(nothing)'}`)
   return version
 }
 
 /**
- * The GPUs that a build lists and has code for, and in sentences why others are missing.
+ * Returns the GPUs that a build lists and has code for, and sentences on why others are missing.
  * @throws Error with the reason if it does not run
  */
 export async function queryDevices(
@@ -120,7 +120,7 @@ export async function queryDevices(
 ): Promise<{ devices: BuildDevice[]; problems: string[] }> {
   const lines = await linesOf(server, ['--list-devices'], options)
   const listed = parseDevices(lines)
-  if (listed === undefined) throw new Error('--list-devices: no list of devices in what it printed')
+  if (listed === undefined) throw new Error('--list-devices: no list of devices in its output')
   const log = parseDeviceLog(lines)
   const problems = log.failure ? [log.failure.message] : []
   const devices = listed.filter(device => {
@@ -131,47 +131,47 @@ export async function queryDevices(
   return { devices, problems }
 }
 
-/** Makes the log say how many layers are on the GPU, for builds that do not report their memory; see `idleGpu`. */
+/** Makes the log report how many layers are on the GPU, for builds that do not report their memory, see `idleGpu`. */
 export const LOG_LAYERS = ['--verbosity', '4']
 
 /**
- * Why an engine of a build for GPUs uses none, by the memory that it reports, else by its log; undefined if it uses one,
- * or does not say. Pure.
+ * Returns why an engine of a GPU build uses no GPU, by its reported memory or by its log. Undefined if it uses one, or
+ * does not say. Pure.
  */
 export function idleGpu(memory: MemoryUse | undefined, log: readonly string[]): string | undefined {
   if (memory && Object.keys(memory).length > 0) {
     const onDevices = Object.entries(memory).some(([pool, bytes]) => pool !== 'host' && bytes > 0)
-    return onDevices ? undefined : 'all of the model is in the memory of the machine, none on a GPU'
+    return onDevices ? undefined : "all of the model is in the machine's memory, none on a GPU"
   }
   const counted = log.map(line => /\boffloaded (\d+)\/(\d+) layers to GPU/.exec(line)).findLast(match => match !== null)
   return counted?.[1] === '0' ? `0 of ${counted[2]} layers of the model are on a GPU` : undefined
 }
 
 /*
- * What `llama-server --list-devices` prints: on standard output the list (common_print_available_devices in llama.cpp's
- * common/arg.cpp), on standard error what the backends say of the devices they found (ggml_cuda_init in
+ * Parses the output of `llama-server --list-devices`: on standard output the list (common_print_available_devices in
+ * llama.cpp's common/arg.cpp), on standard error the backends' messages about the devices they found (ggml_cuda_init in
  * ggml/src/ggml-cuda/ggml-cuda.cu).
  */
 
 const MIB = 1024 * 1024
-/** Listed beside GPUs, but the processor does their work. */
+/** Listed beside GPUs, although the processor does their work. */
 const NO_GPU_ID = /^(CPU|BLAS)/i
 const SOFTWARE_RENDERER = /llvmpipe|lavapipe|softpipe|swiftshader|microsoft basic render/i
 
-/** Bytes; undefined where it is not a number, or 0, which means unknown. */
+/** Converts MiB to bytes. Undefined if it is not a number, or 0, which means unknown. */
 function mebibytes(text: string): number | undefined {
   return /^\d{1,9}$/.test(text) && Number(text) > 0 ? Number(text) * MIB : undefined
 }
 
 /**
- * The GPUs in the list, without software renderers; undefined when there is no list in these lines. A device that is
- * listed may still be unusable: see `whyUnusable`.
+ * Returns the GPUs in the list, without software renderers. Undefined if these lines have no list. A listed device may
+ * still be unusable, see `whyUnusable`.
  */
 export function parseDevices(lines: readonly string[]): BuildDevice[] | undefined {
   const start = lines.findIndex(line => line.trim() === 'Available devices:')
   if (start < 0) return undefined
   return lines.slice(start + 1).flatMap((line): BuildDevice | [] => {
-    // Names may contain colons and brackets: an id has no blank in it, and the last bracket is the one that counts.
+    // Names may contain colons and brackets. An id has no blanks, and the last brackets contain the sizes.
     const match = /^\s+(\S+?): (.*) \((\S+) MiB, (\S+) MiB free\)\s*$/.exec(line)
     if (!match) return []
     const [, id, description, total, free] = match as unknown as [string, string, string, string, string]
@@ -187,11 +187,11 @@ export function parseDevices(lines: readonly string[]): BuildDevice[] | undefine
   })
 }
 
-/** What the backends say besides the list. */
+/** Messages of the backends besides the list. */
 export interface DeviceLog {
   /** By id of the device: compute capability such as `8.6`, or gfx1030 without the suffixes of features. */
   architectures: Record<string, string>
-  /** Compute capabilities that the build holds code for; absent where it does not say. */
+  /** Compute capabilities that the build has code for. Absent if it does not report them. */
   builtFor?: string[]
   /** Why a backend found no device. */
   failure?: { code: 'driver_too_old' | 'driver_mismatch' | 'no_device' | 'failed'; message: string }
@@ -203,7 +203,7 @@ function failureCode(message: string): NonNullable<DeviceLog['failure']>['code']
   return /no \S+-capable device/i.test(message) ? 'no_device' : 'failed'
 }
 
-/** `750` → `7.5`, `1210` → `12.1`; undefined for anything else. */
+/** Converts `750` to `7.5` and `1210` to `12.1`. Undefined for anything else. */
 function computeCapability(arch: string): string | undefined {
   const digits = /^(\d{1,2})(\d)0[a-z]?$/.exec(arch.trim())
   return digits ? `${digits[1]}.${digits[2]}` : undefined
@@ -232,8 +232,8 @@ const capabilityNumber = (capability: string) => {
 }
 
 /**
- * A sentence on why a listed device cannot run this build's code, undefined where nothing speaks against it. As
- * ggml_cuda_highest_compiled_arch has it, code for the device's capability or an older one is needed.
+ * Explains in a sentence why a listed device cannot run this build's code. Returns undefined if nothing speaks against
+ * it. As in ggml_cuda_highest_compiled_arch, code for the device's capability or an older one is needed.
  */
 export function whyUnusable(device: Pick<BuildDevice, 'id' | 'description'>, log: DeviceLog): string | undefined {
   const capability = log.architectures[device.id]
@@ -241,7 +241,7 @@ export function whyUnusable(device: Pick<BuildDevice, 'id' | 'description'>, log
   if (log.builtFor.some(arch => capabilityNumber(arch) <= capabilityNumber(capability))) return undefined
   const oldest = log.builtFor.reduce((least, arch) => (capabilityNumber(arch) < capabilityNumber(least) ? arch : least))
   return (
-    `${device.description} has compute capability ${capability}, and this build holds code for ${oldest} and newer ` +
-    'only: an older CUDA build is needed.'
+    `${device.description} has compute capability ${capability}, but this build has code only for ${oldest} and newer. ` +
+    'Use an older CUDA build.'
   )
 }

@@ -3,58 +3,59 @@ import { type Static, Type } from 'typebox'
 import type { EngineFields } from '../../core/contracts/engines.ts'
 
 /*
- * llama-server compares a prompt with what a slot has read before, and reads only what is new: whoever asks sees in the
- * counts, and in the time to the first token, how much of somebody's prompt was the same. Its cache knows no owners. So
- * where several owners share an engine, corral chooses the slot of each answer (`id_slot`), remembers whose prompt is in
- * it, and asks a slot with somebody else's prompt not to compare (`cache_prompt: false`).
+ * llama-server compares a prompt with the cached prompt of a slot and processes only the new part. Its token counts,
+ * and the time to the first token, show a client how much of another client's prompt was the same. Its cache ignores
+ * owners. So if several owners share an engine, corral chooses the slot of each answer (`id_slot`), remembers whose
+ * prompt is in it, and disables the comparison for a slot with another owner's prompt (`cache_prompt: false`).
  *
- * llama-server has a second cache (`--cache-ram`): prompts of idle slots, copied into whichever slot fits. That one goes
- * by no slot, so it has to be off where several owners share an engine, from the engine's start.
+ * llama-server has a second cache (`--cache-ram`): prompts of idle slots, which it copies into any slot that fits. That
+ * cache is not tied to slots, so it must be off from the start of an engine that several owners share.
  */
 
-/** How one answer is asked for, and what becomes of its slot. */
+/** How one answer is requested, and what happens to its slot. */
 export interface SlotUse {
-  /** Fields of the request that no client may choose. */
+  /** Fields of the request that no client may set. */
   readonly fields: { readonly id_slot?: number; readonly cache_prompt?: false }
-  /** Whether an answer whose client has gone must reach its slot before it is cut; see `SlotOwners.take`. */
+  /** Whether an answer whose client has left must reach its slot before it is disconnected, see `SlotOwners.take`. */
   readonly tracked: boolean
-  /** Something of the answer has come: the slot holds this prompt now, and nothing of an earlier one. */
+  /** The first part of the answer has arrived: the slot now holds this prompt and no part of an earlier one. */
   begun(): void
-  /** The answer has ended, in whichever way. */
+  /** The answer has ended, in whatever way. */
   end(): void
 }
 
-/** What is known of a slot. */
+/** The state of a slot. */
 export interface SlotState {
   id: number
-  /** Whose prompt it holds; undefined where that is not known, or it has none. */
+  /** The owner of its prompt. Undefined if unknown, or if the slot is empty. */
   owner: string | undefined
-  /** Beginnings of the prompt that it holds. */
+  /** Beginnings of its prompt. */
   trail: Trail | undefined
-  /** Counts up with each use; 0 before the first one. */
+  /** Increases with each use. 0 before the first one. */
   usedAt: number
 }
 
 const nothing = () => {}
 const UNTRACKED: SlotUse = { fields: {}, tracked: false, begun: nothing, end: nothing }
 const UNCACHED: SlotUse = { ...UNTRACKED, fields: { cache_prompt: false } }
-/** The owner of what no client asked for. */
+/** The owner of requests that no client sent. */
 const SERVER = ''
 
-/** Whose prompts the slots of one engine hold. */
+/** Tracks whose prompts the slots of one engine hold. */
 export class SlotOwners {
   readonly #isolated: boolean
   readonly #slots: SlotState[]
   readonly #free: Set<SlotState>
-  /** Those who wait for a slot to become free, in order. */
+  /** Callers that wait for a free slot, in order. */
   readonly #waiting: (() => void)[] = []
   #uses = 0
-  /** Of an engine that is not isolated: the one owner that it has served, `null` once there were several. */
+  /** For an engine that is not isolated: the only owner so far, or `null` after several. */
   #sole: string | null | undefined
 
   /**
    * @param slots how many the engine has
-   * @param isolated whether it was started for several owners; one that was not is left to itself while it has one only
+   * @param isolated whether it was started for several owners. Otherwise corral does not choose slots while there is
+   * only one owner
    */
   constructor(slots: number, isolated: boolean) {
     this.#isolated = isolated
@@ -62,23 +63,26 @@ export class SlotOwners {
     this.#free = new Set(this.#slots)
   }
 
-  /** Whether each answer takes a slot of corral's choice, so that no request may take several. */
+  /** Whether corral chooses the slot of each answer, so that no request may take several. */
   get isolated(): boolean {
     return this.#isolated
   }
 
-  /** Whose prompt a slot holds; undefined where that is not known for sure. */
+  /** Returns the owner of a slot's prompt. Undefined if it is not known for sure. */
   ownerOf(slot: number): string | undefined {
     if (!this.#isolated) return this.#sole ?? undefined
     return this.#slots[slot]?.owner
   }
 
-  /** What a slot's prompt begins with; undefined where that is not known. */
+  /** Returns the beginnings of a slot's prompt. Undefined if unknown. */
   trailOf(slot: number): Trail | undefined {
     return this.#slots[slot]?.trail
   }
 
-  /** A slot was filled with a prompt of this owner, before the engine served anybody; the oldest one first. */
+  /**
+   * Records that a slot was filled with a prompt of this owner before the engine served anyone. Call it in order,
+   * oldest first.
+   */
   restored(slot: number, owner: string, trail: Trail | undefined): void {
     if (!this.#isolated) this.#sole = owner
     const state = this.#slots[slot]
@@ -86,19 +90,19 @@ export class SlotOwners {
   }
 
   /**
-   * Takes a slot for one answer; waits until one is free.
+   * Takes a slot for one answer, and waits until one is free.
    *
-   * An answer that is cut before it reached its slot might reach it later, when the slot has been given to another owner
-   * already: so the slot counts as taken until llama-server has answered at all. That is where its prompt is about to be
-   * read, a moment after the request.
-   * @param owner the server itself where absent
+   * An answer that is disconnected before it reached its slot might reach it later, when the slot already belongs to
+   * another owner. So the slot stays taken until llama-server has responded at all, which it does a moment after the
+   * request, just before it processes the prompt.
+   * @param owner the server itself if absent
    * @throws the signal's reason
    */
   async take(owner: string | undefined, body: EngineFields, signal: AbortSignal): Promise<SlotUse> {
     if (!this.#isolated) return this.#untracked(owner)
     while (this.#free.size === 0) await this.#untilFree(signal)
     if (signal.aborted) {
-      // Who was woken for this slot leaves it to the next one.
+      // A caller that was woken for this slot but gave up passes it to the next.
       this.#waiting.shift()?.()
       throw signal.reason
     }
@@ -108,7 +112,7 @@ export class SlotOwners {
     this.#free.delete(slot)
     slot.usedAt = ++this.#uses
     const isOwn = slot.owner === client
-    // Until the answer begins, it holds the earlier prompt, this one or parts of both.
+    // Until the answer begins, the slot holds the earlier prompt, this one, or parts of both.
     slot.owner = isOwn ? client : undefined
     slot.trail = isOwn ? slot.trail : undefined
     return {
@@ -146,19 +150,20 @@ export class SlotOwners {
   }
 }
 
-/** Of a conversation that goes on, so much of what a slot holds is in the new prompt too. */
+/** Minimum share of a slot's prompt that a new prompt must repeat to continue its conversation. */
 const KEPT_SHARE = 0.5
-/** A slot of another conversation is worth taking where it has so much of the new prompt. */
+/** Minimum share of a new prompt that a slot of another conversation must hold to be worth taking. */
 const FOUND_SHARE = 0.5
 
 /**
- * The slot for a prompt, of those that are free (at least one):
+ * Chooses a slot for a prompt among the free ones (at least one):
  *
- * 1. the owner's own whose conversation goes on, the one with most in common;
- * 2. the owner's own with a conversation that is not known, such as one that was saved and restored;
- * 3. one that was never used;
- * 4. the owner's own that has at least half of the prompt already, such as instructions that all conversations share;
- * 5. the one that was used least recently, whoever's it was.
+ * 1. the owner's own slot whose conversation continues, with the most in common,
+ * 2. the owner's own slot with an unknown conversation, for example a restored one,
+ * 3. an unused slot,
+ * 4. the owner's own slot that already has at least half of the prompt, such as instructions that all conversations
+ *    share,
+ * 5. the least recently used slot of any owner.
  */
 export function chooseSlot(free: Iterable<SlotState>, owner: string, trail: Trail): SlotState {
   let going: SlotState | undefined
@@ -193,17 +198,17 @@ export const TrailSchema = Type.Object({
   /** Bytes of the whole prompt. */
   length: Type.Integer()
 })
-/** What a prompt begins with: checksums of its first so many bytes, at `nextBoundary`. */
+/** The beginnings of a prompt: checksums of its first bytes up to each `nextBoundary`. */
 export type Trail = Static<typeof TrailSchema>
 
 /**
- * Where sums are taken, first and behind another: closely at the beginning, where short conversations differ; they say no
- * more than which slot is best.
+ * Boundaries for the checksums. They are close at the beginning, where short conversations differ. They only help to
+ * choose the best slot.
  */
 const FIRST = 4
 const nextBoundary = (at: number) => at + (at < 64 ? 4 : at < 1024 ? 16 : at < 65_536 ? 256 : 4096)
 
-/** The beginnings of a request's prompt, as far as it is the same in each turn of a conversation. */
+/** Computes the beginnings of a request's prompt, as far as they are the same in each turn of a conversation. */
 export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields): Trail {
   const parts = [
     tools,
@@ -223,12 +228,14 @@ export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields)
   return { sums, length: text.length }
 }
 
-/** What a message says, where that is plain text: what all messages have in common would make short ones look alike. */
+/**
+ * Returns a message's content if it is plain text. The fields that all messages share would make short ones look alike.
+ */
 function textOf(message: { content?: unknown; tool_calls?: unknown }): unknown {
   return typeof message.content === 'string' && !message.tool_calls ? message.content : message
 }
 
-/** Bytes that two prompts begin with alike, down to the boundary before. */
+/** Returns how many bytes two prompts have in common at the beginning, rounded down to a boundary. */
 function commonLength(one: Trail, other: Trail): number {
   const length = Math.min(one.length, other.length)
   let common = 0

@@ -6,20 +6,20 @@ import { CorralError } from '../../core/errors.ts'
 import { ToolError } from '../../core/system/child-process.ts'
 import { knownFlags, linesOf, type QueryOptions } from './server-facts.ts'
 
-/** llama-server writes its log in another thread, whose last lines its exit may swallow: then it is asked again. */
+/** llama-server logs in another thread, and its last lines may be lost when it exits. It is then asked again. */
 const MAX_ATTEMPTS = 4
-/** Milliseconds for a template, which takes some tens of them. */
+/** Milliseconds for a template. It usually takes some tens of them. */
 const CHECK_TIMEOUT_MS = 10_000
-/** A template is a program, which may fill the memory. */
+/** A template is a program and may fill the memory. */
 const MAX_CHECK_MEMORY = 512 * 2 ** 20
 const REFUSED = /the supplied chat template is not supported/
-/** The lines that say why, the most precise one first. */
+/** Lines that show the reason, the most precise one first. */
 const REASONS = [/^Error: (?:Jinja Exception: )?(.+)/, /common_chat_templates_init: error: (?:parser: )?(.+)/]
 const PLACE = /^While executing \w+ at (line \d+, column \d+)/
 
 /**
- * Checks a chat template with llama-server itself, which parses and renders it before it looks for a model: there is
- * none here, so that it ends at once.
+ * Checks a chat template with llama-server itself, which parses and renders it before it looks for a model. It gets no
+ * model, so it exits at once.
  * @throws CorralError `invalid_request` with llama.cpp's reason
  */
 export async function checkTemplate(build: Build, template: string, options: QueryOptions): Promise<void> {
@@ -41,7 +41,7 @@ export async function checkTemplate(build: Build, template: string, options: Que
     if (fault === undefined) return
     throw new CorralError(
       'invalid_request',
-      `llama.cpp cannot use the chat template${fault && `: ${fault}`}. Correct the template, or leave it out to keep the model's own.`,
+      `llama.cpp cannot use the chat template${fault && `: ${fault}`}. Correct the template, or remove it to use the model's own.`,
       { param: 'template' }
     )
   } finally {
@@ -49,7 +49,9 @@ export async function checkTemplate(build: Build, template: string, options: Que
   }
 }
 
-/** What llama-server says against a template; undefined if nothing, empty if it refuses it without a reason. */
+/**
+ * Returns llama-server's objection to a template: undefined if there is none, empty if it rejects it without a reason.
+ */
 async function faultOf(run: () => Promise<unknown>): Promise<string | undefined> {
   try {
     await run()
@@ -62,7 +64,7 @@ async function faultOf(run: () => Promise<unknown>): Promise<string | undefined>
   }
 }
 
-/** As `faultOf`, by the lines that it printed. Pure. */
+/** Finds the objection in the lines that it printed, as `faultOf`. Pure. */
 function templateFault(lines: readonly string[]): string | undefined {
   if (!lines.some(line => REFUSED.test(line))) return undefined
   const reason = REASONS.flatMap(pattern => lines.map(line => pattern.exec(line)?.[1])).find(text => text !== undefined)

@@ -3,12 +3,12 @@ import type { Model } from '../../core/contracts/models.ts'
 import type { TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 
 /*
- * What of llama-server may make a model faster. Left out is what only moves memory (--mlock, --no-mmap), what takes the
- * machine from others (--prio, --poll), and what cuts the work short by answering otherwise (fewer experts, smaller
- * caches than q8_0).
+ * llama-server's settings that may make a model faster. Excluded are settings that only move memory (--mlock,
+ * --no-mmap), take resources from other programs (--prio, --poll), or save work by changing answers (fewer experts,
+ * caches smaller than q8_0).
  */
 
-/** What decides which values are worth a try. */
+/** Facts that decide which values are worth a trial. */
 export interface TuningFacts {
   /** Of the processor: physical cores, and hardware threads. */
   cores: number
@@ -17,9 +17,9 @@ export interface TuningFacts {
   hasGpu: boolean
   /** Flags of all engines, before those of the model. */
   shared: readonly string[]
-  /** Flags that the build knows; all where that is not known. */
+  /** Flags that the build knows. All flags if unknown. */
   flags: ReadonlySet<string> | undefined
-  /** Models that are here. */
+  /** Installed models. */
   models: readonly Model[]
 }
 
@@ -34,11 +34,11 @@ const FLASH = ['--flash-attn', '-fa']
 const DEFAULT = { batch: 2048, ubatch: 512 }
 /** More layers than any model has. */
 const ALL_LAYERS = 999
-/** Draft models that are tried, and the most that one may have of the model's size. */
+/** Maximum number of draft models to try, and the maximum share of the model's size for each. */
 const MAX_DRAFTS = 2
 const DRAFT_SHARE = 0.35
 
-/** The settings that a trial may change for this engine; the most important first. */
+/** Returns the settings that a trial may change for this engine, the most important first. */
 export function tunablesOf(spec: EngineSpec, given: TrialSettings, facts: TuningFacts): Tunable[] {
   const { mode, options, settings } = spec
   const own = settings?.arguments ?? []
@@ -52,7 +52,7 @@ export function tunablesOf(spec: EngineSpec, given: TrialSettings, facts: Tuning
   const offer = (name: string, values: Tunable['values'], changes_answers?: string) => {
     if (values.length > 0) found.push({ name, values, ...(changes_answers && { changes_answers }) })
   }
-  /** A flag with a number, where the present one is known to be another. */
+  /** Offers a flag with a number, if its current value is known to be different. */
   const offerNumbers = (name: string, flag: string[], present: number, values: number[]) => {
     if (!knows(flag)) return
     const others = [...new Set(values)].filter(value => value >= 1 && value !== present)
@@ -86,7 +86,7 @@ export function tunablesOf(spec: EngineSpec, given: TrialSettings, facts: Tuning
       others.map(value => ({ label: value, settings: withFlag(FLASH, value) }))
     )
   }
-  // Embeddings are read in one piece, which decides their batch.
+  // Embeddings are processed in one batch, whose size is fixed.
   if (mode !== 'chat') return found
 
   if (knows(UBATCH) && knows(BATCH)) {
@@ -115,13 +115,13 @@ export function tunablesOf(spec: EngineSpec, given: TrialSettings, facts: Tuning
     offer(
       'KV cache',
       [{ label: 'q8_0', settings: { ...given, options: { ...given.options, ...types } } }],
-      'The KV cache is rounded to 8 bits, so that answers may differ a little.'
+      'The KV cache is rounded to 8 bits, so answers may differ a little.'
     )
   }
   return found
 }
 
-/** The last value of a flag: it wins. */
+/** Returns the last value of a flag, which wins. */
 function valueIn(list: readonly string[], flag: readonly string[]): string | undefined {
   const at = list.findLastIndex(word => flag.includes(word))
   return at < 0 ? undefined : list[at + 1]
@@ -132,7 +132,7 @@ function numberOf(list: readonly string[], flag: readonly string[]): number | un
   return Number.isInteger(value) && value > 0 ? value : undefined
 }
 
-/** The list with the flag once, at its end or where it first was. */
+/** Returns the list with the flag once, at its end or at its first position. */
 export function replaced(list: readonly string[], flag: readonly string[], value: string): string[] {
   const first = list.findIndex(word => flag.includes(word))
   const rest = list.filter((word, index) => !flag.includes(word) && !(index > 0 && flag.includes(list[index - 1]!)))
@@ -140,7 +140,10 @@ export function replaced(list: readonly string[], flag: readonly string[], value
   return [...rest.slice(0, at), flag[0]!, value, ...rest.slice(at)]
 }
 
-/** Much smaller models with the same vocabulary, the largest first: the better their guesses, the more are taken. */
+/**
+ * Finds much smaller models with the same vocabulary, the largest first, because better guesses are accepted more
+ * often.
+ */
 function draftsFor(model: Model, models: readonly Model[]): Model[] {
   const vocabulary = ({ metadata: { info, architecture } }: Model) =>
     [

@@ -11,9 +11,9 @@ export interface EngineRequest {
   path: string
   /** JSON. */
   body?: string
-  /** Ends the request, or the answer that comes. */
+  /** Ends the request or its answer. */
   signal?: AbortSignal | undefined
-  /** Whether its connection may be kept for another request: not where the answer is a stream. */
+  /** Whether its connection may be reused. Not possible if the answer is a stream. */
   keep?: boolean
 }
 
@@ -28,33 +28,41 @@ export type Upstream = ReturnType<typeof createUpstream>
 export interface UpstreamHooks {
   /** Whether the engine's process runs. */
   alive(): boolean
-  /** The error to give for a connection that broke. */
+  /** Returns the error to report for a broken connection. */
   explain(error: Error): Promise<Error>
-  /** Called for each request, before it is sent. */
+  /** Called before each request is sent. */
   onRequest?(): void
 }
 
-/** The connection failed before an answer came; with a living engine another one may work. */
+/** The connection failed before an answer came. If the engine is alive, another connection may work. */
 const BROKEN = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ENOTCONN'])
-/** A Unix socket whose queue of new connections is full refuses at once; the request is repeated after so many milliseconds. */
+/**
+ * A Unix socket whose queue of new connections is full refuses at once. The request is repeated after these
+ * milliseconds.
+ */
 const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 
 /** Routes that save slots to files and restore them. */
 const SLOT_FILES = '/slots/'
 
-/** Bytes of an answer that are read at once, and how many pieces of memory for that are kept for the next connections. */
+/** Bytes of an answer to read in one step, and the number of read buffers to keep for the next connections. */
 const READ_SIZE = 16 * 1024
 const MAX_SPARE = 32
 
-/** Milliseconds that a connection is kept for the next request: llama-server looks at each 100 times a second. */
+/**
+ * Milliseconds that a connection stays open for the next request. llama-server polls each connection 100 times a
+ * second.
+ */
 const KEPT_FOR = 1000
-/** Threads of llama-server that no kept connection may take: for those who watch it (`engine-watch.ts`). */
+/** Threads of llama-server that idle connections may not take. The watch needs them (`engine-watch.ts`). */
 const THREADS_FOR_OTHERS = 4
 
-/** Whether it is a comment of an event stream, which llama-server sends while it has nothing to say. */
+/** Whether it is a comment of an event stream, which llama-server sends while it has nothing else to send. */
 const isSignOfLife = (chunk: Buffer) => chunk.length <= 3 && chunk[0] === 0x3a
 
-/** Characters of a body above which it is turned into bytes once, rather than for its length and again as it is written. */
+/**
+ * Longer bodies are converted to bytes once. Otherwise they would be converted for their length and again when written.
+ */
 const LONG = 32 * 1024
 
 function writeRequest(socket: Socket, { method, path, body }: EngineRequest, key: string, keep: boolean): void {
@@ -71,7 +79,7 @@ function writeRequest(socket: Socket, { method, path, body }: EngineRequest, key
   socket.uncork()
 }
 
-/** A request and its answer, as their connection tells them what happens. */
+/** A request and its answer, which gets the events of their connection. */
 interface Exchange {
   /** @returns whether more may be read */
   onBytes(bytes: Buffer): boolean
@@ -81,27 +89,27 @@ interface Exchange {
 
 interface Connection {
   socket: Socket
-  /** What it serves; undefined while it is kept. */
+  /** The current exchange. Undefined while the connection is idle. */
   exchange: Exchange | undefined
-  /** Since when it is kept, in milliseconds of `performance.now()`. */
+  /** Start of its idle time, in milliseconds of `performance.now()`. */
   keptSince: number
 }
 
 /**
- * Connections to an engine. One may be kept for the next request, but llama-server has a thread for each connection, idle
- * ones too, and a request without a thread waits for seconds until one of them ends. So:
+ * Manages the connections to an engine. An idle connection may be reused, but llama-server has a thread for each
+ * connection, even an idle one, and a request without a thread waits for seconds until another connection closes. So:
  *
- * 1. A connection is opened only where none is kept.
- * 2. One is kept only while all connections together, and those of others, have threads.
+ * 1. A connection is opened only if none is idle.
+ * 2. An idle connection stays open only while all connections together, including those of others, have threads.
  *
- * Then no request ever waits for a thread that a kept connection has.
+ * Then no request ever waits for the thread of an idle connection.
  *
- * @param threads how many llama-server has for sure
+ * @param threads how many threads llama-server certainly has
  */
 function createConnections(listen: Listen, threads: number) {
   const most = threads - THREADS_FOR_OTHERS
   const spare: Buffer[] = []
-  /** Those that were used last are at the end. */
+  /** The most recently used connections are at the end. */
   const kept: Connection[] = []
   let count = 0
   let timer: NodeJS.Timeout | undefined
@@ -152,14 +160,14 @@ function createConnections(listen: Listen, threads: number) {
   }
 
   return {
-    /** @param fresh whether it must be a new one, since a kept one may have failed */
+    /** @param fresh whether it must be a new one, because an idle one may have failed */
     take(fresh: boolean): Connection {
       if (fresh) closeKept()
       return kept.pop() ?? open()
     },
-    /** Whether a connection may be kept when it has been used. */
+    /** Whether a used connection may stay open. */
     mayKeep: () => count <= most,
-    /** Keeps a connection whose exchange is over for the next one. */
+    /** Keeps a connection open for the next request after its exchange. */
     keep(connection: Connection): void {
       connection.exchange = undefined
       connection.keptSince = performance.now()
@@ -171,13 +179,14 @@ function createConnections(listen: Listen, threads: number) {
 }
 
 /**
- * Requests to an engine. The connection of a stream serves nothing else: llama-server closes it although it promises
- * otherwise. There are no time limits.
+ * Sends requests to an engine. The connection of a stream serves nothing else, because llama-server closes it although
+ * it promises otherwise. There are no time limits.
  *
- * @param threads how many connections llama-server serves at once for sure; without it, each serves one request
+ * @param threads how many connections llama-server certainly serves in parallel. Without it, each connection serves one
+ * request
  */
 export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks, threads = 0) {
-  /** Ends one open request each. */
+  /** Functions that end one open request each. */
   const open = new OpenSet<(error: Error) => void>()
   const connections = createConnections(listen, threads)
   let closed: Error | undefined
@@ -190,7 +199,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       const reader = new ResponseReader()
       const connection = connections.take(fresh)
       const { socket } = connection
-      // Once the connection serves another request, this one's reader has no say.
+      // Once the connection serves another request, this reader's events are ignored.
       const isOurs = () => connection.exchange === exchange
       const answer = new ResponseBody({
         pause: () => isOurs() && socket.pause(),
@@ -210,7 +219,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         reject(error)
       }
       const onAbort = () => finish(signal!.reason)
-      // Who closes a connection wakes the other side: where llama-server was asked to, that is left to it.
+      // Closing a connection wakes the other side. If llama-server was asked to close it, this is left to llama-server.
       const onComplete = () => {
         forget()
         answer.end()
@@ -261,14 +270,14 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
     })
   }
 
-  /** Whether to try again after a failure that came before any answer. Waits where that helps. */
+  /** Whether to retry after a failure before any answer. Waits if that helps. */
   async function mayRetry(error: Error, attempt: number, signal?: AbortSignal): Promise<boolean> {
     const code = 'code' in error ? String(error.code) : ''
     if (code === 'EAGAIN') {
       const wait = BACKLOG_WAITS[attempt]
       if (wait === undefined) return false
       await sleep(wait, undefined, signal && { signal }).catch(() => {
-        // The next attempt begins with a look at the signal.
+        // The next attempt checks the signal first.
       })
       return hooks.alive()
     }
@@ -289,15 +298,15 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         }
       }
     },
-    /** Ends all open requests with this error, and refuses new ones with it. */
+    /** Ends all open requests with this error, and rejects new ones with it. */
     cut(error: Error): void {
       closed ??= error
       for (const finish of open) finish(error)
       connections.closeKept()
     },
     /**
-     * Requests that are open, bytes and answers received so far without what only keeps connections alive, and whether
-     * slots are saved or restored.
+     * The number of open requests, the bytes and answers received so far without keep-alives, and whether slots are
+     * being saved or restored.
      */
     activity: () => ({ open: open.size, received, filing: filing > 0 })
   }

@@ -15,27 +15,26 @@ const NEEDED: Partial<Record<EngineMode, Capability>> = { chat: 'completion', em
 
 const RemoteModel = Type.Object(
   {
-    model: Type.String({ minLength: 1, description: 'Its name there' }),
+    model: Type.String({ minLength: 1, description: 'Name of the model on the server' }),
     servers: Type.Array(
       Type.Object(
         {
-          url: Type.String({ pattern: '^https?://', description: 'Address of the hosted-chat API, with /v1' }),
+          url: Type.String({ pattern: '^https?://', description: 'Address of the OpenAI chat API, with /v1' }),
           key: Type.Optional(Type.String({ writeOnly: true, description: 'API key' }))
         },
         { additionalProperties: false }
       ),
-      { minItems: 1, description: 'Servers that have it' }
+      { minItems: 1, description: 'Servers that have the model' }
     ),
     kind: Type.Optional(
       Type.Enum([...SERVER_KINDS], {
-        description:
-          'The program there, where it has ways of its own: mlx is mlx_lm.server; any other one has none here'
+        description: 'Server program, if it needs special treatment: mlx is mlx_lm.server. Leave it out for others'
       })
     ),
-    context: Type.Optional(Type.Integer({ minimum: 1, description: 'Tokens of context; 4096 where absent' })),
+    context: Type.Optional(Type.Integer({ minimum: 1, description: 'Context size in tokens; 4096 if absent' })),
     capabilities: Type.Optional(
       Type.Array(Type.Enum(['completion', 'tools', 'thinking', 'vision', 'embedding']), {
-        description: 'What it can do; completion and tools where absent'
+        description: 'What the model can do; completion and tools if absent'
       })
     )
   },
@@ -48,7 +47,7 @@ const DEFAULT_CONTEXT = 4096
 export default definePlugin({
   name: 'remote',
   api: 1,
-  description: 'Models of servers elsewhere that speak hosted chat',
+  description: 'Models of remote servers with the OpenAI chat format',
   optional: true,
   needs: ['engines', 'catalog'],
   options: Type.Object(
@@ -56,7 +55,7 @@ export default definePlugin({
       models: Type.Record(Type.String(), RemoteModel, {
         default: {},
         needsTrust: true,
-        description: 'By <owner>/<name>: its name there, and its servers, which share the requests',
+        description: 'By <owner>/<name>: name of the model on its servers, and the servers, which share the requests',
         examples: [
           {
             'far/tiny': {
@@ -70,7 +69,7 @@ export default definePlugin({
         ]
       }),
       health_interval: Timeout({ default: '10s', description: 'Time between health checks of servers' }),
-      connect_timeout: Timeout({ default: '5s', description: 'Longest time for a connection, and for a health check' })
+      connect_timeout: Timeout({ default: '5s', description: 'Time limit for a connection, and for a health check' })
     },
     { additionalProperties: false, restart: true }
   ),
@@ -82,7 +81,7 @@ export default definePlugin({
     const remotes = new Map<string, { settings: RemoteModel; servers: RemoteServers }>()
     const configured = Object.entries(options.models)
     if (configured.length === 0) return {}
-    // Most servers have none.
+    // Most configurations have no remote models.
     const { createRemoteServers } = await import('./remote-servers.ts')
     const models: BroughtModel[] = configured.map(([name, settings]) => {
       parseModelName(name)
@@ -104,7 +103,7 @@ export default definePlugin({
         const needed = NEEDED[mode]
         return format === 'remote' && needed && metadata.capabilities.includes(needed) ? 1 : 0
       },
-      // Load options make no difference to a server elsewhere.
+      // Load options do not apply to a remote server.
       loadOptions: () => ({}),
       async start(spec) {
         const { model, isDefault, publicName, key } = spec.variant

@@ -8,10 +8,10 @@ import { withAnySignal } from '../../core/system/any-signal.ts'
 import type { RemoteServers } from './remote-servers.ts'
 import type { ServerKind } from './server-kinds.ts'
 
-/** Requests at once: how many a server elsewhere answers is up to the server. */
+/** Parallel requests. The remote server decides how many it answers. */
 const SLOTS = 1024
 
-/** An engine whose requests go to servers elsewhere, as hosted chat. */
+/** Creates an engine that sends requests to remote servers in the OpenAI chat format. */
 export function createRemoteEngine(
   spec: EngineSpec,
   servers: RemoteServers,
@@ -76,7 +76,10 @@ interface Usage {
   prompt_tokens_details?: { cached_tokens?: number } | null
 }
 
-/** Reads a hosted-chat stream. What ends the choices is kept until the counts have come, which follow it. */
+/**
+ * Reads a stream in the OpenAI chat format. The final deltas are held back until the usage that follows them has
+ * arrived.
+ */
 async function readAnswer(
   name: string,
   body: Dispatcher.ResponseData['body'],
@@ -107,7 +110,7 @@ async function readAnswer(
     await take(deltas)
   }
   // Thrown as a plain error: while nothing has reached the client, another server may answer.
-  if (!done && ends.length === 0) throw new Error('The answer was cut off.')
+  if (!done && ends.length === 0) throw new Error('The answer was interrupted.')
   if (usage && ends[0]) {
     ends[0].usage = {
       promptTokens: usage.prompt_tokens ?? 0,

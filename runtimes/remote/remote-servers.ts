@@ -10,7 +10,7 @@ export interface RemoteServerSettings {
 }
 
 interface RemoteServer extends RemoteServerSettings {
-  /** Requests that it answers now. */
+  /** Number of running requests. */
   running: number
   healthy: boolean
 }
@@ -24,11 +24,11 @@ export type RemoteServers = ReturnType<typeof createRemoteServers>
 type ReplyBody = Dispatcher.ResponseData['body']
 type Reader<Reply> = (body: ReplyBody) => Promise<Reply>
 
-/** The server is at fault, so that another one may do better. */
+/** The server is at fault, so another server may succeed. */
 class ServerFault extends Error {
-  /** What the client gets where no other server helps. */
+  /** The client gets this error if no other server helps. */
   readonly outcome: CorralError
-  /** Whether it gets no requests until a health check succeeds. */
+  /** Whether the server gets no requests until a health check succeeds. */
   readonly ejects: boolean
 
   constructor(outcome: CorralError, ejects = false) {
@@ -39,7 +39,7 @@ class ServerFault extends Error {
 }
 
 /**
- * Several servers that have the same model.
+ * Manages several servers that have the same model.
  * @param options.interval milliseconds between health checks
  * @param options.timeout milliseconds that a connection, or a health check, may take
  */
@@ -48,7 +48,7 @@ export function createRemoteServers(
   settings: readonly RemoteServerSettings[],
   { interval, timeout, log, kind }: { interval: number; timeout: number; log: HealthLog; kind: ServerKind }
 ) {
-  // Answers may take any time: only the client or the server ends them.
+  // Answers may take any time. Only the client or the server ends them.
   const agent = new Agent({ headersTimeout: 0, bodyTimeout: 0, connect: { timeout } })
   const servers: RemoteServer[] = settings.map(({ url, key }) => {
     return { url: url.replace(/\/+$/, ''), key, running: 0, healthy: true }
@@ -115,7 +115,7 @@ export function createRemoteServers(
       if (statusCode >= 300) throw refusal(name, statusCode, await textOf(reply.body), reply.headers['retry-after'])
       if (!/json|event-stream/.test(type)) {
         await reply.body.dump().catch(() => undefined)
-        const what = `A server of model "${name}" answered with ${type || 'something'}, which is no answer of a model.`
+        const what = `A server of model "${name}" answered with ${type || 'something'}, which is not a model's answer.`
         throw new ServerFault(new CorralError('engine_crashed', `${what} Correct its address in config.yaml.`), true)
       }
       return await read(reply.body).catch(error => {
@@ -130,9 +130,9 @@ export function createRemoteServers(
 
   return {
     /**
-     * Sends a request to the healthy server with the fewest running ones, and reads the reply with `read`. A server that
-     * cannot be reached, or does not answer as one, is ejected until a health check finds it healthy again; the request
-     * goes to the next one as long as `begun` says that nothing has reached the client.
+     * Sends a request to the healthy server with the fewest running requests, and reads the reply with `read`. A server
+     * that is unreachable or misbehaves is ejected until a health check succeeds. The request moves to the next server
+     * as long as `begun` reports that nothing has reached the client.
      */
     async ask<Reply>(
       path: string,
@@ -144,7 +144,7 @@ export function createRemoteServers(
       const left = new Set(servers)
       let last: ServerFault | undefined
       while (left.size > 0) {
-        // Ejected servers are tried last: one may be back.
+        // Ejected servers are tried last, because one may be back.
         const [server] = [...left].sort((a, b) => Number(b.healthy) - Number(a.healthy) || a.running - b.running)
         left.delete(server!)
         try {
@@ -155,7 +155,7 @@ export function createRemoteServers(
           if (!(error instanceof ServerFault)) throw error
           if (error.ejects) setHealth(server!, false, error.message)
           if (begun()) {
-            throw new CorralError('engine_crashed', `The server of model "${name}" ended its answer in the middle.`)
+            throw new CorralError('engine_crashed', `The server of model "${name}" ended its answer early.`)
           }
           last = error
         }
@@ -172,16 +172,19 @@ export function createRemoteServers(
 
 const textOf = async (body: ReplyBody) => await body.text().catch(() => '')
 
-/** What a refusal means to the client: never the server's key, and its own words only where the request is at fault. */
+/**
+ * Translates a rejection for the client. Never reveals the server's key, and quotes the server only if the request is
+ * at fault.
+ */
 function refusal(name: string, status: number, text: string, retryAfter: unknown): CorralError | ServerFault {
   const { message, code } = errorIn(text)
   const server = `A server of model "${name}"`
   if (status === 401 || status === 403) {
-    const what = `${server} refuses the key that config.yaml has for it. Correct the key.`
+    const what = `${server} rejects the key in config.yaml. Correct the key.`
     return new ServerFault(new CorralError('load_failed', what))
   }
   if (status === 404) {
-    const what = `${server} has no model of the name that config.yaml gives. Correct "model".`
+    const what = `${server} has no model with the name in config.yaml. Correct "model".`
     return new ServerFault(new CorralError('model_not_found', what, { param: 'model' }))
   }
   if (status === 429) {
@@ -195,7 +198,7 @@ function refusal(name: string, status: number, text: string, retryAfter: unknown
   if (code === 'context_length_exceeded' || code === 'context_exceeded') {
     return new CorralError('context_exceeded', message || 'The prompt does not fit into the context. Shorten it.')
   }
-  return new CorralError('invalid_request', `The server of model "${name}" refuses the request: ${message || status}`)
+  return new CorralError('invalid_request', `The server of model "${name}" rejects the request: ${message || status}`)
 }
 
 function errorIn(text: string): { message: string; code: string } {

@@ -1,17 +1,17 @@
 import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 
-/** The servers whose own ways are known; others are asked as the hosted-chat API has it. */
+/** The server programs that need special treatment. Others are used through the standard chat API. */
 export const SERVER_KINDS = ['mlx'] as const
 type KindName = (typeof SERVER_KINDS)[number]
 
-/** What a kind of server does in its own way. */
+/** Special treatment for one server program. */
 export interface ServerKind {
-  /** Where its health is asked, by the address of its API. */
+  /** Returns the address of its health check from the address of its API. */
   health(url: string): string
   /**
-   * A request in its words.
-   * @throws CorralError `unsupported_capability` for what it would leave out without a word
+   * Translates a request.
+   * @throws CorralError `unsupported_capability` for fields that the server would silently ignore
    */
   request(alias: string, fields: EngineFields, contextSize: number): EngineFields
 }
@@ -21,9 +21,9 @@ const HOSTED_CHAT: ServerKind = {
   request: (_alias, fields) => fields
 }
 
-/** `mlx_lm.server` of mlx-lm 0.32: what it is asked otherwise, and what it refuses or ignores. */
+/** `mlx_lm.server` of mlx-lm 0.32: fields that it names differently, and fields that it rejects or ignores. */
 const MLX: ServerKind = {
-  // Its list of models reads all of Hugging Face's cache, and fails where there is none.
+  // Its list of models reads all of Hugging Face's cache, and fails if there is none.
   health: url => url.replace(/\/v1$/, '/health'),
   request(alias, fields, contextSize) {
     const { repeat_penalty, repeat_last_n, max_tokens, max_completion_tokens, top_k, seed, ...others } = fields
@@ -31,21 +31,21 @@ const MLX: ServerKind = {
       const message = `The server of model "${alias}" (MLX) ${what}.`
       return new CorralError('unsupported_capability', message, { param })
     }
-    if (Number(fields.n ?? 1) > 1) throw refuse('gives one answer to a request, not several ("n")', 'n')
+    if (Number(fields.n ?? 1) > 1) throw refuse('gives only one answer per request, not several ("n")', 'n')
     const format = (fields.response_format as { type?: unknown } | null | undefined)?.type
     if (format !== undefined && format !== 'text') {
-      throw refuse('does not hold its answers to JSON or a schema', 'response_format')
+      throw refuse('does not constrain its answers to JSON or a schema', 'response_format')
     }
     // Without a limit it ends answers after 512 tokens.
     const limit = Number(max_completion_tokens ?? max_tokens ?? -1)
     const window = repeat_last_n === -1 ? contextSize : repeat_last_n
-    // Penalties without a window are none.
+    // Penalties without a window have no effect.
     const penalized = window !== 0
     return {
       ...Object.fromEntries(
         Object.entries(others).flatMap(([name, value]) => {
           if (!penalized && (name === 'presence_penalty' || name === 'frequency_penalty')) return []
-          // Whole numbers are none to it there.
+          // It does not accept integers for these fields.
           if (!/^xtc_/.test(name) || !Number.isInteger(value)) return [[name, value]]
           return value === 0 ? [] : [[name, 0.999999]]
         })
@@ -64,7 +64,7 @@ const MLX: ServerKind = {
   }
 }
 
-/** What is known of a kind of server; undefined is one that speaks hosted chat and nothing else. */
+/** Returns the special treatment of a server program. Undefined if it needs none. */
 export function serverKind(name: KindName | undefined): ServerKind {
   return name === 'mlx' ? MLX : HOSTED_CHAT
 }

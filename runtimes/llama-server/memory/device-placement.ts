@@ -2,23 +2,26 @@ import type { Build, BuildDevice } from '../../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Gpu, MemoryNow } from '../../../core/contracts/hardware.ts'
 
-/** A device that layers can be put on. */
+/** A device that can hold layers. */
 export interface Device {
-  /** Whose bytes they are: the device's own, or `host` where it has the machine's memory. */
+  /** The pool of its memory: its own, or `host` if it shares the machine's memory. */
   pool: string
-  /** Bytes that engines may take of it. */
+  /** Bytes of it that engines may use. */
   budget: number
-  /** Bytes that a process takes of it by using it at all. */
+  /** Bytes that a process uses merely by using the device. */
   overhead: number
 }
 
-/** Bytes of an engine's parts that have a place. */
+/** Bytes of an engine's parts that are placed. */
 export interface Parts {
-  /** What turns tokens into numbers: always in the machine's memory. */
+  /** The token embeddings, which are always in the machine's memory. */
   input: number
   /** Weights and cache of each layer. */
   layers: { weights: number; cache: number }[]
-  /** The output and what else follows the layers; `copied` is the part of it that is in `input` as well when it is not on a device. */
+  /**
+   * The output and other parts that follow the layers. `copied` is the part of it that `input` shares when the output
+   * is not on a device.
+   */
   output: number
   copied: number
   compute: { layers: number; io: number }
@@ -27,13 +30,15 @@ export interface Parts {
 const sum = (list: readonly number[]) => list.reduce((total, bytes) => total + bytes, 0)
 
 /**
- * Which layers go where, as llama.cpp places them (`llama_model_base::load_tensors`, `common_params_fit_impl`): the last
- * ones and the output on the devices, in shares by what they have free, the rest in the machine's memory. Unless
- * their number is set, all layers go to the devices if they fit there, else as many as do. Layers are taken to be whole: llama.cpp
- * may split the first one, or keep only the experts of several in the machine's memory, which comes to the same sum.
- * @param gpuLayers layers on devices; negative is automatic
+ * Places layers as llama.cpp does (`llama_model_base::load_tensors`, `common_params_fit_impl`): the last layers and the
+ * output go on the devices, in proportion to their free memory, and the rest into the machine's memory. Unless their
+ * number is set, all layers go on the devices if they fit, otherwise as many as fit. Layers are treated as whole.
+ * llama.cpp may split the first one, or leave only the experts of several layers in the machine's memory, which yields
+ * the same sum.
+ * @param gpuLayers layers on devices. Negative is automatic
  * @param hostCache caches stay in the machine's memory
- * @returns bytes by pool without the devices' overhead, the layers on devices with the output as one, and those devices
+ * @returns bytes by pool without the devices' overhead, the number of layers on devices (the output is one), and those
+ * devices
  */
 export function place(parts: Parts, devices: readonly Device[], gpuLayers: number, hostCache = false) {
   const { layers, compute } = parts
@@ -54,7 +59,7 @@ export function place(parts: Parts, devices: readonly Device[], gpuLayers: numbe
   }
   const moved = onDevices(count)
   const budgets = sum(devices.map(({ budget }) => budget)) || 1
-  // Without layers, the first one still computes long prompts.
+  // Without layers, the first device still computes long prompts.
   const used = count === 0 ? devices.slice(0, 1) : devices
   for (const { pool, budget } of used) add(pool, moved * (budget / budgets) + compute.layers)
   const rest = layers.slice(0, layers.length - Math.max(0, count - 1))
@@ -67,10 +72,10 @@ export function place(parts: Parts, devices: readonly Device[], gpuLayers: numbe
 
 const MIB = 2 ** 20
 const GIB = 2 ** 30
-/** llama-server's own `--fit-target`. */
+/** llama-server's own default for `--fit-target`. */
 const MARGIN = GIB
 
-/** What a process takes of a device by using it: its driver's context and the kernels, as seen with llama-server. */
+/** Bytes that a process uses on a device for the driver's context and the kernels, as measured with llama-server. */
 const OVERHEAD: Record<Build['kind'], number> = {
   cpu: 0,
   cuda: 512 * MIB,
@@ -87,7 +92,7 @@ export interface MatchedDevice {
   gpu: Gpu | undefined
 }
 
-/** How likely both are the same device: common words of the names, and totals within a twentieth. */
+/** Rates how likely both are the same device: common words of the names, and totals within a twentieth. */
 function similarity(device: BuildDevice, gpu: Gpu): number {
   const wordsOf = (name: string) =>
     new Set(
@@ -108,8 +113,8 @@ function similarity(device: BuildDevice, gpu: Gpu): number {
 }
 
 /**
- * Finds the GPU behind each device of a build: the most similar by name and size, of equal ones the next in order. Builds
- * number devices by themselves, with the order and choice that a driver's variables ask for.
+ * Finds the GPU behind each device of a build: the most similar by name and size. Ties go to the next in order. Builds
+ * number devices in the order, and with the choice, that a driver's variables request.
  */
 export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu[]): MatchedDevice[] {
   const free = [...gpus]
@@ -129,10 +134,10 @@ export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu
 export type DevicePools = ReturnType<typeof devicePools>
 
 /**
- * The memory pools of a build's devices. A device with the machine's own memory (Metal, integrated GPUs) has no pool of
- * its own: what it takes counts as `host`, since both would be the same bytes. A GPU that another build names
- * differently is the pool that `main` has for it.
- * @param limit bytes of each GPU that may be taken; undefined is all but llama-server's margin
+ * Returns the memory pools of a build's devices. A device that shares the machine's memory (Metal, integrated GPUs)
+ * belongs to the pool `host`, because the bytes are the same. A GPU that another build names differently uses the pool
+ * that `main` has for it.
+ * @param limit bytes of each GPU that may be used. Undefined is everything except llama-server's margin
  */
 export function devicePools(
   build: Build,
@@ -151,9 +156,9 @@ export function devicePools(
   const pools = new Map(matched.map(entry => [entry.device.id, nameOf(entry)]))
   const known = matched.filter(entry => totalOf(entry) !== undefined)
   return {
-    /** The pool that a device's bytes are counted in; an unknown device has its own. */
+    /** Returns the pool of a device. An unknown device is its own pool. */
     poolOf: (device: string) => pools.get(device) ?? device,
-    /** Bytes that engines may take of each pool but the machine's memory, given what they use of it now. */
+    /** Returns the bytes that engines may use of each pool except the machine's memory, given what they use now. */
     budgets(now: MemoryNow | undefined, used: MemoryUse): MemoryUse {
       const budgets: MemoryUse = {}
       for (const entry of known) {
@@ -165,11 +170,11 @@ export function devicePools(
       }
       return budgets
     },
-    /** Where layers can be put when no other engine is there. */
+    /** The devices as they are when no other engine is running. */
     devices: known.map((entry): Device => {
       return { pool: nameOf(entry), budget: allowed(totalOf(entry)!), overhead: OVERHEAD[build.kind] }
     }),
-    /** Bytes of each device to be left free, where that is configured. */
+    /** Bytes of each device to be left free, if configured. */
     margins:
       limit === undefined || known.length < matched.length
         ? undefined
@@ -178,8 +183,8 @@ export function devicePools(
 }
 
 /**
- * The pools of a build's devices with those of workers, which come first.
- * @param count how many devices the build has
+ * Combines the pools of a build's devices with those of workers, which come first.
+ * @param count the number of the build's devices
  */
 export function withWorkers(
   own: Pick<DevicePools, 'poolOf' | 'devices' | 'margins'>,
@@ -190,7 +195,7 @@ export function withWorkers(
     ...workers.map(({ pool, budget, overhead }) => ({ pool, budget, overhead })),
     ...own.devices
   ]
-  // Of a device that says nothing of its memory nobody knows what share it should have.
+  // If a device does not report its memory, its share of the layers is unknown.
   const known = own.devices.length === count
   const margins = own.margins ?? own.devices.map(() => MARGIN)
   return {

@@ -23,56 +23,58 @@ const BATCH = 512
 const CHECKPOINTS = 32
 const DRAFT_TOKENS = 3
 const NGRAM_TOKENS = 64
-/** What a llama-server takes that it does not report: code, threads, buffers of requests … */
+/** Bytes that a llama-server uses but does not report, for code, threads and buffers of requests … */
 const PROCESS = 40 * MIB
 const SLOT = MIB
-/** … and its tokenizer, for each token and each merge: 180 and 160 were measured with 262,144 of them. */
+/** … and for its tokenizer, per token and per merge. The measured values were 180 and 160 with 262,144 of them. */
 const TOKEN = 256
 const MERGE = 192
 
-/** What an engine will take, before it is started. */
+/** An estimate of an engine's memory before it is started. */
 export interface EngineNeed {
   /** Bytes by pool: `host`, or the id of a device of the build. */
   use: MemoryUse
-  /** Where the numbers come from: an earlier engine's own report, llama-fit-params, or the file's metadata (a guess). */
+  /** The source of the numbers: an earlier engine's own report, llama-fit-params, or the file's metadata (a guess). */
   from: 'learned' | 'fit' | 'metadata'
   /** Bytes in all pools together, for messages. */
   parts: { weights: number; cache: number; compute: number }
-  /** What the engine has to be started with (`LaunchSpec.bounds`), so that it keeps to this. */
+  /** Limits that the engine must be started with (`LaunchSpec.bounds`) to stay within the estimate. */
   bounds: EngineBounds
 }
 
-/** What is known of where it runs. */
+/** Facts about the machine that runs the engine. */
 export interface EnginePlace {
   devices: readonly Device[]
-  /** Bytes of the machine's memory that engines may take together. */
+  /** Bytes of the machine's memory that all engines together may use. */
   memory: number
   /** As Node names it. */
   arch: string
-  /** Whether the processor has AMX, for which llama.cpp packs weights in its own way. */
+  /** Whether the processor has AMX, for which llama.cpp packs weights differently. */
   amx: boolean
-  /** Bytes of each device to leave free, where llama.cpp does not do that by itself. */
+  /** Bytes of each device to leave free, if llama.cpp does not do so by default. */
   deviceMargins?: readonly number[]
-  /** Shares of the layers on each device, where they are not llama.cpp's own. */
+  /** Shares of the layers on each device, if they differ from llama.cpp's own. */
   shares?: readonly number[]
 }
 
-/** What an engine takes, by its files' metadata. Sizes are bytes. */
+/** An engine's memory according to its files' metadata, in bytes. */
 export interface MetadataEstimate {
-  /** What llama-server reports as its own, by pool. */
+  /** The memory that llama-server reports as its own, by pool. */
   core: MemoryUse
-  /** What its draft model takes, which is in its report too. */
+  /** The memory of its draft model, which is also in its report. */
   draft: MemoryUse
-  /** What it takes from the start that the report leaves out. */
+  /** Memory used from the start that the report leaves out. */
   unreported: MemoryUse
-  /** What it may grow by in the machine's memory, within its bounds. */
+  /** How much its use of the machine's memory may grow within its limits. */
   growth: number
   bounds: EngineBounds
   weights: number
   cache: number
-  /** Of the core: buffers that hold an answer's numbers for each token of a batch, which not every build reserves. */
+  /** Part of `core`: output buffers for each token of a batch, which not every build reserves. */
   logits: number
-  /** Whether the placement of layers is certain: all fit on the devices, their number was given, or there is no device. */
+  /**
+   * Whether the placement of layers is certain: all fit on the devices, their number was given, or there is no device.
+   */
   settled: boolean
 }
 
@@ -90,7 +92,7 @@ export function totalOf(use: MemoryUse): number {
   return Object.values(use).reduce((sum, bytes) => sum + bytes, 0)
 }
 
-/** How an engine is started, as far as it decides about memory: options, and flags that win over them. */
+/** Collects the options that decide about memory, and the flags that override them. */
 function computeOptions(spec: LaunchSpec, flags: EngineFlags): ComputeOptions {
   const { options, mode, settings } = spec
   const num_parallel = Math.max(1, flags.slots ?? options.num_parallel)
@@ -113,7 +115,7 @@ function computeOptions(spec: LaunchSpec, flags: EngineFlags): ComputeOptions {
   }
 }
 
-/** Bytes of the parts of a model, by its shape; of one whose metadata says nothing, about what usual models take. */
+/** Returns the bytes of a model's parts by its shape. If its metadata is missing, assumes a typical model. */
 function partsOf({ shape, size }: Weights, options: ComputeOptions, loras: number, copies: boolean): Parts {
   if (!shape) {
     const perToken = Math.min(512 * 1024, 16 * 1024 + size / 32768)
@@ -131,7 +133,7 @@ function partsOf({ shape, size }: Weights, options: ComputeOptions, loras: numbe
 }
 
 /**
- * Whether the processor's code packs these weights (ggml-cpu's repack.cpp, amx.cpp): a table of tokens that is also the
+ * Whether the processor's code packs these weights (ggml-cpu's repack.cpp, amx.cpp). A token table that is also the
  * output is then in memory twice.
  */
 function packed({ weights, vocabulary, embedding }: ModelShape, { arch, amx }: EnginePlace): boolean {
@@ -140,10 +142,11 @@ function packed({ weights, vocabulary, embedding }: ModelShape, { arch, amx }: E
 }
 
 /**
- * How much llama-server may keep in addition to the slots' own caches. It would fill what it is allowed, so that all of it is
- * counted: for the states of earlier prompts a sixteenth of what corral may take (`promptCacheSize`), and no more than
- * half of the slots' caches; the same for checkpoints of models with windows or states, one for each slot at least. No
- * model is refused for that: where there is no room beside the model itself, nothing is kept.
+ * Limits what llama-server may cache in addition to the slots' own caches. It would fill whatever it is allowed, so all
+ * of it is counted. The states of earlier prompts get a sixteenth of the memory that corral may use
+ * (`promptCacheSize`), but at most half as much as the slots' caches. Checkpoints of models with windows or states get
+ * the same, but at least one per slot. No model is refused because of this: if there is no room beside the model,
+ * nothing is cached.
  */
 function growthBounds(
   flags: EngineFlags,
@@ -157,7 +160,7 @@ function growthBounds(
   return { promptCache, checkpoints, growth: promptCache + checkpoints * checkpoint }
 }
 
-/** Estimates by the files' metadata what an engine takes of each pool. */
+/** Estimates the bytes that an engine uses in each pool from the files' metadata. */
 export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): MetadataEstimate {
   const flags = { ...engineFlags(spec.settings?.arguments ?? []), ...(spec.options.isolated && { promptCache: 0 }) }
   const options = computeOptions(spec, flags)
@@ -172,7 +175,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const projector = files.projector ? files.projector.size + files.projector.compute : 0
   let drafted: MemoryUse = {}
   if (files.draft) {
-    // A model of its own with the same conversations, its cache in 16 bits.
+    // The draft model has the same conversations, with a 16-bit cache.
     const own: ComputeOptions = { ...options, cache_type_k: 'f16', cache_type_v: 'f16', guessed: 0 }
     const shared = devices.map(device => ({ ...device, overhead: 0 }))
     const draftLayers = spec.settings?.speculation.draft?.gpuLayers ?? -1
@@ -201,7 +204,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   })
   const settled = devices.length === 0 || gpuLayers >= 0 || placement.layers === parts.layers.length + 1
   const margins = where.deviceMargins && gpuLayers < 0 ? { deviceMargins: where.deviceMargins } : {}
-  // Given these, llama.cpp does not place layers by itself, which it has to where not all fit.
+  // With explicit shares, llama.cpp does not place layers itself, but it must do so if not all fit.
   const shares = where.shares && settled && placement.devices.length > 0 ? { shares: where.shares } : {}
   return {
     core: placement.use,
@@ -216,7 +219,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   }
 }
 
-/** Flags with a value, by all their spellings in llama-server's `--help`. */
+/** Flags with a value, in all their spellings in llama-server's `--help`. */
 const SPELLINGS = {
   // Tokens of all slots together.
   context: '-c --ctx-size',
@@ -236,7 +239,10 @@ const MANY = 1e6
 
 type EngineFlags = ReturnType<typeof engineFlags>
 
-/** What a model's own flags for llama-server change about its memory; llama-server checks the others and invalid values. */
+/**
+ * Parses how a model's own flags for llama-server change its memory. llama-server checks the other flags and invalid
+ * values.
+ */
 export function engineFlags(list: readonly string[]) {
   const has = (...flags: string[]) => list.some(flag => flags.includes(flag))
   const after = (...flags: string[]) => list[list.findLastIndex(flag => flags.includes(flag)) + 1]
@@ -252,7 +258,7 @@ export function engineFlags(list: readonly string[]) {
   const { promptCache, ...others } = numbers
   return {
     ...others,
-    // Bytes; negative is without limit.
+    // Bytes. Negative is unlimited.
     ...(promptCache !== undefined && { promptCache: (promptCache < 0 ? MANY : promptCache) * MIB }),
     cacheTypes,
     flashAttention: !(
@@ -267,14 +273,15 @@ export function engineFlags(list: readonly string[]) {
   }
 }
 
-/** Most that another try is taken to need of what was too little. */
+/** Factor by which a retry after running out of memory is assumed to need more. */
 const MORE = 1.1
 
 /**
- * What an engine takes from the start by llama-fit-params, completed by what that leaves out: weights that are packed
- * for the processor, LoRA, projector, draft model and the process. Where the processor alone computes, it counts
- * an answer for every token of a batch, which llama-server does not ask for; that much may be too much, but never less
- * than the metadata say. Undefined where llama.cpp places layers by itself and not all fit, which it does not see.
+ * Completes llama-fit-params' figures with what they leave out: weights packed for the processor, LoRA, projector,
+ * draft model and the process. On the processor alone, llama-fit-params includes an output for every token of a batch,
+ * which llama-server does not allocate. That much may be surplus, but the result is never below the metadata's
+ * estimate. Returns undefined if llama.cpp places the layers itself and not all fit, because llama-fit-params does not
+ * see this.
  */
 export function fromFit(
   fit: MemoryUse,
@@ -291,8 +298,8 @@ export function fromFit(
 }
 
 /**
- * What an engine takes from the start by the metadata alone.
- * @param old whether the build may be one that reserves an answer for every token of a batch
+ * Returns the memory that an engine uses from the start according to the metadata alone.
+ * @param old whether the build may be one that reserves an output for every token of a batch
  */
 export function fromMetadata(estimated: MetadataEstimate, devices: readonly Device[], old: boolean): MemoryUse {
   const { core, draft, unreported, logits } = estimated
@@ -301,19 +308,22 @@ export function fromMetadata(estimated: MetadataEstimate, devices: readonly Devi
   return addUse(core, draft, unreported, ...more)
 }
 
-/** What an engine takes from the start by its own report; `resident` is what its process holds according to the system. */
+/**
+ * Returns the memory that an engine uses from the start according to its own report. `resident` is what the system
+ * reports for its process.
+ */
 export function fromReport(report: MemoryUse, estimated: MetadataEstimate, resident: number | undefined): MemoryUse {
   const use = addUse(report, estimated.unreported)
   return { ...use, host: Math.max(use.host ?? 0, resident ?? 0) }
 }
 
-/** More than what was too little, in each pool. */
+/** Raises each pool above the amount that was too little. */
 export function beyond(use: MemoryUse, tooLittle: MemoryUse = {}): MemoryUse {
   const raised = Object.entries(tooLittle).map(([pool, bytes]) => [pool, Math.max(use[pool] ?? 0, bytes * MORE)])
   return { ...use, ...Object.fromEntries(raised) }
 }
 
-/** A need out of what an engine takes from the start and what it may grow by. */
+/** Combines the memory used from the start with the growth into a need. */
 export function needOf(estimated: MetadataEstimate, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
   const use = addUse(start, { host: estimated.growth })
   for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
@@ -325,12 +335,12 @@ export function needOf(estimated: MetadataEstimate, start: MemoryUse, from: Engi
 
 /** A model's files. Sizes are bytes. */
 interface Weights {
-  /** Undefined where their metadata do not say. */
+  /** Undefined if the metadata is insufficient. */
   shape: ModelShape | undefined
   size: number
 }
 
-/** What is known of the files that an engine loads. */
+/** Facts about the files that an engine loads. */
 export interface EngineFiles extends Weights {
   loras: number
   projector?: { size: number; compute: number }
@@ -339,7 +349,7 @@ export interface EngineFiles extends Weights {
 
 const SHARD = /^(.*)-00001-of-(\d{5})\.gguf$/i
 
-/** All files of a model that is named by its first one. */
+/** Lists all files of a model that is named by its first one. */
 export function shardsOf(path: string): string[] {
   const match = SHARD.exec(basename(path))
   if (!match) return [path]
@@ -348,7 +358,7 @@ export function shardsOf(path: string): string[] {
   return Array.from({ length: Math.min(Number(count), 1000) }, (_, at) => shard(at + 1))
 }
 
-/** A file that is not there, or is of another kind, counts as nothing here: the engine says what is wrong with it. */
+/** A missing file, or one of another kind, has size 0 here. The engine reports the problem. */
 async function lookAt(path: string): Promise<{ size: number; mtimeMs: number }> {
   const { size = 0, mtimeMs = 0 } = (await stat(path).catch(() => undefined)) ?? {}
   return { size, mtimeMs }
@@ -360,11 +370,14 @@ async function headerOf(path: string): Promise<GgufHeader | undefined> {
   return readGgufHeader(path).catch(() => undefined)
 }
 
-/** Models whose files were read last, by the path of the first file; to read them again would hold up each load. */
+/**
+ * The models whose files were read most recently, by the path of the first file. Reading them again would delay each
+ * load.
+ */
 const known = new Map<string, { mark: string; weights: Weights }>()
 const MAX_KNOWN = 100
 
-/** @param info what the store knows of the model, where its files cannot be read */
+/** @param info the store's record of the model, for files that cannot be read */
 async function weightsIn(path: string, info: Record<string, unknown>, amx: boolean): Promise<Weights> {
   const paths = shardsOf(path)
   const files = await Promise.all(paths.map(lookAt))
@@ -388,8 +401,8 @@ async function projectorIn(path: string): Promise<EngineFiles['projector']> {
 }
 
 /**
- * Reads what an engine's files say of its need for memory, some milliseconds for each; where a file cannot be read, the
- * store's own record of the model has to do. Never rejects.
+ * Reads the facts about memory from an engine's files, in a few milliseconds per file. If a file cannot be read, uses
+ * the store's record of the model. Never rejects.
  * @param amx whether llama.cpp packs weights for a processor with AMX
  */
 export async function engineFiles(spec: LaunchSpec, amx = false): Promise<EngineFiles> {
@@ -413,9 +426,9 @@ export async function engineFiles(spec: LaunchSpec, amx = false): Promise<Engine
 const F32 = 4
 
 /**
- * Bytes that a projector takes to look at an image, by the keys of its file: the scores of attention between all
- * patches of an image and the widest step of a layer (llama.cpp's tools/mtmd/clip.cpp without flash attention, which
- * not all of them have). Without keys, as much again as its weights.
+ * Returns the bytes that a projector needs to process an image, by the keys of its file: the attention scores between
+ * all patches of an image, and the widest step of a layer (llama.cpp's tools/mtmd/clip.cpp without flash attention,
+ * which not all projectors support). Without keys, returns the size of its weights.
  */
 export function projectorCompute(keys: Readonly<Record<string, unknown>> | undefined, weights: number): number {
   const number = (name: string) => Number(keys?.[`clip.vision.${name}`] ?? 0)

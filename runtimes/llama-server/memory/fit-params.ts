@@ -6,16 +6,16 @@ import { engineArguments } from '../arguments.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { knownFlags, linesOf, type QueryOptions } from '../server-facts.ts'
 
-/** Milliseconds: it reads a header and queries the devices, which takes a fraction of a second. */
+/** Milliseconds. It reads a header and queries the devices, which takes a fraction of a second. */
 const LIMIT = 15_000
 const MIB = 2 ** 20
-/** Flags that would change what it prints, or make it do something else. */
+/** Flags that would change its output or its task. */
 const NOT_SHARED = new Set(['--log-jsonl', '--log-file', '--verbosity', '-lv', '--log-verbosity', '-v', '--verbose'])
 
-/** Whether an argument is a flag; `-1` is a value. */
+/** Whether an argument is a flag. `-1` is a value. */
 const isFlag = (argument: string) => /^--?[a-z]/i.test(argument)
 
-/** The flags with their values that another program knows as well, by its `--help`. Pure. */
+/** Selects the flags, with their values, that another program also knows by its `--help`. Pure. */
 export function sharedArguments(list: readonly string[], known: ReadonlySet<string>): string[] {
   let kept = true
   return list.filter(argument => {
@@ -25,8 +25,8 @@ export function sharedArguments(list: readonly string[], known: ReadonlySet<stri
 }
 
 /**
- * What `llama-fit-params --fit-print on` prints, read: a row for each pool with MiB of weights, context and compute
- * buffers; undefined where it is something else. Of a device it says nothing when it takes nothing there. Pure.
+ * Parses the output of `llama-fit-params --fit-print on`: a row for each pool with MiB of weights, context and compute
+ * buffers. Devices without memory use are absent. Returns undefined for other text. Pure.
  */
 export function parseFitPrint(lines: readonly string[]): MemoryUse | undefined {
   const use: MemoryUse = {}
@@ -42,8 +42,8 @@ export function parseFitPrint(lines: readonly string[]): MemoryUse | undefined {
 }
 
 /**
- * Bytes by pool that an engine of this build would take for the model itself, by llama.cpp's own estimate; projector
- * and draft model are not counted. Undefined where the build has no such program or it fails.
+ * Returns the bytes by pool that an engine of this build would use for the model itself, by llama.cpp's own estimate.
+ * Projector and draft model are not included. Returns undefined if the build has no such program or it fails.
  * @throws the signal's reason when it is aborted
  */
 export async function estimateMemory(
@@ -69,7 +69,7 @@ export async function estimateMemory(
     signal?.throwIfAborted()
     log.debug(
       { model: spec.alias, reason: errorMessage(error) },
-      'llama-fit-params could not estimate how much memory the model takes.'
+      'llama-fit-params could not estimate the memory of the model.'
     )
     return undefined
   }

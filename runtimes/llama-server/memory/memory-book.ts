@@ -30,15 +30,15 @@ import {
   totalOf
 } from './engine-need.ts'
 
-/** What an engine will take, before it is started. */
+/** An estimate of an engine's memory, with the facts behind it. */
 export interface MemoryNeed extends EngineNeed {
-  /** What it was estimated from. */
+  /** The facts that it was estimated from. */
   facts: EngineFacts
 }
 
-/** What is known of an engine before it is started. */
+/** Facts about an engine before it is started. */
 interface EngineFacts {
-  /** Names engines that take the same. */
+  /** Engines with the same key use the same memory. */
   key: string
   build: Build
   files: EngineFiles
@@ -47,27 +47,27 @@ interface EngineFacts {
   estimated: MetadataEstimate
 }
 
-/** What is known about memory: what models need, and what GPUs have. */
+/** Estimates what models need, and measures what GPUs have. */
 export type MemoryBook = ReturnType<typeof createMemoryBook>
 
-/** Estimates of llama-fit-params that are kept. */
+/** Maximum number of cached estimates of llama-fit-params. */
 const KEPT = 100
 
 /**
- * Estimates what models need: what an engine like it took before, else what llama-fit-params estimates, else what
- * the files' metadata say; each with what the engine takes beside its own report, and with what its caches may grow to
- * (`MetadataEstimate.growth`).
+ * Estimates the memory of engines. The source is an earlier engine with the same key, otherwise llama-fit-params,
+ * otherwise the files' metadata. Each estimate includes memory that the engine does not report, and the growth of its
+ * caches (`MetadataEstimate.growth`).
  */
 export function createMemoryBook(deps: {
   runtimes: Pick<Runtimes, 'current'>
   hardware: HardwareService
-  /** Folder of the data directory's cache where it keeps what engines take. */
+  /** Folder in the data directory's cache that stores measured needs. */
   directory: string
-  /** Bytes that models may take of each GPU; undefined is what it can spare. */
+  /** Bytes that models may use of each GPU. Undefined is whatever the GPU can spare. */
   gpuMemory?: number | undefined
-  /** Bytes of the machine's memory that all engines together may take now. */
+  /** Bytes of the machine's memory that all engines together may use now. */
   hostMemory(): Promise<number>
-  /** What llama-fit-params says of an engine; undefined where it cannot. */
+  /** Runs llama-fit-params for an engine. Undefined if it cannot estimate it. */
   fit(build: Build, spec: LaunchSpec, signal: AbortSignal): Promise<MemoryUse | undefined>
   log: EngineLog
 }) {
@@ -105,7 +105,7 @@ export function createMemoryBook(deps: {
     addUse(...Object.entries(use).map(([device, bytes]) => ({ [poolOf(device)]: bytes })))
 
   async function fitOf(spec: LaunchSpec, { key, build, pools }: EngineFacts, signal: AbortSignal) {
-    // It would connect to workers, which may serve another engine until this one has their place.
+    // It would connect to workers, which may serve another engine until this one replaces it.
     if (spec.workers?.length) return undefined
     if (!fits.has(key)) {
       const fit = await deps.fit(build, spec, signal)
@@ -115,11 +115,11 @@ export function createMemoryBook(deps: {
     return fits.get(key)
   }
 
-  /** Builds without llama-fit-params are older than what bounds the answers of a batch. */
+  /** Builds without llama-fit-params are older than llama.cpp's limit on the output of a batch. */
   const byMetadata = ({ estimated, where, build }: EngineFacts): MemoryUse =>
     fromMetadata(estimated, where.devices, build.executables.fitParams === undefined)
 
-  /** What an engine would take. Rejects only with the signal's reason. */
+  /** Estimates an engine's memory. Rejects only with the signal's reason. */
   async function estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed> {
     signal.throwIfAborted()
     await learned.loaded
@@ -134,10 +134,10 @@ export function createMemoryBook(deps: {
     return { ...needOf(estimated, use, start ? 'fit' : 'metadata'), facts }
   }
 
-  /** Writes down what an engine reports and its process holds: at its start, and what it really had at its end. */
+  /** Records what an engine reports and what its process uses: at its start, and again at its end. */
   function write(engine: LlamaServerEngine, { key, estimated, pools }: EngineFacts): void {
     const report = engine.memory && inPools(engine.memory, pools)
-    // How many layers found room by themselves depends on what else there was.
+    // How many layers llama.cpp found room for depends on what else was in memory.
     if (!report || !estimated.settled) return
     const done = processMemory(engine.pid).then(now => {
       const resident = now?.resident ?? learned.find(key).use?.host
@@ -149,7 +149,7 @@ export function createMemoryBook(deps: {
 
   return {
     estimate,
-    /** Bytes that engines may take of each GPU's pool; see `EngineProvider.budgets`. */
+    /** Returns the bytes that engines may use of each GPU's pool, see `EngineProvider.budgets`. */
     async budgets(used: MemoryUse): Promise<MemoryUse> {
       const build = runtimes.current()
       if (!build) return {}
@@ -157,8 +157,9 @@ export function createMemoryBook(deps: {
       return pools.budgets(now, used)
     },
     /**
-     * Remembers what an engine really takes, also for later starts of corral, and gives what is to be reserved for it:
-     * what it reports, what it does not report (its process, a driver's part), and what it may still grow to.
+     * Stores what an engine really uses, also for later starts of corral, and returns what to reserve for it: the
+     * memory that it reports, the memory that it does not report (its process, a driver's part), and its possible
+     * growth.
      */
     learn(engine: LlamaServerEngine, { facts }: MemoryNeed): MemoryUse {
       const report = engine.memory && inPools(engine.memory, facts.pools)
@@ -170,12 +171,12 @@ export function createMemoryBook(deps: {
       })
       return needOf(facts.estimated, start, 'learned').use
     },
-    /** Remembers that this need was too small: the next estimate for an engine like it is larger. */
+    /** Records that this need was too small. The next estimate for such an engine is larger. */
     learnOutOfMemory(spec: LaunchSpec, { use, facts }: MemoryNeed): void {
       const host = Math.max(0, (use.host ?? 0) - facts.estimated.growth)
       learned.note(facts.key, spec.alias, { tooLittle: { ...use, host } })
     },
-    /** A sentence with the numbers and what would help (a smaller context, a q8_0 cache, fewer slots …). */
+    /** Explains the numbers and what would help (a smaller context, a q8_0 cache, fewer slots …). */
     explain(spec: LaunchSpec, need: MemoryNeed, limits: MemoryUse): string {
       const { files, where } = need.facts
       if (!files.shape) return explainNeed(spec, need, limits, undefined)
@@ -193,7 +194,7 @@ export function createMemoryBook(deps: {
       }
       return explainNeed(spec, need, limits, needFor)
     },
-    /** Waits until what was learned is on the disk. */
+    /** Waits until everything learned is on disk. */
     async close(): Promise<void> {
       await Promise.all(writing)
       await learned.close()
@@ -209,7 +210,7 @@ function fits(use: MemoryUse, budget: MemoryUse): boolean {
   return Object.entries(use).every(([pool, bytes]) => budget[pool] === undefined || bytes <= budget[pool])
 }
 
-/** The smallest change of each kind of option that makes it fit; empty where none does. */
+/** Finds the smallest change of each kind of option that makes the model fit. Empty if none does. */
 function changes({ options }: LaunchSpec, needFor: (options: LoadOptions) => MemoryUse, budget: MemoryUse): string[] {
   const { num_ctx, num_parallel } = options
   const good = (changed: LoadOptions) => fits(needFor(changed), budget)
@@ -233,7 +234,7 @@ function changes({ options }: LaunchSpec, needFor: (options: LoadOptions) => Mem
   return [...found, `${joined(together, 'and')} together`]
 }
 
-// British usage has no comma before the last one.
+// British usage has no comma before the last item.
 const joined = (parts: readonly string[], word: 'and' | 'or') =>
   [parts.slice(0, -1).join(', '), ...parts.slice(-1)].filter(part => part !== '').join(` ${word} `)
 
@@ -246,7 +247,7 @@ function named(use: MemoryUse): string {
 
 /**
  * Explains to the user with numbers why a model does not fit, and what would make it fit.
- * @param needFor undefined where the need with other options is unknown
+ * @param needFor undefined if the need with other options is unknown
  */
 function explainNeed(
   spec: LaunchSpec,
@@ -270,14 +271,14 @@ function explainNeed(
   const left = totalOf(limits) - compute
   const smaller =
     left > 0
-      ? `Take a smaller quantization or a smaller model: its weights should be below ${formatBytes(left)}.`
-      : 'End other programs, or raise scheduler.memory and scheduler.gpu_memory in config.yaml where they are set.'
+      ? `Use a smaller quantization or a smaller model, with weights below ${formatBytes(left)}.`
+      : 'Close other programs, or raise scheduler.memory and scheduler.gpu_memory in config.yaml if they are set.'
   return `${short} No smaller context makes it fit. ${smaller}`
 }
 
 const UseSchema = Type.Record(Type.String({ maxLength: 100 }), Type.Number({ minimum: 0 }))
 const EntrySchema = Type.Object({
-  /** Bytes by pool that an engine took from the start. */
+  /** Bytes by pool that an engine used from the start. */
   use: Type.Optional(UseSchema),
   /** Bytes by pool that were too little. */
   tooLittle: Type.Optional(UseSchema),
@@ -291,12 +292,12 @@ type Entry = Static<typeof EntrySchema>
 
 const FILE = 'memory-needs.json'
 const MAX_COUNT = 500
-/** Milliseconds after which memory that ran out is assumed to have had another reason. */
+/** Milliseconds after which running out of memory is assumed to have had another reason. */
 const FORGET = 7 * 24 * 3_600_000
 
 /**
- * Names engines that take the same: the same files, options and flags on the same kind of build. A later version of the
- * build may take another amount, which is learned at its first load.
+ * Returns the key of engines that use the same memory: the same files, options and flags on the same kind of build. A
+ * later version of the build may use another amount, which is learned at its first load.
  */
 export function needKey(spec: LaunchSpec, build: Build): string {
   const { dtype: _, ...options } = spec.options
@@ -312,8 +313,8 @@ export function needKey(spec: LaunchSpec, build: Build): string {
 }
 
 /**
- * What engines took, and what was too little, in a file that outlives corral. A damaged file is ignored and a failed
- * write only logged: all of it can be learned again.
+ * Stores measured and insufficient needs in a file that outlives corral. A damaged file is ignored and a failed write
+ * is only logged, because everything can be learned again.
  */
 export function createLearnedNeeds(
   directory: string,
@@ -327,7 +328,7 @@ export function createLearnedNeeds(
 
   async function load(): Promise<void> {
     const file = await readJsonFile(path, FileSchema).catch(() => undefined)
-    // What was learned meanwhile is newer.
+    // Needs learned since the start are newer.
     for (const [key, entry] of Object.entries(file?.value?.needs ?? {})) if (!needs.has(key)) needs.set(key, entry)
   }
   const loaded = load()
@@ -345,7 +346,7 @@ export function createLearnedNeeds(
   }
 
   return {
-    /** Resolves once what earlier runs of corral learned is known. */
+    /** Resolves once the needs learned by earlier runs are loaded. */
     loaded,
     find(key: string): { use?: MemoryUse | undefined; tooLittle?: MemoryUse | undefined } {
       const entry = needs.get(key)
@@ -353,13 +354,13 @@ export function createLearnedNeeds(
       return { use: entry?.use, tooLittle: recent ? entry.tooLittle : undefined }
     },
     note(key: string, model: string, learned: { use: MemoryUse } | { tooLittle: MemoryUse }): void {
-      // An engine that runs shows that there was enough; what it takes outlives what was too little.
+      // An engine that runs shows that there was enough memory. Its measured use survives a later shortage.
       const kept = 'use' in learned ? undefined : needs.get(key)?.use
       needs.set(key, { ...(kept ? { use: kept } : {}), ...learned, model, at: new Date(now()).toISOString() })
       if (!changed) writing = writing.then(write)
       changed = true
     },
-    /** Waits until all is on the disk. */
+    /** Waits until everything is on disk. */
     close: () => writing
   }
 }

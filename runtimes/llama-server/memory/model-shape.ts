@@ -1,56 +1,58 @@
 import { type GgufHeader, listLength } from '../../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 
-/** What one layer of a model takes. */
+/** The memory of one layer of a model. */
 interface LayerShape {
   /** Bytes of its weights. */
   weights: number
-  /** Numbers that each token leaves in the cache, as keys and as values. */
+  /** Numbers that each token stores in the cache, as keys and as values. */
   keys: number
   values: number
-  /** Whether the cache keeps only the tokens of the window. */
+  /** Whether the cache stores only the tokens of the window. */
   windowed: boolean
-  /** Bytes that each conversation has here however long it is: the state of a recurrent layer. */
+  /** Bytes of state per conversation, whatever its length, in a recurrent layer. */
   state: number
 }
 
-/** What decides a model's need for memory. */
+/** Everything that decides a model's need for memory. */
 export interface ModelShape {
   architecture: string
   /**
-   * Bytes of the weights outside of layers: what turns tokens into numbers, which stays in the machine's memory; the
-   * output, which may be the table of tokens a second time; others.
+   * Bytes of the weights outside the layers: the token embeddings, which stay in the machine's memory; the output,
+   * which may be the token table a second time; and others.
    */
   weights: { input: number; output: number; tied: boolean; other: number }
   layers: LayerShape[]
-  /** Tokens of the window; 0 without one. */
+  /** Tokens of the window. 0 without one. */
   window: number
   embedding: number
-  /** Numbers that a token is in the widest part of a layer's feed-forward net. */
+  /** Width of the widest part of a layer's feed-forward network, in numbers per token. */
   feedForward: number
-  /** The same of all experts that a token goes through; 0 without experts. */
+  /** The same for all experts that a token passes through. 0 without experts. */
   expertsFeedForward: number
   expertsUsed: number
   heads: number
   /** Numbers in the queries of all heads. */
   queries: number
   vocabulary: number
-  /** Pairs of tokens that the tokenizer joins; taken to be as many as tokens if the file does not list its tokens. */
+  /**
+   * Token pairs that the tokenizer merges. Assumed to equal the number of tokens if the file does not list its tokens.
+   */
   merges: number
 }
 
 const TOKENS = 'tokenizer.ggml.tokens'
 const RECURRENT = new Set(['mamba', 'mamba2', 'rwkv6', 'rwkv6qwen2', 'rwkv7', 'arwkv7'])
-/** Encoders and diffusion models, which llama.cpp gives no cache (`llama_model::create_memory`). */
+/** Encoders and diffusion models, which have no cache in llama.cpp (`llama_model::create_memory`). */
 const UNCACHED = new Set(
   'bert jina-bert-v2 jina-bert-v3 nomic-bert nomic-bert-moe neo-bert eurobert wavtokenizer-dec modern-bert gemma-embedding dream llada llada-moe rnd1'.split(
     ' '
   )
 )
-/** Its layers have both attention and a recurrent part. */
+/** Layers with both attention and a recurrent part. */
 const BOTH = new Set(['falcon-h1'])
 const GEMMA_3N_CACHED_LAYERS = 20
-/** A part of a recurrent layer, by the name of its tensor. */
+/** Matches the tensor names of recurrent layers. */
 const STATE_TENSOR = /^(ssm_|time_mix_|shortconv\.)/
 const ATTENTION_TENSOR = /^attn_(k|v|qkv|kv_a_mqa|kv_b)\./
 const INPUT_TENSOR = /^(token_embd|per_layer_token_embd|position_embd)\.weight$/
@@ -72,7 +74,7 @@ function keysOf(keys: Keys, architecture: string) {
   return {
     list,
     number,
-    /** Of one layer, where layers differ. */
+    /** The value for one layer, if layers differ. */
     at: (name: string, layer: number) => {
       const found: unknown = list(name)?.[layer]
       return typeof found === 'number' ? found : number(name)
@@ -85,7 +87,10 @@ function keysOf(keys: Keys, architecture: string) {
 }
 type KeyReader = ReturnType<typeof keysOf>
 
-/** Bytes of state of a recurrent layer for one conversation: `llama_hparams::n_embd_r` and `n_embd_s`, kept as F32. */
+/**
+ * Returns the bytes of state of a recurrent layer for one conversation: `llama_hparams::n_embd_r` and `n_embd_s`,
+ * stored as F32.
+ */
 function stateOf(read: KeyReader, embedding: number, heads: number): number {
   const of = (name: string) => read.number(name) ?? 0
   const wkv = of('wkv.head_size')
@@ -100,13 +105,16 @@ function stateOf(read: KeyReader, embedding: number, heads: number): number {
   return F32 * (Math.max(kernel - 1, 0) * (inner + 2 * of('ssm.group_count') * size) + size * inner)
 }
 
-/** Numbers that a token leaves in a layer with attention: `llama_hparams::n_embd_k_gqa`, `n_embd_v_gqa`, `is_mla`. */
+/**
+ * Returns the numbers that a token stores in a layer with attention: `llama_hparams::n_embd_k_gqa`, `n_embd_v_gqa`,
+ * `is_mla`.
+ */
 function attentionOf(read: KeyReader, layer: number, headLength: number, windowed: boolean) {
   const kvHeads = read.at('attention.head_count_kv', layer) ?? read.at('attention.head_count', layer) ?? 0
   const length = (name: string) => (windowed ? read.number(`attention.${name}_swa`) : undefined)
   const keyLength = length('key_length') ?? read.number('attention.key_length') ?? headLength
   const valueLength = length('value_length') ?? read.number('attention.value_length') ?? headLength
-  // With multi-head latent attention the keys hold the values too.
+  // With multi-head latent attention the keys include the values.
   const latent = read.number('attention.key_length_mla') && read.number('attention.value_length_mla')
   const indexer = read.number('attention.indexer.key_length') ?? 0
   return { keys: keyLength * kvHeads + indexer, values: latent ? 0 : valueLength * kvHeads }
@@ -125,7 +133,7 @@ function layerTensors(tensors: Tensor[], count: number, sizeOf: (tensor: Tensor)
   return layers
 }
 
-/** What a layer is by the keys alone; both kinds where they do not say. */
+/** Infers the kind of a layer from the keys alone. Assumes both kinds if they do not show it. */
 function guessedLayer(architecture: string, read: KeyReader, layer: number, state: number) {
   if (RECURRENT.has(architecture)) return { attention: false, state: true }
   if (state === 0) return { attention: true, state: false }
@@ -139,12 +147,12 @@ function guessedLayer(architecture: string, read: KeyReader, layer: number, stat
 }
 
 /**
- * A model's shape by its metadata and, where known, its tensors.
- * @param keys of the (first) file; lists such as heads by layer may be missing, then the guess is on the large side
+ * Returns a model's shape by its metadata and, if known, its tensors.
+ * @param keys of the (first) file. Lists such as heads by layer may be missing, and the guess is then on the large side
  * @param tensors of all files
- * @param bytes of all model files, which count where the tensors are not known
+ * @param bytes of all model files, used if the tensors are unknown
  * @param amx whether llama.cpp packs weights for a processor with AMX
- * @returns undefined where the keys do not say what a model is made of
+ * @returns undefined if the keys do not describe the model's structure
  */
 export function modelShape(
   keys: Keys,
@@ -206,11 +214,11 @@ export function modelShape(
 
 function vocabularyOf(keys: Keys, read: KeyReader, tensors: Tensor[] | undefined): number {
   const table = tensors?.find(tensor => tensor.name === 'token_embd.weight')
-  // Few models that people run have a larger one.
+  // Few models in use have a larger vocabulary.
   return table?.shape[1] ?? read.number('vocab_size') ?? listLength(keys[TOKENS]) ?? 262_144
 }
 
-/** Gives layers their weights where the tensors are not known; the rest are the weights outside of layers. */
+/** Estimates the weights of layers if the tensors are unknown. The rest are the weights outside the layers. */
 function placeWeights(
   layers: LayerShape[],
   tensors: Tensor[] | undefined,
@@ -226,22 +234,22 @@ function placeWeights(
     const others = outside.filter(tensor => tensor !== output && !inputs.includes(tensor))
     const sum = (sizes: number[]) => sizes.reduce((total, size) => total + size, 0)
     return {
-      // Looked up, not multiplied: never packed.
+      // Looked up, not multiplied, so never packed.
       input: sum(inputs.map(tensor => tensor.bytes)),
       output: output || tokens ? sizeOf((output ?? tokens)!) : 0,
       tied: output === undefined,
       other: sum(others.map(sizeOf))
     }
   }
-  // A byte for each number is between usual quantizations and F16.
+  // A byte per number is between usual quantizations and F16.
   const input = Math.min(table, bytes / 3)
   for (const layer of layers) layer.weights = (bytes - input) / layers.length
   return { input, output: input, tied: true, other: 0 }
 }
 
 /**
- * Bytes of a tensor in the layout for AMX, which adds sums to the blocks of some types (`get_row_size` in llama.cpp's
- * ggml-cpu/amx/mmq.cpp). Types are known by their bits for a number here; tensors of experts are not packed.
+ * Returns the bytes of a tensor in the layout for AMX, which adds sums to the blocks of some types (`get_row_size` in
+ * llama.cpp's ggml-cpu/amx/mmq.cpp). Types are recognized by their bits per number. Tensors of experts are not packed.
  */
 function packedForAmx({ shape, bytes }: Tensor): number {
   if (shape.length !== 2) return bytes
@@ -249,32 +257,32 @@ function packedForAmx({ shape, bytes }: Tensor): number {
   return bytes * (AMX_GROWTH[bits] ?? 1)
 }
 
-/** By bits: Q8_0, Q4_K, Q5_K, IQ4_XS. Q4_0, which has as many as Q4_K, does not grow, so that it is overestimated. */
+/** By bits: Q8_0, Q4_K, Q5_K, IQ4_XS. Q4_0 has as many bits as Q4_K but does not grow, so it is overestimated. */
 const AMX_GROWTH: Record<number, number> = { 8.5: 38 / 34, 4.5: 148 / 144, 5.5: 180 / 176, 4.25: 138 / 136 }
 
-/** Bytes of all weights. @param copies a table of tokens that is also the output is in memory twice */
+/** Bytes of all weights. @param copies whether a token table that is also the output is in memory twice */
 export function weightsOf({ weights, layers }: ModelShape, copies = false): number {
   const outside = weights.input + (weights.tied && !copies ? 0 : weights.output) + weights.other
   return layers.reduce((sum, layer) => sum + layer.weights, outside)
 }
 
-/** Which layers of a model keep a window of the conversation only. */
+/** Which layers of a model store only a window of the conversation. */
 interface Pattern {
-  /** Of so many layers one sees all. */
+  /** One in this many layers sees the whole conversation. */
   period: number
-  /** Whether that is the first of them; the last one otherwise. */
+  /** Whether that is the first of them. The last one otherwise. */
   denseFirst?: boolean
-  /** Tokens where the file does not say; without it, a file that says nothing has no window. */
+  /** Tokens of the window if the file does not say. Without it, such a file has no window. */
   window?: number
   /** The file's number is ignored. */
   fixed?: boolean
-  /** Only models of so many layers have one. */
+  /** Only models with this many layers have a window. */
   layers?: number
 }
 
 /**
- * The architectures that llama.cpp gives a window cache (`load_swa_pattern` in src/models/*.cpp of v0.5.0). Others are
- * taken to keep everything, though their files may name a window: Phi and Mistral do, and llama.cpp ignores it.
+ * The architectures with a window cache in llama.cpp (`load_swa_pattern` in src/models/*.cpp of v0.5.0). Others are
+ * assumed to cache everything, even if their files name a window. Phi and Mistral files do, and llama.cpp ignores it.
  */
 const PATTERNS: Record<string, Pattern> = {
   afmoe: { period: 4 },
@@ -294,10 +302,10 @@ const PATTERNS: Record<string, Pattern> = {
   plamo3: { period: 8 },
   smallthinker: { period: 4, denseFirst: true, window: 4096, fixed: true }
 }
-/** These name each layer in a list. */
+/** These architectures list the kind of each layer. */
 const LISTED = new Set(['gemma4', 'granite_swa', 'maple', 'mimo2', 'spark2_5', 'step35'])
 
-/** The window of a model by the keys of its file: its tokens, and by layer whether it has one. */
+/** Reads the window of a model from the keys of its file: its tokens, and which layers have one. */
 function slidingWindow(architecture: string, layers: number, read: KeyReader) {
   const window = read.number('attention.sliding_window')
   const list = read.list('attention.sliding_window_pattern')
@@ -331,18 +339,18 @@ const BYTES: Record<LoadOptions['cache_type_k'], number> = {
 
 /** The options that decide the size of the cache. */
 export interface CacheOptions extends Pick<LoadOptions, 'num_ctx' | 'num_parallel' | 'cache_type_k' | 'cache_type_v'> {
-  /** Tokens that are evaluated at once. */
+  /** Tokens that are evaluated together. */
   batch: number
-  /** All slots share one cache (`--kv-unified`). */
+  /** Whether all slots share one cache (`--kv-unified`). */
   unified?: boolean
-  /** Layers with a window keep everything (`--swa-full`). */
+  /** Whether layers with a window cache everything (`--swa-full`). */
   fullWindow?: boolean
 }
 
 const pad = (tokens: number) => Math.ceil(tokens / 256) * 256
 
 /**
- * Tokens that the cache of each slot holds, in layers without and with a window. Both are multiples of 256
+ * Returns the tokens that the cache of each slot holds, in layers without and with a window. Both are multiples of 256
  * (`llama_context::llama_context`, `llama_kv_cache_iswa` in llama.cpp's src/).
  */
 export function cells(shape: Pick<ModelShape, 'window'>, options: CacheOptions): { full: number; windowed: number } {
@@ -355,20 +363,23 @@ export function cells(shape: Pick<ModelShape, 'window'>, options: CacheOptions):
   return { full, windowed: options.unified ? windowed / slots : windowed }
 }
 
-/** Bytes that one slot's cache takes in a layer. */
+/** Returns the bytes of one slot's cache in a layer. */
 function slotBytes(layer: LayerShape, tokens: number, options: CacheOptions): number {
   return tokens * (layer.keys * BYTES[options.cache_type_k] + layer.values * BYTES[options.cache_type_v]) + layer.state
 }
 
-/** Bytes of each layer's cache for all slots: keys and values (`llama_kv_cache`), states (`llama_memory_recurrent`). */
+/**
+ * Returns the bytes of each layer's cache for all slots: keys and values (`llama_kv_cache`), states
+ * (`llama_memory_recurrent`).
+ */
 export function cacheByLayer(shape: ModelShape, options: CacheOptions): number[] {
   const { full, windowed } = cells(shape, options)
   return shape.layers.map(layer => options.num_parallel * slotBytes(layer, layer.windowed ? windowed : full, options))
 }
 
 /**
- * Bytes of a checkpoint of a slot: what cannot be rolled back, which llama-server copies now and then where a model has
- * windows or states (`--ctx-checkpoints`); 0 for other models.
+ * Returns the bytes of a slot's checkpoint. llama-server regularly copies the parts that cannot be rolled back if a
+ * model has windows or states (`--ctx-checkpoints`). 0 for other models.
  */
 export function checkpointSize(shape: ModelShape, options: CacheOptions): number {
   const { windowed } = cells(shape, options)
@@ -381,7 +392,7 @@ const F16 = 2
 /** The options that decide the size of the compute buffers. */
 export interface ComputeOptions extends CacheOptions {
   flashAttention: boolean
-  /** Texts are embedded or ranked: no next tokens are predicted. */
+  /** Whether texts are embedded or ranked, so that no next tokens are predicted. */
   pooled: boolean
   /** Tokens guessed ahead. */
   guessed: number
@@ -391,15 +402,15 @@ export interface ComputeOptions extends CacheOptions {
 interface ComputeSize {
   /** Where layers are computed. */
   layers: number
-  /** Beside that in the machine's memory when layers are computed elsewhere: what goes in and comes out. */
+  /** In the machine's memory when layers are computed elsewhere: inputs and outputs. */
   io: number
 }
 
 /**
- * What `llama_context::sched_reserve` reserves for a whole batch. The graph's buffers are shared between its steps, so
- * the widest step decides: the feed-forward net, or the scores of attention where flash attention is off. The sums are
- * found by comparison with llama.cpp's own figures for many shapes (test/runtimes/llama-server/memory), where they are at most a third too
- * large.
+ * Estimates what `llama_context::sched_reserve` reserves for a whole batch. The steps of a graph share its buffers, so
+ * the widest step decides: the feed-forward network, or the attention scores if flash attention is off. The formula was
+ * fitted to llama.cpp's own figures for many shapes (test/runtimes/llama-server/memory), and is at most a third too
+ * high.
  */
 export function computeSize(shape: ModelShape, options: ComputeOptions): ComputeSize {
   const { full, windowed } = cells(shape, options)
@@ -412,12 +423,12 @@ export function computeSize(shape: ModelShape, options: ComputeOptions): Compute
   const net = 3 * feedForward + 3 * embedding + width
   const experts = expertsUsed > 0 ? 2 * expertsUsed * embedding + 2 * expertsFeedForward + 3 * embedding : 0
   let widest = Math.max(net, experts)
-  // Where texts are embedded, llama.cpp reserves the output of each token, which encoders do not have.
+  // For embeddings, llama.cpp reserves the output of each token. Encoders have no such output.
   if (options.pooled && shape.layers.some(layer => layer.keys > 0 || layer.state > 0)) {
     widest = Math.max(widest, shape.vocabulary + 3 * embedding + 2 * width)
   }
   if (!options.flashAttention) widest = Math.max(widest, full * shape.heads + 3 * embedding + 3 * width + cached)
-  // Recurrent layers work on copies of their states, one for each conversation.
+  // Recurrent layers work on copies of their states, one per conversation.
   const state = Math.max(0, ...shape.layers.map(layer => layer.state))
   const states = state * slots * 2
   const chunks = state > 0 ? rows * F32 * 4 * width : 0

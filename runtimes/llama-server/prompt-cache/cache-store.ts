@@ -11,10 +11,11 @@ import { TrailSchema } from '../slot-owners.ts'
  * The saved caches on disk:
  *
  *   <directory>/<hash of the variant's key>/manifest.json
- *                                           <random>.slot …
+ *                                          <random>.slot …
  *
- * A file counts once the manifest names it, which is written last and in one step; a file that no manifest names is left from
- * an interrupted save and is deleted at the next start. Folders are 0700 and files 0600: they contain what people wrote.
+ * A file exists for corral once the manifest names it. The manifest is written last, atomically. A file that no
+ * manifest names is left over from an interrupted save and is deleted at the next start. Folders are 0700 and files
+ * 0600, because they contain users' text.
  */
 
 const SavedSlotSchema = Type.Object({
@@ -22,20 +23,20 @@ const SavedSlotSchema = Type.Object({
   /** From `cacheKey`. */
   key: Type.String(),
   revision: Type.String(),
-  /** Whose prompt it is (`Caller.owner`): nobody else's prompts are compared with it. */
+  /** Owner of the prompt (`Caller.owner`). Prompts of other owners are never compared with it. */
   owner: Type.String(),
-  /** What it begins with, where that is known. */
+  /** Beginnings of the prompt, if known. */
   trail: Type.Optional(TrailSchema),
   tokens: Type.Integer({ minimum: 1 }),
   bytes: Type.Integer({ minimum: 1 }),
   crc32: Type.Integer({ minimum: 0 }),
   /** Slots of the engine that wrote it. */
   slots: Type.Integer({ minimum: 1 }),
-  /** Streams of its file; absent where the file is of an unknown form. */
+  /** Streams of its file. Absent if the format of the file is unknown. */
   streams: Type.Optional(Type.Integer({ minimum: 1 })),
-  /** Milliseconds that reading a token of a prompt took the engine. */
+  /** Milliseconds per token that the engine took for prefill. */
   pace: Type.Optional(Type.Number({ minimum: 0 })),
-  /** When the conversation went on last; milliseconds since 1970. */
+  /** When the conversation last continued, in milliseconds since 1970. */
   usedAt: Type.Number()
 })
 export type SavedSlot = Static<typeof SavedSlotSchema>
@@ -48,9 +49,9 @@ const ManifestSchema = Type.Object({
 })
 
 const MANIFEST = 'manifest.json'
-/** Bytes of the disk that are left to others. */
+/** Bytes of the disk that are left free. */
 const KEPT_FREE = 256 * 2 ** 20
-/** Conversations kept of a variant, however small they are. */
+/** Conversations to store per variant, however small they are. */
 const MAX_PER_VARIANT = 32
 
 export interface CacheStoreLog {
@@ -64,7 +65,7 @@ export function newFileName(): string {
   return `${randomBytes(8).toString('hex')}.slot`
 }
 
-/** Deletes a file; one that cannot be deleted yet (on Windows, while it is open) goes at the next start. */
+/** Deletes a file. A file that cannot be deleted yet (on Windows, while it is open) is deleted at the next start. */
 export async function discard(path: string): Promise<void> {
   await rm(path, { force: true }).catch(() => {
     // No manifest names it.
@@ -72,7 +73,7 @@ export async function discard(path: string): Promise<void> {
 }
 
 /**
- * Opens the saved caches under a folder, which need not exist, sweeps what is incomplete or damaged and keeps to the
+ * Opens the saved caches under a folder, which need not exist. Deletes incomplete and damaged files, and enforces the
  * budget (bytes; 0 deletes all).
  */
 export async function openCacheStore(directory: string, budget: number, log: CacheStoreLog) {
@@ -105,7 +106,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
     for (const { file } of gone) await discard(pathOf(variant, file))
   }
 
-  /** Deletes files until so many bytes are free within the budget. */
+  /** Deletes files until this many bytes are free within the budget. */
   async function makeRoom(bytes: number, expendable?: string): Promise<boolean> {
     if (bytes + reserved > budget) return false
     const size = all().reduce((sum, { slot }) => sum + slot.bytes, reserved + bytes)
@@ -119,13 +120,13 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
     return true
   }
 
-  /** What a folder's manifest says; undefined where it is damaged, or left without one by a save that did not end. */
+  /** Reads a folder's manifest. Returns undefined if it is damaged, or missing after an interrupted save. */
   async function readManifest(path: string): Promise<Static<typeof ManifestSchema> | undefined> {
     const file = await readJsonFile(path, ManifestSchema).catch(error => ({
       fault: errorMessage(error),
       value: undefined
     }))
-    if (file?.fault) log.warn({ path }, `Saved prompt caches cannot be used and are deleted: ${file.fault}`)
+    if (file?.fault) log.warn({ path }, `Deleting saved prompt caches that cannot be used: ${file.fault}`)
     return file?.value
   }
 
@@ -154,7 +155,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
   await makeRoom(0)
 
   return {
-    /** The variant's folder, made where it is missing. */
+    /** Returns the variant's folder, after creating it if necessary. */
     async open(variant: string): Promise<string> {
       const folder = folderOf(variant)
       await mkdir(folder, { recursive: true, mode: 0o700 })
@@ -164,8 +165,8 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
     slots: (variant: string): readonly SavedSlot[] => saved.get(variant) ?? [],
     path: pathOf,
     /**
-     * Sets bytes aside for a file that is to be written, deleting the least recently used ones where the budget requires
-     * it, `expendable` before all others. Returns how to give them back; undefined when budget or disk have no room.
+     * Reserves bytes for a file, deleting the least recently used ones if the budget requires it, `expendable` first.
+     * Returns a function that releases the reservation, or undefined when budget or disk have no room.
      */
     reserve: (bytes: number, expendable?: string) =>
       alone(async () => {
@@ -176,7 +177,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
           reserved -= bytes
         }
       }),
-    /** Adds complete files and deletes others of the variant. Afterwards the budget is kept again. */
+    /** Adds complete files and deletes others of the variant, then enforces the budget. */
     replace: (variant: string, added: SavedSlot[], removed: readonly SavedSlot[]): Promise<void> =>
       alone(async () => {
         const slots = [...(saved.get(variant) ?? []).filter(slot => !removed.includes(slot)), ...added]
@@ -194,7 +195,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
   }
 }
 
-/** Which files to delete to be rid of so many bytes: the expendable one first, then the least recently used. */
+/** Chooses which files to delete to free this many bytes: the expendable one first, then the least recently used. */
 export function leastUsed<Entry extends { slot: SavedSlot }>(
   entries: readonly Entry[],
   bytes: number,

@@ -18,15 +18,15 @@ import { checksumOf, continues, readLayout, rewriteForStreams } from './state-fi
 
 export type PromptCache = ReturnType<typeof createPromptCache>
 
-/** Reading fewer tokens than these again is faster than restoring them. */
+/** Processing fewer tokens than this again is faster than restoring them. */
 const MIN_TOKENS = 64
-/** Milliseconds for the engine to say what is in its slots. */
+/** Milliseconds for the engine to report the contents of its slots. */
 const ASK_LIMIT = 3000
-/** Milliseconds that saving or restoring may take whatever the size, at most, and bytes a millisecond on top. */
+/** Milliseconds for any save or restore, and bytes per millisecond on top. */
 const BASE_LIMIT = 10_000
 const MAX_LENGTH = 60_000
 const SLOWEST = 100_000
-/** Milliseconds to check a file for at least, however quickly its tokens could be read again. */
+/** Minimum milliseconds to check a file, however fast its tokens could be processed again. */
 const MIN_CHECK = 20
 
 function timeLimit(bytes: number): AbortSignal {
@@ -34,9 +34,10 @@ function timeLimit(bytes: number): AbortSignal {
 }
 
 /**
- * The caches of engines' slots on disk: a conversation goes on after its model was unloaded without being read again.
- * @param directory a folder of its own; it need not exist
- * @param budget bytes on disk; 0 saves nothing and deletes what was saved
+ * Stores the caches of engines' slots on disk, so that a conversation continues after its model was unloaded without a
+ * new prefill.
+ * @param directory a dedicated folder, which need not exist
+ * @param budget bytes on disk. 0 saves nothing and deletes saved caches
  */
 export function createPromptCache({
   directory,
@@ -48,7 +49,7 @@ export function createPromptCache({
   log: CacheStoreLog & { info(object: object, message: string): void }
 }) {
   let opened: Promise<CacheStore | undefined> | undefined
-  /** Opened on first use: until the server owns its data directory, another one may be using it. */
+  /** Opened on first use. Until the server owns its data directory, another server may be using it. */
   const open = () =>
     (opened ??= openCacheStore(directory, budget, log).catch(error => {
       log.warn({ directory }, `prompt caches cannot be saved: ${errorMessage(error)}`)
@@ -67,7 +68,7 @@ export function createPromptCache({
     return cacheKey(engine, stamps)
   }
 
-  /** Failures must not harm the engine or the scheduler: they are only logged. */
+  /** Failures must not harm the engine or the scheduler, so they are only logged. */
   async function safely(
     what: string,
     engine: LlamaServerEngine,
@@ -149,15 +150,15 @@ export function createPromptCache({
         }
       }
       const { tokens } = await slotAction(engine, slot, 'restore', rewritten ?? saved.file, limit)
-      if (tokens !== saved.tokens) throw new Error(`${tokens} tokens came back`)
+      if (tokens !== saved.tokens) throw new Error(`only ${tokens} tokens were restored`)
       return true
     } catch (error) {
-      // A timeout does not mean that the file is bad: it is kept.
+      // A timeout does not mean that the file is bad, so the file stays.
       if (limit.aborted) log.warn(context, 'restoring a prompt cache took too long or was cancelled')
       else if (error === check.reason)
-        log.debug(context, 'a prompt is read again faster than its saved cache can be checked')
+        log.debug(context, 'processing the prompt again is faster than checking its saved cache')
       else {
-        log.warn(context, `a saved prompt cache is of no use and is deleted: ${errorMessage(error)}`)
+        log.warn(context, `deleting a useless saved prompt cache: ${errorMessage(error)}`)
         await store.replace(variant.key, [], [saved])
       }
       return false
@@ -178,20 +179,20 @@ export function createPromptCache({
     })
     if (!used.length) return
     used.sort((a, b) => b.task - a.task)
-    // One time for all: files are checked at the same time, and finish in any order.
+    // One time for all, because files are checked in parallel and finish in any order.
     const savedAt = Date.now()
-    // Only what decides later whether restoring pays; without it, it is taken to.
+    // Only used later to decide whether restoring pays off. Without it, restoring is assumed to pay off.
     const pace = await promptPace(engine, ask).catch(() => undefined)
     const common = { key: await keyOf(engine), revision: spec.variant.revision, slots: engine.slots, pace }
     const size = tokenSize(store, engine, common.key)
     const limit = timeLimit(used.reduce((sum, slot) => sum + sizeOf(slot, size), 0))
-    // The files are read again for their sums while the engine writes the next ones.
+    // The files are read again for their checksums while the engine writes the next ones.
     const saved: Promise<SavedSlot | undefined>[] = []
     for (const [rank, slot] of used.entries()) {
       if (limit.aborted) break
       const release = await store.reserve(sizeOf(slot, size), restoredFrom.get(engine)?.get(slot.id)?.file)
       if (!release) {
-        log.warn({ model: spec.alias, tokens: slot.tokens }, 'no room on the disk or in its budget for a prompt cache')
+        log.warn({ model: spec.alias, tokens: slot.tokens }, 'no room on the disk or in the budget for a prompt cache')
         continue
       }
       const file = newFileName()
@@ -238,13 +239,13 @@ export function createPromptCache({
     )
   }
 
-  /** Bytes of a token: as it was with this engine's like before, else estimated, else unknown. */
+  /** Returns the bytes per token: as measured with a similar engine, otherwise estimated, otherwise unknown. */
   function tokenSize(store: CacheStore, { spec }: LlamaServerEngine, key: string): number {
     const before = store.slots(spec.variant.key).find(slot => slot.key === key)
     return before ? before.bytes / before.tokens : (bytesPerToken(spec) ?? 0)
   }
 
-  /** Files of earlier states of the conversations that were saved now. */
+  /** Finds the files with earlier states of the conversations that were just saved. */
   async function outdated(store: CacheStore, { spec }: LlamaServerEngine, added: SavedSlot[]): Promise<SavedSlot[]> {
     const layoutOf = (slot: SavedSlot) => readLayout(store.path(spec.variant.key, slot.file)).catch(() => undefined)
     const leaving: SavedSlot[] = []
@@ -253,16 +254,19 @@ export function createPromptCache({
       const later = now.filter(({ owner }) => owner === old.owner)
       if (old.key !== added[0]!.key || later.length === 0) continue
       const earlier = await layoutOf(old)
-      // Of what cannot be compared only the new one stays.
+      // If files cannot be compared, only the new one stays.
       if (!earlier || later.some(({ layout }) => layout && continues(layout, earlier))) leaving.push(old)
     }
     return leaving
   }
 
   return {
-    /** Folder for `LaunchSpec.slotFolder`; undefined where this engine's caches cannot be saved. Never rejects. */
+    /**
+     * Returns the folder for `LaunchSpec.slotFolder`, or undefined if this engine's caches cannot be saved. Never
+     * rejects.
+     */
     async folderFor(spec: LaunchSpec): Promise<string | undefined> {
-      // Also without a budget: opening deletes what an earlier budget left.
+      // Also without a budget, because opening deletes the files of an earlier budget.
       const store = await open()
       if (budget === 0 || !savesSlots(spec)) return undefined
       return await store?.open(spec.variant.key).catch(error => {
@@ -271,15 +275,15 @@ export function createPromptCache({
       })
     },
     /**
-     * Restores what engines like this one saved for those owners, after its start and before it serves. Never rejects;
-     * takes bounded time.
+     * Restores the caches that engines like this one saved for these owners, after its start and before it serves.
+     * Never rejects. Takes limited time.
      */
     restore: (engine: LlamaServerEngine, mayRestore: (owner: string) => boolean, signal: AbortSignal): Promise<void> =>
       safely('prompt caches could not be restored', engine, store => restoreAll(store, engine, mayRestore, signal)),
-    /** Saves the caches of an engine that is about to be stopped and answers nothing. Never rejects; takes bounded time. */
+    /** Saves the caches of an idle engine that is about to be stopped. Never rejects. Takes limited time. */
     save: (engine: LlamaServerEngine): Promise<void> =>
       safely('prompt caches could not be saved', engine, store => saveAll(store, engine)),
-    /** Deletes all that was saved of a variant (`StoredVariant.key`), as when it is removed. Never rejects. */
+    /** Deletes all saved caches of a variant (`StoredVariant.key`), for example when it is removed. Never rejects. */
     async forget(variantKey: string): Promise<void> {
       const store = await open()
       await store?.forget(variantKey).catch(error => {
@@ -293,7 +297,7 @@ function sizeOf(slot: SlotUse, bytesPerToken: number): number {
   return Math.ceil((slot.tokens ?? MIN_TOKENS) * bytesPerToken)
 }
 
-/** Checks a written file: complete, restorable, and readable for its owner only. */
+/** Checks that a written file is complete and restorable, and makes it readable for its owner only. */
 async function seal(path: string, bytes: number, seesMedia: boolean, signal: AbortSignal) {
   await chmod(path, 0o600)
   const { size, crc32 } = await checksumOf(path, signal)
@@ -304,19 +308,19 @@ async function seal(path: string, bytes: number, seesMedia: boolean, signal: Abo
 }
 
 /*
- * What llama-server's HTTP interface offers for slots (tools/server/README.md: GET /slots, POST /slots/{id}?action=…,
- * GET /metrics).
+ * llama-server's HTTP interface for slots (tools/server/README.md: GET /slots, POST /slots/{id}?action=…, GET
+ * /metrics).
  */
 
 interface SlotUse {
   id: number
-  /** Tokens in its cache; undefined where the build does not say. */
+  /** Tokens in its cache. Undefined if the build does not report them. */
   tokens: number | undefined
-  /** Grows with each task of the engine, so that the latest used slot has the highest one. */
+  /** Grows with each task of the engine, so the most recently used slot has the highest one. */
   task: number
 }
 
-/** The slots that have answered something since the engine's start. @throws Error when the engine does not answer */
+/** Returns the slots that have answered since the engine's start. @throws Error when the engine does not answer */
 async function usedSlots(engine: LlamaServerEngine, signal: AbortSignal): Promise<SlotUse[]> {
   const { status, body } = await engine.request({ method: 'GET', path: '/slots', signal })
   const slots = await jsonOf(body)
@@ -328,7 +332,7 @@ async function usedSlots(engine: LlamaServerEngine, signal: AbortSignal): Promis
   )
 }
 
-/** Saves or restores a slot: its tokens, and the bytes written. @throws Error with the engine's own words */
+/** Saves or restores a slot. Returns its tokens and the bytes written. @throws Error with the engine's own words */
 async function slotAction(
   engine: LlamaServerEngine,
   id: number,
@@ -350,7 +354,7 @@ async function slotAction(
   throw new Error(typeof message === 'string' ? message : `status ${status}`)
 }
 
-/** Milliseconds that a token of a prompt took to read, on average; undefined where too few were read to say. */
+/** Returns the average milliseconds per token of prefill, or undefined if too few tokens were processed. */
 async function promptPace(engine: LlamaServerEngine, signal: AbortSignal): Promise<number | undefined> {
   const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
   const metrics = await textOf(body)
@@ -366,15 +370,15 @@ function numberOf(value: unknown): number | undefined {
 }
 
 /*
- * Which engines' slots can be saved, and which saved slot fits which engine. What llama-server writes for a slot is
- * the tokens and the state of its memory, but not the checkpoints that it keeps beside (llama.cpp issues 25913, 28194).
+ * Decides which engines' slots can be saved, and which saved slot fits which engine. llama-server writes the tokens and
+ * the state of a slot's memory, but not its checkpoints (llama.cpp issues 25913, 28194).
  */
 
 /**
- * Architectures that keep no cell for every token of the conversation: recurrent and hybrid ones (`llm_arch_is_recurrent`,
+ * Architectures without a cell for every token of the conversation: recurrent and hybrid ones (`llm_arch_is_recurrent`,
  * `llm_arch_is_hybrid` in llama-arch.cpp) and those with sliding windows (`swa_type` in src/models). Without their
- * checkpoints llama-server reads the whole prompt again after a restore; `--swa-full` does not help, since cells outside
- * the window are left out of the file all the same. Others here keep more than one cache, or none.
+ * checkpoints llama-server processes the whole prompt again after a restore. `--swa-full` does not help, because cells
+ * outside the window are left out of the file in any case. Others here have more than one cache, or none.
  */
 const UNSUITABLE = new Set(
   `mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7
@@ -386,10 +390,10 @@ const UNSUITABLE = new Set(
 )
 
 /**
- * Whether the slots of such an engine can be saved and are of use after a restore: chats of models whose attention
- * reaches the whole context, without a draft model, whose own cache is not in the file: it would guess badly for the
- * rest of the conversation (7 of 100 guesses were right instead of 57). Decided by metadata; an unknown architecture
- * counts as such a model, and when it is none, llama-server finds that out itself and reads the prompt again.
+ * Whether the slots of such an engine can be saved and are useful after a restore: chats of models with attention over
+ * the whole context, without a draft model. A draft model's cache is not in the file, so it would guess badly for the
+ * rest of the conversation (7 of 100 guesses were right instead of 57). Decided by metadata. An unknown architecture is
+ * assumed to be suitable. If it is not, llama-server notices and processes the prompt again.
  */
 export function savesSlots(spec: LaunchSpec): boolean {
   if (spec.mode !== 'chat' || spec.settings?.speculation.draft) return false
@@ -404,11 +408,11 @@ function shapeOf({ variant }: LaunchSpec) {
 }
 
 /**
- * Names all that a slot's cache depends on; a saved one is restored only in engines with the same key. `stamps` distinguish
- * files outside the model's revision, such as LoRA adapters (size and time of change).
+ * Identifies everything that a slot's cache depends on. A saved cache is restored only in engines with the same key.
+ * `stamps` distinguish files outside the model's revision, such as LoRA adapters (size and modification time).
  *
- * Not in it: the context, of which a larger or smaller one does as long as the tokens fit (but for models that choose
- * their rope factors by it), the number of slots, and where layers run.
+ * Excluded are the context size, which may differ as long as the tokens fit (except for models that choose their rope
+ * factors by it), the number of slots, and the placement of layers.
  */
 export function cacheKey(
   { spec, build, sharedArguments }: Pick<LlamaServerEngine, 'spec' | 'build' | 'sharedArguments'>,
@@ -439,12 +443,14 @@ function outsideFiles({ settings, projectorPath }: LaunchSpec): string[] {
   return [...(settings?.loras ?? []).map(lora => lora.path), ...(projectorPath === undefined ? [] : [projectorPath])]
 }
 
-/** What llama-server writes for each token beside the cache itself: its number, position and sequence. */
+/** Bytes that llama-server writes for each token beside the cache itself: its number, position and sequence. */
 const TOKEN_BYTES = 16
-/** Tokens that the size of a cache is estimated for. */
+/** Tokens for which the size of a cache is estimated. */
 const STEP = 256
 
-/** About how many bytes a token takes in a saved cache, by the model's metadata; undefined where that is too scarce. */
+/**
+ * Estimates the bytes of a token in a saved cache by the model's metadata. Returns undefined if that is insufficient.
+ */
 export function bytesPerToken(spec: LaunchSpec): number | undefined {
   const shape = shapeOf(spec)
   if (!shape) return undefined

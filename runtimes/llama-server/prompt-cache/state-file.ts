@@ -4,14 +4,14 @@ import { crc32 } from 'node:zlib'
 
 /*
  * Files that llama-server writes for a slot (`llama_context::state_seq_save_file`, `server_tokens::serialize`,
- * `llama_kv_cache::state_write`), little-endian words of 32 bits:
+ * `llama_kv_cache::state_write`), in little-endian 32-bit words:
  *
  *   magic "ggsq", version, count of token words, token words,
  *   count of streams, then for each stream its count of cells and, unless that is 0, the cells
  *
- * An engine has a stream for each of its slots, and a slot's cells are in one of them. llama-server refuses a file with
- * another count of streams than its own, and aborts when one is cut short; a flipped bit in the cells it cannot notice.
- * So a file is checked by its sum before it is handed over.
+ * An engine has a stream for each of its slots, and a slot's cells are in one of them. llama-server refuses a file
+ * whose count of streams differs from its own, and aborts on a truncated file. It does not notice a flipped bit in the
+ * cells. So corral verifies a file's checksum before llama-server reads it.
  */
 
 const MAGIC = 0x67677371
@@ -29,11 +29,11 @@ export interface StateLayout {
   stream: number
   /** Whether images or sounds are among the tokens. */
   media: boolean
-  /** The tokens, and what else llama-server notes with them. */
+  /** The tokens and llama-server's notes about them. */
   tokenWords: Uint32Array
 }
 
-/** How a file is laid out; undefined when its form is unknown here. */
+/** Reads the layout of a file. Returns undefined if its format is unknown. */
 export async function readLayout(path: string): Promise<StateLayout | undefined> {
   const file = await open(path)
   try {
@@ -57,20 +57,23 @@ export async function readLayout(path: string): Promise<StateLayout | undefined>
   }
 }
 
-/** Token words are a mark, a version, a list of tokens and a list of where media begin, each list after its length. */
+/**
+ * Token words are a mark, a version, a list of tokens and a list of the positions of media. Each list follows its
+ * length.
+ */
 function hasMedia(words: Uint32Array): boolean {
   if (words[0] !== 0xffffffff) return false
   return words[1] !== 1 || words[3 + words[2]!] !== 0
 }
 
-/** Words that a list of tokens has before its first one: the mark, the version and the length. */
+/** Words of a list of tokens before its first token: the mark, the version and the length. */
 const LIST_HEAD = 3
-/** Of an earlier state of a conversation, the last tokens may be rendered differently by the chat template. */
+/** The chat template may render the last tokens of an earlier state of a conversation differently. */
 const SAME_SHARE = 0.9
 
-/** Whether one conversation goes on from another one, whose files these are. */
+/** Whether one file's conversation continues the other's. */
 export function continues(later: StateLayout, earlier: StateLayout): boolean {
-  // A list's length differs, and after it only tokens count.
+  // The length of a list differs, and after it only tokens matter.
   const from = earlier.tokenWords[0] === 0xffffffff ? LIST_HEAD : 0
   const length = earlier.tokenWords.length - from
   let same = 0
@@ -85,7 +88,7 @@ async function wordsAt(file: FileHandle, offset: number, count: number): Promise
   return Uint32Array.from({ length: count }, (_, i) => bytes.readUInt32LE(4 * i))
 }
 
-/** CRC-32 of a whole file, and its size. @throws the signal's reason */
+/** Returns the CRC-32 of a whole file, and its size. @throws the signal's reason */
 export async function checksumOf(path: string, signal: AbortSignal): Promise<{ size: number; crc32: number }> {
   let size = 0
   let sum = 0
@@ -96,7 +99,7 @@ export async function checksumOf(path: string, signal: AbortSignal): Promise<{ s
   return { size, crc32: sum }
 }
 
-/** The bytes of a file from one offset up to another. @throws the signal's reason */
+/** Yields the bytes of a file from one offset up to another. @throws the signal's reason */
 async function* bytesOf(path: string, start: number, end: number, signal: AbortSignal): AsyncGenerator<Buffer> {
   signal.throwIfAborted()
   for await (const chunk of createReadStream(path, { start, end: end - 1, highWaterMark: CHUNK })) {
