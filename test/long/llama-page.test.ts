@@ -242,7 +242,7 @@ t.test('the page reports a model that cannot be loaded', { skip }, async t => {
   await chat.ask(CAPITAL_QUESTION.content)
   const dialog = page.getByRole('alertdialog')
   await dialog.waitFor()
-  t.match(await dialog.innerText(), /does not know the architecture "lxama"/, 'it says why')
+  t.match(await dialog.innerText(), /does not support the architecture "lxama"/, 'it says why')
   t.notMatch(await page.getByRole('main').innerText(), /NaN/)
   onlyRefused(t, chat, '500 POST /v1/chat/completions')
 })

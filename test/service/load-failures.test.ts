@@ -150,7 +150,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
   rmSync(join(withEyes, projector))
   await until('its failure is news', async () => {
     const { body } = await corral.json('/api/chat', ask('test/seeing'))
-    return body.cause === 'projector_missing' && /without, for text alone/.test(body.error)
+    return body.cause === 'projector_missing' && /without the projector, for text alone/.test(body.error)
   })
 })
 
@@ -191,7 +191,7 @@ t.test('an engine that is killed, out of memory or misses a library is reported 
   // Only once: the retry succeeds and the client does not notice.
   build.before(`[ -e ${mark} ] || { : >${mark}; kill -9 $$; }`)
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER)
-  t.match(corral.log(), /the load failed; it is tried once more/)
+  t.match(corral.log(), /the load failed and is tried once more/)
   const { body: log } = await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })
   t.equal(log.engines.length, 2)
   t.match(log.engines[1], { exit: { code: null, signal: 'SIGKILL' }, failure: { cause: 'killed' } })
@@ -263,7 +263,7 @@ t.test(
       status: 503,
       code: 'insufficient_memory',
       cause: 'oom_killed',
-      advice: /ended llama-server because memory had run out\. Use a smaller num_ctx/
+      advice: /ended llama-server because memory ran out\. Use a smaller num_ctx/
     })
     build.mend()
     await loadsAgain(t, corral, DEMO)

@@ -255,7 +255,7 @@ t.test('compiles everything where prebuilt libraries cannot be used', async t =>
   }
   t.test('switched off', full({ prebuilt: false }, undefined))
   t.test('no package', full({ hardware: { ...plainMachine, glibc: undefined } }, undefined))
-  t.test('another release', full({ env: { NPM_CONFIG_RELEASE: 'v0.4.0' } }, /libraries are of llama\.cpp v0\.4\.0/))
+  t.test('another release', full({ env: { NPM_CONFIG_RELEASE: 'v0.4.0' } }, /libraries are from llama\.cpp v0\.4\.0/))
   t.test('does not compile', full({ env: { CMAKE_FAULT: 'fail prebuilt' } }, /exit code 2. x\.cpp:1: error: expected/))
   let trials = 0
   const once = async () => {

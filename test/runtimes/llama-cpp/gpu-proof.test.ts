@@ -73,7 +73,7 @@ t.test('a device that the build has no code for does not count', async t => {
   const server = fakeServer({ devices: ['  CUDA0: NVIDIA GeForce GTX 1060 6GB (6063 MiB, 5900 MiB free)'], complaints })
   const candidate = candidateIn(writePrograms(join(t.testdir(), 'x'), { 'llama-server': server }), { kind: 'cuda' })
   await t.rejects(prove(candidate, { hardware: gpuMachine, runtime: testKinds[0]! }), {
-    message: /lists no device.*compute capability 6\.1, and this build holds code for 7\.5 and newer/
+    message: /lists no device.*compute capability 6\.1, but this build has code only for 7\.5 and newer/
   })
 })
 

@@ -172,7 +172,7 @@ t.test('archives on this disk', async t => {
   writeFileSync(join(folder, 'cut.tar.gz'), data.subarray(0, data.length - 100))
   const refused: [string, object][] = [
     [join(folder, 'nowhere.tar.gz'), { code: 'invalid_request', message: /no such file/ }],
-    [join(folder, 'a'), { code: 'invalid_request', message: /no archive that corral unpacks/ }],
+    [join(folder, 'a'), { code: 'invalid_request', message: /not an archive that corral can unpack/ }],
     [join(folder, 'cut.tar.gz'), { code: 'invalid_request', message: /cut\.tar\.gz cannot be used: it is damaged/ }]
   ]
   for (const [archive, expected] of refused) await t.rejects(installation.install({ archive }, {}), expected as Error)

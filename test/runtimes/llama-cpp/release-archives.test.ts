@@ -58,8 +58,8 @@ t.test('what names tell', async t => {
   const refused: [string, RegExp][] = [
     ['llama-b11347-bin-win-cpu-x64.zip', /is for win32 x64; this machine is linux x64/],
     ['llama-b11347-bin-ubuntu-arm64.tar.gz', /is for linux arm64/],
-    ['cudart-llama-bin-win-cuda-12.4-x64.zip', /libraries that belong to a build/],
-    ['model.gguf', /no archive that corral unpacks/]
+    ['cudart-llama-bin-win-cuda-12.4-x64.zip', /contains only libraries/],
+    ['model.gguf', /not an archive that corral can unpack/]
   ]
   for (const [name, message] of refused) t.throws(() => read(name), { code: 'invalid_request', message })
 

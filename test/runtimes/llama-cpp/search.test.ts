@@ -65,7 +65,7 @@ t.test('proof', async t => {
 
   const failures: [string, RegExp][] = [
     ['#!/bin/sh\necho "GLIBC_2.39 not found" >&2; exit 1', /--version: .*exit code 1. GLIBC_2.39 not found/],
-    ['#!/bin/sh\necho hello', /no version in what it printed: hello/],
+    ['#!/bin/sh\necho hello', /no version in its output: hello/],
     ['#!/bin/sh\nkill -SEGV $$', /ended by SIGSEGV/],
     ['#!/bin/sh\necho "version: 1" >&2; [ "$1" = --version ]', /--list-devices: .*exit code 1/],
     ['#!/bin/sh\necho "version: 1" >&2', /no list of devices/],

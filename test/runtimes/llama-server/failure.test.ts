@@ -42,7 +42,7 @@ const TABLE: Record<string, [cause: FailureCause, sentence: RegExp] | undefined>
   'mmproj-unknown-projector-2025.txt': ['projector_unsupported', /type of the projector/],
   'model-file-cannot-open.txt': ['file_missing', /gemma-3-12b-it-qat-q4_0\.gguf/],
   'oom-during-load-log-just-stops.txt': undefined,
-  'oom-killer-systemd-2026.txt': ['oom_killed', /memory had run out/],
+  'oom-killer-systemd-2026.txt': ['oom_killed', /memory ran out/],
   'prefix-cuda-oom-compute-RECOVERED-load-ok.txt': undefined,
   'prefix-generic-tail-only-2026.txt': undefined,
   'prefix-mmproj-unknown-projector-router-2026.txt': ['projector_unsupported', /gemma4uv/],

@@ -87,7 +87,7 @@ process.stdin.resume()`,
   t.equal(error.code, 'insufficient_memory')
   t.equal(error.details?.cause, 'out_of_gpu_memory')
   t.match(error.details?.line, /^ggml_backend_cuda.*cudaMalloc failed: out of memory$/)
-  t.match(error.message, /GPU's memory is too small.*n_gpu_layers/)
+  t.match(error.message, /GPU does not have enough memory.*n_gpu_layers/)
   t.equal(progress.at(-1)?.fraction, 0.75)
 })
 
@@ -137,7 +137,7 @@ globalThis.onRequest = (request, response) => {
   ).engine
   const error = await failure(engine.request({ method: 'GET', path: '/groan', signal: NEVER }))
   t.same([error.code, error.details?.cause], ['engine_crashed', 'out_of_gpu_memory'])
-  t.match(error.message, /GPU's memory is too small/)
+  t.match(error.message, /GPU does not have enough memory/)
   t.match(await engine.exited, { signal: 'SIGKILL', expected: false })
 })
 

@@ -109,8 +109,8 @@ t.test('a server that is down, answers HTML or fails is replaced by another, and
 
 t.test('each surface reports the failures of the only server in its own form', async t => {
   const table: [string, RequestListener, number, RegExp][] = [
-    ['a wrong key', (_, response) => json(response, 401, {}), 500, /refuses the key/],
-    ['no such model', (_, response) => json(response, 404, {}), 404, /no model of the name/],
+    ['a wrong key', (_, response) => json(response, 401, {}), 500, /rejects the key/],
+    ['no such model', (_, response) => json(response, 404, {}), 404, /no model with the name/],
     ['too many requests', (_, response) => json(response, 429, {}), 503, /too many requests/],
     [
       'HTML',
@@ -301,9 +301,9 @@ t.test('a server of MLX is asked in its own words', async t => {
   for (const name of ['repetition_penalty', 'presence_penalty']) t.notOk(name in bodies.at(-1), name)
 
   const before = bodies.length
-  t.match((await chat({ n: 2 })).body.error, { message: /one answer to a request/ })
+  t.match((await chat({ n: 2 })).body.error, { message: /one answer per request/ })
   const schema = { type: 'json_schema', json_schema: { schema: { type: 'object' } } }
-  t.match((await chat({ response_format: schema })).body.error, { message: /does not hold its answers to JSON/ })
+  t.match((await chat({ response_format: schema })).body.error, { message: /does not constrain its answers to JSON/ })
   t.equal(bodies.length, before, 'what it would ignore without a word is refused here')
 
   await until('its health is asked', () => asked.includes('/health'))

@@ -60,7 +60,7 @@ t.test('where a worker may listen', async t => {
   // An address of this machine too: it can be reached from outside.
   t.match(await failure(listenAddress('8.8.8.8', false, interfaces('8.8.8.8'))), { code: 'address_not_allowed' })
   t.equal(await listenAddress('8.8.8.8', true), '8.8.8.8')
-  t.match(await failure(listenAddress('::1', false)), { code: 'invalid_request', message: /no IPv4 address/ })
+  t.match(await failure(listenAddress('::1', false)), { code: 'invalid_request', message: /not an IPv4 address/ })
 })
 
 t.test('the cache of weights is bounded, and keeps only what is whole', async t => {
@@ -117,7 +117,7 @@ t.test('a worker on the real ggml-rpc-server', async t => {
   for (const path of ['/', '/worker/other']) t.equal((await ask(path)).statusCode, 404)
 
   const second = await failure(createWorkerHost(deps).start({ ...options, cache: 0 }, {}))
-  t.match(second, { code: 'load_failed', message: /does not work on 127\.0\.0\.1.*chooses another one/ })
+  t.match(second, { code: 'load_failed', message: /does not work on 127\.0\.0\.1.*choose a different one/ })
   const elsewhere = await freePorts()
   const odd = createWorkerHost(deps).start({ ...options, port: elsewhere, devices: ['CUDA7'] }, {})
   t.match(await failure(odd), { code: 'load_failed', message: /No devices found.*Correct the flags/ })

@@ -83,10 +83,10 @@ t.test('the same llama.cpp at both ends', async t => {
     ['the same file', { digest: 'a', id: 'x' }, here, undefined],
     ['the same release for another system', {}, there, undefined],
     ['the same release for other hardware', { id: 'release-b11347-cuda-13' }, here, undefined],
-    ['another file of the same archive', {}, here, /not that of this machine.*SHA-256 b… there, a… here/],
+    ['another file of the same archive', {}, here, /differs from that of this machine.*SHA-256 b… there, a… here/],
     ['another release', { id: 'release-b11300-cpu' }, here, /it has llama.cpp test \(release-b11300-cpu\)/],
     ['the same commit', { id: 'system-1', source: 'system', commit: 'aaaaaaa' }, here, undefined],
-    ['another commit', { id: 'system-1', source: 'system', commit: 'bbbbbbb' }, here, /and this machine test/],
+    ['another commit', { id: 'system-1', source: 'system', commit: 'bbbbbbb' }, here, /but this machine has test/],
     ['nothing known', { id: 'system-1', source: 'system' }, here, /it has llama.cpp/],
     ['compiled twice', { id: 'source-v0.5.0-cuda', source: 'source' }, here, undefined, { id: 'source-v0.5.0-cpu' }],
     ['compiled of others', { id: 'source-v0.5.1-cpu', source: 'source' }, here, /v0.5.1/, { id: 'source-v0.5.0-cpu' }]
@@ -138,11 +138,11 @@ t.test('what cannot be used is refused with its name', async t => {
   await once(server, 'close')
   const table: [string, string, RegExp][] = [
     [gone, 'rpc_unreachable', /cannot be reached \(.*ECONNREFUSED.*Start "corral worker" there/],
-    [foreign, 'rpc_unreachable', /no "corral worker" of this version/],
+    [foreign, 'rpc_unreachable', /not from a "corral worker" of this version/],
     [refusing, 'rpc_unreachable', /status 404/],
-    [starting, 'rpc_unreachable', /is being started again/],
-    [endless, 'rpc_unreachable', /answers with too much/],
-    [other, 'rpc_mismatch', /does not fit, since it has llama.cpp test \(release-b1-cpu\), and this machine test/]
+    [starting, 'rpc_unreachable', /is restarting/],
+    [endless, 'rpc_unreachable', /answer is too long/],
+    [other, 'rpc_mismatch', /does not match, because it has llama.cpp test \(release-b1-cpu\), but this machine has test/]
   ]
   for (const [name, cause, message] of table) {
     const error = await failure(reach(workers, name))

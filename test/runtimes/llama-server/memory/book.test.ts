@@ -281,9 +281,9 @@ t.test('why there is no room, and what would help', async t => {
   )
   t.match(
     await advice({}, 3),
-    /No smaller context makes it fit\. Take a smaller quantization or a smaller model: its weights should be below [23]\.\d GB\.$/
+    /No smaller context makes it fit\. Use a smaller quantization or a smaller model, with weights below [23]\.\d GB\.$/
   )
-  t.match(await advice({}, 0.1), /End other programs, or raise scheduler\.memory .*where they are set\.$/)
+  t.match(await advice({}, 0.1), /Close other programs, or raise scheduler\.memory .*if they are set\.$/)
   t.match(
     await advice({}, 20),
     /21\.5 GB of memory can be used by all models together\. It fits when other models are stopped\.$/
@@ -296,7 +296,7 @@ t.test('why there is no room, and what would help', async t => {
     /of memory and \d+\.\d GB on CUDA0 .* but only 32\.2 GB of memory and 11\.8 GB on CUDA0 can be used\. It would fit with num_ctx 8192/
   )
   const strange = specOf('/not/there.gguf')
-  t.match(book.explain(strange, await book.estimate(strange, signal), { host: 1 }), /End other programs/)
+  t.match(book.explain(strange, await book.estimate(strange, signal), { host: 1 }), /Close other programs/)
 })
 
 t.test('learned needs are stored in a file', async t => {
