@@ -19,7 +19,7 @@ import {
 t.test('the answer must come from the GPU', async t => {
   const tables: [Record<string, number> | undefined, string[], RegExp | undefined][] = [
     [{ host: 5, CUDA0: 20 }, [], undefined],
-    [{ host: 5 }, ['load_tensors: offloaded 4/4 layers to GPU'], /all of the model is in the memory of the machine/],
+    [{ host: 5 }, ['load_tensors: offloaded 4/4 layers to GPU'], /all of the model is in the machine's memory/],
     [{ host: 5, CUDA0: 0 }, [], /none on a GPU/],
     [undefined, ['x', 'load_tensors: offloaded 0/49 layers to GPU'], /0 of 49 layers/],
     [undefined, ['offloaded 49/49 layers to GPU'], undefined],

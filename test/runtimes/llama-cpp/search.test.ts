@@ -126,7 +126,7 @@ t.test('system', async t => {
   t.equal(named?.executables.rpcServer, undefined)
 
   const wrong = provide({ path: join(directory, 'nothing'), namedBy: 'CORRAL_LLAMA_CPP', env: {} }).candidate
-  await t.rejects(wrong, { code: 'runtime_missing', message: /^CORRAL_LLAMA_CPP names .*nothing, where there is no/ })
+  await t.rejects(wrong, { code: 'runtime_missing', message: /^CORRAL_LLAMA_CPP names .*nothing, which has no/ })
 
   const onPath = await provide({ path: '', namedBy: '', env: { PATH: join(tree, 'build/bin') } }).candidate
   t.match(onPath, { required: false, directory: join(tree, 'build/bin') })

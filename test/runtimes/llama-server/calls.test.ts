@@ -135,7 +135,7 @@ t.test('an answer that is cut off is no answer', async t => {
   const text = choice({ delta: { content: 'x' } })
   await t.rejects(
     answerOf(() => ({ body: text })),
-    { code: 'engine_crashed', message: /in the middle/ }
+    { code: 'engine_crashed', message: /ended its answer early/ }
   )
   await answerOf(() => ({ body: text + END }))
   await answerOf(() => ({ body: `${text}data: [DONE]\n\n` }))

@@ -131,7 +131,7 @@ t.test('a damaged file never reaches an engine', async t => {
     }
     said.length = 0
     const engine = await startWith(t, cache, { num_parallel: 2, num_ctx: 2048 })
-    t.match(said[0], /is of no use and is deleted: the file is damaged/, damage)
+    t.match(said[0], /deleting a useless saved prompt cache: the file is damaged/, damage)
     t.notOk(existsSync(path))
     const next = await say(engine, messages)
     t.same(next.message, warm.message)
@@ -156,7 +156,7 @@ t.test('an engine that is killed', async t => {
   const { cache: later, said: told } = promptCacheIn(directory)
   const next = await startWith(t, later, { num_parallel: 1, num_ctx: 4096 })
   t.ok((await say(next, [FOLLOW_UP])).message.content, 'the next one serves')
-  t.notOk(told.some(message => /of no use/.test(message)))
+  t.notOk(told.some(message => /useless saved prompt cache/.test(message)))
 })
 
 t.test('engines whose caches are not saved', async t => {
@@ -298,7 +298,7 @@ t.test('engines that misbehave', async t => {
 
   const refusing = await scripted(cache, () => ({ error: { message: 'invalid slot save file' } }))
   await cache.restore(refusing, all, NEVER)
-  t.match(said.at(-1), /of no use and is deleted: invalid slot save file/)
+  t.match(said.at(-1), /deleting a useless saved prompt cache: invalid slot save file/)
   t.same(listOf(folder), [], 'what an engine refuses is deleted')
 
   const { cache: small, said: told } = promptCacheIn(directory, 700)
