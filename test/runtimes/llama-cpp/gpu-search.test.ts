@@ -327,7 +327,9 @@ t.test('a recorded build for GPUs must still list them', async t => {
   const runtimes = start()
   t.equal((await runtimes.build()).id, 'made-cuda-13', 'fetched anew')
   t.same(asked, ['cuda-13', 'cuda-13'])
-  t.ok(runtimes.log.warnings.some(line => /made-cuda-13, verified on .*, does not work any more: it lists no/.test(line)))
+  t.ok(
+    runtimes.log.warnings.some(line => /made-cuda-13, verified on .*, does not work any more: it lists no/.test(line))
+  )
 })
 
 t.test('a stored choice has priority over the ranking', async t => {

@@ -334,7 +334,11 @@ t.test('servers that cannot be reached', async t => {
       end => end(200, '"hello"'),
       { code: 'hub_unreachable', message: /does not answer as GitHub's API/ }
     ],
-    ['a web page', end => end(200, '<html>'), { code: 'hub_unreachable', message: /did not answer as GitHub's API does/ }],
+    [
+      'a web page',
+      end => end(200, '<html>'),
+      { code: 'hub_unreachable', message: /did not answer as GitHub's API does/ }
+    ],
     ['a failure', end => end(500, 'oops'), { code: 'hub_unreachable', message: /status 500/ }],
     [
       'too many requests',

@@ -142,7 +142,11 @@ t.test('what cannot be used is refused with its name', async t => {
     [refusing, 'rpc_unreachable', /status 404/],
     [starting, 'rpc_unreachable', /is restarting/],
     [endless, 'rpc_unreachable', /answer is too long/],
-    [other, 'rpc_mismatch', /does not match, because it has llama.cpp test \(release-b1-cpu\), but this machine has test/]
+    [
+      other,
+      'rpc_mismatch',
+      /does not match, because it has llama.cpp test \(release-b1-cpu\), but this machine has test/
+    ]
   ]
   for (const [name, cause, message] of table) {
     const error = await failure(reach(workers, name))
