@@ -8,7 +8,7 @@ export async function failure(
   type: new (...args: never[]) => Error = Error
 ): Promise<any> {
   const error = await rejection(promise)
-  assert.ok(error instanceof type, `this is no ${type.name}: ${error}`)
+  assert.ok(error instanceof type, `not a ${type.name}: ${error}`)
   return error
 }
 

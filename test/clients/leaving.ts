@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ENDLESS, MODEL, type Place, QUESTION } from './trials.ts'
 
-/** Tokens of an answer of `ENDLESS`. */
+/** Tokens in an answer of `ENDLESS`. */
 const TOKENS = 3_500
 /** Tokens generated to measure the speed. */
 const TRIED = 350
@@ -21,9 +21,10 @@ async function ask(address: string, path: string, method: string, body: object):
 }
 
 /**
- * Makes a model that never ends its answers by itself, in the way that Ollama's clients make models, so that every
- * client can leave one in the middle whatever fields it sends.
- * @returns how long a request may go on after its reader left, in milliseconds: half of what its answer would take
+ * Creates a model that never finishes its answers by itself, as Ollama's clients create models. Every client can then
+ * disconnect in the middle, whatever fields it sends.
+ * @returns how long a request may continue after its client disconnected, in milliseconds: half the time of a whole
+ * answer
  */
 export async function makeEndless(address: string): Promise<number> {
   const parameters = { ignore_eos: true, num_predict: TOKENS, temperature: 0 }
@@ -63,10 +64,10 @@ export async function leavesInTheMiddle<Piece>(
     // Clients end an aborted iteration with an error. An earlier error is a failure.
     if (taken < TAKEN) throw error
   }
-  assert.ok(taken >= TAKEN, `only ${taken} pieces came`)
-  assert.ok(taken <= TAKEN + STILL_COMING, 'pieces come after the reader left')
+  assert.ok(taken >= TAKEN, `only ${taken} chunks came`)
+  assert.ok(taken <= TAKEN + STILL_COMING, 'chunks arrive after the client disconnected')
   await freed(place)
-  return 'its slot is free at once'
+  return 'its slot is free immediately'
 }
 
 async function freed({ address, leavingLimit }: Place): Promise<void> {
@@ -75,7 +76,7 @@ async function freed({ address, leavingLimit }: Place): Promise<void> {
     const { models } = (await (await fetch(`${address}/api/ps`)).json()) as { models: Loaded[] }
     if (models.every(({ name, running }) => name !== ENDLESS || running === 0)) return
     const waited = performance.now() - begun
-    assert.ok(waited < leavingLimit, `the answer still runs ${Math.round(waited)} ms after its reader left`)
+    assert.ok(waited < leavingLimit, `the answer still runs ${Math.round(waited)} ms after its client disconnected`)
     await sleep(10)
   }
 }

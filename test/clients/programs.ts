@@ -43,13 +43,13 @@ export function tryLanguage(t: Test, toolchain: Toolchain): void {
     execa(command!, args, { cwd: source, env: toolchain.env ?? {}, all: true, reject: false })
   const missing = absent.length > 0 ? `${absent.join(', ')} not on the PATH` : false
   t.test(
-    `clients in ${language}`,
+    `clients in ${language} pass their trials`,
     { skip: missing ? `CLIENTS IN ${language} ARE NOT TESTED: ${missing}` : false },
     async t => {
       const fetched = await run(toolchain.fetch)
       if (fetched.exitCode !== 0) {
         const why = fetched.all.trim().split('\n').at(-1)
-        t.pass('packages', { skip: `CLIENTS IN ${language} ARE NOT TESTED: their packages cannot be had: ${why}` })
+        t.pass('packages', { skip: `CLIENTS IN ${language} ARE NOT TESTED: their packages are not available: ${why}` })
         return
       }
       const build = toolchain.build()

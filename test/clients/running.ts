@@ -14,9 +14,9 @@ const RANKER = 'random/ranker'
 export const elsewhere = process.env.CORRAL_TEST_ADDRESS
 
 /**
- * Starts what the clients are pointed at: a fresh server with the demo model and no settings but the listener of the
- * Ollama profile, and one that lets nobody in without a key and has no room for models. With CORRAL_TEST_ADDRESS, only
- * what needs no settings is tried there.
+ * Starts the servers for the clients: one with the demo model and no settings except the listener of the Ollama API,
+ * and one that requires a key and has no room for models. With CORRAL_TEST_ADDRESS, only trials without special
+ * settings run, on that server.
  */
 export async function openPlace(t: Test): Promise<Place> {
   const place = elsewhere ? { address: elsewhere.replace(/\/$/, '') } : await startBoth(t)
@@ -31,7 +31,7 @@ async function startBoth(t: Test): Promise<Omit<Place, 'leavingLimit'>> {
     startCorral(t, { config: `security:\n  api_keys: [${KEY}]\nscheduler:\n  memory: 1MiB\n` })
   ])
   const listener = await until(
-    "Ollama's clients have an address of their own",
+    "Ollama's clients have their own address",
     () => /clients are served at (http:\S+) too/.exec(open.log())?.[1]
   )
   const file = join(open.home, 'ranker.gguf')

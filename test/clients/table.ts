@@ -19,8 +19,8 @@ Some routes of Hugging Face's servers are not available: \`/generate\` and \`/ge
 `
 
 /**
- * Compares the committed table of one language with what came out, or writes it where CORRAL_WRITE_DOCS says so. Not
- * for servers elsewhere, where less is tried.
+ * Compares the committed table of one language with the outcomes, or writes it if CORRAL_WRITE_DOCS is set. Does
+ * nothing for existing servers, where fewer trials run.
  */
 export function checkTable(t: Test, language: Language, outcomes: Outcome[]): void {
   if (elsewhere) return
@@ -38,11 +38,11 @@ export function checkTable(t: Test, language: Language, outcomes: Outcome[]): vo
   t.equal(
     sections[language],
     section,
-    'docs/measurements/clients.md says what came out; else run "npm run docs:clients"'
+    'docs/measurements/clients.md matches the outcomes; if not, run "npm run docs:clients"'
   )
 }
 
-/** The sections of the committed document, by language. */
+/** Returns the sections of the committed document by language. */
 function committed(): Record<string, string> {
   let text: string
   try {

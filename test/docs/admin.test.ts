@@ -9,7 +9,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, startCorral } from '..
 
 const guide = readFileSync(join(packageRoot, 'docs', 'admin.md'), 'utf8')
 
-/** The blocks of commands of the guide, by words that are in them. */
+/** The guide's command blocks, found by words in them. */
 const blocks = [...guide.matchAll(/^```sh\n(.*?)^```/gms)].map(([, text]) => text!)
 const block = (words: string) => blocks.find(text => text.includes(words))!
 
@@ -19,7 +19,7 @@ function newFolder(t: Test): string {
   return folder
 }
 
-/** Runs commands as they stand in the guide, on this data directory, with `corral` on the PATH. */
+/** Runs commands of the guide in this data directory, with `corral` on the PATH. */
 function run(t: Test, commands: string, home: string, backup = '/root/corral-backup.tar.gz') {
   const programs = newFolder(t)
   writeFileSync(join(programs, 'corral'), `#!/bin/sh\nexec "${process.execPath}" "${MAIN}" "$@"\n`)
@@ -33,11 +33,11 @@ function run(t: Test, commands: string, home: string, backup = '/root/corral-bac
   return spawnSync('bash', ['-e', '-c', text], { cwd: programs, env: { ...env, PATH: path }, encoding: 'utf8' })
 }
 
-/** Programs of the guide that change the machine; all others are run by these tests. */
+/** Programs in the guide that change the machine. These tests run all other commands. */
 const OF_THE_SYSTEM = ['apt-get', 'journalctl', 'npm', 'systemctl']
 
-t.test('the commands of the guide do what it says', async t => {
-  // No hub answers here, which is enough to see that the command asks for the model.
+t.test('the commands of the guide succeed', async t => {
+  // No hub answers here. The error is enough to see that the command requests the model.
   const corral = await startCorral(t, { env: { HF_ENDPOINT: 'http://127.0.0.1:9' } })
   const { home } = corral
   let ran = 0
@@ -47,7 +47,7 @@ t.test('the commands of the guide do what it says', async t => {
       .replace('CORRAL_API_KEYS=<key> ', '')
       .split(' ')
     if (OF_THE_SYSTEM.includes(program) || ['tar', 'mkdir'].includes(program)) continue
-    t.equal(program, 'corral', `${program} is known here`)
+    t.equal(program, 'corral', `${program} is a known program`)
     if (words.includes('https://models.example.org')) continue
     const { status, stdout, stderr } = run(t, words[0] === 'service' ? `${line} --user --dry-run` : line, home)
     if (words[0] === 'pull') t.match(stderr, /127\.0\.0\.1:9/, line)
@@ -59,7 +59,7 @@ t.test('the commands of the guide do what it says', async t => {
   t.same(keys.map(({ name }: any) => name).sort(), ['alice', 'lab', 'ops'])
 })
 
-t.test('a backup of a server that runs is one that starts elsewhere', async t => {
+t.test('a backup of a running server starts elsewhere', async t => {
   if (spawnSync('tar', ['--version']).stdout?.includes('GNU') !== true) return t.comment('skipped: this is not GNU tar')
   const corral = await startCorral(t)
   const { home } = corral
@@ -71,15 +71,19 @@ t.test('a backup of a server that runs is one that starts elsewhere', async t =>
   const backup = join(newFolder(t), 'backup.tar.gz')
   const saved = run(t, block('tar --create'), home, backup)
   t.equal(saved.status, 0, saved.stderr)
-  t.equal((await corral.json('/api/ps', undefined, { local: true })).body.models[0].running, 1, 'meanwhile it answers')
+  t.equal(
+    (await corral.json('/api/ps', undefined, { local: true })).body.models[0].running,
+    1,
+    'it answers during the backup'
+  )
 
   const elsewhere = join(newFolder(t), 'restored')
   const restored = run(t, block('tar --extract'), elsewhere, backup)
   t.equal(restored.status, 0, restored.stderr)
-  // The test's own starter writes the settings; the one that was restored says the same.
+  // `startCorral` writes the settings itself. The restored file has the same content.
   t.equal(readFileSync(join(elsewhere, 'config.yaml'), 'utf8'), readFileSync(join(home, 'config.yaml'), 'utf8'))
   const other = await startCorral(t, { home: elsewhere })
-  t.equal((await other.send('/api/tags')).status, 401, 'the keys are there')
+  t.equal((await other.send('/api/tags')).status, 401, 'the keys are restored')
   const names = (await other.json('/api/tags', undefined, { local: true })).body.models.map(({ name }: any) => name)
   t.ok(
     names.some((name: string) => name.startsWith('me/helper')),
@@ -95,7 +99,7 @@ t.test('a backup of a server that runs is one that starts elsewhere', async t =>
   await stream.text().catch(() => {})
 })
 
-t.test('a data directory that a newer corral served is served, with a line in the log', async t => {
+t.test('a data directory of a newer corral is served with a warning in the log', async t => {
   const home = newFolder(t)
   for (const [version, warns] of [
     ['99.0.0', true],

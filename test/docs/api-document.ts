@@ -57,7 +57,7 @@ export class ReplyChecker {
     return found
   }
 
-  /** The mistakes of a value by the schema at a place of the document. */
+  /** Returns what is wrong with a value according to the schema at a path of the document. */
   #mistakes(at: string, value: unknown): string[] {
     let check = this.#compiled.get(at)
     if (!check) {
@@ -67,7 +67,7 @@ export class ReplyChecker {
     return check(value) ? [] : [`${this.#ajv.errorsText(check.errors)} in ${JSON.stringify(value).slice(0, 2000)}`]
   }
 
-  /** What is wrong with a reply, by the document; nothing where all is as it says. */
+  /** Returns what is wrong with a reply according to the document. The list is empty if the reply is valid. */
   check(id: string, reply: { status: number; type: string; text: string }): string[] {
     const { path, method, responses } = this.operation(id)
     let at = pointer('paths', path, method.toLowerCase(), 'responses', String(reply.status))
@@ -87,7 +87,7 @@ export class ReplyChecker {
     at += pointer('content', type, 'schema')
     if (type === 'application/json') return this.#mistakes(at, JSON.parse(reply.text))
     const { properties, contentSchema } = declared.content[type].schema
-    // What is no JSON comes first.
+    // Data that is not JSON comes first.
     const ends = properties?.data.anyOf !== undefined
     const data = ends ? properties.data.anyOf[1] : properties?.data
     if (!(contentSchema ?? data?.contentSchema)) return []
@@ -96,7 +96,7 @@ export class ReplyChecker {
   }
 }
 
-/** The data of a stream's events. */
+/** Returns the data of a stream's events. */
 export function eventsOf(type: string, text: string): unknown[] {
   if (type === 'application/x-ndjson')
     return text
@@ -111,10 +111,10 @@ export function eventsOf(type: string, text: string): unknown[] {
     .map(data => JSON.parse(data))
 }
 
-/** Calls operations of a live server by their ids, and remembers which of them have answered. */
+/** Calls operations of a live server by their ids, and records which of them have answered. */
 export class Caller {
   readonly checker: ReplyChecker
-  /** Ids of operations by the statuses that they were seen to answer with. */
+  /** Statuses that each operation has answered, by operation id. */
   readonly seen = new Map<string, Set<number>>()
   readonly #corral: Corral
 
@@ -123,7 +123,7 @@ export class Caller {
     this.checker = new ReplyChecker(document)
   }
 
-  /** Calls an operation, and checks its status and that its reply is as the document says. */
+  /** Calls an operation, and checks its status and reply. */
   async call(t: Test, id: string, status: number, call: Call = {}): Promise<any> {
     const reply = await this.ask(id, call)
     const shown = `${id} ${JSON.stringify(call).slice(0, 150)}`
@@ -154,10 +154,10 @@ export interface Call {
   params?: Record<string, string>
   /** With its question mark. */
   query?: string
-  /** A text is sent as it is. */
+  /** Text is sent as it is. */
   body?: unknown
   headers?: Record<string, string>
-  /** Whether it is sent by the private socket; what needs an admin is by default. */
+  /** Whether to use the private socket. By default, operations for admins use it. */
   local?: boolean
 }
 

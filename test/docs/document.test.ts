@@ -15,11 +15,11 @@ const documentOf = (...routes: { method?: string; url: string; schema?: object }
     routes.map(({ method = 'GET', url, schema = {} }) => ({ method, url, schema, role: 'user' as const }))
   )
 
-/** Routes that serve nothing that people would call: what the page is made of, and what is routed anew. */
+/** Routes that are not documented: files of the page, and redirected routes. */
 const HIDDEN = ['GET /docs/swagger-ui-bundle.js', 'GET /docs/swagger-ui.css', 'GET /ollama/v1/*', 'GET /page/:file']
 
-t.test('a document is made from the schemas of routes', async t => {
-  t.test('paths, with readable parameters and in an order that does not depend on registration', async t => {
+t.test('the OpenAPI document is generated from the schemas of routes', async t => {
+  t.test('paths have readable parameters and an order that does not depend on registration', async t => {
     const params = Type.Object({ '*': Type.String({ title: 'model', description: 'Its name' }) })
     const routes = [
       { method: 'POST', url: '/b' },
@@ -45,7 +45,7 @@ t.test('a document is made from the schemas of routes', async t => {
     t.same(JSON.stringify(documentOf(...routes)), JSON.stringify(documentOf(...[...routes].reverse())))
   })
 
-  t.test('queries, headers and bodies', async t => {
+  t.test('queries, headers and bodies are described', async t => {
     const { paths } = documentOf(
       {
         url: '/q',
@@ -68,7 +68,7 @@ t.test('a document is made from the schemas of routes', async t => {
     t.same(Object.keys(paths['/form'].post.requestBody.content), ['multipart/form-data'])
   })
 
-  t.test('named schemas are defined once, and numbered where they differ', async t => {
+  t.test('named schemas are defined once, and numbered if they differ', async t => {
     const Inner = Type.Object({ a: Type.String() }, { title: 'Inner' })
     const { paths, components } = documentOf(
       { url: '/a', schema: { response: { 200: json('x', Inner) } } },
@@ -105,7 +105,7 @@ t.test('a document is made from the schemas of routes', async t => {
     t.same(properties.loose.properties, { a: { type: 'integer' } })
   })
 
-  t.test('errors are defined once for all routes that share them; streams describe their events', async t => {
+  t.test('shared errors are defined once, and streams describe their events', async t => {
     const response = {
       200: jsonOrStream('x', Type.String(), { event: 'Pieces', item: Type.Object({ done: Type.Boolean() }) }),
       ...errorResponses(nativeErrors, ['model_not_found'])
@@ -123,7 +123,7 @@ t.test('a document is made from the schemas of routes', async t => {
   })
 })
 
-t.test('the document of the server', async t => {
+t.test('the document of the server is complete and valid', async t => {
   const registered: string[] = []
   const collector = definePlugin({
     name: 'route-collector',
@@ -142,13 +142,13 @@ t.test('the document of the server', async t => {
   const document = JSON.parse(text)
   const operations = operationsOf(document)
 
-  t.test('is the committed one', async t => {
+  t.test('the document equals the committed one', async t => {
     const committed = readFileSync(join(packageRoot, 'docs', 'openapi.json'), 'utf8')
     t.equal(committed, text, 'run "npm run docs:write"')
-    t.equal((await renderApiDocument())['openapi.json'], text, 'the same each time')
+    t.equal((await renderApiDocument())['openapi.json'], text, 'the document is the same each time')
   })
 
-  t.test('is OpenAPI 3.1, and all of its schemas are JSON Schema 2020-12', async t => {
+  t.test('the document is OpenAPI 3.1, and all of its schemas are JSON Schema 2020-12', async t => {
     const ajv = ajvFor()
     const meta = JSON.parse(readFileSync(join(packageRoot, 'test', 'fixtures', 'openapi', 'schema-3.1.json'), 'utf8'))
     const check = ajv.compile(meta)
@@ -162,7 +162,7 @@ t.test('the document of the server', async t => {
     const references = [...text.matchAll(/"\$ref": "#\/(\w+)\/(\w+)\/([^"]+)"/g)]
     t.ok(references.length > 100)
     for (const [whole, a, b, name] of references) {
-      if (!document[a!]?.[b!]?.[name!]) t.fail(`${whole} leads nowhere`)
+      if (!document[a!]?.[b!]?.[name!]) t.fail(`${whole} points to nothing`)
     }
     const numbered = Object.keys(document.components.schemas).filter(
       name => /\d$/.test(name) && document.components.schemas[name.replace(/\d+$/, '')]
@@ -170,24 +170,24 @@ t.test('the document of the server', async t => {
     t.same(numbered, [], 'no two schemas share a name')
   })
 
-  t.test('has every registered route', async t => {
+  t.test('the document has every registered route', async t => {
     const described = new Set(operations.map(({ method, path }) => `${method} ${path.replace(/\{[^}]+\}/g, '{}')}`))
     const missing = [...new Set(registered)]
       .filter(route => !route.startsWith('OPTIONS '))
       .filter(route => !HIDDEN.includes(route.replace(/^\w+ (\/ollama\/v1)/, 'GET $1')))
       .filter(route => !HIDDEN.includes(route.replace('HEAD ', 'GET ')))
       .map(route => route.replace(/:\w+|\*/g, '{}'))
-      // A GET answers to HEAD.
+      // A GET route also answers HEAD.
       .filter(route => !described.has(route) && !described.has(route.replace('HEAD ', 'GET ')))
     t.same(missing, [])
     t.ok(registered.length > 60)
   })
 
-  t.test('says of every operation what it is, what it takes, what it gives and how it fails', async t => {
+  t.test('every operation describes its purpose, input, output and errors', async t => {
     t.same(
       operations.map(({ operationId }) => operationId).filter((id, at, all) => all.indexOf(id) !== at),
       [],
-      'each has an id of its own'
+      'each has its own id'
     )
     for (const operation of operations) {
       const { method, path, operationId, summary, tags, parameters = [], requestBody, responses } = operation
@@ -212,7 +212,7 @@ t.test('the document of the server', async t => {
         const { description, content } = reply.$ref
           ? document.components.responses[reply.$ref.replace('#/components/responses/', '')]
           : reply
-        t.ok(description, `${where} ${status} says what it is`)
+        t.ok(description, `${where} ${status} has a description`)
         if (Number(status) >= 400 && method !== 'HEAD') {
           t.ok(content['application/json'].schema, `${where} ${status} has a shape`)
           t.match(JSON.stringify(content), /"enum":\["\w+"/, `${where} ${status} has codes`)
@@ -221,7 +221,7 @@ t.test('the document of the server', async t => {
     }
   })
 
-  t.test('can tell a wrong reply from a right one', async t => {
+  t.test('a wrong reply is distinguished from a right one', async t => {
     const checker = new ReplyChecker(document)
     const json = (status: number, body: object) => ({ status, type: 'application/json', text: JSON.stringify(body) })
     const failure = { error: 'x', errorCode: 404, code: 'model_not_found', requestId: 'x' }

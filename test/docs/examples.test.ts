@@ -6,8 +6,8 @@ import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { Caller } from './api-document.ts'
 
 /*
- * "Try it out" of the page /docs sends a body as it is filled in. Here each is sent, and succeeds, or is refused for a
- * reason that the example cannot know.
+ * "Try it out" on the page /docs sends a body as it is filled in. This test sends each of them. It succeeds, or is
+ * refused for a reason that the example cannot know.
  */
 
 const { Q8_0 } = quantizedModels()
@@ -16,37 +16,37 @@ const hub = await startHubEmulator(t, {
 })
 const corral = await startCorral(t, { env: { HF_ENDPOINT: hub.url, HF_TOKEN: '', HF_HUB_OFFLINE: '' } })
 
-/** Statuses of examples that ask for what is not here, or what corral does not do. */
+/** Statuses of examples that request something that is missing here, or that corral does not support. */
 const REFUSED: Record<string, number[]> = {
-  // Nothing is being pulled, but for what another example may have begun a moment ago.
+  // There is no pull, except one that another example may have started.
   pausePull: [404, 200],
   resumePull: [404, 200],
   cancelPull: [404, 200],
-  // No such file, no such model to convert.
+  // The file and the model to convert do not exist.
   importModel: [403, 404],
   convertModel: [404],
   deleteConversion: [404],
-  // There are no members.
+  // There are no nodes.
   drainMember: [404],
   undrainMember: [404],
   pullAtMember: [404],
   copyFromMember: [502],
-  // Its ticket was not made here.
+  // The ticket is not from this server.
   redeemTicket: [401],
-  // Its revision is that of a model without settings, and the tests' model has some.
+  // The revision belongs to a model without settings, and the test's model has settings.
   setModelSettings: [409],
-  // The tests name a build, which goes before all choices; releases cannot be reached.
+  // The tests name a build, which overrides choices, and releases are not reachable.
   installRuntime: [400, 409, 502, 503],
   upgradeRuntime: [400, 409, 502, 503],
   useRuntime: [400, 409],
   pushModel: [501],
-  // Its file is nobody's.
+  // The file does not exist.
   createBatch: [404],
-  // They stay in browsers, where nothing else is set.
+  // Browsers store conversations by default.
   putConversation: [404],
-  // Its link is none of this server.
+  // The link is not from this server.
   createSession: [410],
-  // The model cannot fill in; it is loaded, or not, by what came before.
+  // The model does not support infill. Whether it is loaded depends on earlier examples.
   llamaInfill: [400],
   llamaLoad: [400, 200],
   llamaUnload: [400, 404, 200],
@@ -55,12 +55,12 @@ const REFUSED: Record<string, number[]> = {
   createImageEdit: [400],
   createImageVariation: [400]
 }
-/** These take their model away from those before them, or shut everybody out. */
+/** These delete the model that other examples use, or require keys from then on. */
 const LAST = ['deleteModel', 'ollamaDeleteModel', 'createKey']
 const native = (id: string) => id.replace(/^ollama(.)/, (_, letter: string) => letter.toLowerCase())
 const exampleOf = ({ requestBody }: any) => requestBody?.content['application/json']?.example
 
-t.test('without a model that can do it, the examples keep the names of well-known ones', async t => {
+t.test('examples keep well-known names if no installed model fits', async t => {
   const { body: document } = await corral.json('/openapi.json')
   t.equal(exampleOf(document.paths['/api/chat'].post).model, DEMO)
   t.equal(exampleOf(document.paths['/v1/embeddings'].post).model, 'ggml-org/embeddinggemma-300M-GGUF')
@@ -71,7 +71,7 @@ t.test('every example can be sent as it is', async t => {
   await importModels(corral, await writeModels(t.testdir()))
   const { body: document } = await corral.json('/openapi.json')
   const named = exampleOf(document.paths['/v1/embeddings'].post).model
-  t.ok([MODELS.embedding, MODELS.decoder].includes(named), `${named}: models that are here are named`)
+  t.ok([MODELS.embedding, MODELS.decoder].includes(named), `${named}: installed models are named`)
   const caller = new Caller(corral, document)
   await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
   const operations = caller.checker.operations.filter(
@@ -79,7 +79,7 @@ t.test('every example can be sent as it is', async t => {
   )
   t.ok(operations.length > 50, `${operations.length} operations have a body`)
   const rank = ({ operationId }: { operationId: string }) => LAST.indexOf(operationId)
-  // What is made of a model is made before it is used by others.
+  // Models are created before other examples use them.
   const making = ({ operationId }: { operationId: string }) => (/createModel$/i.test(operationId) ? 0 : 1)
   for (const operation of operations.toSorted((a, b) => rank(a) - rank(b) || making(a) - making(b))) {
     const { operationId: id } = operation
@@ -88,11 +88,11 @@ t.test('every example can be sent as it is', async t => {
       t.fail(`${id} has no example: add one in plugins/apis/reference/examples.ts`)
       continue
     }
-    // Both mounts delete the same model.
+    // Both routes delete the same model.
     if (id === 'ollamaDeleteModel')
       await caller.call(t, 'ollamaCreateModel', 200, { body: { model: 'me/leo', from: DEMO } })
     if (id === 'tryModel') {
-      // It answers for as long as its connection is open.
+      // It answers as long as its connection is open.
       const left = new AbortController()
       const trial = await corral.send('/api/trials', body, { local: true, signal: left.signal })
       t.equal(trial.status, 200, id)
@@ -104,7 +104,7 @@ t.test('every example can be sent as it is', async t => {
     const reply = await caller.ask(id, { body })
     const expected = REFUSED[native(id)] ?? [200]
     t.ok(expected.includes(reply.status), `${id}: ${reply.status} ${reply.text.slice(0, 300)}`)
-    t.same(caller.checker.check(id, reply), [], `${id} answers as the document says`)
-    if (expected[0] === 200) t.notMatch(reply.text, /"error":[^n]/, `${id} has no error in its answer`)
+    t.same(caller.checker.check(id, reply), [], `${id} answers as documented`)
+    if (expected[0] === 200) t.notMatch(reply.text, /"error":[^n]/, `${id} answers without an error`)
   }
 })

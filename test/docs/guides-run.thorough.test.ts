@@ -2,7 +2,7 @@ import t from 'tap'
 import { blocksOf, OWN_TESTS, pages } from './guides.ts'
 import { runPage } from './run-page.ts'
 
-// What every guide shows, by the letter: each page on a server of its own.
+// Runs every block of every guide, each page on its own server.
 
 // All pages together take some minutes.
 t.setTimeout(1_200_000)

@@ -10,15 +10,15 @@ import { PUBLISHED, parametersOf, renderModelDocs } from '../../scripts/model-do
 import { anchorsOf, blocksOf, exists, OWN_TESTS, pages, proseOf, textOf } from './guides.ts'
 import { checkData } from './run-page.ts'
 
-// What can be seen of the guides without running anything.
+// Checks the guides without running anything.
 
-/** Pages at the root that guides lead to. */
+/** Pages in the root folder that guides link to. */
 const AT_THE_ROOT = ['ARCHITECTURE.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']
-/** Blocks that need what a test cannot have, such as Docker. Run more of them rather than raise this. */
+/** Blocks that need something a test cannot have, such as Docker. Run more blocks instead of raising this. */
 const MAX_UNTESTED = 23
 const everywhere = [...pages(), ...AT_THE_ROOT]
 
-/** Links of a page to others of this repository: the path from its root, and the anchor. */
+/** Returns a page's links within this repository: the path from the root, and the anchor. */
 function linksOf(page: string) {
   const text = proseOf(page).replaceAll(/`[^`\n]*`/g, '')
   const targets = [...text.matchAll(/\]\(([^)\s]+)\)/g)].map(([, target]) => target!)
@@ -35,19 +35,19 @@ t.test('the README is short', async t => {
   t.ok(words <= 900, `${words} words`)
 })
 
-t.test('links lead somewhere', async t => {
+t.test('links lead to existing pages and headings', async t => {
   let checked = 0
   for (const page of everywhere) {
     for (const { target, path, anchor } of linksOf(page)) {
       checked++
-      if (!exists(path)) t.fail(`${page}: ${target} is not there`)
+      if (!exists(path)) t.fail(`${page}: ${target} does not exist`)
       else if (anchor !== undefined && !anchorsOf(path).has(anchor)) t.fail(`${page}: ${target} has no such heading`)
     }
   }
   t.ok(checked > 100, `${checked} links`)
 })
 
-t.test('every page can be reached from the README, and every guide is in the index', async t => {
+t.test('every page is linked from the README and listed in an index', async t => {
   const reached = new Set(['README.md'])
   for (const page of reached) {
     for (const { path } of linksOf(page)) if (path.endsWith('.md') && exists(path)) reached.add(path)
@@ -71,7 +71,7 @@ t.test('SECURITY.md names tests that exist', async t => {
   for (const name of tests) t.ok(exists(`test/${name}.test.ts`), name)
 })
 
-t.test('generated pages are those that the source gives', async t => {
+t.test('generated pages match their source', async t => {
   const rendered = {
     ...renderConfigDocs(builtInPlugins),
     ...renderErrorDocs(),
@@ -83,21 +83,21 @@ t.test('generated pages are those that the source gives', async t => {
   }
 })
 
-t.test('the shapes of published models have as many parameters as their publishers say', async t => {
+t.test('the shapes of published models have as many parameters as their publishers report', async t => {
   for (const model of PUBLISHED) {
     const share = parametersOf(model) / (model.parameters * 1e9)
     t.ok(share > 0.97 && share < 1.03, `${model.repository}: ${share.toFixed(3)}`)
   }
 })
 
-t.test('blocks say what they are', async t => {
+t.test('every block has a known language', async t => {
   const languages = ['sh', 'js', 'ts', 'python', 'json', 'yaml', 'toml', 'text', 'dockerfile', '']
   for (const page of pages()) {
     for (const { line, language } of blocksOf(page)) t.ok(languages.includes(language), `${page}:${line}: ${language}`)
   }
 })
 
-t.test('few blocks are untested, and each says why', async t => {
+t.test('few blocks are untested, and each has a reason', async t => {
   const directives = ['untested: ', 'settings of ', 'at a terminal: ', 'output', 'figures of another run', 'fails']
   let untested = 0
   for (const page of pages()) {
@@ -116,7 +116,7 @@ t.test('few blocks are untested, and each says why', async t => {
   }
 })
 
-t.test('JSON can be read, and settings have no mistakes', async t => {
+t.test('JSON is valid, and settings have no mistakes', async t => {
   const blocks = pages()
     .filter(page => page !== 'docs/plugins.md')
     .flatMap(blocksOf)
@@ -124,8 +124,8 @@ t.test('JSON can be read, and settings have no mistakes', async t => {
   t.ok(checked >= 10, `${checked} blocks`)
 })
 
-t.test('the language is plain', async t => {
-  /** What to write instead is in the name. */
+t.test('guides use plain language', async t => {
+  /** The name says what to write instead. */
   const patterns: [RegExp, string][] = [
     [/\b(simply|just|easily|obviously|of course)\b/i, 'leave it out: it is not easy for whoever reads it'],
     [/\b(utili[sz]e[sd]?|leverag(e|es|ed|ing)|facilitat(e|es|ed))\b/i, 'use, help'],

@@ -10,11 +10,11 @@ export interface Block {
   line: number
   language: string
   text: string
-  /** What a comment right before the fence says, such as `untested: needs Docker`. */
+  /** The comment before the fence, such as `untested: needs Docker`. */
   directive?: string
 }
 
-/** Pages whose commands a test of their own runs. */
+/** Pages whose commands have their own test. */
 export const OWN_TESTS: Record<string, string> = {
   'docs/admin.md': 'test/docs/admin.test.ts',
   'docs/cluster-ray.md': 'test/plugins/machines/ray/cluster-ray.thorough.test.ts',
@@ -22,7 +22,7 @@ export const OWN_TESTS: Record<string, string> = {
   'docs/plugins.md': 'test/command-line/plugin.thorough.test.ts'
 }
 
-/** The README and all pages under docs. */
+/** Lists the README and all pages under docs. */
 export function pages(): string[] {
   const inFolder = (folder: string) =>
     readdirSync(join(packageRoot, folder))
@@ -40,7 +40,7 @@ export function exists(path: string): boolean {
   return existsSync(join(packageRoot, path))
 }
 
-/** The fenced blocks of a page, in their order. */
+/** Returns the fenced blocks of a page in order. */
 export function blocksOf(page: string): Block[] {
   const lines = textOf(page).split('\n')
   const blocks: Block[] = []
@@ -63,12 +63,12 @@ export function blocksOf(page: string): Block[] {
   return blocks
 }
 
-/** A page with empty lines in the place of its fenced blocks. */
+/** Returns a page with empty lines instead of its fenced blocks. */
 export function proseOf(page: string): string {
   return textOf(page).replaceAll(/^```.*?^```$/gms, block => block.replaceAll(/[^\n]/g, ''))
 }
 
-/** The anchors of a page, as GitHub makes them of its headings. */
+/** Returns the anchors of a page, as GitHub generates them from headings. */
 export function anchorsOf(page: string): Set<string> {
   const headings = [...proseOf(page).matchAll(/^#{1,6} (.*)$/gm)].map(([, text]) => text!)
   const anchors = new Set<string>()

@@ -8,10 +8,10 @@ import { testBrowser } from '../support/browser.ts'
 import { pages, textOf } from './guides.ts'
 
 const { skip } = testBrowser(t)
-/** Bytes that a picture may have, so that guides open at once. */
+/** Maximum size of a picture, so that guides load quickly. */
 const MAX_COUNT = 150_000
 
-t.test('pictures of the page can be taken anew', { skip }, async t => {
+t.test('pictures of the page can be taken again', { skip }, async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-page-pictures-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   const script = join(packageRoot, 'dist', 'scripts', 'write-page-pictures.js')
@@ -19,12 +19,12 @@ t.test('pictures of the page can be taken anew', { skip }, async t => {
   t.equal(status, 0, stderr)
   const taken = readdirSync(folder).sort()
   const kept = readdirSync(join(packageRoot, 'docs', 'pictures')).filter(name => name.endsWith('.webp'))
-  t.strictSame(taken, kept.sort(), 'those that are kept, and no others')
+  t.strictSame(taken, kept.sort(), 'the same pictures as in docs/pictures')
   const guides = pages().map(textOf).join('\n')
   for (const name of taken) {
     const picture = readFileSync(join(folder, name))
     t.equal(picture.toString('latin1', 8, 12), 'WEBP', name)
     t.ok(picture.length > 5000 && picture.length < MAX_COUNT, `${name}: ${picture.length} bytes`)
-    t.ok(guides.includes(`pictures/${name}`), `${name} is shown in a guide`)
+    t.ok(guides.includes(`pictures/${name}`), `a guide shows ${name}`)
   }
 })

@@ -2,10 +2,10 @@ import t from 'tap'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { Caller, type Operation } from './api-document.ts'
 
-// Refusals of every operation, held against what the document says of them.
+// Checks the errors of every operation against the document.
 
 const corral = await startCorral(t, { env: { HF_HUB_OFFLINE: '1' }, config: 'body_limit: 64KiB\n' })
-// A key that is so long that nobody guesses it is answered beside any number of wrong ones.
+// A key is accepted despite many wrong keys if it is too long to guess.
 const KEY = 'a-key-that-nobody-guesses'
 const guarded = await startCorral(t, { config: `security:\n  api_keys: [${KEY}]\n` })
 const { body: document } = await corral.json('/openapi.json')
@@ -15,7 +15,7 @@ const takesJson = ({ requestBody }: Operation) => requestBody?.content['applicat
 const hasId = ({ path }: Operation) => path.includes('{')
 
 const NOWHERE = 'nobody/nothing'
-/** What routes ask for beside a model's name, so that they get as far as looking for it. */
+/** Fields that routes need beside a model's name to look for the model. */
 const BESIDE = {
   messages: [{ role: 'user', content: 'x' }],
   max_tokens: 1,
@@ -38,11 +38,11 @@ const BESIDE = {
   destination: 'a/b',
   from: NOWHERE
 }
-/** Operations whose body names no model that must be there. */
+/** Operations whose body names no model that must exist. */
 const NO_MODEL =
   /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|drainMember|redeemTicket|copyFromMember|pullAtMember/i
 
-t.test('a body that is no JSON, no object, missing or too large', async t => {
+t.test('bodies that are not JSON, not objects, missing or too large are refused as documented', async t => {
   for (const { operationId: id, requestBody, path } of operations.filter(takesJson)) {
     const params = path.includes('{id}') ? { params: { id: 'none' } } : {}
     await caller.call(t, id, 400, { ...params, body: '{"model": ' })
@@ -52,7 +52,7 @@ t.test('a body that is no JSON, no object, missing or too large', async t => {
   }
 })
 
-t.test('an unknown model, and invalid names', async t => {
+t.test('unknown models and invalid names are refused as documented', async t => {
   for (const { operationId: id } of operations.filter(takesJson)) {
     if (NO_MODEL.test(id)) continue
     for (const [model, status] of [
@@ -61,16 +61,16 @@ t.test('an unknown model, and invalid names', async t => {
       [7, 400]
     ] as const) {
       const named = { ...BESIDE, model, ...(/copyModel$/i.test(id) ? { source: model } : {}) }
-      // A model is made of another one, which is not there; its own name need not be.
+      // A model is created from a missing model. Its own name may be new.
       const made = /createModel$/i.test(id) && typeof model === 'string' ? { model: 'a/b', from: model } : {}
-      // A prompt is something else there.
+      // The prompt has another meaning there.
       const { prompt: _, ...unprompted } = named
       await caller.call(t, id, status, { body: { ...(/Response/.test(id) ? unprompted : named), ...made } })
     }
   }
 })
 
-t.test('options and fields of a wrong kind', async t => {
+t.test('options and fields of a wrong type are refused as documented', async t => {
   const chat = { model: DEMO, messages: [{ role: 'user', content: 'x' }] }
   for (const id of ['chat', 'ollamaChat', 'generate', 'loadModel', 'createChatCompletion']) {
     await caller.call(t, id, 400, { body: { ...chat, prompt: 'x', options: { num_ctx: -1 } } })
@@ -85,9 +85,9 @@ t.test('options and fields of a wrong kind', async t => {
   await caller.call(t, 'createResponse', 400, { body: { model: DEMO, input: long.content } })
 })
 
-t.test('unknown ids', async t => {
+t.test('unknown ids are refused as documented', async t => {
   for (const { operationId: id, method, requestBody } of operations.filter(hasId)) {
-    // Files of members are for those who have redeemed a ticket.
+    // Files of nodes are only for callers that have redeemed a ticket.
     if (requestBody || id === 'readModelFile') continue
     const params = { owner: 'nobody', name: 'nothing', model: NOWHERE, id: 'none', digest: `sha256:${'0'.repeat(64)}` }
     const { status } = caller.checker.operation(id).responses[404] ? { status: 404 } : { status: 400 }
@@ -99,27 +99,27 @@ t.test('unknown ids', async t => {
   await caller.call(t, 'findImports', 400)
 })
 
-t.test('a request from another origin or to another host', async t => {
+t.test('requests from another origin or to another host are refused as documented', async t => {
   for (const { operationId: id } of operations) {
     await caller.call(t, id, 403, { headers: { origin: 'https://evil.example' } })
   }
 })
 
-t.test('a key that is missing', async t => {
+t.test('requests without a key are refused as documented', async t => {
   const keyless = new Caller(guarded, document)
   let wrong = 0
   await until('the build is found', async () => (await guarded.send('/readyz')).status === 200)
   for (const { operationId: id, 'x-corral-role': role } of operations) {
-    // What these take is looked at whoever sends it.
+    // The bodies of these operations are checked for every caller.
     const isLookedAt = ['createSession', 'redeemTicket'].includes(id)
     const status = role !== 'anyone' || id === 'readModelFile' ? 401 : isLookedAt ? 400 : 200
     await keyless.call(t, id, status, { local: false })
-    // More of them would be guesses, which are refused otherwise.
+    // More wrong keys would count as guesses, which get another error.
     if (wrong++ < 90) await keyless.call(t, id, status, { headers: { 'x-api-key': 'wrong' }, local: false })
   }
   const page = await keyless.ask('getDocs', { headers: { accept: 'text/html,*/*' } })
-  t.equal(page.status, 200, 'the page itself has no data')
-  t.match(page.text, 'asks for an API key', 'and asks for the key')
+  t.equal(page.status, 200, 'the page itself contains no data')
+  t.match(page.text, 'the error asks for an API key', 'the page asks for the key')
   t.match(page.headers.get('content-security-policy'), "default-src 'none'; script-src 'sha256-")
   const served = await keyless.call(t, 'getApiDocument', 200, { headers: { authorization: `Bearer ${KEY}` } })
   t.same(served, document)
@@ -128,7 +128,7 @@ t.test('a key that is missing', async t => {
   t.equal(script.headers.get('content-type'), 'text/javascript; charset=utf-8')
 })
 
-t.test('a method that a path does not answer to', async t => {
+t.test('a method that a path does not support is refused as documented', async t => {
   for (const path of new Set(operations.map(({ path }) => path))) {
     const methods = operations.filter(operation => operation.path === path).map(({ method }) => method)
     const response = await corral.send(path.replace(/\{\w+\}/g, 'x'), undefined, { method: 'PATCH' })

@@ -9,7 +9,7 @@ import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { Caller } from './api-document.ts'
 
-// Every operation is called on a real server, and its replies are held against what the document says of them.
+// Calls every operation on a real server and checks its replies against the document.
 
 const HUB_MODEL = 'test/tiny-GGUF'
 const slow = { size: 64 * 1024 * 1024, seed: 1, head: readFileSync(TINY_CHAT).subarray(0, 4096) }
@@ -26,15 +26,17 @@ const corral = await startCorral(t, {
   env: { HF_ENDPOINT: hub.url, HF_HOME: caches, HF_TOKEN: '', HF_HUB_OFFLINE: '' },
   config: 'defaults:\n  num_parallel: 1\n  temperature: 0\nweb:\n  conversations: server\n'
 })
-// Before models are here: its examples name those that are.
+// Fetched before models are installed, because its examples name installed models.
 const document = (await corral.json('/openapi.json')).body
 await importModels(corral, await writeModels(t.testdir()))
 
 const caller = new Caller(corral, document)
 
-/** Operations that never succeed, or only with a server of llama.cpp releases or a converter, which other rooms have. */
+/**
+ * Operations that never succeed, or only with a server of llama.cpp releases or a converter, which other tests have.
+ */
 const WITHOUT_SUCCESS = [
-  // They answer for as long as their connection is open; test/plugins/apis/native and test/plugins/apis/llama have these and the others.
+  // These answer as long as their connection is open. test/plugins/apis/native and test/plugins/apis/llama test them.
   'followState',
   'followCluster',
   'llamaModelEvents',
@@ -42,16 +44,16 @@ const WITHOUT_SUCCESS = [
   'llamaEndStream',
   'llamaInfill',
   'tryModel',
-  // Without members there is none to drain; test/plugins/machines/cluster has those that there are.
+  // There are no nodes. test/plugins/machines/cluster tests these.
   'drainMember',
   'undrainMember',
   'copyFromMember',
   'pullAtMember',
-  // Only with a hub.
+  // These need a hub.
   'llamaDownload',
   'searchHubs',
   'ollamaSearchHubs',
-  // They would install gigabytes.
+  // These would install gigabytes.
   'installConversionRuntime',
   'ollamaInstallConversionRuntime',
   'installRuntime',
@@ -89,7 +91,7 @@ t.test('the served document equals the committed one', async t => {
   t.strictSame(document, JSON.parse(readFileSync(join(packageRoot, 'docs', 'openapi.json'), 'utf8')))
 })
 
-t.test('the server itself', async t => {
+t.test('routes of the server itself reply as documented', async t => {
   await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
   for (const id of [
     'root',
@@ -120,7 +122,7 @@ t.test('the server itself', async t => {
 
 for (const mount of ['', 'ollama']) {
   const id = (native: string) => (mount ? `${mount}${native[0]!.toUpperCase()}${native.slice(1)}` : native)
-  t.test(`models and answers${mount && ', once more for Ollama'}`, async t => {
+  t.test(`models and answers reply as documented${mount && ', also for Ollama'}`, async t => {
     const call = (native: string, body?: unknown, more: object = {}) =>
       caller.call(t, id(native), 200, { ...(body === undefined ? {} : { body }), ...more })
     for (const native of ['listLocalModels', 'getHealth', 'getVersion']) await call(native)
@@ -149,7 +151,7 @@ for (const mount of ['', 'ollama']) {
     await call('stopModel', { model: MODELS.embedding })
   })
 
-  t.test(`models of elsewhere${mount && ', once more for Ollama'}`, async t => {
+  t.test(`pulls and imports reply as documented${mount && ', also for Ollama'}`, async t => {
     const call = (native: string, body?: unknown, more: object = {}) =>
       caller.call(t, id(native), 200, { ...(body === undefined ? {} : { body }), ...more })
     await call('findImports', undefined, { query: '?from=huggingface' })
@@ -174,7 +176,7 @@ for (const mount of ['', 'ollama']) {
 
 for (const mount of ['', 'ollama']) {
   const id = (native: string) => (mount ? `${mount}${native[0]!.toUpperCase()}${native.slice(1)}` : native)
-  t.test(`models that are made${mount && ', once more for Ollama'}`, async t => {
+  t.test(`created models reply as documented${mount && ', also for Ollama'}`, async t => {
     const { files } = await caller.call(t, 'showModel', 200, { body: { model: DEMO } })
     const digest = `sha256:${files[0].sha256}`
     const body = readFileSync(TINY_CHAT)
@@ -196,11 +198,11 @@ for (const mount of ['', 'ollama']) {
   })
 }
 
-t.test("what Ollama's cloud would have", async t => {
+t.test("routes of Ollama's cloud reply as documented", async t => {
   for (const id of ['ollamaMe', 'ollamaSignout']) await caller.call(t, id, 501, { body: {} })
 })
 
-t.test('OpenAI', async t => {
+t.test('the OpenAI API replies as documented', async t => {
   const call = (id: string, body?: unknown, more: object = {}) =>
     caller.call(t, id, 200, { ...(body === undefined ? {} : { body }), ...more })
   await call('listModels')
@@ -263,7 +265,7 @@ t.test('OpenAI', async t => {
   })) {
     await caller.call(t, id, 400, { body: { model: DEMO, ...more } })
   }
-  // Half a second of silence: 16-bit samples of one channel, 16,000 a second.
+  // Half a second of silence: 16-bit mono samples at 16,000 Hz.
   const sound = Buffer.alloc(44 + 16_000)
   sound.write('RIFF$\u0000\u0000\u0000WAVEfmt ', 0, 'latin1')
   sound.writeUInt32LE(36 + 16_000, 4)
@@ -289,7 +291,7 @@ t.test('OpenAI', async t => {
   }
 })
 
-t.test('files and batches', async t => {
+t.test('files and batches reply as documented', async t => {
   const call = (id: string, more: object = {}) => caller.call(t, id, 200, more)
   const line = { custom_id: 'one', method: 'POST', url: '/v1/chat/completions', body: chat }
   const field = (head: string, value: string) => `--b\r\ncontent-disposition: form-data; ${head}\r\n\r\n${value}\r\n`
@@ -323,7 +325,7 @@ t.test('files and batches', async t => {
   await call('deleteUserFile', { params: { id } })
 })
 
-t.test('Anthropic', async t => {
+t.test('the Anthropic API replies as documented', async t => {
   for (const mount of ['anthropic', 'anthropicMounted']) {
     const message = { ...chat, max_tokens: 20 }
     await caller.call(t, `${mount}CreateMessage`, 200, { body: message })
@@ -334,7 +336,7 @@ t.test('Anthropic', async t => {
   await caller.call(t, 'anthropicGetModel', 200, { params: { model: DEMO } })
 })
 
-t.test('builds, logs and files', async t => {
+t.test('builds, logs and files reply as documented', async t => {
   await caller.call(t, 'listRuntimes', 200)
   const { engines } = await caller.call(t, 'getLogs', 200, { params: { model: DEMO } })
   t.ok(engines.length > 0 && engines[0].lines.length > 0)
@@ -363,7 +365,7 @@ t.test('builds, logs and files', async t => {
   })
 })
 
-t.test('a followed log is a stream of what the document says', async t => {
+t.test('a followed log is the documented stream', async t => {
   const gone = new AbortController()
   const response = await corral.send(`/api/logs/${DEMO}?follow=1&lines=5`, undefined, {
     signal: gone.signal,
@@ -379,7 +381,7 @@ t.test('a followed log is a stream of what the document says', async t => {
   t.same(caller.checker.check('getLogs', { ...reply, text: text.slice(0, text.lastIndexOf('\n\n')) }), [])
 })
 
-t.test('the audit log, captures and levels of the log', async t => {
+t.test('the audit log, captures and log levels reply as documented', async t => {
   const { entries } = await caller.call(t, 'getAudit', 200, { query: '?limit=20' })
   t.equal(entries.length, 20)
   await caller.call(t, 'getAudit', 400, { query: '?since=soon' })
@@ -397,7 +399,7 @@ t.test('the audit log, captures and levels of the log', async t => {
   await caller.call(t, 'setLogLevel', 400, { body: { part: 'nothing', level: 'warn' } })
 })
 
-t.test('conversations of the page', async t => {
+t.test('conversations of the page reply as documented', async t => {
   const params = { id: 'first' }
   const body = { title: 'France', text: 'Paris', document: { messages: [] } }
   await caller.call(t, 'putConversation', 200, { params, body })
@@ -412,7 +414,7 @@ t.test('conversations of the page', async t => {
   await caller.call(t, 'deleteConversations', 200)
 })
 
-t.test('sessions of browsers', async t => {
+t.test('browser sessions reply as documented', async t => {
   const { address } = await caller.call(t, 'createSessionLink', 200, { body: {} })
   const body = { token: address.split('#open=')[1] }
   const { key } = await caller.call(t, 'createSession', 200, { body })
@@ -433,8 +435,8 @@ t.test('sessions of browsers', async t => {
   await caller.call(t, 'endSession', 200, { params: { id } })
 })
 
-// The last of all: from the first key on nothing is answered without one.
-t.test('the configuration is read again', async t => {
+// This comes last, because every request needs a key once there is one.
+t.test('a configuration reload replies as documented', async t => {
   await caller.call(t, 'reloadConfig', 200)
   const { revision } = await caller.call(t, 'getModelSettings', 200, { query: `?model=${DEMO}` })
   const body = { model: DEMO, settings: { keep_alive: '10m' }, revision }
@@ -442,7 +444,7 @@ t.test('the configuration is read again', async t => {
   await caller.call(t, 'setModelSettings', 409, { body })
 })
 
-t.test('keys', async t => {
+t.test('keys reply as documented', async t => {
   const { key } = await caller.call(t, 'createKey', 200, {
     body: { name: 'alice', role: 'operator', limits: { n: 2 } }
   })
@@ -469,7 +471,7 @@ t.test('keys', async t => {
   }
 })
 
-t.test("llama-server's own addresses", async t => {
+t.test("llama-server's routes reply as documented", async t => {
   const call = (id: string, body?: unknown, more: object = {}) =>
     caller.call(t, id, 200, { local: true, ...(body === undefined ? {} : { body }), ...more })
   const model = DEMO
@@ -494,7 +496,7 @@ t.test("llama-server's own addresses", async t => {
   await call('llamaDelete', undefined, { query: '?model=me/deleted' })
 })
 
-t.test("LM Studio's own addresses", async t => {
+t.test("LM Studio's routes reply as documented", async t => {
   const call = (id: string, more: object = {}) => caller.call(t, id, 200, { local: true, ...more })
   const model = DEMO
   const messages = [{ role: 'user', content: 'Hi' }]

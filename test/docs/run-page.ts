@@ -29,18 +29,18 @@ import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { type Block, blocksOf } from './guides.ts'
 
 /*
- * Runs what a page of the guides shows, by the letter but for the port, in the order of the page: on a fresh data
- * directory, with a home of its own, a hub emulator for Hugging Face (which has small models under the names of the
- * guides) and the real llama-server. What a block's directive means is in CONTRIBUTING.md.
+ * Runs the blocks of a guide unchanged except for the port, in page order. Each page gets a new data directory and
+ * home, a hub emulator instead of Hugging Face (with small models under the names in the guides) and the real
+ * llama-server. CONTRIBUTING.md explains the comments before blocks.
  */
 
 const PORT = '11435'
-/** Where Python is not set up (npm run setup:python), its samples are left out; never in CI. */
+/** If Python is not set up (npm run setup:python), its samples are skipped, except in CI. */
 export const PYTHON = pythonIn('vendors')
 
 interface Sandbox {
   corral: Corral
-  /** Where commands run. */
+  /** Working directory of commands. */
   folder: string
   env: NodeJS.ProcessEnv
 }
@@ -77,7 +77,7 @@ async function openSandbox(t: Test): Promise<Sandbox> {
       }
     }
   })
-  // What people have on their disk.
+  // Files that users have on their disks.
   layOutFiles(home, {
     'Downloads/Qwen3-0.6B-Q8_0.gguf': Q8_0,
     '.lmstudio/models/lmstudio-community/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q4_K_M.gguf': Q4_K_M
@@ -91,7 +91,7 @@ async function openSandbox(t: Test): Promise<Sandbox> {
   const settings = { ...NO_SETTINGS, HOME: home, HF_ENDPOINT: hub.url, HF_HOME: join(home, '.cache', 'huggingface') }
   const corral = await startCorral(t, { env: settings })
   program(join(programs, 'corral'), `exec "${process.execPath}" "${MAIN}" "$@"`)
-  // Replies with an error's status fail their block.
+  // Replies with an error status fail their block.
   program(
     join(programs, 'curl'),
     'PATH=/usr/bin:/bin:/usr/local/bin exec curl --silent --show-error --fail-with-body "$@"'
@@ -104,7 +104,7 @@ async function openSandbox(t: Test): Promise<Sandbox> {
   return { corral, folder, env }
 }
 
-/** Runs a program to its end, and gives what it printed. */
+/** Runs a program to its end and returns its output. */
 async function run({ folder, env }: Sandbox, command: string, args: string[], input = '') {
   const child = spawn(command, args, { cwd: folder, env, stdio: ['pipe', 'pipe', 'pipe'] })
   let [stdout, stderr] = ['', '']
@@ -115,7 +115,7 @@ async function run({ folder, env }: Sandbox, command: string, args: string[], in
     stderr += text
   })
   child.stdin.on('error', () => {
-    // It may end before it has read all.
+    // The program may end before it has read everything.
   })
   child.stdin.end(input)
   const code = await new Promise<number | null>((resolve, reject) => {
@@ -124,7 +124,7 @@ async function run({ folder, env }: Sandbox, command: string, args: string[], in
   return { code, stdout, stderr }
 }
 
-/** Types lines at a terminal on which a command runs, each once it is asked for one, and then Ctrl-D. */
+/** Runs a command on a terminal, types one line per prompt, then Ctrl-D. */
 async function atTerminal({ folder, env }: Sandbox, text: string, typed: string) {
   const child = spawn('script', ['-qec', `bash -e -c '${text.replaceAll("'", "'\\''")}'`, '/dev/null'], {
     cwd: folder,
@@ -148,7 +148,7 @@ async function atTerminal({ folder, env }: Sandbox, text: string, typed: string)
   return { code, stdout, stderr: '' }
 }
 
-/** Every address of corral in the settings of another program answers as the API that they say it is. */
+/** Every address of corral in another program's settings must answer as its API. */
 async function checkSettings(t: Test, { corral }: Sandbox, block: Block, where: string): Promise<void> {
   const addresses = [...block.text.matchAll(/https?:\/\/localhost:11435[^"'\s]*/g)].map(([address]) => address)
   t.ok(block.text.includes(PORT), `${where} names corral`)
@@ -173,7 +173,7 @@ async function runBlock(sandbox: Sandbox, block: Block, number: number) {
   }
   if (block.language === 'python') {
     if (!existsSync(PYTHON)) {
-      if (process.env.CI) throw new Error('Run "npm run setup:python" first: samples in Python are not run without it.')
+      if (process.env.CI) throw new Error('Run "npm run setup:python" first. Python samples need it.')
       return undefined
     }
     return await run({ ...sandbox, env: { ...env, PYTHONDONTWRITEBYTECODE: '1' } }, PYTHON, ['-'], text)
@@ -183,7 +183,7 @@ async function runBlock(sandbox: Sandbox, block: Block, number: number) {
 
 /**
  * Runs the blocks of a page.
- * @param everyday leaves out what needs more than `npm ci`: Python
+ * @param everyday skips blocks that need more than `npm ci`, namely Python
  */
 export async function runPage(t: Test, page: string, { everyday = false } = {}): Promise<void> {
   const sandbox = await openSandbox(t)
@@ -198,7 +198,7 @@ export async function runPage(t: Test, page: string, { everyday = false } = {}):
     }
     if (directive.startsWith('settings of ')) await checkSettings(t, sandbox, block, where)
     if (language === 'text' || (language === 'json' && directive === 'output')) {
-      // Without what printed it, as where Python is not set up, there is nothing to compare.
+      // If the command was skipped, there is no output to compare.
       if (printed !== undefined) compareOutput(t, block, printed, where)
       continue
     }
@@ -218,8 +218,8 @@ export async function runPage(t: Test, page: string, { everyday = false } = {}):
 }
 
 /**
- * Each line that the page shows is printed, in this order. `…` stands for anything, and so does each word with a digit
- * where the page says that its figures are those of another run.
+ * Each line of the page must be printed in this order. `…` matches anything, and so does each word with a digit if the
+ * page says that its figures are from another run.
  */
 function compareOutput(t: Test, block: Block, printed: string, where: string): void {
   const lines = printed.split('\n').map(line => line.trim())
@@ -240,7 +240,7 @@ function compareOutput(t: Test, block: Block, printed: string, where: string): v
   }
 }
 
-/** Checks blocks that are data: JSON, and settings, by their schema where they are corral's. */
+/** Checks JSON blocks, and settings against corral's schema if they are corral's. */
 export async function checkData(t: Test, blocks: readonly Block[]): Promise<number> {
   const folder = t.testdir()
   let checked = 0

@@ -110,7 +110,7 @@ func tryAnthropic() {
 			for _, usage := range []anthropic.Usage{must(client.Messages.New(ctx, greedy(said(the.QUESTION)))).Usage, whole.Usage} {
 				same([]int64{usage.InputTokens + usage.CacheReadInputTokens, usage.OutputTokens}, []int64{19, 9})
 			}
-			return "whole and streamed: 19 + 9 tokens, those of the cache among them"
+			return "whole and streamed: 19 + 9 tokens, including cached tokens"
 		}},
 		{"stop", func() string {
 			params := greedy(said(the.QUESTION))
@@ -141,7 +141,7 @@ func tryAnthropic() {
 			whole, _ := streamed(withTools(the.ASK_TWO))
 			same(callsOf(&whole), both)
 			same(string(whole.StopReason), "tool_use")
-			return "two, put together by the accumulator"
+			return "two, assembled by the accumulator"
 		}},
 		{"forced_tool", func() string {
 			params := withTools(the.ASK_WEATHER)
@@ -162,7 +162,7 @@ func tryAnthropic() {
 				Model: the.MODEL, Messages: []anthropic.MessageParam{said(the.QUESTION)},
 			}))
 			same(counted.InputTokens, int64(19))
-			return "19 tokens, as the answer says"
+			return "19 tokens, as in the answer"
 		}},
 		{"images", func() string {
 			return fails(400, greedy(anthropic.NewUserMessage(anthropic.NewImageBlockBase64("image/png", the.PNG))))
@@ -181,7 +181,7 @@ func tryAnthropic() {
 			}
 			same(failure[*anthropic.Error](open("wrong")).StatusCode, 401)
 			check(open(at.Strict.Key))
-			return "anthropic.Error, status 401; the right key is let in"
+			return "anthropic.Error, status 401; the right key works"
 		}},
 		{"no_retries", func() string {
 			counting := &countingTransport{}
@@ -216,7 +216,7 @@ func tryAnthropic() {
 			hold(strings.Contains(refusal.RawJSON(), "take /v1 off"), "%s", refusal.RawJSON())
 			return forms(func(address string) string {
 				return textOf(must(open(address)))
-			}, "/", "/anthropic", "/anthropic/") + "; with `/v1` it is told to leave that off"
+			}, "/", "/anthropic", "/anthropic/") + "; with `/v1` the error says to remove it"
 		}},
 	})
 }

@@ -168,7 +168,7 @@ func tryGoOpenai() {
 			_, err := open(at.Strict.Address+"/v1", "wrong").ListModels(ctx)
 			same(failure[*openai.APIError](err).HTTPStatusCode, 401)
 			must(open(at.Strict.Address+"/v1", at.Strict.Key).ListModels(ctx))
-			return "openai.APIError, status 401; the right key is let in"
+			return "openai.APIError, status 401; the right key works"
 		}},
 		{"cancel", func() string {
 			request := greedy(the.QUESTION)

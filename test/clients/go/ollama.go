@@ -132,7 +132,7 @@ func tryOllama() {
 					return nil
 				}))
 			}
-			return "by empty prompts; keep_alive: 0"
+			return "with empty prompts and keep_alive: 0"
 		}},
 		{"tools", func() string {
 			messages := said(the.ASK_WEATHER)
@@ -190,7 +190,7 @@ func tryOllama() {
 				return nil
 			}))
 			same(last, "success")
-			return "of one that is there, streamed"
+			return "of an installed model, streamed"
 		}},
 		{"copy", func() string {
 			check(client.Copy(ctx, &api.CopyRequest{Source: the.MODEL, Destination: "go/copy"}))
@@ -211,7 +211,7 @@ func tryOllama() {
 		{"push", func() string {
 			err := client.Push(ctx, &api.PushRequest{Model: the.MODEL}, func(api.ProgressResponse) error { return nil })
 			same(failure[api.StatusError](err).StatusCode, 501)
-			return "api.StatusError, status 501: there is nowhere to push to"
+			return "api.StatusError, status 501: there is no registry to push to"
 		}},
 		{"images", func() string {
 			picture := must(base64.StdEncoding.DecodeString(the.PNG))

@@ -164,7 +164,7 @@ func tryOpenai() {
 			message := must(client.Chat.Completions.New(ctx, withTools(the.ASK_TWO))).Choices[0].Message
 			same(callsOf(message), both)
 			hold(message.ToolCalls[0].ID != message.ToolCalls[1].ID, "both calls have one id")
-			return "Paris and Rome, each with an id of its own"
+			return "Paris and Rome, each with its own id"
 		}},
 		{"streamed_tools", func() string {
 			stream := client.Chat.Completions.NewStreaming(ctx, withTools(the.ASK_TWO))
@@ -179,7 +179,7 @@ func tryOpenai() {
 			check(stream.Err())
 			same(callsOf(whole.Choices[0].Message), both)
 			same(finished, 2)
-			return "two, put together by the accumulator"
+			return "two, assembled by the accumulator"
 		}},
 		{"forced_tool", func() string {
 			params := withTools(the.ASK_WEATHER)
@@ -265,7 +265,7 @@ func tryOpenai() {
 			}
 			same(failure[*openai.Error](open("wrong")).StatusCode, 401)
 			check(open(at.Strict.Key))
-			return "openai.Error, status 401; the right key is let in"
+			return "openai.Error, status 401; the right key works"
 		}},
 		{"no_retries", func() string {
 			counting := &countingTransport{}

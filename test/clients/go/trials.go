@@ -139,8 +139,8 @@ func piecesOf(pieces []string) string {
 		}
 	}
 	same(strings.Join(pieces, ""), the.ANSWER)
-	hold(count > 4, "only %d pieces", count)
-	return fmt.Sprintf("%d pieces", count)
+	hold(count > 4, "only %d chunks", count)
+	return fmt.Sprintf("%d chunks", count)
 }
 
 // validReport holds an object to CITY_REPORT.
@@ -177,7 +177,7 @@ func freed() string {
 		hold(waited < at.LeavingLimit, "the answer still runs after its reader left")
 		time.Sleep(10 * time.Millisecond)
 	}
-	return "its slot is free at once"
+	return "its slot is free immediately"
 }
 
 func running() (count int) {

@@ -108,7 +108,7 @@ final class ClaudeClient {
         var usage = message.usage();
         Trials.same(List.of(usage.inputTokens() + usage.cacheReadInputTokens().orElse(0L), usage.outputTokens()), List.of(19L, 9L));
       }
-      return "whole and streamed: 19 + 9 tokens, those of the cache among them";
+      return "whole and streamed: 19 + 9 tokens, including cached tokens";
     });
     trials.put("tools", () -> {
       var params = withTool(Trials.askWeather);
@@ -126,7 +126,7 @@ final class ClaudeClient {
     });
     trials.put("streamed_tools", () -> {
       Trials.same(calls(streamed(withTool(Trials.askTwo), new ArrayList<>())), Trials.BOTH);
-      return "two, put together by the accumulator";
+      return "two, assembled by the accumulator";
     });
     trials.put("schema", () -> {
       var schema = JsonOutputFormat.Schema.builder();
@@ -140,7 +140,7 @@ final class ClaudeClient {
     trials.put("count_tokens", () -> {
       var params = MessageCountTokensParams.builder().model(Trials.model).addUserMessage(Trials.question).build();
       Trials.same(client.messages().countTokens(params).inputTokens(), 19L);
-      return "19 tokens, as the answer says";
+      return "19 tokens, as in the answer";
     });
     trials.put("images", () -> {
       var image = Base64ImageSource.builder().data(Trials.picture).mediaType(Base64ImageSource.MediaType.IMAGE_PNG).build();
@@ -153,7 +153,7 @@ final class ClaudeClient {
       var base = strict.get("address").asText();
       Trials.failure(UnauthorizedException.class, () -> open(base, "wrong").models().list());
       open(base, strict.get("key").asText()).models().list();
-      return "UnauthorizedException; the right key is let in";
+      return "UnauthorizedException; the right key works";
     });
     trials.put("cancel", () -> {
       var params = greedy().model(Trials.endless).maxTokens(3500).addUserMessage(Trials.question).build();

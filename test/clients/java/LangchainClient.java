@@ -189,7 +189,7 @@ final class LangchainClient {
       var usage = (AnthropicTokenUsage) claudes.apply(Trials.model).chat(userMessage(Trials.question)).tokenUsage();
       var prompt = usage.inputTokenCount() + usage.cacheReadInputTokens() + usage.cacheCreationInputTokens();
       Trials.same(List.of(prompt, usage.outputTokenCount()), List.of(19, 9));
-      return "19 + 9 tokens, those of the cache among them";
+      return "19 + 9 tokens, including cached tokens";
     });
     Trials.report("langchain4j-anthropic", "langchain4j-anthropic", claude);
   }

@@ -78,7 +78,7 @@ final class Ollama4jClient {
     });
     trials.put("pull", () -> {
       client.pullModel(Trials.model);
-      return "of one that is there";
+      return "of an installed model";
     });
     trials.put("running", () -> {
       client.chat(greedy(Trials.question).build(), null);

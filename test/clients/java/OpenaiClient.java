@@ -147,7 +147,7 @@ final class OpenaiClient {
     });
     trials.put("streamed_tools", () -> {
       Trials.same(calls(streamed(withTool(Trials.askTwo), new ArrayList<>())), Trials.BOTH);
-      return "two, put together by the accumulator";
+      return "two, assembled by the accumulator";
     });
     trials.put("schema", () -> {
       var schema = ResponseFormatJsonSchema.JsonSchema.Schema.builder();
@@ -192,7 +192,7 @@ final class OpenaiClient {
       var base = strict.get("address").asText() + "/v1";
       Trials.failure(UnauthorizedException.class, () -> open(base, "wrong").models().list());
       open(base, strict.get("key").asText()).models().list();
-      return "UnauthorizedException; the right key is let in";
+      return "UnauthorizedException; the right key works";
     });
     trials.put("cancel", () -> {
       var params = greedy().model(Trials.endless).addUserMessage(Trials.question).build();

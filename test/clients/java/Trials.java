@@ -91,8 +91,8 @@ final class Trials {
   static String piecesOf(List<String> pieces) {
     same(String.join("", pieces), answer);
     var count = pieces.stream().filter(piece -> !piece.isEmpty()).count();
-    hold(count > 4, "only " + count + " pieces");
-    return count + " pieces";
+    hold(count > 4, "only " + count + " chunks");
+    return count + " chunks";
   }
 
   /** Holds an object to CITY_REPORT. */
@@ -131,7 +131,7 @@ final class Trials {
       for (var loaded : JSON.readTree(http.send(request, BodyHandlers.ofString()).body()).get("models")) {
         if (loaded.get("name").asText().equals(endless)) running += loaded.get("running").asInt();
       }
-      if (running == 0) return "its slot is free at once";
+      if (running == 0) return "its slot is free immediately";
       var waited = (System.nanoTime() - left) / 1e6;
       hold(waited < place.get("leavingLimit").asDouble(), "the answer still runs after its reader left");
       Thread.sleep(10);

@@ -82,7 +82,7 @@ export const ai: Client = {
       assert.equal(pieces.join(''), ANSWER)
       assert.equal(await stream.finishReason, 'stop')
       assert.ok(pieces.length > 4)
-      return `${pieces.length} pieces`
+      return `${pieces.length} chunks`
     },
     async usage(place) {
       const { usage } = await generateText({ ...greedy(place), prompt: QUESTION })
@@ -149,7 +149,7 @@ export const ai: Client = {
       }
       CityReport.parse(last)
       assert.ok(parts > 2)
-      return 'objects that grow'
+      return 'growing objects'
     },
     async embeddings(place) {
       const model = open(place).embeddingModel(MODEL)
@@ -192,7 +192,7 @@ export const ai: Client = {
       assert.ok(RetryError.isInstance(error))
       assert.equal(count(), 2)
       assert.equal((error.lastError as APICallError).responseHeaders?.['x-should-retry'], 'false')
-      return 'RetryError: the SDK repeats every 5xx, whatever x-should-retry says'
+      return 'RetryError: the SDK retries every 5xx and ignores x-should-retry'
     },
     cancel: place =>
       leavesInTheMiddle(place, async () => {

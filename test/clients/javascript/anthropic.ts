@@ -88,7 +88,7 @@ export const anthropic: Client = {
         'message_delta',
         'message_stop'
       ])
-      return `${pieces.length} pieces, events in their order`
+      return `${pieces.length} chunks, events in order`
     },
     async usage(place) {
       const client = open(place)
@@ -97,7 +97,7 @@ export const anthropic: Client = {
       for (const { usage } of [whole, streamed]) {
         assert.deepEqual([usage.input_tokens + (usage.cache_read_input_tokens ?? 0), usage.output_tokens], [19, 9])
       }
-      return 'whole and streamed: 19 + 9 tokens, those of the cache among them'
+      return 'whole and streamed: 19 + 9 tokens, including cached tokens'
     },
     async stop(place) {
       const create = async (fields: object) => {
@@ -136,7 +136,7 @@ export const anthropic: Client = {
         [{ city: 'Paris' }, { city: 'Rome' }]
       )
       assert.notEqual(uses[0]!.id, uses[1]!.id)
-      return 'Paris and Rome, each with an id of its own'
+      return 'Paris and Rome, each with its own id'
     },
     async streamed_tools(place) {
       const message = await open(place).messages.stream(weatherAsked(ASK_TWO)).finalMessage()
@@ -144,7 +144,7 @@ export const anthropic: Client = {
         usesOf(message).map(({ input }) => input),
         [{ city: 'Paris' }, { city: 'Rome' }]
       )
-      return 'two, put together by the helper'
+      return 'two, assembled by the helper'
     },
     async forced_tool(place) {
       const { messages } = open(place)
@@ -158,7 +158,7 @@ export const anthropic: Client = {
       )
       const none = await messages.create({ ...weatherAsked(ASK_WEATHER), tool_choice: { type: 'none' } })
       assert.equal(usesOf(none).length, 0)
-      return 'by its name; none where tool_choice is none'
+      return 'by name; none if tool_choice is none'
     },
     async schema(place) {
       const message = await open(place).messages.parse({
@@ -172,7 +172,7 @@ export const anthropic: Client = {
     async count_tokens(place) {
       const { messages } = open(place)
       assert.equal((await messages.countTokens({ model: MODEL, messages: question })).input_tokens, 19)
-      return '19 tokens, as the answer says'
+      return '19 tokens, as in the answer'
     },
     images: place =>
       fails(place, Anthropic.BadRequestError, {
@@ -190,7 +190,7 @@ export const anthropic: Client = {
       const at = (apiKey: string) => new Anthropic({ baseURL: strict!.address, apiKey })
       await failure(at('wrong').models.list(), Anthropic.AuthenticationError)
       await at(strict!.key).models.list()
-      return 'AuthenticationError; the right key is let in'
+      return 'AuthenticationError; the right key works'
     },
     async no_retries({ strict }) {
       const counting = countingFetch()

@@ -51,7 +51,7 @@ function shared(make: Make, notFound: Trial, structured: z.ZodType = CityReport)
       for await (const { text } of await make(place).stream(QUESTION)) if (text) pieces.push(text)
       assert.equal(pieces.join(''), ANSWER)
       assert.ok(pieces.length > 4)
-      return `${pieces.length} pieces`
+      return `${pieces.length} chunks`
     },
     async usage(place) {
       const { usage_metadata } = (await make(place).invoke(QUESTION)) as { usage_metadata?: Record<string, number> }
@@ -119,7 +119,7 @@ const unknown =
   async place => {
     const error = await failure(make(place, { model: 'no/such' }).invoke(QUESTION))
     assert.equal(statusOf(error), 404)
-    return 'status 404, at once'
+    return 'status 404, immediately'
   }
 
 async function embeds(embedder: {

@@ -87,7 +87,7 @@ export const ollama: Client = {
       return ''
     },
     async stream(place) {
-      return `${(await answers(open(place))).length} pieces`
+      return `${(await answers(open(place))).length} chunks`
     },
     async usage(place) {
       const reply = await open(place).chat({ ...greedy, messages: question })
@@ -139,7 +139,7 @@ export const ollama: Client = {
       const unloaded = await client.generate({ model: MODEL, prompt: '', keep_alive: 0 })
       assert.equal(unloaded.done_reason, 'unload')
       assert.equal((await client.chat({ ...greedy, messages: question })).message.content, ANSWER)
-      return 'by empty messages; keep_alive: 0'
+      return 'with empty messages and keep_alive: 0'
     },
     async tools(place) {
       const message = await callsFor(place, ASK_WEATHER)
@@ -222,7 +222,7 @@ export const ollama: Client = {
       let last = ''
       for await (const { status } of await client.pull({ model: MODEL, stream: true })) last = status
       assert.equal(last, 'success')
-      return 'of one that is there; whole and streamed'
+      return 'of an installed model; whole and streamed'
     },
     async copy(place) {
       const client = open(place)
@@ -247,7 +247,7 @@ export const ollama: Client = {
     async push(place) {
       const error = await failure(open(place).push({ model: MODEL }))
       assert.equal(error.status_code, 501)
-      return 'ResponseError, status 501: there is nowhere to push to'
+      return 'ResponseError, status 501: there is no registry to push to'
     },
     images: place => fails(place, 400, { messages: [{ role: 'user', content: 'What is this?', images: [PNG] }] }),
     not_found: place => fails(place, 404, { model: 'no/such' }),
@@ -259,7 +259,7 @@ export const ollama: Client = {
       const error = await failure(at('wrong').list())
       assert.equal(error.status_code, 401)
       await at(strict!.key).list()
-      return 'ResponseError, status 401; the right key is let in'
+      return 'ResponseError, status 401; the right key works'
     },
     cancel: place =>
       leavesInTheMiddle(place, async () => {

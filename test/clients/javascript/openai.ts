@@ -97,7 +97,7 @@ export const openai: Client = {
       assert.ok(pieces.length > 4)
       const helper = client.chat.completions.stream({ ...greedy, messages: question })
       assert.equal(await helper.finalContent(), ANSWER)
-      return `${pieces.length} pieces; the helper too`
+      return `${pieces.length} chunks; the helper too`
     },
     async usage(place) {
       const client = open(place)
@@ -192,7 +192,7 @@ export const openai: Client = {
         ['get_weather', { city: 'Rome' }]
       ])
       assert.notEqual(message.tool_calls![0]!.id, message.tool_calls![1]!.id)
-      return 'Paris and Rome, each with an id of its own'
+      return 'Paris and Rome, each with its own id'
     },
     async streamed_tools(place) {
       const messages: Messages = [{ role: 'user', content: ASK_TWO }]
@@ -203,7 +203,7 @@ export const openai: Client = {
         ['get_weather', { city: 'Paris' }],
         ['get_weather', { city: 'Rome' }]
       ])
-      return 'two, put together by the helper'
+      return 'two, assembled by the helper'
     },
     async forced_tool(place) {
       const messages: Messages = [{ role: 'user', content: ASK_WEATHER }]
@@ -212,7 +212,7 @@ export const openai: Client = {
       const named = await create({ type: 'function', function: { name: 'get_weather' } })
       assert.deepEqual(callsOf(named), [['get_weather', { city: 'Paris' }]])
       assert.deepEqual(callsOf(await create('none')), [])
-      return 'by its name; none where tool_choice is none'
+      return 'by name; none if tool_choice is none'
     },
     async json(place) {
       const messages: Messages = [
@@ -284,7 +284,7 @@ export const openai: Client = {
       )
       const helper = responses.stream({ ...greedy, input: QUESTION })
       assert.equal((await helper.finalResponse()).output_text, ANSWER)
-      return `${pieces.length} pieces; the helper too`
+      return `${pieces.length} chunks; the helper too`
     },
     async images(place) {
       const content = [{ type: 'image_url', image_url: { url: `data:image/png;base64,${PNG}` } }]
@@ -297,7 +297,7 @@ export const openai: Client = {
       const at = (apiKey: string) => new OpenAI({ baseURL: `${strict!.address}/v1`, apiKey })
       await failure(at('wrong').models.list(), OpenAI.AuthenticationError)
       await at(strict!.key).models.list()
-      return 'AuthenticationError; the right key is let in'
+      return 'AuthenticationError; the right key works'
     },
     async no_retries({ strict }) {
       const counting = countingFetch()

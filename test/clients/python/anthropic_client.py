@@ -63,7 +63,7 @@ def usage():
         streamed = events.get_final_message().usage
     for counts in (ask().usage, streamed):
         same((counts.input_tokens + (counts.cache_read_input_tokens or 0), counts.output_tokens), (19, 9))
-    return "whole and streamed: 19 + 9 tokens, those of the cache among them"
+    return "whole and streamed: 19 + 9 tokens, including cached tokens"
 
 
 def stop():
@@ -90,13 +90,13 @@ def two_tools():
     uses = uses_of(ask(ASK_TWO, tools=tools))
     same([use.input for use in uses], BOTH)
     assert uses[0].id != uses[1].id
-    return "Paris and Rome, each with an id of its own"
+    return "Paris and Rome, each with its own id"
 
 
 def streamed_tools():
     with client.messages.stream(**asking(ASK_TWO, tools=tools)) as events:
         same([use.input for use in uses_of(events.get_final_message())], BOTH)
-    return "two, put together by the helper"
+    return "two, assembled by the helper"
 
 
 def schema():
@@ -107,7 +107,7 @@ def schema():
 
 def count_tokens():
     same(client.messages.count_tokens(model=MODEL, messages=USER).input_tokens, 19)
-    return "19 tokens, as the answer says"
+    return "19 tokens, as in the answer"
 
 
 def fails(kind, content=QUESTION, **more):
@@ -126,7 +126,7 @@ def wrong_key():
     at = lambda key: anthropic.Anthropic(base_url=STRICT["address"], api_key=key)
     failure(anthropic.AuthenticationError, at("wrong").models.list)
     at(STRICT["key"]).models.list()
-    return "AuthenticationError; the right key is let in"
+    return "AuthenticationError; the right key works"
 
 
 def no_retries():

@@ -49,7 +49,7 @@ def extracted_parts():
     parts = list(client.chat.completions.create_partial(model=MODEL, response_model=CityReport, messages=USER, temperature=0))
     valid_report(parts[-1].model_dump())
     assert len(parts) > 2, parts
-    return "objects that grow"
+    return "growing objects"
 
 
 def extracted_not_found():

@@ -66,7 +66,7 @@ def load():
     same(client.chat(model=MODEL, messages=[]).done_reason, "load")
     same(client.generate(model=MODEL, prompt="", keep_alive=0).done_reason, "unload")
     same(ask().message.content, ANSWER)
-    return "by empty messages; keep_alive: 0"
+    return "with empty messages and keep_alive: 0"
 
 
 def one_tool():
@@ -136,7 +136,7 @@ def running_models():
 def pull():
     same(client.pull(MODEL).status, "success")
     same([part.status for part in client.pull(MODEL, stream=True)][-1], "success")
-    return "of one that is there; whole and streamed"
+    return "of an installed model; whole and streamed"
 
 
 def copy():
@@ -157,7 +157,7 @@ def create():
 def push():
     error = failure(ollama.ResponseError, lambda: client.push(MODEL))
     same(error.status_code, 501)
-    return "ResponseError, status 501: there is nowhere to push to"
+    return "ResponseError, status 501: there is no registry to push to"
 
 
 def fails(status, content=QUESTION, **more):
@@ -171,7 +171,7 @@ def wrong_key():
     at = lambda key: ollama.Client(host=f"{STRICT['address']}/ollama", headers={"authorization": f"Bearer {key}"})
     same(failure(ollama.ResponseError, at("wrong").list).status_code, 401)
     at(STRICT["key"]).list()
-    return "ResponseError, status 401; the right key is let in"
+    return "ResponseError, status 401; the right key works"
 
 
 def cancel():

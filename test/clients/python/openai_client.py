@@ -98,7 +98,7 @@ def streamed_tools():
     with client.chat.completions.stream(model=MODEL, temperature=0, messages=messages, tools=tools) as events:
         message = events.get_final_completion().choices[0].message
     same(calls_of(message), BOTH)
-    return "two, put together by the helper"
+    return "two, assembled by the helper"
 
 
 def json_mode():
@@ -160,7 +160,7 @@ def wrong_key():
     at = lambda key: openai.OpenAI(base_url=f"{STRICT['address']}/v1", api_key=key)
     failure(openai.AuthenticationError, at("wrong").models.list)
     at(STRICT["key"]).models.list()
-    return "AuthenticationError; the right key is let in"
+    return "AuthenticationError; the right key works"
 
 
 def no_retries():

@@ -83,7 +83,7 @@ def pieces_of(pieces):
     pieces = [piece for piece in pieces if piece]
     same("".join(pieces), ANSWER)
     assert len(pieces) > 4, pieces
-    return f"{len(pieces)} pieces"
+    return f"{len(pieces)} chunks"
 
 
 def same_vectors(red, blue, *more):
@@ -120,7 +120,7 @@ def leaves_in_the_middle(pieces, leave):
     while running():
         assert (time.monotonic() - left) * 1000 < PLACE["leavingLimit"], "the answer still runs after its reader left"
         time.sleep(0.01)
-    return "its slot is free at once"
+    return "its slot is free immediately"
 
 
 def running():

@@ -153,7 +153,7 @@ pub async fn run() {
             assert_eq!(calls(&ask(client, asked).await).len(), 1);
             let none = json!({ "messages": said("ASK_WEATHER"), "tools": tools(), "tool_choice": "none" });
             assert_eq!(calls(&ask(client, none).await).len(), 0);
-            "by its name; none where tool_choice is none".into()
+            "by name; none if tool_choice is none".into()
         }),
         tried("schema", async {
             let schema = json!({ "name": "city_report", "schema": fact("CITY_REPORT"), "strict": true });
@@ -199,7 +199,7 @@ pub async fn run() {
             let strict = format!("{}/v1", place("strict")["address"].as_str().unwrap());
             refused(open(&strict, "wrong").models().list().await, 401);
             open(&strict, place("strict")["key"].as_str().unwrap()).models().list().await.unwrap();
-            "OpenAIError::ApiError, status 401; the right key is let in".into()
+            "OpenAIError::ApiError, status 401; the right key works".into()
         }),
         tried("cancel", async {
             let endless = question(json!({ "model": fact("ENDLESS") }));

@@ -46,7 +46,7 @@ fn refused<Reply: std::fmt::Debug>(reply: Result<Reply, OllamaError>, words: &st
         Err(OllamaError::Other(message)) => assert!(message.contains(words), "{message}"),
         other => panic!("{other:?}"),
     }
-    "OllamaError with what the server says".into()
+    "OllamaError with the server's message".into()
 }
 
 pub async fn run() {
@@ -125,7 +125,7 @@ pub async fn run() {
         }),
         tried("pull", async {
             assert_eq!(client.pull_model(model.into(), false).await.unwrap().message, "success");
-            "of one that is there".into()
+            "of an installed model".into()
         }),
         tried("copy", async {
             client.copy_model(model.into(), "rust/copy".into()).await.unwrap();
@@ -136,7 +136,7 @@ pub async fn run() {
         }),
         tried("push", async {
             refused(client.push_model(model.into(), false).await, "error");
-            "OllamaError: there is nowhere to push to".into()
+            "OllamaError: there is no registry to push to".into()
         }),
         tried("images", async {
             let seen = said("QUESTION").add_image(Image::from_base64(text("PNG")));

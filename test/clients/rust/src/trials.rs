@@ -78,7 +78,7 @@ pub fn pieces_of(pieces: &[String]) -> String {
     assert_eq!(pieces.concat(), text("ANSWER"));
     let count = pieces.iter().filter(|piece| !piece.is_empty()).count();
     assert!(count > 4, "{pieces:?}");
-    format!("{count} pieces")
+    format!("{count} chunks")
 }
 
 /// Holds an object to CITY_REPORT.
@@ -110,7 +110,7 @@ pub async fn leaves_in_the_middle<Piece>(stream: impl futures::Stream<Item = Pie
         assert!(waited < place("leavingLimit").as_f64().unwrap(), "the answer still runs after its reader left");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    "its slot is free at once".into()
+    "its slot is free immediately".into()
 }
 
 async fn running() -> bool {
