@@ -261,7 +261,7 @@ t.test('a pull follows the current policy, also after a restart', async t => {
   const before = await startCorral(t, { home, env: NO_PROXY, config: ALLOWING })
   const reply = await refused(before, `${open.url}/m.gguf`, { detach: true })
   t.equal(reply.status, 202)
-  await until('it is under way', async () => (await before.json('/api/pulls')).body.pulls[0]?.completed > 0)
+  await until('it is running', async () => (await before.json('/api/pulls')).body.pulls[0]?.completed > 0)
   await before.end()
   const folder = join(home, 'models', '.downloads')
   const [id] = readdirSync(folder)

@@ -51,7 +51,7 @@ t.test('files and batches of another key do not exist, and batch lines have no m
   await until('it is answered', async () => (await alice.batches.retrieve(last.id)).request_counts!.completed > 0)
   await corral.json('/api/keys/alice', undefined, { method: 'DELETE', local: true })
   await until('the batch has ended with its key', () => /ended: failed/.test(corral.log()))
-  t.equal((await corral.json('/api/ps', undefined, { local: true })).status, 200, 'and the server goes on')
+  t.equal((await corral.json('/api/ps', undefined, { local: true })).status, 200, 'the server keeps working')
 })
 
 t.test('oversized, too many and malformed files are refused', async t => {
@@ -60,7 +60,7 @@ t.test('oversized, too many and malformed files are refused', async t => {
   const corral = await startCorral(t, { config: `${config}limits:\n  upload_stall: 2s\n` })
   const client = openai(corral)
   await t.rejects(sendFile(client, ['x'.repeat(1_000_001)]), { status: 413, code: 'body_too_large' })
-  t.same(filesOf(corral), [], 'nothing of it is kept')
+  t.same(filesOf(corral), [], 'nothing is stored')
   for (const name of ['../../../etc/passwd', 'C:\\boot.ini', 'a\u0000b\r\nx: y"; name="purpose.jsonl']) {
     const { id, filename } = await sendFile(client, [line('a')], name)
     t.notMatch(filename, /[/\\\r\n]/)
@@ -85,7 +85,7 @@ t.test('oversized, too many and malformed files are refused', async t => {
     t.equal(batch.errors?.data?.[0]?.code, code)
     await client.files.delete(batch.input_file_id)
   }
-  t.equal((await client.batches.list()).data.length, 2, 'the oldest one that has ended went for the third')
+  t.equal((await client.batches.list()).data.length, 2, 'the oldest finished batch made room for the third')
 
   for (const id of ['../files', '..%2F..%2Fkeys.json', 'file-00', '%00', '__proto__']) {
     const found = await corral.json(`/v1/files/${id}/content`)
@@ -119,6 +119,6 @@ t.test('a hundred thousand lines of invalid JSON block no other client', async t
   }
   const none = await corral.json('/v1/files', 'x', { headers: { 'content-type': 'multipart/form-data' } })
   t.equal(none.status, 400)
-  t.equal(filesOf(corral).length, 2, 'only the file that came whole is there')
+  t.equal(filesOf(corral).length, 2, 'only the complete file is stored')
   t.equal((await corral.json('/v1/models')).body.data[0].id, DEMO)
 })

@@ -52,7 +52,7 @@ t.test('no body blocks other clients', async t => {
   t.equal(invalid.status, 400)
   stopped = true
   await asking
-  t.ok(answered > BODIES.length, 'health was answered beside them')
+  t.ok(answered > BODIES.length, 'health was answered in the meantime')
 })
 
 t.test('the nesting depth of bodies is limited on every API by the configuration', async t => {
@@ -66,7 +66,7 @@ t.test('the nesting depth of bodies is limited on every API by the configuration
   }
   const { status, body } = await corral.json('/v1/messages', `{"model":"${DEMO}","x":${nested(12)}}`)
   t.equal(status, 400)
-  t.equal(body.type, 'error', 'in the words of the surface')
+  t.equal(body.type, 'error', "in the API's error format")
   const fits = await corral.json('/api/chat', `{"model":"${DEMO}","messages":[],"x":${nested(11)}}`)
   t.equal(fits.status, 200, 'one level less is allowed')
   await until('the server still answers', async () => (await corral.json('/api/health')).status === 200)

@@ -29,17 +29,17 @@ t.test('memory for bodies is limited per client and in total, beyond the first 1
   t.equal(take(a1, 1.5), 'taken')
   t.equal(take(a2, 1), 'too_busy', 'the client has its share')
   t.equal(take(a2, 0.125), 'taken', 'a short body is never refused')
-  t.equal(take(b, 2.5), 'body_too_large', 'no client may ever have as much')
+  t.equal(take(b, 2.5), 'body_too_large', 'more than any client may have')
   t.equal(take(b, 1), 'taken')
   t.equal(take(b, 1), 'taken', 'it grows')
-  t.equal(take(c, 2), 'too_busy', 'all clients together have all of it')
+  t.equal(take(c, 2), 'too_busy', 'all clients together use all of it')
   t.equal(memory.total, (1.375 + 1.875) * MIB)
   for (const { record } of [a1, a1, a2, b, c]) memory.release(record)
-  t.equal(memory.total, 0, 'what was refused is not counted, and nothing is released twice')
+  t.equal(memory.total, 0, 'refused bodies are not counted, and nothing is released twice')
   t.equal(take(c, 2), 'taken')
   c.caller = { turn: 'd' }
   memory.takeAgain(c)
-  t.equal(take(request('c'), 2), 'taken', 'it counts for another client now')
+  t.equal(take(request('c'), 2), 'taken', 'the memory is available to another client')
   t.equal(take(request('d'), 1), 'too_busy')
 })
 
@@ -128,15 +128,18 @@ t.test("unfinished bodies take only one client's share, and other clients are an
     const [path, words] = paths[at]!
     const sockets = hold(t, corral, kind, 24, path)
     const refused = () => sockets.filter(({ got }) => got.startsWith('HTTP/1.1 503'))
-    await until(`what does not fit is refused: ${kind}`, () => refused().length >= 20)
+    await until(`bodies that do not fit are refused: ${kind}`, () => refused().length >= 20)
     for (const { got } of refused()) {
       t.match(got, /\r\nretry-after: 2\r\n/i, kind)
       t.match(got, words, kind)
     }
     t.equal((await ask(HONEST, 8 * MIB)).status, 200, 'another client is answered')
-    t.equal((await ask(ATTACKER, 1000)).status, 200, 'and so is a short request of the same one')
-    t.equal((await ask(ATTACKER, 15 * MIB)).status, 503, 'but not a long one')
-    t.ok(residentMemory(pid) - before < 120, `${kind}: of 192 MiB a share of 32 was taken, and what reading it takes`)
+    t.equal((await ask(ATTACKER, 1000)).status, 200, 'a short request of the same client is answered')
+    t.equal((await ask(ATTACKER, 15 * MIB)).status, 503, 'a long request of the same client is refused')
+    t.ok(
+      residentMemory(pid) - before < 120,
+      `${kind}: of 192 MiB, only a share of 32 MiB and the overhead of reading it are used`
+    )
     for (const socket of sockets) socket.destroy()
     await until('its share is free again', async () => (await ask(ATTACKER, 15 * MIB)).status === 200)
   }
@@ -154,7 +157,7 @@ t.test('body memory is released when clients disconnect', async t => {
     await until(`${kind}: bodies are held`, () => more() > 100 && sockets.some(({ got }) => got !== ''), 60_000)
     const held = more()
     for (const socket of sockets) socket.destroy()
-    await until(`${kind}: most of it is back`, () => residentMemory(pid) < before + held / 2)
+    await until(`${kind}: most of the memory is released`, () => residentMemory(pid) < before + held / 2)
   }
 })
 
@@ -185,7 +188,7 @@ t.test('a body that is too large or expands too much is refused before it has ar
     'content-type': 'multipart/form-data; boundary=x'
   })
   t.equal(upload.status, 415, 'uploads are read as they are')
-  t.equal((await corral.json('/api/health')).status, 200, 'the server goes on')
+  t.equal((await corral.json('/api/health')).status, 200, 'the server keeps working')
 })
 
 t.test('a client that waits for 100 Continue gets its refusal instead', async t => {

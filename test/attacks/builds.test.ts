@@ -52,9 +52,9 @@ t.test("only an admin may install an archive from the server's disk", async t =>
     t.match(refused, { status: 403, body: { code: 'forbidden_role' } }, role)
   }
   t.equal((await corral.json('/api/runtimes/install', body)).status, 401)
-  t.notOk(existsSync(mark), 'nothing of it was run')
+  t.notOk(existsSync(mark), 'nothing in it was run')
 
   const installed = await command(['runtime', 'install', archive], { home: corral.home })
-  t.match(installed, { code: 0 }, 'the user who runs the server may, by the private socket')
-  t.ok(existsSync(mark), 'and what is in it is run')
+  t.match(installed, { code: 0 }, 'the user who runs the server may install it through the private socket')
+  t.ok(existsSync(mark), 'the programs in it are run')
 })

@@ -65,7 +65,7 @@ t.test('connections with requests above the limit are refused, except on the pri
     const [response] = await once(asked, 'response')
     return { status: response.statusCode, body: (await json(response)) as any }
   }
-  await until('all of them are asked', async () => {
+  await until('all of them reach the engine', async () => {
     const { running = 0, queued = 0 } = (await local('/api/ps')).body.models[0] ?? {}
     return running + queued === 9
   })
@@ -102,7 +102,7 @@ t.test('one address gets only a share of the connections', async t => {
   const own = Object.values(networkInterfaces())
     .flat()
     .find(found => found?.family === 'IPv4' && !found.internal)?.address
-  if (own === undefined) return t.comment('this machine has no address beside its own')
+  if (own === undefined) return t.comment('this machine has no other address')
   const corral = await startCorral(t, {
     flags: ['--host', '0.0.0.0'],
     config: 'limits: { connections: 100, connections_per_address: 5 }\nsecurity: { insecure: true }'
@@ -113,7 +113,7 @@ t.test('one address gets only a share of the connections', async t => {
   await until('three of eight are refused', () => sockets.filter(({ got }) => got.includes('503')).length === 3)
   for (let count = 0; count < 8; count++) sockets.push(await open(t, `http://127.0.0.1:${port}`))
   const loopback = await fetch(`http://127.0.0.1:${port}/api/health`)
-  t.equal(loopback.status, 200, 'those of this machine are not counted by address')
+  t.equal(loopback.status, 200, 'connections of this machine are not limited per address')
   t.equal(sockets.filter(({ got }) => got.includes('503')).length, 3)
 })
 
@@ -133,7 +133,7 @@ t.test('the addresses of one IPv6 network share one allowance', async t => {
   t.same(
     ['2001:db8:0:2::1', '192.0.2.1', '::ffff:192.0.2.1'].map(isRefused),
     [false, false, false],
-    'others have theirs'
+    'other networks have their own share'
   )
   t.ok(isRefused('192.0.2.1'), 'an IPv4 address counts in both spellings')
 })

@@ -87,7 +87,7 @@ t.test('a grammar that imitates failures ends nothing and is not believed', asyn
   const [pid] = corral.enginePids()
   t.equal((await ask({ grammar: GRAMMAR, max_tokens: 4 })).status, 400)
   t.equal((await ask({ max_tokens: 4 })).status, 200)
-  t.same(corral.enginePids(), [pid], 'the engine lives on')
+  t.same(corral.enginePids(), [pid], 'the engine still runs')
   const linesOf = async () =>
     (await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[0].lines as string[]
   const lines = await linesOf()

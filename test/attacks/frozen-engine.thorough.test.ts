@@ -23,15 +23,15 @@ t.test('a grammar that freezes the engine is stopped, and refused the second tim
   t.equal(await honest(corral), CAPITAL_ANSWER)
   const [first] = corral.enginePids()
   const attack = corral.json('/api/chat', harmful())
-  await until('it is at the engine', async () => (await corral.json('/api/ps')).body.models[0]?.running !== 0)
+  await until('it has reached the engine', async () => (await corral.json('/api/ps')).body.models[0]?.running !== 0)
   await sleep(100)
   const others = [honest(corral), corral.json('/api/chat', chat({ format: COLOUR }))] as const
   const { status, body } = await attack
   t.same([status, body.code, body.cause], [500, 'engine_crashed', 'stuck'])
   t.match(body.error, /stuck: for 1 s .*grammar of this request; it is not tried again/)
-  t.equal(await others[0], CAPITAL_ANSWER, 'who waited is answered by the next engine')
-  t.equal((await others[1]).status, 200, 'with a schema of its own too')
-  t.notOk(corral.enginePids().includes(first!), 'the engine has gone')
+  t.equal(await others[0], CAPITAL_ANSWER, 'waiting clients are answered by the next engine')
+  t.equal((await others[1]).status, 200, 'also with its own schema')
+  t.notOk(corral.enginePids().includes(first!), 'the engine has ended')
 
   const [second] = corral.enginePids()
   t.equal((await corral.json('/api/chat', harmful())).body.cause, 'stuck')
@@ -46,7 +46,7 @@ t.test('a grammar that freezes the engine is stopped, and refused the second tim
   t.same(
     engines.map(({ failure }: any) => failure?.cause),
     [undefined, 'stuck', 'stuck'],
-    'it took down no engine but those that it was sent to'
+    'it ended only engines that it was sent to'
   )
 })
 
@@ -68,14 +68,14 @@ t.test('the engine stops when the client of a freezing request disconnects', asy
   const [pid] = corral.enginePids()
   const leaving = new AbortController()
   const gone = corral.send('/api/chat', harmful(), { signal: leaving.signal }).catch(() => 'gone')
-  await until('it is at the engine', async () => (await corral.json('/api/ps')).body.models[0]?.running !== 0)
+  await until('it has reached the engine', async () => (await corral.json('/api/ps')).body.models[0]?.running !== 0)
   await sleep(200)
   leaving.abort()
   await gone
   await until('the engine is ended', () => !corral.enginePids().includes(pid!), 20_000)
   const ended = async () =>
     (await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines.at(-1).failure
-  t.match(await until('its end is noted', ended), { cause: 'stuck' })
+  t.match(await until('its end is recorded', ended), { cause: 'stuck' })
   t.equal(await honest(corral), CAPITAL_ANSWER)
 })
 
@@ -89,7 +89,7 @@ t.test('a harmful JSON schema runs alone and ends no other answer', async t => {
       { ...chat(), response_format: { type: 'json_schema', json_schema: { name: 'x', schema: SCHEMA } } }
     ]
   ] as const
-  await until('an answer runs', async () => (await corral.json('/api/ps')).body.models[0]?.running > 0)
+  await until('an answer is running', async () => (await corral.json('/api/ps')).body.models[0]?.running > 0)
   const { status, body } = await corral.json(...attacks[0])
   t.same([status, body.cause], [500, 'stuck'])
   t.match(body.error, /JSON schema/)

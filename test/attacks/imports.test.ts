@@ -96,7 +96,7 @@ t.test('imports over the network neither read nor reveal anything outside of the
   for (const folder of ['st', 'st-none']) {
     const { status, error } = await answer(corral, join(root, folder))
     t.match({ status, error: error.replaceAll(`/etc/passwd-none`, '').replaceAll('/etc/passwd', '') }, { status: 403 })
-    t.notMatch(error, /root:/, 'nothing of the file is quoted')
+    t.notMatch(error, /root:/, 'the file is not quoted')
   }
   const streamed = await corral.send('/api/import', { path: join(outside, 'secret.gguf'), model: 'a/x', stream: true })
   t.match(await streamed.text(), /path_not_allowed/)
@@ -107,10 +107,10 @@ t.test('imports over the network neither read nor reveal anything outside of the
   t.match(
     await answer(corral, join(root, 'none.gguf')),
     { status: 400, error: /There is no/ },
-    'inside, errors are plain'
+    'inside the root, errors are specific'
   )
   t.match(await answer(corral, `${root}/x\0y`), { status: 400 })
-  t.same((await corral.json('/api/tags')).body.models.length, 1, 'nothing of all this has become a model')
+  t.same((await corral.json('/api/tags')).body.models.length, 1, 'no model was created')
 
   for (const [index, path] of [
     join(root, 'ok.gguf'),
@@ -190,7 +190,7 @@ async function importRace(t: Test, real: string, evil: string, path: string): Pr
   }
   swapper.kill('SIGKILL')
   await ended
-  t.equal(seen.outside, 0, 'what is outside never becomes a model')
+  t.equal(seen.outside, 0, 'files outside never become a model')
   t.same([...unexpected], [])
   t.ok(seen.imported > 0 && seen.refused > 0, `both happened: ${JSON.stringify(seen)}`)
 }

@@ -48,10 +48,10 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
 
   const first = await command(['key', 'create', 'alice'], { home })
   t.equal(first.code, 0, first.stderr)
-  t.match(first.stdout, /^corral_[0-9a-f]{16}_[\w-]{43}\n$/, 'the key, alone')
+  t.match(first.stdout, /^corral_[0-9a-f]{16}_[\w-]{43}\n$/, 'only the key is printed')
   t.match(first.stderr, /first key.*every request needs a key/)
   const alice = first.stdout.trim()
-  t.equal(await statusOf(corral, '/api/tags'), 401, 'from now on a key is needed')
+  t.equal(await statusOf(corral, '/api/tags'), 401, 'from now on a key is required')
   t.equal(await statusOf(corral, '/api/health'), 200)
   t.equal(await statusOf(corral, '/api/tags', bearer(alice).headers), 200)
   t.equal(await statusOf(corral, '/api/tags', { 'x-api-key': alice }), 200)
@@ -62,7 +62,7 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
 
   const path = join(home, 'keys.json')
   t.equal(statSync(path).mode & 0o777, 0o600)
-  t.notOk(readFileSync(path, 'utf8').includes(alice.split('_')[2]!), 'only a hash is kept')
+  t.notOk(readFileSync(path, 'utf8').includes(alice.split('_')[2]!), 'only a hash is stored')
   t.match(await command(['key', 'create', 'ALICE'], { home }), { code: 1, stdout: '', stderr: /"ALICE" already/ })
   for (const wrong of [
     ['--role', 'root'],
@@ -80,7 +80,7 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
   ])
   const table = (await command(['key', 'list'], { home })).stdout
   t.notMatch(table, /hash|salt|corral_/)
-  t.match(table, new Date(Date.now() + 90 * 86_400_000).toISOString().slice(0, 7), 'the day on which it ends')
+  t.match(table, new Date(Date.now() + 90 * 86_400_000).toISOString().slice(0, 7), 'the day on which it expires')
 
   const rotated = (await command(['key', 'rotate', 'alice'], { home })).stdout.trim()
   t.equal(await statusOf(corral, '/api/tags', bearer(alice).headers), 401, 'the old key is revoked')
@@ -112,11 +112,11 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
     t.match(await command(['key', 'revoke', name], { home }), { code: 0, stdout: '' })
   t.match(await command(['key', 'revoke', 'root'], { home }), { code: 4 })
   for (const headers of [{}, bearer(root).headers, bearer(rotated).headers]) {
-    t.equal(await statusOf(corral, '/api/tags', headers), 401, 'the last key has gone, and nobody comes in')
+    t.equal(await statusOf(corral, '/api/tags', headers), 401, 'the last key is gone, and requests are still refused')
   }
   const line = /"address":"127\.0\.0\.1","key":"alice","code":"\w+","msg":"GET \/api\/pulls 403"/
   await until('the log names the key', () => line.test(corral.log()))
-  t.notMatch(corral.log(), /corral_[0-9a-f]{16}_/, 'and does not tell it')
+  t.notMatch(corral.log(), /corral_[0-9a-f]{16}_/, 'the log does not contain the key')
   await corral.end()
 
   const again = await startCorral(t, { home })
@@ -167,16 +167,20 @@ t.test('a flood of wrong keys does not lock out a right one', async t => {
       }
     })
   )
-  t.ok(found[401]! < 100, `${found[401]} of 1000 were looked at`)
+  t.ok(found[401]! < 100, `${found[401]} of 1000 were checked`)
   t.ok(found[429]! > 900, `${found[429]} of 1000 were told to wait`)
   t.match(retryAfter, /^\d+$/)
   t.equal(await statusOf(corral, '/api/tags', bearer(key).headers), 200, 'a right key from the same address works')
   t.equal(await statusOf(corral, '/api/tags', bearer('quite-a-long-key-of-the-admin').headers), 200)
-  t.equal(await statusOf(corral, '/api/tags', bearer('short-key').headers), 200, 'a short one that worked before, too')
+  t.equal(
+    await statusOf(corral, '/api/tags', bearer('short-key').headers),
+    200,
+    'a short key that worked before still works'
+  )
   const fresh = await newKey(corral, 'bob')
-  t.equal(await statusOf(corral, '/api/tags', bearer(fresh).headers), 200, 'and one that was made just now')
+  t.equal(await statusOf(corral, '/api/tags', bearer(fresh).headers), 200, 'a new key works')
   const lines = corral.log().split('\n')
-  t.ok(lines.filter(line => /wrong API key/i.test(line)).length <= 5, 'the log is not filled')
+  t.ok(lines.filter(line => /wrong API key/i.test(line)).length <= 5, 'the log is not flooded')
   t.ok(lines.some(line => /Too many wrong API keys/.test(line) && /"address":"127\.0\.0\.1"/.test(line)))
 
   t.match(await corral.json('/v1/models', undefined, bearer('wrong-again')), {
@@ -236,7 +240,7 @@ t.test('clients behind trusted proxies are told apart by the forwarded address',
       404
     )
     const line = /"address":"203\.0\.113\.8","key":"alice","code":"\w+","msg":"POST \/api\/stop 404"/
-    await until('the log names the address that was forwarded', () => line.test(corral.log()))
+    await until('the log names the forwarded address', () => line.test(corral.log()))
   })
 })
 
@@ -299,7 +303,7 @@ t.test('a key for some models sees and uses only these', async t => {
       t.match(JSON.stringify(reply), /forbidden_model/)
       replies.push(withoutIds(reply, model))
     }
-    t.same(replies[2], replies[0], `${path}: nobody learns from it whether there is such a model`)
+    t.same(replies[2], replies[0], `${path}: the error does not reveal whether the model exists`)
   }
   for (const path of ['/ollama/api/chat', '/ollama/v1/chat/completions', '/ollama/api/show']) {
     const ask = async (model: string) => {

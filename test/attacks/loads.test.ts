@@ -24,14 +24,14 @@ t.test('a load ends when all its clients have disconnected, on every API', async
       ({ text }) => text.catch(() => undefined),
       () => undefined
     )
-    await until('it loads', async () =>
+    await until('it is loading', async () =>
       (await corral.json('/api/ps')).body.loading.some(({ state }: any) => state === 'loading')
     )
     leave.abort()
     await asked
     await until(`the load ends: ${path}`, async () => (await corral.json('/api/ps')).body.loading.length === 0)
   }
-  t.equal((await client.json('/api/chat', body({}))).status, 200, 'and the model is there for others')
+  t.equal((await client.json('/api/chat', body({}))).status, 200, 'the model is available to others')
 })
 
 t.test('a client that retries joins the running load', async t => {
@@ -50,7 +50,7 @@ t.test('a client that retries joins the running load', async t => {
     await until('its engine is started', loads)
     leave.abort()
     await asked
-    await until('it has left', async () =>
+    await until('the client has disconnected', async () =>
       (await corral.json('/api/ps')).body.loading.every(({ queued }: any) => queued === 0)
     )
   }
@@ -65,8 +65,8 @@ t.test('an abandoned reload costs other clients nothing', async t => {
   const first = corral.enginePids()
   const leave = new AbortController()
   const asked = greedy.ask('/api/chat', body(NEVER_READY), leave.signal).catch(() => undefined)
-  await until('it reloads', () => first.every(pid => !alive(pid)))
-  await until('it loads', async () =>
+  await until('it is reloading', () => first.every(pid => !alive(pid)))
+  await until('it is loading', async () =>
     (await corral.json('/api/ps')).body.loading.some(({ state }: any) => state === 'loading')
   )
   const waiting = honest.json('/api/chat', body({}))

@@ -86,7 +86,7 @@ t.test('cache counts do not reveal what another key has asked', async t => {
   for (const [index, [what, path, asked, guess = asked]] of guesses.entries()) {
     await ask(victim, path, asked)
     const own = counts(await ask(victim, path, asked))
-    t.ok(Math.max(...own) > 20, `${what}: its key has the prompt read already`)
+    t.ok(Math.max(...own) > 20, `${what}: its own key has the prompt cached`)
     const told = counts(await ask(keyOf(`guesser-${index}`), path, guess))
     t.ok(told.length > 0, 'there are counts')
     t.ok(
@@ -97,10 +97,10 @@ t.test('cache counts do not reveal what another key has asked', async t => {
   const streamed = await corral.send('/v1/chat/completions', chat(SECRET, { stream: true }), {
     headers: { authorization: `Bearer ${victim}` }
   })
-  t.match(await streamed.text(), /"cache_n":[2-9]\d/, 'streams of its own key say so too')
-  t.notMatch(corral.log(), /code of the vault/, 'no log has the prompt')
+  t.match(await streamed.text(), /"cache_n":[2-9]\d/, 'streams of its own key report it too')
+  t.notMatch(corral.log(), /code of the vault/, 'no log contains the prompt')
   const flags = flagsOf(corral.enginePids()[0]!)
-  t.equal(flags[flags.lastIndexOf('--cache-ram') + 1], '0', "llama-server's memory of other prompts is off")
+  t.equal(flags[flags.lastIndexOf('--cache-ram') + 1], '0', "llama-server's own prompt cache is off")
 })
 
 t.test("disconnecting before the answer does not reveal another key's prompts", async t => {
@@ -117,7 +117,7 @@ t.test("disconnecting before the answer does not reveal another key's prompts", 
   }
   const [count] = counts(await ask(leaver, '/v1/chat/completions', chat(SECRET)))
   // The prompts of the abandoned requests may be cached, and they begin like every conversation.
-  t.ok(count! < 10, `${count} tokens are known`)
+  t.ok(count! < 10, `${count} tokens are cached`)
 })
 
 t.test('conversations of two keys continue from their own cached prompts', async t => {
@@ -131,7 +131,7 @@ t.test('conversations of two keys continue from their own cached prompts', async
       messages.push({ role: 'user', content: turn === 0 ? first[index] : 'And what then?' })
       const body = await ask(key, '/v1/chat/completions', { ...chat(''), max_tokens: 8, messages })
       messages.push(body.choices[0].message)
-      if (turn > 0) t.ok(cachedIn(body) > 12, `turn ${turn} of key ${index}: ${cachedIn(body)} tokens were known`)
+      if (turn > 0) t.ok(cachedIn(body) > 12, `turn ${turn} of key ${index}: ${cachedIn(body)} tokens were cached`)
     }
   }
 })
@@ -156,7 +156,7 @@ t.test('a running server that gets its first keys isolates their prompts', async
   const { key: one } = await createKey(file, { name: 'one', role: 'admin' })
   t.equal(cachedIn(await ask(one, '/v1/chat/completions', chat(SECRET))), 0, 'a key is another owner')
   const [second] = corral.enginePids()
-  t.not(second, first, 'an engine that remembers other prompts does not serve several owners')
+  t.not(second, first, 'an engine with its own prompt cache does not serve several owners')
   const { key: two } = await createKey(file, { name: 'two' })
   t.equal(cachedIn(await ask(two, '/v1/chat/completions', chat(SECRET))), 0)
   t.ok(cachedIn(await ask(one, '/v1/chat/completions', chat(SECRET))) > 20)
@@ -168,6 +168,6 @@ t.test('saved prompts are restored only for their own key', async t => {
   const { ask } = await server
   await ask(one, '/v1/chat/completions', chat(LONG_SECRET))
   await ask(one, '/api/stop', { model: DEMO })
-  t.equal(cachedIn(await ask(two, '/v1/chat/completions', chat(LONG_SECRET))), 0, 'restored for another one')
-  t.ok(cachedIn(await ask(one, '/v1/chat/completions', chat(LONG_SECRET))) > 100, 'restored for its own')
+  t.equal(cachedIn(await ask(two, '/v1/chat/completions', chat(LONG_SECRET))), 0, 'restored for another key')
+  t.ok(cachedIn(await ask(one, '/v1/chat/completions', chat(LONG_SECRET))) > 100, 'restored for its own key')
 })

@@ -53,11 +53,11 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
   )
   const accepted = replies.filter(({ status }) => status === 202)
   const refused = replies.filter(({ status }) => status === 429)
-  t.equal(accepted.length + refused.length, COUNT, 'each is taken or refused')
+  t.equal(accepted.length + refused.length, COUNT, 'each is accepted or refused')
   t.ok(accepted.length <= 4 + 20)
   t.match(refused[0]!.body, { code: 'rate_limited', error: /^20 pulls are already waiting, .*limits\.waiting_pulls/ })
   t.ok(Number(refused[0]!.headers.get('retry-after')) > 0)
-  const states = await until('they transfer', async () => {
+  const states = await until('they are downloading', async () => {
     const found = await statesOf(corral)
     return found.downloading === 4 ? found : undefined
   })
@@ -65,9 +65,9 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
 
   const honest = clientAt('127.0.0.1', corral, end => t.teardown(end))
   const pulled = await honest('/api/pull', { model: 'modelscope:good/one-GGUF', stream: false })
-  t.match(pulled, { status: 200, body: { status: 'success' } }, 'another client gets its turn at once')
+  t.match(pulled, { status: 200, body: { status: 'success' } }, 'another client gets its turn immediately')
   // The first client's pulls are paused, and resume when no other client needs the slot.
-  await until('the place is used again', async () => (await statesOf(corral)).downloading === 4)
+  await until('the slot is used again', async () => (await statesOf(corral)).downloading === 4)
   t.ok(descriptors(pid!) - before < 100, `${descriptors(pid!) - before} more descriptors`)
   t.equal((await corral.json('/api/health')).status, 200)
   t.notMatch(corral.log(), /EMFILE|too many open files/i)
@@ -76,7 +76,7 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
 
   await corral.end('SIGKILL')
   const again = await corralWithHub(t, tarpit, options)
-  const after = await until('they go on', async () => {
+  const after = await until('they continue', async () => {
     const found = await statesOf(again)
     return found.downloading === 4 ? found : undefined
   })

@@ -49,14 +49,14 @@ t.test('clients that read nothing lose their slots', async t => {
   t.teardown(() => clearInterval(sending))
   await until('both are answered', async () => (await corral.json('/api/ps')).body.models[0]?.running === 2)
   const answer = await corral.json('/api/chat', { ...native, stream: false, options: { max_tokens: 4 } })
-  t.equal(answer.status, 200, 'an honest client gets a slot')
-  await until('both lost theirs', () => stalls(corral) === 2)
+  t.equal(answer.status, 200, 'a well-behaved client gets a slot')
+  await until('both lost their slots', () => stalls(corral) === 2)
   clearInterval(sending)
   for (const socket of sockets) socket.destroy()
 
   const late = ask(t, corral, '/ollama/api/chat', native)
   await until('it lost its slot', () => stalls(corral) === 3)
-  t.match(await rest(late), /reader_stalled/, 'who then reads finds the error at the end')
+  t.match(await rest(late), /reader_stalled/, 'a client that reads later finds the error at the end')
 })
 
 t.test('a slow reader is not disconnected', async t => {
@@ -83,5 +83,5 @@ t.test('a whole answer that nobody reads is dropped after a while', async t => {
   await until('the request has ended', () => /POST \/v1\/chat\/completions 200/.test(corral.log()))
   const text = await rest(socket)
   const length = Number(/content-length: (\d+)/i.exec(text)?.[1])
-  t.ok(length > text.length, 'the connection was ended before all of the answer was sent')
+  t.ok(length > text.length, 'the connection ended before the whole answer was sent')
 })

@@ -71,7 +71,7 @@ t.test('the limits of requests apply on every API', async t => {
     const options = { ...(fields as { options?: object }).options, ignore_eos: true }
     const { status, body } = await corral.json(path, { model, ...fields, options })
     t.equal(status, 200, JSON.stringify(body))
-    t.equal(count(body), 8, `${path} ends at the bound of the model`)
+    t.equal(count(body), 8, `${path} ends at the model's limit`)
   }
 })
 
@@ -96,13 +96,13 @@ t.test('fields that would affect other requests or take memory are dropped', asy
     const { status, body } = await corral.json(path, { model, ...fields })
     t.equal(status, 200, `${path}: ${JSON.stringify(body).slice(0, 200)}`)
   }
-  t.ok(await answersInEverySlot(corral), 'a request cannot choose the slot of another one')
+  t.ok(await answersInEverySlot(corral), 'a request cannot choose the slot of another request')
 
   const lookingBack = { repeat_last_n: 2 ** 31 - 1, dry_penalty_last_n: 2 ** 31 - 1, dry_multiplier: 1 }
   const [pid] = corral.enginePids()
   const { status, body } = await corral.json('/api/chat', { model, messages, stream: false, options: lookingBack })
   t.equal(status, 200, JSON.stringify(body))
-  t.same(corral.enginePids(), [pid], 'the engine lives')
+  t.same(corral.enginePids(), [pid], 'the engine still runs')
 
   const lists: object[] = [
     { stop: Array.from({ length: 300 }, (_, index) => `s${index}`) },

@@ -113,21 +113,21 @@ t.test('every route grants exactly its role, also without a key and with a wrong
   const corral = await startCorral(t, { runtimes: '  sources: [system]\n', env: { HF_HUB_OFFLINE: '1' } })
   await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
 
-  t.comment('without any key, programs of this machine are operators')
+  t.comment('without any key, programs on this machine are operators')
   await tryAll(t, corral, 'operator', {})
   await tryAll(t, corral, 'admin', { local: true })
 
   const keys = keyFilePath(corral)
   for (const role of ROLES) {
     const { key } = await createKey(keys, { name: `an-${role}`, role })
-    await until('keys are needed', async () => (await corral.send('/api/tags')).status === 401)
+    await until('keys are required', async () => (await corral.send('/api/tags')).status === 401)
     await tryAll(t, corral, role, { headers: { authorization: `Bearer ${key}` } })
   }
   await tryAll(t, corral, undefined, {})
   const { key } = await createKey(keys, { name: 'usual' })
   await tryAll(t, corral, 'user', { headers: { 'x-api-key': key } })
 
-  t.comment('what is no route needs a key too; a preflight tells nothing')
+  t.comment('unknown routes need a key too, and a preflight reveals nothing')
   for (const method of ['GET', 'PUT', 'PATCH']) {
     t.equal((await corral.send('/api/nothing', undefined, { method })).status, 401, method)
     if (method !== 'GET') t.equal((await corral.send('/api/tags', undefined, { method })).status, 401, method)
@@ -140,7 +140,7 @@ t.test('every route grants exactly its role, also without a key and with a wrong
     403
   )
 
-  t.comment('other spellings of an address lead nowhere else')
+  t.comment('other spellings of a path lead to no other route')
   const user = { authorization: `Bearer ${key}` }
   const spellings = [
     '/api/runtimes/install/',
@@ -196,7 +196,7 @@ t.test("requests of another site's page without an Origin reach only public rout
   ] as const) {
     t.equal(await status('GET', path, headers), expected, `${path} ${JSON.stringify(headers)}`)
   }
-  t.equal(await status('GET', '/api/tags', { 'sec-fetch-site': 'cross-site' }, true), 403, 'on the private socket too')
+  t.equal(await status('GET', '/api/tags', { 'sec-fetch-site': 'cross-site' }, true), 403, 'also on the private socket')
   t.same((await corral.json('/api/ps')).body.models, [], 'no model was loaded')
 })
 
@@ -213,7 +213,7 @@ async function rawStatus(corral: Corral, method: string, path: string, headers: 
 t.test('a user can neither unload a model nor set how long it stays loaded', async t => {
   const corral = await startCorral(t)
   const { key } = await createKey(keyFilePath(corral), { name: 'somebody' })
-  await until('keys are needed', async () => (await corral.send('/api/tags')).status === 401)
+  await until('keys are required', async () => (await corral.send('/api/tags')).status === 401)
   const user = { headers: { authorization: `Bearer ${key}` } }
   const running = async () =>
     (await corral.json('/api/ps', undefined, user)).body.models.map((model: any) => model.expires_at)
@@ -221,7 +221,7 @@ t.test('a user can neither unload a model nor set how long it stays loaded', asy
 
   t.equal((await corral.json('/api/chat', { ...chat, keep_alive: '2h' }, { local: true })).status, 200)
   const [expires] = await running()
-  t.ok(Date.parse(expires) > Date.now() + 3_600_000, 'an admin says so')
+  t.ok(Date.parse(expires) > Date.now() + 3_600_000, 'an admin may set it')
 
   for (const mount of ['', '/ollama']) {
     for (const [path, body] of [
@@ -243,7 +243,7 @@ t.test('a user can neither unload a model nor set how long it stays loaded', asy
     const hosted = { model: DEMO, messages: [CAPITAL_QUESTION], max_tokens: 2, keep_alive }
     t.equal((await corral.json('/v1/chat/completions', hosted, user)).status, 200)
     const left = Date.parse((await running())[0]) - Date.now()
-    t.ok(left > 3_600_000 && left < 7_300_000, `${keep_alive}: it stays as long as was said before`)
+    t.ok(left > 3_600_000 && left < 7_300_000, `${keep_alive}: it stays as long as before`)
   }
   t.match(await corral.json('/api/generate', { model: DEMO, keep_alive: 0, stream: false }, { local: true }), {
     status: 200

@@ -110,9 +110,9 @@ t.test('no reply to a network client reveals where the server stores its files',
   }
   t.ok(
     replies.filter(({ text }) => /<models>|<data directory>/.test(text)).length > 0,
-    'some errors would have said it'
+    'some errors would have contained a path'
   )
 
   const imported = await corral.json('/api/import', { model: 'me/x', path: join(models, 'none.gguf') }, { local: true })
-  t.match(imported.body.error, models, 'the user who runs the server is told')
+  t.match(imported.body.error, models, 'the user who runs the server sees the path')
 })

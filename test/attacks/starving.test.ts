@@ -50,7 +50,7 @@ t.test('500 requests of one client delay only that client', async t => {
     t.ok(ended - before <= 4 * SLOTS, `${ended - before} answers of the other client ended before its first token`)
     t.match(await reply.text, /Paris/)
   }
-  t.ok(ended > 0 && ended < 400, `the other one was served too, and was not done: ${ended}`)
+  t.ok(ended > 0 && ended < 400, `the other client was served too, and still had requests: ${ended}`)
   leave.abort()
 })
 
@@ -78,11 +78,11 @@ t.test('a full queue drops requests of the busiest client, and each client has a
     })
   flood(greedy, 40)
   await waitingFor(corral, 25 - SLOTS)
-  await until('the others are refused', () => codes.length >= 40 - 25 - SLOTS)
+  await until('other requests are refused', () => codes.length >= 40 - 25 - SLOTS)
   t.same([...new Set(codes)], ['503 queue_full limits.queue_per_key 1'])
   codes.length = 0
   flood(third, 10)
-  await until('the client with most gives up its newest ones', () => codes.length > 0)
+  await until('the client with the most requests loses its newest ones', () => codes.length > 0)
   t.same([...new Set(codes)], ['503 queue_full scheduler.max_queue 1'])
   const queued = (await corral.json('/api/ps')).body.models[0].queued
   t.ok(queued <= 30, `${queued} wait`)
@@ -107,9 +107,9 @@ t.test('long embedding lists give way to other requests', async t => {
   for (let round = 0; round < 3; round++) {
     const { status, body } = await honest.json('/v1/embeddings', { model: DEMO, input: ['one', 'two'] })
     t.same([status, body.data.length], [200, 2])
-    t.equal(ended, 0, 'it need not wait for the end of a list')
+    t.equal(ended, 0, 'it does not wait for the end of a list')
   }
-  for (const list of lists) t.same(await list, [200, 100, true], 'and the lists are answered whole')
+  for (const list of lists) t.same(await list, [200, 100, true], 'the lists are answered completely')
 })
 
 t.test('endless answers leave a slot for recent clients', async t => {

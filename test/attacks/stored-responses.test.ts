@@ -47,13 +47,13 @@ t.test('stored responses of another key cannot be read, continued or deleted', a
     ]
   })
   t.equal(quoting.status, nothing.status)
-  t.not(quoting.status, 200, 'an item of another key is none')
+  t.not(quoting.status, 200, 'an item of another key does not exist')
   t.notMatch(JSON.stringify(quoting.body), '4711')
 
   for (let count = 0; count < 5; count++) await respond('other', { input: `Response ${count}` })
-  t.equal((await as('victim', `/v1/responses/${mine.id}`)).body.id, mine.id, 'nobody pushes out what others keep')
+  t.equal((await as('victim', `/v1/responses/${mine.id}`)).body.id, mine.id, 'no key evicts the responses of another')
   const { body: next } = await respond('victim', { input: 'Which code?', previous_response_id: mine.id })
   t.equal(next.previous_response_id, mine.id)
   for (let count = 0; count < 3; count++) await respond('victim', { input: `Response ${count}` })
-  t.equal((await as('victim', `/v1/responses/${mine.id}`)).status, 404, 'each key keeps as many as the limit says')
+  t.equal((await as('victim', `/v1/responses/${mine.id}`)).status, 404, 'each key stores as many as the limit allows')
 })

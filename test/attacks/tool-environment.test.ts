@@ -84,11 +84,11 @@ t.test("the converter, engines and their helpers inherit none of the server's ke
       const isSecret = name in SECRETS || Object.values(SECRETS).some(secret => value.includes(secret))
       if (isSecret || /KEY|TOKEN|SECRET/.test(name)) leaks.push(`${name} in ${command.slice(0, 100)}`)
     }
-    t.ok(variables.PATH, 'what it needs is there')
+    t.ok(variables.PATH, 'it has the variables that it needs')
   }
   t.same(leaks, [])
   for (const [, { HOME }] of named('convert_hf_to_gguf.py').filter(([command]) => !command.includes('corral-tool'))) {
-    t.match(HOME, corral.home, 'nor the home folder, where tokens are kept too')
+    t.match(HOME, corral.home, 'it does not see the home folder, which may contain tokens')
   }
 })
 

@@ -61,10 +61,10 @@ t.test('two hundred stalled uploads leave turns for another client', async t => 
     begin(t, corral, { length: n % 2 ? 1e6 : 'chunked', prefix: n % 3 ? '/api' : '/ollama/api' })
   )
   const refused = () => hostile.filter(upload => upload.answer().startsWith('HTTP/1.1 429'))
-  await until('those are refused that may not wait', () => refused().length === 200 - 2 - 64, 20_000)
+  await until('uploads that may not wait are refused', () => refused().length === 200 - 2 - 64, 20_000)
   t.match(refused()[0]!.answer(), /limits\.uploads.*"rate_limited"/s)
   t.match(refused()[0]!.answer(), /retry-after: \d+/i)
-  t.equal(blobsOf(corral).length, 2, 'half of the turns are what one client gets')
+  t.equal(blobsOf(corral).length, 2, 'one client gets half of the turns')
   t.equal(await sendWhole(t, corral, 'honest', { from: '127.0.0.2' }), '201')
 
   // Two clients now have all turns, and a third needs a single one.
@@ -73,12 +73,12 @@ t.test('two hundred stalled uploads leave turns for another client', async t => 
   t.equal(await sendWhole(t, corral, 'honest too', { from: '127.0.0.2' }), '201')
   t.equal([...hostile, ...more].filter(upload => /ended so that another client/.test(upload.answer())).length, 1)
   const { body } = await corral.json('/api/tags')
-  t.equal(body.models.length, 1, 'and everything else is answered')
+  t.equal(body.models.length, 1, 'all other requests are answered')
 
   for (const { socket } of [...hostile, ...more]) socket.destroy()
-  await until('nothing of them is left', () => blobsOf(corral).every(name => name.startsWith('sha256-')), 20_000)
+  await until('nothing of them remains', () => blobsOf(corral).every(name => name.startsWith('sha256-')), 20_000)
   const descriptors = () => readdirSync(`/proc/${corral.process.pid}/fd`).length
-  await until('nor any connection', () => descriptors() < 60, 20_000)
+  await until('no connection remains', () => descriptors() < 60, 20_000)
 })
 
 t.test('a trickling upload is given up, and a slow one is not', async t => {
@@ -104,10 +104,10 @@ t.test('a trickling upload is given up, and a slow one is not', async t => {
     const text = await answered(upload)
     t.match(text, /^HTTP\/1\.1 400.*limits\.upload_stall.*"over_limit"/s, name)
   }
-  t.match(await until('the slow one is complete', () => honest.answer(), 20_000), /^HTTP\/1\.1 201/)
+  t.match(await until('the slow upload is complete', () => honest.answer(), 20_000), /^HTTP\/1\.1 201/)
   ended = true
   await trickle
-  t.same(blobsOf(corral), [`sha256-${sha256(slow)}`], 'nothing is left of the others')
+  t.same(blobsOf(corral), [`sha256-${sha256(slow)}`], 'nothing of the others remains')
 })
 
 t.test('unused files take a limited part of the disk', async t => {
@@ -120,7 +120,7 @@ t.test('unused files take a limited part of the disk', async t => {
   t.match(await answered(half), /one client may use 500 B/, 'half of it')
   const growing = begin(t, corral, { length: 'chunked', from: '127.0.0.2' })
   for (let n = 0; n < 6; n++) growing.socket.write(`64\r\n${text('b', 100)}\r\n`)
-  t.match(await answered(growing), /^HTTP\/1\.1 400.*limits\.uploads_size.*"over_limit"/s, 'what does not say its size')
+  t.match(await answered(growing), /^HTTP\/1\.1 400.*limits\.uploads_size.*"over_limit"/s, 'an upload without a size')
   t.equal(await sendWhole(t, corral, text('c', 450), { from: '127.0.0.2' }), '201', 'another client has its own half')
   const full = begin(t, corral, { length: 200, from: '127.0.0.3' })
   t.match(await answered(full), /other clients use the rest/)
@@ -134,7 +134,7 @@ t.test('unused files take a limited part of the disk', async t => {
 
   await corral.end()
   const again = await startCorral(t, { home: corral.home, config: 'limits:\n  uploads_size: 1000' })
-  t.match(await answered(begin(t, again, { length: 100 })), /over_limit/, 'what is there counts after a restart')
+  t.match(await answered(begin(t, again, { length: 100 })), /over_limit/, 'existing files count after a restart')
 })
 
 t.test('the next turn goes to the client with the fewest uploads', async t => {
@@ -160,12 +160,12 @@ t.test('the next turn goes to the client with the fewest uploads', async t => {
   t.equal((await failure(gone)).message, 'gone')
 
   const c1 = note('c')
-  t.match(a2.ended.reason, { code: 'rate_limited' }, 'the slowest of those that have several')
+  t.match(a2.ended.reason, { code: 'rate_limited' }, 'the slowest upload of a client with several')
   t.notOk(a1.ended.aborted)
   a2.release()
   a2.release()
   await c1
-  t.same(settled, ['c'], 'before the client that asked earlier and has one')
+  t.same(settled, ['c'], 'before a client that asked earlier and has one')
   const d1 = note('d')
   await sleep(1)
   t.same(settled, ['c'])

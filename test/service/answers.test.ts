@@ -193,7 +193,7 @@ t.test('load, ps, keep_alive and unload agree on what is loaded', async t => {
   t.ok(body.models[0].size > 0 && body.models[0].size_vram <= body.models[0].size)
   const total = (list: { size?: number; reserved?: number }[]) =>
     list.reduce((sum, { size = 0, reserved = 0 }) => sum + size + reserved, 0)
-  t.equal(total(body.memory), total(body.models), 'what models take together is what is reserved')
+  t.equal(total(body.memory), total(body.models), 'the memory of all models is what is reserved')
   t.match((await corral.json('/api/chat', { model: DEMO, messages: [], keep_alive: -1, stream: false })).body, {
     done: true,
     done_reason: 'load'
@@ -201,7 +201,7 @@ t.test('load, ps, keep_alive and unload agree on what is loaded', async t => {
   const forEver = '2999-12-31T23:59:59.000Z'
   t.equal((await corral.json('/api/ps')).body.models[0].expires_at, forEver)
   await corral.json('/api/chat', { model: DEMO, keep_alive: 1e300, stream: false })
-  t.equal((await corral.json('/api/ps')).body.models[0].expires_at, forEver, 'and longer than dates reach')
+  t.equal((await corral.json('/api/ps')).body.models[0].expires_at, forEver, 'longer than dates can represent')
   t.match(await corral.events('/api/generate', { model: DEMO, keep_alive: 0 }), [{ done: true, done_reason: 'unload' }])
   t.match((await corral.json('/api/load', { model: DEMO, options: { num_ctx: 1000, num_parallel: 2 } })).body, {
     status: 'ready'

@@ -27,7 +27,7 @@ t.test('generate completes the bare prompt of a base model, and chat uses ChatML
     t.equal((await generate({ prompt: CHATML, raw: true }, path)).response, response, 'the same as raw')
     const bare = await generate({ prompt: CAPITAL_QUESTION.content }, path)
     t.equal(bare.response, (await generate({ prompt: CAPITAL_QUESTION.content, raw: true }, path)).response)
-    t.not(bare.response, CAPITAL_ANSWER, 'no template was put around it')
+    t.not(bare.response, CAPITAL_ANSWER, 'no template was applied')
   }
   const events = await corral.events('/api/generate', { model: 'me/base', prompt: CHATML, options })
   t.equal(events.map(({ response = '' }) => response).join(''), CAPITAL_ANSWER)
@@ -39,7 +39,7 @@ t.test('generate completes the bare prompt of a base model, and chat uses ChatML
   })
   t.equal(chat.body.message.content, CAPITAL_ANSWER)
   const templated = await generate({ model: 'me/templated', prompt: CAPITAL_QUESTION.content })
-  t.equal(templated.response, CAPITAL_ANSWER, 'a model that config.yaml gives a template is no base model')
+  t.equal(templated.response, CAPITAL_ANSWER, 'a model with a template in config.yaml is not a base model')
 })
 
 t.test('a system message and earlier context precede the prompt of a base model', async t => {

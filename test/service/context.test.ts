@@ -98,7 +98,7 @@ t.test('drop_oldest leaves out the oldest messages, and the reply says so', asyn
   const tooLong = { role: 'user', content: text }
   const refused = await corral.json('/api/chat', { model: DEMO, options, messages: [...turns, tooLong] })
   t.match(refused, { status: 400, body: { code: 'context_exceeded', n_ctx: 256 } })
-  t.ok(refused.body.n_prompt_tokens > 256, 'when not even the last turn fits')
+  t.ok(refused.body.n_prompt_tokens > 256, 'not even the last message fits')
 
   const wrong = await corral.json('/v1/chat/completions', {
     model: DEMO,
@@ -136,7 +136,7 @@ t.test('model lists show the current context length', async t => {
     return [...new Set(limits)]
   }
   await corral.json('/api/stop', { model: DEMO })
-  t.same(await told(), [256], 'what it would be loaded with')
+  t.same(await told(), [256], 'the context that it would be loaded with')
   await corral.json('/api/load', { model: DEMO, options: { num_ctx: 512 } })
-  t.same(await told(), [512], 'what it was loaded with')
+  t.same(await told(), [512], 'the context that it was loaded with')
 })

@@ -55,7 +55,7 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
     t.match(await reply.text(), /takes no new requests/, path)
     t.equal(reply.headers.get('retry-after'), '5', path)
     t.equal(reply.headers.get('connection'), 'close', path)
-    t.equal(reply.headers.get('x-should-retry'), null, 'clients may try again by themselves')
+    t.equal(reply.headers.get('x-should-retry'), null, 'clients may retry automatically')
   }
   t.match(await corral.json('/api/chat', chat()), { body: { code: 'draining', errorCode: 503 } })
   t.match(await corral.json('/readyz'), { status: 503, body: { code: 'draining' } })
@@ -68,11 +68,11 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
   t.equal((await corral.send('/api/keys', undefined, { local: true })).status, 200)
 
   const waiting = command(['drain', '--wait'], { home })
-  t.match((await corral.json('/api/drain')).body, { open: 2 }, 'what runs goes on')
+  t.match((await corral.json('/api/drain')).body, { open: 2 }, 'running answers continue')
   left.abort()
   await running.text().catch(() => {})
-  t.match((await queued).at(-1), { done: true, done_reason: 'length' }, 'and so does what waited')
-  t.match(await waiting, { code: 0, stderr: /No request is open/ }, 'whoever has left is not waited for')
+  t.match((await queued).at(-1), { done: true, done_reason: 'length' }, 'waiting requests are answered')
+  t.match(await waiting, { code: 0, stderr: /No request is open/ }, 'clients that have disconnected are not waited for')
   t.match((await corral.json('/api/drain')).body, { draining: true, open: 0 })
 
   t.match(await command(['drain', '--undo'], { home }), { code: 0 })
@@ -91,7 +91,7 @@ t.test('an engine that dies during a drain is replaced for its running request',
   await until('the other one waits', async () => (await corral.json('/api/drain')).body.open === 2)
   t.match(await corral.json('/api/drain', {}, { local: true }), { body: { draining: true, open: 2 } })
   for (const engine of corral.enginePids()) process.kill(engine, 'SIGKILL')
-  t.match((await running).at(-1), { code: 'engine_crashed' }, 'half an answer cannot be begun anew')
+  t.match((await running).at(-1), { code: 'engine_crashed' }, 'half an answer cannot be restarted')
   t.match(await queued, { status: 200, body: { done_reason: 'length' } })
 })
 
@@ -118,7 +118,7 @@ t.test('a server without a llama.cpp build is not ready unless it serves remote 
     return /works on this machine/.test(reply.body.error) ? reply : undefined
   })
   t.match(refusal, { status: 503, body: { code: 'runtime_missing' } })
-  t.notOk(refusal.body.error.includes(broken), 'everybody may ask, so that it names no path')
+  t.notOk(refusal.body.error.includes(broken), 'everyone may ask, so it names no path')
   t.equal((await corral.send('/livez')).status, 200)
 
   const config = `remote:\n  models:\n    far/tiny: { model: tiny, servers: [{ url: http://127.0.0.1:9/v1 }] }\n`

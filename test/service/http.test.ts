@@ -110,7 +110,7 @@ t.test('bodies are decoded from each registered encoding, within the body limit'
     t.match(await reply.json(), { code: /invalid_request|missing_body/ }, what)
   }
   const bomb = await send('/api/chat', gzipSync(Buffer.alloc(2 ** 28, ' ')), 'gzip')
-  t.equal(bomb.status, 413, 'what grows beyond the limit is refused while it grows')
+  t.equal(bomb.status, 413, 'a body that grows beyond the limit is refused while it is decoded')
   t.equal(((await bomb.json()) as any).code, 'body_too_large')
 })
 
@@ -184,7 +184,7 @@ t.test('requests on open connections during a shutdown are refused in the format
       socket.once('connect', () => resolve(false)).once('error', () => resolve(true))
       socket.once('connect', () => socket.destroy())
     })
-  await until('it takes no connections', refusesConnections)
+  await until('it accepts no connections', refusesConnections)
   for (const { request, words } of table) {
     request.socket.write('\r\n')
     const reply = await request.reply
@@ -193,7 +193,7 @@ t.test('requests on open connections during a shutdown are refused in the format
     t.match(reply, '"code":"shutting_down"')
     t.match(reply, /\r\nretry-after: 1\r\n/i)
     t.match(reply, /\r\nconnection: close\r\n/i)
-    t.notMatch(reply, /x-should-retry/i, 'clients may try again by themselves')
+    t.notMatch(reply, /x-should-retry/i, 'clients may retry automatically')
   }
   stay.abort()
   running.body?.cancel().catch(() => undefined)

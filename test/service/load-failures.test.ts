@@ -75,7 +75,7 @@ async function fails(
     t.notMatch(JSON.stringify(body), /\/(tmp|work|home|root)\//, `${surface} shows no folder`)
   }
   const { body } = await corral.json(`/api/logs/${model}`, undefined, { local: true })
-  t.match(body.engines[0].failure, { code: expected.code, cause: expected.cause }, 'and the log says so too')
+  t.match(body.engines[0].failure, { code: expected.code, cause: expected.cause }, 'the log says so too')
   t.ok(body.engines[0].endedAt)
 }
 
@@ -85,7 +85,7 @@ async function loadsAgain(t: Test, corral: Corral, model: string, options: objec
     const { status, body } = await corral.json('/api/chat', ask(model, options))
     return status === 200 ? body : undefined
   })
-  t.equal(reply.message.content, CAPITAL_ANSWER, `${model} answers once the fault is mended`)
+  t.equal(reply.message.content, CAPITAL_ANSWER, `${model} answers once the fault is fixed`)
 }
 
 t.test('a damaged, missing or mismatched model file is reported with its cause', async t => {
@@ -97,7 +97,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
   await fails(t, corral, 'test/cut', { ...load_failed, cause: 'file_missing', advice: /fetch or import it again/ })
   writeFileSync(cut, good.subarray(0, 1_000_000))
   await corral.json('/api/stop', { model: 'test/cut' })
-  await until('its failure is news', async () => {
+  await until('its failure is reported', async () => {
     const { body } = await corral.json('/api/chat', ask('test/cut'))
     return body.cause === 'file_damaged'
   })
@@ -148,7 +148,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
     advice: /Fetch the one that belongs/
   })
   rmSync(join(withEyes, projector))
-  await until('its failure is news', async () => {
+  await until('its failure is reported', async () => {
     const { body } = await corral.json('/api/chat', ask('test/seeing'))
     return body.cause === 'projector_missing' && /without the projector, for text alone/.test(body.error)
   })
@@ -209,7 +209,7 @@ t.test('an engine that is killed, out of memory or misses a library is reported 
   }
   await fails(t, corral, DEMO, killed)
   build.before('kill -TERM $$')
-  await until('its failure is news', async () => {
+  await until('its failure is reported', async () => {
     const { body } = await corral.json('/api/chat', ask(DEMO))
     return body.cause === 'terminated' && /SIGTERM/.test(body.error)
   })
@@ -254,7 +254,7 @@ const group = smallGroup()
 
 t.test(
   'a load that the kernel kills for memory is reported as out of memory',
-  { skip: !group && 'no control group can be made here' },
+  { skip: !group && 'this machine allows no control group' },
   async t => {
     t.teardown(() => rmdirSync(group!))
     await corral.json('/api/stop', { model: DEMO })
@@ -380,5 +380,5 @@ t.test('the logs of a model are listed and read', async t => {
   t.match(text, /endedAt[\s\S]*startedAt[\s\S]*model loaded/, 'the end of one engine and the start of the next')
   const open = corral.send(`/api/logs/${model}?follow=1`, undefined, { local: true })
   await (await open).body!.getReader().read()
-  t.equal(await corral.end(), 0, 'a follower does not hold up the end')
+  t.equal(await corral.end(), 0, 'a follower does not delay the end')
 })

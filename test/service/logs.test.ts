@@ -26,10 +26,10 @@ t.test('every line names its part, and lines of a request its id and trace', asy
   const id = first.headers.get('x-request-id')
   const line = await until('the line of the request', () => lines(corral).find(({ requestId }) => requestId === id))
   t.match(line, { part: 'http', traceId: TRACE, msg: 'POST /v1/chat/completions 200' })
-  const other = await until('the line of the other', () =>
+  const other = await until('the line of the other request', () =>
     lines(corral).find(({ requestId }) => requestId === second.headers.get('x-request-id'))
   )
-  t.notOk('traceId' in other, 'what is no trace id is none')
+  t.notOk('traceId' in other, 'an invalid trace id is ignored')
   await corral.end()
   const all = lines(corral)
   t.same(
@@ -58,7 +58,7 @@ t.test('log levels of parts are set by the configuration and changed at run time
     await corral.json('/api/tags')
     // The request's last line comes at the latest after one line of the next request.
     await corral.json('/api/stop', { model: DEMO })
-    await until('the line of the second', () => corral.log().slice(before).includes('POST /api/stop'))
+    await until('the line of the second request', () => corral.log().slice(before).includes('POST /api/stop'))
     return corral.log().slice(before).includes('GET /api/tags')
   }
   t.ok(await told(), 'reads are logged at debug')
@@ -92,7 +92,7 @@ t.test('engine output is attributed to requests', async t => {
   const at = (text: string) => kept.findIndex(line => line.includes(text))
   t.ok(
     at(`request ${id} begins`) !== -1 && at(`request ${id} begins`) < at('launch_slot_'),
-    'it begins before its task'
+    'it starts before its task'
   )
   t.ok(at(`request ${id} ends`) > at(`request ${id} begins`))
 })

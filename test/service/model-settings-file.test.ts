@@ -57,7 +57,7 @@ t.test("settings are written to the model's section and take effect immediately"
     written
       .replace('num_ctx: 1024 # plenty\n      num_parallel: 1', 'num_ctx: 2048 # plenty\n      max_tokens: 3')
       .replace('max_tokens: 3\n', 'max_tokens: 3\n    aliases: [me/small]\n'),
-    'comments and all else stay'
+    'comments and everything else stay'
   )
   const answer = await corral.json('/api/chat', { model: 'me/small', messages: [CAPITAL_QUESTION], stream: false })
   t.match(answer, { status: 200, body: { eval_count: 3 } })
@@ -149,7 +149,7 @@ t.test('a file that cannot be changed stays as it is', async t => {
   t.equal(textOf(corral), shared)
   writeFileSync(pathOf(corral), good)
   t.equal((await send(corral, { ...settings, pin: true }, revision)).status, 200)
-  if (process.platform !== 'win32') t.equal(statSync(pathOf(corral)).mode & 0o777, 0o640, 'its rights stay')
+  if (process.platform !== 'win32') t.equal(statSync(pathOf(corral)).mode & 0o777, 0o640, 'its permissions stay')
 })
 
 t.test('a file is created in the data directory if there is none', async t => {

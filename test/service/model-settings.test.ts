@@ -24,10 +24,10 @@ t.test('settings of a model in config.yaml reach its engine', async t => {
   const { status, body } = await corral.json('/api/chat', { ...QUESTION, model: 'My/Helper' })
   t.equal(status, 200)
   t.equal(body.message.content, CAPITAL_ANSWER)
-  t.equal(body.model, 'My/Helper', 'the name that was asked for')
+  t.equal(body.model, 'My/Helper', 'the requested name')
   const hosted = await corral.json('/v1/chat/completions', { ...QUESTION, model: 'other/name' })
   t.equal(hosted.body.choices[0].message.content, CAPITAL_ANSWER)
-  t.ok(hosted.body.timings.draft_n > 0, 'tokens were guessed ahead')
+  t.ok(hosted.body.timings.draft_n > 0, 'tokens were drafted')
   t.match((await corral.json(`/v1/models/other/name`)).body, { id: 'other/name', root: DEMO })
 
   const [pid, ...others] = corral.enginePids()

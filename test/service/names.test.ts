@@ -92,7 +92,7 @@ t.test('model lists show the names that clients use', async t => {
   )
   t.match(ollama[1], { model: 'gpt-4o:latest', digest: ollama[0].digest, details: { parent_model: `${DEMO}:latest` } })
   const native = (await corral.json('/api/tags')).body.models
-  t.equal(native.length, 1, 'the list of what is on the disk')
+  t.equal(native.length, 1, 'the list of models on disk')
   t.same(native[0].aliases, ['gpt-4o', 'claude-haiku-4-5', 'text-embedding-3-small', 'my/helper'])
 })
 
@@ -159,7 +159,7 @@ t.test('ambiguous names are refused, and deletions need the whole name', async t
   t.match(await corral.json('/api/pull', { model: 'twin', stream: false }), both)
   t.match(await corral.json('/api/show', { model: 'twin:Q8_0' }), { body: { details: { name: 'two/twin' } } })
   await add('library/twin', 3)
-  const first = 'one that was stored without an owner goes first'
+  const first = 'a model stored without an owner takes precedence'
   t.equal((await corral.json('/api/show', { model: 'twin' })).body.details.name, 'library/twin', first)
   t.match((await corral.json('/ollama/api/show', { model: 'twin' })).body.modelfile, /^FROM twin:latest$/m, first)
   for (const model of ['gpt-4o', 'my/helper']) {
@@ -187,6 +187,6 @@ t.test('aliases of models respect the models of a key', async t => {
   for (const model of ['tiny-chat', 'gpt-4o', 'tiny-chatt', 'claude-haiku-4-5']) {
     const reply = await chat(model, other.key)
     t.equal(reply.status, 404, model)
-    t.notMatch(reply.body.error, /corral\//, 'nobody learns of models that their key may not use')
+    t.notMatch(reply.body.error, /corral\//, 'models that a key may not use stay hidden')
   }
 })

@@ -70,12 +70,12 @@ async function behind(t: Test, corral: Corral, url: string): Promise<void> {
   const left = new AbortController()
   const stream = await ask('/api/chat', endless(DEMO), { signal: left.signal })
   const reader = stream.body!.getReader()
-  t.match(Buffer.from((await reader.read()).value!).toString(), /^data: /, 'pieces come while the answer goes on')
+  t.match(Buffer.from((await reader.read()).value!).toString(), /^data: /, 'chunks arrive while the answer continues')
   await reader.read()
   t.equal(await running(), 1)
   left.abort()
   await reader.read().catch(() => {})
-  await until('the slot of a client that left is free', async () => (await running()) === 0)
+  await until('the slot of a disconnected client is free', async () => (await running()) === 0)
 }
 
 async function server(t: Test): Promise<Corral> {
@@ -111,7 +111,7 @@ events {} http { access_log off; ${paths} ${own} }`
   start(t, 'nginx', flags)
   await behind(t, corral, `https://127.0.0.1:${port}`)
   const errors = readFileSync(join(folder, 'error.log'), 'utf8')
-  t.notMatch(errors, /buffered to a temporary file/, 'nothing waits in files of the proxy')
+  t.notMatch(errors, /buffered to a temporary file/, 'the proxy buffers nothing in files')
 })
 
 t.test('corral works behind Caddy as documented', async t => {

@@ -75,7 +75,7 @@ t.test('stop ends running streams with model_stopped on both APIs', async t => {
     t.match((await corral.json('/api/stop', { model })).body, { status: 'stopped' })
     t.ok(
       engines.every(pid => !alive(pid)),
-      'the reply comes when the engine has gone'
+      'the reply comes after the engine has ended'
     )
     const text = await stream.rest()
     t.notMatch(text, /\[DONE\]/)
@@ -122,13 +122,13 @@ t.test('stop and delete end a load on both APIs', async t => {
     await until('it loads', isLoading(model))
     t.match(await corral.json('/api/stop', { model }), { status: 200, body: { status: 'stopped' } })
     t.same(codeOf(await stopped), [503, 'model_stopped'])
-    t.notOk((await corral.json('/api/ps')).body.loading.length, 'nothing loads any more')
+    t.notOk((await corral.json('/api/ps')).body.loading.length, 'nothing is loading any more')
 
     const removed = wait()
     await until('it loads', isLoading(model))
     t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
     t.same(codeOf(await removed), [404, 'model_not_found'])
-    t.notOk((await corral.json('/api/ps')).body.loading.length, 'nothing loads any more')
+    t.notOk((await corral.json('/api/ps')).body.loading.length, 'nothing is loading any more')
   }
 })
 
@@ -198,7 +198,7 @@ t.test('a request with other load options drains and reloads without losing a re
   ])
   for (const { status, body } of answers)
     t.equal(body.message?.content, CAPITAL_ANSWER, `${status} ${body.error ?? ''}`)
-  t.ok(joined(await running).length > 100, 'the story was told to its end')
+  t.ok(joined(await running).length > 100, 'the story is complete')
   t.match((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).options, {
     num_ctx: 1024,
     cache_type_k: 'q8_0'
@@ -219,7 +219,7 @@ t.test('a failed reload restores the old engine and fails only the request that 
   t.match(failed, { status: 500, body: { code: 'load_failed', cause: 'context_failed', error: /as scripted/ } })
   t.equal(fine.body.message?.content, CAPITAL_ANSWER)
   const [running] = (await corral.json('/api/ps')).body.models.filter((entry: any) => entry.model === model)
-  t.equal(running.options.cache_type_k, 'f16', 'what ran before runs again')
+  t.equal(running.options.cache_type_k, 'f16', 'the previous engine runs again')
 })
 
 t.test('a client that disconnects frees its slot', async t => {
@@ -272,7 +272,7 @@ t.test('a whole answer ends as soon as its client disconnects while another requ
     t.equal(await left, 'left')
     const ask = { model, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
     t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
-    t.equal(await running(), 1, 'the other answer still goes on')
+    t.equal(await running(), 1, 'the other answer still runs')
     await stream.leave()
     await until('it has ended', async () => (await running()) === 0)
   }

@@ -21,7 +21,7 @@ t.test('a hundred reloads under load break no answer, leak no descriptor, and al
   const before = readdirSync(`/proc/${pid}/fd`).length
   for (let n = 21; n <= 100; n++) t.equal((await reload(n)).body.applied?.length, 3)
   for (const events of await Promise.all(answers)) t.match(events.at(-1), { done: true, eval_count: 300 })
-  await until('no descriptor is kept', () => readdirSync(`/proc/${pid}/fd`).length <= before)
+  await until('no descriptor is leaked', () => readdirSync(`/proc/${pid}/fd`).length <= before)
   t.notMatch(corral.log(), /MaxListenersExceeded/)
   t.same(corral.enginePids(), [engine])
   const both = await Promise.all([reload(1), reload(2)])

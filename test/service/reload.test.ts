@@ -36,7 +36,11 @@ t.test('a reload applies changes immediately and names those that need a restart
     { setting: 'limits.n', from: 128, to: 2 }
   ])
   t.strictSame(changed.body.restart, [{ setting: 'host', from: '127.0.0.1', to: '127.0.0.9' }])
-  t.strictSame(changed.body.overridden, [{ setting: 'port', by: 'flag --port' }], 'a flag goes before the file')
+  t.strictSame(
+    changed.body.overridden,
+    [{ setting: 'port', by: 'flag --port' }],
+    'a flag takes precedence over the file'
+  )
   t.match(changed.body.unknown, [{ where: /config\.yaml:5:1$/, message: /no setting "hub"/ }])
   t.match(await answered(corral), { eval_count: 4 })
   const many = await corral.json('/v1/chat/completions', { ...chat, n: 3 })
@@ -46,10 +50,10 @@ t.test('a reload applies changes immediately and names those that need a restart
   t.strictSame(
     again.body.applied,
     [{ setting: 'limits.n', from: 2, to: 128 }],
-    'what is left out has its default again'
+    'a removed setting has its default again'
   )
-  t.strictSame(again.body.restart.length, 1, 'what waits for a restart goes on waiting')
-  t.strictSame(again.body.overridden, [], 'and what has no effect is said once')
+  t.strictSame(again.body.restart.length, 1, 'settings that need a restart are still listed')
+  t.strictSame(again.body.overridden, [], 'settings without effect are reported once')
   const back = await reload(corral, `defaults: { max_tokens: 4, temperature: 0 }\n`)
   t.match(back.body, { applied: [], restart: [], unknown: [] })
 })
@@ -145,11 +149,11 @@ t.test('a reload applies keys, origins and hosts', async t => {
   t.equal((await corral.send('/api/tags', undefined, origin('https://c.example'))).status, 403)
 
   await reload(corral, '')
-  t.equal((await corral.send('/api/tags')).status, 401, 'where there was a key, one is needed')
+  t.equal((await corral.send('/api/tags')).status, 401, 'a key is still required')
   const wrong = await reload(corral, 'security: { trusted_proxies: ["300.1"] }\nlimits: { n: 1 }\n')
   t.match(wrong, { status: 409, body: { code: 'invalid_config', error: /trusted_proxies/ } })
   const many = { ...chat, n: 2, max_tokens: 1 }
-  t.equal((await corral.json('/v1/chat/completions', many, { local: true })).status, 200, 'nothing of it is in force')
+  t.equal((await corral.json('/v1/chat/completions', many, { local: true })).status, 200, 'none of it applies')
 })
 
 t.test('a reload applies aliases, keep_alive, memory and log levels', async t => {
@@ -170,10 +174,10 @@ t.test('a reload applies aliases, keep_alive, memory and log levels', async t =>
   t.ok(Date.parse(expires_at) - Date.now() > 3_000_000, 'an hour')
 
   await reload(corral, 'scheduler: { memory: 1MiB }\n')
-  await until('what is too much is unloaded', () => corral.enginePids().length === 0)
+  await until('models over the budget are unloaded', () => corral.enginePids().length === 0)
   t.match(await answered(corral), { code: 'insufficient_memory' })
   await reload(corral, 'models: { corral/tiny-chat: { preload: true } }\n')
-  await until('it is loaded ahead', () => DEMO in pidsOf(corral))
+  await until('it is loaded in advance', () => DEMO in pidsOf(corral))
   t.match(await answered(corral), { done: true })
 })
 
@@ -206,7 +210,7 @@ t.test('outside plugins take, refuse or fail on new options', async t => {
       plugin('takes', { reload: (options: unknown) => void taken.push(options) }),
       plugin('wary', {
         check: ({ size }: { size: number }) => {
-          if (size > 8) throw new Error('8 is the most')
+          if (size > 8) throw new Error('8 is the maximum')
         },
         reload: ({ size }: { size: number }) => says(size)
       }),
@@ -229,14 +233,14 @@ t.test('outside plugins take, refuse or fail on new options', async t => {
 
   const refused = await reloadWith('takes: { size: 3 }\nwary: { size: 9 }')
   t.match(refused, { status: 500, body: { code: 'reload_failed', error: /"wary" does not take .*: 8 is the most/ } })
-  t.equal(taken.length, 1, 'nobody is given anything')
+  t.equal(taken.length, 1, 'no plugin gets new options')
 
   says = size => {
     if (size === 7) throw new Error('seven')
   }
   const failed = await reloadWith('takes: { size: 4 }\nwary: { size: 7 }')
   t.match(failed, { status: 500, body: { code: 'reload_failed', error: /seven.*The settings are again as they were/ } })
-  t.match(taken.slice(1), [{ size: 4 }, { size: 2 }], 'the others have what they had')
+  t.match(taken.slice(1), [{ size: 4 }, { size: 2 }], 'the others keep their options')
 
   says = size => {
     throw new Error(`not even ${size}`)
@@ -314,7 +318,7 @@ t.test('the default model answers only requests that name no model', async t => 
   await reload(corral, 'defaults: { max_tokens: 3, temperature: 0 }\ndefault_model: corral/tiny-chat\n')
   for (const [path, body] of requests) t.equal((await corral.send(path, body)).status, 200, `${path} with one`)
   const { body } = await corral.json('/v1/chat/completions', { messages })
-  t.equal(body.model, DEMO, 'the answer says which')
+  t.equal(body.model, DEMO, 'the answer names the model')
   const missing = await corral.json('/v1/chat/completions', { messages, model: 'gpt-4o' })
   t.match(missing, { status: 404, body: { error: { code: 'model_not_found' } } })
   t.equal(

@@ -56,12 +56,12 @@ t.test('each request has a record of its operation, end and usage', async t => {
   t.same(
     [...record.moments].sort((a: number, b: number) => a - b),
     record.moments,
-    'its moments are in order'
+    'its times are in order'
   )
   t.ok(record.overhead >= 0)
 
   await corral.events('/v1/chat/completions', { model: DEMO, messages, max_tokens: 6, stream: true })
-  t.match(await last(2), { ...asked, ...counts }, 'also where bytes are passed on')
+  t.match(await last(2), { ...asked, ...counts }, 'also if bytes are passed on unchanged')
 
   const several = { model: DEMO, messages, max_tokens: 6, n: 3, stream: true }
   await corral.events('/v1/chat/completions', several)
@@ -90,10 +90,10 @@ t.test('each request has a record of its operation, end and usage', async t => {
     leave.abort()
     const left = await last(before + 1)
     t.match(left, { url: path, operation: 'chat', status: 499 }, 'a client that leaves')
-    t.ok(left.completion >= 10 && left.completion < 5000, `${path}: what came until then is counted`)
+    t.ok(left.completion >= 10 && left.completion < 5000, `${path}: tokens until then are counted`)
   }
   await until('the log says so too', () => corral.log().includes('POST /api/chat client left'))
-  t.match(corral.log(), /A fault of the observer/, 'an observer that fails is logged, and stops nobody')
+  t.match(corral.log(), /A fault of the observer/, 'an observer that fails is logged, and stops no request')
 })
 
 t.test("the time a client takes to send its body is not counted as corral's work", async t => {
@@ -113,7 +113,7 @@ t.test("the time a client takes to send its body is not counted as corral's work
   await until('the record', () => records().length > 0)
   const [record] = records()
   const [began, waitBegan, , , , ended] = record.moments
-  t.ok(record.received >= began + 190, 'its body came later')
+  t.ok(record.received >= began + 190, 'its body arrived later')
   t.ok(record.received <= waitBegan)
-  t.ok(record.overhead <= ended - record.received, 'that does not count')
+  t.ok(record.overhead <= ended - record.received, 'that time does not count')
 })

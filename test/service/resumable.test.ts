@@ -120,7 +120,7 @@ t.test('events are numbered, and a stream resumes after a given event', async t 
 t.test('an answer with the header continues without its client until it is cancelled', async t => {
   const { id } = await read(corral, '/api/chat', endless(DEMO), 1000)
   await sleep(500)
-  t.equal(await running(corral), 1, 'it goes on')
+  t.equal(await running(corral), 1, 'it continues')
   const more = await read(corral, `/api/streams/${id}`, undefined, 5000)
   t.ok(more.bytes.length >= 5000)
   await corral.json(`/api/streams/${id}`, undefined, { method: 'DELETE' })
@@ -128,7 +128,11 @@ t.test('an answer with the header continues without its client until it is cance
 
   const plain = await read(corral, '/api/chat', endless(DEMO), 1000, { 'x-corral-resumable': 'no' })
   t.equal(plain.id, null)
-  await until('the slot of a client that did not ask is free', async () => (await running(corral)) === 0, 5000)
+  await until(
+    'the slot of a client that did not ask for a resumable stream is free',
+    async () => (await running(corral)) === 0,
+    5000
+  )
 })
 
 t.test('readers of a cancelled stream get an error event and an end', async t => {
@@ -186,14 +190,14 @@ t.test('a client that never comes back loses its slot, and cannot occupy all slo
   const ended = await read(short, '/v1/chat/completions', { model: DEMO, messages: [CAPITAL_QUESTION], stream: true })
   // Each request extends its time.
   let wait = 1000
-  await until('what has ended is forgotten', async () => {
+  await until('a finished stream is forgotten', async () => {
     await sleep(wait)
     wait += 1000
     return (await short.json(`/v1/streams/${ended.id}`)).status === 404
   })
 
   const off = await startCorral(t, { config: 'limits: { resume: 0 }' })
-  t.equal((await read(off, '/v1/chat/completions', hosted(1))).id, null, 'the configuration can switch it off')
+  t.equal((await read(off, '/v1/chat/completions', hosted(1))).id, null, 'the configuration can turn it off')
 })
 
 t.test('a stream is readable only by its owner', async t => {

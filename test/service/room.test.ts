@@ -30,7 +30,7 @@ t.test('a model that cannot fit is refused immediately with the numbers and advi
     t.match(message, /"corral\/tiny-chat".*73 MB/)
     t.match(message, /It would fit with num_ctx \d+/)
   }
-  t.same(corral.enginePids(), [], 'nothing was started for it')
+  t.same(corral.enginePids(), [], 'no engine was started for it')
 })
 
 t.test('preload, pin and groups decide which models stay loaded', async t => {
@@ -40,7 +40,7 @@ t.test('preload, pin and groups decide which models stay loaded', async t => {
   test/absent: {preload: true}
 `
   const corral = await withTwoModels(t, config)
-  const loaded = await until('it is loaded without being asked for', async () => {
+  const loaded = await until('it is loaded without a request', async () => {
     const state = await stateOf(corral, DEMO)
     return state?.expires_at ? state : undefined
   })
@@ -49,7 +49,7 @@ t.test('preload, pin and groups decide which models stay loaded', async t => {
   t.equal(status, 503)
   t.match(body, { code: 'insufficient_memory', error: /together with "corral\/tiny-chat", which is pinned/ })
   t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
-  t.equal((await corral.json('/api/stop', { model: DEMO })).status, 200, 'a person may stop what is pinned')
+  t.equal((await corral.json('/api/stop', { model: DEMO })).status, 200, 'a user may stop a pinned model')
   t.equal((await corral.json('/api/chat', ask(OTHER))).body.message.content, CAPITAL_ANSWER)
 })
 
@@ -81,7 +81,7 @@ t.test('a request waiting for memory names the model in its way, and running ans
   const statuses = (await events).map(event => event.status)
   t.ok(statuses.includes(`waiting for room that ${DEMO} holds`), JSON.stringify(statuses))
   t.equal(statuses.at(-1), 'ready')
-  t.equal((await behind).body.message.content, CAPITAL_ANSWER, 'who came behind has a turn too')
+  t.equal((await behind).body.message.content, CAPITAL_ANSWER, 'the next request gets its turn too')
 })
 
 t.test('max_concurrent limits parallel answers', async t => {
@@ -90,7 +90,7 @@ t.test('max_concurrent limits parallel answers', async t => {
   const reader = first.body!.getReader()
   await reader.read()
   const second = corral.json('/api/chat', ask(DEMO))
-  const state = await until('the second one waits', async () => {
+  const state = await until('the second request waits', async () => {
     const state = await stateOf(corral, DEMO)
     return state.queued === 1 ? state : undefined
   })

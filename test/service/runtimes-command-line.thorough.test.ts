@@ -61,7 +61,7 @@ t.test('corral runtime works without a server', async t => {
   for (const { code, stderr } of both) t.match({ code, stderr }, { code: 0, stderr: /installed release-b100-cpu/ })
   t.notOk(
     readdirSync(runtimes).some(name => name.startsWith('unfinished-')),
-    'what the kill left is swept'
+    'leftovers of the kill are removed'
   )
 
   t.match(await run('remove', '--unused'), { code: 1, stderr: /Only a running server knows/ })

@@ -90,7 +90,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   })
   t.notOk(
     readdirSync(join(home, 'runtimes')).some(name => /b[34]00|unfinished/.test(name)),
-    'nothing is left of them'
+    'nothing of them remains'
   )
   t.equal(await capital(corral), CAPITAL_ANSWER)
 
@@ -99,7 +99,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
     changed: true,
     build: { id: id('b500') }
   })
-  t.equal(await capital(corral), CAPITAL_ANSWER, 'a request that meets the bad release is answered all the same')
+  t.equal(await capital(corral), CAPITAL_ANSWER, 'a request that meets the bad release is still answered')
   t.match(await states(corral), { [id('b500')]: 'failed', [id('b200')]: 'in use' })
   t.match(corral.log(), /release-b500-cpu fails but release-b200-cpu works, so corral uses release-b200-cpu again/)
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, {
@@ -113,7 +113,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   await corral.end()
   corral = await startCorral(t, options)
   t.equal(await capital(corral), CAPITAL_ANSWER)
-  t.match(await states(corral), { [id('b100')]: 'in use', [id('b200')]: 'installed' }, 'the choice outlives a restart')
+  t.match(await states(corral), { [id('b100')]: 'in use', [id('b200')]: 'installed' }, 'the choice survives a restart')
   t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
     status: 409,
     body: { code: 'runtime_in_use' }
@@ -136,7 +136,7 @@ t.test('bad archives leave nothing behind', async t => {
   const server = await startReleaseServer(t)
   const home = folder(t)
   const corral = await startCorral(t, { home, runtimes: releaseOnly(server) })
-  await until('the build in use is proven', async () => (await corral.json('/api/runtimes')).body.state === 'ready')
+  await until('the build in use is verified', async () => (await corral.json('/api/runtimes')).body.state === 'ready')
   const before = readdirSync(join(home, 'runtimes'))
   const install = async (body: object) =>
     await corral.json('/api/runtimes/install', { stream: false, ...body }, { local: true })
@@ -148,7 +148,7 @@ t.test('bad archives leave nothing behind', async t => {
   t.equal(streamed.status, 200, 'the download has begun')
   const failure = lastEvent(await streamed.text())
   t.match(failure, { errorCode: 502, code: 'checksum_mismatch', status: `error: ${failure.error}` })
-  t.notOk('model' in failure || 'done' in failure, 'it is no answer of a model')
+  t.notOk('model' in failure || 'done' in failure, 'it is not an answer of a model')
   server.publish('b101', [{ name: archiveName('b101'), data: good.subarray(0, good.length / 2) }])
   t.match(await install({ runtime: 'cpu' }), { status: 400, body: { error: /b101.* cannot be used: it is damaged/ } })
   const climbing = await engineArchive('b102', undefined, path => (path.endsWith('LICENSE') ? '../../../evil' : path))

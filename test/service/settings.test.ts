@@ -28,7 +28,7 @@ models:
   t.equal(
     (await hosted({ max_tokens: 2, options: { max_tokens: 4 } })).completion_tokens,
     2,
-    'the top level counts most'
+    'the top level takes precedence'
   )
   t.equal((await hosted({ max_completion_tokens: 1 })).completion_tokens, 1)
   const [running] = (await corral.json('/api/ps')).body.models
@@ -48,8 +48,8 @@ t.test('keep_alive unloads an idle model, pin keeps it, and num_ctx is clamped t
   t.equal(running.expires_at, '2999-12-31T23:59:59.000Z')
 
   await pinned.json('/api/load', { model: DEMO, options: { num_ctx: 100_000, num_parallel: 1 } })
-  t.equal((await pinned.json('/api/ps')).body.models[0].context_length, 32_768, 'no more than it was trained for')
-  t.match(pinned.log(), /"requested":100000,"effective":32768/, 'and the log says so')
+  t.equal((await pinned.json('/api/ps')).body.models[0].context_length, 32_768, 'no more than its training context')
+  t.match(pinned.log(), /"requested":100000,"effective":32768/, 'the log says so too')
 })
 
 t.test(

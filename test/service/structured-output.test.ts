@@ -126,7 +126,7 @@ t.test('an answer truncated by max_tokens is reported as truncated and not chang
     t.match(reply.at(-1), { done: true, done_reason: 'length', eval_count: 12 })
     const answer = reply.map(event => event.message?.content ?? '').join('')
     t.match(answer, /^\s*\{/)
-    t.throws(() => JSON.parse(answer), 'nothing is closed for it')
+    t.throws(() => JSON.parse(answer), 'it is not closed artificially')
   }
   const chat = { model: DEMO, messages: [{ role: 'user', content: 'Count.' }], max_tokens: 12 }
   const { body } = await corral.json('/v1/chat/completions', {
@@ -176,7 +176,7 @@ t.test('an answer with a response format can be continued unless it has special 
   }
   const native = { model: DEMO, messages: chat('</s>').messages, format, stream: false }
   t.match(await corral.json('/api/chat', native), { status: 400, body: { code: 'invalid_request' } })
-  t.same(corral.enginePids(), before, 'no engine ended over it')
+  t.same(corral.enginePids(), before, 'no engine ended because of it')
   const tool = { type: 'function', function: { name: 'f', parameters: { type: 'object', properties: {} } } }
   const unread = { model: DEMO, messages: chat('<tool_call>').messages, tools: [tool], temperature: 0, max_tokens: 30 }
   t.match(await corral.json('/v1/chat/completions', unread), {
@@ -259,6 +259,6 @@ t.test('contradictory schemas are refused by every API and affect no other clien
     t.match(text, place, path)
   }
   t.same(corral.enginePids(), engines)
-  t.notOk((await reader.read()).done, 'the other answer goes on')
+  t.notOk((await reader.read()).done, 'the other answer continues')
   ended.abort()
 })

@@ -116,10 +116,10 @@ t.test('with a certificate all network addresses speak only TLS, and the private
   t.match(await command(byName, { home: other, env }), { code: 0, stdout: /tiny-chat/ })
   const misnamed = ['list', '--host', `https://127.0.0.2:${portOf(corral)}`]
   const listening = await command(misnamed, { home: other, env })
-  t.equal(listening.code, 3, 'nobody listens there')
+  t.equal(listening.code, 3, 'nothing listens there')
 
   const waiting = await plain(t, corral)
-  t.equal(await corral.end('SIGTERM'), 0, 'a client that never begins its handshake does not hold up the end')
+  t.equal(await corral.end('SIGTERM'), 0, 'a client that never starts its handshake does not delay the shutdown')
   waiting.destroy()
 })
 
@@ -133,7 +133,7 @@ t.test('connection limits apply to encrypted connections', async t => {
   await until('it runs', async () => (await running(corral)) === 1)
   left.abort()
   await stream.text().catch(() => {})
-  await until('the slot of a client that left is free', async () => (await running(corral)) === 0)
+  await until('the slot of a disconnected client is free', async () => (await running(corral)) === 0)
 
   const cut = await secure(t, corral)
   const body = JSON.stringify(endlessHosted(DEMO))
@@ -141,22 +141,22 @@ t.test('connection limits apply to encrypted connections', async t => {
   cut.write(ask)
   await until('its answer has begun', () => cut.got.includes('data:'))
   cut.destroy()
-  await until('the slot of one that was cut off is free', async () => (await running(corral)) === 0)
+  await until('the slot of an interrupted answer is free', async () => (await running(corral)) === 0)
 
   const deaf = await secure(t, corral)
   const wordy = JSON.stringify({ ...endlessHosted(DEMO), logprobs: true, top_logprobs: 20 })
   deaf.write(ask.replace(/content-length.*/s, `content-length: ${wordy.length}\r\n\r\n${wordy}`))
   await until('its answer has begun', () => deaf.got.includes('data:'))
   deaf.pause()
-  await until('one that reads nothing loses it', () => /read nothing of its answer/.test(corral.log()))
+  await until('a connection that reads nothing loses it', () => /read nothing of its answer/.test(corral.log()))
   await until('and its slot is free', async () => (await running(corral)) === 0)
 
   for (let count = 0; count < 40; count++) await plain(t, corral, count % 2 === 0 ? '' : '\x16\x03\x01')
-  t.equal((await corral.send('/api/health')).status, 200, 'those that never finish their handshake make room')
+  t.equal((await corral.send('/api/health')).status, 200, 'unfinished handshakes make room')
   for (let count = 0; count < 40; count++) {
     await secure(t, corral).catch(() => {})
   }
-  t.equal((await corral.send('/api/health')).status, 200, 'and so do those that ask for nothing')
+  t.equal((await corral.send('/api/health')).status, 200, 'idle connections make room')
   for (const text of ['\x16\x03\x01\x02\x00garbage', 'SSH-2.0-x\r\n', '\x00'.repeat(5000)]) {
     const wrong = await plain(t, corral, text)
     wrong.end()
@@ -193,30 +193,30 @@ t.test('a renewed certificate takes effect immediately, and an unusable one chan
 
   add('second', second)
   point('second')
-  await until('the new one counts', async () => await holds(second))
+  await until('the new certificate is used', async () => await holds(second))
   t.match(corral.log(), /was replaced; new connections get it/)
   kept.write('GET /api/health HTTP/1.1\r\nhost: localhost\r\n\r\n')
-  await until('connections that stand go on', () => kept.got.startsWith('HTTP/1.1 200'))
+  await until('open connections continue', () => kept.got.startsWith('HTTP/1.1 200'))
 
-  const refusals = () => corral.log().split('the former one stays').length - 1
+  const refusals = () => corral.log().split('the previous certificate stays').length - 1
   add('mixed', { cert: first.cert, key: second.key })
   point('mixed')
   await until('a key of another certificate is refused', () => refusals() === 1)
   t.ok(await holds(second))
   add('broken', { cert: 'no certificate', key: second.key })
   point('broken')
-  await until('no certificate is refused', () => refusals() === 2)
+  await until('a file without a certificate is refused', () => refusals() === 2)
   rmSync(join(root, 'current'))
   await until('and so is none', () => refusals() === 3)
   t.ok(await holds(second))
 
   add('soon', soon)
   point('soon')
-  await until('it counts', async () => await holds(soon))
-  await until('its end is warned of', () => /ends in 3 days\. Renew it/.test(corral.log()))
+  await until('it is used', async () => await holds(soon))
+  await until('a warning announces its expiry', () => /ends in 3 days\. Renew it/.test(corral.log()))
   writeFileSync(join(root, 'soon', 'cert.pem'), first.cert)
   writeFileSync(join(root, 'soon', 'key.pem'), first.key)
-  await until('files that are written in place count too', async () => await holds(first))
+  await until('files that are written in place are noticed too', async () => await holds(first))
   t.equal(corral.log().split('ends in 3 days').length - 1, 1, 'the warning came once')
 })
 

@@ -67,7 +67,7 @@ t.test('unknown top-level fields are reported on every API', async t => {
     )
   }
   const native = { model: DEMO, messages, stream: false, temperature: 0, temprature: 0 }
-  t.equal(await headerOf('/api/chat', native), 'temperature, temprature', '/api reads options in "options" only')
+  t.equal(await headerOf('/api/chat', native), 'temperature, temprature', '/api reads options only in "options"')
   t.equal(
     await headerOf('/v1/chat/completions', { ...body, options: { temprature: 1, b: 1 } }),
     'b, temprature',
@@ -246,7 +246,7 @@ t.test('strict mode refuses unknown options and suggests the nearest name', asyn
   t.match(await corral.json('/api/chat', long), { status: 400, body: { code: 'invalid_option', error: /x…" here/ } })
   const made = { model: 'made/three', from: DEMO, parameters: { temprature: 0 }, stream: false }
   t.match(await corral.json('/api/create', made), { status: 400, body: { code: 'invalid_option' } })
-  t.equal((await corral.json('/api/show', { model: 'made/three' })).status, 404, 'nothing was made')
+  t.equal((await corral.json('/api/show', { model: 'made/three' })).status, 404, 'no model was created')
   t.equal(
     await headerOf('/api/chat', { model: DEMO, messages, stream: false, options: { num_predict: 4, min_p: 0 } }),
     null
