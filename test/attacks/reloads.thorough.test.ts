@@ -77,7 +77,7 @@ models: { "${DEMO}": { limits: { num_ctx: 768 } } }`
   }
   const within = await corral.send('/api/chat', ask({ num_ctx: 768 }))
   t.equal(within.headers.get('x-corral-clamped'), null, 'nothing to say')
-  t.equal(corral.log().match(/num_ctx is cut to its bound/g)?.length, 1, 'one line for all requests of one client')
+  t.equal(corral.log().match(/num_ctx was reduced to its limit/g)?.length, 1, 'one line for all requests of one client')
   await within.text()
   for (const { options } of (await corral.json('/api/ps')).body.models) t.equal(options.num_ctx, 768)
   t.match(await corral.json('/api/chat', ask({ num_parallel: 256 })), { status: 400, body: { code: 'over_limit' } })

@@ -62,7 +62,7 @@ t.test('a request waiting for memory names the model in its way, and running ans
   t.equal(late.status, 503)
   t.match(late.body, {
     code: 'insufficient_memory',
-    error: /No room for model "test\/other" came free in 2.0 s.*"corral\/tiny-chat".*1 running/
+    error: /No room for model "test\/other" became free within 2.0 s.*"corral\/tiny-chat".*1 running/
   })
   const given = corral.events('/api/load', { model: OTHER, stream: true })
   await until('it waits', async () => (await stateOf(corral, OTHER))?.state === 'waiting')
@@ -74,12 +74,12 @@ t.test('a request waiting for memory names the model in its way, and running ans
     const state = await stateOf(corral, OTHER)
     return state?.state === 'waiting' ? state : undefined
   })
-  t.match(waiting, { status: `waiting for room that ${DEMO} holds`, queued: 1 })
+  t.match(waiting, { status: `waiting for memory used by ${DEMO}`, queued: 1 })
   const behind = corral.json('/api/chat', { ...ask(DEMO), stream: false })
   t.equal((await stateOf(corral, DEMO)).running, 1, 'it still runs')
   await reader.cancel()
   const statuses = (await events).map(event => event.status)
-  t.ok(statuses.includes(`waiting for room that ${DEMO} holds`), JSON.stringify(statuses))
+  t.ok(statuses.includes(`waiting for memory used by ${DEMO}`), JSON.stringify(statuses))
   t.equal(statuses.at(-1), 'ready')
   t.equal((await behind).body.message.content, CAPITAL_ANSWER, 'the next request gets its turn too')
 })

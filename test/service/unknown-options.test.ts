@@ -212,7 +212,7 @@ t.test('a clamped num_ctx is reported on every API', async t => {
   for (const [path, request] of calls({ num_ctx: trained + 1, num_predict: 4 })) {
     t.equal(await headerOf(path, request, CLAMPED), `num_ctx=${trained}`, path)
   }
-  t.match(corral.log(), /"level":40[^\n]*num_ctx is cut to its bound/)
+  t.match(corral.log(), /"level":40[^\n]*num_ctx was reduced to its limit/)
 })
 
 t.test('parameters of derived models are checked', async t => {

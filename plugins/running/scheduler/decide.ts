@@ -60,60 +60,16 @@ type EngineEvent = Extract<Event, { key: string }>
 interface Step {
   state: SchedulerState
   now: number
-  /** What is to be done, in order. */
+  /** Actions to carry out, in order. */
   effects: Effect[]
 }
 
 /**
- * Decides who is loaded, served and unloaded next: takes one event at time `now` (milliseconds), changes `state`, and
- * returns what is to be done. No clock, process or promise is touched; `scheduler.ts` carries the effects out and
- * reports back by events.
+ * Decides which models are loaded, served and unloaded. Takes one event at time `now` (milliseconds), updates `state`
+ * and returns the effects to carry out. It uses no clock, process or promise: `scheduler.ts` carries the effects out
+ * and reports their outcome as new events.
  *
- * Clients are told apart by the `turn` of their requests, and share everything by turns (`turns.ts`).
- *
- * 1. The event is recorded in the state of its engine (`record`). A request is refused at once while corral shuts down,
- *    while the same load has failed repeatedly and backs off, where `queue_per_key` requests of its client wait, and
- *    where the queue is full; else it is queued. In a full queue the client with most requests gives up its newest one
- *    for a client with fewer.
- *
- * 2. That engine does what it can without more room (`advance`).
- *    2.1 A ready one is served (`serve`): requests that only load are granted. Then, for the request that is next
- *        (`nextRequest`), by turns between clients and in order of arrival for each of them:
- *        a. the engine has to give way to another model: nobody is granted;
- *        b. it needs other options: the engine drains, and a reload with both is planned; or it is refused, where its
- *           client had engines of others loaded anew too often (`reloads`). It waits while clients that use the engine
- *           have had less of it than its own one;
- *        c. fewer slots are free than it takes: it waits, and nobody overtakes it;
- *        d. else it is granted, and another one is next.
- *        When it has nothing left to do, it is unloaded after its `keep_alive`. One that the configuration wants loaded
- *        otherwise begins no more answers, and is unloaded when its last one has ended; those who wait get the next one.
- *    2.2 One that drains while others wait gives that up after a while, for as long as they then need to have had as
- *        much as the client that it drained for.
- *    2.3 For requests without an engine, a load with the options of all of them is planned and prepared.
- *
- * 3. Models whose plan is prepared get room, whoever has waited longest first (`giveRoom`, and `eviction.ts` finds it);
- *    the wait of a client that has several models loaded begins anew with each of them. What one of them will take or
- *    free counts for all behind it: they overtake it only where that does not delay it.
- *    3.1 Its own old engine is still stopping: it waits for that.
- *    3.2 There will never be room, since pinned models stay: the requests that want too much are refused.
- *    3.3 There is room once some idle engines are evicted, if any:
- *        a. it drains: it and they are unloaded when its own answers have ended;
- *        b. others are loading, and it is not sure that all fit: it waits for them;
- *        c. they are evicted; where there is no room before stopping engines are gone, it waits for those;
- *        d. else it is loaded.
- *    3.4 Only busy engines hold the room, or such as others use, of which its client had too many evicted: it claims
- *        some. They grant no more after `fair_wait` or `fair_count`, so that they are idle in the end (3.3). Those who
- *        have waited longer than `room_timeout` are refused.
- *    While it waits, its plan grows with the options of new requests.
- *
- *    Requests that take only what is idle (lines of batches) have the last place everywhere: they are granted what no
- *    client waits for, and lose it as soon as one does (`displace`), even a load (3.3b) and what was planned for them
- *    (`takeOver`). They are in nobody's way: they count for no queue, no client's share, and keep no engine busy.
- *
- * 4. Where engines hold more than there may be, idle ones are unloaded (`surplus` in `eviction.ts`).
- *
- * 5. What nobody needs any more is forgotten. A load that is good for nobody who waits is ended after `loadGrace`, so that
- *    a client that tries again finds it; those who wait for other options get a load of their own.
+ * DECISIONS
  */
 export function decide(state: SchedulerState, event: Event, now: number): Effect[] {
   const step: Step = { state, now, effects: [] }
@@ -132,7 +88,7 @@ export function decide(state: SchedulerState, event: Event, now: number): Effect
   return step.effects
 }
 
-/** The engine that an event is about; only a request makes one. */
+/** Returns the engine that an event is about. Only a request creates one. */
 function engineOf(state: SchedulerState, event: EngineEvent): EngineState | undefined {
   const known = state.engines.get(event.key)
   if (known || event.type !== 'request') return known
@@ -161,8 +117,6 @@ function engineOf(state: SchedulerState, event: EngineEvent): EngineState | unde
 function factsOf({ name, defaults, pinned, groups, elsewhere, maxConcurrent }: ModelFacts): ModelFacts {
   return { name, defaults, pinned, groups, elsewhere, maxConcurrent }
 }
-
-// ---- 1. what has happened --------------------------------------------------------------------------------------------
 
 function record(step: Step, engine: EngineState, event: EngineEvent): void {
   const { now } = step
@@ -215,8 +169,8 @@ function record(step: Step, engine: EngineState, event: EngineEvent): void {
 }
 
 /**
- * What is configured otherwise now is loaded anew: at once where it is not ready yet, else once its answers have ended
- * (`serve`).
+ * Applies new settings. A load that has not finished starts again with them. A ready engine is replaced when its
+ * answers have ended (6).
  */
 function recordSettings(step: Step, engine: EngineState, event: Extract<Event, { type: 'settings' }>): void {
   Object.assign(engine, factsOf(event))
@@ -261,12 +215,15 @@ function leaveQueue({ queue }: EngineState, id: number): void {
   if (request) queue.remove(request)
 }
 
-/** Drops what is planned for those that take what is idle, now that a client comes; a load that has begun may serve it. */
+/**
+ * Drops a plan made for background requests, because a client has arrived. A load that has begun continues: it may
+ * serve the client.
+ */
 function takeOver(step: Step, engine: EngineState): void {
   if (engine.queue.length > 0 && planOf(engine) && !isIn(engine, 'loading')) dropPlan(step, engine)
 }
 
-/** An answer has ended, if this is one. */
+/** Ends the answer with this id, if it is an answer and not a queued request. */
 function endAnswer({ now }: Step, engine: EngineState, id: number): void {
   if (!('running' in engine.phase)) return
   chargeSlots(engine, id, now)
@@ -281,7 +238,10 @@ function noteUse(phase: Loaded, { idle }: QueuedRequest, now: number): void {
   else phase.lastUsed = now
 }
 
-/** Its slots go to others, and it is the next one of its client. Where none of them waits, it keeps them. */
+/**
+ * Gives the slots of a request to others and queues it again as the first of its client. It keeps its slots if nobody
+ * else waits.
+ */
 function recordYield(step: Step, engine: EngineState, id: number): void {
   const taken = 'running' in engine.phase ? engine.phase.running.get(id) : undefined
   if (!taken) return
@@ -301,7 +261,6 @@ function recordKeepAlive(engine: EngineState, keepAlive: number): void {
   for (const client of engine.clients.values()) client.keepAlive = keepAlive
 }
 
-/** The error for a request whose load has failed repeatedly and is not tried again yet. */
 function backOff({ phase, failure }: EngineState, event: RequestEvent, now: number): CorralError | undefined {
   if (!failure || (phase.name !== 'absent' && phase.name !== 'planned') || now >= failure.retryAt) return
   const options = firstLoad(event.defaults, [event.options])
@@ -309,26 +268,25 @@ function backOff({ phase, failure }: EngineState, event: RequestEvent, now: numb
   const seconds = Math.ceil((failure.retryAt - now) / 1000)
   return new CorralError(
     failure.error.code,
-    `${failure.error.message} It failed ${failure.count} times in a row and is tried again in ${seconds} s at the earliest.`,
+    `${failure.error.message} It failed ${failure.count} times in a row. The next attempt is possible in ${seconds} s.`,
     { details: failure.error.details, retryAfter: seconds }
   )
 }
 
-/** The error where there is no place in the queue; another client may have to leave it one. */
 function queueFull(step: Step, engine: EngineState, turn: string): CorralError | undefined {
   const { maxQueue, queuePerKey } = step.state.limits
   const own = engine.queue.of(turn)?.length ?? 0
   if (own >= queuePerKey) {
     return new CorralError(
       'queue_full',
-      `${own} of your requests wait for this model already, and limits.queue_per_key allows ${queuePerKey}. Send more when some are answered.`,
+      `${own} of your requests already wait for this model, and limits.queue_per_key allows ${queuePerKey}. Send more after some have been answered.`,
       { retryAfter: 1 }
     )
   }
   if (engine.queue.clients.length < maxQueue) return undefined
   const full = new CorralError(
     'queue_full',
-    `${maxQueue} requests wait for this model already (scheduler.max_queue). Try again in a moment.`,
+    `${maxQueue} requests already wait for this model (scheduler.max_queue). Try again in a moment.`,
     { retryAfter: 1 }
   )
   const displaced = toDisplace(engine, turn)
@@ -351,7 +309,7 @@ function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract
     slots: event.slots ?? plan.options.num_parallel,
     reserved: event.use ?? plan.estimate.use,
     running: new OpenMap(),
-    // Who it was loaded for is served before another reload begins.
+    // Serve the client that it was loaded for before another reload begins.
     keptFor: reload && { id: reload.requester, since: now },
     readySince: now,
     lastUsed: now,
@@ -361,7 +319,7 @@ function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract
   })
 }
 
-/** An engine has ended, or its load has. */
+/** Records that an engine or a load has ended. */
 function recordEnd(step: Step, engine: EngineState, error: CorralError | undefined): void {
   const reason = error ?? new CorralError('engine_crashed', 'The engine ended. Send the request again.')
   const { phase } = engine
@@ -369,13 +327,13 @@ function recordEnd(step: Step, engine: EngineState, error: CorralError | undefin
     case 'loading':
       become(engine, { name: 'planned', plan: phase.plan })
       if (reason.code === 'insufficient_memory' && !phase.plan.alone && engine.queue.length) {
-        // Once more, with no idle engine beside it.
+        // Try once more, with no idle engine beside it.
         Object.assign(phase.plan, { alone: true, since: step.now, claims: new Map() })
       } else fail(step, engine, phase.plan, reason)
       return
     case 'ready':
       revokeAll(step, engine, reason)
-      // It went by itself: those that wait expect what it ran with.
+      // It ended by itself: waiting requests expect the options that it ran with.
       become(
         engine,
         engine.queue.length ? { name: 'planned', plan: newPlan(phase.options, phase.chosenBy) } : { name: 'absent' }
@@ -393,7 +351,7 @@ function recordEnd(step: Step, engine: EngineState, error: CorralError | undefin
 const FIRST_BACK_OFF = 1000
 const MAX_BACK_OFF = 60_000
 
-/** A plan could not be carried out. */
+/** Handles a plan that could not be carried out. */
 function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
   if (plan.reload) {
     undoReload(step, engine, plan.reload, error)
@@ -401,8 +359,8 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
   }
   const count = (engine.failure?.count ?? 0) + 1
   const wait = count === 1 ? 0 : Math.min(MAX_BACK_OFF, FIRST_BACK_OFF * 2 ** (count - 2))
-  // Without a runtime there is nothing to hold against the model: the search for one has a back-off of its own. Nor where
-  // another machine was asked in vain before anything was loaded: the next request finds it as soon as it is back.
+  // A missing runtime is not the model's fault, and the search for one has its own back-off. If another machine could
+  // not be reached before the load began, the next request tries again as soon as it is back.
   const cause = error.details?.cause
   const blameless =
     error.code === 'runtime_missing' ||
@@ -416,7 +374,7 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
   if (engine.queue.length) planLoad(step, engine)
 }
 
-/** Those whose own options are what failed; the others get a load of their own. */
+/** Returns the requests that asked for the options that failed. The others get a load of their own. */
 function toBlame(engine: EngineState, { options }: Plan): QueuedRequest[] {
   const { defaults } = engine
   const queue = [...engine.queue]
@@ -428,8 +386,8 @@ function toBlame(engine: EngineState, { options }: Plan): QueuedRequest[] {
 }
 
 /**
- * Gives up a reload, refusing its requester where there is an error: what runs goes on, or what ran is loaded again for
- * the others.
+ * Gives up a reload and, if there is an error, refuses its requester. A running engine continues; one that has ended is
+ * loaded again with its previous options.
  */
 function undoReload(
   step: Step,
@@ -445,7 +403,7 @@ function undoReload(
   else if (engine.queue.length) planLoad(step, engine, previous, previouslyBy)
 }
 
-/** Gives up the reload that a request wanted which waits no more, if it has not begun. */
+/** Gives up the reload that this request asked for, unless the load has begun. */
 function undoReloadOf(step: Step, engine: EngineState, requester: number): void {
   const reload = planOf(engine)?.reload
   if (reload?.requester === requester && !isIn(engine, 'loading')) undoReload(step, engine, reload)
@@ -478,8 +436,6 @@ function close(step: Step): void {
     advance(step, engine)
   }
 }
-
-// ---- 2. what an engine does by itself --------------------------------------------------------------------------------
 
 function advance(step: Step, engine: EngineState): void {
   if (isIn(engine, 'ready')) serve(step, engine)
@@ -518,7 +474,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
         continue
       }
       if (request.idle && !engine.pinned) {
-        // No client has any use for it: there may be no room for what comes until others go too.
+        // No client uses it. There may be no room for the new load until other models go too.
         unload(step, engine, 'reload')
         planLoad(step, engine)
       } else drain(step, engine, request)
@@ -532,7 +488,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
     const kept = phase.keptFor?.id === request.id ? phase.keptFor : undefined
     if (!request.idle) displace(step, engine, next.act === 'keep' ? phase.slots : next.slots)
     if (next.act === 'keep') {
-      // A request for n slots waits until n are free: others must not overtake it, or it would starve.
+      // Nobody may overtake a request for several slots, or it would starve.
       phase.keptFor = kept ?? { id: request.id, since: now }
       break
     }
@@ -542,7 +498,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
     grant(step, engine, request)
   }
 
-  // Nobody waits for an engine on which lines of batches run.
+  // A client waits, so background requests must not keep the engine busy.
   if (!onlyIdleWait(engine)) displace(step, engine, phase.slots)
 
   if (running.size || engine.queue.length) {
@@ -554,7 +510,7 @@ function serve(step: Step, engine: EngineIn<'ready'>): void {
   else setAlarm(step, engine, expires)
 }
 
-/** Takes slots away from those that have them while they are idle, the newest first, until so many are free. */
+/** Revokes background requests, newest first, until `slots` slots are free. */
 function displace(step: Step, engine: EngineIn<'ready' | 'draining'>, slots: number): void {
   const { phase, maxConcurrent = Number.POSITIVE_INFINITY } = engine
   const { running } = phase
@@ -572,7 +528,7 @@ function displace(step: Step, engine: EngineIn<'ready' | 'draining'>, slots: num
   }
 }
 
-/** Whoever asks with `withLease` does not see it: it waits for its next idle slot. */
+/** `withLease` hides this error: it waits for the next idle slot. */
 function displacedError(): CorralError {
   return new CorralError('queue_full', 'The slot was given to a client. Try again in a moment.', {
     details: { displaced: true },
@@ -588,7 +544,10 @@ function grant({ now, effects }: Step, engine: EngineIn<'ready'>, request: Queue
   effects.push({ type: 'grant', id: request.id, key: engine.key })
 }
 
-/** The error for a client that had engines of others loaded anew too often. What the model has by default it may have. */
+/**
+ * Returns an error if a client has forced too many reloads of engines that others use. Going back to the model's
+ * defaults is always allowed.
+ */
 function reloadRefused(
   { state, now }: Step,
   engine: EngineIn<'ready'>,
@@ -600,12 +559,12 @@ function reloadRefused(
   const seconds = Math.ceil((again - now) / 1000)
   return new CorralError(
     'rate_limited',
-    `Model "${engine.name}" is loaded with other options, which others use, and limits.reloads allows a client ${state.limits.reloads} reloads in ten minutes. Send the request without them, or again in ${seconds} s.`,
+    `Model "${engine.name}" is loaded with other options, which other clients use, and limits.reloads allows each client ${state.limits.reloads} reloads in ten minutes. Send the request without these options, or try again in ${seconds} s.`,
     { retryAfter: seconds, details: { limit: 'limits.reloads', value: state.limits.reloads } }
   )
 }
 
-/** Begins no more answers, and plans a reload with what runs and what this request needs. */
+/** Starts no more answers, and plans a reload with the union of the current options and the request's. */
 function drain(step: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
   const { state, now } = step
   const { options: previous, chosenBy: previouslyBy } = engine.phase
@@ -621,12 +580,12 @@ function drain(step: Step, engine: EngineIn<'ready'>, request: QueuedRequest): v
   prepare(step, engine)
 }
 
-/** Whether a client itself asks for other options. That owners are kept apart is the server's own wish. */
+/** Whether the client itself asks for other options. `isolated`, which keeps owners apart, is set by the server. */
 function asksForMore(loaded: LoadOptions, { isolated: _, ...own }: Partial<LoadOptions>): boolean {
   return !satisfies(loaded, own)
 }
 
-/** How long a drain may last while others wait, in `fair_wait`s. */
+/** Longest drain while other clients wait, as a multiple of `fair_wait`. */
 const DRAIN = 4
 
 function endOfDrain({ limits }: SchedulerState, { since }: Reload): number {
@@ -634,8 +593,8 @@ function endOfDrain({ limits }: SchedulerState, { since }: Reload): number {
 }
 
 /**
- * Gives a drain up that lasts long, since an answer does, while others wait; its client has its next turn when they have
- * had as much. It is refused where it has waited too long already.
+ * (13) Gives up a drain that takes too long because an answer does, if other clients wait. The requester tries again
+ * when they have had as much of the engine as its client. It is refused if it has already waited for `room_timeout`.
  */
 function endLongDrain(step: Step, engine: EngineIn<'draining'>): boolean {
   const { state, now } = step
@@ -652,12 +611,10 @@ function endLongDrain(step: Step, engine: EngineIn<'draining'>): boolean {
 function neverIdle({ state }: Step, { name }: EngineState): CorralError {
   return new CorralError(
     'queue_full',
-    `Model "${name}" would have to be loaded anew for your options, and answers of others did not end for ${formatDuration(state.limits.roomTimeout)}. Send the request without these options, or again later.`,
+    `Model "${name}" must be reloaded for your options, but other clients' answers did not end within ${formatDuration(state.limits.roomTimeout)}. Send the request without these options, or try again later.`,
     { retryAfter: 60 }
   )
 }
-
-// ---- 3. who gets room ------------------------------------------------------------------------------------------------
 
 type Waiting = EngineState & { phase: { plan: PreparedPlan } }
 
@@ -681,11 +638,11 @@ function giveRoom(step: Step): void {
   const ahead: Ahead = { leaving: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
   for (const { engine, plan } of waiting) giveRoomTo(step, engine, plan, ahead)
 
-  // The models that claimed their room may have left, or found other room.
+  // The models that claimed their room may have left, or found room elsewhere.
   for (const engine of gaveWay) if (isIn(engine, 'ready')) serve(step, engine)
 }
 
-/** Finds room; loads that no client waits for are ended where a client's would have to wait for them. */
+/** Finds room. If a client would have to wait for a load that only background requests need, that load is aborted. */
 function roomFor(step: Step, engine: EngineState, plan: PreparedPlan, ahead: Ahead): Room {
   const { state, now } = step
   const room = findRoom(state, engine, plan, ahead, now)
@@ -701,23 +658,23 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
   const { state } = step
   const newcomer = plannedTenant(engine, plan)
 
-  // 3.1 Its own old engine is still stopping.
+  // (15) Its previous engine is still stopping.
   if (isIn(engine, 'stopping')) {
     ahead.coming.push(newcomer)
     return
   }
 
-  // 3.2 There will never be room.
+  // (16) Pinned models leave too little room for it, now and later.
   const room = roomFor(step, engine, plan, ahead)
   if (room.when === 'never') {
     refuseDemanding(step, engine, plan, noRoomEver(state, engine, plan, room.pinned))
     return
   }
 
-  // 3.3 There is room once these are evicted, if any.
+  // (17) There is room after evicting `victims`, which may be none.
   if (room.when === 'now') {
     for (const victim of room.victims) ahead.leaving.add(victim)
-    // a. It drains: they all go together, and not before its own answers have ended.
+    // (17a) It drains: wait for its own answers, then unload it together with the victims.
     if (isIn(engine, 'draining')) {
       ahead.leaving.add(engine)
       ahead.coming.push(newcomer)
@@ -728,7 +685,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       reportWaiting(step, engine, [])
       return
     }
-    // b. It waits for the loads of others.
+    // (17b) Other models are loading, and not all of them are sure to fit.
     const loading = loadsToAwait(state, engine, plan, room.victims, ahead)
     if (loading.length) {
       ahead.waitsForLoads = true
@@ -737,7 +694,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       keepWaiting(step, engine, plan, loading)
       return
     }
-    // c. It waits for what is stopping.
+    // (17c) Evict the victims, and wait for stopping engines if their memory is needed.
     evict(step, engine, room.victims)
     const stopping = stopsToAwait(state, engine, plan)
     if (stopping.length) {
@@ -745,12 +702,12 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       keepWaiting(step, engine, plan, stopping)
       return
     }
-    // d. It is loaded.
+    // (17d) Load it.
     load(step, engine, plan)
     return
   }
 
-  // 3.4 Only busy engines hold the room: it claims some, or waits for the turns of those ahead.
+  // (18) Only busy engines hold the room: claim some, or wait behind the models ahead.
   if (refuseLate(step, engine, plan)) return
   plan.claims = room.claims
   const turnsEnd: number[] = []
@@ -771,7 +728,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
   }
 }
 
-/** Unloads idle engines for the one that is next; its client is counted those that others use. */
+/** Evicts idle engines for a model. Its client is charged for engines that other clients use. */
 function evict(step: Step, engine: EngineState, victims: readonly EngineIn<'ready' | 'draining'>[]): void {
   const { first } = engine.queue.clients
   for (const victim of victims) {
@@ -780,7 +737,7 @@ function evict(step: Step, engine: EngineState, victims: readonly EngineIn<'read
   }
 }
 
-/** Refuses those requests that want more than there will ever be room for; the others get a load of their own. */
+/** Refuses the requests that need more than there will ever be room for. The others get a load of their own. */
 function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
   if (plan.reload) {
     undoReload(step, engine, plan.reload, error)
@@ -791,7 +748,7 @@ function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: Cor
   if (engine.queue.length) planLoad(step, engine)
 }
 
-/** Of those that wait together for options that are too much: the ones that ask for so much. */
+/** Among requests that wait together for too large a load, returns those that ask for it. */
 function tooDemanding(engine: EngineState, plan: Plan): QueuedRequest[] {
   const { defaults } = engine
   const queue = [...engine.queue]
@@ -799,7 +756,7 @@ function tooDemanding(engine: EngineState, plan: Plan): QueuedRequest[] {
     satisfies(firstLoad(defaults, optionsOf(requests)), plan.options)
   const alone = queue.filter(request => enough([request]))
   if (alone.length) return alone
-  // What they ask for now is less than what was planned.
+  // They now ask for less than was planned.
   if (!enough(queue)) return []
   const raiser = queue.findLast(
     (request, at) => !satisfies(firstLoad(defaults, optionsOf(queue.slice(0, at))), request.options)
@@ -807,7 +764,10 @@ function tooDemanding(engine: EngineState, plan: Plan): QueuedRequest[] {
   return raiser ? [raiser] : queue
 }
 
-/** Refuses requests that have waited for room too long; true when none is left that waits for this plan. */
+/**
+ * (19) Refuses requests that have waited for room longer than `room_timeout`. Returns true if nobody is left to wait
+ * for this plan.
+ */
 function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolean {
   const late: QueuedRequest[] = []
   for (const request of waitingFor(engine, plan)) {
@@ -827,8 +787,8 @@ function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolea
 }
 
 /**
- * The requests of clients that wait for the room of a plan, in order of arrival and so of their deadlines. For that of a
- * reload only the requester does: the others wait for the engine.
+ * Returns the clients' requests that wait for the room of a plan, in order of arrival and so of their deadlines. Only
+ * the requester waits for the room of a reload; the others wait for the engine.
  */
 function waitingFor({ queue }: EngineState, { reload }: Plan): Iterable<QueuedRequest> {
   if (!reload) return queue.clients
@@ -836,7 +796,7 @@ function waitingFor({ queue }: EngineState, { reload }: Plan): Iterable<QueuedRe
   return requester && !requester.idle ? [requester] : []
 }
 
-/** Until when a request waits for room. */
+/** Returns when a request stops waiting for room. */
 function deadlineOf({ limits }: SchedulerState, { since }: Plan, { arrivedAt }: QueuedRequest): number {
   return Math.max(arrivedAt, since) + limits.roomTimeout
 }
@@ -850,8 +810,8 @@ function nextDeadline({ state, now }: Step, engine: EngineState, plan: Plan): nu
 }
 
 /**
- * Waits for the room that `holders` have, until the next of its requests is late or a holder's turn ends. Requests that
- * arrived meanwhile may ask for more than was planned.
+ * Keeps waiting for the room of `holders`, until the next request times out or the turn of a busy engine ends. New
+ * requests may ask for more than was planned.
  */
 function keepWaiting(
   step: Step,
@@ -872,7 +832,7 @@ function keepWaiting(
   prepare(step, engine)
 }
 
-/** Whether the planned load satisfies every waiting client. Only those queued since the last check are looked at. */
+/** Whether the planned load satisfies every waiting client. Only requests queued since the last check are examined. */
 function isEnoughForNew({ queue }: EngineState, plan: Plan): boolean {
   const { last } = queue.clients
   if (!last) return false
@@ -880,8 +840,6 @@ function isEnoughForNew({ queue }: EngineState, plan: Plan): boolean {
   plan.checked = last.place
   return true
 }
-
-// ---- 5. what nobody needs any more -----------------------------------------------------------------------------------
 
 function forget(step: Step, engine: EngineState): void {
   endUnwanted(step, engine)
@@ -891,7 +849,7 @@ function forget(step: Step, engine: EngineState): void {
   step.state.engines.delete(engine.key)
 }
 
-/** Ends a load, or what is done for one, that has been good for nobody who waits for long enough. */
+/** Ends a load or its preparation if nobody has waited for it for `loadGrace`. */
 function endUnwanted(step: Step, engine: EngineState): void {
   const { state, now } = step
   const plan = isIn(engine, 'loading', 'planned') ? engine.phase.plan : undefined
@@ -922,8 +880,6 @@ function isWantedBySome(engine: EngineState, plan: Plan): boolean {
   return false
 }
 
-// ---- the single actions: each changes the state and adds the effect --------------------------------------------------
-
 function become(engine: EngineState, phase: Phase): void {
   engine.phase = phase
 }
@@ -943,8 +899,8 @@ function newPlan(options: LoadOptions, chosenBy: string): Plan {
 }
 
 /**
- * Plans a load where there is no engine, or for when the one that stops has gone; with the options of those who wait
- * where none are given.
+ * Plans a load, now or after the old engine has stopped. The default options are the union of what waiting requests ask
+ * for.
  */
 function planLoad(
   step: Step,
@@ -960,7 +916,7 @@ function planLoad(
   }
 }
 
-/** Has the plan estimated, unless that was done already or the answer to an earlier plan is still to come. */
+/** Has the plan estimated, unless that was done or an earlier estimate is still running. */
 function prepare({ state, effects }: Step, engine: EngineState): void {
   const plan = planOf(engine)
   if (!plan || plan.run !== undefined || engine.preparing !== undefined) return
@@ -1005,7 +961,7 @@ function abortLoad(step: Step, engine: EngineIn<'loading'>): void {
   step.effects.push({ type: 'abort-load', key: engine.key })
 }
 
-/** @param save whether what the slots have read may be kept */
+/** @param save whether the slots' prompt caches may be saved */
 function unload(step: Step, engine: EngineIn<'ready' | 'draining'>, reason: UnloadReason, save = true): void {
   displace(step, engine, Number.POSITIVE_INFINITY)
   stopping(engine, planOf(engine))
@@ -1037,12 +993,12 @@ function setAlarm(step: Step, engine: EngineState, at: number | undefined): void
   step.effects.push({ type: 'alarm', key: engine.key, at: finite })
 }
 
-/** A time that is still to come. */
+/** Returns `at` if it is still to come. */
 function later({ now }: Step, at: number): number | undefined {
   return at > now ? at : undefined
 }
 
-/** Reports whose room this model waits for, where that has changed. */
+/** Reports which models hold the room that this one waits for, if that has changed. */
 function reportWaiting(step: Step, engine: EngineState, holders: readonly { key: string }[]): void {
   const keys = holders.map(holder => holder.key)
   if (keys.length === engine.waitsFor.length && keys.every(key => engine.waitsFor.includes(key))) return

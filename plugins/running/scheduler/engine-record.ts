@@ -7,58 +7,62 @@ import { dateAt } from '../../../core/system/clock.ts'
 import { type EngineState, isIn, onlyIdleWait } from './scheduler-state.ts'
 import { expiryOf } from './turns.ts'
 
-/** What a load does before there is a GGUF to load. */
+/** Progress phases before there is a GGUF file to load. */
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
 
-/** One model in one mode with its process, timers and files: what `EngineState` is decided about. */
+/**
+ * One model in one mode with its process, timers and files. `EngineState` is the part that decisions are made about.
+ */
 export interface EngineRecord {
   key: string
   variant: Model
   mode: EngineMode
   engine?: Engine | undefined
-  /** Settles when the engine has ended; never rejects. */
+  /** Settles when the engine has ended. Never rejects. */
   exited?: Promise<EngineExit> | undefined
-  /** Lets the engine count as ended. */
+  /** Marks the engine as ended. */
   end?: ((exit: EngineExit) => void) | undefined
   preparing?: AbortController | undefined
   loading?: AbortController | undefined
-  /** What the configuration said of it, by `basisOf`, when it was last loaded or prepared. */
+  /**
+   * Settings and default options of its last load or preparation (`getBasis`). A difference means that it must be
+   * reloaded.
+   */
   basis?: string
   /** It was last loaded with the settings of a trial. */
   isTrial?: boolean
-  /** Milliseconds of `keep_alive` in its own section. */
+  /** `keep_alive` of its own section, in milliseconds. */
   keepAlive?: number | undefined
-  /** What the next load takes, once it is prepared. */
+  /** Memory that the next load needs, once it is prepared. */
   estimate?: MemoryEstimate | undefined
-  /** Why its engine is being unloaded. */
   leaving?: UnloadReason | undefined
   progress?: Progress | undefined
   alarm?: NodeJS.Timeout | undefined
-  /** When the present engine became ready, in milliseconds of `performance.now()`. */
+  /** When the current engine became ready, in milliseconds of `performance.now()`. */
   loadedAt: number
-  /** Called when nothing of it is left. */
+  /** Called when no engine, load or preparation is left. */
   goneListeners: (() => void)[]
 }
 
-/** Whether it has an engine, loads one or prepares a load. */
+/** Whether it has an engine, a load or a preparation. */
 export function isOccupied({ engine, loading, preparing }: EngineRecord): boolean {
   return engine !== undefined || loading !== undefined || preparing !== undefined
 }
 
-/** Settles when no engine, load or preparation of these is left. */
+/** Settles when none of these has an engine, a load or a preparation left. */
 export async function whenGone(engines: readonly EngineRecord[]): Promise<void> {
   await Promise.all(
     engines.filter(isOccupied).map(({ goneListeners }) => new Promise<void>(resolve => goneListeners.push(resolve)))
   )
 }
 
-/** To be called after the end of an engine, a load or a preparation: settles `whenGone`. */
+/** Settles `whenGone`. Call it after an engine, a load or a preparation has ended. */
 export function settleGone(managed: EngineRecord): void {
   if (isOccupied(managed)) return
   for (const listener of managed.goneListeners.splice(0)) listener()
 }
 
-/** As `/api/ps` lists it once its engine is ready; else nothing. */
+/** Returns the entry of `/api/ps` for an engine that is ready. */
 export function runningModel(managed: EngineRecord, engine: EngineState | undefined): RunningModel[] {
   if (!managed.engine || !engine || !isIn(engine, 'ready')) return []
   const { options, running } = engine.phase
@@ -78,7 +82,7 @@ export function runningModel(managed: EngineRecord, engine: EngineState | undefi
   ]
 }
 
-/** As `/api/ps` lists it while its engine is not ready; else nothing. */
+/** Returns the entry of `/api/ps` for an engine that is not ready. */
 export function loadingModel(managed: EngineRecord, engine: EngineState | undefined): LoadingModel[] {
   if (!engine || isIn(engine, 'ready')) return []
   if (isIn(engine, 'absent') && !engine.queue.length) return []
@@ -88,7 +92,7 @@ export function loadingModel(managed: EngineRecord, engine: EngineState | undefi
       mode: managed.mode,
       state: stateOf(managed, engine),
       progress: managed.progress,
-      // What takes only what is idle may wait for as long as it likes.
+      // Background requests may wait for any time.
       queued: engine.queue.clients.length
     }
   ]
@@ -99,12 +103,14 @@ function stateOf({ progress }: EngineRecord, engine: EngineState): LoadingModel[
   if (phase.name === 'draining' || phase.name === 'stopping') return phase.name
   if (waitsFor.length) return 'waiting'
   if (progress !== undefined && CONVERTING.has(progress.phase)) return 'converting'
-  // What only takes what is idle may find that there is no room.
+  // Background requests may not find room.
   const isCertain = phase.name === 'loading' || (phase.name === 'planned' && !onlyIdleWait(engine))
   return isCertain ? 'loading' : 'queued'
 }
 
-/** What makes an engine that a provider has started unusable, as the end of a sentence. @param ids of other engines */
+/**
+ * Returns the reason why an engine from a provider is unusable, as the end of a sentence. @param ids of other engines
+ */
 export function engineFault({ id, slots }: Engine, ids: readonly string[]): string | undefined {
   if (id !== undefined && ids.includes(id)) return `whose id "${id}" another engine has`
   return slots === undefined || (Number.isSafeInteger(slots) && slots > 0) ? undefined : `with ${slots} slots`

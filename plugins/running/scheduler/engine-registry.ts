@@ -4,13 +4,12 @@ import type { Capability, Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { addTo } from '../../../core/system/add-to.ts'
 
-/** The registry of providers, with what only the scheduler needs of it. */
+/** The registry of engine providers, with what only the scheduler uses. */
 export interface EngineRegistry extends Engines {
-  /** As `providerOf`. @throws CorralError `unsupported_capability` saying what the model can */
+  /** Like `providerOf`. @throws CorralError `unsupported_capability`, which says what the model can do */
   requireProvider(model: Model, mode: EngineMode): EngineProvider
-  /** Bytes that engines may take of each memory pool. */
+  /** Bytes that engines may use of each memory pool. */
   budget(held: MemoryUse): Promise<MemoryUse>
-  /** Closes all providers. */
   close(): Promise<void>
 }
 
@@ -19,7 +18,6 @@ const PURPOSES: Record<EngineMode, string> = {
   embedding: 'make embeddings',
   rerank: 'rank documents'
 }
-/** Where a capability is used. */
 const PLACES: Partial<Record<Capability, string>> = {
   completion: 'generates text',
   embedding: 'makes embeddings (/v1/embeddings, /api/embed)',
@@ -29,7 +27,7 @@ const PLACES: Partial<Record<Capability, string>> = {
 function unsupported({ publicName, metadata }: Model, mode: EngineMode): CorralError {
   const able = metadata.capabilities.flatMap(capability => PLACES[capability] ?? [])
   const kind = metadata.architecture ? ` (${metadata.architecture})` : ''
-  const instead = able.length ? `it ${able.join(' and ')}` : `corral cannot answer with models of its kind${kind}`
+  const instead = able.length ? `it ${able.join(' and ')}` : `corral cannot run models of its kind${kind}`
   return new CorralError(
     'unsupported_capability',
     `Model "${publicName}" cannot ${PURPOSES[mode]}: ${instead}. Use a model that can.`,
@@ -42,16 +40,16 @@ export function createEngineRegistry(
   log?: Pick<FastifyBaseLogger, 'error'>
 ): EngineRegistry {
   const providers: EngineProvider[] = []
-  /** Providers whose `serves` was reported to fail. */
+  /** Providers whose failing `serves` has been logged. */
   const faulty = new Set<EngineProvider>()
 
-  /** How well a provider serves a model. One that fails serves none, so that it does not keep the others from it. */
+  /** How well a provider serves a model. A provider that throws serves none, so the others are still asked. */
   function scoreOf(provider: EngineProvider, model: Model, mode: EngineMode): number {
     try {
       return provider.serves(model, mode)
     } catch (error) {
       if (!faulty.has(provider)) {
-        log?.error({ err: error }, `The engine provider "${provider.name}" fails in "serves", so it serves no model.`)
+        log?.error({ err: error }, `The engine provider "${provider.name}" throws in "serves", so it serves no model.`)
       }
       faulty.add(provider)
       return 0
@@ -72,7 +70,7 @@ export function createEngineRegistry(
     ...limits,
     add(provider) {
       if (providers.some(({ name }) => name === provider.name)) {
-        throw new Error(`There is a provider of engines named "${provider.name}" already.`)
+        throw new Error(`An engine provider named "${provider.name}" already exists.`)
       }
       return addTo(providers, provider)
     },

@@ -16,51 +16,51 @@ import {
 import { isGreedy, isOfOthers } from './turns.ts'
 
 /*
- * Where a model that waits finds room: what it fits beside, what is evicted for it, and the errors where there is none.
- * Nothing is changed here.
+ * Finds room for a waiting model: which models can stay beside it, which are evicted, and the errors if there is no
+ * room. Pure: it changes nothing.
  */
 
-/** What takes room: an engine that is here, or one that is to come. */
+/** An engine that takes room, or one that will. */
 export interface Tenant {
   key: string
   groups: readonly string[]
   use: MemoryUse
-  /** It takes nothing of this machine: it needs no room and counts for none. */
+  /** It uses no memory of this machine, and does not count towards `max_loaded_models`. */
   elsewhere: boolean
 }
 
-/** What the models that have waited longer will change. Those behind them plan with that. */
+/** Changes that the models ahead in the queue will make. The models behind them plan with these. */
 export interface Ahead {
   leaving: Set<EngineState>
   coming: Tenant[]
-  /** Those that have to wait until some of the coming ones have had their turn. */
+  /** Models that have to wait until some of the coming models have had their turn. */
   nextTurn: Tenant[]
-  /** Whether one of them waits for the loads of others to end. */
+  /** Whether one of them waits for other loads to end. */
   waitsForLoads: boolean
 }
 
 export type Room =
   /** It would not fit even if only pinned models stayed. */
   | { when: 'never'; pinned: EngineState[] }
-  /** Once these idle engines are evicted, if any. */
+  /** There is room after these idle engines are evicted. The list may be empty. */
   | { when: 'now'; victims: EngineIn<'ready' | 'draining'>[] }
   /**
-   * When busy engines have given way: all that are to (`claims`, with their grants so far), and those of them that are
-   * here (`claimed`). Where there are none it waits for the turns of those ahead.
+   * There is room after busy engines have given way: `claims` are all of these with their grants so far, `claimed`
+   * those present. If there are none, it waits behind the models ahead.
    */
   | { when: 'later'; claims: ReadonlyMap<EngineState, number>; claimed: EngineState[] }
 
 /**
- * Finds room for a model that waits:
+ * Finds room for a waiting model:
  *
- * 1. Pinned models never go. Where it does not fit beside them, there is no room ever.
- * 2. Idle engines are evicted, and busy ones that it has claimed and whose fair turn is over: as few as suffice, those
- *    least recently used, cheapest to load again and not used by other clients; none if they would not suffice, beside
- *    those that are ahead too. One that other clients use counts as busy for a client that had many of those evicted.
- * 3. Else it claims busy engines, as few as suffice once their turns are over, and keeps to them as long as they do.
+ * 1. Pinned models always stay. If it does not fit beside them, there is never room.
+ * 2. Idle engines are evicted, and claimed engines whose turn is over. As few as possible go: the least recently used,
+ *    the cheapest to load again, and those that other clients do not use. Nothing is evicted if that would not free
+ *    enough. If the client has already evicted many engines of others, engines that others use count as busy.
+ * 3. Otherwise it claims as few busy engines as possible, and keeps its claims while they suffice.
  *
- * Answers that take what is idle keep no engine busy. A model that only those wait for gets the room of such engines as no
- * client has used and nobody uses now; it claims none.
+ * Background requests do not make an engine busy. A model that only they wait for may replace engines that no client
+ * has used and that are idle, and claims nothing.
  */
 export function findRoom(
   state: SchedulerState,
@@ -108,10 +108,10 @@ export function findRoom(
   return { when: 'later', claims, claimed: later.filter(other => claims.has(other)) }
 }
 
-/** Loads side by side may fill the budget to here: what an engine takes is known for sure only once it is loaded. */
+/** Share of the budget that parallel loads may fill. An engine's exact need is known only after its load. */
 const SHARE_OF_PARALLEL_LOADS = 0.9
 
-/** The loads that have to end before this one may begin: all of them, unless it is sure that there is room for all. */
+/** Returns the loads that must end before this one may begin: all of them, unless all are sure to fit together. */
 export function loadsToAwait(
   state: SchedulerState,
   engine: EngineState,
@@ -128,14 +128,14 @@ export function loadsToAwait(
   return sure ? [] : loading
 }
 
-/** The stopping engines that have to be gone before this one may load. */
+/** Returns the stopping engines that must be gone before this one may load. */
 export function stopsToAwait(state: SchedulerState, engine: EngineState, plan: PreparedPlan): EngineState[] {
   const others = enginesBeside(state, engine)
   const stopping = others.filter(other => isIn(other, 'stopping'))
   return plan.alone || !fits(state, others.map(tenantOf), plannedTenant(engine, plan)) ? stopping : []
 }
 
-/** The idle engines to evict where engines turn out to hold more than there may be. */
+/** (20) Returns the idle engines to evict when engines turn out to use more than the budget. */
 export function surplus(state: SchedulerState, now: number): EngineIn<'ready'>[] {
   const staying = [...state.engines.values()].filter(other => isIn(other, 'loading', 'ready', 'draining'))
   const pools = overfull(state, staying.map(tenantOf))
@@ -145,7 +145,7 @@ export function surplus(state: SchedulerState, now: number): EngineIn<'ready'>[]
   return cheapestLoss(idle, other => lossOfIdle(other, now), within) ?? idle
 }
 
-/** When a busy engine grants no more, since this plan claims its room. */
+/** Returns when a busy engine must stop granting, because this plan claims its room. */
 export function endOfTurn(state: SchedulerState, other: EngineIn<'ready'>, plan: Plan): { at: number; grants: number } {
   return {
     at: Math.max(plan.since, other.phase.readySince) + state.limits.fairWait,
@@ -153,22 +153,22 @@ export function endOfTurn(state: SchedulerState, other: EngineIn<'ready'>, plan:
   }
 }
 
-/** An engine as its plan will make it. */
+/** The engine that a plan will start. */
 export function plannedTenant({ key, groups, elsewhere }: EngineState, plan: PreparedPlan): Tenant {
   return { key, groups, elsewhere, use: plan.estimate.use }
 }
 
-/** An engine that is here, with what it holds. */
+/** A present engine, with the memory that it uses. */
 function tenantOf(engine: EngineState): Tenant {
   return { key: engine.key, groups: engine.groups, elsewhere: engine.elsewhere, use: reservedBy(engine) }
 }
 
-/** All others that take room. */
+/** Returns the other engines that take room. */
 function enginesBeside(state: SchedulerState, engine: EngineState): EngineState[] {
   return [...state.engines.values()].filter(other => other !== engine && !isIn(other, 'absent', 'planned'))
 }
 
-/** All others that take room and are not on their way out. */
+/** Returns the other engines that take room and are not stopping. */
 function stayingBeside(state: SchedulerState, engine: EngineState): EngineState[] {
   return enginesBeside(state, engine).filter(other => !isIn(other, 'stopping'))
 }
@@ -177,7 +177,7 @@ function without(engines: readonly EngineState[], gone: readonly EngineState[]):
   return engines.filter(engine => !gone.includes(engine)).map(tenantOf)
 }
 
-/** Whether two may not be in memory together. A model in two modes is no two models. */
+/** Whether two models may not be in memory together. Two modes of one model may. */
 function exclude(a: Tenant, b: Tenant): boolean {
   return a.key.split('#', 1)[0] !== b.key.split('#', 1)[0] && a.groups.some(group => b.groups.includes(group))
 }
@@ -186,7 +186,7 @@ function sum(tenants: readonly Tenant[], pool: string): number {
   return tenants.reduce((bytes, { use }) => bytes + (use[pool] ?? 0), 0)
 }
 
-/** Whether `newcomer` may be in memory beside `present`, within `share` of the budget. */
+/** Whether `newcomer` fits beside `present`, within `share` of the budget. */
 function fits(state: SchedulerState, present: readonly Tenant[], newcomer: Tenant, share = 1): boolean {
   if (present.some(tenant => exclude(tenant, newcomer))) return false
   if (newcomer.elsewhere) return true
@@ -197,7 +197,7 @@ function fits(state: SchedulerState, present: readonly Tenant[], newcomer: Tenan
   })
 }
 
-/** Pools of which these hold more than there may be. */
+/** Returns the pools in which these use more than the budget. */
 function overfull(state: SchedulerState, present: readonly Tenant[]): string[] {
   return Object.entries(state.budget)
     .filter(([pool, budget]) => sum(present, pool) > budget)
@@ -212,7 +212,7 @@ function isUnused({ phase, queue, clients, pinned }: EngineIn<'ready'>): boolean
   return !pinned && !phase.running.size && !queue.length && !clients.size
 }
 
-/** Whether nothing is lost but a load when this engine goes now. */
+/** Whether nothing but a load is lost if this engine goes now. */
 function isEvictable(
   state: SchedulerState,
   other: EngineState,
@@ -231,20 +231,20 @@ function isTurnOver(state: SchedulerState, other: EngineIn<'ready'>, plan: Plan,
   return now >= at || other.grants >= grants
 }
 
-/** By how much dearer the loss of an engine is that others have used lately: a client evicts its own ones first. */
+/** How much more it costs to evict an engine that other clients have used lately. A client's own engines go first. */
 const OTHERS_LOSS = 8
-/** … and that of one that no client has used: nobody waits for it to be loaded again. */
+/** … and to evict an engine that no client has used. */
 const NOBODYS_LOSS = 1 / 8
 
-/** Quicker loads count as this long (milliseconds), so that the number of engines evicted matters as well. */
+/** Shorter loads count as this many milliseconds, so that the number of evicted engines matters too. */
 const MIN_LOAD_TIME = 200
 
-/** What it costs to lose an idle engine: its load, the dearer the more likely it is soon needed again. */
+/** The cost of losing an idle engine: its load time, weighted by how recently it was used. */
 function lossOfIdle({ phase }: EngineIn<'ready' | 'draining'>, now: number): number {
   return Math.max(phase.loadTime, MIN_LOAD_TIME) / Math.max(now - phase.lastUsed, 1)
 }
 
-/** Idle engines first, then as few busy ones as possible, those whose turn has lasted longest. */
+/** Idle engines come first, then busy ones, longest turn first. */
 function lossOfAny(engine: EngineState, now: number): number {
   if (isIdle(engine)) return lossOfIdle(engine, now)
   const turn = isIn(engine, 'ready', 'draining') ? now - engine.phase.readySince : 0
@@ -252,8 +252,8 @@ function lossOfAny(engine: EngineState, now: number): number {
 }
 
 /**
- * The engines whose loss costs least among those whose loss is enough; none of them could be spared. Undefined when
- * even the loss of all is not enough. `enough` must stay true when more engines go.
+ * Returns the cheapest engines whose loss is enough, none of them superfluous. Undefined if even the loss of all is not
+ * enough. `enough` must stay true when more engines go.
  */
 function cheapestLoss<Engine extends EngineState>(
   candidates: readonly Engine[],
@@ -277,7 +277,7 @@ function cheapestLoss<Engine extends EngineState>(
   return single && loss(single) <= cost ? [single] : several
 }
 
-/** The error for a model that can never be loaded while `pinned` stay. */
+/** The error for a model that can never be loaded while `pinned` stay loaded. */
 export function noRoomEver(
   state: SchedulerState,
   engine: EngineState,
@@ -289,33 +289,33 @@ export function noRoomEver(
   const excluding = pinned.filter(other => !fits({ ...state, budget: {} }, [tenantOf(other)], newcomer))
   let message: string
   if (pinned.length >= maxLoaded) {
-    message = `No room for another model: ${pinned.length} pinned models are loaded and at most ${maxLoaded} may be. Unpin one or raise scheduler.max_loaded_models in config.yaml.`
+    message = `No room for another model: ${pinned.length} pinned models are loaded, and at most ${maxLoaded} models may be. Unpin one, or raise scheduler.max_loaded_models in config.yaml.`
   } else if (excluding.length && maxLoaded > 1) {
     const names = [...new Set(excluding.map(other => `"${other.name}"`))].join(', ')
-    message = `Model "${engine.name}" may not be in memory together with ${names}, which is pinned. Unpin it or change their groups in config.yaml.`
+    message = `Model "${engine.name}" may not be in memory together with ${names}, which is pinned. Unpin it, or change their groups in config.yaml.`
   } else {
     const tooLarge = Object.entries(newcomer.use).some(([pool, bytes]) => bytes > (state.budget[pool] ?? bytes))
     const because = tooLarge
       ? ''
-      : ` Pinned models hold part of it: ${pinned.map(holding).join(', ')}; unpin one to make room.`
+      : ` Pinned models use part of it: ${pinned.map(holding).join(', ')}. Unpin one to make room.`
     const numbers =
       plan.estimate.advice ||
-      `It needs ${amounts(newcomer.use)}, and all models together may take ${amounts(state.budget)}. A smaller context, a q8_0 cache or fewer slots need less.`
+      `It needs ${amounts(newcomer.use)}, and all models together may use ${amounts(state.budget)}. A smaller context, a q8_0 cache or fewer slots need less.`
     message = `There is no room in memory for model "${engine.name}". ${numbers}${because}`
   }
   return new CorralError('insufficient_memory', message, { details: detailsOf(state, plan, pinned) })
 }
 
-/** The error for requests that waited for room longer than `room_timeout`. */
+/** The error for requests that have waited for room longer than `room_timeout`. */
 export function noRoomInTime(state: SchedulerState, engine: EngineState, plan: PreparedPlan): CorralError {
   const holders = stayingBeside(state, engine)
-  const held = holders.length ? ` It is held by ${holders.map(holding).join(', ')}.` : ''
+  const held = holders.length ? ` In use by ${holders.map(holding).join(', ')}.` : ''
   const needs = overfull(state, [plannedTenant(engine, plan), ...holders.map(tenantOf)]).length
-    ? `It needs ${amounts(plan.estimate.use)} of ${amounts(state.budget)} that all models together may take.`
-    : `At most ${state.limits.maxLoaded} models may be loaded, and those of one group never together.`
+    ? `It needs ${amounts(plan.estimate.use)} of the ${amounts(state.budget)} that all models together may use.`
+    : `At most ${state.limits.maxLoaded} models may be loaded, and models of one group never together.`
   return new CorralError(
     'insufficient_memory',
-    `No room for model "${engine.name}" came free in ${formatDuration(state.limits.roomTimeout)}. ${needs}${held} Try again later, or stop one of them.`,
+    `No room for model "${engine.name}" became free within ${formatDuration(state.limits.roomTimeout)}. ${needs}${held} Try again later, or stop one of them.`,
     { details: detailsOf(state, plan, holders) }
   )
 }
@@ -342,7 +342,7 @@ function holding(engine: EngineState): string {
   return `"${engine.name}" (${parts.join(', ')})`
 }
 
-/** `1.2 GB` of the only pool, or `1.2 GB (host), 6.1 GB (CUDA0)`. */
+/** Formats an amount as `1.2 GB` for the host pool alone, or `1.2 GB (host), 6.1 GB (CUDA0)`. */
 function amounts(use: MemoryUse): string {
   const pools = Object.entries(use).filter(([, bytes]) => bytes > 0)
   const [first] = pools

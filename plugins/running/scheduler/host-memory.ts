@@ -7,45 +7,43 @@ const MIB = 2 ** 20
 const GIB = 2 ** 30
 
 /**
- * Bytes of the machine's memory that are left to the system and other programs: a tenth, one GiB at least and eight at
- * most; of a small machine or container a quarter, for nothing else is likely to run there.
+ * Bytes of main memory left to the system and other programs: a tenth, but at least 1 GiB and at most 8 GiB. On a small
+ * machine or container it is a quarter, since little else runs there.
  */
 export function reserveOf(total: number): number {
   return Math.min(total / 4, Math.min(8 * GIB, Math.max(GIB, total / 10)))
 }
 
-/** Bytes of the machine's memory. */
 export interface HostMemoryFigures {
-  /** Of the machine, within a container's limit. */
+  /** Bytes of the machine, or of a container's limit. */
   total: number
-  /** That programs can have now. Weights that engines have mapped are among it: the system could read them again. */
+  /** Bytes that programs can allocate now. This includes mapped weights, which the system can read again. */
   available: number
-  /** That engines have beside mapped files. */
+  /** Bytes that engines use, without mapped files. */
   engines: number
 }
 
 /**
- * Bytes of the machine's memory that engines may take together: what is configured, else all but a reserve; and never
- * more than there is for them now, which is what is available and what they have already.
+ * Bytes that all engines together may use: the configured amount, or everything but a reserve. It never exceeds what is
+ * available now plus what engines already use.
  */
 export function hostBudget({ total, available, engines }: HostMemoryFigures, configured: number | undefined): number {
   const most = configured ?? total - reserveOf(total)
-  // What is available goes up and down.
+  // Allows for fluctuations.
   const now = available + engines - Math.min(256 * MIB, total / 50)
   return Math.max(0, Math.floor(Math.min(most, now)))
 }
 
-/** The machine's own memory, and what engines have of it. */
 export interface HostMemory {
-  /** Counts an engine until it has gone; `reserved` counts where nothing is known of its process. */
+  /** Counts an engine until it has ended. `reserved` counts if its process cannot be measured. */
   add(engine: Pick<Engine, 'pid' | 'exited'>, reserved: number): void
-  /** @param configured bytes that `config.yaml` allows from now on; undefined is all but a reserve */
+  /** @param configured limit in bytes from `config.yaml`; undefined means all but a reserve */
   configure(configured: number | undefined): void
-  /** Bytes that all engines together may take now. */
+  /** Bytes that all engines together may use now. */
   budget(): Promise<number>
 }
 
-/** @param configured bytes that `config.yaml` allows; undefined is all but a reserve */
+/** @param configured limit in bytes from `config.yaml`; undefined means all but a reserve */
 export function createHostMemory(
   hardware: Pick<HardwareService, 'memory'>,
   configured: number | undefined
@@ -65,7 +63,7 @@ export function createHostMemory(
         [...engines].map(async ([{ pid }, reserved]) => (await processMemory(pid))?.own ?? reserved)
       )
       const [{ host }, bytes] = await Promise.all([hardware.memory(), measured])
-      // Of a system that reports nothing, what Node knows has to do.
+      // If the system reports nothing, use Node's figures.
       const machine = host.total > 0 ? host : { total: totalmem(), available: freemem() }
       return hostBudget({ ...machine, engines: bytes.reduce((sum, own) => sum + own, 0) }, most)
     }

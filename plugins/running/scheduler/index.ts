@@ -10,10 +10,10 @@ import { createHostMemory } from './host-memory.ts'
 import { createScheduler } from './scheduler.ts'
 import type { Limits } from './scheduler-state.ts'
 
-/** Milliseconds without any model, after a start or the last unload, until corral gives back its own memory too. */
+/** Milliseconds without a model, after a start or the last unload, until corral releases its own unused memory. */
 const RESTS_AFTER = 4000
 
-/** An amount of memory as `parseBytes` reads it, or nothing. */
+/** A setting for an amount of memory as `parseBytes` reads it, or empty. */
 const Memory = (description: string) =>
   Type.Unsafe<string | number>({
     type: ['string', 'number'],
@@ -34,34 +34,39 @@ export default definePlugin({
     {
       keep_alive: KeepAlive({
         default: '5m',
-        description: 'How long a model stays loaded without requests; negative means for ever'
+        description: 'How long a model stays loaded without requests; negative means forever'
       }),
-      max_loaded_models: Type.Integer({ default: 3, minimum: 1, description: 'Most models in memory at once' }),
+      max_loaded_models: Type.Integer({
+        default: 3,
+        minimum: 1,
+        description: 'Maximum number of models in memory at once'
+      }),
       max_queue: Type.Integer({
         default: 512,
         minimum: 0,
-        description: 'Most requests that wait for one model; more get 503 queue_full, of the client with most'
+        description:
+          'Maximum number of requests waiting for one model; beyond it, the client with the most gets 503 queue_full'
       }),
-      memory: Memory('All models together take at most this of the main memory; empty is what the machine can spare'),
-      gpu_memory: Memory('All models together take at most this of each GPU; empty is what it can spare'),
+      memory: Memory('Main memory that all models together may use; empty means what the machine can spare'),
+      gpu_memory: Memory('Memory of each GPU that all models together may use; empty means what it can spare'),
       prompt_cache: Bytes({
         default: '4GiB',
         description:
-          'Disk for what models have read when they are unloaded, so that they need not read it again; 0 is none',
+          'Disk space for the prompt caches of unloaded models, so that they need not process the same prompts again; 0 disables it',
         restart: true
       }),
       fair_wait: Duration({
         default: '15s',
-        description: 'How long a busy model begins answers while another waits for its room …'
+        description: 'How long a busy model starts new answers while another one waits for its memory …'
       }),
       fair_count: Type.Integer({ default: 64, minimum: 1, description: '… and how many' }),
       room_timeout: Duration({
         default: '5m',
-        description: 'How long a request waits for room in memory until it gets 503 insufficient_memory'
+        description: 'How long a request waits for memory before it gets 503 insufficient_memory'
       }),
       load_grace: Duration({
         default: '10s',
-        description: 'How long a load goes on when nobody waits for it any more; a client that tries again finds it'
+        description: 'How long a load continues when nobody waits for it; a client that tries again finds it'
       })
     },
     { additionalProperties: false }
@@ -110,7 +115,7 @@ export default definePlugin({
       limits: limitsOf(options),
       log
     })
-    /** Adds a provider. What it was about to serve, or served, is stopped when it is removed. */
+    /** Adds a provider. Removing it stops the engines that it started or is starting. */
     function addProvider(provider: EngineProvider): () => void {
       const remove = engines.add(provider)
       return () => {
@@ -122,11 +127,11 @@ export default definePlugin({
           const name = { ...variant.model, variant: variant.label }
           scheduler
             .stop(name)
-            .catch(error => log.debug({ err: error }, 'an engine without a provider was gone already'))
+            .catch(error => log.debug({ err: error }, 'an engine of a removed provider was already gone'))
         }
       }
     }
-    // The next answer has to load a model: beside that it does not show that corral's own code is compiled once more.
+    // The next answer has to load a model anyway, so compiling corral's own code again does not show.
     const rest = setTimeout(() => {
       if (scheduler.running().length > 0 || scheduler.loading().length > 0) return
       void giveBackMemory(log)
@@ -135,7 +140,7 @@ export default definePlugin({
       services: { scheduler, engines: { ...engines, add: addProvider } },
       on: { modelUnloaded: () => void rest.refresh() },
       start() {
-        // The server listens meanwhile.
+        // Not awaited: the server already listens.
         void scheduler.preload(context.signal)
       },
       reload(next: typeof options) {
@@ -153,7 +158,6 @@ export default definePlugin({
   }
 })
 
-/** Bytes; undefined where nothing is configured. */
 function amount(configured: string | number): number | undefined {
   return configured === '' ? undefined : parseBytes(configured)
 }

@@ -10,16 +10,16 @@ import type { EngineRecord } from './engine-record.ts'
 import type { EngineRegistry } from './engine-registry.ts'
 import type { SchedulerState } from './scheduler-state.ts'
 
-/** Settings that hold for a while in the place of the configuration's. */
+/** Settings that temporarily replace a model's configuration. */
 interface Trial {
   session: string
-  /** Absent where they do not work. */
+  /** Absent if they do not work. */
   settings: ModelSettings | undefined
-  /** What the model was loaded with before the session. */
+  /** Options that the model was loaded with before the session. */
   before: LoadOptions | undefined
 }
 
-/** What trials need of the scheduler. */
+/** The parts of the scheduler that trials use. */
 export interface TrialHost {
   catalog: Catalog
   engines: EngineRegistry
@@ -27,28 +27,25 @@ export interface TrialHost {
   state: SchedulerState
   lease: Scheduler['lease']
   managedOf(variant: Model, mode: EngineMode): EngineRecord
-  /** What a variant is loaded with where requests say nothing else. */
   defaultsOf(variant: Model, settings: EffectiveSettings): LoadOptions
-  /** Has the engine of a variant loaded anew for the next request, with the settings of now; until then it is not here. */
   outdate(managed: EngineRecord, variant: Model): void
-  /** Loads a model that no request is for. */
   loadAhead(variant: Model, mode: EngineMode, signal: AbortSignal, options: Partial<LoadOptions>): Promise<void>
 }
 
 export interface Trials extends Pick<Scheduler, 'trial' | 'tunables'> {
-  /** What is tried of a variant now, by its key. */
+  /** Returns the settings that are being tried for a variant, by its key. */
   settingsOf(key: string): ModelSettings | undefined
 }
 
-/** Loads models with other settings for as long as somebody measures them, and leaves them as they were. */
+/** Loads models with other settings while somebody measures them, then restores them. */
 export function createTrials(host: TrialHost): Trials {
   const { catalog, engines, config, state } = host
-  /** By the key of the variant. */
+  /** By variant key. */
   const trials = new Map<string, Trial>()
 
   const phaseOf = ({ key }: EngineRecord) => state.engines.get(key)?.phase
 
-  /** Leaves a model as it was before a trial. */
+  /** Restores a model after a trial. */
   function restore(managed: EngineRecord, variant: Model, before: LoadOptions | undefined): void {
     host.outdate(managed, variant)
     if (!before) return
@@ -69,7 +66,7 @@ export function createTrials(host: TrialHost): Trials {
       if (earlier && earlier.session !== session) {
         throw new CorralError(
           'trial_running',
-          `Somebody else tries settings of "${variant.publicName}" now ("corral bench"). Wait until that has ended.`,
+          `Another "corral bench" is trying settings of "${variant.publicName}". Wait until it has ended.`,
           { param: 'model' }
         )
       }
@@ -94,7 +91,7 @@ export function createTrials(host: TrialHost): Trials {
         const leased = await host.lease({ model: name, mode, options: {}, loadOnly: true, signal, onProgress })
         leased.release()
       } catch (error) {
-        // Others are not to meet settings that do not work.
+        // Other clients must not get settings that do not work.
         own.settings = undefined
         throw error
       }
@@ -118,7 +115,7 @@ function trialMode({ publicName, metadata: { capabilities } }: Model): TrialReco
   if (capabilities.includes('embedding')) return 'embedding'
   throw new CorralError(
     'unsupported_capability',
-    `Model "${publicName}" neither generates text nor makes embeddings, so that there is nothing to try.`,
+    `Model "${publicName}" neither generates text nor makes embeddings, so there is nothing to try.`,
     { param: 'model' }
   )
 }

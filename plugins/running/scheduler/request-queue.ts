@@ -3,32 +3,34 @@ import { OpenMap, OpenSet } from '../../../core/system/open-tables.ts'
 
 export interface QueuedRequest {
   id: number
-  /** The client that it is of: slots are shared by turns between clients. */
+  /** The client that it belongs to. */
   turn: string
-  /** Those that the request itself gives. */
+  /** The options that the request itself asks for. */
   options: Partial<LoadOptions>
-  /** Takes no slot: it is granted once the engine is ready. */
+  /** Takes no slot: it is granted when the engine is ready. */
   loadOnly: boolean
-  /** How many slots it takes at once; all of the engine's where it has fewer. */
+  /** How many slots it takes at once, or all slots if the engine has fewer. */
   slots: number
   arrivedAt: number
-  /** Its number in the order of arrival, which it keeps when it waits again. */
+  /** Its number in order of arrival. It keeps the number when it is queued again. */
   place: number
-  /** Whether it was counted as a reload of its client already. */
+  /** Whether it has already been charged as a reload of its client. */
   isCounted: boolean
-  /** Gets only what no client wants, and gives it back as soon as one does. */
+  /** Runs only on slots that no client wants, and loses them as soon as a client does (a line of a batch). */
   idle: boolean
 }
 
 /**
- * The requests that wait for one engine. Whatever the scheduler asks for with each event costs at most the logarithm of
- * how many wait: the first of all, the first of each client, whose turn it is, and who has most.
+ * The requests that wait for one engine. Each operation that the scheduler needs per event takes at most logarithmic
+ * time: the first of all, the first of each client, the next client, and the client with the most.
  */
 export class RequestQueue {
   readonly #byId = new OpenMap<number, QueuedRequest>()
   readonly #byTurn = new OpenMap<string, ClientLine>()
   readonly #hadBy: (turn: string) => number
-  /** Clients in the order of their turns (`inTurn`); apart those whose first request does not fit what runs. */
+  /**
+   * Clients in the order of their turns. Clients whose first request does not fit the running engine are kept apart.
+   */
   readonly #fitting = new Heap('atFitting', inTurn)
   readonly #misfits = new Heap('atMisfits', inTurn)
   readonly #crowded = new Heap('atCrowded', (a, b) => b.counted - a.counted || a.place - b.place)
@@ -37,12 +39,11 @@ export class RequestQueue {
 
   /** Requests of clients, in order of arrival. */
   readonly clients = new Line(request => this.#waits(request))
-  /** Those that take what is idle. */
   readonly idle = new Line(request => this.#waits(request))
-  /** Requests of clients and others that take no slot. */
+  /** Requests that take no slot, of clients and in the background. */
   readonly loadOnly = new OpenSet<QueuedRequest>()
 
-  /** @param hadBy what a client has had of the engine (`Client.had`); who changes it calls `reorder` */
+  /** @param hadBy a client's use of the engine (`Client.had`); call `reorder` after changing it */
   constructor(hadBy: (turn: string) => number) {
     this.#hadBy = hadBy
   }
@@ -55,7 +56,6 @@ export class RequestQueue {
     return this.#byId.get(id)
   }
 
-  /** The requests of a client. */
   of(turn: string): Line | undefined {
     return this.#byTurn.get(turn)
   }
@@ -65,7 +65,7 @@ export class RequestQueue {
     return this.#byTurn.keys()
   }
 
-  /** One that comes, or comes back: it is the first of its client again. */
+  /** Adds a request. One that is queued again becomes the first of its client. */
   add(request: Omit<QueuedRequest, 'place'> & { place?: number }): void {
     const queued = request as QueuedRequest
     queued.place ??= ++this.#places
@@ -99,30 +99,33 @@ export class RequestQueue {
     this.#settle(line)
   }
 
-  /** What a client has had was changed. */
+  /** Moves a client after its use of the engine has changed. */
   reorder(turn: string): void {
     const line = this.#byTurn.get(turn)
     if (line) this.#settle(line)
   }
 
-  /** Says which requests fit what runs, where that has changed. */
+  /** Sets which requests fit the running engine. */
   judge(fits: (request: QueuedRequest) => boolean): void {
     this.#fits = fits
     for (const line of this.#byTurn.values()) this.#settle(line)
   }
 
-  /** Of the clients that `isMeant` is true of, the first in turn whose first request fits, and the first whose does not. */
+  /**
+   * Among the clients that satisfy `isMeant`, returns the first whose request fits and the first whose request does
+   * not.
+   */
   firstInTurn(isMeant: (turn: string) => boolean): string[] {
     const first = [this.#fitting, this.#misfits].map(heap => heap.find(({ turn }) => isMeant(turn)))
     return first.flatMap(line => (line ? [line.turn] : []))
   }
 
-  /** The client with most requests; of several the one that has waited longest. */
+  /** The client with the most requests; on a tie the one that has waited longest. */
   get mostCrowded(): Line | undefined {
     return this.#crowded.first
   }
 
-  /** All of them, in order of arrival. */
+  /** All requests, in order of arrival. */
   [Symbol.iterator](): Iterator<QueuedRequest> {
     return [...this.#byId.values()].sort((a, b) => a.place - b.place)[Symbol.iterator]()
   }
@@ -131,7 +134,7 @@ export class RequestQueue {
     return this.#byId.get(request.id) === request
   }
 
-  /** Puts a client where it belongs now. */
+  /** Moves a client to where it belongs now. */
   #settle(line: ClientLine): void {
     const { first, turn } = line
     if (!first) {
@@ -151,16 +154,19 @@ export class RequestQueue {
   }
 }
 
-/** By what they have had, then by arrival. Those that run, or had reloads, are compared apart (`turns.ts`). */
+/**
+ * Compares use of the engine, then arrival. Clients with running requests or recent reloads are compared elsewhere
+ * (`fair-share.ts`).
+ */
 function inTurn(a: ClientLine, b: ClientLine): number {
   return a.had - b.had || a.arrivedAt - b.arrivedAt || a.id - b.id
 }
 
-/** Requests in order of arrival. Those that have left stay in the list until they are many. */
+/** Requests in order of arrival. Removed requests stay in the list until there are many. */
 class Line {
   readonly #waits: (request: QueuedRequest) => boolean
   #requests: QueuedRequest[] = []
-  /** None before it waits. */
+  /** No request before this index waits. */
   #start = 0
   length = 0
 
@@ -183,12 +189,12 @@ class Line {
       if (requests[middle]!.place < request.place) low = middle + 1
       else high = middle
     }
-    // One that comes back may not have been swept yet.
+    // A request that is queued again may not have been swept yet.
     if (requests[low] !== request) requests.splice(low, 0, request)
     this.#start = Math.min(this.#start, low)
   }
 
-  /** One has left. */
+  /** Counts a removed request. */
   remove(): void {
     this.length--
     if (this.#requests.length <= 2 * this.length + 16) return
@@ -216,7 +222,7 @@ class Line {
     }
   }
 
-  /** Those that came behind this place, the newest first. */
+  /** Requests that came after this place, newest first. */
   *after(place: number): Generator<QueuedRequest> {
     for (let at = this.#requests.length - 1; at >= 0; at--) {
       const request = this.#requests[at]!
@@ -228,7 +234,7 @@ class Line {
 
 export type { Line }
 
-/** The requests of one client, with what it is compared by, as it was when it was put in its place. */
+/** The requests of one client, with the values that it was last sorted by. */
 class ClientLine extends Line {
   readonly turn: string
   had = 0
@@ -236,7 +242,7 @@ class ClientLine extends Line {
   id = 0
   place = 0
   counted = 0
-  /** Where it is in each heap; -1 where it is not. A Map of places would be made anew with each request that comes alone. */
+  /** Its index in each heap, or -1. A Map would be rebuilt for each request that comes alone. */
   atFitting = -1
   atMisfits = -1
   atCrowded = -1
@@ -247,13 +253,13 @@ class ClientLine extends Line {
   }
 }
 
-/** Gives the first of some clients by an order. */
+/** A binary heap of clients. */
 class Heap {
   readonly #at: 'atFitting' | 'atMisfits' | 'atCrowded'
   readonly #compare: (a: ClientLine, b: ClientLine) => number
   readonly #items: ClientLine[] = []
 
-  /** @param at where each of them keeps its place in this heap */
+  /** @param at the property in which a client stores its index in this heap */
   constructor(at: 'atFitting' | 'atMisfits' | 'atCrowded', compare: (a: ClientLine, b: ClientLine) => number) {
     this.#at = at
     this.#compare = compare
@@ -263,7 +269,7 @@ class Heap {
     return this.#items[0]
   }
 
-  /** Adds one, or moves it to where it belongs now. */
+  /** Adds a client, or moves it to where it belongs now. */
   put(item: ClientLine): void {
     let at = item[this.#at]
     if (at === -1) {
@@ -283,7 +289,7 @@ class Heap {
     this.#down(this.#up(at))
   }
 
-  /** The first one in order of which this is true; it costs as much as those before it are many. */
+  /** Returns the first client in order that satisfies `isMeant`. It costs as much as there are clients before it. */
   find(isMeant: (item: ClientLine) => boolean): ClientLine | undefined {
     const open = this.#items.length > 0 ? [0] : []
     while (open.length > 0) {

@@ -7,113 +7,114 @@ import { OpenMap } from '../../../core/system/open-tables.ts'
 import type { Line, QueuedRequest, RequestQueue } from './request-queue.ts'
 
 /*
- * What the scheduler knows, what happens to it (events) and what it wants done (effects); `decide.ts` leads from one to
- * the other. An "engine" is one model in one mode, named by its key; it is here while it has an engine or requests.
+ * The scheduler's state, the events that reach it and the effects that it asks for. `decide.ts` leads from an event to
+ * effects. An "engine" is one model in one mode, named by its key. It exists while it has a process or requests.
  *
  *   absent → planned → loading → ready → (draining →) stopping → absent, or planned
  *
  * Every `prepare` is answered by exactly one `prepared` or `prepare-failed`, every `load` by one `loaded` or
- * `load-failed`, and every engine that was loaded ends with one `gone`. Answers carry the `run` of what they answer;
- * those to an earlier run are ignored.
+ * `load-failed`, and every loaded engine ends with one `gone`. These events carry the `run` that they answer. Events of
+ * an earlier run are ignored.
  */
 
-/** What is known of a model, as its latest request says. */
+/** Facts about a model, as of its latest request. */
 export interface ModelFacts {
-  /** For people. */
+  /** Display name. */
   name: string
-  /** The model's own options, for a load without particular requests. */
+  /** The model's own load options. */
   defaults: LoadOptions
-  /** Never unloaded for want of room. */
+  /** Never evicted. */
   pinned: boolean
-  /** Models that share one are never in memory together. */
+  /** Models that share a group are never in memory together. */
   groups: readonly string[]
-  /** Its engines take nothing of this machine. */
+  /** Its engines use no memory of this machine. */
   elsewhere: boolean
-  /** Most requests answered at once, if fewer than there are slots. */
+  /** Maximum number of answers at once, if lower than the number of slots. */
   maxConcurrent: number | undefined
 }
 
 export interface EngineState extends ModelFacts {
-  /** Up to a `#` it names the model, then the mode. */
+  /** The model, `#` and the mode. */
   key: string
   phase: Phase
-  /** Requests that wait; `turns.ts` says whose is next. */
+  /** Waiting requests. `fair-share.ts` decides which is next. */
   queue: RequestQueue
-  /** Milliseconds without requests after which it is unloaded, where a client has no wish of its own; Infinity is never. */
+  /**
+   * Milliseconds without requests until it is unloaded, unless a client asks for another time. Infinity means never.
+   */
   keepAlive: number
-  /** Those that use it or did lately, by `turn`. */
+  /** Clients that use it or did lately, by id. */
   clients: Map<string, Client>
-  /** How many came since those that have gone were forgotten. */
+  /** Clients added since old ones were last forgotten. */
   newClients: number
-  /** Of them those whose reloads may still count. */
+  /** Clients whose reloads may still be charged. */
   reloaders: Set<string>
-  /** The share that a client has had which comes now (`joinClients`): the least of those that were here. */
+  /** The use that a new client starts with (`joinClients`): the least of the clients present. */
   share: number
-  /** Answers begun so far. */
+  /** Answers started so far. */
   grants: number
-  /** The `prepare` whose answer is still to come, though its plan may have been dropped meanwhile. */
+  /** The run of the `prepare` in progress, even if its plan has been dropped. */
   preparing: number | undefined
   /** When an `alarm` event is due. */
   alarm: number | undefined
   /** Keys of the engines whose room it waits for, as last reported by a `waiting` effect. */
   waitsFor: readonly string[]
-  /** Since when nobody waits for its load any more. */
+  /** Since when nobody has waited for its load. */
   unwantedSince: number | undefined
-  /** The last loads that failed, all since the last success. */
+  /** Failed loads since the last success. */
   failure: { count: number; options: LoadOptions; error: CorralError; retryAt: number } | undefined
 }
 
 export type Phase =
   | { name: 'absent' }
-  /** No engine yet: what its load takes is being estimated, then it waits for room. */
+  /** No engine yet: the load is being estimated, then waits for room. */
   | { name: 'planned'; plan: Plan }
   | { name: 'loading'; run: number; plan: PreparedPlan }
   | ({ name: 'ready' } & Loaded)
-  /** It begins no more answers: the first request in its queue needs it to be loaded with other options. */
+  /** Starts no more answers, because the next request needs other options. */
   | ({ name: 'draining'; plan: Plan } & Loaded)
-  /** `reserved`: what it holds of each pool until it has gone; `plan`: the load that follows. */
+  /** `reserved`: memory that it uses until it has ended. `plan`: the load that follows. */
   | { name: 'stopping'; run: number; reserved: MemoryUse; plan: Plan | undefined }
 
-/** One who shares an engine's slots with others. */
+/** A client that shares an engine's slots with others. */
 export interface Client {
-  /** What it has had of them: slots × milliseconds. Answers that run are not counted yet. */
+  /** Its use of the engine in slots × milliseconds, without running answers. */
   had: number
-  /** What reloads for it took from all, counted the same way; forgotten some minutes after the last one. */
+  /** Engine time that its reloads took from everyone, in the same unit. Forgotten ten minutes after the last reload. */
   reloads: number
   reloadedAt: number
-  /** When its last request came, began or ended. */
+  /** When its last request arrived, started or ended. */
   lastUsed: number
-  /** How long it wants the model to stay without requests; undefined leaves what holds. */
+  /** How long it wants the model to stay without requests; undefined means the engine's `keepAlive`. */
   keepAlive: number | undefined
 }
 
 /** An engine that answers requests. */
 export interface Loaded {
-  /** The `load` that made it. */
+  /** The `load` that started it. */
   run: number
-  /** What it was started with. */
   options: LoadOptions
-  /** The client whose request these were chosen for. */
+  /** The client whose request the options were chosen for. */
   chosenBy: string
   /** Requests that it answers at once. */
   slots: number
-  /** What it holds of each pool. */
+  /** Memory that it uses of each pool. */
   reserved: MemoryUse
   /** Requests that are being answered. */
   running: OpenMap<number, Running>
-  /** The model's defaults by which the queue knows which requests fit. */
+  /** The model defaults that the queue last judged requests with. */
   judged?: LoadOptions
-  /** The request that is next: slots are kept free for it until there are as many as it takes; and since when. */
+  /** The next request, for which slots are kept free until there are enough, and since when. */
   keptFor: { id: number; since: number } | undefined
   readySince: number
   lastUsed: number
-  /** When one that takes what is idle began or ended last, if one did. */
+  /** When a background request last started or ended. */
   idleUsed: number | undefined
   /** Milliseconds that its load took. */
   loadTime: number
-  /** The configuration says something else than what it was loaded with: it begins no more answers, and goes. */
+  /** Its configuration has changed: it starts no more answers and is unloaded. */
   outdated?: true
-  /** Set while another model waits for its room: it grants no more from this time on, or after so many grants. */
+  /** Set while another model waits for its room: it grants no more after this time or this number of grants. */
   giveWay: { at: number; grants: number } | undefined
 }
 
@@ -121,37 +122,42 @@ export interface Loaded {
 export interface Running {
   request: QueuedRequest
   slots: number
-  /** Since when they count as taken. */
+  /** Since when the slots are charged to the client. */
   since: number
 }
 
-/** A load to come. */
+/** A future load. */
 export interface Plan {
   options: LoadOptions
-  /** The client whose request they are chosen for. */
+  /** The client whose request the options were chosen for. */
   chosenBy: string
-  /** The `prepare` that was sent for it. */
+  /** The run of the `prepare` sent for it. */
   run: number | undefined
-  /** Known once it is prepared; from then on the plan waits for room. */
+  /** Set when it is prepared. From then on the plan waits for room. */
   estimate: Estimate | undefined
-  /** Since when it waits for room: whoever has waited longest is next. Infinity before it does. */
+  /** Since when it waits for room. The longest wait comes first. Infinity until it is prepared. */
   since: number
-  /** The place of the newest request of a client that was found to be content with these options. */
+  /** The place of the newest client request that these options were found to satisfy. */
   checked: number
-  /** Busy engines whose room it is to have, and how many grants each had made when it was chosen. */
+  /** Busy engines whose room it will get, with their grants when they were chosen. */
   claims: ReadonlyMap<EngineState, number>
-  /** It ran out of memory once and is tried again with no idle engine beside it. */
+  /** It ran out of memory and is tried once more with no idle engine beside it. */
   alone: boolean
-  /** Replaces an engine with other options: the old ones come back if that fails, and only the requester hears of it. */
+  /**
+   * Set if it replaces an engine that has other options. If the load fails, the old options return and only the
+   * requester is refused.
+   */
   reload: Reload | undefined
 }
 
 export interface Reload {
   previous: LoadOptions
-  /** As `Loaded.chosenBy`, of what ran. */
+  /** `Loaded.chosenBy` of the previous engine. */
   previouslyBy: string
   requester: number
-  /** The client whose share it counts for: the requester's, or the one that took the defaults away, if these are wanted. */
+  /**
+   * The client that pays for it: the requester's, or the client that changed the defaults if the request restores them.
+   */
   paidBy: string
   /** When the engine began to drain for it. */
   since: number
@@ -160,20 +166,20 @@ export interface Reload {
 export type PreparedPlan = Plan & { estimate: Estimate }
 
 interface Estimate {
-  /** What the load takes of each pool. */
+  /** Memory that the load needs of each pool. */
   use: MemoryUse
-  /** Whether that is known well enough to load beside other loads. */
+  /** Whether the estimate is reliable enough to load beside other loads. */
   certain: boolean
-  /** A sentence for those who are refused because it is too much. */
+  /** A sentence for clients that are refused because it is too much. */
   advice: string
 }
 
-/** Whether of those who wait for an engine, if any, none is a client: only lines of batches and their like. */
+/** Whether no client waits for an engine: its queue is empty or has only background requests. */
 export function onlyIdleWait({ queue }: EngineState): boolean {
   return queue.clients.length === 0
 }
 
-/** Those whose wishes count: clients, and where none waits those that take what is idle. */
+/** Returns the requests that decide about load options: those of clients, or background requests if no client waits. */
 export function wishers({ queue }: EngineState): Line {
   return queue.clients.length > 0 ? queue.clients : queue.idle
 }
@@ -189,20 +195,20 @@ export function planOf({ phase }: EngineState): Plan | undefined {
   return 'plan' in phase ? phase.plan : undefined
 }
 
-/** What an engine holds of each pool, from the beginning of its load until it has gone. */
+/** Memory that an engine uses of each pool, from the start of its load until it has ended. */
 export function reservedBy({ phase }: EngineState): MemoryUse {
   if (phase.name === 'loading') return phase.plan.estimate.use
   return 'reserved' in phase ? phase.reserved : {}
 }
 
-/** How many requests of clients it answers; those that take what is idle make way at once. */
+/** Number of clients' requests being answered. Background requests make way at once, so they do not count. */
 export function runningOn({ phase }: EngineState): number {
   let count = 0
   if ('running' in phase) for (const { request } of phase.running.values()) if (!request.idle) count++
   return count
 }
 
-/** What the state says for those who watch. */
+/** Returns the figures for metrics and status. */
 export function statsOf({ engines, budget, limits }: SchedulerState, now: number): Omit<SchedulerStats, 'requests'> {
   const reserved: MemoryUse = {}
   const stats = [...engines.values()].map(engine => {
@@ -219,7 +225,7 @@ export function statsOf({ engines, budget, limits }: SchedulerState, now: number
       slots,
       freeSlots: Math.max(0, slots - used),
       running: running.size,
-      // What takes only idle slots may wait for as long as it likes.
+      // Background requests may wait for any time.
       waiting: queue.clients.length,
       longestWait: now - (queue.clients.first?.arrivedAt ?? now),
       isBlocked: failure !== undefined && now < failure.retryAt,
@@ -232,40 +238,40 @@ export function statsOf({ engines, budget, limits }: SchedulerState, now: number
 /** Times are milliseconds. */
 export interface Limits {
   maxLoaded: number
-  /** Waiting requests an engine … */
+  /** Waiting requests per engine … */
   maxQueue: number
-  /** … and of them those of one client. */
+  /** … and per client. */
   queuePerKey: number
-  /** How often in ten minutes a client may have engines of others loaded anew. */
+  /** Reloads of engines that others use, per client in ten minutes. */
   reloads: number
   keepAlive: number
-  /** How long a busy engine goes on beginning answers while another model waits for its room … */
+  /** How long a busy engine starts new answers while another model waits for its room … */
   fairWait: number
   /** … and how many. */
   fairCount: number
   /** How long a request waits for room. */
   roomTimeout: number
-  /** How long a load goes on that nobody waits for any more. */
+  /** How long a load continues when nobody waits for it. */
   loadGrace: number
 }
 
 export interface SchedulerState {
   engines: Map<string, EngineState>
   limits: Limits
-  /** Bytes that all engines together may hold of each pool; a pool that is absent has no limit. */
+  /** Bytes that all engines together may use of each pool. A missing pool has no limit. */
   budget: MemoryUse
-  /** What each client had loaded, by `turn`. */
+  /** Recent loads by client id. */
   loads: Map<string, ClientLoads>
   /** Number of the last `prepare` or `load`. */
   runs: number
   closing: boolean
 }
 
-/** What a client had loaded in the last ten minutes. */
+/** The loads of a client in the last ten minutes. */
 export interface ClientLoads {
   /** When the last load for it began. */
   last: number
-  /** When it had engines that others use loaded anew with other options, or evicted. */
+  /** When it made engines that others use reload or be evicted. */
   disturbances: number[]
 }
 
@@ -279,53 +285,53 @@ export type Event =
       loadOnly: boolean
       slots: number
       idle: boolean
-      /** Milliseconds, Infinity for ever; undefined leaves what holds. */
+      /** Milliseconds; Infinity means forever, undefined no change. */
       keepAlive?: number | undefined
-      /** The model's own setting, for an engine that is not loaded yet. */
+      /** The model's own setting, used if it is not loaded yet. */
       initialKeepAlive?: number | undefined
     } & ModelFacts)
-  /** One that runs lets others have their turn; it is granted again. */
+  /** A running request gives way to others. It is granted again later. */
   | { type: 'yield'; id: number; key: string }
-  /** A request that waits is cancelled, or one that runs has ended. */
+  /** A waiting request was cancelled, or a running one has ended. */
   | { type: 'leave'; id: number; key: string }
   | { type: 'prepared'; key: string; run: number; need: MemoryUse; certain: boolean; advice: string }
   | { type: 'prepare-failed'; key: string; run: number; error: CorralError }
-  /** `use`: what the engine says that it holds; `slots`: requests that it answers at once; `loadTime`: milliseconds that the load took. */
+  /** `use`: memory that the engine reports; `slots`: requests at once; `loadTime`: milliseconds. */
   | { type: 'loaded'; key: string; run: number; use?: MemoryUse | undefined; slots?: number; loadTime: number }
   | { type: 'load-failed'; key: string; run: number; error: CorralError }
   /** The engine has ended, by an `unload` or by itself. */
   | { type: 'gone'; key: string; run: number; error?: CorralError }
   | { type: 'stop'; key: string; running: CorralError; waiting: CorralError; save: boolean }
-  /** For the requests of all clients. */
+  /** Sets the time for all clients. */
   | { type: 'keep-alive'; key: string; keepAlive: number }
   /** The time of an `alarm` effect has come. */
   | { type: 'alarm'; key: string }
-  /** The configuration has changed; `outdated`: and with it what the engine is loaded with. */
+  /** The configuration has changed. `outdated`: the engine must be reloaded. */
   | ({ type: 'settings'; key: string; keepAlive: number | undefined; outdated: boolean } & ModelFacts)
   | { type: 'budget'; budget: MemoryUse }
   | { type: 'close' }
 
 export type Effect =
-  /** Finds out what a load takes, and does what can be done before there is room. */
+  /** Estimates a load, and does what can be done before there is room (such as conversion). */
   | { type: 'prepare'; key: string; run: number; options: LoadOptions }
   | { type: 'abort-prepare'; key: string }
   | { type: 'load'; key: string; run: number; options: LoadOptions }
   | { type: 'abort-load'; key: string }
-  /** `save`: it has ended its answers, so that what its slots have read can be kept. */
+  /** `save`: it has no running answers, so its prompt caches can be saved. */
   | { type: 'unload'; key: string; save: boolean; reason: UnloadReason }
   | { type: 'grant'; id: number; key: string }
   | { type: 'refuse'; id: number; error: CorralError }
   | { type: 'revoke'; id: number; error: CorralError }
-  /** Whose room this model waits for now; nobody's: it waits no more. */
+  /** Reports whose room this model waits for. Empty: it no longer waits. */
   | { type: 'waiting'; key: string; holders: string[] }
-  /** Sends an `alarm` event at this time, and not at an earlier one of this engine; undefined: at no time. */
+  /** Replaces this engine's alarm: send an `alarm` event at this time; undefined means never. */
   | { type: 'alarm'; key: string; at: number | undefined }
 
 export function createState(limits: Limits): SchedulerState {
   return { engines: new Map(), limits, budget: {}, loads: new Map(), runs: 0, closing: false }
 }
 
-/** Options of which more satisfies less. */
+/** Options for which a larger value satisfies a smaller one. */
 const SIZES = ['num_ctx', 'num_parallel'] as const
 
 /** Whether an engine started with `loaded` can serve a request for `wanted`. */
@@ -338,14 +344,16 @@ export function satisfies(loaded: LoadOptions, wanted: Partial<LoadOptions>): bo
   return true
 }
 
-/** The options of a reload: what runs together with what is wanted, the larger sizes of both. */
+/** Returns the options of a reload: the running options, overridden by `wanted`, with the larger of both sizes. */
 export function union(loaded: LoadOptions, wanted: Partial<LoadOptions>): LoadOptions {
   const merged = { ...loaded, ...wanted }
   for (const size of SIZES) merged[size] = Math.max(loaded[size], wanted[size] ?? 0)
   return merged
 }
 
-/** The options of a first load for requests that wait together: the first one's options, then the union with the others. */
+/**
+ * Returns the options of a first load: the defaults with those of the first request, then the union with the others.
+ */
 export function firstLoad(defaults: LoadOptions, wanted: Partial<LoadOptions>[]): LoadOptions {
   const [first = {}, ...others] = wanted
   return others.reduce<LoadOptions>((options, ask) => (satisfies(options, ask) ? options : union(options, ask)), {

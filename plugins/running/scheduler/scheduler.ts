@@ -52,7 +52,6 @@ interface Request {
   onProgress: OnProgress | undefined
   grant: (engine: Engine) => void
   refuse: (error: unknown) => void
-  /** Ends a granted lease. */
   revoke: (error: CorralError) => void
 }
 
@@ -67,43 +66,42 @@ export interface SchedulerDependencies {
   limits: Limits
 }
 
-/** Node's timers count to 2^31 - 1 ms; later alarms are set again when they go off early. */
+/** The longest delay of Node's timers in milliseconds. A later alarm goes off early and is set again. */
 const MAX_TIMER = 2 ** 31 - 1
-/** Milliseconds that an engine may take to say that it has ended, once its `stop` has resolved. */
+/** Milliseconds that an engine has to report its end after `stop` has resolved. */
 const EXIT_GRACE = 2000
 
-/** How often a request gets another engine, those included that died before it was sent to them. */
+/** How many engines a request may get, including those that ended before it was sent. */
 const MAX_ATTEMPTS = 4
 
 type ErrorOf = (managed: EngineRecord) => CorralError
 
 const stoppedError: ErrorOf = ({ variant: { publicName } }) =>
-  new CorralError('model_stopped', `Model "${publicName}" was stopped. Send the request again to load it anew.`)
+  new CorralError('model_stopped', `Model "${publicName}" was stopped. Send the request again to load it.`)
 
 export interface OwnedScheduler extends Scheduler {
-  /** Loads the models that `config.yaml` wants loaded at the start, one after the other; failures are logged. */
+  /** Loads the models that `config.yaml` lists for preloading, one after the other. Failures are logged. */
   preload(signal: AbortSignal): Promise<void>
   /**
-   * Puts the configuration of this moment in force: models that it wants loaded otherwise are loaded anew once their
-   * answers have ended, all others go on.
+   * Applies the current configuration. Models whose load settings changed are reloaded when their answers have ended.
    */
   reload(limits: Limits, signal: AbortSignal): void
   close(graceMs: number): Promise<void>
 }
 
-/** Owns what is in memory: carries out what `decide.ts` decides and reports back to it. */
+/** Carries out the effects that `decide.ts` returns, and reports back to it. */
 export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const { storage, catalog, engines, hostMemory, config, hooks, log } = deps
   const state = createState(deps.limits)
   const managedEngines = new Map<string, EngineRecord>()
   const requests = new OpenMap<number, Request>()
   const trials = createTrials({ catalog, engines, config, state, lease, managedOf, defaultsOf, outdate, loadAhead })
-  /** By the key of the variant: why it could not be loaded the last time. */
+  /** By variant key: why the last load failed. */
   const failures = new Map<string, CorralError>()
   let nextId = 1
   let measured = false
 
-  /** What holds for a variant now: the configuration, with what a trial sets on top. */
+  /** Settings of a variant: the configuration, overridden by a trial. */
   function settingsOf(variant: Model): EffectiveSettings {
     const settings = trials.settingsOf(variant.key)
     return settings ? readSettings(config, variant, settings) : settingsFor(config, variant)
@@ -122,7 +120,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   function performOn(managed: EngineRecord | undefined, effect: Extract<Effect, { key: string }>): void {
-    // It may have ended while the effects before this one were carried out: who is revoked releases its lease at once.
+    // It may have ended while earlier effects were carried out: a revoked request releases its lease at once.
     if (!managed) return
     switch (effect.type) {
       case 'prepare':
@@ -173,13 +171,11 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   function reportWaiting(managed: EngineRecord, holders: readonly string[]): void {
     if (holders.length) {
       const names = new Set(holders.map(key => managedEngines.get(key)?.variant.publicName ?? key))
-      report(managed, { phase: 'waiting', subject: `for room that ${[...names].join(' and ')} holds` })
+      report(managed, { phase: 'waiting', subject: `for memory used by ${[...names].join(' and ')}` })
     } else if (managed.progress?.phase === 'waiting') managed.progress = undefined
   }
 
-  // ---- what is done with engines, each reported back by `dispatch`
-
-  /** The newest revision of a managed engine's model, the provider of its engines, and what one is started for. */
+  /** Returns the newest revision of an engine's model, its provider and what to start. */
   function specOf(managed: EngineRecord, options: LoadOptions) {
     const variant = catalog.get({ ...managed.variant.model, variant: managed.variant.label })
     const provider = engines.requireProvider(variant, managed.mode)
@@ -187,18 +183,18 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       alias: variant.publicName,
       mode: managed.mode,
       variant,
-      // A newer revision may have been trained for less.
+      // A newer revision may have been trained with a smaller context.
       options: cappedOptions(options, variant, UNBOUNDED),
       settings: settingsOf(variant).engine
     }
     return { provider, spec }
   }
 
-  /** What a model is loaded by, where requests say nothing else. */
+  /** Returns everything that a load depends on besides requests, for comparison. */
   function basisOf(variant: Model): string {
     const settings = settingsOf(variant)
     const options = defaultsOf(variant, settings)
-    // Only what is converted has a type to choose.
+    // `dtype` matters only to models that are converted.
     return JSON.stringify([
       settings.engine,
       variant.format === 'safetensors' ? options : { ...options, dtype: undefined }
@@ -210,8 +206,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   /**
-   * Measures how much memory there is. While something loads nobody knows how much of its share it has taken
-   * already, so that what was measured last stays in force.
+   * Measures how much memory engines may use. While a model loads, nobody knows how much of its share it already uses,
+   * so the last figure stays.
    */
   async function measureBudget(): Promise<void> {
     const present = [...state.engines.values()]
@@ -226,12 +222,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     dispatch({ type: 'budget', budget })
   }
 
-  /** Finds out what a load takes; converts the model's files first where that is needed. */
+  /** Estimates a load. If necessary it converts the model's files first. */
   async function prepare(managed: EngineRecord, run: number, options: LoadOptions): Promise<void> {
     const controller = new AbortController()
     const { signal } = controller
     managed.preparing = controller
-    // The effects of one event are carried out to the end before any outcome comes back.
+    // All effects of an event are carried out before any outcome returns.
     await Promise.resolve()
     let outcome: Event
     try {
@@ -262,7 +258,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     let engine: Engine
     try {
       const { provider, spec } = specOf(managed, options)
-      // The newest revision counts at every load.
+      // Each load uses the newest revision.
       managed.variant = spec.variant
       managed.basis = basisOf(spec.variant)
       managed.isTrial = trials.settingsOf(spec.variant.key) !== undefined
@@ -310,12 +306,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         failure ??
         new CorralError(
           'engine_crashed',
-          `The engine of model "${name}" ended unexpectedly (${exit.signal ?? `exit code ${exit.code}`}). Send the request again; it starts anew.`
+          `The engine of model "${name}" ended unexpectedly (${exit.signal ?? `exit code ${exit.code}`}). Send the request again to restart it.`
         )
       dispatch({ type: 'gone', key: managed.key, run, ...(exit.expected ? {} : { error }) })
     })
     if (!serves) {
-      // Stopped in the instant that it became ready: the machine waits for its end.
+      // It was stopped just as it became ready: wait for its end.
       await stopEngine(managed, engine)
       return
     }
@@ -339,7 +335,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     return failure
   }
 
-  /** Stops an engine. Once it has stopped, it counts as ended after a while even if its plugin never says so. */
+  /** Stops an engine. After a grace period it counts as ended even if its plugin never reports the end. */
   async function stopEngine(managed: EngineRecord, engine: Engine): Promise<void> {
     try {
       await engine.stop()
@@ -363,15 +359,13 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     if (!engine) return
     log.info(`unloading ${variant.publicName}`)
     try {
-      // What a trial reads means nothing, and must not take the place of conversations.
+      // Prompts of a trial must not replace those of real conversations.
       if (save && !managed.isTrial) await engine.saveSlots?.()
     } catch (error) {
       log.error({ err: error }, 'the prompt cache was not saved')
     }
     await stopEngine(managed, engine)
   }
-
-  // ---- requests
 
   function managedOf(variant: Model, mode: EngineMode): EngineRecord {
     const key = `${variant.key}#${mode}`
@@ -383,7 +377,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     return managed
   }
 
-  /** The engines of these variants, in all modes. */
+  /** Returns the engines of these variants in all modes. */
   function enginesOf(variants: Model[]): EngineRecord[] {
     const keys = new Set(variants.map(variant => variant.key))
     return [...managedEngines.values()].filter(
@@ -392,15 +386,15 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   /**
-   * Ends these engines, their loads and their requests; settles when no process is left.
-   * @param running the error for requests that are answered
-   * @param waiting the error for requests that wait
-   * @param save whether engines that answer nothing may take the time to save what their slots have read
+   * Ends these engines, their loads and their requests. Settles when no process is left.
+   * @param running error for requests being answered
+   * @param waiting error for waiting requests
+   * @param save whether idle engines may save their prompt caches first
    */
   async function endAll(ending: EngineRecord[], running: ErrorOf, waiting: ErrorOf, save: boolean): Promise<void> {
     const gone = whenGone(ending)
     for (const managed of ending) {
-      // One that is saving already does not go on with it.
+      // Interrupt a save in progress.
       if (!save && state.engines.get(managed.key)?.phase.name === 'stopping') void unload(managed, false)
       dispatch({ type: 'stop', key: managed.key, running: running(managed), waiting: waiting(managed), save })
     }
@@ -416,7 +410,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     await endAll(enginesOf(variants), deleted, missing, false)
   })
 
-  /** Models, options and clients whose bound was logged: programs send the same options with each request. */
+  /** Clamped options that have already been logged, since programs send the same options with each request. */
   const loggedBounds = new Set<string>()
 
   function logClamped(model: string, client: string, given: Partial<LoadOptions>, clamped: Partial<LoadOptions>): void {
@@ -426,11 +420,11 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       if (loggedBounds.size >= MAX_LOGGED) loggedBounds.clear()
       loggedBounds.add(known)
       const requested = given[option as keyof LoadOptions]
-      log[level]({ model, option, requested, effective }, `${option} is cut to its bound`)
+      log[level]({ model, option, requested, effective }, `${option} was reduced to its limit`)
     }
   }
 
-  /** A lease of the engine as this request uses it. */
+  /** Leases an engine, in the form that this request needs. */
   async function lease(request: LeaseRequest): Promise<Lease> {
     const leased = await leaseEngine(request)
     if (!leased.engine.forRequest) return leased
@@ -467,8 +461,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       const controller = new AbortController()
       const { signal } = controller
       let ended = false
-      // No getter for the engine: V8 makes a hidden class for each such object, which keeps all of the request until the
-      // old generation is collected.
+      // Assigned instead of a getter: for objects with getters V8 creates a hidden class each, which keeps the whole
+      // request alive until the old generation is collected.
       let leased: { -readonly [Field in keyof Lease]: Lease[Field] }
       const finish = () => {
         if (ended) return
@@ -546,7 +540,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     })
   }
 
-  /** Models that were to be loaded ahead of requests, by their names in the configuration. */
+  /** Names in the configuration of models that have already been preloaded. */
   const preloaded = new Set<string>()
 
   async function preload(signal: AbortSignal): Promise<void> {
@@ -561,7 +555,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     }
   }
 
-  /** Loads a model that no request is for; a failure is logged. */
+  /** Loads a model without a request. A failure is logged. */
   async function loadAhead(
     variant: Model,
     mode: EngineMode | undefined,
@@ -574,14 +568,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       leased.release()
     } catch (error) {
       if (signal.aborted) return
-      log.error({ model: variant.publicName, reason: errorMessage(error) }, 'a model that was to be loaded was not')
+      log.error({ model: variant.publicName, reason: errorMessage(error) }, 'a model could not be preloaded')
     }
   }
 
   /**
-   * Tells an engine what the configuration says of its model now.
-   * @param usual the `keep_alive` of all models before
-   * @returns whether it is to be loaded anew
+   * Sends an engine the current configuration of its model.
+   * @param usual the previous default of `keep_alive`
+   * @returns whether it must be reloaded
    */
   function newSettings(usual: number) {
     return (managed: EngineRecord): boolean => {
@@ -597,7 +591,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       ]
       managed.keepAlive = settings.keepAlive
       const outdated = managed.basis !== undefined && managed.basis !== basisOf(variant)
-      if (outdated) log.info(`${variant.publicName} is loaded anew with its new settings once its answers have ended`)
+      if (outdated) log.info(`${variant.publicName} will be reloaded with its new settings when its answers have ended`)
       dispatch({
         type: 'settings',
         key: managed.key,
@@ -609,7 +603,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     }
   }
 
-  /** Has the engine of a variant loaded anew for the next request, with the settings of now; until then it is not here. */
+  /** Makes the next request load the variant's engine again with its current settings. */
   function outdate(managed: EngineRecord, variant: Model): void {
     const settings = settingsOf(variant)
     const provider = engines.requireProvider(variant, managed.mode)
@@ -618,7 +612,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     dispatch({ type: 'settings', key: managed.key, keepAlive, outdated: true, ...factsOf(variant, settings, provider) })
   }
 
-  /** What a variant is loaded with where requests say nothing else. */
+  /** Returns the load options that apply if a request asks for none. */
   function defaultsOf(variant: Model, { load }: EffectiveSettings): LoadOptions {
     return cappedOptions(load, variant, boundsFor(config, variant, {}))
   }
@@ -649,7 +643,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
             continue
           }
           const crashed = error instanceof CorralError && error.code === 'engine_crashed' && error.retryable
-          // One that waited at the engine for its turn has not been tried.
+          // A request that still waited inside the engine has not been tried.
           if (!crashed || error.details?.sent !== false) tried++
           if (
             !crashed ||
@@ -722,19 +716,23 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       })
       await Promise.race([whenGone([...managedEngines.values()]), grace])
       clearTimeout(timer)
-      const error = () => new CorralError('shutting_down', 'corral is shutting down; this answer was cut short.')
+      const error = () =>
+        new CorralError(
+          'shutting_down',
+          'corral is shutting down, so this answer was cut off. Send the request again when it is back.'
+        )
       await endAll([...managedEngines.values()].filter(isOccupied), error, error, false)
       for (const managed of managedEngines.values()) clearTimeout(managed.alarm)
     }
   }
 }
 
-/** Whether a lease that takes what is idle was given to a client. */
+/** Whether a background request lost its lease to a client. */
 function isDisplaced({ signal: { aborted, reason } }: Lease): boolean {
   return aborted && reason instanceof CorralError && reason.details?.displaced === true
 }
 
-/** A mode that a model has. */
+/** Returns a mode that the model supports. */
 function modeOf({ metadata: { capabilities } }: Model): EngineMode {
   if (capabilities.includes('completion')) return 'chat'
   return capabilities.includes('rerank') ? 'rerank' : 'embedding'
@@ -744,20 +742,20 @@ function nameOf(model: ModelName): string {
   return model.variant === undefined ? bareName(model) : `${bareName(model)}:${model.variant}`
 }
 
-/** No date that clients can read lies so far ahead (milliseconds). */
+/** Milliseconds. Clients cannot represent later dates. */
 const CENTURY = 100 * 365 * 24 * 3_600_000
 
 function forEver(ms: number): number {
   return ms < 0 || ms > CENTURY ? Number.POSITIVE_INFINITY : ms
 }
 
-/** Of the log's lines about bounds, so many are known to have been written. */
+/** Clamped options remembered as logged. */
 const MAX_LOGGED = 1000
 
-/** Where only the model's training counts. */
+/** Only the model's training limits the options. */
 const UNBOUNDED = { num_ctx: 0, num_parallel: Number.POSITIVE_INFINITY }
 
-/** Load options within their bounds: no context is larger than what the model was trained for. */
+/** Clamps load options to their limits, and the context to what the model was trained for. */
 export function cappedOptions<Options extends Partial<LoadOptions>>(
   options: Options,
   { metadata: { contextLength: trained = Number.POSITIVE_INFINITY } }: Pick<Model, 'metadata'>,
@@ -771,14 +769,14 @@ export function cappedOptions<Options extends Partial<LoadOptions>>(
   return { ...options, ...(isLarge && { num_ctx: mostContext }), ...(isWide && { num_parallel: bounds.num_parallel }) }
 }
 
-/** Those of the options that are not what was requested; undefined where all are. */
+/** Returns the options that were clamped, or undefined. */
 function changedIn(requested: Partial<LoadOptions>, options: Partial<LoadOptions>): Partial<LoadOptions> | undefined {
   if (requested === options) return undefined
   const names = Object.keys(options) as (keyof LoadOptions)[]
   return Object.fromEntries(names.filter(name => options[name] !== requested[name]).map(name => [name, options[name]]))
 }
 
-/** Why an engine failed, where its provider found that out. */
+/** Returns the cause of a failure, if its provider found one. */
 function causeOf(failure: CorralError | undefined): { cause?: string } {
   const cause = failure?.details?.cause
   return typeof cause === 'string' ? { cause } : {}

@@ -14,29 +14,29 @@ import {
 } from './scheduler-state.ts'
 
 /*
- * How clients share what there is by turns: the slots of an engine, its place in memory, its load options. A client is
- * known by its `turn`: its key, or its address. What is decided with this is in `decide.ts` and `eviction.ts`.
+ * How clients share an engine's slots, its load options and the machine's memory. A client is an API key or an address.
+ * `serve-engine.ts` and `eviction.ts` use this.
  */
 
-/** Milliseconds for which a client that has nothing running counts as one that may come back any moment. */
+/** Milliseconds for which an idle client may return and keeps a slot free … */
 const LATELY = 60_000
-/** … and as one that asks again at once, as programs do. */
+/** … and for which it is expected to, as programs do. */
 const SOON = 2000
-/** Milliseconds in which a client's loads and disturbances are counted. */
+/** Milliseconds for which a client's loads and forced reloads are counted. */
 const COUNTED = 600_000
-/** From so many clients on those that have gone are forgotten … */
+/** From this number of clients on, old ones are forgotten … */
 const MANY_CLIENTS = 100
-/** … and no more than about so many are remembered. */
+/** … down to this number. */
 const MAX_CLIENTS = 1000
 
-/** What a client has of an engine now. */
+/** A client's current use of an engine. */
 interface Share {
   turn: string
-  /** Slots of its answers that run. */
+  /** Slots of its running answers. */
   slots: number
-  /** Slots × milliseconds, with the answers that run … */
+  /** Slots × milliseconds, including running answers … */
   had: number
-  /** … and with its reloads. */
+  /** … and including its reloads. */
   all: number
 }
 
@@ -49,9 +49,9 @@ const NEW_CLIENT: Client = {
 }
 
 /**
- * What clients have that have requests running or waiting. Of those that wait with nothing running, which may be many,
- * only the first in turn matter, and `also`: the queue has them in order. Those who had reloads lately are compared
- * apart, as what counts of these ends with time.
+ * Returns the use of clients that have requests running or waiting. Of the many that may wait with nothing running,
+ * only the first in turn and `also` matter, and the queue has them sorted. Clients with recent reloads are compared
+ * here, because reloads are forgotten with time.
  */
 function sharesOf(engine: EngineState, now: number, also?: string): Map<string, Share> {
   const { phase, queue, clients, reloaders } = engine
@@ -93,8 +93,8 @@ function isPresent({ phase, queue }: EngineState, turn: string): boolean {
 }
 
 /**
- * A client of an engine, at one of its requests. One that comes (again) begins with the least share that those who are
- * here have had: it need not wait for what it took while nobody else wanted it, and gains nothing by staying away.
+ * Adds or updates the client of a new request. A client that is new or returns starts with the least use of the clients
+ * present: it does not pay for slots that nobody else wanted, and gains nothing by staying away.
  */
 export function joinClients(engine: EngineState, turn: string, now: number): Client {
   const { clients } = engine
@@ -123,16 +123,16 @@ function forgetClients(engine: EngineState, now: number): void {
   }
 }
 
-/** When an engine that has nothing to do is unloaded: each client's wish holds for its own requests. */
+/** Returns when an engine without requests is unloaded. Each client's `keep_alive` applies to its own requests. */
 export function expiryOf(engine: EngineIn<'ready'>): number {
   const { phase, clients, keepAlive, pinned } = engine
   if (pinned) return Number.POSITIVE_INFINITY
-  // Between two lines of a batch it stays, however short it is kept for clients.
+  // Stay loaded between two lines of a batch, even if `keep_alive` is short.
   const ofIdle = phase.idleUsed === undefined ? 0 : phase.idleUsed + Math.max(keepAlive, SOON)
   return Math.max(ofIdle, clients.size === 0 ? phase.lastUsed + keepAlive : clientsExpiry(engine))
 }
 
-/** Until when clients want it to stay; 0 where none has used it. */
+/** Returns until when clients want it to stay; 0 if no client has used it. */
 function clientsExpiry({ phase, clients, keepAlive }: EngineIn<'ready'>): number {
   let latest = 0
   for (const client of clients.values()) {
@@ -142,8 +142,8 @@ function clientsExpiry({ phase, clients, keepAlive }: EngineIn<'ready'>): number
 }
 
 /**
- * What a request wants of an engine. What it leaves open it leaves to the engine, where the options were chosen for its
- * own client; what another client has chosen is no reason for it to have less than the model's defaults.
+ * Returns the options that a request needs. Options that it leaves open may have any value if its own client chose the
+ * engine's options; otherwise they are the model's defaults, since one client's choice must not leave others with less.
  */
 export function wantedOf(
   { defaults }: Pick<EngineState, 'defaults'>,
@@ -153,7 +153,9 @@ export function wantedOf(
   return turn === chosenBy ? options : { ...defaults, ...options }
 }
 
-/** Whether others than these clients have used the engine in the last so many milliseconds, wait for it or run. */
+/**
+ * Whether clients other than these wait for the engine, run on it or have used it in the last `within` milliseconds.
+ */
 function othersUse(engine: EngineState, isOwn: (turn: string) => boolean, now: number, within: number): boolean {
   for (const turn of engine.queue.turns()) if (!isOwn(turn)) return true
   if ('running' in engine.phase) {
@@ -163,38 +165,38 @@ function othersUse(engine: EngineState, isOwn: (turn: string) => boolean, now: n
   return false
 }
 
-/** What is to be done for the requests that wait for an engine. */
+/** What to do about the requests that wait for an engine. */
 export type Next =
   | { act: 'grant'; request: QueuedRequest; slots: number }
-  /** It needs other options. */
+  /** Reload with other options. */
   | { act: 'reload'; request: QueuedRequest }
-  /** Slots are kept free for it. */
+  /** Keep slots free for it. */
   | { act: 'keep'; request: QueuedRequest }
-  /** Nothing now; at this time there may be more. */
+  /** Nothing now. There may be more to do at this time. */
   | { act: 'wait'; until: number | undefined }
 
 /**
- * Whose request is next: of the clients that wait, the one with the fewest slots; among those with as many, the one that
- * has had least of them so far. Of one client's requests the first one.
+ * Chooses the next request: of the waiting clients, the one with the fewest slots; on a tie the one that has used the
+ * engine least; of one client's requests, the first.
  *
- * - One that slots are kept free for stays next: nobody overtakes it until there are enough.
- * - A client with answers of its own leaves slots free for those who come back, and so need not wait for the end of an
- *   answer: one for each whose last request was less than `SOON` ago, and the last one for `LATELY`.
- * - One that needs other options has to wait while others who use the engine have had less than its client. What a reload
- *   takes from all counts as had by the client that it is for (`chargeReload`), so that options which alternate cost
- *   nobody else more than their share.
+ * - A request that slots are kept free for stays next, so nobody overtakes it.
+ * - A client with running answers leaves slots free for clients that may return and should not have to wait for an
+ *   answer to end: one for each whose last request was less than `SOON` ago, and the last slot for `LATELY`.
+ * - A request that needs other options waits while other clients have used the engine less. The time that a reload
+ *   takes from everyone is charged to its client (`chargeReload`), so alternating options cost other clients no more
+ *   than their share.
  *
- * Those that take only what is idle (lines of batches) come when no client waits (`nextIdle`), and what they have counts
- * as free for clients: whoever is granted it displaces them.
+ * Background requests run only when no client waits (`nextBackground`). Their slots count as free: a client that is
+ * granted one displaces them.
  */
 export function nextRequest(engine: EngineIn<'ready'>, now: number): Next {
   return onlyIdleWait(engine) ? nextIdle(engine, now) : nextClient(engine, now)
 }
 
 /**
- * Of those that take what is idle, the first of the one with the fewest slots. One slot stays free for clients; what needs
- * all of them has to wait until no client has used the engine for a while, and what needs other options until the engine
- * would be unloaded.
+ * Chooses the background request of the client with the fewest slots. One slot stays free for clients. A request that
+ * needs all slots waits until no client has used the engine for a while, and one that needs other options until the
+ * engine would be unloaded.
  */
 function nextIdle(engine: EngineIn<'ready'>, now: number): Next {
   const { queue, phase, clients, maxConcurrent = Number.POSITIVE_INFINITY } = engine
@@ -257,7 +259,7 @@ function nextClient(engine: EngineIn<'ready'>, now: number): Next {
     if (!satisfies(phase.options, wantedOf(engine, phase, request))) {
       const poorer = [...shares.values()].filter(({ turn, all }) => turn !== own.turn && all < own.all)
       if (poorer.length === 0) return { act: 'reload', request }
-      // Those that have slots catch up with time.
+      // Clients that have slots catch up with time.
       again(now + Math.max(...poorer.map(({ slots, all }) => Math.ceil((own.all - all) / slots))))
       continue
     }
@@ -278,7 +280,7 @@ function nextClient(engine: EngineIn<'ready'>, now: number): Next {
   return { act: 'wait', until }
 }
 
-/** Has the queue keep those apart whose first request does not fit what runs. */
+/** Separates clients in the queue whose first request does not fit the running engine. */
 function judgeFits({ phase, queue, defaults }: EngineIn<'ready'>): void {
   const { judged } = phase
   if (judged === defaults || (judged && satisfies(judged, defaults) && satisfies(defaults, judged))) return
@@ -287,8 +289,8 @@ function judgeFits({ phase, queue, defaults }: EngineIn<'ready'>): void {
 }
 
 /**
- * Until when so few free slots are for clients that may come back; undefined where there are enough.
- * @param gone when each of those that have nothing running and nothing waiting was last here
+ * Returns until when the `left` free slots are kept for clients that may return; undefined if there are enough.
+ * @param absent when each client without requests was last here
  */
 function keptUntil(gone: readonly number[], left: number, now: number): number | undefined {
   const soon = gone.filter(lastUsed => now - lastUsed < SOON)
@@ -297,7 +299,7 @@ function keptUntil(gone: readonly number[], left: number, now: number): number |
   return left < 1 && now < lately ? lately : undefined
 }
 
-/** Counts what a request has had of an engine until now. */
+/** Charges a client for a request's use of the engine until now. */
 export function chargeSlots({ phase, clients, queue }: EngineState, id: number, now: number): void {
   const taken = 'running' in phase ? phase.running.get(id) : undefined
   const client = taken && !taken.request.idle && clients.get(taken.request.turn)
@@ -307,7 +309,7 @@ export function chargeSlots({ phase, clients, queue }: EngineState, id: number, 
   queue.reorder(taken.request.turn)
 }
 
-/** Counts a reload as had by its client: since then nobody could begin an answer. */
+/** Charges a reload to its client: nobody could start an answer meanwhile. */
 export function chargeReload(
   { clients, reloaders }: EngineState,
   turn: string,
@@ -322,16 +324,15 @@ export function chargeReload(
   reloaders.add(turn)
 }
 
-// ---- the queue -------------------------------------------------------------------------------------------------------
-
-/** The request that gives up its place in a full queue: the newest of the client with most, if this one has fewer. */
+/**
+ * Returns the request that gives up its place in a full queue: the newest of the client with the most, if this client
+ * has fewer.
+ */
 export function toDisplace(engine: EngineState, turn: string): QueuedRequest | undefined {
   const { mostCrowded } = engine.queue
   if (!mostCrowded || mostCrowded.length <= (engine.queue.of(turn)?.length ?? 0) + 1) return undefined
   return mostCrowded.last
 }
-
-// ---- loads -----------------------------------------------------------------------------------------------------------
 
 function loadsOf({ loads }: SchedulerState, turn: string, now: number): ClientLoads {
   let own = loads.get(turn)
@@ -347,18 +348,18 @@ function loadsOf({ loads }: SchedulerState, turn: string, now: number): ClientLo
   return own
 }
 
-/** Notes that a load begins for a client. */
+/** Records that a load begins for a client. */
 export function countLoad(state: SchedulerState, turn: string, now: number): void {
   loadsOf(state, turn, now).last = now
 }
 
-/** Notes that a client has an engine loaded anew or evicted that others use. */
+/** Records that a client made an engine that others use reload or be evicted. */
 export function countDisturbance(state: SchedulerState, turn: string, now: number): void {
   const own = loadsOf(state, turn, now)
   own.disturbances = [...own.disturbances.filter(at => now - at < COUNTED), now]
 }
 
-/** When a client may disturb others again that use this engine; undefined where it may now. */
+/** Returns when a client may again force a reload of this engine, or undefined if it may now. */
 export function mayReloadAt(state: SchedulerState, engine: EngineState, turn: string, now: number): number | undefined {
   if (!othersUse(engine, other => other === turn, now, COUNTED)) return undefined
   return mayDisturbAt(state, turn, now)
@@ -371,8 +372,8 @@ function mayDisturbAt({ loads, limits }: SchedulerState, turn: string, now: numb
 }
 
 /**
- * Since when a plan counts as waiting for room: since one of its clients waits for it and had no other model loaded. Who
- * has many models loaded in turn so comes behind those who wait for one.
+ * Returns since when a plan counts as waiting for room: since one of its clients waits for it without another load in
+ * between. A client that loads many models in turn comes behind clients that wait for one.
  */
 export function waitsSince({ loads }: SchedulerState, engine: EngineState, { since }: PreparedPlan): number {
   const sinceOf = (turn: string) => Math.max(since, loads.get(turn)?.last ?? Number.NEGATIVE_INFINITY)
@@ -380,18 +381,23 @@ export function waitsSince({ loads }: SchedulerState, engine: EngineState, { sin
   let least = Number.POSITIVE_INFINITY
   for (const turn of engine.queue.turns()) {
     least = Math.min(least, sinceOf(turn))
-    // None can have waited longer: those looked at before had loads since then, which are few.
+    // No client can have waited longer. The few examined before had loads since then.
     if (least === since) break
   }
   return least
 }
 
-/** Whether an idle engine is used by others than those who wait for the newcomer: it may be wanted again any moment. */
+/**
+ * Whether clients other than those waiting for the newcomer use an idle engine. They may want it again at any moment.
+ */
 export function isOfOthers(other: EngineState, newcomer: EngineState, now: number): boolean {
   return isIn(other, 'ready') && othersUse(other, turn => newcomer.queue.of(turn) !== undefined, now, LATELY)
 }
 
-/** Whether the client that an engine is loaded for has had too many engines of others evicted: it waits for their turn. */
+/**
+ * Whether the client that an engine is loaded for has evicted too many engines of others. It then waits for their turns
+ * to end.
+ */
 export function isGreedy(state: SchedulerState, newcomer: EngineState, now: number): boolean {
   const { first } = wishers(newcomer)
   return first !== undefined && mayDisturbAt(state, first.turn, now) !== undefined

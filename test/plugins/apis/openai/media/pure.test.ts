@@ -222,7 +222,7 @@ t.test('a model serves the modes of its capabilities', async t => {
     [['completion', 'tools', 'vision'], ['chat', 'embedding'], /it generates text\./],
     [['embedding'], ['embedding'], /it makes embeddings \(/],
     [['rerank'], ['rerank'], /it ranks documents \(/],
-    [[], [], /cannot answer with models of its kind \(t5\)/]
+    [[], [], /cannot run models of its kind \(t5\)/]
   ]
   const engines = createEngineRegistry({
     settings: { promptCache: 0, memory: undefined, gpuMemory: undefined },
