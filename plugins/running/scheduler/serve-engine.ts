@@ -1,0 +1,207 @@
+import { CorralError } from '../../../core/errors.ts'
+import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { formatDuration } from '../../../core/system/duration.ts'
+import {
+  become,
+  displace,
+  dropPlan,
+  newPlan,
+  noteUse,
+  planLoad,
+  prepare,
+  refuse,
+  type Step,
+  setAlarm,
+  unload
+} from './engine-transitions.ts'
+import type { QueuedRequest } from './request-queue.ts'
+import {
+  type EngineIn,
+  type EngineState,
+  isIn,
+  onlyIdleWait,
+  planOf,
+  type Reload,
+  runningOn,
+  type SchedulerState,
+  satisfies,
+  union
+} from './scheduler-state.ts'
+import { chargeReload, countDisturbance, expiryOf, mayReloadAt, nextRequest, wantedOf } from './turns.ts'
+
+export function advance(step: Step, engine: EngineState): void {
+  if (isIn(engine, 'ready')) serve(step, engine)
+  else if (isIn(engine, 'draining')) {
+    if (!endLongDrain(step, engine)) prepare(step, engine)
+  } else if (isIn(engine, 'planned')) {
+    if (engine.queue.length) prepare(step, engine)
+  } else if (isIn(engine, 'absent') && engine.queue.length) planLoad(step, engine)
+}
+
+export function serve(step: Step, engine: EngineIn<'ready'>): void {
+  const { state, now } = step
+  const { phase } = engine
+  const { running } = phase
+  if (phase.outdated) {
+    setAlarm(step, engine, undefined)
+    if (running.size && (runningOn(engine) || onlyIdleWait(engine))) return
+    unload(step, engine, 'reload')
+    if (engine.queue.length) planLoad(step, engine)
+    return
+  }
+
+  for (const request of engine.queue.loadOnly) {
+    if (satisfies(phase.options, wantedOf(engine, phase, request))) grant(step, engine, request)
+  }
+
+  let again: number | undefined
+  while (engine.queue.length) {
+    if (phase.giveWay && (now >= phase.giveWay.at || engine.grants >= phase.giveWay.grants)) break
+    const next = nextRequest(engine, now)
+    if (next.act === 'reload') {
+      const { request } = next
+      const error = request.isCounted ? undefined : reloadRefused(step, engine, request)
+      if (error) {
+        refuse(step, engine, [request], error)
+        continue
+      }
+      if (request.idle && !engine.pinned) {
+        // No client uses it. There may be no room for the new load until other models go too.
+        unload(step, engine, 'reload')
+        planLoad(step, engine)
+      } else drain(step, engine, request)
+      return
+    }
+    if (next.act === 'wait') {
+      again = next.until
+      break
+    }
+    const { request } = next
+    const kept = phase.keptFor?.id === request.id ? phase.keptFor : undefined
+    if (!request.idle) displace(step, engine, next.act === 'keep' ? phase.slots : next.slots)
+    if (next.act === 'keep') {
+      // Nobody may overtake a request for several slots, or it would starve.
+      phase.keptFor = kept ?? { id: request.id, since: now }
+      break
+    }
+    phase.keptFor = undefined
+    running.set(request.id, { request, slots: next.slots, since: kept?.since ?? now })
+    if (!request.idle) engine.grants++
+    grant(step, engine, request)
+  }
+
+  // A client waits, so background requests must not keep the engine busy.
+  if (!onlyIdleWait(engine)) displace(step, engine, phase.slots)
+
+  if (running.size || engine.queue.length) {
+    setAlarm(step, engine, again)
+    return
+  }
+  const expires = expiryOf(engine)
+  if (state.closing || now >= expires) unload(step, engine, state.closing ? 'stopped' : 'idle')
+  else setAlarm(step, engine, expires)
+}
+
+/**
+ * Gives up a reload and, if there is an error, refuses its requester. A running engine continues; one that has ended is
+ * loaded again with its previous options.
+ */
+export function undoReload(
+  step: Step,
+  engine: EngineState,
+  { previous, previouslyBy, requester, paidBy, since }: Reload,
+  error?: CorralError
+): void {
+  const asking = engine.queue.get(requester)
+  chargeReload(engine, paidBy, previous.num_parallel, since, step.now)
+  if (error && asking) refuse(step, engine, [asking], error)
+  dropPlan(step, engine)
+  if (isIn(engine, 'ready')) serve(step, engine)
+  else if (engine.queue.length) planLoad(step, engine, previous, previouslyBy)
+}
+
+/** Gives up the reload that this request asked for, unless the load has begun. */
+export function undoReloadOf(step: Step, engine: EngineState, requester: number): void {
+  const reload = planOf(engine)?.reload
+  if (reload?.requester === requester && !isIn(engine, 'loading')) undoReload(step, engine, reload)
+}
+
+export function grant({ now, effects }: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
+  engine.queue.remove(request)
+  noteUse(engine.phase, request, now)
+  const client = request.idle ? undefined : engine.clients.get(request.turn)
+  if (client) client.lastUsed = now
+  effects.push({ type: 'grant', id: request.id, key: engine.key })
+}
+
+/**
+ * Returns an error if a client has forced too many reloads of engines that others use. Going back to the model's
+ * defaults is always allowed.
+ */
+function reloadRefused(
+  { state, now }: Step,
+  engine: EngineIn<'ready'>,
+  { turn, options }: QueuedRequest
+): CorralError | undefined {
+  if (!asksForMore(engine.phase.options, options)) return undefined
+  const again = mayReloadAt(state, engine, turn, now)
+  if (again === undefined) return undefined
+  const seconds = Math.ceil((again - now) / 1000)
+  return new CorralError(
+    'rate_limited',
+    `Model "${engine.name}" is loaded with other options, which other clients use, and limits.reloads allows each client ${state.limits.reloads} reloads in ten minutes. Send the request without these options, or try again in ${seconds} s.`,
+    { retryAfter: seconds, details: { limit: 'limits.reloads', value: state.limits.reloads } }
+  )
+}
+
+/** Starts no more answers, and plans a reload with the union of the current options and the request's. */
+function drain(step: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
+  const { state, now } = step
+  const { options: previous, chosenBy: previouslyBy } = engine.phase
+  if (!request.idle) displace(step, engine, engine.phase.slots)
+  const isRestoring = !asksForMore(previous, request.options)
+  if (!request.isCounted && !isRestoring) countDisturbance(state, request.turn, now)
+  request.isCounted = true
+  const plan = newPlan(union(previous, wantedOf(engine, engine.phase, request)), request.turn)
+  const paidBy = request.idle ? '' : isRestoring ? previouslyBy : request.turn
+  plan.reload = { previous, previouslyBy, requester: request.id, paidBy, since: now }
+  become(engine, { ...engine.phase, keptFor: undefined, name: 'draining', plan })
+  setAlarm(step, engine, endOfDrain(state, plan.reload))
+  prepare(step, engine)
+}
+
+/** Whether the client itself asks for other options. `isolated`, which keeps owners apart, is set by the server. */
+function asksForMore(loaded: LoadOptions, { isolated: _, ...own }: Partial<LoadOptions>): boolean {
+  return !satisfies(loaded, own)
+}
+
+/** Longest drain while other clients wait, as a multiple of `fair_wait`. */
+const DRAIN = 4
+
+export function endOfDrain({ limits }: SchedulerState, { since }: Reload): number {
+  return since + DRAIN * limits.fairWait
+}
+
+/**
+ * (13) Gives up a drain that takes too long because an answer does, if other clients wait. The requester tries again
+ * when they have had as much of the engine as its client. It is refused if it has already waited for `room_timeout`.
+ */
+function endLongDrain(step: Step, engine: EngineIn<'draining'>): boolean {
+  const { state, now } = step
+  const { running, plan } = engine.phase
+  const { reload, chosenBy } = plan
+  if (!reload || !running.size || now < endOfDrain(state, reload)) return false
+  if ([...engine.queue].every(({ turn }) => turn === chosenBy)) return false
+  const requester = engine.queue.get(reload.requester)
+  const isLate = requester !== undefined && now >= requester.arrivedAt + state.limits.roomTimeout
+  undoReload(step, engine, reload, isLate ? neverIdle(step, engine) : undefined)
+  return true
+}
+
+function neverIdle({ state }: Step, { name }: EngineState): CorralError {
+  return new CorralError(
+    'queue_full',
+    `Model "${name}" must be reloaded for your options, but other clients' answers did not end within ${formatDuration(state.limits.roomTimeout)}. Send the request without these options, or try again later.`,
+    { retryAfter: 60 }
+  )
+}
