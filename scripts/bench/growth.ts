@@ -97,7 +97,7 @@ function crowd(count: number, clients: number) {
   world.request(0)
   world.send({ type: 'loaded', key: 'a', slots: 1, reserved: {} } as never)
   let last = 0
-  const come = () => world.request(++last, 'a', { turn: `client ${last % clients}` })
+  const come = () => world.request(++last, 'a', { clientId: `client ${last % clients}` })
   while (last < count) come()
   let running = 0
   return () => {
@@ -114,7 +114,7 @@ function crowdOutside(count: number) {
   const world = machine({ maxLoaded: 1, maxQueue: Number.POSITIVE_INFINITY, queuePerKey: Number.POSITIVE_INFINITY })
   world.request(0)
   world.send({ type: 'loaded', key: 'a', reserved: {} } as never)
-  for (let id = 1; id <= count; id++) world.request(id, 'b', { turn: `client ${id % 100}` })
+  for (let id = 1; id <= count; id++) world.request(id, 'b', { clientId: `client ${id % 100}` })
   let last = count
   return () => {
     world.request(++last)

@@ -9,8 +9,9 @@ import {
   unload
 } from './engine-transitions.ts'
 import { surplus } from './eviction.ts'
+import { getWantedOptions } from './fair-share.ts'
 import { giveRoom } from './give-room.ts'
-import { type EngineEvent, factsOf, record, shuttingDown } from './record-event.ts'
+import { type EngineEvent, pickFacts, record, shuttingDown } from './record-event.ts'
 import { RequestQueue } from './request-queue.ts'
 import {
   type Effect,
@@ -22,7 +23,6 @@ import {
   satisfies
 } from './scheduler-state.ts'
 import { advance } from './serve-engine.ts'
-import { wantedOf } from './turns.ts'
 
 /**
  * Decides which models are loaded, served and unloaded. Takes one event at time `now` (milliseconds), updates `state`
@@ -36,7 +36,7 @@ export function decide(state: SchedulerState, event: Event, now: number): Effect
   if (event.type === 'close') close(step)
   else if (event.type === 'budget') state.budget = event.budget
   else {
-    const engine = engineOf(state, event)
+    const engine = getEngine(state, event)
     if (engine) {
       record(step, engine, event)
       advance(step, engine)
@@ -49,16 +49,17 @@ export function decide(state: SchedulerState, event: Event, now: number): Effect
 }
 
 /** Returns the engine that an event is about. Only a request creates one. */
-function engineOf(state: SchedulerState, event: EngineEvent): EngineState | undefined {
+function getEngine(state: SchedulerState, event: EngineEvent): EngineState | undefined {
   const known = state.engines.get(event.key)
   if (known || event.type !== 'request') return known
   const clients: EngineState['clients'] = new Map()
   const engine: EngineState = {
-    ...factsOf(event),
+    ...pickFacts(event),
     key: event.key,
     phase: { name: 'absent' },
-    queue: new RequestQueue(turn => clients.get(turn)?.had ?? 0),
+    queue: new RequestQueue(clientId => clients.get(clientId)?.used ?? 0),
     keepAlive: state.limits.keepAlive,
+    configuredKeepAlive: state.limits.keepAlive,
     clients,
     newClients: 0,
     reloaders: new Set(),
@@ -117,9 +118,9 @@ function endUnwanted(step: Step, engine: EngineState): void {
 }
 
 function isWantedBySome(engine: EngineState, plan: Plan): boolean {
-  const { clients, idle } = engine.queue
-  for (const line of [clients, idle]) {
-    for (const request of line) if (satisfies(plan.options, wantedOf(engine, plan, request))) return true
+  const { clients, background } = engine.queue
+  for (const line of [clients, background]) {
+    for (const request of line) if (satisfies(plan.options, getWantedOptions(engine, plan, request))) return true
   }
   return false
 }

@@ -2,10 +2,11 @@ import type { Engine, EngineExit, EngineMode, MemoryEstimate } from '../../../co
 import type { UnloadReason } from '../../../core/contracts/hooks.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
-import type { Progress } from '../../../core/contracts/progress.ts'
+import type { OnProgress, Progress } from '../../../core/contracts/progress.ts'
+import type { CorralError } from '../../../core/errors.ts'
 import { dateAt } from '../../../core/system/clock.ts'
-import { type EngineState, isIn, onlyIdleWait } from './scheduler-state.ts'
-import { expiryOf } from './turns.ts'
+import { getExpiry } from './fair-share.ts'
+import { type EngineState, isIn, onlyBackgroundWaits } from './scheduler-state.ts'
 
 /** Progress phases before there is a GGUF file to load. */
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
@@ -21,9 +22,9 @@ export interface EngineRecord {
   /** Settles when the engine has ended. Never rejects. */
   exited?: Promise<EngineExit> | undefined
   /** Marks the engine as ended. */
-  end?: ((exit: EngineExit) => void) | undefined
-  preparing?: AbortController | undefined
-  loading?: AbortController | undefined
+  markEnded?: ((exit: EngineExit) => void) | undefined
+  prepareAbort?: AbortController | undefined
+  loadAbort?: AbortController | undefined
   /**
    * Settings and default options of its last load or preparation (`getBasis`). A difference means that it must be
    * reloaded.
@@ -31,22 +32,29 @@ export interface EngineRecord {
   basis?: string
   /** It was last loaded with the settings of a trial. */
   isTrial?: boolean
-  /** `keep_alive` of its own section, in milliseconds. */
-  keepAlive?: number | undefined
   /** Memory that the next load needs, once it is prepared. */
   estimate?: MemoryEstimate | undefined
-  leaving?: UnloadReason | undefined
+  unloadReason?: UnloadReason | undefined
   progress?: Progress | undefined
-  alarm?: NodeJS.Timeout | undefined
+  alarmTimer?: NodeJS.Timeout | undefined
   /** When the current engine became ready, in milliseconds of `performance.now()`. */
   loadedAt: number
   /** Called when no engine, load or preparation is left. */
   goneListeners: (() => void)[]
 }
 
+/** A request that waits or is being answered. */
+export interface PendingRequest {
+  record: EngineRecord
+  onProgress: OnProgress | undefined
+  grant: (engine: Engine) => void
+  refuse: (error: unknown) => void
+  revoke: (error: CorralError) => void
+}
+
 /** Whether it has an engine, a load or a preparation. */
-export function isOccupied({ engine, loading, preparing }: EngineRecord): boolean {
-  return engine !== undefined || loading !== undefined || preparing !== undefined
+export function isOccupied({ engine, loadAbort, prepareAbort }: EngineRecord): boolean {
+  return engine !== undefined || loadAbort !== undefined || prepareAbort !== undefined
 }
 
 /** Settles when none of these has an engine, a load or a preparation left. */
@@ -57,22 +65,22 @@ export async function whenGone(engines: readonly EngineRecord[]): Promise<void> 
 }
 
 /** Settles `whenGone`. Call it after an engine, a load or a preparation has ended. */
-export function settleGone(managed: EngineRecord): void {
-  if (isOccupied(managed)) return
-  for (const listener of managed.goneListeners.splice(0)) listener()
+export function settleGone(record: EngineRecord): void {
+  if (isOccupied(record)) return
+  for (const listener of record.goneListeners.splice(0)) listener()
 }
 
 /** Returns the entry of `/api/ps` for an engine that is ready. */
-export function runningModel(managed: EngineRecord, engine: EngineState | undefined): RunningModel[] {
-  if (!managed.engine || !engine || !isIn(engine, 'ready')) return []
+export function runningModel(record: EngineRecord, engine: EngineState | undefined): RunningModel[] {
+  if (!record.engine || !engine || !isIn(engine, 'ready')) return []
   const { options, running } = engine.phase
   const idleFor = running.size ? performance.now() - engine.phase.lastUsed : 0
-  const expires = expiryOf(engine) + idleFor
+  const expires = getExpiry(engine) + idleFor
   return [
     {
-      variant: managed.variant,
-      mode: managed.mode,
-      engine: managed.engine,
+      variant: record.variant,
+      mode: record.mode,
+      engine: record.engine,
       reserved: engine.phase.reserved,
       options,
       expiresAt: Number.isFinite(expires) ? dateAt(expires) : undefined,
@@ -83,28 +91,28 @@ export function runningModel(managed: EngineRecord, engine: EngineState | undefi
 }
 
 /** Returns the entry of `/api/ps` for an engine that is not ready. */
-export function loadingModel(managed: EngineRecord, engine: EngineState | undefined): LoadingModel[] {
+export function loadingModel(record: EngineRecord, engine: EngineState | undefined): LoadingModel[] {
   if (!engine || isIn(engine, 'ready')) return []
   if (isIn(engine, 'absent') && !engine.queue.length) return []
   return [
     {
-      variant: managed.variant,
-      mode: managed.mode,
-      state: stateOf(managed, engine),
-      progress: managed.progress,
+      variant: record.variant,
+      mode: record.mode,
+      state: getLoadingState(record, engine),
+      progress: record.progress,
       // Background requests may wait for any time.
       queued: engine.queue.clients.length
     }
   ]
 }
 
-function stateOf({ progress }: EngineRecord, engine: EngineState): LoadingModel['state'] {
+function getLoadingState({ progress }: EngineRecord, engine: EngineState): LoadingModel['state'] {
   const { phase, waitsFor } = engine
   if (phase.name === 'draining' || phase.name === 'stopping') return phase.name
   if (waitsFor.length) return 'waiting'
   if (progress !== undefined && CONVERTING.has(progress.phase)) return 'converting'
   // Background requests may not find room.
-  const isCertain = phase.name === 'loading' || (phase.name === 'planned' && !onlyIdleWait(engine))
+  const isCertain = phase.name === 'loading' || (phase.name === 'planned' && !onlyBackgroundWaits(engine))
   return isCertain ? 'loading' : 'queued'
 }
 

@@ -44,7 +44,7 @@ export function createEngineRegistry(
   const faulty = new Set<EngineProvider>()
 
   /** How well a provider serves a model. A provider that throws serves none, so the others are still asked. */
-  function scoreOf(provider: EngineProvider, model: Model, mode: EngineMode): number {
+  function getScore(provider: EngineProvider, model: Model, mode: EngineMode): number {
     try {
       return provider.serves(model, mode)
     } catch (error) {
@@ -60,7 +60,7 @@ export function createEngineRegistry(
     let best: EngineProvider | undefined
     let most = 0
     for (const provider of providers) {
-      const score = scoreOf(provider, model, mode)
+      const score = getScore(provider, model, mode)
       if (score > most) [best, most] = [provider, score]
     }
     return best

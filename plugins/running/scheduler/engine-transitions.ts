@@ -1,23 +1,23 @@
 import type { UnloadReason } from '../../../core/contracts/hooks.ts'
 import { CorralError } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { countLoad } from './fair-share.ts'
 import type { QueuedRequest } from './request-queue.ts'
 import {
+  decidingRequests,
   type Effect,
-  type EngineIn,
+  type EngineInPhase,
   type EngineState,
   firstLoad,
+  getPlan,
   isIn,
   type Loaded,
   type Phase,
   type Plan,
   type PreparedPlan,
-  planOf,
   reservedBy,
-  type SchedulerState,
-  wishers
+  type SchedulerState
 } from './scheduler-state.ts'
-import { countLoad } from './turns.ts'
 
 /** One event on its way through the decisions below. */
 export interface Step {
@@ -27,13 +27,13 @@ export interface Step {
   effects: Effect[]
 }
 
-export function noteUse(phase: Loaded, { idle }: QueuedRequest, now: number): void {
-  if (idle) phase.idleUsed = now
+export function noteUse(phase: Loaded, { background }: QueuedRequest, now: number): void {
+  if (background) phase.backgroundUsed = now
   else phase.lastUsed = now
 }
 
 /** Revokes background requests, newest first, until `slots` slots are free. */
-export function displace(step: Step, engine: EngineIn<'ready' | 'draining'>, slots: number): void {
+export function displace(step: Step, engine: EngineInPhase<'ready' | 'draining'>, slots: number): void {
   const { phase, maxConcurrent = Number.POSITIVE_INFINITY } = engine
   const { running } = phase
   let free = phase.slots
@@ -42,10 +42,10 @@ export function displace(step: Step, engine: EngineIn<'ready' | 'draining'>, slo
   if (isEnough()) return
   for (const [id, taken] of [...running].reverse()) {
     if (isEnough()) return
-    if (!taken.request.idle) continue
+    if (!taken.request.background) continue
     running.delete(id)
     free += taken.slots
-    phase.idleUsed = step.now
+    phase.backgroundUsed = step.now
     step.effects.push({ type: 'revoke', id, error: displacedError() })
   }
 }
@@ -83,8 +83,8 @@ export function newPlan(options: LoadOptions, chosenBy: string): Plan {
 export function planLoad(
   step: Step,
   engine: EngineState,
-  options: LoadOptions = firstLoad(engine.defaults, optionsOf(wishers(engine))),
-  chosenBy: string = wishers(engine).first?.turn ?? ''
+  options: LoadOptions = firstLoad(engine.defaults, getOptions(decidingRequests(engine))),
+  chosenBy: string = decidingRequests(engine).first?.clientId ?? ''
 ): void {
   const plan = newPlan(options, chosenBy)
   if (isIn(engine, 'stopping')) engine.phase.plan = plan
@@ -96,7 +96,7 @@ export function planLoad(
 
 /** Has the plan estimated, unless that was done or an earlier estimate is still running. */
 export function prepare({ state, effects }: Step, engine: EngineState): void {
-  const plan = planOf(engine)
+  const plan = getPlan(engine)
   if (!plan || plan.run !== undefined || engine.preparing !== undefined) return
   plan.run = ++state.runs
   engine.preparing = plan.run
@@ -110,7 +110,7 @@ export function isBeingPrepared({ preparing }: EngineState, { run }: Plan): bool
 /** Cancels a load that has not begun. An engine that drained for it is ready again. */
 export function dropPlan(step: Step, engine: EngineState): void {
   const { phase } = engine
-  const plan = planOf(engine)
+  const plan = getPlan(engine)
   if (plan && isBeingPrepared(engine, plan)) step.effects.push({ type: 'abort-prepare', key: engine.key })
   if (phase.name === 'planned') become(engine, { name: 'absent' })
   else if (phase.name === 'stopping') phase.plan = undefined
@@ -125,29 +125,34 @@ export function dropPlan(step: Step, engine: EngineState): void {
 export function load(step: Step, engine: EngineState, plan: PreparedPlan): void {
   const run = ++step.state.runs
   const requester = plan.reload && engine.queue.get(plan.reload.requester)
-  const first = requester ?? wishers(engine).first
-  if (first && !first.idle) countLoad(step.state, first.turn, step.now)
+  const first = requester ?? decidingRequests(engine).first
+  if (first && !first.background) countLoad(step.state, first.clientId, step.now)
   become(engine, { name: 'loading', run, plan })
   setAlarm(step, engine, undefined)
   reportWaiting(step, engine, [])
   step.effects.push({ type: 'load', key: engine.key, run, options: plan.options })
 }
 
-export function abortLoad(step: Step, engine: EngineIn<'loading'>): void {
+export function abortLoad(step: Step, engine: EngineInPhase<'loading'>): void {
   setAlarm(step, engine, undefined)
   stopping(engine, undefined)
   step.effects.push({ type: 'abort-load', key: engine.key })
 }
 
 /** @param save whether the slots' prompt caches may be saved */
-export function unload(step: Step, engine: EngineIn<'ready' | 'draining'>, reason: UnloadReason, save = true): void {
+export function unload(
+  step: Step,
+  engine: EngineInPhase<'ready' | 'draining'>,
+  reason: UnloadReason,
+  save = true
+): void {
   displace(step, engine, Number.POSITIVE_INFINITY)
-  stopping(engine, planOf(engine))
+  stopping(engine, getPlan(engine))
   setAlarm(step, engine, undefined)
   step.effects.push({ type: 'unload', key: engine.key, save, reason })
 }
 
-export function stopping(engine: EngineIn<'loading' | 'ready' | 'draining'>, plan: Plan | undefined): void {
+export function stopping(engine: EngineInPhase<'loading' | 'ready' | 'draining'>, plan: Plan | undefined): void {
   become(engine, { name: 'stopping', run: engine.phase.run, reserved: reservedBy(engine), plan })
 }
 
@@ -172,7 +177,7 @@ export function setAlarm(step: Step, engine: EngineState, at: number | undefined
 }
 
 /** Returns `at` if it is still to come. */
-export function later({ now }: Step, at: number): number | undefined {
+export function ifLater({ now }: Step, at: number): number | undefined {
   return at > now ? at : undefined
 }
 
@@ -184,6 +189,6 @@ export function reportWaiting(step: Step, engine: EngineState, holders: readonly
   step.effects.push({ type: 'waiting', key: engine.key, holders: keys })
 }
 
-export function optionsOf(requests: Iterable<QueuedRequest>): Partial<LoadOptions>[] {
+export function getOptions(requests: Iterable<QueuedRequest>): Partial<LoadOptions>[] {
   return Array.from(requests, request => request.options)
 }

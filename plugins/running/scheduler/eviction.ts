@@ -2,18 +2,18 @@ import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { formatDuration } from '../../../core/system/duration.ts'
+import { isGreedy, isUsedByOthers } from './fair-share.ts'
 import {
-  type EngineIn,
+  type EngineInPhase,
   type EngineState,
   isIn,
-  onlyIdleWait,
+  onlyBackgroundWaits,
   type Plan,
   type PreparedPlan,
   reservedBy,
   runningOn,
   type SchedulerState
 } from './scheduler-state.ts'
-import { isGreedy, isOfOthers } from './turns.ts'
 
 /*
  * Finds room for a waiting model: which models can stay beside it, which are evicted, and the errors if there is no
@@ -31,7 +31,7 @@ export interface Tenant {
 
 /** Changes that the models ahead in the queue will make. The models behind them plan with these. */
 export interface Ahead {
-  leaving: Set<EngineState>
+  unloadReason: Set<EngineState>
   coming: Tenant[]
   /** Models that have to wait until some of the coming models have had their turn. */
   nextTurn: Tenant[]
@@ -43,7 +43,7 @@ export type Room =
   /** It would not fit even if only pinned models stayed. */
   | { when: 'never'; pinned: EngineState[] }
   /** There is room after these idle engines are evicted. The list may be empty. */
-  | { when: 'now'; victims: EngineIn<'ready' | 'draining'>[] }
+  | { when: 'now'; victims: EngineInPhase<'ready' | 'draining'>[] }
   /**
    * There is room after busy engines have given way: `claims` are all of these with their grants so far, `claimed`
    * those present. If there are none, it waits behind the models ahead.
@@ -72,44 +72,44 @@ export function findRoom(
   const newcomer = plannedTenant(engine, plan)
   const staying = stayingBeside(state, engine)
   const pinned = staying.filter(other => other.pinned)
-  if (!fits(state, pinned.map(tenantOf), newcomer)) return { when: 'never', pinned }
+  if (!fits(state, pinned.map(toTenant), newcomer)) return { when: 'never', pinned }
 
-  const later = staying.filter(other => !ahead.leaving.has(other))
+  const ifLater = staying.filter(other => !ahead.unloadReason.has(other))
   const enoughLater = (gone: readonly EngineState[]) =>
-    fits(state, [...without(later, gone), ...ahead.coming], newcomer) &&
+    fits(state, [...without(ifLater, gone), ...ahead.coming], newcomer) &&
     ahead.nextTurn.every(other => fits(state, [other], newcomer))
   const enough = (gone: readonly EngineState[]) => fits(state, without(staying, gone), newcomer) && enoughLater(gone)
-  if (onlyIdleWait(engine)) {
-    const unused = later.filter(isIdle).filter(other => isUnused(other))
-    const victims = cheapestLoss(unused, other => lossOfIdle(other, now), enough)
+  if (onlyBackgroundWaits(engine)) {
+    const unused = ifLater.filter(isIdle).filter(other => isUnused(other))
+    const victims = cheapestLoss(unused, other => idleLoss(other, now), enough)
     return victims ? { when: 'now', victims } : { when: 'later', claims: new Map(), claimed: [] }
   }
 
   const greedy = isGreedy(state, engine, now)
-  const evictable = later
+  const evictable = ifLater
     .filter(other => isEvictable(state, other, plan, now))
     .filter(
-      other => !greedy || !isIdle(other) || !isOfOthers(other, engine, now) || isTurnOver(state, other, plan, now)
+      other => !greedy || !isIdle(other) || !isUsedByOthers(other, engine, now) || isTurnOver(state, other, plan, now)
     )
-  const loss = (other: EngineIn<'ready' | 'draining'>) =>
-    lossOfIdle(other, now) *
-    (isOfOthers(other, engine, now) ? OTHERS_LOSS : other.clients.size === 0 ? NOBODYS_LOSS : 1)
+  const loss = (other: EngineInPhase<'ready' | 'draining'>) =>
+    idleLoss(other, now) *
+    (isUsedByOthers(other, engine, now) ? OTHERS_LOSS_FACTOR : other.clients.size === 0 ? UNUSED_LOSS_FACTOR : 1)
   const victims = cheapestLoss(evictable, loss, enough)
   if (victims && plan.alone) victims.push(...evictable.filter(other => !victims.includes(other) && !other.queue.length))
   if (victims) return { when: 'now', victims }
 
-  const movable = later.filter(other => !other.pinned)
+  const movable = ifLater.filter(other => !other.pinned)
   const kept = movable.filter(other => plan.claims.has(other))
   let { claims } = plan
   if (!kept.length || !enoughLater(kept)) {
-    const chosen = cheapestLoss(movable, other => lossOfAny(other, now), enoughLater) ?? []
+    const chosen = cheapestLoss(movable, other => evictionLoss(other, now), enoughLater) ?? []
     claims = new Map(chosen.map(other => [other, plan.claims.get(other) ?? other.grants]))
   }
-  return { when: 'later', claims, claimed: later.filter(other => claims.has(other)) }
+  return { when: 'later', claims, claimed: ifLater.filter(other => claims.has(other)) }
 }
 
 /** Share of the budget that parallel loads may fill. An engine's exact need is known only after its load. */
-const SHARE_OF_PARALLEL_LOADS = 0.9
+const PARALLEL_LOAD_SHARE = 0.9
 
 /** Returns the loads that must end before this one may begin: all of them, unless all are sure to fit together. */
 export function loadsToAwait(
@@ -123,8 +123,7 @@ export function loadsToAwait(
   const loading = others.filter(other => isIn(other, 'loading'))
   const certain = [plan, ...loading.map(other => other.phase.plan)].every(each => each.estimate.certain && !each.alone)
   const newcomer = plannedTenant(engine, plan)
-  const sure =
-    !ahead.waitsForLoads && certain && fits(state, without(others, victims), newcomer, SHARE_OF_PARALLEL_LOADS)
+  const sure = !ahead.waitsForLoads && certain && fits(state, without(others, victims), newcomer, PARALLEL_LOAD_SHARE)
   return sure ? [] : loading
 }
 
@@ -132,21 +131,27 @@ export function loadsToAwait(
 export function stopsToAwait(state: SchedulerState, engine: EngineState, plan: PreparedPlan): EngineState[] {
   const others = enginesBeside(state, engine)
   const stopping = others.filter(other => isIn(other, 'stopping'))
-  return plan.alone || !fits(state, others.map(tenantOf), plannedTenant(engine, plan)) ? stopping : []
+  return plan.alone || !fits(state, others.map(toTenant), plannedTenant(engine, plan)) ? stopping : []
 }
 
 /** (20) Returns the idle engines to evict when engines turn out to use more than the budget. */
-export function surplus(state: SchedulerState, now: number): EngineIn<'ready'>[] {
+export function surplus(state: SchedulerState, now: number): EngineInPhase<'ready'>[] {
   const staying = [...state.engines.values()].filter(other => isIn(other, 'loading', 'ready', 'draining'))
-  const pools = overfull(state, staying.map(tenantOf))
+  const pools = overfull(state, staying.map(toTenant))
   if (!pools.length) return []
-  const idle = staying.filter(isIdle).filter(other => !other.pinned && pools.some(pool => reservedBy(other)[pool]))
+  const background = staying
+    .filter(isIdle)
+    .filter(other => !other.pinned && pools.some(pool => reservedBy(other)[pool]))
   const within = (gone: readonly EngineState[]) => !overfull(state, without(staying, gone)).length
-  return cheapestLoss(idle, other => lossOfIdle(other, now), within) ?? idle
+  return cheapestLoss(background, other => idleLoss(other, now), within) ?? background
 }
 
 /** Returns when a busy engine must stop granting, because this plan claims its room. */
-export function endOfTurn(state: SchedulerState, other: EngineIn<'ready'>, plan: Plan): { at: number; grants: number } {
+export function getTurnEnd(
+  state: SchedulerState,
+  other: EngineInPhase<'ready'>,
+  plan: Plan
+): { at: number; grants: number } {
   return {
     at: Math.max(plan.since, other.phase.readySince) + state.limits.fairWait,
     grants: (plan.claims.get(other) ?? other.grants) + state.limits.fairCount
@@ -159,7 +164,7 @@ export function plannedTenant({ key, groups, elsewhere }: EngineState, plan: Pre
 }
 
 /** A present engine, with the memory that it uses. */
-function tenantOf(engine: EngineState): Tenant {
+function toTenant(engine: EngineState): Tenant {
   return { key: engine.key, groups: engine.groups, elsewhere: engine.elsewhere, use: reservedBy(engine) }
 }
 
@@ -174,7 +179,7 @@ function stayingBeside(state: SchedulerState, engine: EngineState): EngineState[
 }
 
 function without(engines: readonly EngineState[], gone: readonly EngineState[]): Tenant[] {
-  return engines.filter(engine => !gone.includes(engine)).map(tenantOf)
+  return engines.filter(engine => !gone.includes(engine)).map(toTenant)
 }
 
 /** Whether two models may not be in memory together. Two modes of one model may. */
@@ -204,11 +209,11 @@ function overfull(state: SchedulerState, present: readonly Tenant[]): string[] {
     .map(([pool]) => pool)
 }
 
-function isIdle(engine: EngineState): engine is EngineIn<'ready'> {
-  return isIn(engine, 'ready') && !runningOn(engine) && onlyIdleWait(engine)
+function isIdle(engine: EngineState): engine is EngineInPhase<'ready'> {
+  return isIn(engine, 'ready') && !runningOn(engine) && onlyBackgroundWaits(engine)
 }
 
-function isUnused({ phase, queue, clients, pinned }: EngineIn<'ready'>): boolean {
+function isUnused({ phase, queue, clients, pinned }: EngineInPhase<'ready'>): boolean {
   return !pinned && !phase.running.size && !queue.length && !clients.size
 }
 
@@ -218,37 +223,37 @@ function isEvictable(
   other: EngineState,
   plan: Plan,
   now: number
-): other is EngineIn<'ready' | 'draining'> {
+): other is EngineInPhase<'ready' | 'draining'> {
   if (other.pinned || runningOn(other)) return false
   if (isIdle(other)) return true
-  if (isIn(other, 'draining')) return plan.claims.has(other) || onlyIdleWait(other)
+  if (isIn(other, 'draining')) return plan.claims.has(other) || onlyBackgroundWaits(other)
   return isIn(other, 'ready') && isTurnOver(state, other, plan, now)
 }
 
-function isTurnOver(state: SchedulerState, other: EngineIn<'ready'>, plan: Plan, now: number): boolean {
+function isTurnOver(state: SchedulerState, other: EngineInPhase<'ready'>, plan: Plan, now: number): boolean {
   if (!plan.claims.has(other)) return false
-  const { at, grants } = endOfTurn(state, other, plan)
+  const { at, grants } = getTurnEnd(state, other, plan)
   return now >= at || other.grants >= grants
 }
 
 /** How much more it costs to evict an engine that other clients have used lately. A client's own engines go first. */
-const OTHERS_LOSS = 8
+const OTHERS_LOSS_FACTOR = 8
 /** … and to evict an engine that no client has used. */
-const NOBODYS_LOSS = 1 / 8
+const UNUSED_LOSS_FACTOR = 1 / 8
 
 /** Shorter loads count as this many milliseconds, so that the number of evicted engines matters too. */
-const MIN_LOAD_TIME = 200
+const MIN_LOAD_TIME_MS = 200
 
 /** The cost of losing an idle engine: its load time, weighted by how recently it was used. */
-function lossOfIdle({ phase }: EngineIn<'ready' | 'draining'>, now: number): number {
-  return Math.max(phase.loadTime, MIN_LOAD_TIME) / Math.max(now - phase.lastUsed, 1)
+function idleLoss({ phase }: EngineInPhase<'ready' | 'draining'>, now: number): number {
+  return Math.max(phase.loadTime, MIN_LOAD_TIME_MS) / Math.max(now - phase.lastUsed, 1)
 }
 
 /** Idle engines come first, then busy ones, longest turn first. */
-function lossOfAny(engine: EngineState, now: number): number {
-  if (isIdle(engine)) return lossOfIdle(engine, now)
-  const turn = isIn(engine, 'ready', 'draining') ? now - engine.phase.readySince : 0
-  return 1e6 + 1e6 / Math.max(turn, 1)
+function evictionLoss(engine: EngineState, now: number): number {
+  if (isIdle(engine)) return idleLoss(engine, now)
+  const clientId = isIn(engine, 'ready', 'draining') ? now - engine.phase.readySince : 0
+  return 1e6 + 1e6 / Math.max(clientId, 1)
 }
 
 /**
@@ -286,7 +291,7 @@ export function noRoomEver(
 ): CorralError {
   const { maxLoaded } = state.limits
   const newcomer = plannedTenant(engine, plan)
-  const excluding = pinned.filter(other => !fits({ ...state, budget: {} }, [tenantOf(other)], newcomer))
+  const excluding = pinned.filter(other => !fits({ ...state, budget: {} }, [toTenant(other)], newcomer))
   let message: string
   if (pinned.length >= maxLoaded) {
     message = `No room for another model: ${pinned.length} pinned models are loaded, and at most ${maxLoaded} models may be. Unpin one, or raise scheduler.max_loaded_models in config.yaml.`
@@ -310,7 +315,7 @@ export function noRoomEver(
 export function noRoomInTime(state: SchedulerState, engine: EngineState, plan: PreparedPlan): CorralError {
   const holders = stayingBeside(state, engine)
   const held = holders.length ? ` In use by ${holders.map(holding).join(', ')}.` : ''
-  const needs = overfull(state, [plannedTenant(engine, plan), ...holders.map(tenantOf)]).length
+  const needs = overfull(state, [plannedTenant(engine, plan), ...holders.map(toTenant)]).length
     ? `It needs ${amounts(plan.estimate.use)} of the ${amounts(state.budget)} that all models together may use.`
     : `At most ${state.limits.maxLoaded} models may be loaded, and models of one group never together.`
   return new CorralError(

@@ -2,10 +2,10 @@ import type { CorralError } from '../../../core/errors.ts'
 import {
   abortLoad,
   dropPlan,
-  later,
+  getOptions,
+  ifLater,
   load,
   newPlan,
-  optionsOf,
   planLoad,
   prepare,
   refuse,
@@ -16,8 +16,8 @@ import {
 } from './engine-transitions.ts'
 import {
   type Ahead,
-  endOfTurn,
   findRoom,
+  getTurnEnd,
   loadsToAwait,
   noRoomEver,
   noRoomInTime,
@@ -25,27 +25,27 @@ import {
   type Room,
   stopsToAwait
 } from './eviction.ts'
+import { countForcedReload, isUsedByOthers, waitsSince } from './fair-share.ts'
 import type { QueuedRequest } from './request-queue.ts'
 import {
-  type EngineIn,
+  decidingRequests,
+  type EngineInPhase,
   type EngineState,
   firstLoad,
+  getPlan,
   isIn,
-  onlyIdleWait,
+  onlyBackgroundWaits,
   type Plan,
   type PreparedPlan,
-  planOf,
   type SchedulerState,
-  satisfies,
-  wishers
+  satisfies
 } from './scheduler-state.ts'
-import { endOfDrain, serve, undoReload } from './serve-engine.ts'
-import { countDisturbance, isOfOthers, waitsSince } from './turns.ts'
+import { getDrainDeadline, serve, undoReload } from './serve-engine.ts'
 
 type Waiting = EngineState & { phase: { plan: PreparedPlan } }
 
 function waitsForRoom(engine: EngineState): engine is Waiting {
-  return planOf(engine)?.estimate !== undefined && engine.queue.length > 0 && !isIn(engine, 'loading')
+  return getPlan(engine)?.estimate !== undefined && engine.queue.length > 0 && !isIn(engine, 'loading')
 }
 
 export function giveRoom(step: Step): void {
@@ -55,13 +55,13 @@ export function giveRoom(step: Step): void {
 
   const waiting = engines.filter(waitsForRoom).map(engine => {
     const { plan } = engine.phase
-    return { engine, plan, rank: onlyIdleWait(engine) ? 1 : 0, since: waitsSince(step.state, engine, plan) }
+    return { engine, plan, rank: onlyBackgroundWaits(engine) ? 1 : 0, since: waitsSince(step.state, engine, plan) }
   })
   waiting.sort(
     (a, b) =>
       a.rank - b.rank || a.since - b.since || a.plan.since - b.plan.since || (a.plan.run ?? 0) - (b.plan.run ?? 0)
   )
-  const ahead: Ahead = { leaving: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
+  const ahead: Ahead = { unloadReason: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
   for (const { engine, plan } of waiting) giveRoomTo(step, engine, plan, ahead)
 
   // The models that claimed their room may have left, or found room elsewhere.
@@ -72,10 +72,10 @@ export function giveRoom(step: Step): void {
 function roomFor(step: Step, engine: EngineState, plan: PreparedPlan, ahead: Ahead): Room {
   const { state, now } = step
   const room = findRoom(state, engine, plan, ahead, now)
-  if (room.when === 'never' || onlyIdleWait(engine)) return room
+  if (room.when === 'never' || onlyBackgroundWaits(engine)) return room
   if (room.when === 'now' && !loadsToAwait(state, engine, plan, room.victims, ahead).length) return room
-  const idle = [...state.engines.values()].filter(other => other.queue.length > 0 && onlyIdleWait(other))
-  const loads = idle.filter(other => isIn(other, 'loading'))
+  const background = [...state.engines.values()].filter(other => other.queue.length > 0 && onlyBackgroundWaits(other))
+  const loads = background.filter(other => isIn(other, 'loading'))
   for (const other of loads) abortLoad(step, other)
   return loads.length > 0 ? findRoom(state, engine, plan, ahead, now) : room
 }
@@ -99,15 +99,15 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
 
   // (17) There is room after evicting `victims`, which may be none.
   if (room.when === 'now') {
-    for (const victim of room.victims) ahead.leaving.add(victim)
+    for (const victim of room.victims) ahead.unloadReason.add(victim)
     // (17a) It drains: wait for its own answers, then unload it together with the victims.
     if (isIn(engine, 'draining')) {
-      ahead.leaving.add(engine)
+      ahead.unloadReason.add(engine)
       ahead.coming.push(newcomer)
       if (!engine.phase.running.size) {
         evict(step, engine, room.victims)
         unload(step, engine, 'reload')
-      } else if (plan.reload) setAlarm(step, engine, later(step, endOfDrain(state, plan.reload)))
+      } else if (plan.reload) setAlarm(step, engine, ifLater(step, getDrainDeadline(state, plan.reload)))
       reportWaiting(step, engine, [])
       return
     }
@@ -115,7 +115,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
     const loading = loadsToAwait(state, engine, plan, room.victims, ahead)
     if (loading.length) {
       ahead.waitsForLoads = true
-      if (refuseLate(step, engine, plan)) return
+      if (refuseTimedOut(step, engine, plan)) return
       ahead.coming.push(newcomer)
       keepWaiting(step, engine, plan, loading)
       return
@@ -134,17 +134,17 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
   }
 
   // (18) Only busy engines hold the room: claim some, or wait behind the models ahead.
-  if (refuseLate(step, engine, plan)) return
+  if (refuseTimedOut(step, engine, plan)) return
   plan.claims = room.claims
   const turnsEnd: number[] = []
   for (const other of room.claimed) {
-    ahead.leaving.add(other)
+    ahead.unloadReason.add(other)
     if (!isIn(other, 'ready')) continue
-    other.phase.giveWay = endOfTurn(state, other, plan)
+    other.phase.giveWay = getTurnEnd(state, other, plan)
     turnsEnd.push(other.phase.giveWay.at)
   }
   if (room.claimed.length) {
-    if (isIn(engine, 'draining')) ahead.leaving.add(engine)
+    if (isIn(engine, 'draining')) ahead.unloadReason.add(engine)
     ahead.coming.push(newcomer)
     keepWaiting(step, engine, plan, room.claimed, turnsEnd)
   } else {
@@ -155,10 +155,10 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
 }
 
 /** Evicts idle engines for a model. Its client is charged for engines that other clients use. */
-function evict(step: Step, engine: EngineState, victims: readonly EngineIn<'ready' | 'draining'>[]): void {
+function evict(step: Step, engine: EngineState, victims: readonly EngineInPhase<'ready' | 'draining'>[]): void {
   const { first } = engine.queue.clients
   for (const victim of victims) {
-    if (first && isOfOthers(victim, engine, step.now)) countDisturbance(step.state, first.turn, step.now)
+    if (first && isUsedByOthers(victim, engine, step.now)) countForcedReload(step.state, first.clientId, step.now)
     unload(step, victim, 'evicted')
   }
 }
@@ -169,23 +169,23 @@ function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: Cor
     undoReload(step, engine, plan.reload, error)
     return
   }
-  refuse(step, engine, tooDemanding(engine, plan), error)
+  refuse(step, engine, getDemandingRequests(engine, plan), error)
   dropPlan(step, engine)
   if (engine.queue.length) planLoad(step, engine)
 }
 
 /** Among requests that wait together for too large a load, returns those that ask for it. */
-function tooDemanding(engine: EngineState, plan: Plan): QueuedRequest[] {
+function getDemandingRequests(engine: EngineState, plan: Plan): QueuedRequest[] {
   const { defaults } = engine
   const queue = [...engine.queue]
   const enough = (requests: readonly QueuedRequest[]) =>
-    satisfies(firstLoad(defaults, optionsOf(requests)), plan.options)
+    satisfies(firstLoad(defaults, getOptions(requests)), plan.options)
   const alone = queue.filter(request => enough([request]))
   if (alone.length) return alone
   // They now ask for less than was planned.
   if (!enough(queue)) return []
   const raiser = queue.findLast(
-    (request, at) => !satisfies(firstLoad(defaults, optionsOf(queue.slice(0, at))), request.options)
+    (request, at) => !satisfies(firstLoad(defaults, getOptions(queue.slice(0, at))), request.options)
   )
   return raiser ? [raiser] : queue
 }
@@ -194,10 +194,10 @@ function tooDemanding(engine: EngineState, plan: Plan): QueuedRequest[] {
  * (19) Refuses requests that have waited for room longer than `room_timeout`. Returns true if nobody is left to wait
  * for this plan.
  */
-function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolean {
+function refuseTimedOut(step: Step, engine: EngineState, plan: PreparedPlan): boolean {
   const late: QueuedRequest[] = []
   for (const request of waitingFor(engine, plan)) {
-    if (step.now < deadlineOf(step.state, plan, request)) break
+    if (step.now < getDeadline(step.state, plan, request)) break
     late.push(request)
   }
   if (!late.length) return false
@@ -219,17 +219,17 @@ function refuseLate(step: Step, engine: EngineState, plan: PreparedPlan): boolea
 function waitingFor({ queue }: EngineState, { reload }: Plan): Iterable<QueuedRequest> {
   if (!reload) return queue.clients
   const requester = queue.get(reload.requester)
-  return requester && !requester.idle ? [requester] : []
+  return requester && !requester.background ? [requester] : []
 }
 
 /** Returns when a request stops waiting for room. */
-function deadlineOf({ limits }: SchedulerState, { since }: Plan, { arrivedAt }: QueuedRequest): number {
+function getDeadline({ limits }: SchedulerState, { since }: Plan, { arrivedAt }: QueuedRequest): number {
   return Math.max(arrivedAt, since) + limits.roomTimeout
 }
 
 function nextDeadline({ state, now }: Step, engine: EngineState, plan: Plan): number {
   for (const request of waitingFor(engine, plan)) {
-    const deadline = deadlineOf(state, plan, request)
+    const deadline = getDeadline(state, plan, request)
     if (deadline > now) return deadline
   }
   return Number.POSITIVE_INFINITY
@@ -247,12 +247,12 @@ function keepWaiting(
   turnsEnd: readonly number[] = []
 ): void {
   const times = [nextDeadline(step, engine, plan), ...turnsEnd]
-  if (isIn(engine, 'draining') && plan.reload) times.push(endOfDrain(step.state, plan.reload))
+  if (isIn(engine, 'draining') && plan.reload) times.push(getDrainDeadline(step.state, plan.reload))
   setAlarm(step, engine, Math.min(...times.filter(at => at > step.now)))
   reportWaiting(step, engine, holders)
   if (!isIn(engine, 'planned') || plan.reload) return
   if (isEnoughForNew(engine, plan)) return
-  const options = firstLoad(plan.options, [{}, ...optionsOf(wishers(engine))])
+  const options = firstLoad(plan.options, [{}, ...getOptions(decidingRequests(engine))])
   if (satisfies(plan.options, options)) return
   engine.phase.plan = { ...newPlan(options, plan.chosenBy), since: plan.since, alone: plan.alone }
   prepare(step, engine)

@@ -10,7 +10,7 @@ const GIB = 2 ** 30
  * Bytes of main memory left to the system and other programs: a tenth, but at least 1 GiB and at most 8 GiB. On a small
  * machine or container it is a quarter, since little else runs there.
  */
-export function reserveOf(total: number): number {
+export function getSystemReserve(total: number): number {
   return Math.min(total / 4, Math.min(8 * GIB, Math.max(GIB, total / 10)))
 }
 
@@ -28,7 +28,7 @@ export interface HostMemoryFigures {
  * available now plus what engines already use.
  */
 export function hostBudget({ total, available, engines }: HostMemoryFigures, configured: number | undefined): number {
-  const most = configured ?? total - reserveOf(total)
+  const most = configured ?? total - getSystemReserve(total)
   // Allows for fluctuations.
   const now = available + engines - Math.min(256 * MIB, total / 50)
   return Math.max(0, Math.floor(Math.min(most, now)))

@@ -7,14 +7,15 @@ import { parseDuration } from '../../../core/system/duration.ts'
 import { giveBackMemory } from '../../../core/system/give-back-memory.ts'
 import { createEngineRegistry } from './engine-registry.ts'
 import { createHostMemory } from './host-memory.ts'
+import { toKeepAlive } from './model-configuration.ts'
 import { createScheduler } from './scheduler.ts'
 import type { Limits } from './scheduler-state.ts'
 
 /** Milliseconds without a model, after a start or the last unload, until corral releases its own unused memory. */
-const RESTS_AFTER = 4000
+const RELEASE_MEMORY_AFTER_MS = 4000
 
 /** A setting for an amount of memory as `parseBytes` reads it, or empty. */
-const Memory = (description: string) =>
+const MemoryAmount = (description: string) =>
   Type.Unsafe<string | number>({
     type: ['string', 'number'],
     title: 'an amount such as 12GiB, or nothing',
@@ -47,8 +48,8 @@ export default definePlugin({
         description:
           'Maximum number of requests waiting for one model; beyond it, the client with the most gets 503 queue_full'
       }),
-      memory: Memory('Main memory that all models together may use; empty means what the machine can spare'),
-      gpu_memory: Memory('Memory of each GPU that all models together may use; empty means what it can spare'),
+      memory: MemoryAmount('Main memory that all models together may use; empty means what the machine can spare'),
+      gpu_memory: MemoryAmount('Memory of each GPU that all models together may use; empty means what it can spare'),
       prompt_cache: Bytes({
         default: '4GiB',
         description:
@@ -91,12 +92,11 @@ export default definePlugin({
       },
       log
     )
-    const limitsOf = (given: typeof options): Limits => {
-      const keepAlive = parseDuration(given.keep_alive)!
+    const toLimits = (given: typeof options): Limits => {
       return {
         maxLoaded: given.max_loaded_models,
         maxQueue: given.max_queue,
-        keepAlive: keepAlive < 0 ? Number.POSITIVE_INFINITY : keepAlive,
+        keepAlive: toKeepAlive(parseDuration(given.keep_alive)!),
         fairWait: parseDuration(given.fair_wait)!,
         fairCount: given.fair_count,
         roomTimeout: parseDuration(given.room_timeout)!,
@@ -112,7 +112,7 @@ export default definePlugin({
       hostMemory,
       config,
       hooks: context.hooks,
-      limits: limitsOf(options),
+      limits: toLimits(options),
       log
     })
     /** Adds a provider. Removing it stops the engines that it started or is starting. */
@@ -135,7 +135,7 @@ export default definePlugin({
     const rest = setTimeout(() => {
       if (scheduler.running().length > 0 || scheduler.loading().length > 0) return
       void giveBackMemory(log)
-    }, RESTS_AFTER).unref()
+    }, RELEASE_MEMORY_AFTER_MS).unref()
     return {
       services: { scheduler, engines: { ...engines, add: addProvider } },
       on: { modelUnloaded: () => void rest.refresh() },
@@ -147,7 +147,7 @@ export default definePlugin({
         memory = amount(next.memory)
         hostMemory.configure(memory)
         gpuMemory = amount(next.gpu_memory)
-        scheduler.reload(limitsOf(next), context.signal)
+        scheduler.reload(toLimits(next), context.signal)
       },
       async stop() {
         clearTimeout(rest)

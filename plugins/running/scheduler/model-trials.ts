@@ -1,14 +1,13 @@
-import type { CoreConfig, ModelSettings } from '../../../core/config/core-schema.ts'
-import { type EffectiveSettings, readSettings } from '../../../core/config/model-settings.ts'
-import type { EngineMode } from '../../../core/contracts/engines.ts'
+import type { ModelSettings } from '../../../core/config/core-schema.ts'
+import { readSettings } from '../../../core/config/model-settings.ts'
 import type { Scheduler } from '../../../core/contracts/leases.ts'
-import type { Catalog, Model } from '../../../core/contracts/models.ts'
+import type { Model } from '../../../core/contracts/models.ts'
 import type { TrialRecord } from '../../../core/contracts/trials.ts'
 import { CorralError } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
+import type { ConfigurationLoads } from './apply-configuration.ts'
 import type { EngineRecord } from './engine-record.ts'
-import type { EngineRegistry } from './engine-registry.ts'
-import type { SchedulerState } from './scheduler-state.ts'
+import type { SchedulerCore } from './scheduler-core.ts'
 
 /** Settings that temporarily replace a model's configuration. */
 interface Trial {
@@ -19,43 +18,30 @@ interface Trial {
   before: LoadOptions | undefined
 }
 
-/** The parts of the scheduler that trials use. */
-export interface TrialHost {
-  catalog: Catalog
-  engines: EngineRegistry
-  config: CoreConfig
-  state: SchedulerState
-  lease: Scheduler['lease']
-  managedOf(variant: Model, mode: EngineMode): EngineRecord
-  defaultsOf(variant: Model, settings: EffectiveSettings): LoadOptions
-  outdate(managed: EngineRecord, variant: Model): void
-  loadAhead(variant: Model, mode: EngineMode, signal: AbortSignal, options: Partial<LoadOptions>): Promise<void>
-}
-
 export interface Trials extends Pick<Scheduler, 'trial' | 'tunables'> {
   /** Returns the settings that are being tried for a variant, by its key. */
-  settingsOf(key: string): ModelSettings | undefined
+  getSettings(key: string): ModelSettings | undefined
 }
 
 /** Loads models with other settings while somebody measures them, then restores them. */
-export function createTrials(host: TrialHost): Trials {
-  const { catalog, engines, config, state } = host
+export function createTrials(core: SchedulerCore, lease: Scheduler['lease'], loads: ConfigurationLoads): Trials {
+  const { catalog, engines, config, state } = core
   /** By variant key. */
   const trials = new Map<string, Trial>()
 
-  const phaseOf = ({ key }: EngineRecord) => state.engines.get(key)?.phase
+  const getPhase = ({ key }: EngineRecord) => state.engines.get(key)?.phase
 
   /** Restores a model after a trial. */
-  function restore(managed: EngineRecord, variant: Model, before: LoadOptions | undefined): void {
-    host.outdate(managed, variant)
+  function restore(record: EngineRecord, variant: Model, before: LoadOptions | undefined): void {
+    loads.markOutdated(record, variant)
     if (!before) return
     const { num_ctx, num_parallel, n_gpu_layers, cache_type_k, cache_type_v } = before
     const options = { num_ctx, num_parallel, n_gpu_layers, cache_type_k, cache_type_v }
-    void host.loadAhead(variant, managed.mode, new AbortController().signal, options)
+    void loads.loadAhead(variant, record.mode, new AbortController().signal, options)
   }
 
   return {
-    settingsOf: key => trials.get(key)?.settings,
+    getSettings: key => trials.get(key)?.settings,
 
     async trial({ model, settings, session, signal, onProgress }) {
       signal.throwIfAborted()
@@ -70,8 +56,8 @@ export function createTrials(host: TrialHost): Trials {
           { param: 'model' }
         )
       }
-      const managed = host.managedOf(variant, mode)
-      const loaded = phaseOf(managed)
+      const record = core.getRecord(variant, mode)
+      const loaded = getPhase(record)
       const before = loaded && 'options' in loaded ? loaded.options : undefined
       const own: Trial = {
         session,
@@ -82,20 +68,20 @@ export function createTrials(host: TrialHost): Trials {
       const end = () => {
         if (trials.get(variant.key) !== own) return
         trials.delete(variant.key)
-        if (!state.closing) restore(managed, variant, own.before)
+        if (!state.closing) restore(record, variant, own.before)
       }
       signal.addEventListener('abort', end)
-      host.outdate(managed, variant)
+      loads.markOutdated(record, variant)
       try {
         const name = { ...variant.model, variant: variant.label }
-        const leased = await host.lease({ model: name, mode, options: {}, loadOnly: true, signal, onProgress })
+        const leased = await lease({ model: name, mode, options: {}, loadOnly: true, signal, onProgress })
         leased.release()
       } catch (error) {
         // Other clients must not get settings that do not work.
         own.settings = undefined
         throw error
       }
-      const phase = phaseOf(managed)
+      const phase = getPhase(record)
       return { variant, mode, loadTime: phase && 'loadTime' in phase ? phase.loadTime : 0 }
     },
 
@@ -103,7 +89,7 @@ export function createTrials(host: TrialHost): Trials {
       const variant = catalog.get(model)
       const mode = trialMode(variant)
       const settings = readSettings(config, variant, given)
-      const options = host.defaultsOf(variant, settings)
+      const options = core.models.getDefaults(variant, settings)
       const spec = { alias: variant.publicName, mode, variant, options, settings: settings.engine }
       return (await engines.requireProvider(variant, mode).tunables?.(spec, given)) ?? []
     }

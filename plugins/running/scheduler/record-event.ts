@@ -13,34 +13,34 @@ import {
   type Step,
   unload
 } from './engine-transitions.ts'
+import { chargeReload, chargeSlots, findDisplaceable, joinClients } from './fair-share.ts'
 import type { QueuedRequest } from './request-queue.ts'
 import {
-  type EngineIn,
+  type EngineInPhase,
   type EngineState,
   type Event,
   firstLoad,
+  getPlan,
   isIn,
   type ModelFacts,
-  onlyIdleWait,
+  onlyBackgroundWaits,
   type Plan,
-  planOf,
   runningOn,
   satisfies
 } from './scheduler-state.ts'
 import { undoReload, undoReloadOf } from './serve-engine.ts'
-import { chargeReload, chargeSlots, joinClients, toDisplace } from './turns.ts'
 
 type RequestEvent = Extract<Event, { type: 'request' }>
 
 export type EngineEvent = Extract<Event, { key: string }>
 
-export function factsOf({ name, defaults, pinned, groups, elsewhere, maxConcurrent }: ModelFacts): ModelFacts {
+export function pickFacts({ name, defaults, pinned, groups, elsewhere, maxConcurrent }: ModelFacts): ModelFacts {
   return { name, defaults, pinned, groups, elsewhere, maxConcurrent }
 }
 
 export function record(step: Step, engine: EngineState, event: EngineEvent): void {
   const { now } = step
-  const plan = planOf(engine)
+  const plan = getPlan(engine)
   switch (event.type) {
     case 'request':
       recordRequest(step, engine, event)
@@ -88,13 +88,19 @@ export function record(step: Step, engine: EngineState, event: EngineEvent): voi
   }
 }
 
+function applyFacts({ state }: Step, engine: EngineState, event: Extract<Event, ModelFacts>): void {
+  Object.assign(engine, pickFacts(event))
+  engine.configuredKeepAlive = event.configuredKeepAlive ?? state.limits.keepAlive
+}
+
 /**
  * Applies new settings. A load that has not finished starts again with them. A ready engine is replaced when its
  * answers have ended (6).
  */
 function recordSettings(step: Step, engine: EngineState, event: Extract<Event, { type: 'settings' }>): void {
-  Object.assign(engine, factsOf(event))
-  if (event.keepAlive !== undefined) engine.keepAlive = event.keepAlive
+  const { configuredKeepAlive } = engine
+  applyFacts(step, engine, event)
+  if (engine.configuredKeepAlive !== configuredKeepAlive) engine.keepAlive = engine.configuredKeepAlive
   if (!event.outdated) return
   engine.failure = undefined
   if (isIn(engine, 'loading')) abortLoad(step, engine)
@@ -105,29 +111,29 @@ function recordSettings(step: Step, engine: EngineState, event: Extract<Event, {
 
 function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
   const { state, now, effects } = step
-  const { id, turn, options, loadOnly, slots, idle } = event
+  const { id, clientId, options, loadOnly, slots, background } = event
   if (state.closing) {
     effects.push({ type: 'refuse', id, error: shuttingDown() })
     return
   }
+  applyFacts(step, engine, event)
   const ends = isIn(engine, 'absent', 'planned', 'stopping')
   if (ends && !engine.queue.length) {
-    engine.keepAlive = event.initialKeepAlive ?? state.limits.keepAlive
+    engine.keepAlive = engine.configuredKeepAlive
     engine.clients.clear()
     engine.share = 0
   }
-  Object.assign(engine, factsOf(event))
-  if (!idle) {
-    const client = joinClients(engine, turn, now)
+  if (!background) {
+    const client = joinClients(engine, clientId, now)
     if (event.keepAlive !== undefined) client.keepAlive = event.keepAlive
   }
-  const error = backOff(engine, event, now) ?? (idle ? undefined : queueFull(step, engine, turn))
+  const error = backOff(engine, event, now) ?? (background ? undefined : queueFull(step, engine, clientId))
   if (error) {
     effects.push({ type: 'refuse', id, error })
     return
   }
-  if (!idle && onlyIdleWait(engine)) takeOver(step, engine)
-  engine.queue.add({ id, turn, options, loadOnly, slots, arrivedAt: now, isCounted: idle, idle })
+  if (!background && onlyBackgroundWaits(engine)) takeOver(step, engine)
+  engine.queue.add({ id, clientId, options, loadOnly, slots, arrivedAt: now, isCounted: background, background })
 }
 
 function leaveQueue({ queue }: EngineState, id: number): void {
@@ -140,7 +146,7 @@ function leaveQueue({ queue }: EngineState, id: number): void {
  * serve the client.
  */
 function takeOver(step: Step, engine: EngineState): void {
-  if (engine.queue.length > 0 && planOf(engine) && !isIn(engine, 'loading')) dropPlan(step, engine)
+  if (engine.queue.length > 0 && getPlan(engine) && !isIn(engine, 'loading')) dropPlan(step, engine)
 }
 
 /** Ends the answer with this id, if it is an answer and not a queued request. */
@@ -160,9 +166,9 @@ function endAnswer({ now }: Step, engine: EngineState, id: number): void {
 function recordYield(step: Step, engine: EngineState, id: number): void {
   const taken = 'running' in engine.phase ? engine.phase.running.get(id) : undefined
   if (!taken) return
-  const { turn, idle } = taken.request
+  const { clientId, background } = taken.request
   const { queue } = engine
-  const others = idle ? queue.length : queue.clients.length - (queue.of(turn)?.length ?? 0)
+  const others = background ? queue.length : queue.clients.length - (queue.byClient(clientId)?.length ?? 0)
   if (others === 0) {
     step.effects.push({ type: 'grant', id, key: engine.key })
     return
@@ -188,9 +194,9 @@ function backOff({ phase, failure }: EngineState, event: RequestEvent, now: numb
   )
 }
 
-function queueFull(step: Step, engine: EngineState, turn: string): CorralError | undefined {
+function queueFull(step: Step, engine: EngineState, clientId: string): CorralError | undefined {
   const { maxQueue, queuePerKey } = step.state.limits
-  const own = engine.queue.of(turn)?.length ?? 0
+  const own = engine.queue.byClient(clientId)?.length ?? 0
   if (own >= queuePerKey) {
     return new CorralError(
       'queue_full',
@@ -204,14 +210,18 @@ function queueFull(step: Step, engine: EngineState, turn: string): CorralError |
     `${maxQueue} requests already wait for this model (scheduler.max_queue). Try again in a moment.`,
     { retryAfter: 1 }
   )
-  const displaced = toDisplace(engine, turn)
+  const displaced = findDisplaceable(engine, clientId)
   if (!displaced) return full
   refuse(step, engine, [displaced], full)
   undoReloadOf(step, engine, displaced.id)
   return undefined
 }
 
-function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract<Event, { type: 'loaded' }>): void {
+function recordLoaded(
+  { now }: Step,
+  engine: EngineInPhase<'loading'>,
+  event: Extract<Event, { type: 'loaded' }>
+): void {
   const { run, plan } = engine.phase
   const { chosenBy, reload } = plan
   engine.failure = undefined
@@ -228,7 +238,7 @@ function recordLoaded({ now }: Step, engine: EngineIn<'loading'>, event: Extract
     keptFor: reload && { id: reload.requester, since: now },
     readySince: now,
     lastUsed: now,
-    idleUsed: undefined,
+    backgroundUsed: undefined,
     loadTime: event.loadTime,
     giveWay: undefined
   })
@@ -263,9 +273,9 @@ function recordEnd(step: Step, engine: EngineState, error: CorralError | undefin
   }
 }
 
-const FIRST_BACK_OFF = 1000
+const FIRST_BACK_OFF_MS = 1000
 
-const MAX_BACK_OFF = 60_000
+const MAX_BACK_OFF_MS = 60_000
 
 /** Handles a plan that could not be carried out. */
 function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
@@ -274,7 +284,7 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
     return
   }
   const count = (engine.failure?.count ?? 0) + 1
-  const wait = count === 1 ? 0 : Math.min(MAX_BACK_OFF, FIRST_BACK_OFF * 2 ** (count - 2))
+  const wait = count === 1 ? 0 : Math.min(MAX_BACK_OFF_MS, FIRST_BACK_OFF_MS * 2 ** (count - 2))
   // A missing runtime is not the model's fault, and the search for one has its own back-off. If another machine could
   // not be reached before the load began, the next request tries again as soon as it is back.
   const cause = error.details?.cause
@@ -286,12 +296,12 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
     cause === 'rpc_busy'
   engine.failure = blameless ? undefined : { count, options: plan.options, error, retryAt: step.now + wait }
   dropPlan(step, engine)
-  refuse(step, engine, toBlame(engine, plan), error)
+  refuse(step, engine, getRequestsToBlame(engine, plan), error)
   if (engine.queue.length) planLoad(step, engine)
 }
 
 /** Returns the requests that asked for the options that failed. The others get a load of their own. */
-function toBlame(engine: EngineState, { options }: Plan): QueuedRequest[] {
+function getRequestsToBlame(engine: EngineState, { options }: Plan): QueuedRequest[] {
   const { defaults } = engine
   const queue = [...engine.queue]
   const same = (one: LoadOptions) => satisfies(one, options) && satisfies(options, one)

@@ -4,7 +4,7 @@ import { OpenMap, OpenSet } from '../../../core/system/open-tables.ts'
 export interface QueuedRequest {
   id: number
   /** The client that it belongs to. */
-  turn: string
+  clientId: string
   /** The options that the request itself asks for. */
   options: Partial<LoadOptions>
   /** Takes no slot: it is granted when the engine is ready. */
@@ -17,7 +17,7 @@ export interface QueuedRequest {
   /** Whether it has already been charged as a reload of its client. */
   isCounted: boolean
   /** Runs only on slots that no client wants, and loses them as soon as a client does (a line of a batch). */
-  idle: boolean
+  background: boolean
 }
 
 /**
@@ -26,26 +26,26 @@ export interface QueuedRequest {
  */
 export class RequestQueue {
   readonly #byId = new OpenMap<number, QueuedRequest>()
-  readonly #byTurn = new OpenMap<string, ClientLine>()
-  readonly #hadBy: (turn: string) => number
+  readonly #byClientId = new OpenMap<string, ClientLine>()
+  readonly #usedBy: (clientId: string) => number
   /**
    * Clients in the order of their turns. Clients whose first request does not fit the running engine are kept apart.
    */
-  readonly #fitting = new Heap('atFitting', inTurn)
-  readonly #misfits = new Heap('atMisfits', inTurn)
+  readonly #fitting = new Heap('atFitting', byShare)
+  readonly #misfits = new Heap('atMisfits', byShare)
   readonly #crowded = new Heap('atCrowded', (a, b) => b.counted - a.counted || a.place - b.place)
   #fits: (request: QueuedRequest) => boolean = () => true
   #places = 0
 
   /** Requests of clients, in order of arrival. */
   readonly clients = new Line(request => this.#waits(request))
-  readonly idle = new Line(request => this.#waits(request))
+  readonly background = new Line(request => this.#waits(request))
   /** Requests that take no slot, of clients and in the background. */
   readonly loadOnly = new OpenSet<QueuedRequest>()
 
-  /** @param hadBy a client's use of the engine (`Client.had`); call `reorder` after changing it */
-  constructor(hadBy: (turn: string) => number) {
-    this.#hadBy = hadBy
+  /** @param hadBy a client's use of the engine (`Client.used`); call `reorder` after changing it */
+  constructor(usedBy: (clientId: string) => number) {
+    this.#usedBy = usedBy
   }
 
   get length(): number {
@@ -56,13 +56,13 @@ export class RequestQueue {
     return this.#byId.get(id)
   }
 
-  of(turn: string): Line | undefined {
-    return this.#byTurn.get(turn)
+  byClient(clientId: string): Line | undefined {
+    return this.#byClientId.get(clientId)
   }
 
   /** The clients that wait. */
-  turns(): Iterable<string> {
-    return this.#byTurn.keys()
+  clientIds(): Iterable<string> {
+    return this.#byClientId.keys()
   }
 
   /** Adds a request. One that is queued again becomes the first of its client. */
@@ -71,15 +71,15 @@ export class RequestQueue {
     queued.place ??= ++this.#places
     this.#byId.set(queued.id, queued)
     if (queued.loadOnly) this.loadOnly.add(queued)
-    if (queued.idle) {
-      this.idle.add(queued)
+    if (queued.background) {
+      this.background.add(queued)
       return
     }
     this.clients.add(queued)
-    let line = this.#byTurn.get(queued.turn)
+    let line = this.#byClientId.get(queued.clientId)
     if (!line) {
-      line = new ClientLine(queued.turn, request => this.#waits(request))
-      this.#byTurn.set(queued.turn, line)
+      line = new ClientLine(queued.clientId, request => this.#waits(request))
+      this.#byClientId.set(queued.clientId, line)
     }
     line.add(queued)
     this.#settle(line)
@@ -89,35 +89,35 @@ export class RequestQueue {
     if (!this.#waits(request)) return
     this.#byId.delete(request.id)
     this.loadOnly.delete(request)
-    if (request.idle) {
-      this.idle.remove()
+    if (request.background) {
+      this.background.remove()
       return
     }
     this.clients.remove()
-    const line = this.#byTurn.get(request.turn)!
+    const line = this.#byClientId.get(request.clientId)!
     line.remove()
     this.#settle(line)
   }
 
   /** Moves a client after its use of the engine has changed. */
-  reorder(turn: string): void {
-    const line = this.#byTurn.get(turn)
+  reorder(clientId: string): void {
+    const line = this.#byClientId.get(clientId)
     if (line) this.#settle(line)
   }
 
   /** Sets which requests fit the running engine. */
   judge(fits: (request: QueuedRequest) => boolean): void {
     this.#fits = fits
-    for (const line of this.#byTurn.values()) this.#settle(line)
+    for (const line of this.#byClientId.values()) this.#settle(line)
   }
 
   /**
    * Among the clients that satisfy `isMeant`, returns the first whose request fits and the first whose request does
    * not.
    */
-  firstInTurn(isMeant: (turn: string) => boolean): string[] {
-    const first = [this.#fitting, this.#misfits].map(heap => heap.find(({ turn }) => isMeant(turn)))
-    return first.flatMap(line => (line ? [line.turn] : []))
+  firstByShare(isMeant: (clientId: string) => boolean): string[] {
+    const first = [this.#fitting, this.#misfits].map(heap => heap.find(({ clientId }) => isMeant(clientId)))
+    return first.flatMap(line => (line ? [line.clientId] : []))
   }
 
   /** The client with the most requests; on a tie the one that has waited longest. */
@@ -136,13 +136,13 @@ export class RequestQueue {
 
   /** Moves a client to where it belongs now. */
   #settle(line: ClientLine): void {
-    const { first, turn } = line
+    const { first, clientId } = line
     if (!first) {
       for (const heap of [this.#fitting, this.#misfits, this.#crowded]) heap.remove(line)
-      this.#byTurn.delete(turn)
+      this.#byClientId.delete(clientId)
       return
     }
-    line.had = this.#hadBy(turn)
+    line.used = this.#usedBy(clientId)
     line.arrivedAt = first.arrivedAt
     line.id = first.id
     line.place = first.place
@@ -158,8 +158,8 @@ export class RequestQueue {
  * Compares use of the engine, then arrival. Clients with running requests or recent reloads are compared elsewhere
  * (`fair-share.ts`).
  */
-function inTurn(a: ClientLine, b: ClientLine): number {
-  return a.had - b.had || a.arrivedAt - b.arrivedAt || a.id - b.id
+function byShare(a: ClientLine, b: ClientLine): number {
+  return a.used - b.used || a.arrivedAt - b.arrivedAt || a.id - b.id
 }
 
 /** Requests in order of arrival. Removed requests stay in the list until there are many. */
@@ -236,8 +236,8 @@ export type { Line }
 
 /** The requests of one client, with the values that it was last sorted by. */
 class ClientLine extends Line {
-  readonly turn: string
-  had = 0
+  readonly clientId: string
+  used = 0
   arrivedAt = 0
   id = 0
   place = 0
@@ -247,9 +247,9 @@ class ClientLine extends Line {
   atMisfits = -1
   atCrowded = -1
 
-  constructor(turn: string, waits: (request: QueuedRequest) => boolean) {
+  constructor(clientId: string, waits: (request: QueuedRequest) => boolean) {
     super(waits)
-    this.turn = turn
+    this.clientId = clientId
   }
 }
 

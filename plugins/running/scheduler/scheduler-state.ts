@@ -43,6 +43,8 @@ export interface EngineState extends ModelFacts {
    * Milliseconds without requests until it is unloaded, unless a client asks for another time. Infinity means never.
    */
   keepAlive: number
+  /** The model's own setting, or the default of all models. */
+  configuredKeepAlive: number
   /** Clients that use it or did lately, by id. */
   clients: Map<string, Client>
   /** Clients added since old ones were last forgotten. */
@@ -79,7 +81,7 @@ export type Phase =
 /** A client that shares an engine's slots with others. */
 export interface Client {
   /** Its use of the engine in slots × milliseconds, without running answers. */
-  had: number
+  used: number
   /** Engine time that its reloads took from everyone, in the same unit. Forgotten ten minutes after the last reload. */
   reloads: number
   reloadedAt: number
@@ -109,7 +111,7 @@ export interface Loaded {
   readySince: number
   lastUsed: number
   /** When a background request last started or ended. */
-  idleUsed: number | undefined
+  backgroundUsed: number | undefined
   /** Milliseconds that its load took. */
   loadTime: number
   /** Its configuration has changed: it starts no more answers and is unloaded. */
@@ -175,23 +177,23 @@ interface Estimate {
 }
 
 /** Whether no client waits for an engine: its queue is empty or has only background requests. */
-export function onlyIdleWait({ queue }: EngineState): boolean {
+export function onlyBackgroundWaits({ queue }: EngineState): boolean {
   return queue.clients.length === 0
 }
 
 /** Returns the requests that decide about load options: those of clients, or background requests if no client waits. */
-export function wishers({ queue }: EngineState): Line {
-  return queue.clients.length > 0 ? queue.clients : queue.idle
+export function decidingRequests({ queue }: EngineState): Line {
+  return queue.clients.length > 0 ? queue.clients : queue.background
 }
 
 /** An engine in one of these phases. */
-export type EngineIn<Name extends Phase['name']> = EngineState & { phase: Extract<Phase, { name: Name }> }
+export type EngineInPhase<Name extends Phase['name']> = EngineState & { phase: Extract<Phase, { name: Name }> }
 
-export function isIn<Name extends Phase['name']>(engine: EngineState, ...names: Name[]): engine is EngineIn<Name> {
+export function isIn<Name extends Phase['name']>(engine: EngineState, ...names: Name[]): engine is EngineInPhase<Name> {
   return (names as string[]).includes(engine.phase.name)
 }
 
-export function planOf({ phase }: EngineState): Plan | undefined {
+export function getPlan({ phase }: EngineState): Plan | undefined {
   return 'plan' in phase ? phase.plan : undefined
 }
 
@@ -204,12 +206,12 @@ export function reservedBy({ phase }: EngineState): MemoryUse {
 /** Number of clients' requests being answered. Background requests make way at once, so they do not count. */
 export function runningOn({ phase }: EngineState): number {
   let count = 0
-  if ('running' in phase) for (const { request } of phase.running.values()) if (!request.idle) count++
+  if ('running' in phase) for (const { request } of phase.running.values()) if (!request.background) count++
   return count
 }
 
 /** Returns the figures for metrics and status. */
-export function statsOf({ engines, budget, limits }: SchedulerState, now: number): Omit<SchedulerStats, 'requests'> {
+export function getStats({ engines, budget, limits }: SchedulerState, now: number): Omit<SchedulerStats, 'requests'> {
   const reserved: MemoryUse = {}
   const stats = [...engines.values()].map(engine => {
     const { key, name, phase, queue, failure } = engine
@@ -272,7 +274,7 @@ export interface ClientLoads {
   /** When the last load for it began. */
   last: number
   /** When it made engines that others use reload or be evicted. */
-  disturbances: number[]
+  forcedReloads: number[]
 }
 
 export type Event =
@@ -280,15 +282,14 @@ export type Event =
       type: 'request'
       id: number
       key: string
-      turn: string
+      clientId: string
       options: Partial<LoadOptions>
       loadOnly: boolean
       slots: number
-      idle: boolean
+      background: boolean
       /** Milliseconds; Infinity means forever, undefined no change. */
       keepAlive?: number | undefined
-      /** The model's own setting, used if it is not loaded yet. */
-      initialKeepAlive?: number | undefined
+      configuredKeepAlive?: number | undefined
     } & ModelFacts)
   /** A running request gives way to others. It is granted again later. */
   | { type: 'yield'; id: number; key: string }
@@ -307,7 +308,7 @@ export type Event =
   /** The time of an `alarm` effect has come. */
   | { type: 'alarm'; key: string }
   /** The configuration has changed. `outdated`: the engine must be reloaded. */
-  | ({ type: 'settings'; key: string; keepAlive: number | undefined; outdated: boolean } & ModelFacts)
+  | ({ type: 'settings'; key: string; configuredKeepAlive?: number | undefined; outdated: boolean } & ModelFacts)
   | { type: 'budget'; budget: MemoryUse }
   | { type: 'close' }
 

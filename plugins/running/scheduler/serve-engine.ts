@@ -14,20 +14,27 @@ import {
   setAlarm,
   unload
 } from './engine-transitions.ts'
+import {
+  chargeReload,
+  countForcedReload,
+  getExpiry,
+  getWantedOptions,
+  nextReloadAt,
+  nextRequest
+} from './fair-share.ts'
 import type { QueuedRequest } from './request-queue.ts'
 import {
-  type EngineIn,
+  type EngineInPhase,
   type EngineState,
+  getPlan,
   isIn,
-  onlyIdleWait,
-  planOf,
+  onlyBackgroundWaits,
   type Reload,
   runningOn,
   type SchedulerState,
   satisfies,
   union
 } from './scheduler-state.ts'
-import { chargeReload, countDisturbance, expiryOf, mayReloadAt, nextRequest, wantedOf } from './turns.ts'
 
 export function advance(step: Step, engine: EngineState): void {
   if (isIn(engine, 'ready')) serve(step, engine)
@@ -38,20 +45,20 @@ export function advance(step: Step, engine: EngineState): void {
   } else if (isIn(engine, 'absent') && engine.queue.length) planLoad(step, engine)
 }
 
-export function serve(step: Step, engine: EngineIn<'ready'>): void {
+export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
   const { state, now } = step
   const { phase } = engine
   const { running } = phase
   if (phase.outdated) {
     setAlarm(step, engine, undefined)
-    if (running.size && (runningOn(engine) || onlyIdleWait(engine))) return
+    if (running.size && (runningOn(engine) || onlyBackgroundWaits(engine))) return
     unload(step, engine, 'reload')
     if (engine.queue.length) planLoad(step, engine)
     return
   }
 
   for (const request of engine.queue.loadOnly) {
-    if (satisfies(phase.options, wantedOf(engine, phase, request))) grant(step, engine, request)
+    if (satisfies(phase.options, getWantedOptions(engine, phase, request))) grant(step, engine, request)
   }
 
   let again: number | undefined
@@ -65,7 +72,7 @@ export function serve(step: Step, engine: EngineIn<'ready'>): void {
         refuse(step, engine, [request], error)
         continue
       }
-      if (request.idle && !engine.pinned) {
+      if (request.background && !engine.pinned) {
         // No client uses it. There may be no room for the new load until other models go too.
         unload(step, engine, 'reload')
         planLoad(step, engine)
@@ -78,7 +85,7 @@ export function serve(step: Step, engine: EngineIn<'ready'>): void {
     }
     const { request } = next
     const kept = phase.keptFor?.id === request.id ? phase.keptFor : undefined
-    if (!request.idle) displace(step, engine, next.act === 'keep' ? phase.slots : next.slots)
+    if (!request.background) displace(step, engine, next.act === 'keep' ? phase.slots : next.slots)
     if (next.act === 'keep') {
       // Nobody may overtake a request for several slots, or it would starve.
       phase.keptFor = kept ?? { id: request.id, since: now }
@@ -86,18 +93,18 @@ export function serve(step: Step, engine: EngineIn<'ready'>): void {
     }
     phase.keptFor = undefined
     running.set(request.id, { request, slots: next.slots, since: kept?.since ?? now })
-    if (!request.idle) engine.grants++
+    if (!request.background) engine.grants++
     grant(step, engine, request)
   }
 
   // A client waits, so background requests must not keep the engine busy.
-  if (!onlyIdleWait(engine)) displace(step, engine, phase.slots)
+  if (!onlyBackgroundWaits(engine)) displace(step, engine, phase.slots)
 
   if (running.size || engine.queue.length) {
     setAlarm(step, engine, again)
     return
   }
-  const expires = expiryOf(engine)
+  const expires = getExpiry(engine)
   if (state.closing || now >= expires) unload(step, engine, state.closing ? 'stopped' : 'idle')
   else setAlarm(step, engine, expires)
 }
@@ -122,14 +129,14 @@ export function undoReload(
 
 /** Gives up the reload that this request asked for, unless the load has begun. */
 export function undoReloadOf(step: Step, engine: EngineState, requester: number): void {
-  const reload = planOf(engine)?.reload
+  const reload = getPlan(engine)?.reload
   if (reload?.requester === requester && !isIn(engine, 'loading')) undoReload(step, engine, reload)
 }
 
-export function grant({ now, effects }: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
+export function grant({ now, effects }: Step, engine: EngineInPhase<'ready'>, request: QueuedRequest): void {
   engine.queue.remove(request)
   noteUse(engine.phase, request, now)
-  const client = request.idle ? undefined : engine.clients.get(request.turn)
+  const client = request.background ? undefined : engine.clients.get(request.clientId)
   if (client) client.lastUsed = now
   effects.push({ type: 'grant', id: request.id, key: engine.key })
 }
@@ -140,11 +147,11 @@ export function grant({ now, effects }: Step, engine: EngineIn<'ready'>, request
  */
 function reloadRefused(
   { state, now }: Step,
-  engine: EngineIn<'ready'>,
-  { turn, options }: QueuedRequest
+  engine: EngineInPhase<'ready'>,
+  { clientId, options }: QueuedRequest
 ): CorralError | undefined {
   if (!asksForMore(engine.phase.options, options)) return undefined
-  const again = mayReloadAt(state, engine, turn, now)
+  const again = nextReloadAt(state, engine, clientId, now)
   if (again === undefined) return undefined
   const seconds = Math.ceil((again - now) / 1000)
   return new CorralError(
@@ -155,18 +162,18 @@ function reloadRefused(
 }
 
 /** Starts no more answers, and plans a reload with the union of the current options and the request's. */
-function drain(step: Step, engine: EngineIn<'ready'>, request: QueuedRequest): void {
+function drain(step: Step, engine: EngineInPhase<'ready'>, request: QueuedRequest): void {
   const { state, now } = step
   const { options: previous, chosenBy: previouslyBy } = engine.phase
-  if (!request.idle) displace(step, engine, engine.phase.slots)
+  if (!request.background) displace(step, engine, engine.phase.slots)
   const isRestoring = !asksForMore(previous, request.options)
-  if (!request.isCounted && !isRestoring) countDisturbance(state, request.turn, now)
+  if (!request.isCounted && !isRestoring) countForcedReload(state, request.clientId, now)
   request.isCounted = true
-  const plan = newPlan(union(previous, wantedOf(engine, engine.phase, request)), request.turn)
-  const paidBy = request.idle ? '' : isRestoring ? previouslyBy : request.turn
+  const plan = newPlan(union(previous, getWantedOptions(engine, engine.phase, request)), request.clientId)
+  const paidBy = request.background ? '' : isRestoring ? previouslyBy : request.clientId
   plan.reload = { previous, previouslyBy, requester: request.id, paidBy, since: now }
   become(engine, { ...engine.phase, keptFor: undefined, name: 'draining', plan })
-  setAlarm(step, engine, endOfDrain(state, plan.reload))
+  setAlarm(step, engine, getDrainDeadline(state, plan.reload))
   prepare(step, engine)
 }
 
@@ -176,22 +183,22 @@ function asksForMore(loaded: LoadOptions, { isolated: _, ...own }: Partial<LoadO
 }
 
 /** Longest drain while other clients wait, as a multiple of `fair_wait`. */
-const DRAIN = 4
+const MAX_DRAIN_FAIR_WAITS = 4
 
-export function endOfDrain({ limits }: SchedulerState, { since }: Reload): number {
-  return since + DRAIN * limits.fairWait
+export function getDrainDeadline({ limits }: SchedulerState, { since }: Reload): number {
+  return since + MAX_DRAIN_FAIR_WAITS * limits.fairWait
 }
 
 /**
  * (13) Gives up a drain that takes too long because an answer does, if other clients wait. The requester tries again
  * when they have had as much of the engine as its client. It is refused if it has already waited for `room_timeout`.
  */
-function endLongDrain(step: Step, engine: EngineIn<'draining'>): boolean {
+function endLongDrain(step: Step, engine: EngineInPhase<'draining'>): boolean {
   const { state, now } = step
   const { running, plan } = engine.phase
   const { reload, chosenBy } = plan
-  if (!reload || !running.size || now < endOfDrain(state, reload)) return false
-  if ([...engine.queue].every(({ turn }) => turn === chosenBy)) return false
+  if (!reload || !running.size || now < getDrainDeadline(state, reload)) return false
+  if ([...engine.queue].every(({ clientId }) => clientId === chosenBy)) return false
   const requester = engine.queue.get(reload.requester)
   const isLate = requester !== undefined && now >= requester.arrivedAt + state.limits.roomTimeout
   undoReload(step, engine, reload, isLate ? neverIdle(step, engine) : undefined)

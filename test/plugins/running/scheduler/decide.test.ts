@@ -2,8 +2,8 @@ import t from 'tap'
 import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../../../core/models/load-options.ts'
+import { clampOptions } from '../../../../plugins/running/scheduler/clamp-options.ts'
 import { decide } from '../../../../plugins/running/scheduler/decide.ts'
-import { cappedOptions } from '../../../../plugins/running/scheduler/scheduler.ts'
 import {
   createState,
   type Event,
@@ -68,7 +68,7 @@ t.test('options are cut to what the model was trained for and to their bounds', 
   ]
   for (const [options, contextLength, [num_ctx, num_parallel], expected] of table) {
     const model = { metadata: { contextLength } } as unknown as Model
-    t.same(cappedOptions(options, model, { num_ctx, num_parallel }), expected, JSON.stringify(options))
+    t.same(clampOptions(options, model, { num_ctx, num_parallel }), expected, JSON.stringify(options))
   }
   t.end()
 })
@@ -425,7 +425,7 @@ function simulate(seed: number): string[] {
     }
     for (const key of state.engines.keys()) send({ type: 'alarm', key })
   }
-  for (let turn = 0; turn < 300; turn++) {
+  for (let clientId = 0; clientId < 300; clientId++) {
     now += Math.floor(random() * 20)
     const dice = random()
     const key = pick(keys)
@@ -437,12 +437,12 @@ function simulate(seed: number): string[] {
         type: 'request',
         id,
         key,
-        turn: pick(['one', 'two', 'three']),
+        clientId: pick(['one', 'two', 'three']),
         name: key,
         options,
         loadOnly: loadOnly.has(id),
         slots: random() < 0.1 ? 2 : 1,
-        idle: false,
+        background: false,
         defaults: DEFAULT_LOAD_OPTIONS,
         pinned: false,
         groups: [],
@@ -462,7 +462,7 @@ function simulate(seed: number): string[] {
       work()
     }
   }
-  for (let turn = 0; turn < 5000 && (waiting.size || granted.size || engines.size); turn++) {
+  for (let clientId = 0; clientId < 5000 && (waiting.size || granted.size || engines.size); clientId++) {
     now += 30
     work()
   }

@@ -9,7 +9,8 @@ import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../../../core/models/load-options.ts'
 import { createEngineRegistry } from '../../../../plugins/running/scheduler/engine-registry.ts'
-import { createScheduler, type SchedulerDependencies } from '../../../../plugins/running/scheduler/scheduler.ts'
+import { createScheduler } from '../../../../plugins/running/scheduler/scheduler.ts'
+import type { SchedulerDependencies } from '../../../../plugins/running/scheduler/scheduler-core.ts'
 import { LIMITS } from './support.ts'
 
 /*
@@ -89,16 +90,16 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
       removal = listener
     }
   }
-  const nameOf = (spec: EngineSpec) => spec.variant.model.name
+  const formatName = (spec: EngineSpec) => spec.variant.model.name
   const provider: EngineProvider = {
     name: 'test',
     serves: () => 1,
     async estimate(spec, { signal }) {
-      await held('estimate', nameOf(spec), signal)
+      await held('estimate', formatName(spec), signal)
       return { use: { ...needs }, certain: true, explain: () => 'It is too much.' }
     },
     async start(spec, { signal }, estimate) {
-      await held('start', nameOf(spec), signal)
+      await held('start', formatName(spec), signal)
       t.same(estimate?.use, needs, 'what was estimated for this load')
       const exited = gate<EngineExit>()
       const engine = {
@@ -109,10 +110,10 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
         logTail: () => [],
         async saveSlots() {
           const gone = exited.promise.then(() => undefined)
-          await Promise.race([held('save', nameOf(spec)), gone])
+          await Promise.race([held('save', formatName(spec)), gone])
         },
         async stop() {
-          done.push(`stop ${nameOf(spec)}`)
+          done.push(`stop ${formatName(spec)}`)
           exited.open({ code: 0, signal: null, expected: true })
           await exited.promise
         },
@@ -197,8 +198,8 @@ t.test('a stop saves the caches of an idle engine, not of a busy one', async t =
   held.release()
   await stopping
   t.same(done.slice(2), ['stop a'])
-  const idle = await lease('a')
-  idle.release()
+  const background = await lease('a')
+  background.release()
   await scheduler.stop(model)
   t.same(done.slice(-2), ['save a', 'stop a'])
   const again = await lease('a')
@@ -236,7 +237,7 @@ t.test('a model is not loaded when its only client leaves while it is prepared',
   controller.abort(new Error('left'))
   await waiting
   estimate.open()
-  for (let turn = 0; turn < 5; turn++) await tick()
+  for (let clientId = 0; clientId < 5; clientId++) await tick()
   t.same(done, ['estimate a'])
   t.same(scheduler.loading(), [])
 })

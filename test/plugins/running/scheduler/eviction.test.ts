@@ -21,7 +21,7 @@ function small(needs: Record<string, number>, limits: Parameters<typeof machine>
 
 let ids = 1000
 /** Loads a model at a time and leaves it idle from then on. */
-function idle(m: Machine, key: string, at: number, loadTime = 1000, more: object = {}): void {
+function background(m: Machine, key: string, at: number, loadTime = 1000, more: object = {}): void {
   m.at(at)
   const id = ++ids
   m.request(id, key, more)
@@ -50,12 +50,12 @@ t.test('a load is prepared first, and what it needs is reserved until the engine
 
 t.test('which engines are evicted', t => {
   const table: [what: string, prepare: (m: Machine) => void, needs: Record<string, number>, expected: string[]][] = [
-    ['nobody where there is room', m => idle(m, 'a', 0), { a: 4, z: 6 }, ['load z']],
+    ['nobody where there is room', m => background(m, 'a', 0), { a: 4, z: 6 }, ['load z']],
     [
       'the one idle longest',
       m => {
-        idle(m, 'a', 0)
-        idle(m, 'b', 10_000)
+        background(m, 'a', 0)
+        background(m, 'b', 10_000)
       },
       { a: 4, b: 4, z: 4 },
       ['unload a']
@@ -63,9 +63,9 @@ t.test('which engines are evicted', t => {
     [
       'rather two that are quickly loaded than one that is not',
       m => {
-        idle(m, 'a', 0, 60_000)
-        idle(m, 'b', 1, 500)
-        idle(m, 'c', 2, 500)
+        background(m, 'a', 0, 60_000)
+        background(m, 'b', 1, 500)
+        background(m, 'c', 2, 500)
       },
       { a: 4, b: 2, c: 2, z: 5 },
       ['unload b', 'unload c']
@@ -73,9 +73,9 @@ t.test('which engines are evicted', t => {
     [
       'no more than needed: the large one alone',
       m => {
-        idle(m, 'a', 0)
-        idle(m, 'b', 1)
-        idle(m, 'c', 2)
+        background(m, 'a', 0)
+        background(m, 'b', 1)
+        background(m, 'c', 2)
       },
       { a: 1, b: 1, c: 7, z: 7 },
       ['unload c']
@@ -83,9 +83,9 @@ t.test('which engines are evicted', t => {
     [
       'no more than needed: two of three',
       m => {
-        idle(m, 'a', 0)
-        idle(m, 'b', 1)
-        idle(m, 'c', 2)
+        background(m, 'a', 0)
+        background(m, 'b', 1)
+        background(m, 'c', 2)
       },
       { a: 2, b: 4, c: 4, z: 8 },
       ['unload b', 'unload c']
@@ -93,8 +93,8 @@ t.test('which engines are evicted', t => {
     [
       'a pinned one never',
       m => {
-        idle(m, 'a', 0, 1000, { pinned: true })
-        idle(m, 'b', 10_000)
+        background(m, 'a', 0, 1000, { pinned: true })
+        background(m, 'b', 10_000)
       },
       { a: 4, b: 4, z: 4 },
       ['unload b']
@@ -102,7 +102,7 @@ t.test('which engines are evicted', t => {
     [
       'nobody when that would not do',
       m => {
-        idle(m, 'a', 0)
+        background(m, 'a', 0)
         m.request(1, 'b')
         m.send({ type: 'loaded', key: 'b' })
       },
@@ -112,8 +112,8 @@ t.test('which engines are evicted', t => {
     [
       'the one that may not be in memory beside it',
       m => {
-        idle(m, 'a', 0)
-        idle(m, 'b', 10_000, 1000, { groups: ['large'] })
+        background(m, 'a', 0)
+        background(m, 'b', 10_000, 1000, { groups: ['large'] })
       },
       { a: 1, b: 1, z: 1 },
       ['unload b']
@@ -131,8 +131,8 @@ t.test('which engines are evicted', t => {
 t.test('each pool has a budget of its own', t => {
   const m = machine({}, { a: { host: GIB, CUDA0: 6 * GIB }, b: { host: GIB, CUDA0: 6 * GIB }, c: { host: 5 * GIB } })
   m.send({ type: 'budget', budget: { host: 10 * GIB, CUDA0: 8 * GIB } })
-  idle(m, 'a', 0)
-  idle(m, 'c', 1)
+  background(m, 'a', 0)
+  background(m, 'c', 1)
   t.same(short(m.request(1, 'b')), ['unload a'])
   m.send({ type: 'gone', key: 'a' })
   t.equal(m.state.engines.get('b')!.phase.name, 'loading')
@@ -147,10 +147,10 @@ t.test('what can never fit is refused at once, with numbers and names', t => {
   t.equal(large.state.engines.size, 0)
 
   const pinned = small({ a: 5, b: 6 })
-  idle(pinned, 'a', 0, 1000, { pinned: true })
+  background(pinned, 'a', 0, 1000, { pinned: true })
   t.match(errorOf(pinned.request(1, 'b')), { code: 'insufficient_memory', message: /"a" \(5\.4 GB, pinned\)/ })
   const group = small({ a: 1, b: 1 })
-  idle(group, 'a', 0, 1000, { pinned: true, groups: ['g'] })
+  background(group, 'a', 0, 1000, { pinned: true, groups: ['g'] })
   t.match(errorOf(group.request(1, 'b', { groups: ['g'] })), { message: /together with "a", which is pinned/ })
 
   const mixed = small({})
@@ -229,13 +229,13 @@ t.test('a busy model is evicted after a number of answers; it stays when nobody 
 t.test('three models that each need all of the memory have their turns in the order in which they began to wait', t => {
   const m = small({ a: 9, b: 9, c: 9 }, { fairWait: 10_000 })
   let id = 0
-  const turns: string[] = []
+  const clientIds: string[] = []
   const running = new Map<number, string>()
   const heed = (effects: ReturnType<Machine['send']>): void => {
     for (const effect of effects) {
       if (effect.type === 'grant') running.set(effect.id, effect.key)
       if (effect.type === 'load') {
-        turns.push(effect.key)
+        clientIds.push(effect.key)
         heed(m.send({ type: 'loaded', key: effect.key }))
       }
       if (effect.type === 'unload') heed(m.send({ type: 'gone', key: effect.key }))
@@ -250,8 +250,8 @@ t.test('three models that each need all of the memory have their turns in the or
       heed(m.send({ type: 'leave', id, key }))
     }
   }
-  t.same(turns.slice(0, 7), ['a', 'b', 'c', 'a', 'b', 'c', 'a'])
-  t.ok(turns.length <= 12, `no more swaps than needed: ${turns.length}`)
+  t.same(clientIds.slice(0, 7), ['a', 'b', 'c', 'a', 'b', 'c', 'a'])
+  t.ok(clientIds.length <= 12, `no more swaps than needed: ${clientIds.length}`)
   t.end()
 })
 
@@ -277,7 +277,7 @@ t.test('waiting for room ends after room_timeout, with an error that names what 
   m.request(3, 'b')
   const first = m.until(60_000)
   t.same(short(first), ['refuse 2 insufficient_memory'])
-  t.match(errorOf(first), { message: /"b".*1 min.*6\.4 GB of 10\.7 GB.*"a" \(6\.4 GB, 1 running\)/ })
+  t.match(errorOf(first), { message: /"b".*1 min.*6\.4 GB of the 10\.7 GB.*"a" \(6\.4 GB, 1 running\)/ })
   t.same(short(m.until(90_000)), ['refuse 3 insufficient_memory'])
   t.notOk(m.state.engines.has('b'))
   t.end()
@@ -303,8 +303,8 @@ t.test('loads side by side only where that is sure to fit', t => {
 
 t.test('what an engine reports takes the place of what was reserved; a surplus sends idle ones away', t => {
   const m = small({ a: 4, b: 4, c: 2 })
-  idle(m, 'a', 0)
-  idle(m, 'c', 1)
+  background(m, 'a', 0)
+  background(m, 'c', 1)
   m.at(1000)
   m.request(1, 'b')
   t.same(short(m.send({ type: 'loaded', key: 'b', use: host(7) })), ['grant 1', 'unload a'])
@@ -315,9 +315,9 @@ t.test('what an engine reports takes the place of what was reserved; a surplus s
 
 t.test('a load that runs out of memory is tried once more without idle models; then its requests are refused', t => {
   const m = small({ a: 2, b: 2, p: 2, z: 2 })
-  idle(m, 'a', 0)
-  idle(m, 'b', 1)
-  idle(m, 'p', 2, 1000, { pinned: true })
+  background(m, 'a', 0)
+  background(m, 'b', 1)
+  background(m, 'p', 2, 1000, { pinned: true })
   t.same(short(m.request(1, 'z')), ['load z'])
   t.same(short(m.send({ type: 'load-failed', key: 'z', error: outOfMemory })), ['unload a', 'unload b'])
   t.same(short(m.send({ type: 'gone', key: 'a' })), [])
@@ -340,7 +340,7 @@ t.test('a reload is estimated first, and the running engine stays when there is 
   t.same(short(m.request(3, 'a')), ['grant 3'])
 
   m.needs.a = host(8)
-  idle(m, 'b', 10)
+  background(m, 'b', 10)
   m.request(4, 'a', { options: { num_ctx: 8192 } })
   m.send({ type: 'leave', id: 1, key: 'a' })
   t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['unload b', 'unload a'], 'room for more is made with it')

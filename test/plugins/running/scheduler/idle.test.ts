@@ -3,8 +3,8 @@ import { DEFAULT_LOAD_OPTIONS } from '../../../../core/models/load-options.ts'
 import { alarmOf, loadOf, machine, short } from './support.ts'
 
 const MINUTE = 60_000
-const line = { turn: 'batch', idle: true }
-const client = { turn: 'client' }
+const line = { clientId: 'batch', background: true }
+const client = { clientId: 'client' }
 const oneSlot = { ...DEFAULT_LOAD_OPTIONS, num_parallel: 1 }
 
 /** A machine whose model of four slots was loaded for lines of a batch, of which so many were sent. */
@@ -29,13 +29,17 @@ t.test('clients that need more slots get those of lines, the newest ones first',
   const { m } = batch(6)
   m.request(10, 'a', client)
   t.same(short(m.request(11, 'a', client)), ['revoke 3 queue_full', 'grant 11'])
-  t.same(short(m.request(12, 'a', { turn: 'wide', slots: 2 })), [
+  t.same(short(m.request(12, 'a', { clientId: 'wide', slots: 2 })), [
     'revoke 2 queue_full',
     'revoke 1 queue_full',
     'grant 12'
   ])
   t.same(short(m.send({ type: 'leave', id: 12, key: 'a' })), ['grant 4'], 'and lines what they leave')
-  t.same(short(m.request(13, 'a', { turn: 'wide', slots: 4 })), ['revoke 4 queue_full'], 'none runs while one waits')
+  t.same(
+    short(m.request(13, 'a', { clientId: 'wide', slots: 4 })),
+    ['revoke 4 queue_full'],
+    'none runs while one waits'
+  )
   t.same(short(m.send({ type: 'leave', id: 10, key: 'a' })), [])
   t.same(short(m.send({ type: 'leave', id: 11, key: 'a' })), ['grant 13'])
   t.end()
@@ -46,8 +50,8 @@ t.test('no line is granted while a client waits, and max_concurrent holds for bo
   const two = { maxConcurrent: 2 }
   m.request(1, 'a', { ...client, ...two })
   m.send({ type: 'loaded', key: 'a' })
-  m.request(2, 'a', { turn: 'other', ...two })
-  m.request(3, 'a', { turn: 'third', ...two })
+  m.request(2, 'a', { clientId: 'other', ...two })
+  m.request(3, 'a', { clientId: 'third', ...two })
   t.same(short(m.request(4, 'a', { ...line, ...two })), [])
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 3'])
   t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), [], 'the last turn is left for clients')
@@ -71,9 +75,9 @@ t.test('an engine of one slot is used once no client was there for a minute', t 
 t.test('lines count for no queue and no share of their client', t => {
   const { m } = batch(40, { maxQueue: 2, queuePerKey: 2 })
   t.same(short(m.request(50, 'a', line)), [], 'none is refused')
-  for (const id of [60, 61, 62, 63]) m.request(id, 'a', { turn: 'batch' })
+  for (const id of [60, 61, 62, 63]) m.request(id, 'a', { clientId: 'batch' })
   m.at(MINUTE)
-  t.same(short(m.request(64, 'a', { turn: 'batch' })), [])
+  t.same(short(m.request(64, 'a', { clientId: 'batch' })), [])
   t.same(short(m.request(65, 'a', client)), [], 'its own requests count as ever')
   t.same(short(m.send({ type: 'leave', id: 60, key: 'a' })), ['grant 65'])
   t.end()
@@ -89,7 +93,7 @@ t.test('a model that clients use is not evicted for lines; one that only lines u
   t.same(short(m.until(5 * MINUTE)), ['unload a'], 'until it has expired')
   t.same(short(m.send({ type: 'gone', key: 'a' })), ['load b'])
   m.send({ type: 'loaded', key: 'b' })
-  t.same(short(m.request(3, 'c', { turn: 'another batch', idle: true })), [])
+  t.same(short(m.request(3, 'c', { clientId: 'another batch', background: true })), [])
   t.same(short(m.send({ type: 'leave', id: 2, key: 'b' })), ['unload b'])
   t.same(short(m.send({ type: 'gone', key: 'b' })), ['load c'])
   t.end()

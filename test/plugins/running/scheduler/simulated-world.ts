@@ -119,8 +119,8 @@ export function createWorld(dice: Dice): World {
     reloads: dice.between(0, 6)
   }
   // Everybody else may have a turn before a model that waits for room.
-  const turn = limits.fairWait + longest.answer + 3 * (longest.stop + 2 * longest.load + longest.prepare) + 200
-  const bound = (models.length + 1) * turn
+  const clientId = limits.fairWait + longest.answer + 3 * (longest.stop + 2 * longest.load + longest.prepare) + 200
+  const bound = (models.length + 1) * clientId
   limits.roomTimeout = calm ? 2 * bound : dice.between(500, bound)
   let budget: MemoryUse = {}
   for (const pool of pools) if (dice.chance(0.9)) budget[pool] = dice.between(40, 400)
@@ -157,6 +157,6 @@ export function takes(model: Model, options: LoadOptions): number {
 }
 
 /** Options by which needs are learned. */
-export function nameOf(options: LoadOptions): string {
+export function formatName(options: LoadOptions): string {
   return `${options.num_ctx}/${options.num_parallel}/${options.cache_type_k}`
 }

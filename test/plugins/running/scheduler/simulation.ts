@@ -2,17 +2,17 @@ import type { MemoryUse } from '../../../../core/contracts/engines.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../../../core/models/load-options.ts'
 import { decide } from '../../../../plugins/running/scheduler/decide.ts'
+import { getExpiry, getWantedOptions } from '../../../../plugins/running/scheduler/fair-share.ts'
 import {
   createState,
   type Effect,
   type Event,
+  getPlan,
   isIn,
-  planOf,
   type SchedulerState,
   satisfies
 } from '../../../../plugins/running/scheduler/scheduler-state.ts'
-import { expiryOf, wantedOf } from '../../../../plugins/running/scheduler/turns.ts'
-import { Agenda, createWorld, Dice, type Model, nameOf, takes, type World } from './simulated-world.ts'
+import { Agenda, createWorld, Dice, formatName, type Model, takes, type World } from './simulated-world.ts'
 
 interface SimulatedEngine {
   run: number
@@ -25,11 +25,11 @@ interface SimulatedEngine {
 
 interface Client {
   key: string
-  turn: string
+  clientId: string
   loadOnly: boolean
   slots: number
   /** A line of a batch, or its like. */
-  idle: boolean
+  background: boolean
   arrivedAt: number
   /** How many clients waited before it. */
   before: number
@@ -109,7 +109,7 @@ class Simulation {
       })
     }
     const horizon = at + (requests + 2) * bound * 2
-    for (let turns = 0; !this.#agenda.isEmpty && turns < 60 * requests && this.faults.length < 3; turns++) {
+    for (let clientIds = 0; !this.#agenda.isEmpty && clientIds < 60 * requests && this.faults.length < 3; clientIds++) {
       if (!this.#agenda.step(horizon)) break
     }
     if (!this.faults.length) this.#checkEnd()
@@ -131,17 +131,17 @@ class Simulation {
         }
       : {}
     const before = this.#clientsOf(key).length
-    const idle = dice.chance(0.2)
+    const background = dice.chance(0.2)
     const client: Client = {
       key,
-      turn: dice.chance(0.5) ? 'greedy' : dice.pick(['one', 'two', 'three']),
-      loadOnly: !idle && dice.chance(0.05),
+      clientId: dice.chance(0.5) ? 'greedy' : dice.pick(['one', 'two', 'three']),
+      loadOnly: !background && dice.chance(0.05),
       slots: dice.chance(0.1) ? dice.between(2, 6) : 1,
-      idle,
+      background,
       arrivedAt: this.#now,
       before
     }
-    this.#ask(id, client, options, idle || !dice.chance(0.05) ? undefined : 0)
+    this.#ask(id, client, options, background || !dice.chance(0.05) ? undefined : 0)
     if (!dice.chance(0.1)) return
     this.#after(dice.under(2 * longest.answer), () => {
       if (this.#waiting.get(id) === client) this.#waiting.delete(id)
@@ -152,22 +152,22 @@ class Simulation {
   }
 
   #ask(id: number, client: Client, options: Partial<LoadOptions>, keepAlive?: number): undefined {
-    const { key, turn, loadOnly, slots, idle } = client
+    const { key, clientId, loadOnly, slots, background } = client
     const model = this.#modelOf(key)
     this.#waiting.set(id, client)
     this.#send({
       type: 'request',
       id,
       key,
-      turn,
+      clientId,
       name: key,
       options,
       loadOnly,
       slots,
-      idle,
+      background,
       defaults: DEFAULT_LOAD_OPTIONS,
       keepAlive,
-      initialKeepAlive: model.keepAlive,
+      configuredKeepAlive: model.keepAlive,
       pinned: model.pinned,
       groups: model.groups,
       elsewhere: false,
@@ -264,7 +264,7 @@ class Simulation {
       if (work.aborted || this.#dice.chance(0.01)) {
         return this.#send({ type: 'prepare-failed', key, run, error: work.aborted ? stopped : broken })
       }
-      const known = model.learned.get(nameOf(options))
+      const known = model.learned.get(formatName(options))
       const need = { [model.pool]: known ?? Math.round(takes(model, options) * model.error) }
       const certain = known !== undefined || model.certain
       this.#prepared.set(key, { need, certain })
@@ -303,12 +303,12 @@ class Simulation {
     // There really is more than the budget, by its reserve.
     const physical = (this.#world.budget[model.pool] ?? Number.POSITIVE_INFINITY) * 1.1
     if (really + others > physical) {
-      model.learned.set(nameOf(options), Math.max(really, need[model.pool]!))
+      model.learned.set(formatName(options), Math.max(really, need[model.pool]!))
       return this.#end(key, engine, outOfMemory)
     }
     if (this.#dice.chance(0.04)) return this.#end(key, engine, broken)
     engine.state = 'ready'
-    model.learned.set(nameOf(options), really)
+    model.learned.set(formatName(options), really)
     engine.reserved = { [model.pool]: really }
     this.#send({ type: 'loaded', key, run, use: engine.reserved, loadTime })
     if (this.#dice.chance(0.05)) {
@@ -341,7 +341,7 @@ class Simulation {
     this.#checkPatience(id, client)
     if (client.loadOnly) return
     // One that would let others have their turn, and keeps what it has as none wants it, takes nothing.
-    const keeps = this.#cause.event === 'yield' && this.#cause.id === id && client.idle
+    const keeps = this.#cause.event === 'yield' && this.#cause.id === id && client.background
     if (!keeps) this.#checkTurn(key, engine, client)
     this.#running.set(id, client)
     engine.running.add(id)
@@ -381,7 +381,7 @@ class Simulation {
   #revoke(id: number, error: CorralError): undefined {
     const client = this.#running.get(id)
     if (!client) return this.#fault(`${id} is revoked but does not run`)
-    if (client.idle && error.details?.displaced) {
+    if (client.background && error.details?.displaced) {
       this.#finish(id)
       this.#count('displaced')
       const again = ++this.#ids
@@ -419,7 +419,7 @@ class Simulation {
 
   /** The requests of clients that wait for a model. */
   #clientsOf(key: string): Client[] {
-    return [...this.#waiting.values()].filter(client => client.key === key && !client.idle)
+    return [...this.#waiting.values()].filter(client => client.key === key && !client.background)
   }
 
   /** While a client waits for an engine, no line of a batch runs on it. */
@@ -427,7 +427,7 @@ class Simulation {
     for (const { key, phase, queue } of this.#state.engines.values()) {
       if (!('running' in phase) || queue.clients.length === 0) continue
       for (const [id, { request }] of phase.running) {
-        if (request.idle) this.#fault(`${id} runs on ${key}, which a client waits for`)
+        if (request.background) this.#fault(`${id} runs on ${key}, which a client waits for`)
       }
     }
   }
@@ -440,7 +440,7 @@ class Simulation {
       const held = [...this.#engines.values()].reduce((sum, { reserved }) => sum + (reserved[pool] ?? 0), 0)
       return held > (budget[pool] ?? held)
     })
-    const isForClients = [...this.#waiting.values()].some(client => !client.idle && client.key !== key)
+    const isForClients = [...this.#waiting.values()].some(client => !client.background && client.key !== key)
     if (known?.clients.size && !isOver && !isForClients) this.#fault(`${key} is evicted, and no client wants its room`)
   }
 
@@ -475,12 +475,12 @@ class Simulation {
 
   /** No answer is cut by an eviction, and pinned models stay. */
   #checkUnload(key: string, { running }: SimulatedEngine): undefined {
-    const answers = [...running].filter(id => !this.#running.get(id)!.idle)
+    const answers = [...running].filter(id => !this.#running.get(id)!.background)
     if (running.size) this.#fault(`${key} is unloaded under ${answers.length} of ${running.size} answers`)
     const { event } = this.#cause
     const known = this.#state.engines.get(key)
     const own = event === 'stop' && this.#cause.key === key
-    if (this.#modelOf(key).pinned && !own && !this.#closed && !(known && planOf(known)?.reload)) {
+    if (this.#modelOf(key).pinned && !own && !this.#closed && !(known && getPlan(known)?.reload)) {
       this.#fault(`${key} is pinned and was unloaded`)
     }
     const drained = known?.phase.name === 'draining'
@@ -489,37 +489,40 @@ class Simulation {
   }
 
   /** Nobody waits for longer than those before it need. */
-  #checkPatience(id: number, { arrivedAt, before, idle }: Client): undefined {
-    if (idle) return
+  #checkPatience(id: number, { arrivedAt, before, background }: Client): undefined {
+    if (background) return
     const allowed = (before + 2) * 2 * this.#world.bound
     const waited = this.#now - arrivedAt
     if (this.#world.calm && waited > allowed) this.#fault(`${id} waited ${waited} ms of ${allowed}`)
   }
 
   /** No client is granted twice in a row where one waits that has fewer slots. */
-  #checkTurn(key: string, engineOf: SimulatedEngine, client: Client): undefined {
-    if (client.idle) return this.#checkIdleGrant(key, engineOf, client)
-    const { running, options } = engineOf
-    const { turn } = client
-    const slotsOf = (turn: string) =>
+  #checkTurn(key: string, getEngine: SimulatedEngine, client: Client): undefined {
+    if (client.background) return this.#checkIdleGrant(key, getEngine, client)
+    const { running, options } = getEngine
+    const { clientId } = client
+    const slotsOf = (clientId: string) =>
       [...running].reduce((sum, id) => {
         const other = this.#running.get(id)!
-        return sum + (other.turn === turn && !other.idle ? Math.min(other.slots, options.num_parallel) : 0)
+        return (
+          sum + (other.clientId === clientId && !other.background ? Math.min(other.slots, options.num_parallel) : 0)
+        )
       }, 0)
-    const own = slotsOf(turn)
+    const own = slotsOf(clientId)
     const passed = new Set<string>()
-    const seen = new Set([turn])
+    const seen = new Set([clientId])
     const engine = this.#state.engines.get(key)!
     for (const request of engine.queue) {
-      if (seen.has(request.turn) || request.idle) continue
-      seen.add(request.turn)
+      if (seen.has(request.clientId) || request.background) continue
+      seen.add(request.clientId)
       // One that needs other options waits until others have had as much as its client.
-      if (!isIn(engine, 'ready') || !satisfies(engine.phase.options, wantedOf(engine, engine.phase, request))) continue
-      if (slotsOf(request.turn) < own) passed.add(request.turn)
+      if (!isIn(engine, 'ready') || !satisfies(engine.phase.options, getWantedOptions(engine, engine.phase, request)))
+        continue
+      if (slotsOf(request.clientId) < own) passed.add(request.clientId)
     }
     for (const other of passed) {
       if (this.#passed.get(key)?.has(other))
-        this.#fault(`${other} waits for ${key} while ${turn}, which has more, is served`)
+        this.#fault(`${other} waits for ${key} while ${clientId}, which has more, is served`)
       else this.#count('passed over')
     }
     this.#passed.set(key, passed)
@@ -580,9 +583,9 @@ class Simulation {
   /** In the end nobody waits, nothing runs, and only what is kept for ever is there. */
   #checkEnd(): undefined {
     if (!this.#agenda.isEmpty) this.#fault('there is no end of it')
-    for (const [id, { key, idle }] of this.#waiting) {
+    for (const [id, { key, background }] of this.#waiting) {
       // Room that clients keep for ever is never idle.
-      if (!idle || this.#engines.size === 0) this.#fault(`${id} waits for ${key} for ever`)
+      if (!background || this.#engines.size === 0) this.#fault(`${id} waits for ${key} for ever`)
     }
     for (const [id, { key }] of this.#running) this.#fault(`${id} runs on ${key} for ever`)
     for (const [key, { state }] of this.#engines) {
@@ -599,7 +602,7 @@ class Simulation {
     // One that is pinned may drain for a line of a batch whose options have no room.
     if (this.#modelOf(key).pinned) return false
     const engine = this.#state.engines.get(key)
-    return !engine || !isIn(engine, 'ready') || Number.isFinite(expiryOf(engine))
+    return !engine || !isIn(engine, 'ready') || Number.isFinite(getExpiry(engine))
   }
 
   // ---- bookkeeping ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import type { Gpu, MemoryNow } from '../../../../core/contracts/hardware.ts'
 import { NATIVE_NAMING } from '../../../../core/contracts/native-api.ts'
 import { parseProcessMemory } from '../../../../core/system/processes.ts'
 import { runningRecord } from '../../../../plugins/apis/native/records.ts'
-import { hostBudget, reserveOf } from '../../../../plugins/running/scheduler/host-memory.ts'
+import { hostBudget, getSystemReserve } from '../../../../plugins/running/scheduler/host-memory.ts'
 import { MemoryReport } from '../../../../runtimes/llama-server/loading.ts'
 import {
   type Device,
@@ -152,7 +152,7 @@ t.test('the machine’s memory', async t => {
     [64, 6.4],
     [512, 8]
   ]
-  for (const [total, reserve] of table) t.equal(reserveOf(total * GIB), reserve * GIB, `${total} GiB`)
+  for (const [total, reserve] of table) t.equal(getSystemReserve(total * GIB), reserve * GIB, `${total} GiB`)
   const memory = { total: 16 * GIB, available: 15 * GIB, engines: 0 }
   t.equal(hostBudget(memory, undefined), Math.floor(14.4 * GIB))
   t.equal(hostBudget(memory, 4 * GIB), 4 * GIB, 'what is configured')

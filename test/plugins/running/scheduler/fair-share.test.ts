@@ -4,8 +4,8 @@ import { DEFAULT_LOAD_OPTIONS } from '../../../../core/models/load-options.ts'
 import { alarmOf, errorOf, loadOf, machine, short } from './support.ts'
 
 const MINUTE = 60_000
-const greedy = { turn: 'greedy' }
-const honest = { turn: 'honest' }
+const greedy = { clientId: 'greedy' }
+const honest = { clientId: 'honest' }
 const oneSlot = { ...DEFAULT_LOAD_OPTIONS, num_parallel: 1 }
 
 /** A machine with a loaded model of four slots, and so many requests of one client. */
@@ -65,7 +65,7 @@ t.test('what a client took while nobody else wanted it is not held against it', 
 
 t.test('nobody overtakes a request for several slots once some are free, and they count as its own', t => {
   const m = crowded(6)
-  m.request(10, 'a', { turn: 'wide', slots: 3 })
+  m.request(10, 'a', { clientId: 'wide', slots: 3 })
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), [])
   m.request(11, 'a', honest)
   t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), [], 'not by one who comes later either')
@@ -73,7 +73,7 @@ t.test('nobody overtakes a request for several slots once some are free, and the
   t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['grant 10'])
   m.at(10_001)
   t.same(short(m.send({ type: 'leave', id: 10, key: 'a' })), ['grant 11', 'grant 5'])
-  t.equal(m.state.engines.get('a')!.clients.get('wide')!.had, 3 * 10_001)
+  t.equal(m.state.engines.get('a')!.clients.get('wide')!.used, 3 * 10_001)
   t.end()
 })
 
@@ -101,7 +101,7 @@ t.test('the last slot is left free for a client that was here lately', t => {
 t.test('clients that ask again at once find a slot each', t => {
   const m = crowded(6)
   m.request(10, 'a', honest)
-  m.request(20, 'a', { turn: 'third' })
+  m.request(20, 'a', { clientId: 'third' })
   for (const [id, granted] of [
     [1, 10],
     [2, 20]
@@ -113,7 +113,7 @@ t.test('clients that ask again at once find a slot each', t => {
   t.same(short(effects), [], 'two slots are free')
   t.equal(alarmOf(effects), 2000)
   t.same(short(m.request(11, 'a', honest)), ['grant 11'])
-  t.same(short(m.request(21, 'a', { turn: 'third' })), ['grant 21'])
+  t.same(short(m.request(21, 'a', { clientId: 'third' })), ['grant 21'])
   m.send({ type: 'leave', id: 11, key: 'a' })
   m.send({ type: 'leave', id: 21, key: 'a' })
   t.same(short(m.until(2000)), ['grant 5'], 'after a while one is left for both')
@@ -139,7 +139,7 @@ t.test('in a full queue the client with most requests gives up its newest one fo
   t.same(short(m.request(20, 'a', honest)), ['refuse 8 queue_full'])
   t.same(short(m.request(21, 'a', honest)), ['refuse 7 queue_full'])
   t.same(short(m.request(22, 'a', honest)), ['refuse 22 queue_full'], 'until it has as many')
-  t.same(short(m.request(30, 'a', { turn: 'third' })), ['refuse 6 queue_full'])
+  t.same(short(m.request(30, 'a', { clientId: 'third' })), ['refuse 6 queue_full'])
   t.end()
 })
 
@@ -149,7 +149,7 @@ t.test('a displaced request that a reload was for takes it back', t => {
   m.request(3, 'a', { ...greedy, slots: 4 })
   t.equal(m.state.engines.get('a')!.phase.name, 'draining')
   t.same(short(m.request(10, 'a', honest)), ['refuse 3 queue_full'])
-  t.same(short(m.request(11, 'a', { turn: 'third' })), ['refuse 11 queue_full'])
+  t.same(short(m.request(11, 'a', { clientId: 'third' })), ['refuse 11 queue_full'])
   t.end()
 })
 
@@ -199,8 +199,8 @@ t.test('reloads of what others use are bounded for each client, and come back wi
   m.request(1, 'a', honest)
   m.send({ type: 'loaded', key: 'a' })
   m.send({ type: 'leave', id: 1, key: 'a' })
-  const reload = (id: number, turn: string, type: 'q8_0' | 'f16') => {
-    const effects = m.request(id, 'a', { turn, options: { cache_type_k: type } })
+  const reload = (id: number, clientId: string, type: 'q8_0' | 'f16') => {
+    const effects = m.request(id, 'a', { clientId, options: { cache_type_k: type } })
     if (errorOf(effects)) return errorOf(effects)
     t.same(short(effects), ['unload a'])
     m.send({ type: 'gone', key: 'a' })
@@ -212,7 +212,7 @@ t.test('reloads of what others use are bounded for each client, and come back wi
   m.at(MINUTE)
   t.equal(reload(3, 'greedy', 'f16'), undefined)
   const error = reload(4, 'greedy', 'q8_0')
-  t.match(error, { code: 'rate_limited', retryAfter: 540, message: /limits\.reloads allows a client 2 reloads/ })
+  t.match(error, { code: 'rate_limited', retryAfter: 540, message: /limits\.reloads allows each client 2 reloads/ })
   t.same(short(m.request(5, 'a', greedy)), ['grant 5'], 'without the options it is answered')
   m.send({ type: 'leave', id: 5, key: 'a' })
   t.equal(reload(6, 'third', 'q8_0'), undefined, 'others may')
@@ -227,7 +227,7 @@ t.test('while one client alternates its options, others go on', t => {
   const running: number[] = []
   const waiting = new Map<string, number>()
   const counts = { load: 0, refuse: 0, grant: 0 }
-  const turns = new Map<number, string>()
+  const clientIds = new Map<number, string>()
   let now = 0
   let id = 0
   const heed = (effects: string[]) => {
@@ -237,27 +237,27 @@ t.test('while one client alternates its options, others go on', t => {
       if (what === 'load') counts.load++
       if (what === 'unload') events.push('gone')
       if (what === 'grant') running.push(Number(about))
-      if (what === 'grant' && turns.get(Number(about)) === 'honest') counts.grant++
-      if (what === 'refuse') waiting.delete(turns.get(Number(about))!)
+      if (what === 'grant' && clientIds.get(Number(about)) === 'honest') counts.grant++
+      if (what === 'refuse') waiting.delete(clientIds.get(Number(about))!)
       if (what === 'refuse') counts.refuse++
     }
   }
   for (let step = 0; step < 400; step++) {
     now += 100
     heed(short(m.until(now)))
-    for (const turn of ['honest', 'greedy']) {
-      if (waiting.has(turn)) continue
-      waiting.set(turn, ++id)
-      turns.set(id, turn)
+    for (const clientId of ['honest', 'greedy']) {
+      if (waiting.has(clientId)) continue
+      waiting.set(clientId, ++id)
+      clientIds.set(id, clientId)
       const type = id % 4 > 1 ? 'q8_0' : 'f32'
-      heed(short(m.request(id, 'a', { turn, options: turn === 'greedy' ? { cache_type_k: type } : {} })))
+      heed(short(m.request(id, 'a', { clientId, options: clientId === 'greedy' ? { cache_type_k: type } : {} })))
     }
     const event = events.shift()
     if (event === 'loaded') heed(short(m.send({ type: 'loaded', key: 'a' })))
     if (event === 'gone') heed(short(m.send({ type: 'gone', key: 'a' })))
     const ended = running.shift()
     if (ended === undefined) continue
-    waiting.delete(turns.get(ended)!)
+    waiting.delete(clientIds.get(ended)!)
     heed(short(m.send({ type: 'leave', id: ended, key: 'a' })))
   }
   t.ok(counts.load <= 8, `${counts.load} loads: the first, three reloads, and back`)
@@ -283,7 +283,7 @@ t.test('a client that has a model for itself loads it anew as often as it wants'
 
 t.test('a reload does not keep others waiting for the end of a long answer', t => {
   const m = crowded(1, { fairWait: 1000, roomTimeout: 20_000 })
-  m.request(2, 'a', { turn: 'wishful', options: { num_ctx: 8192 } })
+  m.request(2, 'a', { clientId: 'wishful', options: { num_ctx: 8192 } })
   t.equal(m.state.engines.get('a')!.phase.name, 'draining')
   t.same(short(m.request(10, 'a', honest)), [])
   t.same(short(m.until(3999)), [])
@@ -395,9 +395,9 @@ t.test('memory is given by turns: who has many models loaded comes behind who wa
 
 t.test('a client that keeps evicting what others use waits for their turn to end', t => {
   const m = machine({ maxLoaded: 1, reloads: 1, fairWait: 15_000 })
-  const swap = (id: number, key: string, turn: string) => {
+  const swap = (id: number, key: string, clientId: string) => {
     const [, other] = [key, [...m.state.engines.keys()].find(each => each !== key)!]
-    const effects = m.request(id, key, { turn })
+    const effects = m.request(id, key, { clientId })
     if (short(effects).includes(`unload ${other}`)) {
       m.send({ type: 'gone', key: other })
       m.send({ type: 'loaded', key })

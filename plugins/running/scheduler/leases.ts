@@ -1,0 +1,147 @@
+import { boundsFor } from '../../../core/answers/bounds.ts'
+import type { Engine } from '../../../core/contracts/engines.ts'
+import type { Lease, LeaseRequest } from '../../../core/contracts/leases.ts'
+import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { merged } from '../../../core/system/merged.ts'
+import { clampOptions, findClamped } from './clamp-options.ts'
+import { toKeepAlive } from './model-configuration.ts'
+import type { SchedulerCore } from './scheduler-core.ts'
+
+/** Clamped options remembered as logged. */
+const MAX_LOGGED_CLAMPS = 1000
+
+/** Leases engines to requests: each lease is a `request` event, and its release a `leave` event. */
+export function createLeases(core: SchedulerCore) {
+  const { catalog, engines, config, log, models, state, requests } = core
+  /** Clamped options that have already been logged, since programs send the same options with each request. */
+  const loggedClamps = new Set<string>()
+  let lastId = 0
+
+  function logClamped(model: string, client: string, given: Partial<LoadOptions>, clamped: Partial<LoadOptions>): void {
+    for (const [option, effective] of Object.entries(clamped)) {
+      const known = `${model} ${option} ${client}`
+      const level = loggedClamps.has(known) ? 'debug' : 'warn'
+      if (loggedClamps.size >= MAX_LOGGED_CLAMPS) loggedClamps.clear()
+      loggedClamps.add(known)
+      const requested = given[option as keyof LoadOptions]
+      log[level]({ model, option, requested, effective }, `${option} was reduced to its limit`)
+    }
+  }
+
+  async function leaseEngine(request: LeaseRequest): Promise<Lease> {
+    request.signal.throwIfAborted()
+    const variant = catalog.get(request.model)
+    const mode = request.mode ?? 'chat'
+    const provider = engines.requireProvider(variant, mode)
+    const settings = models.getSettings(variant)
+    const asker = { mode, owner: request.owner }
+    const relevant = provider.loadOptions?.(variant, request.options, settings.load, asker) ?? request.options
+    const options = clampOptions(relevant, variant, boundsFor(config, variant, request.bounds ? request : {}))
+    const clamped = findClamped(relevant, options)
+    if (clamped) {
+      request.onClamped?.(clamped)
+      logClamped(variant.publicName, request.turn ?? '', relevant, clamped)
+    }
+    const record = core.getRecord(variant, mode)
+    const { key } = record
+    const id = ++lastId
+    const began = performance.now()
+    return await new Promise<Lease>((resolve, reject) => {
+      const controller = new AbortController()
+      const { signal } = controller
+      let ended = false
+      // Assigned instead of a getter: for objects with getters V8 creates a hidden class each, which keeps the whole
+      // request alive until the old generation is collected.
+      let leased: { -readonly [Field in keyof Lease]: Lease[Field] }
+      const finish = () => {
+        if (ended) return
+        ended = true
+        request.signal.removeEventListener('abort', onAbort)
+        requests.delete(id)
+        core.dispatch({ type: 'leave', id, key })
+      }
+      const letOthers = async () => {
+        signal.throwIfAborted()
+        const pending = requests.get(id)
+        if (!pending || !state.engines.get(key)?.queue.length) return
+        const { refuse } = pending
+        await new Promise<void>((granted, refused) => {
+          const onRevoked = () => refused(signal.reason)
+          signal.addEventListener('abort', onRevoked)
+          Object.assign(pending, {
+            grant: (next: Engine) => {
+              leased.engine = next
+              signal.removeEventListener('abort', onRevoked)
+              granted()
+            },
+            refuse: (error: unknown) => {
+              refuse(error)
+              signal.removeEventListener('abort', onRevoked)
+              refused(error)
+            }
+          })
+          core.dispatch({ type: 'yield', id, key })
+        })
+      }
+      const onAbort = () => {
+        controller.abort(request.signal.reason)
+        reject(request.signal.reason)
+        finish()
+      }
+      request.signal.addEventListener('abort', onAbort)
+      requests.set(id, {
+        record,
+        onProgress: request.onProgress,
+        grant: engine => {
+          requests.get(id)!.onProgress = undefined
+          const { variant, loadedAt } = record
+          const loadDuration = Math.max(0, loadedAt - began)
+          leased = { engine, variant, signal, loadDuration, letOthers, release: finish }
+          resolve(leased)
+        },
+        refuse: error => {
+          ended = true
+          request.signal.removeEventListener('abort', onAbort)
+          requests.delete(id)
+          reject(error)
+        },
+        revoke: error => controller.abort(error)
+      })
+      if (record.progress) request.onProgress?.(record.progress)
+      core.dispatch({
+        type: 'request',
+        id,
+        key,
+        clientId: request.turn ?? '',
+        ...models.getFacts(variant, settings, provider),
+        options,
+        loadOnly: request.loadOnly ?? false,
+        slots: request.slots ?? 1,
+        background: request.idle ?? false,
+        keepAlive: toKeepAlive(request.keepAlive)
+      })
+      const phase = state.engines.get(key)?.phase.name
+      if (phase === 'ready' || phase === 'draining') {
+        requests.get(id)?.onProgress?.({ phase: phase === 'ready' ? 'queued' : phase, subject: '' })
+      }
+    })
+  }
+
+  return {
+    /** Leases an engine, in the form that this request needs. */
+    async lease(request: LeaseRequest): Promise<Lease> {
+      const leased = await leaseEngine(request)
+      if (!leased.engine.forRequest) return leased
+      try {
+        const engine = await leased.engine.forRequest(request, leased.signal)
+        return merged(leased, { engine })
+      } catch (error) {
+        leased.release()
+        throw error
+      }
+    },
+
+    /** Requests so far. */
+    count: () => lastId
+  }
+}

@@ -1,0 +1,41 @@
+import type { FastifyBaseLogger } from 'fastify'
+import type { Lease, Scheduler } from '../../../core/contracts/leases.ts'
+import { CorralError } from '../../../core/errors.ts'
+
+/** How many engines a request may get, including those that ended before it was sent. */
+const MAX_ATTEMPTS = 4
+
+/**
+ * Returns `withLease`, which leases an engine, uses it and releases it. If the engine crashes before anything was sent
+ * to the client, the request is tried once more on a fresh engine. A background request that lost its slot to a client
+ * waits for another one.
+ */
+export function retryOnFreshEngine(lease: Scheduler['lease'], log: FastifyBaseLogger): Scheduler['withLease'] {
+  return async (request, use) => {
+    let tried = 0
+    for (let attempt = 1; ; attempt++) {
+      const leased = await lease(request)
+      try {
+        return await use(leased)
+      } catch (error) {
+        const mayRetry = !request.signal.aborted && (request.mayRetry?.() ?? true)
+        if (isDisplaced(leased) && mayRetry) {
+          attempt = 0
+          continue
+        }
+        const crashed = error instanceof CorralError && error.code === 'engine_crashed' && error.retryable
+        // A request that still waited inside the engine has not been tried.
+        if (!crashed || error.details?.sent !== false) tried++
+        if (!crashed || tried > 1 || attempt >= MAX_ATTEMPTS || !mayRetry) throw error
+        log.warn({ model: leased.variant.publicName }, 'the engine died before it answered; trying once more')
+      } finally {
+        leased.release()
+      }
+    }
+  }
+}
+
+/** Whether a background request lost its lease to a client. */
+function isDisplaced({ signal: { aborted, reason } }: Lease): boolean {
+  return aborted && reason instanceof CorralError && reason.details?.displaced === true
+}
