@@ -33,7 +33,7 @@ t.test('alternating options are refused after a while, and other clients are ans
     'others are answered all the time'
   )
   for (const { status, body, headers } of refusals) {
-    t.match([status, body], [429, { code: 'rate_limited', error: /limits\.reloads allows a client 3 reloads/ }])
+    t.match([status, body], [429, { code: 'rate_limited', error: /limits\.reloads allows each client 3 reloads/ }])
     t.ok(Number(headers.get('retry-after')) > 60, 'the error says when to try again')
   }
   t.equal((await greedy.json('/api/chat', ask({}))).status, 200, 'without the options it is answered')

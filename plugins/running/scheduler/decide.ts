@@ -29,7 +29,50 @@ import { advance } from './serve-engine.ts'
  * and returns the effects to carry out. It uses no clock, process or promise: `scheduler.ts` carries the effects out
  * and reports their outcome as new events.
  *
- * DECISIONS
+ * Each decision has a number, which is repeated where it is made.
+ *
+ * Record the event (`record-event.ts`). For a request:
+ *
+ * -  (1) corral is shutting down: refuse it.
+ * -  (2) The same load has failed repeatedly and backs off: refuse it.
+ * -  (3) `queue_per_key` requests of its client already wait: refuse it.
+ * -  (4) The queue is full: refuse the newest request of the client with the most, or this request if its client has as
+ *        many.
+ * -  (5) Otherwise queue it.
+ *
+ * Let the engine of the event do what needs no more memory (`serve-engine.ts`):
+ *
+ * -  (6) Its configuration has changed: start no more answers, and unload it after the last one.
+ * -  (7) Grant requests that only load the model.
+ * -  (8) Another model waits for its memory, and its turn is over: grant nothing.
+ * -  (9) The next request needs other options: drain and reload, or refuse it if its client has forced too many reloads.
+ *        `nextRequest` in `fair-share.ts` chooses the next request.
+ * - (10) The next request needs more slots than are free: keep free slots for it.
+ * - (11) Otherwise grant it, and look at the next one.
+ * - (12) No request is left: unload the engine after its `keep_alive`.
+ * - (13) A drain takes too long while others wait: give it up for now.
+ * - (14) There is no engine: plan a load with the options of all waiting requests, and prepare it.
+ *
+ * Find memory for prepared loads, longest wait first (`give-room.ts`, `eviction.ts`). A model may overtake only if the
+ * models ahead are not delayed.
+ *
+ * - (15) Its previous engine still stops: wait.
+ * - (16) Pinned models leave too little memory: refuse the requests that need too much.
+ * - (17) There is room after evicting idle engines, or none:
+ *        (17a) it drains: unload it and them after its last answer;
+ *        (17b) other loads may not leave enough: wait for them;
+ *        (17c) evict, and wait for engines that still stop;
+ *        (17d) load it.
+ * - (18) Only busy engines hold the room: claim some. They grant nothing after `fair_wait` or `fair_count` (8).
+ * - (19) A request has waited for room longer than `room_timeout`: refuse it.
+ *
+ * Clean up:
+ *
+ * - (20) Engines use more than the budget: evict idle ones.
+ * - (21) Nobody has waited for a load for `load_grace`: end it.
+ *
+ * Background requests (lines of batches) come last everywhere. They are granted what no client waits for, lose it as
+ * soon as one does (`displace`), and do not count for queues, shares or whether an engine is busy.
  */
 export function decide(state: SchedulerState, event: Event, now: number): Effect[] {
   const step: Step = { state, now, effects: [] }
@@ -43,6 +86,7 @@ export function decide(state: SchedulerState, event: Event, now: number): Effect
     }
   }
   if (!state.closing) giveRoom(step)
+  // (20) Engines use more than the budget.
   for (const engine of surplus(state, now)) unload(step, engine, 'evicted')
   for (const engine of state.engines.values()) forget(step, engine)
   return step.effects
@@ -94,7 +138,7 @@ function forget(step: Step, engine: EngineState): void {
   step.state.engines.delete(engine.key)
 }
 
-/** Ends a load or its preparation if nobody has waited for it for `loadGrace`. */
+/** (21) Ends a load or its preparation if nobody has waited for it for `loadGrace`. */
 function endUnwanted(step: Step, engine: EngineState): void {
   const { state, now } = step
   const plan = isIn(engine, 'loading', 'planned') ? engine.phase.plan : undefined

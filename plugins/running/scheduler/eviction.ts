@@ -31,7 +31,7 @@ export interface Tenant {
 
 /** Changes that the models ahead in the queue will make. The models behind them plan with these. */
 export interface Ahead {
-  unloadReason: Set<EngineState>
+  leaving: Set<EngineState>
   coming: Tenant[]
   /** Models that have to wait until some of the coming models have had their turn. */
   nextTurn: Tenant[]
@@ -74,7 +74,7 @@ export function findRoom(
   const pinned = staying.filter(other => other.pinned)
   if (!fits(state, pinned.map(toTenant), newcomer)) return { when: 'never', pinned }
 
-  const ifLater = staying.filter(other => !ahead.unloadReason.has(other))
+  const ifLater = staying.filter(other => !ahead.leaving.has(other))
   const enoughLater = (gone: readonly EngineState[]) =>
     fits(state, [...without(ifLater, gone), ...ahead.coming], newcomer) &&
     ahead.nextTurn.every(other => fits(state, [other], newcomer))
@@ -134,7 +134,7 @@ export function stopsToAwait(state: SchedulerState, engine: EngineState, plan: P
   return plan.alone || !fits(state, others.map(toTenant), plannedTenant(engine, plan)) ? stopping : []
 }
 
-/** (20) Returns the idle engines to evict when engines turn out to use more than the budget. */
+/** Returns the idle engines to evict when engines turn out to use more than the budget. */
 export function surplus(state: SchedulerState, now: number): EngineInPhase<'ready'>[] {
   const staying = [...state.engines.values()].filter(other => isIn(other, 'loading', 'ready', 'draining'))
   const pools = overfull(state, staying.map(toTenant))

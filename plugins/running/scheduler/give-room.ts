@@ -48,6 +48,7 @@ function waitsForRoom(engine: EngineState): engine is Waiting {
   return getPlan(engine)?.estimate !== undefined && engine.queue.length > 0 && !isIn(engine, 'loading')
 }
 
+/** Gives memory to the prepared loads, longest wait first: (15) to (19). */
 export function giveRoom(step: Step): void {
   const engines = [...step.state.engines.values()]
   const gaveWay = engines.filter(engine => 'giveWay' in engine.phase && engine.phase.giveWay)
@@ -61,7 +62,7 @@ export function giveRoom(step: Step): void {
     (a, b) =>
       a.rank - b.rank || a.since - b.since || a.plan.since - b.plan.since || (a.plan.run ?? 0) - (b.plan.run ?? 0)
   )
-  const ahead: Ahead = { unloadReason: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
+  const ahead: Ahead = { leaving: new Set(), coming: [], nextTurn: [], waitsForLoads: false }
   for (const { engine, plan } of waiting) giveRoomTo(step, engine, plan, ahead)
 
   // The models that claimed their room may have left, or found room elsewhere.
@@ -99,10 +100,10 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
 
   // (17) There is room after evicting `victims`, which may be none.
   if (room.when === 'now') {
-    for (const victim of room.victims) ahead.unloadReason.add(victim)
+    for (const victim of room.victims) ahead.leaving.add(victim)
     // (17a) It drains: wait for its own answers, then unload it together with the victims.
     if (isIn(engine, 'draining')) {
-      ahead.unloadReason.add(engine)
+      ahead.leaving.add(engine)
       ahead.coming.push(newcomer)
       if (!engine.phase.running.size) {
         evict(step, engine, room.victims)
@@ -138,13 +139,13 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
   plan.claims = room.claims
   const turnsEnd: number[] = []
   for (const other of room.claimed) {
-    ahead.unloadReason.add(other)
+    ahead.leaving.add(other)
     if (!isIn(other, 'ready')) continue
     other.phase.giveWay = getTurnEnd(state, other, plan)
     turnsEnd.push(other.phase.giveWay.at)
   }
   if (room.claimed.length) {
-    if (isIn(engine, 'draining')) ahead.unloadReason.add(engine)
+    if (isIn(engine, 'draining')) ahead.leaving.add(engine)
     ahead.coming.push(newcomer)
     keepWaiting(step, engine, plan, room.claimed, turnsEnd)
   } else {

@@ -112,6 +112,7 @@ function recordSettings(step: Step, engine: EngineState, event: Extract<Event, {
 function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
   const { state, now, effects } = step
   const { id, clientId, options, loadOnly, slots, background } = event
+  // (1) corral is shutting down.
   if (state.closing) {
     effects.push({ type: 'refuse', id, error: shuttingDown() })
     return
@@ -127,11 +128,13 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
     const client = joinClients(engine, clientId, now)
     if (event.keepAlive !== undefined) client.keepAlive = event.keepAlive
   }
+  // (2), (3), (4) The load backs off, or there is no place in the queue.
   const error = backOff(engine, event, now) ?? (background ? undefined : queueFull(step, engine, clientId))
   if (error) {
     effects.push({ type: 'refuse', id, error })
     return
   }
+  // (5) Queue it.
   if (!background && onlyBackgroundWaits(engine)) takeOver(step, engine)
   engine.queue.add({ id, clientId, options, loadOnly, slots, arrivedAt: now, isCounted: background, background })
 }
@@ -183,6 +186,7 @@ function recordKeepAlive(engine: EngineState, keepAlive: number): void {
 }
 
 function backOff({ phase, failure }: EngineState, event: RequestEvent, now: number): CorralError | undefined {
+  // (2) The same load has failed repeatedly.
   if (!failure || (phase.name !== 'absent' && phase.name !== 'planned') || now >= failure.retryAt) return
   const options = firstLoad(event.defaults, [event.options])
   if (!satisfies(options, failure.options) || !satisfies(failure.options, options)) return
@@ -197,6 +201,7 @@ function backOff({ phase, failure }: EngineState, event: RequestEvent, now: numb
 function queueFull(step: Step, engine: EngineState, clientId: string): CorralError | undefined {
   const { maxQueue, queuePerKey } = step.state.limits
   const own = engine.queue.byClient(clientId)?.length ?? 0
+  // (3) Too many requests of its client wait.
   if (own >= queuePerKey) {
     return new CorralError(
       'queue_full',
@@ -204,6 +209,7 @@ function queueFull(step: Step, engine: EngineState, clientId: string): CorralErr
       { retryAfter: 1 }
     )
   }
+  // (4) The queue is full: another client may have to give up a place.
   if (engine.queue.clients.length < maxQueue) return undefined
   const full = new CorralError(
     'queue_full',

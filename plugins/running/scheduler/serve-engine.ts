@@ -36,19 +36,24 @@ import {
   union
 } from './scheduler-state.ts'
 
+/** Does what an engine can do without more memory: (6) to (14). */
 export function advance(step: Step, engine: EngineState): void {
   if (isIn(engine, 'ready')) serve(step, engine)
   else if (isIn(engine, 'draining')) {
     if (!endLongDrain(step, engine)) prepare(step, engine)
   } else if (isIn(engine, 'planned')) {
     if (engine.queue.length) prepare(step, engine)
-  } else if (isIn(engine, 'absent') && engine.queue.length) planLoad(step, engine)
+  } else if (isIn(engine, 'absent') && engine.queue.length) {
+    // (14) There is no engine.
+    planLoad(step, engine)
+  }
 }
 
 export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
   const { state, now } = step
   const { phase } = engine
   const { running } = phase
+  // (6) Its configuration has changed.
   if (phase.outdated) {
     setAlarm(step, engine, undefined)
     if (running.size && (runningOn(engine) || onlyBackgroundWaits(engine))) return
@@ -57,14 +62,17 @@ export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
     return
   }
 
+  // (7) Grant requests that only load the model.
   for (const request of engine.queue.loadOnly) {
     if (satisfies(phase.options, getWantedOptions(engine, phase, request))) grant(step, engine, request)
   }
 
   let again: number | undefined
   while (engine.queue.length) {
+    // (8) Another model's turn has come.
     if (phase.giveWay && (now >= phase.giveWay.at || engine.grants >= phase.giveWay.grants)) break
     const next = nextRequest(engine, now)
+    // (9) It needs other options.
     if (next.act === 'reload') {
       const { request } = next
       const error = request.isCounted ? undefined : reloadRefused(step, engine, request)
@@ -87,10 +95,11 @@ export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
     const kept = phase.keptFor?.id === request.id ? phase.keptFor : undefined
     if (!request.background) displace(step, engine, next.act === 'keep' ? phase.slots : next.slots)
     if (next.act === 'keep') {
-      // Nobody may overtake a request for several slots, or it would starve.
+      // (10) Nobody may overtake a request for several slots, or it would starve.
       phase.keptFor = kept ?? { id: request.id, since: now }
       break
     }
+    // (11) Grant it.
     phase.keptFor = undefined
     running.set(request.id, { request, slots: next.slots, since: kept?.since ?? now })
     if (!request.background) engine.grants++
@@ -104,6 +113,7 @@ export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
     setAlarm(step, engine, again)
     return
   }
+  // (12) No request is left.
   const expires = getExpiry(engine)
   if (state.closing || now >= expires) unload(step, engine, state.closing ? 'stopped' : 'idle')
   else setAlarm(step, engine, expires)
