@@ -36,10 +36,10 @@ import type { MemberReply } from './members/member-connection.ts'
 import type { Members } from './members/members.ts'
 import { modelKey } from './placement/cluster-view.ts'
 
-/** Requests at once: members have queues of their own, which are shared between clients as they are there. */
+/** Requests at once. Nodes have their own queues, which share their slots between clients. */
 const SLOTS = 65_536
 
-/** What one request says beside what it asks. */
+/** The parts of a lease request that are sent to nodes. */
 type AskedBy = Pick<
   LeaseRequest,
   | 'options'
@@ -55,10 +55,10 @@ type AskedBy = Pick<
   | 'onProgress'
 >
 
-/** Models whose members do not answer in bytes. */
+/** Models whose nodes do not answer in bytes. */
 export type WithoutBytes = Set<string>
 
-/** An engine whose requests members answer, each the one that does it best. */
+/** Creates an engine whose requests are answered by nodes, each by the best one. */
 export function createClusterEngine(
   spec: EngineSpec,
   members: Members,
@@ -87,7 +87,9 @@ export function createClusterEngine(
     memory: undefined,
     exited,
     async stop() {
-      stopped.abort(new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`))
+      stopped.abort(
+        new CorralError('model_stopped', `The model "${spec.alias}" was stopped. Send the request again to load it.`)
+      )
       end({ code: null, signal: null, expected: true })
     },
     logTail: () => []
@@ -99,7 +101,7 @@ export function createClusterEngine(
     return Object.assign(Object.create(base) as Engine, asked.calls)
   }
 
-  /** The calls of an engine, for one request. */
+  /** Returns the engine's calls for one request. */
   function callsFor(by: Partial<AskedBy>) {
     const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
       withAnySignal([signal, stopped.signal], use)
@@ -119,7 +121,7 @@ export function createClusterEngine(
       session: by.session,
       onProgress: by.onProgress
     })
-    /** Tells which options the member has cut to its bounds, and what of a schema it does not enforce. */
+    /** Reports which options the node has clamped, and which parts of a schema it does not enforce. */
     const sayHeaders = ({ headers }: MemberReply) => {
       const clamped = headers['x-corral-clamped']
       if (typeof clamped === 'string') by.onClamped?.(clampedOptions(clamped))
@@ -128,9 +130,9 @@ export function createClusterEngine(
     }
 
     /**
-     * Has a member answer with a stream. Where the member is lost before anything was said, another one is asked; where
-     * something was, another one goes on with it if the client wants its stream to survive (`resumable`).
-     * @param kept what comes of the answer, so that it can go on
+     * Streams a node's answer. If the node is lost before it has sent any content, another one is asked. If it is lost
+     * later, another one continues the answer if the client wants that (`resumable`).
+     * @param kept stores the answer so that it can be continued
      */
     async function stream<Piece extends readonly Delta[] | Buffer>(
       call: AnswerCall,
@@ -143,7 +145,7 @@ export function createClusterEngine(
     ): Promise<void> {
       const tried = new Set<string>()
       let begun = false
-      /** What says nothing yet: it would stand twice where another member is asked. */
+      /** Pieces without content. They would be sent twice if another node were asked. */
       let held: Piece[] = []
       const pass = async (piece: Piece) => {
         const joined = kept ? kept.join(piece) : piece
@@ -162,7 +164,7 @@ export function createClusterEngine(
         for (const early of held.splice(0)) await pass(early)
         await pass(piece)
       }
-      /** What the member that answers now is asked with; by its name there the answer can be controlled. */
+      /** The current node and the name under which the answer can be controlled there. */
       let answering: { member: Member; asking: Asking } | undefined
       const control = sink.controlled && randomUUID()
       const controls: AnswerControls = {
@@ -178,7 +180,7 @@ export function createClusterEngine(
           )
         }
       }
-      /** Completes an answer that was cut behind its last token, with what is known of its counts. */
+      /** Completes an answer that was cut off after its last token. */
       async function end(kept: KeptAnswer, { completionTokens, prompt }: Ending): Promise<void> {
         const read =
           prompt?.promptTokens ?? (await promptTokens(calls, call, request, 0, signal).catch(() => undefined))
@@ -224,7 +226,7 @@ export function createClusterEngine(
       }
     }
 
-    /** What another member says; undefined where none is left who could. */
+    /** Asks another node. Undefined if none is left. */
     async function elsewhere<Value>(
       call: OnceCall,
       request: EngineFields,
@@ -234,13 +236,13 @@ export function createClusterEngine(
       try {
         return await once<Value>(call, request, signal, tried)
       } catch {
-        // The client gets why its answer ended.
+        // If the client ended it, it gets the reason.
         signal.throwIfAborted()
         return undefined
       }
     }
 
-    /** The request with which another member goes on with an answer; undefined where none can safely. */
+    /** Returns the request that continues an answer at another node, or undefined if that is not safe. */
     async function continued(
       kept: KeptAnswer,
       tokens: readonly number[],
@@ -253,7 +255,7 @@ export function createClusterEngine(
       return prompt?.endsWith(next.ending) ? next.request : undefined
     }
 
-    /** @param call what others go on with, where the client wants that */
+    /** @param call the call that another node continues, if the client wants that */
     const keptFor = (call: AnswerCall, request: EngineFields, sink: Pick<AnswerSink, 'native'>) =>
       by.resumable && call !== 'transcribe' && !sink.native ? new KeptAnswer(call, request) : undefined
 
@@ -303,13 +305,13 @@ export function createClusterEngine(
           const { message } = error
           throw new CorralError('engine_crashed', message, { details: { sent: false } })
         }
-        // One that was cut has no counts of its own; its first event says only who speaks.
+        // An interrupted answer has no counts. Its first event has only the role.
         if (events > 1 && !isCounted) told?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
         throw error
       }
     }
 
-    /** @param tried names of members that are not asked */
+    /** @param tried names of nodes that are not asked */
     async function once<Value>(
       call: OnceCall,
       request: EngineFields,
@@ -355,7 +357,7 @@ export function createClusterEngine(
 
     return {
       calls,
-      /** Has a member load the model, and tells meanwhile what it does. */
+      /** Loads the model at a node and reports its progress. */
       async load({ onProgress }: Pick<LeaseRequest, 'onProgress'>, signal: AbortSignal): Promise<void> {
         await untilStopped(signal, signal =>
           dispatch({ members, copies }, askingOf({ call: 'load' }), signal, {
@@ -373,7 +375,7 @@ export function createClusterEngine(
   return Object.assign(base, callsFor({}).calls, { forRequest })
 }
 
-/** What a call gave whose answer comes in one piece. @throws WrongAnswer */
+/** Reads an answer that comes in one piece. @throws WrongAnswer */
 async function pieceOf<Value>({ body }: MemberReply): Promise<Value> {
   const text = await body.text()
   try {
@@ -383,7 +385,7 @@ async function pieceOf<Value>({ body }: MemberReply): Promise<Value> {
   }
 }
 
-/** The header's `num_ctx=4096, num_parallel=2` as options. */
+/** Parses `num_ctx=4096, num_parallel=2` into options. */
 function clampedOptions(header: string): Partial<LoadOptions> {
   return Object.fromEntries(
     header.split(', ').map(part => {
@@ -393,7 +395,7 @@ function clampedOptions(header: string): Partial<LoadOptions> {
   )
 }
 
-/** Whether a piece says how much of the prompt is read, which is to be seen at once. */
+/** Whether a piece has the progress of prompt processing, which must be shown at once. */
 function isProgress(piece: readonly Delta[] | Buffer): boolean {
   return Buffer.isBuffer(piece) ? piece.includes('"prompt_progress":') : piece.some(({ reading }) => reading)
 }
@@ -401,12 +403,12 @@ function isProgress(piece: readonly Delta[] | Buffer): boolean {
 const LINE_FEED = 10
 const DONE = 'data: [DONE]'
 
-/** Cuts a stream of events at the ends of events: half of one could be neither renamed nor continued. */
+/** Splits a byte stream into whole events: half an event could be neither renamed nor continued. */
 class WholeEvents {
   #rest: Buffer | undefined
   #last: Buffer | undefined
 
-  /** The events that this chunk completes. */
+  /** Returns the events that this chunk completes. */
   push(chunk: Buffer): Buffer | undefined {
     const data = this.#rest ? Buffer.concat([this.#rest, chunk]) : chunk
     const { length } = data
@@ -421,7 +423,7 @@ class WholeEvents {
     return this.#last
   }
 
-  /** @throws WrongAnswer where the answer is not complete */
+  /** @throws WrongAnswer if the answer is not complete */
   requireEnd(): void {
     if (this.#rest || !this.#last?.includes(DONE)) throw new WrongAnswer('its answer ends in the middle')
   }
@@ -439,12 +441,12 @@ async function readDeltas(reply: MemberReply, take: (deltas: readonly Delta[]) =
   let isEmpty = true
   for await (const line of linesOf(reply.body)) {
     const deltas = parsed(line)
-    if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is no list')
+    if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is not a list')
     isEmpty = false
     await take(deltas)
   }
   const trailers = reply.trailers as Record<string, string | undefined>
-  if (isEmpty && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer has nothing in it')
+  if (isEmpty && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')
 }
 
 function parsed(line: string): unknown {

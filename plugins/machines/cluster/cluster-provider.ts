@@ -6,10 +6,10 @@ import type { Members } from './members/members.ts'
 import { modelKey } from './placement/cluster-view.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
 
-/** The capability that a mode needs, where no member has said what it can do with a model. */
+/** The capability that a mode needs, if no node has described the model. */
 const NEEDED: Record<EngineMode, Capability> = { chat: 'completion', embedding: 'embedding', rerank: 'rerank' }
 
-/** Engines of the models that members have. */
+/** Provides engines for the models that nodes have. */
 export function clusterProvider(
   members: Members,
   copies: Copies,
@@ -17,7 +17,7 @@ export function clusterProvider(
 ): EngineProvider {
   const withoutBytes: WithoutBytes = new Set()
 
-  /** What is asked of each member that has the model in memory; those that do not answer are left alone. */
+  /** Sends a request to each node that has the model in memory. Nodes that do not answer are ignored. */
   async function atEach(variant: Model, path: string, body: (name: string) => object): Promise<boolean> {
     const holders = members.all().filter(member => isHeld(member.view.models, variant))
     const done = await Promise.all(
@@ -30,7 +30,7 @@ export function clusterProvider(
           await reply.dump()
           return statusCode === 200
         } catch {
-          // It has gone, and what it held with it.
+          // It is gone, and its models with it.
           return false
         }
       })
@@ -49,7 +49,7 @@ export function clusterProvider(
           : described.some(({ modes }) => modes.includes(mode))
       return isServed ? 1 : 0
     },
-    // Members load models; what a request says of that goes along with it.
+    // Nodes load models. The options of a request are sent along with it.
     loadOptions: () => ({}),
     start: async spec => createClusterEngine(spec, members, copies, withoutBytes),
     elsewhere() {

@@ -15,23 +15,21 @@ import type { ReplicaKeeper } from './replica-keeper.ts'
 
 const ClusterSchema = Loose(
   {
-    id: Type.String({ description: 'Of this server; another one after each start' }),
+    id: Type.String({ description: 'Of this server; a new one after each start' }),
     members: Type.Array(MemberSchema),
     sources: Type.Array(
       Loose({
-        name: Type.String({ description: 'config.yaml, dns, or what a plugin is called' }),
-        members: Type.Integer({ minimum: 0, description: 'How many it tells of' }),
-        fault: Type.Optional(
-          Type.String({ description: 'Why it cannot tell of members now; those that are known stay' })
-        ),
+        name: Type.String({ description: 'config.yaml, dns, or the name of a plugin' }),
+        members: Type.Integer({ minimum: 0, description: 'How many members it reports' }),
+        fault: Type.Optional(Type.String({ description: 'Why it cannot report members now; known members stay' })),
         wanted: Type.Optional(
-          Type.Integer({ minimum: 0, description: 'How many members it is asked for; absent where it cannot add any' })
+          Type.Integer({ minimum: 0, description: 'How many members it is asked for; absent if it cannot add any' })
         )
       }),
-      { description: 'How members are known' }
+      { description: 'How members are found' }
     ),
     replicas: Type.Array(ReplicasSchema, {
-      description: 'Models that are in memory, or are always to be, and at how many members'
+      description: 'Models that are in memory or always should be, and at how many members'
     })
   },
   { title: 'Cluster' }
@@ -39,8 +37,7 @@ const ClusterSchema = Loose(
 
 const getCluster = nativeRoute('Cluster', 'getCluster', 'Show the members of this server', {
   role: 'operator',
-  description:
-    'Also why one that is away gets no requests. Where there are none, this server answers for itself alone.',
+  description: 'Also why an unreachable member gets no requests. Without members, this server answers alone.',
   response: { 200: json('The members', ClusterSchema) }
 })
 const DrainRequestSchema = Loose(
@@ -50,7 +47,7 @@ const DrainRequestSchema = Loose(
   { title: 'ClusterDrain' }
 )
 const DrainedSchema = Loose(
-  { member: MemberSchema, by: Type.Enum(['member', 'front'], { description: 'Who sees to it' }) },
+  { member: MemberSchema, by: Type.Enum(['member', 'front'], { description: 'Who does it' }) },
   { title: 'DrainedMember' }
 )
 const undrain = nativeRoute('Cluster', 'undrainMember', 'Let a member take requests again', {
@@ -62,15 +59,15 @@ const undrain = nativeRoute('Cluster', 'undrainMember', 'Let a member take reque
 const drain = nativeRoute('Cluster', 'drainMember', 'Drain a member', {
   role: 'admin',
   description:
-    'The member refuses new requests of everybody and goes on with those that it has (its own `POST /api/drain`, for ' +
-    "which an admin's key has to be set for it). With an operator's key only this server stops sending requests there: " +
-    '`by` is then `front`, and the notes of the member say what to do to have it refuse those of everybody.',
+    'The member refuses all new requests and finishes those that it has (its own `POST /api/drain`, which ' +
+    "needs an admin's key to be set for it). With an operator's key only this server stops sending requests there: " +
+    '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.',
   body: DrainRequestSchema,
   response: { 200: json('The member', DrainedSchema) },
   errors: ['member_not_found', 'member_unreachable']
 })
 
-/** What an operator of a front asks about its members. */
+/** Routes with which operators of a gateway see and drain its nodes. */
 export function clusterRoutes(members: Members, replicas: ReplicaKeeper): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -100,7 +97,7 @@ export function clusterRoutes(members: Members, replicas: ReplicaKeeper): Fastif
   }
 }
 
-/** @returns whether the key for the member allows it. @throws CorralError `member_unreachable` */
+/** @returns whether the key for the node allows it. @throws CorralError `member_unreachable` */
 async function drainThere(member: Member, drains: boolean, signal: AbortSignal): Promise<boolean> {
   const unreachable = (why: string) =>
     new CorralError('member_unreachable', `The member "${member.name}" was not drained: ${why}.`)
@@ -112,5 +109,5 @@ async function drainThere(member: Member, drains: boolean, signal: AbortSignal):
   if (reply.statusCode === 200) return true
   const failure = failureOfReply(text, reply.headers)
   if (failure?.code === 'forbidden_role') return false
-  throw unreachable(failure?.message.replace(/\.$/, '') ?? `it answered with the status ${reply.statusCode}`)
+  throw unreachable(failure?.message.replace(/\.$/, '') ?? `it answered with status ${reply.statusCode}`)
 }

@@ -23,7 +23,7 @@ import { Members } from './members/members.ts'
 import type { ReplicaBounds } from './placement/replicas.ts'
 import { ReplicaKeeper } from './replica-keeper.ts'
 
-/** The source of members that config.yaml lists. */
+/** The source of nodes that config.yaml lists. */
 const CONFIGURED = 'config.yaml'
 
 const Key = (description: string) => Type.String({ writeOnly: true, description })
@@ -33,15 +33,15 @@ const options = Type.Object(
     members: Type.Array(
       Type.Object(
         {
-          name: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$', description: 'What it is called here' }),
+          name: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$', description: 'Its display name' }),
           url: Type.String({ pattern: '^https?://[^/?#]+/?$', description: 'Its address' }),
-          key: Type.Optional(Key('The key of an operator there'))
+          key: Type.Optional(Key("An operator's key there"))
         },
         { additionalProperties: false }
       ),
       {
         default: [],
-        description: 'Servers that answer for this one: a corral on each, with their models listed here',
+        description: 'Servers that answer for this one: each runs corral, and their models are listed here',
         examples: [[{ name: 'node-1', url: 'http://10.0.0.11:11435', key: '…' }]]
       }
     ),
@@ -50,56 +50,61 @@ const options = Type.Object(
         name: Type.String({
           default: '',
           description:
-            'A name whose addresses are all members, as of a headless Service; an SRV record as _corral._tcp.<name>'
+            'A DNS name whose addresses are all members, such as that of a headless Service; for an SRV record use _corral._tcp.<name>'
         }),
-        port: Type.Integer({ default: 11435, minimum: 1, maximum: 65535, description: 'Where it is no SRV record' }),
-        tls: Type.Boolean({ default: false, description: 'They are reached by HTTPS' }),
+        port: Type.Integer({
+          default: 11435,
+          minimum: 1,
+          maximum: 65535,
+          description: 'Port of the members; SRV records have their own'
+        }),
+        tls: Type.Boolean({ default: false, description: 'Whether they are reached by HTTPS' }),
         key: Type.String({
           default: '',
           writeOnly: true,
-          description: 'The key of an operator at each of them; empty uses CORRAL_CLUSTER_KEY'
+          description: "An operator's key at each of them; empty uses CORRAL_CLUSTER_KEY"
         }),
         interval: Timeout({ default: '10s', description: 'Time between two lookups' })
       },
-      { additionalProperties: false, description: 'Members by their DNS name' }
+      { additionalProperties: false, description: 'Members found by DNS' }
     ),
     replicas: Type.Object(
       {
         min: Type.Integer({
           default: 0,
           minimum: 0,
-          description: 'So many members always have each model in memory, as far as there is free memory'
+          description: 'Number of members that always have each model in memory, as far as there is free memory'
         }),
         max: Type.Integer({
           default: 0,
           minimum: 0,
           description:
-            'At most so many get a model whose queue is long, into free memory; 0 is no limit, 1 is never more'
+            'Maximum number of members that load a model into free memory when its queue is long; 0 is no limit, 1 never adds one'
         }),
         cooldown: Timeout({
           default: '5m',
-          description: 'How long fewer have to be enough until one unloads it again, or a machine is given back'
+          description: 'How long fewer members must be enough before one unloads the model, or a machine is given back'
         })
       },
       {
         additionalProperties: false,
-        description: 'At how many members a model is in memory; of single models "replicas" of their section'
+        description: 'At how many members a model is in memory; "replicas" in a model\'s section overrides it'
       }
     ),
     ca: Path({
       default: '',
-      description: "File in PEM format that members' certificates are checked with, beside what this system trusts",
+      description: "PEM file with certificates to check those of members with, in addition to the system's",
       restart: true
     }),
     connect_timeout: Timeout({
       default: '5s',
-      description: 'Longest time for a connection to a member',
+      description: 'Maximum time to connect to a member',
       restart: true
     }),
     silence: Timeout({
       default: '10s',
       description:
-        'A member that says nothing for so long is lost, with what it answers; one in order speaks every 2 s',
+        'A member that is silent for this long is lost, with its answers; a healthy one sends something every 2 s',
       restart: true
     })
   },
@@ -107,13 +112,13 @@ const options = Type.Object(
 )
 type Options = Static<typeof options>
 
-/** Longest wait (milliseconds) for members at the start: later ones are listed when they are there. */
+/** Milliseconds that the start waits for nodes. Later ones are listed when they are there. */
 const MEETING = 5000
 
 export default definePlugin({
   name: 'cluster',
   api: 1,
-  description: 'Several corrals as one: members whose models are listed and answered here',
+  description: 'Several corrals as one: models of members are listed and answered here',
   optional: true,
   offers: ['cluster'],
   needs: ['catalog', 'engines', 'scheduler', 'storage', 'downloads', 'nativeApi'],
@@ -148,7 +153,7 @@ export default definePlugin({
       *minimums() {
         if (replicas.min > 0) for (const member of members.all()) yield* member.models.keys()
         for (const [name, { replicas }] of Object.entries(config.models)) {
-          // As with preload, a name without a variant means its default one.
+          // As with preload, a name without a variant means the default one.
           const variant = replicas?.min ? catalog.find(parseModelName(name)) : undefined
           if (variant) yield variant.key
         }
@@ -199,24 +204,28 @@ export default definePlugin({
   }
 })
 
-/** What holds for a model: what its own section says goes before what holds for all. */
+/** Returns the limits of a model. Its own section overrides those of all models. */
 function boundsOf(all: Options['replicas'], own: EffectiveSettings['replicas']): ReplicaBounds {
   const max = own.max ?? (own.min !== undefined && all.max > 0 ? Math.max(own.min, all.max) : all.max)
   const most = max === 0 ? Number.POSITIVE_INFINITY : max
   return { min: Math.min(own.min ?? all.min, most), max: most, cooldown: parseDuration(all.cooldown)! }
 }
 
-/** @throws ConfigError for what no schema finds */
+/** @throws ConfigError for mistakes that no schema finds */
 function check({ members, replicas, ca }: Options): void {
   const wrong = (setting: string, message: string) => new ConfigError([{ where: setting, setting, message }])
   for (const [index, { name, url }] of members.entries()) {
-    if (!URL.canParse(url)) throw wrong(`cluster.members.${index}.url`, `This is no address: ${url}.`)
+    if (!URL.canParse(url))
+      throw wrong(`cluster.members.${index}.url`, `${url} is not an address. Use one such as http://10.0.0.11:11435.`)
     if (members.findIndex(other => other.name === name) !== index) {
       throw wrong(`cluster.members.${index}.name`, `Two members are called "${name}". Give each its own name.`)
     }
   }
   if (replicas.max > 0 && replicas.max < replicas.min) {
-    throw wrong('cluster.replicas.max', `It is less than cluster.replicas.min, which is ${replicas.min}.`)
+    throw wrong(
+      'cluster.replicas.max',
+      `It is less than cluster.replicas.min, which is ${replicas.min}. Raise it, or use 0 for no limit.`
+    )
   }
   try {
     if (ca !== '') readFileSync(ca)

@@ -28,24 +28,24 @@ import {
   type ReplicaState
 } from './placement/replicas.ts'
 
-/** Milliseconds in which changes of members are looked at together. */
+/** Milliseconds in which changes of nodes are handled together. */
 const TOGETHER = 200
-/** Milliseconds until a load that has failed is tried again there, the first time and at most. */
+/** Milliseconds until a failed load is tried again there: first and maximum. */
 const FIRST_RETRY = 15_000
 const MAX_RETRY = 10 * 60_000
-/** Milliseconds that a load may wait for room, or for the loads of others, until another member is looked for. */
+/** Milliseconds that a load may wait for room or for other loads until another node is tried. */
 const ROOM_PATIENCE = 15_000
-/** Milliseconds between two signs that a minimum is to stay in memory, the shortest and the longest. */
+/** Milliseconds between two requests that keep a minimum in memory: shortest and longest. */
 const [MIN_RENEWAL, MAX_RENEWAL] = [1000, 60_000]
 
 interface ReplicaKeeperOptions {
   members: Members
   copies: Pick<Copies, 'copy'>
-  /** What holds for a variant by its key; undefined where this server does not ask members for it. */
+  /** Returns the limits of a variant by its key; undefined if this server does not ask nodes for it. */
   boundsOf(variant: string): { variant: Model; bounds: ReplicaBounds } | undefined
   /** Keys of the variants with a minimum. */
   minimums(): Iterable<string>
-  /** Milliseconds for which fewer machines have to be enough. */
+  /** Milliseconds for which fewer machines must be enough. */
   cooldown(): number
   /** Called when the records have changed. */
   changed(): void
@@ -58,24 +58,24 @@ interface Failure {
   retryAt: number
 }
 
-/** What this server has done for a model in one mode. The maps are by names of members. */
+/** What this server has done for a model in one mode. The maps are by names of nodes. */
 interface Kept {
   state: ReplicaState
-  /** Where it was loaded by this server on its own account: only there it is unloaded again. */
+  /** Nodes where this server loaded it on its own account. Only there it is unloaded again. */
   readonly own: Set<string>
   readonly loads: Set<string>
   readonly failures: Map<string, Failure>
-  /** When a minimum was loaded or renewed there. */
+  /** When a minimum was last loaded or renewed there. */
   readonly renewed: Map<string, number>
 }
 
 /**
- * Has as many members hold each model in memory as should (`decideReplicas`), and asks for machines where members have no
- * room. What it decides from is what members themselves tell, so that several fronts come to the same: a load that another
- * one has begun counts, and of equal members all choose the same one.
+ * Keeps each model in memory at as many nodes as `decideReplicas` says, and asks for machines if the nodes have no
+ * room. It decides from the nodes' own reports, so that several gateways decide alike: a load that another gateway has
+ * begun counts, and all choose the same of equal nodes.
  *
- * Loads take only memory that is free: they are asked for as what no client waits for, so that a member unloads nothing for
- * them that a client uses. Nothing is unloaded but what was loaded here, when it rests there.
+ * Loads use only free memory: they are background requests, so a node evicts nothing for them that a client uses. Only
+ * replicas that were loaded here are unloaded, when they are idle.
  */
 export class ReplicaKeeper {
   readonly #options: ReplicaKeeperOptions
@@ -93,7 +93,7 @@ export class ReplicaKeeper {
     this.#options = options
   }
 
-  /** Begins, now that members have said what they have. */
+  /** Starts after nodes have reported their models. */
   open(): void {
     this.#isOpen = true
     this.look()
@@ -109,17 +109,17 @@ export class ReplicaKeeper {
     return this.#records
   }
 
-  /** How many members a source is asked for; undefined where it cannot add any. */
+  /** How many nodes a source is asked for; undefined if it cannot add any. */
   wanted(source: string): number | undefined {
     return this.#machines.get(source)?.wanted
   }
 
-  /** Something has changed: decides anew in a moment. */
+  /** Decides again in a moment, because something has changed. */
   look(): void {
     this.#lookAt(performance.now() + TOGETHER)
   }
 
-  /** An engine of a member has gone. */
+  /** An engine of a node is gone. */
   unloaded(member: string, model: string): void {
     const kept = this.#kept.get(model)
     kept?.own.delete(member)
@@ -152,7 +152,7 @@ export class ReplicaKeeper {
     const records: ReplicasRecord[] = []
     const chosen = new Set<string>()
     let lacking = 0
-    // In an order that is the same at all fronts.
+    // All gateways use the same order.
     for (const key of [...keys].sort()) {
       const known = this.#options.boundsOf(variantOf(key))
       if (!known) {
@@ -170,7 +170,7 @@ export class ReplicaKeeper {
     changed()
   }
 
-  /** Has more members load a model, or fewer hold it. @returns how many would have to be added for it */
+  /** Loads a model at more nodes, or unloads it at some. @returns how many nodes would have to be added */
   #adjust(
     key: string,
     variant: Model,
@@ -186,7 +186,7 @@ export class ReplicaKeeper {
     const up = members.view.hosts(key).all.filter(({ member }) => member.state === 'up')
     const loaded = up.filter(({ model }) => model.state === 'loaded')
     const loading = new Set(up.filter(({ model }) => model.state === 'loading').map(({ member }) => member.name))
-    // One that was asked to load it may not have said so yet, or copies it first.
+    // A node that was asked to load it may not have reported that yet, or copies it first.
     for (const name of kept.loads) if (!loaded.some(({ member }) => member.name === name)) loading.add(name)
     const sum = (hosts: readonly Host[], number: (host: Host) => number) =>
       hosts.reduce((total, host) => total + number(host), 0)
@@ -248,7 +248,7 @@ export class ReplicaKeeper {
   ): { begun: number; missing: number; obstacle: string } {
     const { members } = this.#options
     const resting = [...kept.failures].filter(([, { retryAt }]) => retryAt > now).map(([member]) => member)
-    // The memory a load takes is known only once the member reports it, so each member gets one load at a time.
+    // The memory of a load is known only after the node has reported it, so each node gets one load at a time.
     const busy = [...this.#kept.values()].flatMap(({ loads }) => [...loads])
     const tried = new Set([...resting, ...busy, ...chosen])
     let begun = 0
@@ -265,12 +265,12 @@ export class ReplicaKeeper {
       void this.#load(key, kept, variant, choice)
     }
     if (begun < count) for (const member of resting) this.#lookAt(kept.failures.get(member)!.retryAt)
-    // Those that fail, or have to load something else first, are no reason for more machines.
+    // Failed nodes, and nodes that load something else first, are no reason for more machines.
     const others = tried.size - begun
     return { begun, obstacle, missing: Math.max(0, count - begun - others) }
   }
 
-  /** Unloads what was loaded here, where it rests: its member ends what it has begun nevertheless. */
+  /** Unloads replicas that were loaded here and are idle. A node finishes the requests that it has. */
   #shrink(key: string, kept: Kept, loaded: readonly Host[], minimum: readonly Host[], count: number): void {
     const resting = loaded.filter(
       host =>
@@ -279,24 +279,27 @@ export class ReplicaKeeper {
         !host.model.pinned &&
         host.model.running + host.model.queued === 0
     )
-    // The last ones, which are the same for all fronts.
+    // The last ones, which are the same for all gateways.
     for (const { member } of resting.slice(-count)) {
       kept.own.delete(member.name)
       void this.#unload(key, member.name).catch(error => {
         kept.own.add(member.name)
-        this.#options.log.warn({ member: member.name, reason: errorMessage(error) }, 'a model was not unloaded')
+        this.#options.log.warn(
+          { member: member.name, reason: errorMessage(error) },
+          'a replica of a model was not unloaded'
+        )
       })
     }
   }
 
-  /** Keeps a minimum in memory where no request does: one that this server no longer asks for is unloaded as any other. */
+  /** Renews a minimum that has no requests. If this server stops asking for it, it is unloaded like any other model. */
   #renew(key: string, kept: Kept, minimum: readonly Host[], now: number): void {
     for (const { member, model } of minimum) {
       const { expires = Number.POSITIVE_INFINITY } = model
       if (!Number.isFinite(expires)) continue
       const last = model.running > 0 ? now : (kept.renewed.get(member.name) ?? now)
       kept.renewed.set(member.name, last)
-      // Its clock may be another one.
+      // Its clock may differ.
       const at = last + Math.min(MAX_RENEWAL, Math.max(MIN_RENEWAL, (expires - last) / 2))
       if (now < at) {
         this.#lookAt(at)
@@ -305,7 +308,7 @@ export class ReplicaKeeper {
       kept.renewed.set(member.name, now)
       this.#lookAt(now + MIN_RENEWAL)
       void this.#askToLoad(key, member.name).catch(() => {
-        // The model was unloaded meanwhile, or the member is gone: the next look loads it again, and logs that.
+        // The model was unloaded, or the node is gone. The next check loads it again and logs that.
       })
     }
   }
@@ -324,21 +327,24 @@ export class ReplicaKeeper {
       await this.#askToLoad(key, name)
       kept.failures.delete(name)
       kept.own.add(name)
-      log.info(fields, 'one more member has a model in memory')
+      log.info(fields, 'a replica of a model was loaded')
     } catch (error) {
       if (this.#closed.signal.aborted) return
       const count = (kept.failures.get(name)?.count ?? 0) + 1
       const wait = Math.min(MAX_RETRY, FIRST_RETRY * 2 ** (count - 1))
       const message = errorMessage(error)
       kept.failures.set(name, { count, message, retryAt: performance.now() + wait })
-      log.warn({ ...fields, reason: message, seconds: wait / 1000 }, 'a model was not loaded at one more member')
+      log.warn({ ...fields, reason: message, seconds: wait / 1000 }, 'a replica of a model was not loaded')
     } finally {
       kept.loads.delete(name)
       this.look()
     }
   }
 
-  /** Has a member load a model, or keep it, without unloading anything that clients use. @throws Error with why not */
+  /**
+   * Loads a model at a node, or keeps it there, without unloading anything that clients use. @throws Error with the
+   * reason why not
+   */
   async #askToLoad(key: string, name: string): Promise<void> {
     const { member, model } = this.#there(key, name)
     const alike = this.#options.members.view.hosts(key).all.find(({ model: { options } }) => options)?.model.options
@@ -355,7 +361,7 @@ export class ReplicaKeeper {
       idle: true,
       ...(alike && { options: alike })
     }
-    // Until it says that it does something for it, it waits.
+    // It waits until its node reports progress.
     wait()
     try {
       const reply = await member.connection.send('POST', ASK_PATH, { body, signal })
@@ -383,32 +389,32 @@ export class ReplicaKeeper {
 
   async #unload(key: string, name: string): Promise<void> {
     const { member, model } = this.#there(key, name)
-    // Not POST /api/stop, which would cut what has just begun.
+    // Not POST /api/stop, which would cut off new requests.
     const body = { model, keep_alive: 0, stream: false }
     const signal = AbortSignal.any([this.#closed.signal, member.presence])
     const reply = await member.connection.send('POST', '/api/generate', { body, signal })
     await reply.body.dump()
     if (reply.statusCode !== 200) throw new Error(`status ${reply.statusCode}`)
-    this.#options.log.info({ model: variantOf(key), member: name }, 'one member less has a model in memory')
+    this.#options.log.info({ model: variantOf(key), member: name }, 'a replica of a model was unloaded')
   }
 
-  /** @throws Error where it has gone meanwhile */
+  /** @throws Error if it is gone */
   #there(key: string, name: string): { member: Member; model: string } {
     const { members } = this.#options
     const member = members.get(name)
     const model = member && members.nameAt(member, { key: variantOf(key) })
-    if (!member || model === undefined) throw new Error('it has gone')
+    if (!member || model === undefined) throw new Error('it is gone')
     return { member, model }
   }
 
-  /** @param lacking how many more members it would take @param chosen those that load something now */
+  /** @param lacking how many more nodes are needed @param chosen nodes that load something now */
   #askForMachines(lacking: number, chosen: ReadonlySet<string>, now: number): void {
     const { members, log } = this.#options
     const growing = members.roster.growing
     for (const source of this.#machines.keys()) if (!growing.includes(source)) this.#machines.delete(source)
     const up = members.all().filter(({ view }) => view.state === 'up')
     const isOccupied = (member: Member) => chosen.has(member.name) || [...member.engines].length > 0
-    // One that has room and cannot load it either way is no better when there are more of its kind.
+    // A node that has room but cannot load the model would not help in greater numbers.
     const spare = up.filter(member => !isOccupied(member)).length
     for (const [index, source] of growing.entries()) {
       const its = up.filter(member => member.source === source)
@@ -423,7 +429,7 @@ export class ReplicaKeeper {
       this.#machines.set(source, state)
       if (at !== undefined) this.#lookAt(at)
       if (before?.wanted === state.wanted) continue
-      if (before) log.info({ source, members: state.wanted }, 'another number of members is wanted')
+      if (before) log.info({ source, members: state.wanted }, 'the number of wanted members has changed')
       members.roster.want(source, state.wanted)
     }
   }
@@ -441,11 +447,11 @@ const variantOf = (key: string) => key.slice(0, key.lastIndexOf('#'))
 const modeOf = (key: string) => key.slice(key.lastIndexOf('#') + 1) as EngineMode
 
 const REASONS: Record<ReplicaDecision['why'], string> = {
-  minimum: 'At least so many are to have it.',
+  minimum: 'This is the configured minimum.',
   queue: 'Its queue is long.',
-  idle: 'Fewer are enough: one is unloaded when it rests.',
-  maximum: 'No more are to have it.',
-  enough: 'They are enough.'
+  idle: 'Fewer are enough. One is unloaded when it is idle.',
+  maximum: 'This is the configured maximum.',
+  enough: 'The number is right.'
 }
 
 function reasonOf({ wanted, why }: ReplicaDecision, present: number, obstacle: string): string {

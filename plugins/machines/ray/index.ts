@@ -5,7 +5,7 @@ import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { rayPlaces } from './ray-cluster.ts'
 import { RaySource } from './ray-source.ts'
 
-/** Milliseconds between two looks at which cluster it is: a new one takes longer than that to start. */
+/** Milliseconds between two checks which cluster it is. A new one takes longer than that to start. */
 const LOOK_AT_RECORD = 3000
 
 const options = Type.Object(
@@ -14,11 +14,11 @@ const options = Type.Object(
       default: '',
       pattern: '^([^\\s/]+:\\d+)?$',
       title: 'an address such as 10.0.0.5:6379',
-      description: 'Ray\'s head, whose members this server answers for; empty is that of "corral cluster up"'
+      description: 'Ray\'s head, whose nodes answer for this server; empty means that of "corral cluster up"'
     }),
     token_file: Path({
       default: '',
-      description: 'File with the cluster\'s token; empty is that of "corral cluster up", or the one that Ray finds'
+      description: 'File with the cluster\'s token; empty means that of "corral cluster up", or the one that Ray finds'
     }),
     python: Program({
       default: '',

@@ -7,13 +7,12 @@ import { type Static, Type } from 'typebox'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
 
-/** What a member is started with; the same on all nodes where a node says nothing else. */
+/** What a node is started with, unless its machine overrides it. */
 const MemberSchema = Type.Object({
-  /** Where members listen. */
   port: Type.Integer(),
-  /** Their data directory, on each of their machines; that of the user who runs Ray there where absent. */
+  /** Its data directory on its machine. By default that of the user who runs Ray there. */
   home: Type.Optional(Type.String()),
-  /** How corral is started there. */
+  /** Command that starts corral there. */
   command: Type.Array(Type.String())
 })
 export type MemberSettings = Static<typeof MemberSchema>
@@ -22,27 +21,27 @@ const RecordSchema = Type.Object({
   version: Type.Literal(1),
   /** Of Ray's head, such as `10.0.0.5:6379`. */
   address: Type.String(),
-  /** Whether the head is this machine's, started by corral and kept alive by the server of this data directory. */
+  /** Whether corral started the head on this machine. If so, the server of this data directory keeps it alive. */
   own: Type.Boolean(),
-  /** The data directory of a member beside the head. */
+  /** The data directory of a node beside the head. */
   member: Type.Optional(Type.String()),
   members: MemberSchema
 })
-/** The cluster that `corral cluster up` has made or found. */
+/** The cluster that `corral cluster up` has started or found. */
 export type RayRecord = Static<typeof RecordSchema>
 
-/** Where what belongs to Ray is. */
+/** Paths of files that belong to Ray. */
 export interface RayPlaces {
   folder: string
-  /** Says which cluster it is. */
+  /** Stores which cluster it is. */
   record: string
-  /** Of a cluster of corral's own. */
+  /** Token of a cluster that corral started. */
   token: string
-  /** Ray's own files; its sockets must have short paths. */
+  /** Ray's own files. Its sockets need short paths. */
   temp: string
 }
 
-/** Characters that a socket's path may have (107), without those that Ray and a driver append to its folder. */
+/** Maximum length of a socket's path (107) without the part that Ray and a driver append. */
 const MAX_TEMP = 36
 
 export function rayPlaces(home: string): RayPlaces {
@@ -53,17 +52,17 @@ export function rayPlaces(home: string): RayPlaces {
   return { folder, record: join(folder, 'ray.json'), token: join(folder, 'token'), temp }
 }
 
-/** Makes the folders. @throws Error where somebody else has made that of Ray's files */
+/** Creates the folders. @throws Error if another user has created Ray's */
 export async function makePlaces({ folder, temp }: RayPlaces): Promise<void> {
   for (const path of [folder, temp]) await mkdir(path, { recursive: true, mode: 0o700 })
   const found = await lstat(temp)
   if (!found.isDirectory() || found.uid !== process.getuid?.()) {
-    throw new Error(`${temp} belongs to somebody else. Remove it, or choose a data directory with a shorter path.`)
+    throw new Error(`${temp} belongs to another user. Remove it, or choose a data directory with a shorter path.`)
   }
   await chmod(temp, 0o700)
 }
 
-/** The cluster of this data directory; undefined where there is none. @throws Error where the file cannot be used */
+/** Returns the cluster of this data directory, if any. @throws Error if the file is invalid */
 export async function readRecord({ record }: RayPlaces): Promise<RayRecord | undefined> {
   const read = await readJsonFile(record, RecordSchema)
   if (read?.fault === undefined) return read?.value
@@ -78,7 +77,7 @@ export async function removeRecord({ record }: RayPlaces): Promise<void> {
   await rm(record, { force: true })
 }
 
-/** Makes the token of a cluster of corral's own, where there is none yet. */
+/** Creates the token of a cluster that corral starts, if it does not exist. */
 export async function ensureToken({ token }: RayPlaces): Promise<void> {
   const text = `${randomBytes(32).toString('hex')}\n`
   await writeFile(token, text, { mode: 0o600, flag: 'wx' }).catch(error => {
@@ -87,9 +86,9 @@ export async function ensureToken({ token }: RayPlaces): Promise<void> {
 }
 
 /**
- * The file with the token of a cluster: the one that is named, that of the environment, that of a cluster of corral's own,
- * or the one in the home directory, where Ray itself looks. Undefined where there is none, or the environment has the token
- * itself.
+ * Returns the file with a cluster's token: the configured file, the file that the environment names, that of a cluster
+ * started by corral, or the file in the home directory that Ray itself reads. Undefined if there is none, or if the
+ * environment contains the token.
  */
 export function findToken(places: RayPlaces, named: string, env: NodeJS.ProcessEnv): string | undefined {
   if (named !== '') return named
@@ -97,29 +96,29 @@ export function findToken(places: RayPlaces, named: string, env: NodeJS.ProcessE
   return [places.token, join(homedir(), '.ray', 'auth_token')].find(path => existsSync(path))
 }
 
-/** How this corral is started, as for members that have it at the same place. */
+/** The command that starts this corral, for nodes that have it at the same path. */
 export const ownCommand = (): string[] => [process.execPath, join(packageRoot, 'scripts', 'corral.mjs')]
 
-/** What a member takes over of the environment that its node is started in. */
+/** Variables that a node inherits from the environment in which Ray was started there. */
 const TAKEN_OVER = /^(CORRAL_(MODELS|LLAMA_CPP|LOG_LEVEL|CONFIG)|HF_\w+)$/
 
-/** What tells a node's supervisor of how its corral is to be started there. */
+/** Returns the variable that tells a machine's supervisor how to start corral there. */
 export function memberVariable(home: string, env: NodeJS.ProcessEnv): Record<string, string> {
   const environment = Object.fromEntries(Object.entries(env).filter(([name]) => TAKEN_OVER.test(name)))
   return { CORRAL_CLUSTER_MEMBER: JSON.stringify({ home, command: ownCommand(), environment }) }
 }
 
-/** What names this front to the cluster: the same after a restart. */
+/** Identifies this gateway to the cluster, also after a restart. */
 export function frontName(home: string): string {
   return `${hostname()}-${createHash('sha256').update(home).digest('hex').slice(0, 10)}`
 }
 
-/** What `head` of the program is told, to start a head or to leave it running. */
+/** Options for the program's `head` command, which starts a head or keeps a running one. */
 export function headOptions(places: RayPlaces, { address }: RayRecord): object {
   return { address, temp: places.temp, folder: places.folder, name: hostname() }
 }
 
-/** What `up` of the program is told. */
+/** Options for the program's `up` command. */
 export function upOptions(places: RayPlaces, { address, members }: RayRecord): object {
   return { address, temp: `${places.temp}-driver`, ...members }
 }

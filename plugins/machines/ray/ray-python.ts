@@ -16,34 +16,37 @@ import {
   removeOtherEnvironments
 } from '../../../core/system/python/python-packages.ts'
 
-/** The program that speaks with Ray. */
+/** The Python program that talks to Ray. */
 export const RAY_SCRIPT = join(packageRoot, 'plugins', 'machines', 'ray', 'corral_ray.py')
-/** Ray and what it needs, with the hashes of all wheels; `npm run lock:packages` writes it. */
+/** Ray and its dependencies with the hashes of all wheels, written by `npm run lock:packages`. */
 export const RAY_LOCK = join(packageRoot, 'plugins', 'machines', 'ray', 'packages', 'ray.lock')
 const USE: PythonUse = { name: 'Ray', work: 'A cluster on Ray', section: 'cluster-ray', code: 'runtime_missing' }
-/** Bytes on disk of the environment while it is made. */
+/** Bytes that the environment needs on disk during its installation. */
 const SIZE = 6e8
 const PROOF = 'import json, sys, ray; print(json.dumps({"python": sys.version.split()[0], "ray": ray.__version__}))'
-/** Before what the program says: Ray itself writes to its output too. */
+/** Prefix of the program's own output, since Ray writes to the same stream. */
 const MARK = 'corral-ray: '
 
 export interface RayPythonOptions {
   settings: { python: string; package_index: string }
-  /** Of all environments. */
+  /** Folder of all environments. */
   directory: string
   env: NodeJS.ProcessEnv
   log: FastifyBaseLogger
 }
 
 /**
- * A Python that has Ray: the one that the settings name, else an environment of corral's own, made where there is none.
+ * Returns a Python that has Ray: the configured one, or an environment of corral's own, which is created if necessary.
  * @returns its absolute path
- * @throws CorralError saying what is in the way and what to do
+ * @throws CorralError that says what is wrong and what to do
  */
 export async function prepareRay(options: RayPythonOptions, waiting: Waiting): Promise<string> {
   const { settings, directory, env, log } = options
   if (process.platform !== 'linux') {
-    throw new CorralError('not_implemented', 'Clusters on Ray are for Linux: Ray runs on several machines only there.')
+    throw new CorralError(
+      'not_implemented',
+      'Clusters on Ray need Linux, because only there Ray runs on several machines.'
+    )
   }
   const prove = async (executable: string, signal?: AbortSignal) => {
     const variables = { ...PYTHON_VARIABLES, ...rayVariables({}, undefined) }
@@ -56,7 +59,7 @@ export async function prepareRay(options: RayPythonOptions, waiting: Waiting): P
     throw new CorralError(
       USE.code,
       `cluster-ray.python names ${settings.python}, which is not an executable program. Correct it in config.yaml, or ` +
-        'leave it empty and corral makes its own Python environment.'
+        'leave it empty, and corral creates its own Python environment.'
     )
   }
   const text = await readFile(RAY_LOCK, 'utf8')
@@ -81,21 +84,21 @@ export async function prepareRay(options: RayPythonOptions, waiting: Waiting): P
 }
 
 /**
- * What Ray's own processes and those that speak with them get beside what every program gets.
- * @param env whose own settings of Ray count, such as those of its encryption
- * @param tokenFile with the cluster's token; undefined for a cluster without
+ * Returns the variables for Ray's processes and its clients, in addition to those of every program.
+ * @param env from which Ray's own settings are taken, such as encryption
+ * @param tokenFile file with the cluster's token, if it has one
  */
 export function rayVariables(env: NodeJS.ProcessEnv, tokenFile: string | undefined): Record<string, string> {
   const given = Object.entries(env).filter(([name, value]) => name.startsWith('RAY_') && value !== undefined)
   const known = given.filter(([name]) => tokenFile === undefined || !name.startsWith('RAY_AUTH_'))
   return {
-    // A node that does not find its head ends itself after a minute, and its corral with it: they wait for a day.
+    // A Ray node that loses its head ends after a minute, and corral with it. Wait for a day instead.
     RAY_gcs_rpc_server_reconnect_timeout_s: '86400',
-    // A node that is taken for dead ends itself too. Fronts notice by themselves what does not answer.
+    // A Ray node that is believed dead ends too. Gateways notice unreachable nodes by themselves.
     RAY_health_check_period_ms: '1000',
     RAY_health_check_timeout_ms: '5000',
     RAY_health_check_failure_threshold: '4',
-    // Ray would end what has taken much memory, and has its processes yield to all others.
+    // Ray would end processes that use much memory, and give its processes low priority.
     RAY_memory_monitor_refresh_ms: '0',
     RAY_worker_niceness: '0',
     ...(Object.fromEntries(known) as Record<string, string>),
@@ -105,7 +108,7 @@ export function rayVariables(env: NodeJS.ProcessEnv, tokenFile: string | undefin
   }
 }
 
-/** Why the program could not do what it was to do. `code` is the program's own, such as `no_head`. */
+/** Why the program failed. `code` is the program's own, such as `no_head`. */
 export class RayFailure extends Error {
   override readonly name = 'RayFailure'
   readonly code: string
@@ -120,7 +123,7 @@ export class RayFailure extends Error {
 export interface RayCall {
   python: string
   variables: Readonly<Record<string, string>>
-  /** Where it runs: a folder that is there. */
+  /** An existing folder to run in. */
   cwd: string
   env: NodeJS.ProcessEnv
   log?: FastifyBaseLogger
@@ -130,9 +133,9 @@ export interface RayCall {
 }
 
 /**
- * Has the program do something and gives what it says last.
- * @param onReport takes each thing that it says
- * @throws RayFailure with what it says of why it cannot
+ * Runs the program and returns its last report.
+ * @param onReport called with each report
+ * @throws RayFailure with the reason from the program
  */
 export async function askRay<Reply>(
   command: string,
@@ -157,6 +160,6 @@ export async function askRay<Reply>(
     if (last?.error !== undefined) throw new RayFailure(last.code ?? 'failed', last.error, error)
     throw new RayFailure('failed', `${errorMessage(error)} ${lastLines(error.tail) ?? ''}`.trim(), error)
   }
-  if (last === undefined) throw new RayFailure('failed', 'Ray said nothing of what was done.')
+  if (last === undefined) throw new RayFailure('failed', 'Ray reported no result.')
   return last as Reply
 }

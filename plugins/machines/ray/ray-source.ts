@@ -29,28 +29,28 @@ export interface RaySourceOptions {
 
 type Told = Parameters<MemberSource['follow']>[0]
 
-/** What the program says, one line each. */
+/** A report of the program, one per line. */
 type Report = { members: KnownMember[] } | { fault: string | null; code?: string | null }
 
-/** Milliseconds before the program is started again, the first time and at most. */
+/** Milliseconds until the program is restarted: first and maximum. */
 const FIRST_WAIT = 500
 const MAX_WAIT = 30_000
-/** Milliseconds for which a head of this machine may be away before it is started again. */
+/** Milliseconds that this machine's head may be away before it is restarted. */
 const PATIENCE = 3000
 /** Milliseconds that it may take to start. */
 const START_LIMIT = 180_000
 
-/** Members that Ray knows: told by a program that reads the table in Ray's head, and is started again when it ends. */
+/** Finds the nodes that Ray knows. A supervised program reads the table in Ray's head and is restarted when it ends. */
 export class RaySource implements MemberSource {
   readonly name = 'ray'
   readonly #options: RaySourceOptions
   #told: Told | undefined
   #wanted: number | undefined
   #hasCluster = false
-  /** Ends what is followed now. */
+  /** Ends the current watch. */
   #ending = new AbortController()
   #following: Promise<void> = Promise.resolve()
-  /** The last of the calls of `look`, which run one after the other. */
+  /** The last call of `look`. Calls run one after the other. */
   #looking: Promise<void> = Promise.resolve()
   #child: ChildProcess | undefined
   #record: RayRecord | undefined
@@ -70,7 +70,7 @@ export class RaySource implements MemberSource {
     }
   }
 
-  /** Where there is no cluster, nobody can add machines. */
+  /** Without a cluster, nobody can add machines. */
   get want(): ((members: number) => void) | undefined {
     if (!this.#hasCluster) return undefined
     return members => {
@@ -80,7 +80,7 @@ export class RaySource implements MemberSource {
     }
   }
 
-  /** Follows the cluster that the settings or the commands name now, instead of the one before. */
+  /** Follows the cluster that the settings or the commands now name. */
   look(): Promise<void> {
     this.#looking = this.#looking.then(() => this.#look())
     return this.#looking
@@ -95,7 +95,7 @@ export class RaySource implements MemberSource {
       return this.#told?.fault(errorMessage(error))
     }
     const address = settings.address || record?.address
-    // A head elsewhere is none of this server's business.
+    // This server does not manage a head elsewhere.
     this.#record = record?.own && record.address === address ? record : undefined
     this.#hasCluster = address !== undefined
     this.#ending.abort()
@@ -121,7 +121,7 @@ export class RaySource implements MemberSource {
       const began = performance.now()
       const reason = await this.#watch(address, signal).catch(errorMessage)
       if (signal.aborted) return
-      this.#told?.fault(`What tells of Ray's members has ended (${reason}); it is started again.`)
+      this.#told?.fault(`The program that watches Ray's members has ended (${reason}). It is being restarted.`)
       wait = performance.now() - began > MAX_WAIT ? FIRST_WAIT : Math.min(MAX_WAIT, wait * 2)
       await pause(wait, signal)
     }
@@ -132,7 +132,7 @@ export class RaySource implements MemberSource {
     return await prepareRay({ settings, directory: `${home}/python`, env, log }, { signal })
   }
 
-  /** Runs the program until it ends. Returns why it did. */
+  /** Runs the program until it ends, and returns why it ended. */
   async #watch(address: string, signal: AbortSignal): Promise<string> {
     const { settings, home, log, env = process.env } = this.#options
     const places = rayPlaces(home)
@@ -143,7 +143,7 @@ export class RaySource implements MemberSource {
     const child = spawn(python, ['-I', RAY_SCRIPT, 'watch', watched], {
       cwd: places.folder,
       env: { ...toolEnvironment(env), ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', ...variables },
-      // It ends when its input does, and so with this process, however that ends.
+      // It ends when its input closes, and so with this process.
       stdio: ['pipe', 'pipe', 'pipe', 'pipe']
     })
     this.#child = child
@@ -156,7 +156,8 @@ export class RaySource implements MemberSource {
     const restarts = new AbortController()
     const reports = lineSplitter(line => {
       const report = parseReport(line)
-      if (report === undefined) return log.warn({ line: line.slice(0, 200) }, 'what tells of Ray said something else')
+      if (report === undefined)
+        return log.warn({ line: line.slice(0, 200) }, 'the program that watches Ray printed something unknown')
       if ('members' in report) return this.#told?.changed(report.members)
       this.#told?.fault(report.fault ?? undefined)
       clearTimeout(headTimer)
@@ -192,7 +193,7 @@ export class RaySource implements MemberSource {
     })
   }
 
-  /** Starts the head of this machine again, with what it knew, and the controller where that is gone. */
+  /** Restarts this machine's head with its state, and the controller if that is gone. */
   async #restore(signal: AbortSignal): Promise<void> {
     const { settings, home, log, env = process.env } = this.#options
     const places = rayPlaces(home)
@@ -200,7 +201,7 @@ export class RaySource implements MemberSource {
     while (!signal.aborted && this.#record) {
       const record = this.#record
       try {
-        log.warn({ address: record.address }, "Ray's head on this machine is away: it is started again")
+        log.warn({ address: record.address }, "Ray's head on this machine is gone and is being restarted")
         const variables = {
           ...rayVariables(env, findToken(places, settings.token_file, env)),
           ...(record.member === undefined ? {} : memberVariable(record.member, env))
@@ -212,7 +213,7 @@ export class RaySource implements MemberSource {
         return
       } catch (error) {
         if (signal.aborted) return
-        log.error({ reason: errorMessage(error) }, "Ray's head could not be started again")
+        log.error({ reason: errorMessage(error) }, "Ray's head could not be restarted")
       }
       wait = Math.min(MAX_WAIT, wait * 2)
       await pause(wait, signal)

@@ -6,8 +6,8 @@ import { Given, keep_alive, Loose, options } from '../../../../core/http/request
 import { isObject } from '../../../../core/system/json-object.ts'
 
 /*
- * How a front asks its members: the calls of an engine over HTTP, in the words in which engines are asked here too, so
- * that every surface of the front says what it would say of an engine of its own.
+ * How the gateway asks its nodes: the calls of an engine over HTTP, in the form that engines are asked here too. So
+ * every API of the gateway answers as it would with an engine of its own.
  */
 
 export const ASK_PATH = '/api/cluster/ask'
@@ -36,35 +36,37 @@ export const AskSchema = Loose(
     model: Type.String({ minLength: 1, description: 'Its name at the member' }),
     mode: Type.Optional(Type.Enum(MODES)),
     call: Type.Enum([...ANSWER_CALLS, ...ONCE_CALLS, 'load', 'endThought'], {
-      description: "The engine's call; load only loads, endThought ends the thoughts of the answer that `control` names"
+      description:
+        "The engine's call; load only loads, endThought ends the reasoning of the answer that `control` names"
     }),
-    request: Given(
-      Loose({}, { description: 'What is asked, in the words of hosted chat, or the arguments of the call' })
-    ),
+    request: Given(Loose({}, { description: 'The request in the OpenAI chat format, or the arguments of the call' })),
     options,
     keep_alive,
     slots: Given(Type.Integer({ minimum: 1, description: 'Slots that the answer takes' })),
     owner: Given(
-      Type.String({ maxLength: 64, description: 'Digest of the owner of the prompt: prompts of two are kept apart' })
+      Type.String({
+        maxLength: 64,
+        description: 'Digest of the owner of the prompt; prompts of different owners are kept apart'
+      })
     ),
-    turn: Given(Type.String({ maxLength: 64, description: 'Digest of the client: clients have slots in turn' })),
-    idle: Given(Type.Boolean({ description: 'Only where no client wants the model' })),
+    turn: Given(Type.String({ maxLength: 64, description: 'Digest of the client; clients share slots fairly' })),
+    idle: Given(Type.Boolean({ description: 'Run only while no client wants the model' })),
     bytes: Given(
-      Type.Boolean({ description: 'The answer as the bytes of a hosted-chat stream rather than as lists of deltas' })
+      Type.Boolean({ description: 'Send the answer as the bytes of an OpenAI chat stream instead of lists of deltas' })
     ),
     control: Given(
       Type.String({ minLength: 1, maxLength: 64, description: 'A name by which the answer can be controlled' })
     ),
-    whole: Given(Type.Boolean({ description: 'Nothing of it is passed on before it is complete' })),
+    whole: Given(Type.Boolean({ description: 'Pass nothing on before the answer is complete' })),
     count_each: Given(Type.Boolean({ description: 'Each delta with the tokens so far' })),
     stop_text: Given(Type.Boolean({ description: 'Which text of `stop` ended the answer' })),
-    native: Given(Type.Boolean({ description: "The events in llama-server's words beside" }))
+    native: Given(Type.Boolean({ description: "Also send the events in llama-server's format" }))
   },
   { title: 'ClusterAsk' }
 )
 export type AskBody = Static<typeof AskSchema>
 
-/** What a front has to know of a member's model to list it and to ask for it. */
+/** What the gateway must know of a node's model to list it and to ask for it. */
 export interface DescribedModel
   extends Pick<
     Model,
@@ -72,27 +74,27 @@ export interface DescribedModel
   > {
   owner: string
   name: string
-  /** What an engine of it can be started for. */
+  /** Modes in which an engine can be started. */
   modes: EngineMode[]
 }
 
-/** Trailers of a stream: why it failed after it had begun; tokens of an answer that was sent as bytes. */
+/** Trailers of a stream: why it failed after its start, and the tokens of an answer that was sent as bytes. */
 export const FAILURE_TRAILER = 'x-corral-failure'
 export const USED_TRAILER = 'x-corral-used'
-/** Longest message, and details as JSON, in a trailer. */
+/** Maximum length of a message, and of details as JSON, in a trailer. */
 const MAX_LENGTH = 2000
 
-/** How NDJSON is sent to a front. It needs no heartbeats: the front follows the event stream of each member anyway. */
+/** How NDJSON is sent to a gateway. It needs no heartbeats: the gateway follows each node's event stream anyway. */
 export const MEMBER_LINES = {
   contentType: 'application/x-ndjson',
   heartbeatInterval: 2 ** 31 - 1,
   heartbeat: () => '\n'
 }
 
-/** A member's answer is nothing that a member sends. */
+/** The answer is not one that a node sends. */
 export class WrongAnswer extends Error {}
 
-/** The lines of a reply that are not empty. @throws WrongAnswer where it ends in the middle of one */
+/** Yields the non-empty lines of a reply. @throws WrongAnswer if it ends in the middle of a line */
 export async function* linesOf(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
   const decoder = new TextDecoder()
   let rest = ''
@@ -104,7 +106,7 @@ export async function* linesOf(body: AsyncIterable<Buffer>): AsyncGenerator<stri
   if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
 }
 
-/** A failure as a trailer. */
+/** Formats a failure as a trailer. */
 export function failureText(error: CorralError): string {
   const details = JSON.stringify(error.details ?? {})
   const { code, retryAfter, param, retryable } = error
@@ -119,7 +121,7 @@ export function failureText(error: CorralError): string {
   return encodeURIComponent(JSON.stringify(text))
 }
 
-/** The failure of a trailer; undefined for what is none. */
+/** Parses the failure in a trailer, or returns undefined. */
 export function failureOfText(text: string): CorralError | undefined {
   try {
     const { code, message, details, retryAfter, param, retryable } = JSON.parse(decodeURIComponent(text))
@@ -135,7 +137,7 @@ export function failureOfText(text: string): CorralError | undefined {
   }
 }
 
-/** The failure of a reply in one piece, as the native API words it; undefined for what no corral says. */
+/** Parses a failed reply of the native API, or returns undefined if no corral sent it. */
 export function failureOfReply(text: string, headers: Record<string, unknown>): CorralError | undefined {
   try {
     const { error, errorCode, code, requestId, param, ...details } = JSON.parse(text)
@@ -154,7 +156,7 @@ export function failureOfReply(text: string, headers: Record<string, unknown>): 
 
 const isErrorCode = (code: unknown): code is ErrorCode => typeof code === 'string' && Object.hasOwn(ERROR_STATUS, code)
 
-/** Token counts of an answer as a trailer, by choice. */
+/** Formats the token counts of each choice as a trailer. */
 export const usedText = (used: readonly (TokenUsage | undefined)[]) => JSON.stringify(used)
 
 export function usedOfText(text: unknown): (TokenUsage | undefined | null)[] {
@@ -166,7 +168,7 @@ export function usedOfText(text: unknown): (TokenUsage | undefined | null)[] {
   }
 }
 
-/** Vectors as JSON that is a third as long as their numbers would be. */
+/** Packs vectors as base64, a third as long as their numbers in JSON. */
 export function packVectors({ vectors, promptTokens }: EmbeddingsReply) {
   return {
     vectors: vectors.map(vector => {
@@ -180,7 +182,7 @@ export function packVectors({ vectors, promptTokens }: EmbeddingsReply) {
 export function unpackVectors({ vectors, promptTokens }: { vectors: string[]; promptTokens: number }): EmbeddingsReply {
   return {
     vectors: vectors.map(text => {
-      // A copy of its own: pieces of Node's pool need not begin where a number may.
+      // A copy: buffers from Node's pool may start at an unaligned address.
       const bytes = Uint8Array.from(Buffer.from(text, 'base64'))
       return new Float32Array(bytes.buffer)
     }),

@@ -41,7 +41,7 @@ import {
   usedText
 } from './ask-protocol.ts'
 
-/** Names in one request for descriptions. */
+/** Maximum number of names in one request for descriptions. */
 const MAX_DESCRIBED = 100
 
 const OPERATIONS: Record<OnceCall, Operation> = {
@@ -55,26 +55,28 @@ const OPERATIONS: Record<OnceCall, Operation> = {
   slotStates: 'tokens'
 }
 
-/** What a server does for the fronts that it is a member of. */
+/** What a server does for the gateways that it is a node of. */
 export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const answers = new RunningAnswers()
 
-    const ask = nativeRoute('Cluster', 'askForFront', 'Answer for a front', {
+    const ask = nativeRoute('Cluster', 'askForFront', 'Answer for a gateway', {
       role: 'operator',
       description:
-        'What a front asks of its members: the calls of an engine. Answers are lines of JSON, each a list of deltas, or with `bytes` ' +
-        'a hosted-chat stream; a failure behind its first byte is the trailer `x-corral-failure`. `owner` and `turn` stand ' +
-        "for the front's client, whose prompts are kept apart from those of others, and who shares slots with them in turn.",
+        'What a gateway asks of its members: the calls of an engine. Answers are lines of JSON, each a list of deltas, or with `bytes` ' +
+        'an OpenAI chat stream; a failure after its first byte is the trailer `x-corral-failure`. `owner` and `turn` stand ' +
+        "for the gateway's client: prompts of different owners are kept apart, and clients share slots fairly.",
       body: AskSchema,
       response: {
         200: {
           description: 'The answer',
           content: {
             'application/json': { schema: Loose({ value: Type.Unknown() }, { title: 'ClusterAnswer' }) },
-            'application/x-ndjson': { schema: Type.String({ description: 'Lists of deltas; of a load what it does' }) },
-            'text/event-stream': { schema: Loose({ data: Type.String() }, { description: 'A hosted-chat stream' }) }
+            'application/x-ndjson': {
+              schema: Type.String({ description: 'Lists of deltas; for a load its progress' })
+            },
+            'text/event-stream': { schema: Loose({ data: Type.String() }, { description: 'An OpenAI chat stream' }) }
           }
         }
       },
@@ -108,19 +110,22 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
       }
     })
 
-    const describe = nativeRoute('Cluster', 'describeModels', 'Describe models for a front', {
+    const describe = nativeRoute('Cluster', 'describeModels', 'Describe models for a gateway', {
       role: 'operator',
       audited: false,
       bodySize: 'large',
       body: Loose(
         {
-          models: Type.Array(Type.String(), { maxItems: MAX_DESCRIBED, description: 'Their names; [] is all of them' })
+          models: Type.Array(Type.String(), {
+            maxItems: MAX_DESCRIBED,
+            description: 'Their names; [] means all models'
+          })
         },
         { title: 'ClusterDescribe' }
       ),
       response: {
         200: json(
-          'Those of them that are here',
+          'The models that are here',
           Loose(
             { models: Type.Array(Loose({ key: Type.String(), digest: Type.String() })) },
             { title: 'DescribedModels' }
@@ -142,21 +147,21 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
 
 const isAnswer = (call: AskBody['call']): call is AnswerCall => ANSWER_CALLS.some(known => known === call)
 
-/** Members of members are not listed, so that no request goes round in circles. */
+/** Models of this server's own nodes are not listed, so that no request runs in circles. */
 const isOwn = ({ format }: Model) => format !== 'cluster'
 
 function requireOwn(variant: Model): void {
   if (isOwn(variant)) return
   throw new CorralError(
     'model_not_found',
-    `The model "${variant.publicName}" is not here, but at a member of this server, and requests of fronts are not passed on. Make that member one of the front itself.`,
+    `The model "${variant.publicName}" is not here but at a member of this server, and requests from gateways are not passed on. Make that member one of the gateway itself.`,
     { param: 'model' }
   )
 }
 
 /**
- * From here on the request is that of the front's client. It stays below the front's own key, so that no front can take
- * the place of another one's client, or of a client of this server.
+ * From here on the request belongs to the gateway's client. Its ids are derived from the gateway's key, so no gateway
+ * can act as a client of another gateway or of this server.
  */
 function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
   const { caller } = request
@@ -166,7 +171,7 @@ function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
     turn: `${caller.turn}>${turn ?? owner ?? ''}`,
     ...(idle && { idle })
   }
-  // The front has many clients, of whom one may have no more than its share here too.
+  // The gateway has many clients. Each of them is limited to its share here too.
   request.server.bodyMemory.takeAgain(request)
 }
 
@@ -213,7 +218,7 @@ async function answer(
     : { ...MEMBER_LINES, failure }
   await streamedAnswer(deps, request, reply, question, channel, () => {
     if (body.bytes) {
-      throw new CorralError('not_implemented', 'This model is not answered for in bytes here. Ask for deltas instead.')
+      throw new CorralError('not_implemented', 'This model is not answered in bytes here. Ask for deltas instead.')
     }
     return { add: deltas => `${JSON.stringify(deltas)}\n`, end: () => '' }
   })
@@ -254,7 +259,7 @@ async function callOnce(lease: Lease, call: OnceCall, fields: EngineFields, tall
   }
 }
 
-/** Loads a model, and says meanwhile what is done. */
+/** Loads a model and reports its progress. */
 async function load(
   { scheduler }: AnswerDependencies,
   request: FastifyRequest,
@@ -282,7 +287,7 @@ async function load(
   })
 }
 
-/** What a front has to know of a model. */
+/** Describes a model for a gateway. */
 export function described(
   { config, engines }: Pick<AnswerDependencies, 'config' | 'engines'>,
   variant: Model
@@ -304,7 +309,7 @@ export function described(
     modifiedAt,
     format,
     metadata,
-    // What this server's configuration says of it holds behind a front too; what is built in, fronts have themselves.
+    // This server's configuration applies behind a gateway too. The built-in defaults are the same there.
     defaults: { ...defaults, options: { ...defaults?.options, ...Object.fromEntries(configured) } },
     modes: modes.filter(mode => engines.providerOf(variant, mode) !== undefined)
   }

@@ -13,26 +13,26 @@ import { modelKey } from '../placement/cluster-view.ts'
 import { promptBlocks } from '../placement/prompt-blocks.ts'
 import { ASK_PATH, type AskBody, FAILURE_TRAILER, failureOfReply, failureOfText, WrongAnswer } from './ask-protocol.ts'
 
-/** What is asked, before it is settled whom. */
+/** A request before its node is chosen. */
 export interface Asking {
   variant: Model
   mode: EngineMode
-  /** What is sent beside the name of the model. */
+  /** Fields sent besides the name of the model. */
   body: Omit<AskBody, 'model' | 'owner' | 'turn'>
   /** The owner of the prompt and the client, as this server knows them. */
   owner: string | undefined
   turn: string | undefined
   session: string | undefined
-  /** Told what is done before a member is asked. */
+  /** Called with the progress before a node is asked. */
   onProgress?: OnProgress | undefined
   traceParent?: string | undefined
-  /** Names of members that have failed with it already; those that fail here are added. */
+  /** Names of nodes where it has failed. Nodes that fail here are added. */
   tried?: Set<string>
 }
 
-/** A member is at fault, or cannot do it now: another one may. */
+/** The node failed or cannot answer now. Another one may. */
 export class MemberFault extends Error {
-  /** What the client gets where no other member helps. */
+  /** What the client gets if no other node helps. */
   readonly outcome: CorralError
 
   constructor(outcome: CorralError) {
@@ -41,7 +41,7 @@ export class MemberFault extends Error {
   }
 }
 
-/** Refusals of a member that say nothing of others: another one may answer. */
+/** Refusals that do not concern other nodes, so another one may answer. */
 const ANOTHER_MAY = new Set<ErrorCode>([
   'queue_full',
   'too_busy',
@@ -68,7 +68,7 @@ const ANOTHER_MAY = new Set<ErrorCode>([
   'method_not_allowed',
   'internal'
 ])
-/** Those of them that are the front's own fault towards the member, in whose words the client has no interest. */
+/** Refusals caused by the gateway's relation to the node. Their text does not concern the client. */
 const OF_FRONT = new Set<ErrorCode>([
   'unauthorized',
   'forbidden_role',
@@ -79,10 +79,10 @@ const OF_FRONT = new Set<ErrorCode>([
 ])
 
 /**
- * Asks the member that answers best, and where that fails before anything has come of it another one.
+ * Asks the best node, and another one if that fails before anything of the answer has come.
  * @param begun whether something has reached the client
- * @param read reads what the member answers
- * @throws CorralError, or the fault of a member that had begun
+ * @param read reads the node's answer
+ * @throws CorralError, or the MemberFault of a node whose answer had begun
  */
 export async function dispatch<Answer>(
   { members, copies }: { members: Members; copies: Copies },
@@ -95,7 +95,7 @@ export async function dispatch<Answer>(
   const { owner, session } = asking
   const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
   const { tried = new Set<string>() } = asking
-  /** Members that the model could not be copied from. */
+  /** Nodes that the model could not be copied from. */
   const unread = new Set<string>()
   let last: CorralError | undefined
   for (;;) {
@@ -144,7 +144,7 @@ export async function dispatch<Answer>(
 
 const isRead = (call: AskBody['call']) => call === 'chat' || call === 'completion'
 
-/** Of two refusals the one that says that a later try may help. */
+/** Prefers the refusal after which a later try may help. */
 const worse = (before: CorralError | undefined, now: CorralError) => (before?.code === 'queue_full' ? before : now)
 
 function nobody(members: Members, { publicName }: Model, why: string): CorralError {
@@ -152,17 +152,17 @@ function nobody(members: Members, { publicName }: Model, why: string): CorralErr
   if (why === 'too_large') {
     return new CorralError(
       'insufficient_memory',
-      `No member of this server has the memory for "${publicName}". Free some (corral stop), or add a member that has.`
+      `No member of this server has enough memory for "${publicName}". Free some (corral stop), or add a member.`
     )
   }
   return new CorralError(
     'engine_crashed',
-    `None of the members that have "${publicName}" can be reached now (of ${count} in all). GET /api/cluster says why; try again in a moment.`,
+    `None of the members that have "${publicName}" can be reached now (of ${count} in all). GET /api/cluster says why. Try again in a moment.`,
     { retryAfter: 1 }
   )
 }
 
-/** Asks one member. @throws MemberFault, or the CorralError of a request that no other would answer either */
+/** Asks one node. @throws MemberFault, or the CorralError of a request that no other node would answer either */
 export async function askMember<Answer>(
   member: Member,
   asking: Asking & { name: string },
@@ -172,7 +172,7 @@ export async function askMember<Answer>(
   return await withAnySignal([signal, member.presence], both => askUntil(both, member, asking, signal, read))
 }
 
-/** @param both aborts where the client or the member goes */
+/** @param both aborts when the client or the node is gone */
 async function askUntil<Answer>(
   both: AbortSignal,
   member: Member,
@@ -191,7 +191,7 @@ async function askUntil<Answer>(
     return new MemberFault(
       new CorralError(
         'engine_crashed',
-        `The member "${member.name}" that answered for "${variant.publicName}" was lost: ${why}. Send the request again.`
+        `The member "${member.name}" was lost while it answered for "${variant.publicName}": ${why}. Send the request again.`
       )
     )
   }
@@ -228,16 +228,16 @@ async function askUntil<Answer>(
 
 function refusalOf(member: Member, variant: Model, reply: MemberReply, text: string): MemberFault | CorralError {
   const failure = failureOfReply(text, reply.headers)
-  if (!failure) member.distrust(`it answered with the status ${reply.statusCode} and no error of corral`)
+  if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
   return faultOf(member, variant, failure)
 }
 
-/** What a member's refusal means: for this member, or for the request. */
+/** Classifies a node's refusal: it concerns this node, or the request. */
 function faultOf(member: Member, variant: Model, failure: CorralError | undefined): MemberFault | CorralError {
   if (!failure) return new MemberFault(wrong(member, variant))
   const { code } = failure
   if (code === 'model_not_found' || code === 'model_deleted') member.lacks(variant.key)
-  // Whoever is to blame for the end of an engine ends the next one too.
+  // Input that crashed one engine would crash the next one too.
   const isInput = code === 'engine_crashed' && !failure.retryable
   if (!ANOTHER_MAY.has(code) || isInput) return failure
   if (!OF_FRONT.has(code)) return new MemberFault(failure)
@@ -248,5 +248,5 @@ function faultOf(member: Member, variant: Model, failure: CorralError | undefine
 const wrong = (member: Member, { publicName }: Model) =>
   new CorralError(
     'engine_crashed',
-    `The member "${member.name}" did not answer for "${publicName}" as a member does. GET /api/cluster says why; send the request again.`
+    `The member "${member.name}" did not answer for "${publicName}" as a member should. GET /api/cluster says why. Send the request again.`
   )

@@ -3,19 +3,19 @@ import { deltaOf, type HostedChatEvent } from '../../../../core/answers/hosted-c
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 
 /*
- * An answer that goes on at another member. What has come of it is kept, becomes the beginning of the assistant's message
- * (or the end of the prompt) for the next member, and what that adds is joined to it.
+ * An answer that another node can continue. The text so far becomes the beginning of the assistant's message (or the
+ * end of the prompt) for the next node, and what that generates is appended.
  */
 
-/** Characters that are kept of an answer; a longer one does not go on elsewhere. */
+/** Maximum characters stored of an answer. A longer one cannot be continued elsewhere. */
 const MAX_KEPT = 2 ** 20
-/** Bytes that are kept as they came: looking for the text in them can wait until it is needed, or until they are more. */
+/** Maximum bytes stored unparsed. They are parsed only when their text is needed. */
 const MAX_UNREAD = 2 ** 17
 
-/** What engines call the limit of an answer's tokens; the first one that a request has counts. */
+/** Names of the token limit. The first one that a request has applies. */
 const TOKEN_LIMITS = ['max_tokens', 'n_predict', 'max_completion_tokens', 'max_output_tokens']
 
-/** An event of hosted chat with what llama-server adds to it. */
+/** An event of an OpenAI chat stream with llama-server's additions. */
 interface StreamEvent extends HostedChatEvent {
   usage?: HostedUsage
   timings?: Timings
@@ -29,42 +29,44 @@ interface HostedUsage {
 }
 type Timings = Record<string, number>
 
-/** What the next member is asked. */
+/** The request to the next node. */
 interface Continuation {
   request: EngineFields
-  /** What its prompt has to end with; a template that cuts or leaves out what was said would have it said again. */
+  /**
+   * The end that its rendered prompt must have. A template that truncates or omits it would generate the text again.
+   */
   ending: string
 }
 
-/** How an answer ends of which all tokens have come. */
+/** The end of an answer whose tokens have all come. */
 export interface Ending {
   completionTokens: number
-  /** Undefined where no member has said so. */
+  /** Undefined if no node has counted the prompt. */
   prompt: Pick<TokenUsage, 'promptTokens' | 'cachedTokens'> | undefined
 }
 
-/** What has come of an answer, and what joins to it what another member adds. */
+/** Stores the answer so far, and joins to it what another node adds. */
 export class KeptAnswer {
   readonly #call: 'chat' | 'completion'
   readonly #request: EngineFields
   #content = ''
   #thinking = ''
-  /** Pieces with text; nearly all of them are one token each. */
+  /** Pieces with text. Nearly all of them are one token each. */
   #pieces = 0
-  /** Whether it has what no other member can go on with. */
+  /** Whether it contains something that no other node can continue. */
   #isFixed = false
-  /** Why it ended was said, and of that the tokens too. */
+  /** The finish reason has come, and the token counts too. */
   #isFinished = false
   #isCounted = false
-  /** Tokens of the prompt, where the first member has counted them. */
+  /** Prompt tokens, if the first node has counted them. */
   #prompt: Pick<TokenUsage, 'promptTokens' | 'cachedTokens'> | undefined
   #unread: Buffer[] = []
   #unreadBytes = 0
-  /** The names in each of its events, as the first one has them. */
+  /** The names in the first event, which all events must have. */
   #names: EngineFields | undefined
   #began = 0
   #latest = 0
-  /** Of what came before the present member took it over: tokens, how many of them that read, and milliseconds. */
+  /** Totals before the current node took over: tokens, prompt tokens read again for them, and milliseconds. */
   #before: { tokens: number; read: number; ms: number } | undefined
   #lines = new EventLines()
 
@@ -79,7 +81,9 @@ export class KeptAnswer {
     return this.#thinking + this.#content
   }
 
-  /** Keeps what is passed on to the client. @param begun whether the answer has begun, beyond its prompt being read */
+  /**
+   * Stores a piece that is passed on to the client. @param begun whether the answer has begun, after prompt processing
+   */
   keep(piece: readonly Delta[] | Buffer, begun = true): void {
     this.#latest = performance.now()
     if (begun) this.#began ||= this.#latest
@@ -93,9 +97,9 @@ export class KeptAnswer {
   }
 
   /**
-   * How it ends where it was cut behind its last token: why it ended was said, or it has as many tokens as it may have.
-   * Undefined where more of it is to come.
-   * @param tokens how many `text` has, where a member has counted them
+   * Returns the end of an answer that was cut off after its last token: the finish reason has come, or the token limit
+   * is reached. Undefined if more is to come.
+   * @param tokens number of tokens in `text`, if a node has counted them
    */
   ending(tokens: number): Ending | undefined {
     this.#readBytes()
@@ -104,14 +108,14 @@ export class KeptAnswer {
     return isEnd && hasOneChoice(this.#call, this.#request) ? { completionTokens, prompt: this.#prompt } : undefined
   }
 
-  /** What is still to be said of its end, as deltas. */
+  /** The missing end of the answer, as deltas. */
   lastDeltas(usage: TokenUsage): Delta[] {
     if (this.#isCounted) return []
     const timing = { prompt: 0, generation: this.#latest - this.#began }
     return [{ ...(!this.#isFinished && { finish: 'length' }), usage, timing }]
   }
 
-  /** What is still to be said of its end, as events. @param usage undefined where the prompt was not counted */
+  /** The missing end of the answer, as events. @param usage undefined if the prompt was not counted */
   lastEvents(usage: TokenUsage | undefined): Buffer {
     const isText = this.#call === 'completion'
     const counts = usage && !this.#isCounted ? { usage: hostedUsage(usage) } : {}
@@ -124,14 +128,14 @@ export class KeptAnswer {
   }
 
   /**
-   * How another member goes on with it; undefined where none can safely: within a call of a tool, in the middle of what a
-   * grammar or a schema describes, or with several choices.
-   * @param tokens those of `text`; fewer than its limit, or it has an `ending`
+   * Returns the request that continues the answer at another node. Undefined if that is not safe: within a tool call,
+   * in the middle of output that a grammar or schema constrains, or with several choices.
+   * @param tokens the tokens of `text`, fewer than its limit
    */
   continuation(tokens: readonly number[]): Continuation | undefined {
     this.#readBytes()
     if (this.#isFixed || !canBeContinued(this.#call, this.#request)) return undefined
-    // Some pieces hold several tokens; some texts would be read as fewer tokens than they were written with.
+    // Some pieces hold several tokens, and some texts tokenize to fewer tokens than they were generated with.
     const sofar = Math.max(this.#pieces, tokens.length)
     const request: EngineFields = { ...this.#request }
     const limit = limitOf(request)
@@ -157,7 +161,7 @@ export class KeptAnswer {
     }
   }
 
-  /** What the present member adds, as the client gets it; empty where that is nothing new. */
+  /** Rewrites a piece of the current node for the client. It is empty if it contains nothing new. */
   join<Piece extends readonly Delta[] | Buffer>(piece: Piece): Piece {
     if (!this.#before) return piece
     if (!Buffer.isBuffer(piece)) {
@@ -173,7 +177,7 @@ export class KeptAnswer {
     return Buffer.from(text) as Buffer as Piece
   }
 
-  /** Counts of the whole answer, for those of what the present member did. */
+  /** Token counts of the whole answer, given those of the current node. */
   joinedUsage(usage: TokenUsage): TokenUsage {
     if (!this.#before) return usage
     const { tokens, read } = this.#before
@@ -205,7 +209,7 @@ export class KeptAnswer {
     }
   }
 
-  /** llama-server's own account: generation counts from the beginning of the answer. */
+  /** llama-server's timings, counted from the beginning of the answer. */
   #joinedTimings(timings: Timings): Timings {
     const { tokens, ms } = this.#before!
     const predicted_n = (timings.predicted_n ?? 0) + tokens
@@ -252,7 +256,7 @@ export class KeptAnswer {
 
 const frame = (payload: string) => `data: ${payload}\n\n`
 
-/** An event that says only who speaks, or how much of the prompt is read. */
+/** An event with only the role or the progress of prompt processing. */
 function isOpening({ choices, prompt_progress, usage, timings }: StreamEvent): boolean {
   if (prompt_progress) return true
   const choice = choices?.[0]
@@ -261,7 +265,7 @@ function isOpening({ choices, prompt_progress, usage, timings }: StreamEvent): b
   return !says && Boolean(choice) && !usage && !timings
 }
 
-/** Whether a piece of a stream says something, rather than who speaks or how much of the prompt is read. */
+/** Whether a piece of a stream has content, and not only the role or the progress of prompt processing. */
 export function saysSomething(piece: readonly Delta[] | Buffer): boolean {
   if (Buffer.isBuffer(piece)) {
     return new EventLines().push(piece).some(payload => payload === '[DONE]' || !isOpening(JSON.parse(payload)))
@@ -271,7 +275,7 @@ export function saysSomething(piece: readonly Delta[] | Buffer): boolean {
   )
 }
 
-/** The most tokens that a request wants. */
+/** The token limit of a request. */
 function limitOf(request: EngineFields): number | undefined {
   const name = TOKEN_LIMITS.find(name => typeof request[name] === 'number' && request[name] >= 0)
   return name === undefined ? undefined : (request[name] as number)
@@ -293,7 +297,7 @@ function canBeContinued(call: 'chat' | 'completion', request: EngineFields): boo
   if (hasTools && tool_choice !== undefined && tool_choice !== 'auto' && tool_choice !== 'none') return false
   const last = (messages as EngineFields[]).at(-1)
   if (last?.role !== 'assistant') return true
-  // Without this the engine repeats what is there already.
+  // Without this the engine would repeat the existing text.
   return continue_final_message === true && !echo && typeof (last.content ?? '') === 'string'
 }
 

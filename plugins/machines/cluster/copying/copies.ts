@@ -9,13 +9,13 @@ import { connectionFault, type MemberReply } from '../members/member-connection.
 import type { Members } from '../members/members.ts'
 import { COPY_PATH, TICKETS_PATH } from './copy-protocol.ts'
 
-/** Where a model is missing, and where it is. */
+/** A node that lacks a model, and one that has it. */
 interface Way {
   member: Pick<Member, 'name'>
   from: Pick<Member, 'name'>
 }
 
-/** Why a copy failed, and which of its members is not to be tried again: none where something had come of it. */
+/** Why a copy failed, and which node must not be tried again. None if part of it had come. */
 export interface CopyFailure {
   error: CorralError
   member?: string
@@ -27,21 +27,21 @@ interface Copy {
   to: Member
   from: Member
   progress: Progress
-  /** Those who wait for it. */
+  /** The requests that wait for it. */
   waiting: Set<OnProgress>
   controller: AbortController
   /** Never rejects. */
   ended: Promise<CopyFailure | undefined>
 }
 
-/** The copies of models from one member to another that requests of this server wait for. */
+/** Copies of models from one node to another that requests of this server wait for. */
 export class Copies {
   readonly #members: Members
   readonly #changed: () => void
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #going = new Set<Copy>()
 
-  /** @param changed called when a copy has begun, ended or come further */
+  /** @param changed called when a copy has begun, ended or progressed */
   constructor(members: Members, changed: () => void, log: Pick<FastifyBaseLogger, 'info' | 'warn'>) {
     this.#members = members
     this.#changed = changed
@@ -49,10 +49,10 @@ export class Copies {
   }
 
   /**
-   * Has a member copy a model from another one; all who want the model somewhere wait for one copy of it. It goes on as
-   * long as anybody waits, and then stays as far as it is: the next one goes on with it.
-   * @param isOpen whether it may be at a member
-   * @returns undefined when the member has it
+   * Copies a model from one node to another. All requests that want it there wait for one copy. It continues as long as
+   * somebody waits and then pauses; the next copy resumes it.
+   * @param isOpen whether it may be at a node
+   * @returns undefined when the node has it
    * @throws the signal's reason
    */
   async copy(
@@ -64,7 +64,7 @@ export class Copies {
   ): Promise<CopyFailure | undefined> {
     const isShared = (copy: Copy) => copy.variant.key === variant.key && isOpen(copy.to.name)
     const copy = [...this.#going].find(isShared) ?? this.#begin(variant, way)
-    // One and the same function may wait twice.
+    // A new function: the same one may wait twice.
     const listener: OnProgress = progress => onProgress(progress)
     copy.waiting.add(listener)
     listener(copy.progress)
@@ -79,7 +79,7 @@ export class Copies {
     }
   }
 
-  /** As `GET /api/ps` shows them. */
+  /** The entries of `GET /api/ps`. */
   loading(): LoadingRecord[] {
     return [...this.#going].map(({ variant, to, progress, waiting }) => ({
       name: variant.publicName,
@@ -130,7 +130,7 @@ export class Copies {
     const failed = (why: string) =>
       new CorralError(
         'copy_failed',
-        `"${variant.publicName}" could not be copied from the member "${from.name}" to "${to.name}": ${why}. What was copied is kept. Send the request again; GET /api/cluster says how the members are.`
+        `"${variant.publicName}" could not be copied from member "${from.name}" to "${to.name}": ${why}. The part that was copied is kept. Send the request again. GET /api/cluster shows the state of the members.`
       )
     let ticket: string
     try {
@@ -139,9 +139,9 @@ export class Copies {
     } catch (error) {
       if (!signal.aborted && !(error instanceof CorralError)) from.suspect(faultOf(from, error))
       const why = error instanceof CorralError ? error.message.replace(/\.$/, '') : faultOf(from, error)
-      return { error: failed(`"${from.name}" gives no leave for it: ${why}`), from: from.name }
+      return { error: failed(`"${from.name}" does not permit it: ${why}`), from: from.name }
     }
-    /** Bytes that were there before, and now. */
+    /** Bytes that were there before, and bytes now. */
     let before: number | undefined
     let now = 0
     try {
@@ -168,11 +168,11 @@ export class Copies {
         this.#progressed(copy, progress)
       }
       const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
-      throw failureOfText(failure ?? '') ?? new Error('it ended its answer before the model was there')
+      throw failureOfText(failure ?? '') ?? new Error('its answer ended before the model was there')
     } catch (error) {
       if (error instanceof CorralError) {
         if (error.code !== 'copy_failed') {
-          const why = `"${variant.publicName}" cannot be copied to the member "${to.name}": ${error.message}`
+          const why = `"${variant.publicName}" cannot be copied to member "${to.name}": ${error.message}`
           return { error: new CorralError(error.code, why, { details: error.details ?? {} }), member: to.name }
         }
         return { error, ...(now <= (before ?? 0) && { from: from.name }) }
@@ -194,17 +194,19 @@ export class Copies {
 const faultOf = ({ presence }: Member, error: unknown) =>
   presence.aborted ? String(presence.reason.message) : connectionFault(error)
 
-/** Asks a member for leave to copy one of its models, by its name there. @throws CorralError what it refuses it with */
+/**
+ * Asks a node for permission to copy one of its models. @param model its name there @throws CorralError of its refusal
+ */
 export async function ticketOf(member: Member, model: string, signal: AbortSignal): Promise<string> {
   const reply = await sendTo(member, TICKETS_PATH, { model }, signal)
   return JSON.parse(await reply.body.text()).ticket
 }
 
-/** @throws CorralError what the member refuses it with */
+/** @throws CorralError of the node's refusal */
 async function sendTo(member: Member, path: string, body: object, signal: AbortSignal): Promise<MemberReply> {
   const both = AbortSignal.any([signal, member.presence])
   const reply = await member.connection.send('POST', path, { body, signal: both })
   if (reply.statusCode === 200) return reply
   const failure = failureOfReply(await reply.body.text(), reply.headers)
-  throw failure ?? new Error(`it answered with the status ${reply.statusCode}`)
+  throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
 }

@@ -4,9 +4,9 @@ import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { Titled } from '../../../../core/http/request-fields.ts'
 
 /*
- * How a member copies a model from another one. The front asks the member that has it for a ticket, and hands that to the
- * member that lacks it, which redeems it for the list of files and leave to read them. So no member ever gets the key of
- * another one, and a ticket that was overheard is of no use once it has been redeemed.
+ * How a node copies a model from another one. The gateway asks the node that has it for a ticket and passes the ticket
+ * to the node that lacks it, which redeems it for the list of files and permission to read them. So no node gets
+ * another node's key, and a ticket is useless once redeemed.
  */
 
 export const TICKETS_PATH = '/api/cluster/tickets'
@@ -21,7 +21,7 @@ export const OfferSchema = Titled('ModelOffer', {
   label: Type.String({ description: 'Variant, such as Q8_0' }),
   revision: Type.String({ description: 'Identifies exactly these files at that server' }),
   format: Format,
-  digest: Sha256("64 hex digits, made of the files' digests"),
+  digest: Sha256("64 hex digits, derived from the files' digests"),
   origin: Type.Object(
     {
       kind: Type.Enum(['bundled', 'import', 'hub', 'made']),

@@ -22,33 +22,33 @@ interface Dependencies {
   storage: Storage
   catalog: Catalog
   sources: SourceFiles
-  /** What a front has to know of a model. */
+  /** Describes a model for a gateway. */
   describe(variant: StoredVariant): DescribedModel
 }
 
 const TicketSchema = Titled('CopyTicket', {
-  ticket: Type.String({ description: 'Good once' }),
+  ticket: Type.String({ description: 'Valid once' }),
   expires_at: Time()
 })
 
 const issueTicket = nativeRoute('Cluster', 'issueTicket', 'Let another server copy a model', {
   role: 'operator',
   description:
-    'A front hands the ticket to the member that is to have the model, so that this one needs no key here. It is for one model and good once.',
+    'A gateway passes the ticket to the member that lacks the model, which then needs no key here. It is valid once, for one model.',
   body: Loose({ model: Type.String({ minLength: 1, description: 'Its name here' }) }, { title: 'TicketRequest' }),
   response: { 200: json('The ticket', TicketSchema) },
   errors: [...FILE_ERRORS, 'forbidden_model']
 })
 const redeemTicket = nativeRoute('Cluster', 'redeemTicket', 'Redeem a ticket for a model', {
   role: 'anyone',
-  description: 'The ticket is what lets the caller in.',
+  description: 'The ticket authorizes the caller.',
   body: Loose({ ticket: Type.String({ minLength: 1, maxLength: 200 }) }, { title: 'RedeemRequest' }),
-  response: { 200: json('What there is to copy', OfferSchema) },
+  response: { 200: json('The files to copy', OfferSchema) },
   errors: ['unauthorized', 'model_not_found']
 })
 const readFile = nativeRoute('Cluster', 'readModelFile', 'Read a file of a model with a ticket', {
   role: 'anyone',
-  description: 'With "Authorization: Bearer <token>", as the ticket was redeemed for. One range at a time.',
+  description: 'With "Authorization: Bearer <token>", as returned when the ticket was redeemed. One range at a time.',
   params: Type.Object({ sha256: Type.String({ description: 'Of the file, as it was offered: 64 hex digits' }) }),
   headers: Type.Object({
     authorization: Type.Optional(Type.String({ description: 'Bearer <token>' })),
@@ -61,7 +61,7 @@ const readFile = nativeRoute('Cluster', 'readModelFile', 'Read a file of a model
 const copy = nativeRoute('Cluster', 'copyFromMember', 'Copy a model from another server', {
   role: 'operator',
   description:
-    'What a front asks of the member that is to have a model. Pauses when the client leaves, and goes on with what has come. The last line has the model; a failure behind the first byte is the trailer `x-corral-failure`.',
+    'A gateway asks this of the member that lacks a model. Pauses when the client disconnects; the next request resumes it. The last line has the model; a failure after the first byte is the trailer `x-corral-failure`.',
   body: Loose(
     {
       source: Type.String({
@@ -73,32 +73,32 @@ const copy = nativeRoute('Cluster', 'copyFromMember', 'Copy a model from another
       tls_name: Given(
         Type.String({
           pattern: '^[A-Za-z0-9.:_-]{1,255}$',
-          description: 'The name that its certificate is made out to, if another one'
+          description: 'The name in its certificate, if different'
         })
       ),
-      ticket: Type.String({ minLength: 1, maxLength: 200, description: 'That it has given for the model' }),
-      digest: Sha256("The model's: with other files it is refused")
+      ticket: Type.String({ minLength: 1, maxLength: 200, description: 'The ticket that it has issued for the model' }),
+      digest: Sha256("The model's digest; other files are refused")
     },
     { title: 'MemberCopy' }
   ),
   response: {
     200: {
-      description: 'Lines of JSON: what is done, and last `model`',
+      description: 'Lines of JSON: progress, and last `model`',
       content: { 'application/x-ndjson': { schema: Type.String() } }
     }
   },
   errors: [...DOWNLOAD_ERRORS, 'copy_failed', 'model_exists', 'pull_cancelled', 'rate_limited']
 })
 
-/** Copies of models from one member to another, at both ends. */
+/** Routes for both ends of a copy from one node to another. */
 export function copyRoutes({ storage, catalog, sources, describe }: Dependencies): FastifyPluginAsync {
   const tickets = new Tickets()
 
-  /** The variant that leave was given for. @throws CorralError `model_not_found` */
+  /** Returns the variant that was granted. @throws CorralError `model_not_found` */
   function granted({ key, revision }: Pick<StoredVariant, 'key' | 'revision'>): StoredVariant {
     const variant = storage.find(parseModelName(key))
     if (variant?.revision === revision) return variant
-    throw new CorralError('model_not_found', 'The model that this was for is not here any more. Ask for it anew.')
+    throw new CorralError('model_not_found', 'The model of this ticket is no longer here. Ask for a new ticket.')
   }
 
   return async instance => {
@@ -131,7 +131,7 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
         if (file) return await sendStoredFile(request, reply, storage, variant, file)
         throw new CorralError(
           'model_not_found',
-          'The model that the ticket was for has no such file. Read those that were offered when it was redeemed.',
+          'The model of this ticket has no such file. Read the files that were offered when it was redeemed.',
           { param: 'sha256' }
         )
       }
@@ -142,7 +142,7 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
       if (!URL.canParse(url)) {
         throw new CorralError(
           'invalid_request',
-          '"url" is not the address of a server, such as http://10.0.0.11:11435.',
+          '"url" is not the address of a server. Use one such as http://10.0.0.11:11435.',
           {
             param: 'url'
           }

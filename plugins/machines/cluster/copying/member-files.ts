@@ -6,17 +6,17 @@ import type { Members } from '../members/members.ts'
 import { ticketOf } from './copies.ts'
 import type { OpenSource, SourceFiles } from './source-files.ts'
 
-/** Members that a pull asks for files. */
+/** Maximum nodes that a pull asks for files. */
 const MAX_COUNT = 4
 
 interface Found {
   member: string
   source: OpenSource
-  /** Digests of files that were located there: what stopped working, or was something else, is not located there again. */
+  /** Digests of files already located there. A file that failed or was different is not located there again. */
   given: Set<string>
 }
 
-/** Files of pulls of this server, where members have the same ones: they are nearer than the hub. */
+/** Lets pulls of this server read files from nodes that have the same ones, since they are nearer than the hub. */
 export function memberFiles(
   members: Members,
   sources: SourceFiles,
@@ -40,7 +40,7 @@ export function memberFiles(
           signal.throwIfAborted()
           log.warn(
             { member: member.name, model: publicName, reason: errorMessage(error) },
-            'a member gives no files of it'
+            'a member does not provide its files'
           )
           return []
         }

@@ -27,7 +27,7 @@ interface Dependencies {
 const pull = nativeRoute('Cluster', 'pullAtMember', 'Pull a model at a member', {
   role: 'operator',
   description:
-    'What another member has is copied from there; all else, and what no member sends any more, the member fetches from its hub as with its own `POST /api/pull`, whose other fields are passed on.',
+    'A model of another member is copied from there. Anything else, and models that no member can send any more, the member pulls from their hub, as with its own `POST /api/pull`, whose other fields are passed on.',
   body: Loose(
     {
       member: Type.String({ minLength: 1, description: 'Its name' }),
@@ -59,15 +59,15 @@ const pull = nativeRoute('Cluster', 'pullAtMember', 'Pull a model at a member', 
   ]
 })
 
-/** Pulls at members, which need not go to the internet for what another member has. */
+/** Pulls at nodes, which need not use the internet for a model that another node has. */
 export function pullRoute({ members, copies, catalog, streams }: Dependencies): FastifyPluginAsync {
-  /** The model of other members that is meant, as this server lists it. */
+  /** Finds the model among those of other nodes, as this server lists it. */
   function known(name: string, allowed: Parameters<typeof catalogFor>[1]): Model | undefined {
     try {
       const found = catalogFor(catalog, allowed).find(parseRequestedName(name))
       return found?.format === 'cluster' ? found : undefined
     } catch (error) {
-      // The name of a hub's, an address: that is for the member.
+      // An address of a hub: the node resolves it.
       if (error instanceof CorralError && error.code === 'invalid_model_name') return undefined
       throw error
     }
@@ -125,7 +125,7 @@ export function pullRoute({ members, copies, catalog, streams }: Dependencies): 
         return success
       })
 
-      /** Asks the member as the client has asked here, and passes on what it answers. */
+      /** Repeats the client's request at the node and passes its answer on. */
       async function passOn() {
         const { accept, 'x-stream-format': format } = request.headers
         const headers = { ...(accept && { accept }), ...(format && { 'x-stream-format': String(format) }) }
@@ -148,18 +148,18 @@ async function asked(member: Member, body: object, signal: AbortSignal, headers:
     signal.throwIfAborted()
     throw new CorralError(
       'member_unreachable',
-      `The member "${member.name}" was not asked: ${connectionFault(error)}. GET /api/cluster says how it is.`
+      `The member "${member.name}" was not asked: ${connectionFault(error)}. GET /api/cluster shows its state.`
     )
   })
 }
 
-/** Has a member fetch a model from its hub. @throws CorralError what it ends with there */
+/** Pulls a model from its hub at a node. @throws CorralError of the pull there */
 async function fromHub(member: Member, body: object, signal: AbortSignal): Promise<void> {
   const { statusCode, headers, body: reply } = await asked(member, body, signal)
   const text = await reply.text()
   if (statusCode === 200) return
   throw (
     failureOfReply(text, headers) ??
-    new CorralError('member_unreachable', `The member "${member.name}" answered with the status ${statusCode}.`)
+    new CorralError('member_unreachable', `The member "${member.name}" answered with status ${statusCode}.`)
   )
 }

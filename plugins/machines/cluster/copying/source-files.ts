@@ -14,7 +14,7 @@ import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { type ConnectionSettings, connectionFault, MemberConnection } from '../members/member-connection.ts'
 import { filePath, OfferSchema, REDEEM_PATH } from './copy-protocol.ts'
 
-/** The hub that copies are pulled from, in the records of pulls. */
+/** The hub of copies, in the records of pulls. */
 const HUB = 'cluster'
 const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
@@ -23,7 +23,7 @@ export interface CopySource {
   /** The server's name, for messages. */
   name: string
   url: string
-  /** The name that its certificate is made out to, where the address has another one. */
+  /** The name in its certificate, if it differs from the address. */
   tlsName?: string | undefined
   ticket: string
 }
@@ -33,24 +33,24 @@ interface Offer {
   variant: Pick<StoredVariant, 'format' | 'digest' | 'origin' | 'files' | 'defaults' | 'revision'>
 }
 
-/** Models of other servers that this one may read the files of. */
+/** A model of another server whose files may be read. */
 export interface OpenSource {
   readonly offer: Offer
-  /** Where a file can be read; undefined where that server has none of this content. */
+  /** Where a file can be read; undefined if that server lacks it. */
   locate(sha256: string | undefined): FileLocation | undefined
-  /** Whether it still lets the file be read. */
+  /** Whether it still permits reading the file. */
   answers(sha256: string, signal: AbortSignal): Promise<boolean>
   close(): Promise<void>
 }
 
 interface SourceSettings extends ConnectionSettings {
-  /** Milliseconds that another server may take for an answer. */
+  /** Milliseconds that another server may take to answer. */
   silence: number
-  /** The text of `ca`. */
+  /** The content of `ca`. */
   authority: string | undefined
 }
 
-/** Reads models of other servers, with tickets that these have given for them. */
+/** Reads models of other servers with tickets that these have issued. */
 export class SourceFiles {
   readonly #services: Pick<Services, 'storage' | 'downloads'>
   readonly #settings: SourceSettings
@@ -70,10 +70,10 @@ export class SourceFiles {
   }
 
   /**
-   * Copies a model, or goes on with a copy of it.
-   * @param digest the model's: others are refused
-   * @throws CorralError `copy_failed` where it is the source's fault; `model_exists` where another model of this name is
-   * here, `insufficient_storage` and what else pulls end with; the signal's reason
+   * Copies a model or resumes its copy.
+   * @param digest the model's digest; others are refused
+   * @throws CorralError `copy_failed` if the source is at fault; `model_exists`, `insufficient_storage` and other
+   * errors of pulls; the signal's reason
    */
   async copy(
     source: CopySource,
@@ -89,7 +89,7 @@ export class SourceFiles {
     const subject = `${model} from ${source.name}`
     this.#open.set(opened, new Set())
     try {
-      if (variant.digest !== digest) throw failed(model, source, 'it has other files of it by now')
+      if (variant.digest !== digest) throw failed(model, source, 'it now has other files of it')
       const present = storage.find(name)
       if (present?.digest === digest) return present
       this.#refuseOther(name, variant, present)
@@ -123,11 +123,11 @@ export class SourceFiles {
     try {
       const reply = await redeeming.send('POST', REDEEM_PATH, { body: { ticket }, signal: until(signal) })
       const text = await reply.body.text()
-      if (reply.statusCode !== 200) throw new Error(`it answered with the status ${reply.statusCode}`)
+      if (reply.statusCode !== 200) throw new Error(`it answered with status ${reply.statusCode}`)
       offer = readOffer(text)
     } catch (error) {
       signal.throwIfAborted()
-      // What exactly is wrong at an address is for those who run this server, not for whoever names an address.
+      // The exact fault of an address is logged for the administrator, not sent to whoever named the address.
       this.#log.warn({ source: name, url, reason: connectionFault(error) }, 'a model cannot be copied from a server')
       throw failed('The model', source, 'the member that lacks it cannot get it from there, and its log says why')
     } finally {
@@ -169,13 +169,13 @@ export class SourceFiles {
     }
   }
 
-  /** @throws CorralError `model_exists` where a copy would take the place of something else */
+  /** @throws CorralError `model_exists` if a copy would replace something else */
   #refuseOther(name: Offer['name'], { origin }: Offer['variant'], present: StoredVariant | undefined): void {
     const other = present ?? conflictingVariant(this.#services.storage.variants(name), origin, name.variant)
     if (!other) return
     throw new CorralError(
       'model_exists',
-      `"${other.publicName}" is here with other files: it ${originInWords(other.origin)}. Pull it here anew, or remove it ("corral rm"), to have what the other members have.`,
+      `"${other.publicName}" is here with other files: it ${originInWords(other.origin)}. Pull it here again, or remove it ("corral rm"), to get the files of the other members.`,
       { param: 'model' }
     )
   }
@@ -184,7 +184,7 @@ export class SourceFiles {
     const gone = (id: string) =>
       new CorralError(
         'copy_failed',
-        `The server that "${id}" was being copied from is not known or does not answer any more. What was copied is kept: the next request for it at the front goes on with it, and "corral pull ${id}" fetches it from its hub.`
+        `The server that "${id}" was being copied from is unknown or no longer answers. The part that was copied is kept. The next request for it at the gateway resumes the copy, and "corral pull ${id}" fetches it from its hub.`
       )
     return {
       name: HUB,
@@ -197,7 +197,7 @@ export class SourceFiles {
         for (const [source, located] of this.#open) {
           const location = source.locate(sha256)
           if (!location || sha256 === undefined) continue
-          // It was located there before, and that has come to nothing.
+          // It was located there before and did not work.
           if (located.has(sha256) && !(await source.answers(sha256, signal))) continue
           located.add(sha256)
           return location
@@ -208,7 +208,7 @@ export class SourceFiles {
   }
 }
 
-/** What is the fault of the server that a model is copied from, or of the way to it. */
+/** Failures of the server that a model is copied from, or of the connection to it. */
 const OF_SOURCE = new Set([
   'hub_unreachable',
   'hub_forbidden',
@@ -220,7 +220,7 @@ const OF_SOURCE = new Set([
 
 function whyOf(error: unknown): string {
   const { code, details } = error as CorralError
-  if (code === 'checksum_mismatch') return `what it sends of ${details?.path} is not what it says it is`
+  if (code === 'checksum_mismatch') return `the content of ${details?.path} does not match its digest`
   if (code === 'unsupported_capability') return errorMessage(error).replace(/\.$/, '')
   return 'it stopped sending the files'
 }
@@ -228,10 +228,10 @@ function whyOf(error: unknown): string {
 const failed = (model: string, { name }: CopySource, why: string) =>
   new CorralError(
     'copy_failed',
-    `${model === 'The model' ? model : `"${model}"`} could not be copied from "${name}": ${why}. What was copied is kept. Send the request again, or pull the model at the member that lacks it.`
+    `${model === 'The model' ? model : `"${model}"`} could not be copied from "${name}": ${why}. The part that was copied is kept. Send the request again, or pull the model at the member that lacks it.`
   )
 
-/** Reads what a server offers. @throws Error where it is nothing that a model is stored from */
+/** Parses a server's offer. @throws Error if no model can be stored from it */
 function readOffer(text: string): Offer & { token: string } {
   const { value, fault } = parseJson(text, OfferSchema)
   if (!value) throw new Error(`its offer cannot be used: ${fault}`)
@@ -242,7 +242,7 @@ function readOffer(text: string): Offer & { token: string } {
   return { name: { ...parsed, variant: label }, variant: { ...variant, files }, token }
 }
 
-/** The plan of a pull that fetches a model from another server. What is recorded of it is where that has it from. */
+/** Plans a pull that copies a model from another server. It records where that server has the model from. */
 function planOf({ name, variant }: Offer, { name: source, url }: CopySource): PullPlan {
   const { files, format, origin, defaults, revision } = variant
   return {

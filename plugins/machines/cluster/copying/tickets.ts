@@ -5,20 +5,20 @@ import { dateAt } from '../../../../core/system/clock.ts'
 
 /** Milliseconds for which a ticket can be redeemed. */
 const TICKET_LIFE = 60_000
-/** Milliseconds without a request after which the files of a model cannot be read any longer: other pulls may go first. */
+/** Milliseconds without a request until the files of a model can no longer be read. Other pulls may run first. */
 const IDLE = 6 * 60 * 60_000
-/** Most of each at a time; the oldest go first. */
+/** Maximum tickets and maximum tokens at a time. The oldest are dropped. */
 const MAX_COUNT = 1000
 
 /** Which files may be read: those of one revision of one model. */
 type Grant = Pick<StoredVariant, 'key' | 'revision'> & { until: number }
 
-/** Leave to copy models of this server. It is kept in memory: with the server it ends. */
+/** Permissions to copy models of this server, in memory only. */
 export class Tickets {
   readonly #tickets = new Map<string, Grant>()
   readonly #tokens = new Map<string, Grant>()
 
-  /** Makes a ticket for one model, good for one server that redeems it. */
+  /** Issues a ticket for one model, for one server to redeem. */
   issue({ key, revision }: StoredVariant): { ticket: string; expiresAt: Date } {
     const until = performance.now() + TICKET_LIFE
     const ticket = keep(this.#tickets, { key, revision, until })
@@ -26,8 +26,8 @@ export class Tickets {
   }
 
   /**
-   * Uses a ticket up.
-   * @returns what it is for, and the token to read the files with
+   * Redeems a ticket.
+   * @returns what it permits, and the token to read the files with
    * @throws CorralError `unauthorized`
    */
   redeem(ticket: string): { grant: Pick<Grant, 'key' | 'revision'>; token: string } {
@@ -36,13 +36,13 @@ export class Tickets {
     if (!grant || grant.until < performance.now()) {
       throw new CorralError(
         'unauthorized',
-        'This ticket was not made here, has been used, or is too old. A ticket is good once, for a minute: ask for another one (POST /api/cluster/tickets).'
+        'This ticket was not issued here, has been used, or has expired. A ticket can be used once, within a minute. Ask for another one (POST /api/cluster/tickets).'
       )
     }
     return { grant, token: keep(this.#tokens, { ...grant, until: performance.now() + IDLE }) }
   }
 
-  /** What may be read with the token of an `Authorization` header. @throws CorralError `unauthorized` */
+  /** Returns what the token of an `Authorization` header permits. @throws CorralError `unauthorized` */
   admitted(authorization: string | undefined): Pick<Grant, 'key' | 'revision'> {
     const token = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1] ?? ''
     const grant = this.#tokens.get(token)
@@ -50,7 +50,7 @@ export class Tickets {
       this.#tokens.delete(token)
       throw new CorralError(
         'unauthorized',
-        'Files of models are sent to servers that have redeemed a ticket for them. This token is of none, or too old: redeem another ticket.'
+        'Files of models are sent only to servers that have redeemed a ticket. This token is unknown or has expired. Redeem another ticket.'
       )
     }
     grant.until = performance.now() + IDLE
@@ -58,7 +58,7 @@ export class Tickets {
   }
 }
 
-/** Keeps a grant under a name that nobody can guess. */
+/** Stores a grant under an unguessable name. */
 function keep(grants: Map<string, Grant>, grant: Grant): string {
   const now = performance.now()
   for (const [name, { until }] of grants) if (until < now || grants.size >= MAX_COUNT) grants.delete(name)

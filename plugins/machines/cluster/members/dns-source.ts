@@ -3,9 +3,8 @@ import { isIPv6 } from 'node:net'
 import type { KnownMember, MemberSource } from '../../../../core/contracts/cluster.ts'
 import { errorMessage, isSystemError } from '../../../../core/errors.ts'
 
-/** Members that a DNS name stands for. */
 export interface DnsSettings {
-  /** Of a headless Service, or with `_service._tcp.` in front an SRV record; empty is none. */
+  /** The name of a headless Service, or of an SRV record with `_service._tcp.` in front. Empty means none. */
   name: string
   port: number
   tls: boolean
@@ -14,9 +13,9 @@ export interface DnsSettings {
   interval: number
 }
 
-/** How names are looked up. */
+/** Looks names up. Tests replace it. */
 export interface Lookups {
-  /** By the system, so that search domains and the hosts file count as for all programs. */
+  /** By the system, so that search domains and the hosts file apply as for all programs. */
   addresses(name: string): Promise<string[]>
   services(name: string): Promise<{ name: string; port: number }[]>
 }
@@ -26,7 +25,7 @@ const systemLookups: Lookups = {
   services: name => dns.resolveSrv(name)
 }
 
-/** The members behind a DNS name, which is looked up again and again: each address, or each target of an SRV record. */
+/** Finds nodes behind a DNS name, which is looked up regularly: each address, or each target of an SRV record. */
 export function dnsSource(settings: DnsSettings, lookups: Lookups = systemLookups): MemberSource {
   const { name, port, tls, key, interval } = settings
   const isService = name.startsWith('_')
@@ -40,7 +39,7 @@ export function dnsSource(settings: DnsSettings, lookups: Lookups = systemLookup
     }
     return (await lookups.addresses(name)).map(address => {
       const host = `${isIPv6(address) ? `[${address}]` : address}:${port}`
-      // The certificate is made out to the name rather than to addresses that come and go.
+      // The certificate is issued for the name, not for changing addresses.
       return { name: host, url: `${scheme}://${host}`, ...more, ...(tls && { tlsName: name }) }
     })
   }
@@ -62,7 +61,7 @@ export function dnsSource(settings: DnsSettings, lookups: Lookups = systemLookup
           before = now
         } catch (error) {
           const why = isSystemError(error, 'ENOTFOUND', 'ENODATA') ? 'there is no such name' : errorMessage(error)
-          if (!isOver) fault(`The DNS name "${name}" gives no members: ${why}.`)
+          if (!isOver) fault(`The DNS name "${name}" has no members: ${why}.`)
         }
         if (!isOver) timer = setTimeout(look, interval).unref()
       }

@@ -4,18 +4,17 @@ import type { Agent, Dispatcher } from 'undici'
 import type { KnownMember } from '../../../../core/contracts/cluster.ts'
 import { errorMessage, isSystemError } from '../../../../core/errors.ts'
 
-/** How members are connected to. */
 export interface ConnectionSettings {
-  /** Milliseconds that a connection may take. */
+  /** Milliseconds that connecting may take. */
   connectTimeout: number
-  /** File with certificates of authorities, beside those that the system trusts; empty is none. */
+  /** File with certificates of authorities, in addition to the system's. Empty means none. */
   ca: string
 }
 
-/** What a member answered, before its body is read. */
+/** A node's answer before its body is read. */
 export type MemberReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body' | 'trailers'>
 
-/** The connections to one member. Answers take as long as they take: only the client or a lost member ends them. */
+/** The connections to one node. Answers have no time limit: only the client or a lost node ends them. */
 export class MemberConnection {
   readonly url: string
   readonly #agent: () => Promise<Agent>
@@ -35,7 +34,7 @@ export class MemberConnection {
         ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] })
       }
     }
-    // Loaded with the first request: most servers have no members.
+    // Imported with the first request, since most servers have no nodes.
     let agent: Promise<Agent> | undefined
     this.#agent = () => {
       agent ??= import('undici').then(({ Agent }) => new Agent(options))
@@ -43,7 +42,7 @@ export class MemberConnection {
     }
   }
 
-  /** @param body sent as JSON where it is no text already */
+  /** @param body sent as JSON unless it is text already */
   async send(
     method: 'GET' | 'HEAD' | 'POST' | 'DELETE',
     path: string,
@@ -68,14 +67,14 @@ export class MemberConnection {
   }
 }
 
-/** Why a connection failed, in words that say what to look at; never a key. */
+/** Explains why a connection failed, and what to check. Never contains a key. */
 export function connectionFault(error: unknown): string {
   const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
   if (isSystemError(cause, 'ECONNREFUSED')) return 'nothing listens at its address'
-  if (isSystemError(cause, 'ENOTFOUND', 'EAI_AGAIN')) return 'its host name is not known'
-  if (isSystemError(cause, 'EHOSTUNREACH', 'ENETUNREACH')) return 'there is no way to its address'
+  if (isSystemError(cause, 'ENOTFOUND', 'EAI_AGAIN')) return 'its host name is unknown'
+  if (isSystemError(cause, 'EHOSTUNREACH', 'ENETUNREACH')) return 'there is no route to its address'
   if (isSystemError(cause, 'UND_ERR_CONNECT_TIMEOUT', 'ETIMEDOUT')) return 'its address does not answer'
-  if (isSystemError(cause, 'ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET')) return 'it cut the connection'
+  if (isSystemError(cause, 'ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET')) return 'it closed the connection'
   if (isSystemError(cause, 'ERR_TLS_CERT_ALTNAME_INVALID')) return 'its certificate is for another name'
   if (isSystemError(cause, 'CERT_HAS_EXPIRED')) return 'its certificate has expired'
   if (
@@ -87,12 +86,11 @@ export function connectionFault(error: unknown): string {
     ) ||
     isSystemError(cause, 'UNABLE_TO_GET_ISSUER_CERT_LOCALLY', 'UNABLE_TO_GET_ISSUER_CERT')
   ) {
-    return 'its certificate is not trusted here: name the certificate of who signed it as cluster.ca'
+    return 'its certificate is not trusted here. Set cluster.ca to the certificate of its authority'
   }
   if (isSystemError(cause, 'ERR_SSL_WRONG_VERSION_NUMBER', 'EPROTO')) {
-    return 'it does not speak TLS at this address: write http:// rather than https://, or set tls there'
+    return 'it does not speak TLS at this address. Write http:// instead of https://, or set tls there'
   }
-  if (cause instanceof Error && cause.name === 'HTTPParserError')
-    return 'what listens at its address does not speak HTTP'
+  if (cause instanceof Error && cause.name === 'HTTPParserError') return 'what listens at its address does not speak HTTP'
   return errorMessage(cause)
 }

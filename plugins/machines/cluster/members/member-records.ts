@@ -6,11 +6,11 @@ import type {
   StateValue
 } from '../../../../core/contracts/state-events.ts'
 
-/** What a member's feed tells of it. */
+/** The records of a node's event feed. */
 export class MemberRecords {
   readonly #topics = new Map<string, Map<string, Record<string, unknown>>>()
 
-  /** @returns topics of which something is new or different */
+  /** @returns topics with new or changed records */
   apply(event: StateSnapshot | StateChange): Set<string> {
     const touched = new Set<string>()
     if ('records' in event) {

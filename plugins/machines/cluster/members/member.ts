@@ -12,84 +12,84 @@ import { type ConnectionSettings, connectionFault, MemberConnection } from './me
 import { MemberRecords } from './member-records.ts'
 import type { ListedMember } from './roster.ts'
 
-/** Seconds after which a member's feed says something. */
+/** Seconds after which a node's feed sends something. */
 const HEARTBEAT = 2
 const EVENTS_PATH = `/api/events?topics=server,requests,model,engine,memory,build,pull&heartbeat=${HEARTBEAT}`
-/** Milliseconds before a lost member is tried again: at first, and at most. */
+/** Milliseconds until a lost node is tried again: at first, and at most. */
 const FIRST_WAIT = 250
 const MAX_WAIT = 5000
-/** Milliseconds without requests for one that answers wrongly: at first, and at most. */
+/** Milliseconds without requests for a node that answers wrongly: at first, and at most. */
 const FIRST_REST = 1000
 const MAX_REST = 60_000
-/** What an engine's `expires_at` begins with that is never unloaded for idleness. */
+/** Start of `expires_at` of an engine that is never unloaded when idle. */
 const NEVER = '2999-'
-/** States of an engine that will be loaded only where somebody waits for it. */
+/** States of an engine that will be loaded only if somebody waits for it. */
 const UNLOADED = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
-/** Names in one request for descriptions. */
+/** Maximum number of names in one request for descriptions. */
 const MAX_DESCRIBED = 100
 
 export interface MemberSettings extends ConnectionSettings {
-  /** Milliseconds after which a member that says nothing counts as lost. */
+  /** Milliseconds of silence after which a node counts as lost. */
   silence: number
 }
 
 interface MemberEvents {
-  /** Its state, its models or its figures have changed. */
+  /** Called when its state, its models or its figures have changed. */
   changed(member: Member, what: 'state' | 'models' | 'figures'): void
-  /** An engine of it has gone, and what its slots had read with it. */
+  /** Called when one of its engines, with its prompt caches, is gone. */
   unloaded(member: Member, model: string): void
-  /** Another member that is the same server; undefined where there is none. */
+  /** Returns another node that is the same server. */
   twinOf(member: Member, id: string): Member | undefined
 }
 
-/** Why a member cannot be one, or cannot be reached. */
+/** Why a node cannot be used or reached. */
 class LinkFault extends Error {}
 
-/** What the member says of an engine, and how many requests of this server that counts. */
+/** A node's report of an engine, and how many requests of this server it includes. */
 interface Reported {
   running: number
   queued: number
   sentThen: number
 }
 
-/** A server that answers for this one: what is known of it, by one connection to its feed that is kept up. */
+/** A server that answers for this one. It is known by one permanent connection to its event feed. */
 export class Member {
   readonly name: string
   readonly source: string
   readonly known: KnownMember
   readonly connection: MemberConnection
-  /** What placement sees; changed in place. */
+  /** What placement sees. Changed in place. */
   readonly view: MemberView & { models: Map<string, MemberModel> }
   readonly #settings: MemberSettings
   readonly #events: MemberEvents
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #closed = new AbortController()
   #records = new MemberRecords()
-  /** By its key. */
+  /** By key. */
   #models = new Map<string, DescribedModel>()
   /** By its name there. */
   #byName = new Map<string, DescribedModel>()
-  /** Models that have the same files at all members, by their keys; set by `refresh`. */
+  /** Models that have the same files at all nodes, by key. Set by `refresh`. */
   #accepted: ReadonlyMap<string, string> = new Map()
   #reported: ReadonlyMap<string, Reported> = new Map()
   readonly #sent = new Map<string, number>()
-  /** This server sends nothing there, whatever the member says itself. */
+  /** This server sends nothing there, whatever the node itself says. */
   #isHeld = false
   #link: 'up' | 'away' = 'away'
   #reason = 'it has not been reached yet'
   #since = new Date()
-  /** Of the server that is reached. */
+  /** Id of the server that is reached. */
   #id: string | undefined
-  /** Aborted when it says nothing any more, with all that it was asked. */
+  /** Aborted, with all requests sent to it, when it falls silent. */
   #presence = new AbortController()
-  /** Ends the present connection to the feed, or the wait for the next one. */
+  /** Ends the current connection to the feed, or the wait for the next one. */
   #attempt = new AbortController()
   #restUntil = 0
   #faults = 0
   #wrong = ''
   #record: MemberRecord | undefined
   #first: () => void = () => {}
-  /** Settles when it was reached for the first time, or could not be. */
+  /** Settles when it was reached for the first time, or could not be reached. */
   readonly met = new Promise<void>(resolve => {
     this.#first = resolve
   })
@@ -111,17 +111,17 @@ export class Member {
     void this.#follow()
   }
 
-  /** Names the server that is reached; undefined while none is. */
+  /** Id of the server that is reached, or undefined. */
   get id(): string | undefined {
     return this.#id
   }
 
-  /** Models that it has, by their keys. */
+  /** The models that it has, by key. */
   get models(): ReadonlyMap<string, DescribedModel> {
     return this.#models
   }
 
-  /** What it has in memory, or on its way there or from there, as `modelKey` gives it. */
+  /** Its models in memory, loading or unloading, as `modelKey` names them. */
   get engines(): Iterable<string> {
     return this.#reported.keys()
   }
@@ -132,15 +132,15 @@ export class Member {
     return sum
   }
 
-  /** Aborted when the member is lost for requests that it has now: its machine says nothing any more. */
+  /** Aborted when the node is lost for its current requests: its machine is silent. */
   get presence(): AbortSignal {
     return this.#presence.signal
   }
 
   /**
-   * Takes note that a request is sent.
-   * @param key as `modelKey` gives it
-   * @returns to be called once when the request is over
+   * Counts a request that is sent.
+   * @param key as `modelKey` returns it
+   * @returns to be called once when the request has ended
    */
   begin(key: string): () => void {
     const add = (count: number) => {
@@ -152,14 +152,14 @@ export class Member {
     return () => add(-1)
   }
 
-  /** A request could not be sent, or was cut: its feed is asked anew whether it is still there. */
+  /** A request failed or was cut off: checks by a new connection to the feed whether it is still there. */
   suspect(reason: string): void {
     if (this.#link === 'away') return
     this.#setLink('away', reason)
     this.#attempt.abort()
   }
 
-  /** It has answered as no member does: it gets no requests for a while, the longer the more often. */
+  /** It answered as no node should: it gets no requests for a while, longer each time. */
   distrust(reason: string): void {
     this.#faults++
     this.#wrong = reason
@@ -170,38 +170,38 @@ export class Member {
     this.#setState()
   }
 
-  /** Stops sending requests there, or goes on with it. */
+  /** Stops or resumes sending requests there. */
   hold(isHeld: boolean): void {
     this.#isHeld = isHeld
     this.#setState()
     this.#touch('figures')
   }
 
-  /** It has answered. */
+  /** It has answered properly. */
   trust(): void {
     this.#faults = 0
   }
 
-  /** It says that it has no such model: no request goes there for it until it says otherwise. */
+  /** It reports that it lacks a model: it gets no requests for it until it reports otherwise. */
   lacks(key: string): void {
     this.#models.delete(key)
     this.#touch('models')
   }
 
-  /** It has this model now: what it says itself may come a moment later. */
+  /** It has this model now. Its own report may come a moment later. */
   learn(model: DescribedModel): void {
     this.#models.set(model.key, model)
     this.#byName.set(model.publicName, model)
     this.#touch('models')
   }
 
-  /** Tells which models have the same files at all members. */
+  /** Sets which models have the same files at all nodes. */
   refresh(accepted: ReadonlyMap<string, string>): void {
     this.#accepted = accepted
     this.#readModels()
   }
 
-  /** The record of `GET /api/cluster`. @param notes what comparing it with others shows */
+  /** Returns the record of `GET /api/cluster`. @param notes differences from other nodes */
   record(notes: readonly string[]): MemberRecord {
     this.#record ??= this.#makeRecord()
     const all = [...this.#record.notes, ...notes]
@@ -216,7 +216,7 @@ export class Member {
     return this.#records.all('build')[0]?.id
   }
 
-  /** What it has in memory, under the names of this server. */
+  /** Returns its models in memory, under the names of this server. */
   held(nameOf: (key: string) => string | undefined): { running: RunningRecord[]; loading: LoadingRecord[] } {
     const running: RunningRecord[] = []
     const loading: LoadingRecord[] = []
@@ -234,20 +234,18 @@ export class Member {
     return { running, loading }
   }
 
-  /** Ends the connection to its feed. What it answers goes on; then its connections are closed. */
+  /** Ends the connection to its feed. Its answers continue, then its connections are closed. */
   async leave(): Promise<void> {
     this.#closed.abort()
     this.#attempt.abort()
     this.#first()
   }
 
-  /** Cuts everything. */
+  /** Ends everything at once. */
   async close(): Promise<void> {
     await this.leave()
     await this.connection.close()
   }
-
-  // ---- its feed
 
   async #follow(): Promise<void> {
     let wait = FIRST_WAIT
@@ -259,7 +257,7 @@ export class Member {
         isSilent = true
         this.#attempt.abort()
       }, this.#settings.silence)
-      let reason = 'it ended its feed'
+      let reason = 'it ended its event feed'
       try {
         await this.#readFeed(signal, () => {
           silence.refresh()
@@ -267,7 +265,7 @@ export class Member {
         })
       } catch (error) {
         reason = error instanceof LinkFault ? error.message : connectionFault(error)
-        if (isSilent) reason = `it has said nothing for ${Math.round(this.#settings.silence / 1000)} s`
+        if (isSilent) reason = `it has sent nothing for ${Math.round(this.#settings.silence / 1000)} s`
         else if (signal.aborted) reason = this.#reason
       } finally {
         clearTimeout(silence)
@@ -276,12 +274,12 @@ export class Member {
       this.#setLink('away', reason)
       this.#first()
       if (isSilent) {
-        // Nothing comes of what it was asked either: that is decided here, for all of it.
+        // Its other requests are lost too. This is decided here for all of them.
         const lost = this.#presence
         this.#presence = new AbortController()
         lost.abort(new LinkFault(reason))
       }
-      // The first look comes at once: its feed alone may have been cut.
+      // The first retry comes at once: only its feed may have been cut.
       await pause(wait === FIRST_WAIT && !isSilent ? 20 : wait * (0.75 + Math.random() / 2), this.#closed.signal)
       wait = Math.min(MAX_WAIT, wait * 2)
     }
@@ -298,7 +296,7 @@ export class Member {
     this.#records = new MemberRecords()
     let isKnown = false
     for await (const chunk of reply.body) {
-      // Signs of life alone are no member's: it says first what it is.
+      // Heartbeats alone do not prove that it is a node: it sends a description first.
       if (isKnown) heard()
       for (const payload of lines.push(chunk)) {
         heard()
@@ -318,35 +316,36 @@ export class Member {
         }
       }
     }
-    if (!isKnown) throw new LinkFault('it ended its feed before it said anything')
+    if (!isKnown) throw new LinkFault('it ended its event feed before sending anything')
   }
 
   #apply(payload: string): Set<string> {
     try {
       return this.#records.apply(JSON.parse(payload))
     } catch {
-      throw new LinkFault('its feed cannot be read: what answers at its address is not a corral')
+      throw new LinkFault('its event feed cannot be read, so what answers at its address is not a corral')
     }
   }
 
-  /** @throws LinkFault where this server can be no member */
+  /** @throws LinkFault if this server cannot be a node */
   #verify(): void {
     const [server] = this.#records.all('server')
-    if (!server) throw new LinkFault('its feed says nothing of a server: what answers at its address is not a corral')
+    if (!server)
+      throw new LinkFault('its event feed does not describe a server, so what answers at its address is not a corral')
     const { id, version } = server
     if (typeof id !== 'string') {
-      throw new LinkFault(`it runs corral ${version}, which can be no member yet: upgrade it to ${ownVersion}`)
+      throw new LinkFault(`it runs corral ${version}, which cannot be a member. Upgrade it to ${ownVersion}`)
     }
-    if (id === serverId) throw new LinkFault('it is this server itself: take it off the list of members')
+    if (id === serverId) throw new LinkFault('it is this server itself. Remove it from the list of members')
     const twin = this.#events.twinOf(this, id)
-    if (twin) throw new LinkFault(`it is the same server as the member "${twin.name}": take one of them off the list`)
+    if (twin) throw new LinkFault(`it is the same server as member "${twin.name}". Remove one of them from the list`)
     if (this.#records.all('requests').length === 0) {
-      throw new LinkFault(`its key is that of a user: make one there with "corral key create <name> --role operator"`)
+      throw new LinkFault(`its key belongs to a user. Make one there with "corral key create <name> --role operator"`)
     }
     this.#id = id
   }
 
-  /** Asks for what is not known of its models. */
+  /** Asks for the descriptions of its unknown models. */
   async #describe(signal: AbortSignal, anew: boolean): Promise<void> {
     const listed = this.#records.all('model').filter(({ format }) => format !== 'cluster')
     const known = anew ? new Map<string, DescribedModel>() : this.#byName
@@ -362,7 +361,7 @@ export class Member {
       const text = await reply.body.text()
       if (reply.statusCode !== 200) {
         const why = reply.statusCode === 404 ? `upgrade it to ${ownVersion}` : `status ${reply.statusCode}`
-        throw new LinkFault(`it runs corral ${this.version}, which does not describe its models to a front: ${why}`)
+        throw new LinkFault(`it runs corral ${this.version}, which does not describe its models to a gateway: ${why}`)
       }
       found.push(...(JSON.parse(text).models as DescribedModel[]))
     }
@@ -374,8 +373,6 @@ export class Member {
     this.#models = new Map(all.map(model => [model.key, model]))
     this.#touch('models')
   }
-
-  // ---- what placement sees
 
   #isAccepted(key: string): boolean {
     const digest = this.#models.get(key)?.digest
@@ -421,8 +418,8 @@ export class Member {
           ...(engine.running > 0 && { usedAt: performance.now() })
         })
       } else {
-        // Where no client waits it goes, or is one more replica that waits for free memory: a request would have others
-        // unloaded for it. One that clients wait for is loaded again.
+        // If no client waits, it will be unloaded, or it is a replica that waits for free memory: a request would evict
+        // other models for it. If clients wait, it will be loaded.
         const isVague = UNLOADED.has(engine.state) && engine.queued === 0
         model.state = isVague ? 'stored' : 'loading'
       }
@@ -438,7 +435,7 @@ export class Member {
     this.#touch(isSame ? 'figures' : 'state')
   }
 
-  /** What a model has to do there: what the member says, and what was sent since it said that. */
+  /** Computes a model's load there: the node's report plus what was sent since. */
   #count(id: string): void {
     const model = this.view.models.get(id)
     if (!model) return
@@ -448,8 +445,6 @@ export class Member {
     model.running = Math.min(total, model.slots || total)
     model.queued = total - model.running
   }
-
-  // ---- its state
 
   #setLink(link: 'up' | 'away', reason: string): void {
     const { name } = this
@@ -502,17 +497,16 @@ export class Member {
       notes: [
         ...(version === undefined || version === ownVersion
           ? []
-          : [`It runs corral ${version}, this server ${ownVersion}.`]),
+          : [`It runs corral ${version}, and this server runs ${ownVersion}.`]),
         ...(this.#isHeld
           ? [
-              'This server alone has stopped sending requests there: it is only an operator there, and an admin may have the ' +
-                'member refuse those of everybody. Make a key there ("corral key create front --role admin"), set it here as ' +
-                'the key of this member, and drain it again; or run "corral drain" there.'
+              "Only this server has stopped sending requests there, because its key there is an operator's. For the " +
+                'member to refuse all requests, create a key there ("corral key create front --role admin"), set it here as ' +
+                'the key of this member, and drain it again. Or run "corral drain" there.'
             ]
           : []),
         ...others.map(
-          ({ publicName }) =>
-            `Its model ${publicName} has other files than that of other members, and gets no requests.`
+          ({ publicName }) => `Its model ${publicName} has other files than at other members, and gets no requests.`
         )
       ],
       since: this.#since.toISOString(),
@@ -539,14 +533,12 @@ const sentence = (text: string) => `${text[0]?.toUpperCase()}${text.slice(1)}${t
 async function refusalOf(status: number, body: { text(): Promise<string> }): Promise<string> {
   const text = await body.text().catch(() => '')
   if (status === 401 || status === 403) {
-    return 'it refuses the key that this server has for it: make one there with "corral key create <name> --role operator"'
+    return 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"'
   }
-  if (status === 429)
-    return 'too many clients follow its state already, or it had too many wrong keys; it is asked again'
+  if (status === 429) return 'too many clients follow its events, or it got too many wrong keys. It is asked again'
   if (status === 503) return 'it is shutting down'
   const isCorral = /"code":"[a-z_]+"/.test(text)
-  if (status === 400 && isCorral)
-    return `it is of an earlier version, which can be no member: upgrade it to ${ownVersion}`
+  if (status === 400 && isCorral) return `its version is too old to be a member. Upgrade it to ${ownVersion}`
   return `what answers at its address is not a corral (status ${status})`
 }
 

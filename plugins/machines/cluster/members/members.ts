@@ -18,24 +18,24 @@ interface MembersOptions {
   stateChanged(topic: StateTopic): void
   /** Called when what placement sees may have changed. */
   changed(): void
-  /** Called when an engine of a member has gone; `model` as `modelKey` gives it. */
+  /** Called when an engine of a node is gone. `model` is as `modelKey` returns it. */
   unloaded(member: string, model: string): void
   log: FastifyBaseLogger
 }
 
-/** All members of this server: who they are, what they have, and what is sent there. */
+/** All nodes of this server: who they are, which models they have and what is sent there. */
 export class Members {
   readonly view = new ClusterView()
   readonly prefixes = new PrefixMemory()
   readonly roster: Roster
   readonly #members = new Map<string, Member>()
   readonly #options: MembersOptions
-  /** Those that left, while they still answer. */
+  /** Removed nodes that still answer. */
   readonly #leaving = new Set<Member>()
-  /** What the catalog shows, made anew when the models of a member have changed. */
+  /** The models for the catalog, rebuilt when a node's models have changed. */
   #brought: readonly BroughtModel[] = []
   readonly #known = new Map<string, { model: DescribedModel; isDefault: boolean; brought: BroughtModel }>()
-  /** By their keys: what they are called here. */
+  /** By key: their names here. */
   #names = new Map<string, string>()
   #isListed = false
 
@@ -45,18 +45,18 @@ export class Members {
     this.roster = new Roster({
       changed: members => this.#take(members),
       faulty(source, reason) {
-        if (reason === undefined) log.info({ source }, 'a source of members can be asked again')
-        else log.warn({ source, reason }, 'a source of members is at fault; the members that are known stay')
+        if (reason === undefined) log.info({ source }, 'a source of members works again')
+        else log.warn({ source, reason }, 'a source of members fails; the known members stay')
       }
     })
   }
 
-  /** @returns removes it. @throws Error when its name is taken */
+  /** @returns removes it. @throws Error if its name is taken */
   addSource(source: MemberSource): () => void {
     return this.roster.add(source)
   }
 
-  /** Follows the sources. Resolves once each member that is known by then was reached, or could not be. */
+  /** Follows the sources. Resolves when each node known by then was reached, or could not be. */
   async open(): Promise<void> {
     this.roster.open()
     await Promise.all([...this.#members.values()].map(({ met }) => met))
@@ -75,7 +75,7 @@ export class Members {
     return [...this.#members.values()]
   }
 
-  /** The member of this name. @throws CorralError `member_not_found` */
+  /** Returns the node of this name. @throws CorralError `member_not_found` */
   require(name: string): Member {
     const member = this.#members.get(name)
     if (member) return member
@@ -84,13 +84,13 @@ export class Members {
     throw new CorralError('member_not_found', `There is no member "${name}". ${known}`, { param: 'member' })
   }
 
-  /** The models of all members, as the catalog takes them: the same objects as long as nothing has changed. */
+  /** Returns the models of all nodes for the catalog: the same objects until something changes. */
   brought(): readonly BroughtModel[] {
     if (!this.#isListed) this.#list()
     return this.#brought
   }
 
-  /** What members tell of a model, by the key of its variant; undefined where none has it. */
+  /** Returns the nodes' description of a model, by the key of its variant. */
   described(key: string): DescribedModel | undefined {
     for (const { models } of this.#members.values()) {
       const model = models.get(key)
@@ -99,13 +99,13 @@ export class Members {
     return undefined
   }
 
-  /** How a member calls a model of this server's catalog. */
+  /** Returns the name of a model at a node. */
   nameAt(member: Member, { key }: Pick<Model, 'key'>): string | undefined {
     const model = member.models.get(key)
     return model && nameText({ owner: model.owner, name: model.name, variant: model.label })
   }
 
-  /** What the members hold in memory, and they themselves. */
+  /** Returns the nodes, and their models in memory. */
   elsewhere(): Omit<Elsewhere, 'replicas'> {
     const held = this.all().map(member => member.held(key => this.#names.get(key)))
     return {
@@ -121,7 +121,7 @@ export class Members {
     return this.all().map(member => {
       const { build } = member
       const isOther = build !== undefined && usual !== undefined && build !== usual
-      return member.record(isOther ? [`It runs the build ${build}, most others ${usual}.`] : [])
+      return member.record(isOther ? [`It runs build ${build}, and most others run ${usual}.`] : [])
     })
   }
 
@@ -159,7 +159,7 @@ export class Members {
     this.#options.changed()
   }
 
-  /** A member is none any longer: it gets no more requests, and those that it answers go on. */
+  /** Removes a node: it gets no more requests, and finishes those that it has. */
   #remove(member: Member): void {
     this.#members.delete(member.name)
     this.view.remove(member.name)
@@ -185,7 +185,7 @@ export class Members {
     this.#options.changed()
   }
 
-  /** Settles anew which files stand for each model. */
+  /** Decides again which files count for each model. */
   #relist(): void {
     this.#isListed = false
     const counts = new Map<string, string[]>()
@@ -196,7 +196,7 @@ export class Members {
         else counts.set(key, [digest])
       }
     }
-    // Where members differ, what most of them have counts; of equally many what came first.
+    // If nodes differ, the majority counts; on a tie, the first.
     const accepted = new Map([...counts].map(([key, digests]) => [key, mostOf(digests)!]))
     for (const member of this.#members.values()) member.refresh(accepted)
     this.#options.stateChanged('model')
@@ -205,7 +205,7 @@ export class Members {
   #list(): void {
     this.#isListed = true
     const models = new Map<string, DescribedModel>()
-    /** By `owner/name` in lower case: labels of what members have as the default variant. */
+    /** By `owner/name` in lower case: variants that nodes have as the default one. */
     const defaults = new Map<string, string[]>()
     for (const member of this.#members.values()) {
       for (const model of member.models.values()) {
@@ -233,7 +233,7 @@ export class Members {
       this.#known.set(model.key, { model, isDefault: isFirst, brought })
       return brought
     })
-    // The catalog looks at a frozen list once.
+    // The catalog reads a frozen list once.
     Object.freeze(this.#brought)
     for (const key of this.#known.keys()) if (!models.has(key)) this.#known.delete(key)
   }
@@ -246,7 +246,7 @@ const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
 const isSame = (a: ListedMember, b: ListedMember | Member['known']) =>
   a.url === b.url && a.key === b.key && a.tlsName === b.tlsName
 
-/** What a list has most often; of equally many what came first. */
+/** Returns the most frequent item of a list; on a tie, the first. */
 function mostOf<Item>(items: readonly Item[]): Item | undefined {
   const counts = new Map<Item, number>()
   for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1)

@@ -1,9 +1,8 @@
 import type { KnownMember, MemberSource } from '../../../../core/contracts/cluster.ts'
 import { errorMessage } from '../../../../core/errors.ts'
 
-/** A member as its source tells of it, under a name of its own among all members. */
+/** A node as its source reports it, with a name unique among all nodes. */
 export interface ListedMember extends KnownMember {
-  /** Name of its source. */
   readonly source: string
 }
 
@@ -11,12 +10,12 @@ interface FollowedSource {
   source: MemberSource
   members: readonly KnownMember[]
   hasTold: boolean
-  /** Why it cannot know its members now; those that it knew stay. */
+  /** Why it cannot report its nodes now. Known nodes stay. */
   fault: string | undefined
   end(): Promise<void> | void
 }
 
-/** All members that the sources tell of. */
+/** All nodes that the sources report. */
 export class Roster {
   readonly #sources = new Map<string, FollowedSource>()
   readonly #changed: (members: readonly ListedMember[]) => void
@@ -24,8 +23,8 @@ export class Roster {
   #isOpen = false
 
   /**
-   * @param told.changed called with all members whenever they change
-   * @param told.faulty called when a source is at fault, and when it no longer is
+   * @param told.changed called with all nodes whenever they change
+   * @param told.faulty called when a source fails, and when it works again
    */
   constructor(told: {
     changed(members: readonly ListedMember[]): void
@@ -35,21 +34,21 @@ export class Roster {
     this.#faulty = told.faulty
   }
 
-  /** Names of the sources, each with why it is at fault if it is. */
+  /** The sources, with their faults. */
   get sources(): { name: string; fault: string | undefined; members: number }[] {
     return [...this.#sources].map(([name, { fault, members }]) => ({ name, fault, members: members.length }))
   }
 
-  /** Adds a source, which is followed from `open` on. @returns removes it. @throws Error when its name is taken */
+  /** Adds a source, which is followed after `open`. @returns removes it. @throws Error if its name is taken */
   add(source: MemberSource): () => void {
-    if (this.#sources.has(source.name)) throw new Error(`There is a source of members named "${source.name}" already.`)
+    if (this.#sources.has(source.name)) throw new Error(`A source of members named "${source.name}" already exists.`)
     const followed: FollowedSource = { source, members: [], hasTold: false, fault: undefined, end: () => {} }
     this.#sources.set(source.name, followed)
     if (this.#isOpen) this.#follow(followed)
     return () => void this.remove(source.name).catch(error => this.#faulty(source.name, errorMessage(error)))
   }
 
-  /** Puts a source in the place of the one of its name, whose members stay until the new one tells of its own. */
+  /** Replaces the source of this name. Its nodes stay until the new one reports its own. */
   async replace(source: MemberSource): Promise<void> {
     const before = this.#sources.get(source.name)
     const followed: FollowedSource = {
@@ -64,7 +63,7 @@ export class Roster {
     await before?.end()
   }
 
-  /** Takes a source away, and with it its members. */
+  /** Removes a source and its nodes. */
   async remove(name: string): Promise<void> {
     const followed = this.#sources.get(name)
     if (!followed) return
@@ -83,12 +82,12 @@ export class Roster {
     await Promise.all([...this.#sources.values()].map(({ end }) => end()))
   }
 
-  /** Names of the sources that can add machines and have reported their members. */
+  /** Names of the sources that can add machines and have reported their nodes. */
   get growing(): string[] {
     return [...this.#sources].flatMap(([name, { source, hasTold }]) => (source.want && hasTold ? [name] : []))
   }
 
-  /** Tells a source that can add machines how many members of it there should be at least. */
+  /** Tells a source that can add machines its minimum number of nodes. */
   want(name: string, members: number): void {
     this.#sources.get(name)?.source.want?.(members)
   }
@@ -108,13 +107,13 @@ export class Roster {
           followed.hasTold = true
           followed.members = members.filter(member => isUsable(member))
           const wrong = members.find(member => !isUsable(member))
-          fault(wrong && `it tells of a member "${wrong.name}" whose address is none: ${wrong.url}`)
+          fault(wrong && `its member "${wrong.name}" has an invalid address: ${wrong.url}`)
           this.#report()
         },
         fault
       })
     } catch (error) {
-      // A plugin's: the other sources go on.
+      // A plugin's fault must not affect the other sources.
       fault(errorMessage(error))
     }
   }
@@ -125,7 +124,7 @@ export class Roster {
     for (const [source, { members }] of this.#sources) {
       for (const member of members) {
         const { origin } = new URL(member.url)
-        // Two sources may tell of the same server.
+        // Two sources may report the same server.
         if (addresses.has(origin)) continue
         addresses.add(origin)
         const name = listed.has(member.name) ? `${member.name}@${source}` : member.name

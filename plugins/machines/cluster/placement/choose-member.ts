@@ -2,59 +2,63 @@ import { type ClusterView, type Host, type Hosts, hashOfName, type MemberView, p
 import type { PrefixMatches, PrefixMemory } from './prefix-memory.ts'
 import type { PromptBlocks } from './prompt-blocks.ts'
 
-/** A request, as far as its place is concerned. */
+/** What placement needs to know of a request. */
 export interface Wanted {
-  /** As `modelKey` gives it. */
+  /** As `modelKey` returns it. */
   model: string
   prompt: PromptBlocks
-  /** Members where this request has failed. */
+  /** Nodes where this request has failed. */
   tried?: ReadonlySet<string> | undefined
-  /** Members that its files could not be fetched from. */
+  /** Nodes that its files could not be copied from. */
   unread?: ReadonlySet<string> | undefined
 }
 
 /** Where a request goes and why, or why nowhere. */
 export type Choice =
   /**
-   * prefix: it has read most of the prompt. session: the conversation that the client names was there, or belongs there.
-   * least_busy: it is loaded there. load: it has to be loaded. fetch: its files have to come from another member first.
+   * prefix: the node has read most of the prompt. session: the client's conversation was there, or belongs there.
+   * least_busy: it is loaded there. load: it must be loaded. fetch: its files must be copied from another node first.
    */
   | { member: MemberView; why: 'prefix' | 'session' | 'least_busy' | 'load'; from?: undefined }
   | { member: MemberView; why: 'fetch'; from: MemberView }
-  /** unknown: no member has it. away: those that have it or could are not up, or were tried. too_large: it fits nowhere. */
+  /** unknown: no node has it. away: the nodes that have it are not up, or were tried. too_large: it fits nowhere. */
   | { member: undefined; why: 'unknown' | 'away' | 'too_large' }
 
-/** To answer where all slots but one are busy is as slow as to read so many characters more (about 2,000 tokens). */
+/** Answering while all other slots are busy costs as much as reading this many characters (about 2,000 tokens). */
 const BUSY = 8192
-/** To push a conversation out of its slot that has just been there costs as much as to read so many characters … */
+/** Evicting a conversation that has just been there from its slot costs as much as reading this many characters … */
 const PUSHED_OUT = 8192
-/** … and half of it once it has rested for so long (milliseconds): the less likely it goes on. */
+/** … and half of it after it has been idle for this many milliseconds, since it may be over. */
 const RESTING = 30_000
-/** It is worth reading so many characters, less than one more answer of four, that a conversation begins where other fronts look for it. */
+/**
+ * Characters of extra reading that are accepted to start a conversation where other gateways look for it; less than one
+ * more answer of four.
+ */
 const HOME = 2000
-/** A request goes to a member for its prefix where so much of its prompt has been read there. */
+/** Share of a prompt that a node must have read for a request to go there for its prefix. */
 const PREFIX_SHARE = 0.5
-/** Of more members than this, only so many are compared: those that know most of the prompt, and some others. */
+/** If there are more nodes, only this many are compared: those that know most of the prompt, and some others. */
 const COMPARED = 64
-/** Slots of an engine that has not said yet how many it has. */
+/** Assumed slots of an engine that has not reported them yet. */
 const USUAL_SLOTS = 4
-/** A model in use is so much dearer to evict than one that was used a moment ago. */
+/** How much more it costs to evict a model in use than one that was just used. */
 const IN_USE = 8
-/** An idle model that has rested for so long (milliseconds) is half as likely to be needed again. */
+/** Milliseconds after which an idle model is half as likely to be needed again. */
 const HALF_LIFE = 5 * 60_000
 
 /**
- * Chooses where a request goes, of the members that are up and where it has not failed yet:
+ * Chooses where a request goes, among the nodes that are up and where it has not failed yet:
  *
- * 1. Of those that have the model in memory and a free slot: where the conversation goes on, else the one with
- *    least to do for it (`costOf`). So conversations go on where they were, new ones spread, and nobody waits in vain.
- * 2. Else of those that have it in memory or are loading it, and whose queue is at most one round of its slots longer than
- *    the shortest, likewise.
- * 3. Else of those that have it on disk, the one that evicts least for it (`lossOf`).
- * 4. Else the one that evicts least for it, once it has fetched the files from a member that has them.
+ * 1. Nodes that have the model in memory and a free slot: the node of the conversation, otherwise the node with the
+ *    least to do for it (`getCost`). So conversations stay where they were, new ones spread, and nobody waits
+ *    unnecessarily.
+ * 2. Otherwise nodes that have it in memory or are loading it, chosen likewise, if their queue is at most one round of
+ *    their slots longer than the shortest.
+ * 3. Otherwise, of the nodes that have it on disk, the node that evicts least for it (`getLoss`).
+ * 4. Otherwise the node that evicts least for it, after copying the files from another node.
  *
- * Equal ones are told apart by rendezvous hashing, so that several fronts choose alike. Nothing is changed here: the
- * caller counts what it sends in `running` or `queued`, and tells `PrefixMemory.read` of it.
+ * Ties are decided by rendezvous hashing, so that several gateways choose alike. Nothing is changed here: the caller
+ * counts what it sends in `running` or `queued`, and reports it to `PrefixMemory.read`.
  * @param now milliseconds
  */
 export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: PrefixMemory, now: number): Choice {
@@ -80,9 +84,9 @@ export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: Pre
 }
 
 /**
- * Chooses where a model is loaded next, as 3. and 4. of `chooseMember`; for one more replica too: never where it is loaded,
- * or on its way.
- * @param evicts whether it may be where others have to be evicted for it
+ * Chooses where a model is loaded next, as in 3 and 4 of `chooseMember`. Also used for one more replica: never where it
+ * is loaded or loading.
+ * @param evicts whether others may be evicted for it
  */
 export function chooseLoad(
   { model, tried, unread, evicts = true }: Pick<Wanted, 'model' | 'tried' | 'unread'> & { evicts?: boolean },
@@ -121,7 +125,6 @@ export function chooseLoad(
   return { member: undefined, why: !fetching && (having.length || lacking.length) ? 'too_large' : 'away' }
 }
 
-/** What a choice is made by. */
 interface Place {
   wanted: Wanted
   prefixes: PrefixMemory
@@ -129,7 +132,10 @@ interface Place {
   now: number
 }
 
-/** The members that are compared: all of a few; of many those that know most of the prompt, and others at its place in their order. */
+/**
+ * Returns the nodes to compare: all if there are few; otherwise those that know most of the prompt, and others next to
+ * its place in their order.
+ */
 function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Host[] {
   if (all.length <= COMPARED) return all
   const chosen = new Set<Host>()
@@ -144,12 +150,11 @@ function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Hos
 }
 
 /**
- * Of several that can answer (at least one):
+ * Chooses among nodes that can answer (at least one):
  *
- * a. where all of an earlier prompt of the conversation has been read;
- * b. where the conversation that the client names was before;
- * c. the home of a conversation that nobody here knows, since it began at another front, or before a restart;
- * d. the one with least to do. Of equal ones that with fewest conversations, then its home.
+ * a. a node that has read all of an earlier prompt of the conversation; b. the node where the client's session was; c.
+ * the home of a conversation that nobody here knows, since it began at another gateway or before a restart; d. the node
+ * with the least to do. Ties go to the node with the fewest conversations, then to the home node.
  */
 function placeAmong(hosts: readonly Host[], place: Place): Choice {
   const { matches, prefixes, wanted } = place
@@ -172,7 +177,7 @@ function placeAmong(hosts: readonly Host[], place: Place): Choice {
   return { member: chosen.member, why: isKnown(chosen) ? 'prefix' : session === undefined ? 'least_busy' : 'session' }
 }
 
-/** What a new conversation makes a member do, in characters that have to be read. */
+/** The cost of a new conversation for a node, in characters to read. */
 function costOf(host: Host, { wanted, prefixes, matches, now }: Place): number {
   const { name } = host.member
   const unread = wanted.prompt.length - matches.common(name)
@@ -180,7 +185,7 @@ function costOf(host: Host, { wanted, prefixes, matches, now }: Place): number {
   return unread + pushedOut + (BUSY * loadOf(host)) / slotsOf(host)
 }
 
-/** The one with the lowest first number; of equal ones that with the lowest second, and so on. */
+/** Returns the host with the lowest first number; ties are decided by the second, and so on. */
 function lowest(hosts: readonly Host[], ...numbers: ((host: Host) => number)[]): Host {
   let rest = hosts
   for (const number of numbers) {
@@ -196,15 +201,15 @@ const slotsOf = ({ model }: Host) => model.slots || USUAL_SLOTS
 
 const loadOf = ({ model }: Host) => model.running + model.queued
 
-/** How many answers after each other have to end before a further request has its turn. */
+/** How many answers in a row must end before another request is served. */
 function roundsOf(host: Host): number {
   const ahead = loadOf(host) + 1 - (host.model.state === 'loaded' ? slotsOf(host) : 0)
   return Math.max(0, ahead) / slotsOf(host)
 }
 
 /**
- * What a member loses when something of this size is loaded there, in bytes of models that are evicted, the dearer the
- * sooner they may be needed again; undefined where it can never be loaded. `left` is what stays free then.
+ * The loss if a model of this size is loaded at a node: bytes of evicted models, weighted by how soon they may be
+ * needed again. Undefined if it can never be loaded. `left` is the memory that stays free.
  */
 function lossOf(member: MemberView, size: number, now: number): { loss: number | undefined; left: number } {
   const { memory } = member
@@ -212,7 +217,7 @@ function lossOf(member: MemberView, size: number, now: number): { loss: number |
     memory.reduce((total, pool) => total + bytes(pool), 0)
   const budget = sum(pool => pool.budget ?? Number.POSITIVE_INFINITY)
   const models = [...member.models.values()].filter(({ state }) => state !== 'stored')
-  // What has only just begun to load is not reserved yet.
+  // A load that has just begun is not reserved yet.
   const taken = Math.max(
     sum(pool => pool.reserved),
     models.reduce((bytes, model) => bytes + model.size, 0)
@@ -235,10 +240,10 @@ function lossOf(member: MemberView, size: number, now: number): { loss: number |
   return { loss: missing > 0 ? undefined : loss, left: 0 }
 }
 
-/** As a difference, also of two that are infinite. */
+/** Subtraction that also works for two infinite numbers. */
 const compare = (a: number, b: number) => (a === b ? 0 : a - b)
 
-/** A number that looks random and is the same for the same two (the end of MurmurHash3). */
+/** Hashes two numbers into one (the end of MurmurHash3). */
 function rendezvous(member: number, key: number): number {
   let mixed = member ^ (key % 2 ** 32) ^ Math.floor(key / 2 ** 32)
   mixed = Math.imul(mixed ^ (mixed >>> 16), 0x85ebca6b)

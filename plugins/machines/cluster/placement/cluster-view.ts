@@ -2,38 +2,43 @@ import { hash } from 'node:crypto'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../../../core/models/load-options.ts'
 
-/** What a front knows of a member. */
+/** What the gateway knows of a node. */
 export interface MemberView {
   readonly name: string
-  /** away: its connection is cut, or its circuit is open. Nothing new is sent to one that is not up. */
+  /** away: its connection is lost, or it answers wrongly. Only nodes that are up get new requests. */
   state: 'up' | 'draining' | 'away'
   /** Models that it has, by `modelKey`. */
   models: ReadonlyMap<string, MemberModel>
-  /** Bytes that its engines have and may have, by pool; without `budget` there is no limit. */
+  /** Bytes that its engines use and may use, by pool. Without `budget` there is no limit. */
   memory: readonly { pool: string; reserved: number; budget?: number | undefined }[]
 }
 
-/** What a member has of a model in one mode. */
+/** A model in one mode at a node. */
 export interface MemberModel {
   /** stored: on its disk only. loading: on its way into memory. */
   state: 'stored' | 'loading' | 'loaded'
-  /** Bytes of memory that it takes; of its files where that is not known yet. */
+  /** Bytes of memory that it needs, or of its files if that is unknown. */
   size: number
-  /** Requests that it answers at once; 0 while that is not known. */
+  /** Requests that it answers at once; 0 if unknown. */
   slots: number
-  /** Tokens of context of each slot; 0 while that is not known. */
+  /** Tokens of context of each slot; 0 if unknown. */
   context: number
-  /** Answers in progress. */
   running: number
-  /** Requests that wait there. What this front has sent counts at once, in `running` or here, not only when it is told of. */
+  /**
+   * Requests that wait there. Requests from this gateway count at once, in `running` or here, before the node reports
+   * them.
+   */
   queued: number
-  /** It is not unloaded for others. */
+  /** It is not evicted for other models. */
   pinned?: boolean
-  /** When its last answer ended or began, in milliseconds of `performance.now()`; absent where that is not known. */
+  /** When its last answer started or ended, in milliseconds of `performance.now()`, if known. */
   usedAt?: number
-  /** When its member unloads it if no request comes, in milliseconds of `performance.now()`; infinite for never. Of loaded ones. */
+  /**
+   * When its node unloads it without further requests, in milliseconds of `performance.now()`; infinite means never.
+   * Only if loaded.
+   */
   expires?: number
-  /** What it was loaded with. Of loaded ones. */
+  /** What it was loaded with. Only if loaded. */
   options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>
 }
 
@@ -42,31 +47,31 @@ export function modelKey(variantKey: string, mode: EngineMode): string {
   return `${variantKey}#${mode}`
 }
 
-/** A member that has a model. */
+/** A node that has a model. */
 export interface Host {
   readonly member: MemberView
   readonly model: MemberModel
-  /** Of the member's name: 32 bits, the same in every process. */
+  /** Of the node's name: 32 bits, the same in every process. */
   readonly hash: number
 }
 
-/** The members that have a model, in whichever state. */
+/** The nodes that have a model, in any state. */
 export interface Hosts {
-  /** By their `hash`, so that every front has them in the same order. */
+  /** Sorted by `hash`, so every gateway has the same order. */
   readonly all: readonly Host[]
   get(member: string): Host | undefined
 }
 
 /**
- * The members that a front knows, found by name and by model. Their fields may be changed in place; after a change of
- * which models there are in `models`, or of the objects in it, the member has to be `set` again.
+ * The nodes that a gateway knows, found by name and by model. Their fields may be changed in place. After a change of
+ * the keys or objects in `models`, call `set` again.
  */
 export class ClusterView {
   /** With the models that it is listed under in `#hosts`. */
   readonly #members = new Map<string, { member: MemberView; hash: number; listed: readonly string[] }>()
   readonly #hosts = new Map<string, { all: Host[]; byName: Map<string, Host> }>()
 
-  /** A member is new, or has other models than before. */
+  /** Adds a node, or updates its models. */
   set(member: MemberView): void {
     const number = this.#members.get(member.name)?.hash ?? hashOfName(member.name)
     this.remove(member.name)
@@ -94,24 +99,24 @@ export class ClusterView {
     return this.#members.get(name)?.member
   }
 
-  /** All members, in the order in which they came. */
+  /** All nodes, in order of arrival. */
   members(): MemberView[] {
     return [...this.#members.values()].map(({ member }) => member)
   }
 
-  /** The members that have a model, by `modelKey`. */
+  /** Returns the nodes that have a model, by `modelKey`. */
   hosts(key: string): Hosts {
     const hosts = this.#hosts.get(key)
     return { all: hosts?.all ?? [], get: name => hosts?.byName.get(name) }
   }
 }
 
-/** 32 bits that look random and are the same in every process: for what several fronts have to settle alike. */
+/** Hashes a name to 32 bits, the same in every process, so that gateways decide alike. */
 export function hashOfName(name: string): number {
   return Number.parseInt(hash('sha256', name).slice(0, 8), 16)
 }
 
-/** Index of the first one whose hash is not below this one. */
+/** Returns the index of the first host whose hash is at least this number. */
 export function placeOf(hosts: readonly Host[], number: number): number {
   let low = 0
   for (let high = hosts.length; low < high; ) {

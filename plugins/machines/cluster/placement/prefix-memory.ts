@@ -1,8 +1,11 @@
 import type { PromptBlocks } from './prompt-blocks.ts'
 
-/** Characters of a token, about. */
+/** Approximate characters of a token. */
 const CHARACTERS_PER_TOKEN = 4
-/** What goes on with at least this share of what a slot holds takes its place, as engines choose their slots. */
+/**
+ * Minimum share of a slot's cached prompt that a new prompt must repeat to count as the same conversation. Engines
+ * choose their slots the same way.
+ */
 const KEPT_SHARE = 0.5
 
 /** What one slot has read. */
@@ -13,20 +16,20 @@ interface Sequence {
   inSlot: boolean
 }
 
-/** What the slots of a model at one member have read. */
+/** What the slots of a model at one node have read. */
 interface SlotMemory {
   slots: number
   /** Characters that its slots can hold together. */
   capacity: number
   /** Characters of all sequences. */
   length: number
-  /** In its slots, the one used least recently first: as many as there are slots. */
+  /** In its slots, least recently used first; at most one per slot. */
   readonly inSlots: Set<Sequence>
-  /** Were in its slots before, and may still be in the engine's cache beside them; the oldest first. */
+  /** Evicted from its slots, but perhaps still in the engine's cache; oldest first. */
   readonly beside: Set<Sequence>
 }
 
-/** That sequences of a member contain a digest. */
+/** The sequences of a node that contain a digest. */
 interface Holding {
   readonly member: string
   count: number
@@ -34,7 +37,7 @@ interface Holding {
   last: Sequence | undefined
 }
 
-/** Who reads a prompt: the engine of a model (`modelKey`) at a member, with what a `MemberModel` says of it. */
+/** Who reads a prompt: the engine of a model (`modelKey`) at a node, with the figures of its `MemberModel`. */
 export interface Reader {
   member: string
   model: string
@@ -42,27 +45,27 @@ export interface Reader {
   context: number
 }
 
-/** What members have read of a prompt. */
+/** What nodes have read of a prompt. */
 export interface PrefixMatches {
-  /** Those that have read most of it first, at most `most`. */
+  /** Returns at most `most` nodes, those that have read most of it first. */
   longest(most: number): string[]
-  /** Characters from the beginning that a member has read. */
+  /** Returns how many characters from the beginning a node has read. */
   common(member: string): number
-  /** Whether a slot has read a prompt that this one begins with: the conversation goes on. */
+  /** Whether a slot has read a prompt that this one continues. */
   goesOn(member: string): boolean
-  /** Whether the last request of this session went to the member. */
+  /** Whether the last request of this session went to the node. */
   hasSession(member: string): boolean
 }
 
 /**
- * Remembers which member's slots have read what: digests of beginnings of prompts, with bounds on both sides. A member
- * is not believed to hold more than its slots can (slots × context); all members together no more than so many
- * conversations, of which each gets the same share. It is a guess: other fronts send there as well.
+ * Remembers which node's slots have read what, as digests of prefixes. Bounded twice: a node cannot hold more than its
+ * slots can (slots × context), and all nodes share a maximum number of conversations. It is only an estimate, since
+ * other gateways send requests there as well.
  */
 export class PrefixMemory {
   readonly #most: number
   readonly #holdings = new Map<number, Holding | Map<string, Holding>>()
-  /** By member, then by model. */
+  /** By node, then by model. */
   readonly #members = new Map<string, Map<string, SlotMemory>>()
   #memories = 0
   #sequences = 0
@@ -72,12 +75,12 @@ export class PrefixMemory {
     this.#most = most
   }
 
-  /** Conversations that are remembered, and digests. */
+  /** Numbers of remembered conversations and digests. */
   get size(): { sequences: number; digests: number } {
     return { sequences: this.#sequences, digests: this.#holdings.size }
   }
 
-  /** A member reads this prompt now. */
+  /** Records that a node reads this prompt now. */
   read({ member, model, slots, context }: Reader, prompt: PromptBlocks, now: number): void {
     const memory = this.#memoryOf(member, model)
     memory.slots = Math.max(1, slots)
@@ -94,11 +97,11 @@ export class PrefixMemory {
     for (const digest of digests) this.#hold(digest, member, sequence)
     this.#shrink(member, memory)
     if (this.#sequences <= this.#most) return
-    // The share of each has become smaller.
+    // Each node's share has become smaller.
     for (const [name, models] of this.#members) for (const other of models.values()) this.#shrink(name, other)
   }
 
-  /** An engine has gone, or a member with all that it had. */
+  /** Forgets an engine, or a node with all its engines. */
   forget(member: string, model?: string): void {
     const models = this.#members.get(member)
     if (!models) return
@@ -136,20 +139,23 @@ export class PrefixMemory {
     }
   }
 
-  /** How long (milliseconds) the conversation has rested that a new one pushes out of this member's slots; infinite while one is empty. */
+  /**
+   * How many milliseconds the conversation has been idle that a new one would evict from this node's slots; infinite
+   * while a slot is empty.
+   */
   oldest(member: string, model: string, now: number): number {
     const memory = this.#members.get(member)?.get(model)
     if (!memory || memory.inSlots.size < memory.slots) return Number.POSITIVE_INFINITY
     return Math.max(0, now - firstOf(memory.inSlots)!.usedAt)
   }
 
-  /** Conversations that the slots of this member have read. */
+  /** Number of conversations in the slots of this node. */
   held(member: string, model: string): number {
     const memory = this.#members.get(member)?.get(model)
     return memory ? memory.inSlots.size + memory.beside.size : 0
   }
 
-  /** What of the prompt is remembered of whom, the longest first. */
+  /** Returns who has read which part of the prompt, longest part first. */
   #match({ blocks }: PromptBlocks): { end: number; holding: Holding | Map<string, Holding> }[] {
     const found: { end: number; holding: Holding | Map<string, Holding> }[] = []
     for (let index = blocks.length - 1; index >= 0; index--) {
@@ -232,7 +238,7 @@ function of(holding: Holding | Map<string, Holding>, member: string): Holding | 
   return holding.member === member ? holding : undefined
 }
 
-/** The sequence of which so much is in the new prompt that this goes on with it. */
+/** Returns the sequence that this prompt continues, if enough of it is in the prompt. */
 function goingOn({ last }: Holding, common: number): Sequence | undefined {
   return last && common >= KEPT_SHARE * last.length ? last : undefined
 }

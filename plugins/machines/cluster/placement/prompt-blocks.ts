@@ -1,17 +1,17 @@
 import { hash } from 'node:crypto'
 import type { EngineFields } from '../../../../core/contracts/engines.ts'
 
-/** What a prompt begins with, as digests: no text can be got back from them. */
+/** The prefixes of a prompt as digests, from which no text can be recovered. */
 export interface PromptBlocks {
-  /** From the beginning on; each digest stands for the whole prompt up to its end. At least one. */
+  /** In order. Each digest stands for the whole prompt up to its end. At least one. */
   readonly blocks: readonly PromptBlock[]
-  /** Characters of the prompt, about; an image counts as many as it takes to read. */
+  /** Approximate characters of the prompt. An image counts as many as it takes to read. */
   readonly length: number
-  /** The same for all requests of a conversation: made of its first question, or of what the client calls it. */
+  /** The same for all requests of a conversation: derived from its first question, or from the client's name for it. */
   readonly key: number
-  /** Whether there is an answer in it already: it was read somewhere before. */
+  /** Whether it already contains an answer, so some node has read it before. */
   readonly continued: boolean
-  /** Stands for the conversation that the client says this is a part of, if it says so. */
+  /** The client's id of the conversation, hashed. */
   readonly session: number | undefined
 }
 
@@ -20,20 +20,20 @@ export interface PromptBlock {
   readonly digest: number
   /** Characters up to its end. */
   readonly end: number
-  /** Worth remembering for others that begin alike; the rest serves to recognise where an earlier prompt ended. */
+  /** Worth remembering for other prompts with this prefix. The others only mark where an earlier prompt ended. */
   readonly kept: boolean
 }
 
-/** Whose prompt it is, and for which model: prompts of different owners, or models, have nothing in common. */
+/** The owner and model of a prompt. Prompts of different owners or models never match. */
 export interface PromptScope {
-  /** As `modelKey` gives it. */
+  /** As `modelKey` returns it. */
   model: string
   owner: string | undefined
-  /** The conversation that the client names, such as by a header. */
+  /** The client's name for the conversation, such as from a header. */
   session?: string | undefined
 }
 
-/** What chat templates put before the first message, or what changes how they write everything. */
+/** Fields that chat templates put before the first message, or that change the whole prompt. */
 const HEAD_FIELDS = [
   'tools',
   'chat_template',
@@ -43,15 +43,15 @@ const HEAD_FIELDS = [
   'input_suffix'
 ]
 
-/** Strings of this length are no text where they stand in a part that is no text: images, sounds. */
+/** Longer strings in parts that are not text are media: images, sounds. */
 const LONG = 512
 /** Characters that an image or a sound counts as: some hundreds of tokens. */
 const MEDIA_LENGTH = 2048
 
 /**
- * The rolling digests of a request's prompt (`messages` or `prompt`, and what else its template sees): at the end of each
- * message, and within at characters 256, 384, 512, 768, 1024, … Two prompts that begin alike have the same digests up to
- * there, whatever follows.
+ * Computes the rolling digests of a request's prompt (`messages` or `prompt`, and the other fields that its template
+ * sees): at the end of each message, and within one at characters 256, 384, 512, 768, 1024, … Prompts with the same
+ * prefix have the same digests up to there.
  */
 export function promptBlocks(request: EngineFields, { model, owner, session }: PromptScope): PromptBlocks {
   const scope = sha256(JSON.stringify([owner ?? null, model]))
@@ -67,7 +67,7 @@ export function promptBlocks(request: EngineFields, { model, owner, session }: P
   parts.forEach((part, index) => {
     for (let from = 0; from < part.length; ) {
       let to = Math.min(part.length, from + next - length)
-      // Half of a character has no digest of its own.
+      // A surrogate pair is not split.
       if (to < part.length && isSecondHalf(part.charCodeAt(to))) to++
       rolling = sha256(`${rolling}${part.slice(from, to)}`)
       length += to - from
@@ -77,7 +77,7 @@ export function promptBlocks(request: EngineFields, { model, owner, session }: P
       const isLast = index === parts.length - 1 && to === part.length
       if (isMark || to === part.length)
         blocks.push({ digest: numberOf(rolling), end: length, kept: isMark || isLast || index === 1 })
-      // A text that goes on has no first question: its first characters.
+      // A text completion has no first question: its first characters identify it.
       if (first > 0 ? index === first && to === part.length : index > 0) key ??= numberOf(rolling)
     }
   })
@@ -97,7 +97,7 @@ function nextMark(mark: number): number {
 
 const isSecondHalf = (unit: number) => unit >= 0xdc00 && unit <= 0xdfff
 
-/** A message with a mark of where it begins and ends, so that what one says can't pass for two. */
+/** Formats a message with marks of its boundaries, so that the text of one message cannot look like two. */
 function textOfMessage(message: unknown): string {
   if (typeof message !== 'object' || message === null) return `\u0001${JSON.stringify(message)}\u0002`
   const { role, content, ...others } = message as Record<string, unknown>

@@ -1,27 +1,27 @@
-/** How many members may have a model in memory. */
+/** How many nodes may have a model in memory. */
 export interface ReplicaBounds {
-  /** So many always have it, where there is room for so many; 0: only when it is asked for. */
+  /** This many always have it, if there is room. 0: only on request. */
   min: number
-  /** At least `min`; infinite where there is no limit. */
+  /** At least `min`. Infinite means no limit. */
   max: number
-  /** Milliseconds for which fewer have to be enough until one is unloaded. */
+  /** Milliseconds for which fewer must be enough before one is unloaded. */
   cooldown: number
 }
 
-/** What the members that are up have of a model, together. */
+/** The totals of a model over the nodes that are up. */
 export interface ReplicaLoad {
   loaded: number
   /** On its way into memory. */
   loading: number
-  /** Slots of those that have it loaded … */
+  /** Slots of the nodes that have it loaded … */
   slots: number
-  /** … and those that a new request would have at once: free ones of members where none waits. */
+  /** … and the slots that a new request would get at once: free ones at nodes with no queue. */
   free: number
   running: number
   queued: number
 }
 
-/** Since when (milliseconds) there are fewer than the minimum, too few for those who ask, or too many. */
+/** Since when (milliseconds) there are fewer than the minimum, too few for the demand, or too many. */
 export interface ReplicaState {
   shortSince?: number | undefined
   longSince?: number | undefined
@@ -31,31 +31,31 @@ export interface ReplicaState {
 
 export interface ReplicaDecision {
   state: ReplicaState
-  /** How many should have it now: more than have it or load it means to load it, fewer means to unload it where it rests. */
+  /** How many nodes should have it. More than now means load it, fewer means unload it where it is idle. */
   wanted: number
-  /** Why there should be more or fewer, or that there are as many as there should be. */
+  /** Why there should be more or fewer, or why this number is right. */
   why: 'minimum' | 'queue' | 'idle' | 'maximum' | 'enough'
   /** When to decide again if nothing changes before. */
   at: number | undefined
 }
 
-/** A queue is long, or a minimum not met, when it has been so for so long (milliseconds). */
+/** Milliseconds for which a queue must be long, or a minimum missed, before a replica is added. */
 const GROW_AFTER = 2000
-/** Members are too many when what is asked takes at most this share of the slots of one less. */
+/** There are too many nodes if the demand takes at most this share of the slots of one node fewer. */
 const IDLE_SHARE = 0.5
-/** Machines are asked for when there has been no room for so long (milliseconds). */
+/** Machines are asked for after this many milliseconds without room. */
 const LACKING_AFTER = 30_000
 
 /**
- * How many members should have a model in memory; called whenever its load has changed, and at `at`.
+ * Decides how many nodes should have a model in memory. Called whenever its load has changed, and at `at`.
  *
- * - More, when at least half as many wait as a member answers at once and no slot is free: as many as have slots for all
- *   who ask, though at most twice as many as there are, and none more while one is loading.
- * - `min`, where there are fewer.
- * - One less, when half the slots of the others would do, until one has gone.
- * - Else as many as there are: a model that its member unloads because nobody uses it is not loaded again.
+ * - More, when no slot is free and the queue is at least half as long as a node has slots: enough for the demand, but
+ *   at most twice as many as there are, and none while one is loading.
+ * - `min`, if there are fewer.
+ * - One less, when half the slots of the others would be enough, until one is gone.
+ * - Otherwise the current number: a model that its node unloads because it is unused is not loaded again.
  *
- * What is long or idle has to stay so for a while, so that nothing flaps; `max` holds in any case.
+ * Demand must stay high or low for a while, so that nothing flaps. `max` always applies.
  */
 export function decideReplicas(
   before: ReplicaState,
@@ -71,7 +71,7 @@ export function decideReplicas(
   const isLong = loaded > 0 && !loading && !free && queued >= each / 2
   const isIdle = loaded > Math.max(1, min) && !loading && asked <= IDLE_SHARE * each * (loaded - 1)
   const longSince = isLong ? (before.longSince ?? now) : undefined
-  // The next one has its own time.
+  // The next one has its own cooldown.
   const idleSince = isIdle ? ((before.loaded === loaded ? before.idleSince : undefined) ?? now) : undefined
   const shortSince = present < min ? (before.shortSince ?? now) : undefined
   const decide = (count: number, why: ReplicaDecision['why'], at?: number): ReplicaDecision => {
@@ -85,13 +85,13 @@ export function decideReplicas(
   }
 
   if (shortSince !== undefined) {
-    // A member that is lost for a moment need not be replaced.
+    // A node that is lost for a moment need not be replaced.
     if (now < shortSince + GROW_AFTER) return decide(present, 'enough', shortSince + GROW_AFTER)
     return decide(min, 'minimum')
   }
   if (longSince !== undefined) {
     if (now < longSince + GROW_AFTER) return decide(present, 'enough', longSince + GROW_AFTER)
-    // It stays long until there are more.
+    // The queue stays long until there are more.
     return decide(Math.max(loaded + 1, Math.min(Math.ceil(asked / each), 2 * loaded)), 'queue')
   }
   if (idleSince !== undefined) {
@@ -101,15 +101,15 @@ export function decideReplicas(
   return decide(present, 'enough')
 }
 
-/** The members of a source that can add machines, all models together. */
+/** The nodes of a source that can add machines, over all models. */
 export interface MachineLoad {
-  /** Those that it tells of … */
+  /** Nodes that it reports … */
   known: number
   /** … those of them that are up … */
   present: number
-  /** … and those of them with a model in memory, or on its way there. */
+  /** … and those of them with a model in memory or loading. */
   occupied: number
-  /** How many more it would take for all models to have as many members as they should. */
+  /** How many more nodes all models would need. */
   lacking: number
 }
 
@@ -117,19 +117,19 @@ export interface MachineState {
   wanted: number
   /** Since when (milliseconds) there has been no room. */
   lackingSince?: number | undefined
-  /** Since when so many have not been needed, and the most that were since. */
+  /** Since when fewer have been needed, and the maximum that was needed since. */
   low?: { since: number; peak: number } | undefined
 }
 
 /**
- * How many members a source should have at least; called whenever the load has changed, and at `at`.
+ * Decides how many nodes a source should have at least. Called whenever the load has changed, and at `at`.
  *
  * - More, when room has been lacking for a while.
- * - Fewer, down to the most that had models in memory meanwhile, so that neither a pause of the clients nor a
- *   member that is started again gives a machine back.
+ * - Fewer, down to the maximum that had models in memory during the cooldown, so that neither a pause of the clients
+ *   nor the restart of a node gives a machine back.
  *
- * @param before undefined at first: what it tells of counts as wanted then
- * @param cooldown milliseconds for which fewer have to be enough
+ * @param before undefined at first: the nodes that it reports then count as wanted
+ * @param cooldown milliseconds for which fewer must be enough
  */
 export function decideMachines(
   before: MachineState | undefined,

@@ -219,7 +219,7 @@ t.test('what a holder sends that is not what it says is refused', async t => {
   damage(holder)
   const front = await setting(t, [holder], lacking)
   const { status, body } = await ask(front)
-  t.match({ status, ...body.error }, { status: 502, code: 'copy_failed', message: /not what it says it is/ })
+  t.match({ status, ...body.error }, { status: 502, code: 'copy_failed', message: /does not match its digest/ })
   t.same(storedAt(lacking), [])
 
   // A server of somebody else's making that names a file outside of the model's folder.

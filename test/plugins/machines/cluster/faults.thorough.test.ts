@@ -151,14 +151,14 @@ t.test('what can be no member is said, and why', async t => {
   const reasons = Object.fromEntries((await membersOf(front)).map(({ name, state, reason }) => [name, reason ?? state]))
   t.match(reasons, {
     'wrong-key': /refuses the key/,
-    'user-key': /key is that of a user/,
+    'user-key': /key belongs to a user/,
     page: /not a corral/,
     nobody: /nothing listens/i
   })
   t.same([reasons.good, reasons.twin].filter(reason => reason === 'up').length, 1)
   t.match(
     [reasons.good, reasons.twin].find(reason => reason !== 'up'),
-    /same server as the member/
+    /same server as member/
   )
   t.notMatch(JSON.stringify(await membersOf(front)) + front.log(), /corral-wrong/, 'no key is shown or logged')
   t.equal((await streamed(front, short)).end, 'whole')

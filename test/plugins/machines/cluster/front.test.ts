@@ -108,7 +108,7 @@ t.test('a client that leaves frees the slot of the member; metrics are those of 
     return body.replicas[0]?.loaded === 1 ? body.replicas : undefined
   })
   t.match(replicas, [
-    { model: DEMO, mode: 'chat', wanted: 1, loading: 0, min: 0, reason: 'They are enough.', failures: [] }
+    { model: DEMO, mode: 'chat', wanted: 1, loading: 0, min: 0, reason: 'The number is right.', failures: [] }
   ])
   leaving.abort()
   await until('it is not answered any more', async () => {

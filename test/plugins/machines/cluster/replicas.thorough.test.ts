@@ -57,7 +57,7 @@ t.test('a long queue has another member load the model; once it is short, one un
     wanted: 1,
     loading: 0,
     min: 0,
-    reason: 'They are enough.'
+    reason: 'The number is right.'
   })
   const end = clients(front, 10)
   await until('both have it', async () => (await holders(front)).length === 2, LIMIT)
@@ -66,7 +66,7 @@ t.test('a long queue has another member load the model; once it is short, one un
   t.same(await end(), ['whole'])
   await until('one has unloaded it', async () => (await holders(front)).length === 1, LIMIT)
   t.same(await holders(front), [first], 'the one that had it before keeps it')
-  t.equal(front.log().split('one more member has a model in memory').length, 2, 'it was loaded once')
+  t.equal(front.log().split('a replica of a model was loaded').length, 2, 'it was loaded once')
   t.equal((await front.json('/api/chat', { model: DEMO, messages: [], stream: false })).status, 200)
 })
 

@@ -61,7 +61,7 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
     const [first] = watching()
     process.kill(first!, 'SIGKILL')
     await until('another one', () => watching().some(pid => pid !== first), LIMIT)
-    await until('that is said', () => front.log().includes("What tells of Ray's members has ended"), LIMIT)
+    await until('that is said', () => front.log().includes("The program that watches Ray's members has ended"), LIMIT)
     t.equal(await members(), 'b,c', 'the members stay meanwhile')
   })
 
