@@ -91,6 +91,7 @@ export function connectionFault(error: unknown): string {
   if (isSystemError(cause, 'ERR_SSL_WRONG_VERSION_NUMBER', 'EPROTO')) {
     return 'it does not speak TLS at this address. Write http:// instead of https://, or set tls there'
   }
-  if (cause instanceof Error && cause.name === 'HTTPParserError') return 'what listens at its address does not speak HTTP'
+  if (cause instanceof Error && cause.name === 'HTTPParserError')
+    return 'what listens at its address does not speak HTTP'
   return errorMessage(cause)
 }
