@@ -4,7 +4,7 @@ import type { Gpu, MemoryNow } from '../../../../core/contracts/hardware.ts'
 import { NATIVE_NAMING } from '../../../../core/contracts/native-api.ts'
 import { parseProcessMemory } from '../../../../core/system/processes.ts'
 import { runningRecord } from '../../../../plugins/apis/native/records.ts'
-import { hostBudget, getSystemReserve } from '../../../../plugins/running/scheduler/host-memory.ts'
+import { getSystemReserve, hostBudget } from '../../../../plugins/running/scheduler/host-memory.ts'
 import { MemoryReport } from '../../../../runtimes/llama-server/loading.ts'
 import {
   type Device,
