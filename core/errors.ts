@@ -1,6 +1,6 @@
 /**
- * Every failure that a client or an admin can meet, with its stable code. The HTTP status belongs to the code, so that
- * all surfaces answer alike; each surface renders a CorralError in its own shape.
+ * All failures that a client or an admin can meet, with their stable codes. The HTTP status depends on the code, so
+ * that it is the same in all APIs. Each API renders a CorralError in its own format.
  */
 export const ERROR_STATUS = {
   invalid_json: 400,
@@ -99,9 +99,9 @@ export interface ErrorOptions {
   details?: Record<string, unknown>
   /** Seconds after which a retry makes sense. */
   retryAfter?: number
-  /** The request field at fault. */
+  /** The invalid request field. */
   param?: string
-  /** Whether sending the same request again may help, where this failure differs from others of its code. */
+  /** Whether sending the same request again may help, if this failure differs from others of its code. */
   retryable?: boolean
 }
 
@@ -132,12 +132,12 @@ export class CorralError extends Error {
   }
 }
 
-/** True when a system call failed with this code (`ENOENT`, `EEXIST`, …). */
+/** Whether a system call failed with one of these codes (`ENOENT`, `EEXIST`, …). */
 export function isSystemError(error: unknown, ...codes: string[]): error is NodeJS.ErrnoException {
   return error instanceof Error && 'code' in error && codes.includes(String(error.code))
 }
 
-/** Why the system refused something, as in "permission denied", without its code and path. */
+/** The system's reason in words, as in "permission denied", without its code and path. */
 export function reasonOf(error: unknown): string {
   return errorMessage(error).replace(/^E[A-Z0-9]+: (.*?), \w+(?: '.*')?$/s, '$1')
 }

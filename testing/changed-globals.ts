@@ -1,6 +1,6 @@
 import { createRequire } from 'node:module'
 
-/** Modules of Node.js that corral answers with. */
+/** Node.js modules that corral uses for answers. */
 const MODULES = 'buffer crypto dns events fs fs/promises http https net os path stream timers tls url util zlib'.split(
   ' '
 )
@@ -8,10 +8,10 @@ const MODULES = 'buffer crypto dns events fs fs/promises http https net os path 
 const isObject = (value: unknown): value is object =>
   (typeof value === 'object' && value !== null) || typeof value === 'function'
 
-/** What Node.js replaces when it is first used. */
+/** Values that Node.js replaces at their first use. */
 const LAZY = Symbol('lazy')
 
-/** Functions of an object by their keys, and which members have getters. */
+/** Functions of an object by their keys, and which properties have getters. */
 function functionsOf(object: object): Map<PropertyKey, unknown> {
   const functions = new Map<PropertyKey, unknown>()
   for (const key of Reflect.ownKeys(object)) {
@@ -23,8 +23,8 @@ function functionsOf(object: object): Map<PropertyKey, unknown> {
 }
 
 /**
- * Remembers the functions of JavaScript and Node.js that everything in the process shares.
- * @returns gives the names of those that were changed, added or removed since, such as `JSON.parse`
+ * Remembers the functions of JavaScript and Node.js that the whole process shares.
+ * @returns a function for the names of those that were changed, added or removed since, such as `JSON.parse`
  */
 export function watchGlobals(): () => string[] {
   const require = createRequire(import.meta.url)

@@ -13,28 +13,28 @@ import { type Added, watchedPlugin } from './watched-plugin.ts'
 const DEMO = 'corral/tiny-chat'
 const MODES: readonly EngineMode[] = ['chat', 'embedding', 'rerank']
 
-/** What all contracts take. */
+/** Options of all contracts. */
 interface ContractOptions {
-  /** Further text for the config.yaml of the test. */
+  /** Additional text for the config.yaml of the test. */
   config?: string | undefined
   /** Milliseconds that each step may take; 30 s by default. */
   timeout?: number
 }
 
-/** Checks what every plugin must have, whatever it does. */
+/** Checks the requirements of every plugin. */
 export function pluginContract(plugin: unknown): void {
   assert.equal(definitionFault(plugin), undefined)
   const { name } = plugin as PluginDefinition
   assert.match(
     name,
     /^[a-z][a-z0-9_-]*$/,
-    'a name holds lower-case letters, digits, "-" and "_", and starts with a letter'
+    'a name has only lower-case letters, digits, "-" and "_", and starts with a letter'
   )
 }
 
 /**
- * Checks the hubs that a plugin adds in its setup: what they list, where their files are, and how they report that a model
- * is absent or forbidden, or that they cannot be reached. Connections that the hub opens are made to fail for that.
+ * Checks the hubs that a plugin adds in its setup: their listings, the locations of their files, and their errors for
+ * missing or forbidden models and unreachable servers. To test these, connections that the hub opens are made to fail.
  * @param options `id` of a repository that it has, one that is `absent`, and one that is `gated` if it has any
  */
 export async function hubContract(
@@ -48,8 +48,8 @@ export async function hubContract(
 }
 
 /**
- * Checks an engine: what it says of itself, its answers, that it ends when it is aborted or stopped, and its answers on
- * all APIs, with `max_tokens` and `stop`.
+ * Checks an engine: its properties, its answers, that it ends when it is aborted or stopped, and its answers in all
+ * APIs, with `max_tokens` and `stop`.
  * @param model that it serves; the demo model by default
  */
 export async function engineContract(
@@ -64,7 +64,7 @@ export async function engineContract(
     const [engine] = engines
     assert.ok(engine, `it starts an engine for ${model}`)
     const provider = providers.find(({ name }) => name === engine.provider)
-    assert.ok(provider, `an engine names its provider, and "${engine.provider}" is none of this plugin`)
+    assert.ok(provider, `an engine names its provider, but "${engine.provider}" is not a provider of this plugin`)
     checkFacts(engine, provider)
     await checkAnswers(steps, engine)
     await checkSurfaces(steps, corral, model)
@@ -79,20 +79,20 @@ export async function engineContract(
     const { models } = await steps.answered(corral, '/api/ps')
     assert.ok(models.length > 0, 'the model is listed as loaded')
     await steps.answered(corral, '/api/stop', { model })
-    assert.deepEqual((await steps.answered(corral, '/api/ps')).models, [], 'a stopped engine has gone')
+    assert.deepEqual((await steps.answered(corral, '/api/ps')).models, [], 'a stopped engine is no longer listed')
     for (const engine of engines) await steps.run('"exited" after /api/stop', () => engine.exited)
   })
 }
 
-/** Checks whole and streamed answers on the APIs that clients use. */
+/** Checks whole and streamed answers of the APIs that clients use. */
 async function checkSurfaces(steps: Steps, corral: TestCorral, model: string): Promise<void> {
   const messages = [{ role: 'user', content: 'Hello there' }]
   const native = await steps.answered(corral, '/api/chat', { model, messages, stream: false })
-  assert.equal(typeof native.message.content, 'string', '/api/chat gives a text')
+  assert.equal(typeof native.message.content, 'string', '/api/chat returns a text')
   const hosted = await steps.answered(corral, '/v1/chat/completions', { model, messages })
-  assert.equal(typeof hosted.choices[0].message.content, 'string', '/v1/chat/completions gives a text')
+  assert.equal(typeof hosted.choices[0].message.content, 'string', '/v1/chat/completions returns a text')
   const other = await steps.answered(corral, '/v1/messages', { model, messages, max_tokens: 100 })
-  assert.equal(other.content[0]?.type, 'text', '/v1/messages gives a text')
+  assert.equal(other.content[0]?.type, 'text', '/v1/messages returns a text')
   await requireFinish(steps, corral, { model, messages })
   await checkLimits(steps, corral, { model, messages, temperature: 0 })
 }
@@ -114,7 +114,7 @@ async function checkLimits(steps: Steps, corral: TestCorral, request: Record<str
   const last = words.at(-1)
   if (last === undefined) return
   const short = await answered({ ...request, max_tokens: 1 })
-  assert.ok((short.usage?.completion_tokens ?? 0) <= 1, 'max_tokens: 1 gives one token at most')
+  assert.ok((short.usage?.completion_tokens ?? 0) <= 1, 'max_tokens: 1 returns at most one token')
   if (words.length > 1) {
     assert.ok((short.choices[0].message.content ?? '').length < whole.length, 'max_tokens: 1 makes the answer shorter')
     assert.equal(short.choices[0].finish_reason, 'length', 'an answer that max_tokens ends has the reason "length"')
@@ -128,7 +128,7 @@ async function checkLimits(steps: Steps, corral: TestCorral, request: Record<str
 }
 
 function checkProvider(provider: EngineProvider, catalog: Catalog): void {
-  assert.match(provider.name, /^[a-z][a-z0-9_-]*$/, 'the name of a provider holds letters, digits, "-" and "_"')
+  assert.match(provider.name, /^[a-z][a-z0-9_-]*$/, 'the name of a provider has only letters, digits, "-" and "_"')
   for (const call of ['serves', 'start'] as const) assert.equal(typeof provider[call], 'function', `it has "${call}"`)
   for (const model of catalog.list()) {
     for (const mode of MODES) {
@@ -142,8 +142,9 @@ function checkProvider(provider: EngineProvider, catalog: Catalog): void {
 }
 
 /**
- * Checks an API: its routes answer, appear in the API document, and refuse an unknown model. If it asks engines, filters,
- * aliases, keys, limits, budgets and usage must hold for it as for every API; `context.answer` sees to them.
+ * Checks an API: its routes answer, appear in the API document, and refuse an unknown model. If it uses engines, then
+ * filters, aliases, keys, limits, budgets and usage must apply to it as to every API; `context.answer` takes care of
+ * that.
  * @param request the path and body of a request for the demo model
  */
 export async function surfaceContract(
@@ -162,8 +163,8 @@ export async function surfaceContract(
 }
 
 /**
- * Checks a filter: requests pass through it on all APIs, whole and streamed, and no hook fails.
- * @param refused a text that it refuses, where it refuses any
+ * Checks a filter: requests pass through it in all APIs, whole and streamed, and no hook fails.
+ * @param refused a text that it refuses, if any
  */
 export async function filterContract(
   plugin: PluginDefinition,

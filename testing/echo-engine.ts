@@ -7,7 +7,7 @@ type Content = string | { text?: string }[] | null | undefined
 const textOf = (content: Content) =>
   typeof content === 'string' ? content : (content ?? []).map(part => part.text ?? '').join('')
 
-/** Repeats the last message word by word. Every model has it, so that tests need no llama.cpp. */
+/** Repeats the last message word by word. It serves every model, so that tests need no llama.cpp. */
 export class EchoEngine implements Engine {
   readonly id = `echo-${randomUUID()}`
   readonly provider: string
@@ -66,7 +66,7 @@ export class EchoEngine implements Engine {
   }
 }
 
-/** A plugin whose engine serves every model better than others do, and repeats the last message. */
+/** A plugin whose engine is preferred for every model, and repeats the last message. */
 export const echoEngine: PluginDefinition = definePlugin({
   name: 'test-echo',
   api: 1,

@@ -4,10 +4,10 @@ import type { Steps } from './steps.ts'
 
 const isCount = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0
 
-/** How many pieces an engine may still pass on after its request was aborted: those that were on their way. */
+/** Pieces that an engine may still send after its request was aborted, because they were already on their way. */
 const MAX_LATE_PIECES = 2
 
-/** Checks what an engine says of itself. */
+/** Checks an engine's properties. */
 export function checkFacts(engine: Engine, provider: EngineProvider): void {
   assert.ok(typeof engine.id === 'string' && engine.id !== '', 'an engine has an id')
   assert.equal(engine.provider, provider.name, 'an engine names its provider')
@@ -24,7 +24,7 @@ function checkUsage(usage: TokenUsage): void {
   assert.ok(usage.cachedTokens <= usage.promptTokens, 'usage.cachedTokens is part of usage.promptTokens')
 }
 
-/** A sink that checks what comes. @param onPiece called with each piece of an answer */
+/** A sink that checks what it gets. @param onPiece called with each piece of an answer */
 function checkedSink(signal: AbortSignal, onPiece: () => void = () => {}) {
   const ended = new Set<number>()
   const sink: AnswerSink = {
@@ -33,7 +33,7 @@ function checkedSink(signal: AbortSignal, onPiece: () => void = () => {}) {
       assert.ok(Array.isArray(deltas), 'sink.take gets a list of deltas')
       for (const { choice = 0, content, thinking, toolCalls, finish, usage } of deltas) {
         const hasText = Boolean(content || thinking || toolCalls?.length)
-        assert.ok(!(ended.has(choice) && hasText), `choice ${choice} goes on after its "finish"`)
+        assert.ok(!(ended.has(choice) && hasText), `choice ${choice} continues after its "finish"`)
         if (usage) checkUsage(usage)
         if (hasText) onPiece()
         if (finish === undefined) continue
@@ -47,11 +47,11 @@ function checkedSink(signal: AbortSignal, onPiece: () => void = () => {}) {
   return { sink, ended }
 }
 
-/** Checks the answers of a running engine, without corral between. */
+/** Checks the answers of a running engine, without corral in between. */
 export async function checkAnswers(steps: Steps, engine: Engine): Promise<void> {
   assert.ok(engine.chat, 'an engine has "chat"')
   const request = (content: string) => ({ messages: [{ role: 'user', content }], temperature: 0, max_tokens: 200 })
-  // An assertion inside of the sink may be taken for the client's leaving: it is remembered.
+  // An engine may mistake an assertion error in the sink for a disconnect, so the error is remembered.
   const asked = async (name: string, content: string, signal: AbortSignal, onPiece?: () => void) => {
     const { sink, ended } = checkedSink(signal, onPiece)
     let failure: unknown
@@ -84,30 +84,30 @@ export async function checkAnswers(steps: Steps, engine: Engine): Promise<void> 
   let late = 0
   await asked('chat after its signal was aborted', long, controller.signal, () => {
     if (controller.signal.aborted) late++
-    controller.abort(new Error('the client has left'))
+    controller.abort(new Error('the client has disconnected'))
   })
   assert.ok(late <= MAX_LATE_PIECES, `an aborted answer ends; ${late} pieces came after the abort`)
   let early = 0
   const before = await asked('chat with an aborted signal', long, AbortSignal.abort(new Error('gone')), () => early++)
-  assert.ok(before.outcome || early === 0, 'an answer whose signal is aborted at its start is not given')
+  assert.ok(before.outcome || early === 0, 'an answer whose signal is aborted before its start is not generated')
 }
 
-/** Checks the vectors and scores of engines that make them. */
+/** Checks vectors and scores, if the engine supports them. */
 export async function checkLists(steps: Steps, engine: Engine): Promise<void> {
   const { signal } = new AbortController()
   if (engine.embed) {
     const inputs = ['one', 'two words', 'three words here']
     const { vectors, promptTokens } = await steps.run('embed', () => engine.embed!(inputs, { signal }))
-    assert.equal(vectors.length, inputs.length, `embed gives a vector for each input, not ${vectors.length} for 3`)
+    assert.equal(vectors.length, inputs.length, `embed returns a vector for each input, not ${vectors.length} for 3`)
     for (const vector of vectors) {
       assert.ok(vector.length > 0 && vector.length === vectors[0]!.length, 'all vectors have the same length')
-      assert.ok([...vector].every(Number.isFinite), 'vectors hold finite numbers')
+      assert.ok([...vector].every(Number.isFinite), 'vectors have finite numbers')
     }
     assert.ok(isCount(promptTokens), `promptTokens is a count of tokens, not ${promptTokens}`)
   }
   if (engine.rerank) {
     const { scores, promptTokens } = await steps.run('rerank', () => engine.rerank!('one', ['a', 'b', 'c'], { signal }))
-    assert.deepEqual(scores.map(({ index }) => index).sort(), [0, 1, 2], 'rerank gives a score for each document')
+    assert.deepEqual(scores.map(({ index }) => index).sort(), [0, 1, 2], 'rerank returns a score for each document')
     assert.ok(
       scores.every(({ score }) => Number.isFinite(score)),
       'scores are finite numbers'
@@ -116,7 +116,7 @@ export async function checkLists(steps: Steps, engine: Engine): Promise<void> {
   }
 }
 
-/** Checks that a further engine differs from those that run, and ends when it is stopped. */
+/** Checks that another engine differs from the running ones, and ends when it is stopped. */
 export async function checkEnd(steps: Steps, provider: EngineProvider, running: readonly Engine[]): Promise<void> {
   const { spec } = running[0]!
   const waiting = { signal: new AbortController().signal }
@@ -124,7 +124,7 @@ export async function checkEnd(steps: Steps, provider: EngineProvider, running: 
   const engine = await steps.run('start', () => provider.start(spec, waiting, estimate))
   checkFacts(engine, provider)
   const ids = running.map(({ id }) => id)
-  assert.ok(!ids.includes(engine.id), `each engine has an id of its own; "${engine.id}" is that of another engine`)
+  assert.ok(!ids.includes(engine.id), `each engine has its own id, but "${engine.id}" belongs to another engine`)
   await steps.run('stop', () => engine.stop())
   const exit = await steps.run('"exited" after stop', () => engine.exited)
   assert.equal(exit?.expected, true, 'an engine that was stopped has exited as expected')

@@ -6,19 +6,22 @@ import { type AddressInfo, type Server, Socket } from 'node:net'
 import type { Hub, HubFile, HubRepository } from '../core/contracts/hubs.ts'
 import type { Steps } from './steps.ts'
 
-/** Files are compared with their digests up to this size, and at most this many are looked at. */
+/** Files up to this size are compared with their digests, and at most this many are checked. */
 const MAX_DIGEST_BYTES = 4 * 1024 * 1024
 const MAX_FILES = 8
 
-/** What becomes of connections that a hub opens. */
+/** What happens to connections that a hub opens. */
 type Network = 'open' | 'refused' | { port: number }
 
-/** The network as one call of a hub sees it. */
+/** The network that one call of a hub sees. */
 const networks = new AsyncLocalStorage<{ network: Network; connections: number }>()
 const opened = new Set<Socket>()
 const { connect } = Socket.prototype
 
-/** Runs calls of hubs with a network that can be made to fail: by connections to nowhere, or to a server of ours. */
+/**
+ * Runs calls of hubs with a network that can be made to fail: by refused connections, or by connections to a server of
+ * the test.
+ */
 async function withNetworks<Result>(work: () => Promise<Result>): Promise<Result> {
   Socket.prototype.connect = function (this: Socket, ...values: unknown[]) {
     const seen = networks.getStore()
@@ -43,15 +46,15 @@ async function withNetworks<Result>(work: () => Promise<Result>): Promise<Result
   }
 }
 
-/** Ends all connections, and lets those who had them notice. */
+/** Ends all connections, and waits until their users notice. */
 async function closeAll(): Promise<void> {
   await Promise.all([...opened].map(socket => new Promise(resolve => socket.once('close', resolve).destroy())))
   await new Promise(setImmediate)
 }
 
-/** Calls a hub. @returns what became of it, and whether it used the network */
+/** Calls a hub. @returns the result, and whether it used the network */
 async function called<Result>(network: Network, work: () => Promise<Result>) {
-  // What is kept alive would go around the network of this call.
+  // Pooled connections would bypass the network of this call.
   if (network !== 'open') await closeAll()
   const seen = { network, connections: 0 }
   const outcome = await networks.run(seen, () =>
@@ -72,7 +75,7 @@ async function withServer<Result>(server: Server, work: (port: number) => Promis
   }
 }
 
-/** Checks a hub: what it lists, where its files are, and how it says that something cannot be had. */
+/** Checks a hub: its listing, the locations of its files, and its errors. */
 export async function checkHub(
   steps: Steps,
   hub: Hub,
@@ -83,8 +86,8 @@ export async function checkHub(
     /^[a-z][a-z0-9_-]*$/,
     'the name of a hub is recorded with each model: letters, digits, "-", "_"'
   )
-  assert.ok(hub.title.length > 0, 'a hub has a title for people')
-  assert.ok(hub.prefixes.length > 0, 'a hub has a prefix to ask for it, such as "folder:"')
+  assert.ok(hub.title.length > 0, 'a hub has a human-readable title')
+  assert.ok(hub.prefixes.length > 0, 'a hub has a prefix such as "folder:"')
   for (const prefix of hub.prefixes) assert.match(prefix, /[:/]$/, `the prefix "${prefix}" ends in its separator`)
   await withNetworks(async () => {
     const list = async (id: string) => {
@@ -104,7 +107,7 @@ export async function checkHub(
 
 function checkListing(hub: Hub, repository: HubRepository): void {
   assert.equal(repository.hub, hub.name, 'a repository names its hub')
-  assert.ok(repository.revision.length > 0, 'a repository has a revision that names its content')
+  assert.ok(repository.revision.length > 0, 'a repository has a revision that identifies its content')
   assert.equal(typeof repository.gated, 'boolean', 'a repository says whether it is "gated"')
   assert.ok(repository.files.length > 0, 'a repository lists its files')
   assert.deepEqual(JSON.parse(JSON.stringify(repository)), repository, 'a repository is plain data')
@@ -130,18 +133,18 @@ async function checkFiles(steps: Steps, hub: Hub, repository: HubRepository): Pr
     const found = await steps.run(`locate ${path}`, () => called('open', () => hub.locate(repository, file, signal)))
     if (found.error) throw found.error
     const { url, headers, size: located, sha256: locatedDigest } = found.value!
-    assert.match(new URL(url).protocol, /^https?:$/, 'files are located at addresses of http or https')
+    assert.match(new URL(url).protocol, /^https?:$/, 'files are located at http or https addresses')
     const other = places.get(url)
     assert.ok(!other || other.sha256 !== undefined, `"${path}" and "${other?.path}" are located at the same address`)
     places.set(url, file)
     const get = (more: Record<string, string>) =>
-      // Its connection is kept alive, and is to be known later.
+      // Its connection is pooled, and must be recognized later.
       networks.run({ network: 'open', connections: 0 }, () =>
         steps.run(`GET ${path}`, () => fetch(url, { headers: { ...headers, ...more } }))
       )
     const reply = await get({ range: 'bytes=0-3' })
     assert.ok(reply.ok, `the address of "${path}" answers (${reply.status})`)
-    const begin = Buffer.from(await steps.run(`the begin of ${path}`, () => reply.arrayBuffer())).subarray(0, 4)
+    const begin = Buffer.from(await steps.run(`the beginning of ${path}`, () => reply.arrayBuffer())).subarray(0, 4)
     const total = /\/(\d+)$/.exec(reply.headers.get('content-range') ?? '')?.[1] ?? reply.headers.get('content-length')
     const size = total === null || total === undefined ? undefined : Number(total)
     for (const [said, bytes] of Object.entries({ listed: file.size, located })) {
@@ -149,14 +152,14 @@ async function checkFiles(steps: Steps, hub: Hub, repository: HubRepository): Pr
       assert.equal(bytes, size, `the size of "${path}" is ${said} as ${bytes} bytes, and its address has ${size}`)
     }
     if (/\.gguf$/i.test(path) && (size ?? 4) >= 4) {
-      assert.equal(begin.toString('latin1'), 'GGUF', `"${path}" is located at something else than a GGUF file`)
+      assert.equal(begin.toString('latin1'), 'GGUF', `"${path}" is located at something other than a GGUF file`)
     }
     const { sha256 = locatedDigest, gitSha1 } = file
     if ((sha256 ?? gitSha1) === undefined || (size ?? Number.POSITIVE_INFINITY) > MAX_DIGEST_BYTES) continue
     const whole = await get({})
     const bytes = Buffer.from(await steps.run(`the bytes of ${path}`, () => whole.arrayBuffer()))
     const digest = (kind: string, head: string) => createHash(kind).update(head).update(bytes).digest('hex')
-    const wrong = `"${path}" is located at bytes with another digest than it is listed with`
+    const wrong = `"${path}" is located at bytes with another digest than in the listing`
     if (sha256 !== undefined) assert.equal(digest('sha256', ''), sha256, wrong)
     if (gitSha1 !== undefined) assert.equal(digest('sha1', `blob ${bytes.length}\0`), gitSha1, wrong)
   }
@@ -171,7 +174,7 @@ async function checkRefusals(
     const waiting = signal ? { signal } : {}
     const call = () => called(network, () => hub.repository({ id: name }, waiting))
     const { value, error, usedNetwork } = await steps.run(`repository of ${what}`, call)
-    // A hub without a network has no trouble with it.
+    // A hub that does not use the network cannot fail because of it.
     if (network !== 'open' && !usedNetwork) return
     if (code === 'hub_forbidden' && value?.gated === true) return
     assert.ok(error, `repository of ${what} is refused`)
@@ -180,17 +183,17 @@ async function checkRefusals(
   }
   await refused('a model that is absent', 'repo_not_found', 'open', absent)
   if (gated !== undefined) await refused('a gated model', 'hub_forbidden', 'open', gated)
-  await refused('a model at a hub that cannot be reached', 'hub_unreachable', 'refused', id)
+  await refused('a model at an unreachable hub', 'hub_unreachable', 'refused', id)
   let isAsked = false
   const forbids = createServer((_, reply) => {
     isAsked = true
     reply.writeHead(403, { connection: 'close' }).end('{}')
   })
-  // A hub that encrypts its connections does not get as far as a request.
+  // With TLS, a hub does not get as far as a request.
   const forbidden = (port: number) => refused('a model that the hub forbids', 'hub_forbidden', { port }, id)
   await withServer(forbids, port => forbidden(port).catch(error => isAsked && Promise.reject(error)))
 
-  const gone = new Error('the client has left')
+  const gone = new Error('the client has disconnected')
   const before = await steps.run('repository with an aborted signal', () =>
     called('open', () => hub.repository({ id }, { signal: AbortSignal.abort(gone) }))
   )

@@ -1,6 +1,6 @@
 /*
- * What plugins are tested with: the entry `corral/testing` of the package. All of it is plain functions that reject with
- * an AssertionError, so that they fit any test runner.
+ * The entry `corral/testing` of the package, for tests of plugins. Everything is a plain function that rejects with an
+ * AssertionError, so that it fits any test runner.
  */
 export * from './contract-suites.ts'
 export { echoEngine } from './echo-engine.ts'

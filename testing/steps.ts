@@ -1,7 +1,7 @@
 import assert, { AssertionError } from 'node:assert/strict'
 import type { TestCorral } from './test-corral.ts'
 
-/** Runs the steps of a contract, each within its time. */
+/** Runs the steps of a contract, each with a timeout. */
 export class Steps {
   readonly #timeout: number
 
@@ -10,7 +10,7 @@ export class Steps {
     this.#timeout = timeout
   }
 
-  /** Waits for a step. @throws AssertionError that names the step if it does not end in time, or ends with an error */
+  /** Waits for a step. @throws AssertionError that names the step if it times out or fails */
   async run<Result>(name: string, work: () => Promise<Result> | Result): Promise<Result> {
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<never>((_, reject) => {

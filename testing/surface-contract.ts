@@ -10,7 +10,7 @@ const ADMIN = { authorization: 'Bearer an-admin-of-the-surface-contract' }
 const ALIAS = 'surface-contract/alias'
 const MAX_TOKENS = 3
 
-/** What the engines of the test were asked, and what the filter of the test saw and is to do. */
+/** Records the requests to the test's engines and filter, and controls the filter. */
 class Probe {
   /** `max_tokens` of each request that reached an engine. */
   readonly asked: unknown[] = []
@@ -65,8 +65,8 @@ interface SurfaceRequest {
 }
 
 /**
- * Checks that requests of an API for models follow the rules of all APIs: filters, aliases, the models and limits of
- * keys, budgets, usage. An API that asks no engine has none of this to follow.
+ * Checks that an API's requests to models follow the rules of all APIs: filters, aliases, the models and limits of
+ * keys, budgets, usage. An API that does not use engines need not follow them.
  */
 export async function checkRules(steps: Steps, plugin: PluginDefinition, request: SurfaceRequest): Promise<void> {
   const probe = new Probe()
@@ -85,30 +85,33 @@ export async function checkRules(steps: Steps, plugin: PluginDefinition, request
       assert.ok(probe.events > 0, 'answers pass through the hook "event" of filters')
       const [most] = probe.asked
       const within = typeof most === 'number' && most >= 0 && most <= MAX_TOKENS
-      assert.ok(within, `limits.max_tokens (${MAX_TOKENS}) holds; the engine was asked for ${most} tokens`)
+      assert.ok(within, `limits.max_tokens (${MAX_TOKENS}) applies; the engine was asked for ${most} tokens`)
     }
     const usage = await steps.run('/api/usage', () => corral.json('/api/usage', undefined, ADMIN))
-    assert.match(JSON.stringify(usage.body), /"tokens_in":[1-9]/, 'what a key takes of models is in its usage')
+    assert.match(JSON.stringify(usage.body), /"tokens_in":[1-9]/, "a key's use of models is in its usage")
 
-    assert.equal((await ask({ model: ALIAS })).status, 200, `an alias of ${model} names it too`)
+    assert.equal((await ask({ model: ALIAS })).status, 200, `an alias of ${model} can be requested too`)
 
     const made = { name: 'other-models', models: ['nobody/nothing'] }
     const { body: key } = await steps.run('/api/keys', () => corral.json('/api/keys', made, ADMIN))
     const forbidden = await ask({}, { authorization: `Bearer ${key.key}` })
-    assert.equal(forbidden.status, 403, `a key that allows other models only is refused (${forbidden.status})`)
+    assert.equal(forbidden.status, 403, `a key that allows only other models is refused (${forbidden.status})`)
 
     probe.refuses = true
     const before = probe.asked.length
     const refused = await ask()
-    assert.ok(refused.status >= 400 && refused.status < 500, `what a filter refuses is refused (${refused.status})`)
-    assert.equal(probe.asked.length, before, 'no engine is asked what a filter refuses')
+    assert.ok(
+      refused.status >= 400 && refused.status < 500,
+      `a request that a filter refuses is refused (${refused.status})`
+    )
+    assert.equal(probe.asked.length, before, 'no engine gets a request that a filter refuses')
   })
   if (probe.asked.length === 0) return
   await withRules(new Probe(), plugin, request, { requests_per_minute: 1 }, async corral => {
     const ask = () => steps.run(path, () => corral.json(path, body, ADMIN))
     assert.equal((await ask()).status, 200, 'the first request of a minute is within a budget of one')
     const second = await ask()
-    assert.equal(second.status, 429, `limits.requests_per_minute holds (${second.status})`)
+    assert.equal(second.status, 429, `limits.requests_per_minute applies (${second.status})`)
   })
 }
 

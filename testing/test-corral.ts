@@ -14,32 +14,32 @@ import { echoEngine } from './echo-engine.ts'
 export interface TestCorralOptions {
   /** The plugins under test, as their modules export them. */
   plugins?: readonly PluginDefinition[]
-  /** Further text of its config.yaml, such as the section of a plugin. */
+  /** Additional text of its config.yaml, such as the section of a plugin. */
   config?: string
-  /** False leaves the echo engine out, so that models are answered by the engines of `plugins` alone. */
+  /** False to leave out the echo engine, so that only the engines of `plugins` answer. */
   echo?: boolean
 }
 
-/** A corral in this process, with a data directory of its own and the demo model `corral/tiny-chat`. */
+/** A corral server in this process, with its own data directory and the demo model `corral/tiny-chat`. */
 export interface TestCorral {
   /** Such as `http://127.0.0.1:40123`. */
   readonly url: string
   /** Its data directory. */
   readonly home: string
-  /** Sends a request, a POST where there is a body, and reads the reply as JSON. */
+  /** Sends a request, a POST if there is a body, and parses the reply as JSON. */
   json(path: string, body?: unknown, headers?: Record<string, string>): Promise<{ status: number; body: any }>
-  /** Sends a request for a stream and reads the JSON of all its events. */
+  /** Sends a request for a stream and parses the JSON of all its events. */
   events(path: string, body: unknown, headers?: Record<string, string>): Promise<any[]>
-  /** The state of the plugin of this name, and what it offers. */
+  /** The state of the plugin with this name, and what it offers. */
   plugin(name: string): Promise<PluginReport | undefined>
-  /** Everything that it logged, one JSON object a line. */
+  /** Its whole log, one JSON object per line. */
   log(): string
   close(): Promise<void>
 }
 
 /**
- * Starts a server with the built-in plugins, the echo engine and those under test. Close it when the test ends.
- * @throws what a start throws, such as a PluginError that names the plugin at fault
+ * Starts a server with the built-in plugins, the echo engine and the plugins under test. Close it when the test ends.
+ * @throws if the start fails, such as a PluginError that names the plugin
  */
 export async function startTestCorral(options: TestCorralOptions = {}): Promise<TestCorral> {
   const { plugins = [], config: text = '', echo = true } = options
@@ -47,7 +47,7 @@ export async function startTestCorral(options: TestCorralOptions = {}): Promise<
   const lines: string[] = []
   const remove = () => rm(home, { recursive: true, force: true, maxRetries: 3 })
   try {
-    // No search for a llama.cpp, which could go as far as compiling one.
+    // Do not search for llama.cpp, which might even compile one.
     await writeFile(join(home, 'config.yaml'), `${text}\n`)
     const found = plugins.map((plugin): FoundPlugin => ({ ...definePlugin(plugin), path: 'under test' }))
     const definitions = [...builtInPlugins, ...(echo ? [echoEngine] : []), ...found]
@@ -94,7 +94,7 @@ function request(body: unknown, headers: Record<string, string> = {}): RequestIn
   return { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify(body) }
 }
 
-/** The same configuration, in which nothing is looked for, downloaded or compiled to run models with. */
+/** The same configuration without searching for, downloading or compiling llama.cpp. */
 function withoutSearch<Config extends { sections: Readonly<Record<string, Readonly<Record<string, unknown>>>> }>(
   config: Config
 ): Config {

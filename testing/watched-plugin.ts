@@ -14,7 +14,7 @@ export interface Added {
 /** The methods by which plugins add to services. */
 const METHODS = { downloads: ['addHub', 'hubs'], engines: ['add', 'providers'], catalog: ['add', 'sources'] } as const
 
-/** The same engine, whose promises settle at the latest when the signal is aborted: so that a faulty one ends too. */
+/** Wraps an engine so that its promises settle when the signal is aborted at the latest, even if it is faulty. */
 function boundedEngine(engine: Engine, ended: AbortSignal): Engine {
   const bounded = Object.create(engine) as Record<string, unknown>
   const orEnd = <Value>(value: Promise<Value>, end: (settle: (value?: never) => void, fail: () => void) => void) =>
@@ -37,7 +37,10 @@ function boundedEngine(engine: Engine, ended: AbortSignal): Engine {
   return bounded as unknown as Engine
 }
 
-/** The same plugin, and what it adds once it is set up. @param ended ends the engines that do not end by themselves */
+/**
+ * Wraps a plugin, and returns what it adds once it is set up.
+ * @param ended ends engines that do not end by themselves
+ */
 export function watchedPlugin<Definition extends PluginDefinition>(
   plugin: Definition,
   ended?: AbortSignal

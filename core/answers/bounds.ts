@@ -11,19 +11,19 @@ import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
 import { merged } from '../system/merged.ts'
 
-/** What one request asks of a model. */
+/** The parts of a request that are checked. */
 export interface Asked<Body extends EngineFields = EngineFields> {
   operation: Operation
   body?: Body | undefined
   lease: Pick<LeaseRequest, 'mode' | 'options' | 'keepAlive' | 'slots'>
 }
 
-/** What held for a key last, by its own bounds: mostly it asks for the same model again. */
+/** The last result for each key's limits: clients mostly ask for the same model again. */
 const latest = new WeakMap<Partial<RequestBounds>, { ofModel: RequestBounds; all: RequestBounds }>()
 
 /**
- * What bounds a caller's requests for a model: where its key says something that holds, else what the model's section
- * says, else what `limits` says. So a key may allow more than a model does: an admin wrote both.
+ * The limits of a caller's requests for a model. Limits of the key come first, then the model's section, then `limits`.
+ * A key may therefore allow more than a model does, because an admin wrote both.
  */
 export function boundsFor(config: CoreConfig, variant: Model, { bounds }: Pick<Caller, 'bounds'>): RequestBounds {
   const ofModel = settingsFor(config, variant).bounds
@@ -36,16 +36,16 @@ export function boundsFor(config: CoreConfig, variant: Model, { bounds }: Pick<C
 }
 
 /**
- * The one place that decides what a request may ask for, on every surface and for every operation (`num_ctx` is cut to
- * its bound by the scheduler, grammars and schemas are bounded by who makes them).
+ * Enforces the limits of requests, for all APIs and operations. The scheduler clamps `num_ctx`, and the code that
+ * builds grammars and schemas limits these.
  *
- * 1. `num_parallel`, `keep_alive`, prompts and choices over their bound are refused.
- * 2. So is a `max_tokens` that the request itself names; one that comes from the configuration is cut to the bound, and
- *    an answer without a limit gets the bound, so that none is endless.
- * 3. Lists that engines go through for every token have a length that no honest request comes near.
+ * 1. `num_parallel`, `keep_alive`, prompts and choices over their limit are refused.
+ * 2. A `max_tokens` in the request over its limit is refused. A `max_tokens` from the configuration is clamped, and
+ *    requests without one get the limit, so that no answer is endless.
+ * 3. Lists that engines search for every token have a maximum length.
  *
- * @param sent the request's body as it was sent: what of it is the request's own
- * @returns the body for the engine, within the bounds
+ * @param sent the request's body as it was sent, which shows what the client itself asked for
+ * @returns the body for the engine, within the limits
  * @throws CorralError `over_limit`
  */
 export function withinBounds<Body extends EngineFields>(
@@ -71,12 +71,12 @@ export function withinBounds<Body extends EngineFields>(
   const within = merged<EngineFields, EngineFields>(body, {
     max_tokens: tokensOf(body.max_tokens, bounds.max_tokens, sent)
   })
-  // A surface leases a slot for each choice that it wants; no other field may ask for more.
+  // The API leases a slot for each choice, so no other field may ask for more.
   if (choices === 1) delete within.n
   return within as Body
 }
 
-/** The error for a value over a bound. @param bound its name below `limits` */
+/** The error for a value over a limit. @param bound its name below `limits` */
 function overLimit(param: string, bound: string, given: number | string, most: number | string): CorralError {
   return new CorralError(
     'over_limit',
@@ -85,7 +85,7 @@ function overLimit(param: string, bound: string, given: number | string, most: n
   )
 }
 
-/** What of a body is text to be read: the field, and how many texts there are. */
+/** The field of a body that holds its prompts, and how many there are. */
 function promptsOf(operation: Operation, { prompt, input, documents }: EngineFields): [string, number] {
   if (operation === 'completion') return ['prompt', countOf(prompt)]
   if (operation === 'embeddings') return ['input', countOf(input)]
@@ -93,7 +93,7 @@ function promptsOf(operation: Operation, { prompt, input, documents }: EngineFie
   return ['prompt', 1]
 }
 
-/** A list of numbers is one text, of tokens. */
+/** A list of numbers is one prompt, given as tokens. */
 function countOf(texts: unknown): number {
   return Array.isArray(texts) && typeof texts[0] !== 'number' ? texts.length : 1
 }
@@ -113,10 +113,10 @@ function requireKeepAlive(wanted: number | undefined, bounds: RequestBounds, sen
   throw overLimit('keep_alive', 'keep_alive', String(given).slice(0, 60), bounds.keep_alive)
 }
 
-/** OpenAI's Responses have a word of their own. */
+/** OpenAI's Responses API has its own name for it. */
 const OTHER_NAMES: Record<string, string> = { max_output_tokens: 'max_tokens' }
 
-/** The field of a request, or of its options, that sets an option to this value; undefined where none does. */
+/** The field of a request, or of its options, that sets an option to this value, if any. */
 function fieldOf(sent: unknown, option: string, value: number): string | undefined {
   if (!isObject(sent)) return undefined
   const sets = ([name, given]: [string, unknown]) =>
@@ -127,7 +127,7 @@ function fieldOf(sent: unknown, option: string, value: number): string | undefin
   return nested && `options.${nested[0]}`
 }
 
-/** Longest lists of what engines look through for each token that they generate. */
+/** Maximum lengths of lists that engines search for each token that they generate. */
 const MAX_LISTS: Record<string, number> = {
   stop: 256,
   samplers: 64,
@@ -135,7 +135,7 @@ const MAX_LISTS: Record<string, number> = {
   logit_bias: 16_384
 }
 
-/** Most likely tokens that are listed for each token of an answer. */
+/** Maximum number of likely tokens listed for each token of an answer. */
 const MAX_PROBABILITIES = 1000
 
 function requireShortLists(body: EngineFields): void {

@@ -4,13 +4,11 @@ import type { TokenTally } from '../http/request-record.ts'
 import type { Vector } from './embedding.ts'
 import { callOf } from './pipeline.ts'
 
-/*
- * Long lists are asked for in parts, so that they do not keep others waiting until their end.
- */
+/* Embeds and ranks long lists in batches, so that other clients get their turn in between. */
 
 /**
- * Vectors of all inputs, each as `made` gives it where it is there.
- * @throws CorralError `unsupported_capability`, or what the engine, the lease or `made` does
+ * Embeds all inputs. The result of `made`, if any, replaces the engine's vector.
+ * @throws CorralError `unsupported_capability`, or whatever the engine, the lease or `made` throws
  */
 export async function embedChunked(
   lease: Lease,
@@ -32,7 +30,7 @@ export async function embedChunked(
   return all
 }
 
-/** Scores of all documents. @throws CorralError `unsupported_capability`, or what the engine or the lease does */
+/** Scores all documents. @throws CorralError `unsupported_capability`, or whatever the engine or the lease throws */
 export async function rerankChunked(
   lease: Lease,
   { query, documents }: { query: string; documents: readonly string[] },
@@ -53,7 +51,7 @@ export async function rerankChunked(
   return all
 }
 
-/** The list in parts as large as the engine works on at once; between two of them others have their turn. */
+/** Splits a list into batches of the engine's size. Other clients get their turn between two batches. */
 async function* partsOf<Item>(lease: Lease, items: readonly Item[]): AsyncGenerator<readonly Item[]> {
   for (let from = 0; from === 0 || from < items.length; ) {
     if (from > 0) await lease.letOthers()

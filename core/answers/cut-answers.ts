@@ -6,14 +6,13 @@ import { errorMessage } from '../errors.ts'
 import { abortAfter } from '../system/abort-after.ts'
 
 /*
- * What an answer took whose client left before the engine had said so. The engine had to read the prompt all the same:
- * whoever always leaves early would else have it read for nothing.
+ * Counts the usage of answers whose client disconnected before the engine reported it. The engine processed the prompt
+ * anyway: a client that always leaves early would otherwise get prompts processed for free.
  */
 
-/** How long an engine may take to count (milliseconds). */
 const PATIENCE = 10_000
 
-/** Counts, behind the reply, what the engine read of an answer that was cut. Does nothing where nobody cut it. */
+/** Counts the usage of an aborted answer after the reply has ended. Does nothing if the answer was not aborted. */
 export function countCut(
   { request: { record, log } }: FastifyReply,
   { signal }: Lease,
@@ -23,11 +22,11 @@ export function countCut(
   record.hold()
   count(abortAfter(PATIENCE))
     .then(tokens => record.tokens.read(tokens, 0, record.tokens.prompts))
-    .catch(error => log.debug(`The prompt of an answer that was cut cannot be counted: ${errorMessage(error)}`))
+    .catch(error => log.debug(`Tokens of the prompt of an aborted answer could not be counted: ${errorMessage(error)}`))
     .finally(() => record.release())
 }
 
-/** Tokens of one of the prompts of an answer, with the text behind the gap that it is to fill; 0 where there is none. */
+/** Tokens of one of the request's prompts, including a `suffix`; 0 if there is no such prompt. */
 export async function promptTokens(
   engine: Pick<Engine, 'countTokens' | 'tokenize'>,
   operation: Operation,
@@ -44,7 +43,7 @@ export async function promptTokens(
   return await tokensIn(engine, (suffix === undefined ? [own] : [own, suffix]) as (string | number[])[], signal)
 }
 
-/** Tokens of texts, or of lists of tokens, but for those that a model's vocabulary puts around each. */
+/** Tokens of texts, or of lists of tokens, without the special tokens that the vocabulary adds around each. */
 export async function tokensIn(
   engine: Pick<Engine, 'tokenize'>,
   texts: readonly (string | readonly number[])[],

@@ -6,13 +6,13 @@ interface Message {
   [field: string]: unknown
 }
 
-/** At least this part of the context is kept for the answer once turns are dropped. */
+/** Share of the context that is free for the answer after messages were dropped. */
 const ANSWER_SHARE = 1 / 4
 
 /**
- * A request whose conversation did not fit, without its oldest turns.
- * @param error what the engine refused it with
- * @returns undefined when that was no matter of length, or nothing is left that could be dropped
+ * Removes the oldest turns from a conversation that did not fit.
+ * @param error the engine's refusal
+ * @returns undefined if the error has another cause, or nothing is left that could be dropped
  */
 export function shorterConversation(
   body: EngineFields,
@@ -31,11 +31,12 @@ export function shorterConversation(
 }
 
 /**
- * Leaves out the oldest turns of a conversation: at least one, and as many as it seems to take, by the length of their
- * text, until the rest has no more than `room` tokens. A turn is a user's message with all that follows it up to the
- * next one; of the last turn only rounds of tool calls with their results can go, but the last. The system's stay.
- * @param promptTokens of the whole conversation
- * @returns undefined when nothing is left that could go
+ * Drops the oldest turns of a conversation: at least one, and as many as it seems to take, estimated by the length of
+ * their text, until the rest has at most `room` tokens. A turn is a user's message with everything up to the next one.
+ * Of the last turn, only rounds of tool calls with their results can be dropped, except the last round. System messages
+ * stay.
+ * @param promptTokens tokens of the whole conversation
+ * @returns undefined if nothing can be dropped
  */
 export function dropOldest<T extends Message>(
   messages: readonly T[],
@@ -56,14 +57,14 @@ export function dropOldest<T extends Message>(
   return dropped.size === 0 ? undefined : messages.filter((_, index) => !dropped.has(index))
 }
 
-/** Indexes of messages that go together, oldest first. */
+/** Indexes of messages that belong together, oldest first. */
 function removableUnits(messages: readonly Message[]): number[][] {
   const units: number[][] = []
   const starts = messages.flatMap(({ role }, index) => (role === 'user' ? [index] : []))
   const last = starts.at(-1) ?? 0
   let unit: number[] | undefined
   messages.forEach(({ role, tool_calls }, index) => {
-    // What the system says in between holds for all that follows.
+    // System messages in the middle apply to everything that follows.
     if (role === 'system' || role === 'developer') return
     const begins = index < last ? role === 'user' : index > last && role === 'assistant' && isFilled(tool_calls)
     if (index === last) unit = undefined
@@ -73,7 +74,7 @@ function removableUnits(messages: readonly Message[]): number[][] {
     }
     if (index !== last) unit?.push(index)
   })
-  // The last round of tool calls is what the answer is about.
+  // The answer is about the last round of tool calls.
   if (units.at(-1)?.some(index => index > last)) units.pop()
   return units
 }

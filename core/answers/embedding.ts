@@ -7,8 +7,8 @@ import { CorralError } from '../errors.ts'
 export type Vector = EmbeddingsReply['vectors'][number]
 
 /**
- * The first numbers of an embedding, made of length 1 again.
- * @throws CorralError `internal` when it has other things than numbers
+ * The first `dimensions` numbers of an embedding, scaled to length 1.
+ * @throws CorralError `internal` if it contains anything but numbers
  */
 export function shortened(embedding: Vector, dimensions = embedding.length): number[] {
   const kept = Array.from(embedding.slice(0, dimensions))
@@ -17,7 +17,7 @@ export function shortened(embedding: Vector, dimensions = embedding.length): num
     if (!Number.isFinite(value)) {
       throw new CorralError(
         'internal',
-        'The model gave an embedding with values that are not numbers. Send another text.'
+        'The model returned an embedding with values that are not numbers. Send another text.'
       )
     }
     sum += value * value
@@ -26,15 +26,15 @@ export function shortened(embedding: Vector, dimensions = embedding.length): num
   return length === 0 ? kept : kept.map(value => value / length)
 }
 
-/** Numbers whose JSON is made at once, which takes about two milliseconds. */
+/** Numbers converted to JSON in one step, which takes about two milliseconds. */
 const PIECE = 8192
 
 /**
- * A reply that is, or ends with, a list with a row for each vector. Two thousand vectors are 10 MB of JSON and more, and to
- * make that at once would stop everybody's streams for 150 ms, or seconds: it is made in pieces, as fast as the client
- * reads, and between two of them others have their turn.
- * @param rowOf must not throw: the reply may have begun
- * @param around the reply that has this list as its last field, or is it
+ * A reply with a list as its last field, or that is a list, with a row for each vector. Two thousand vectors are over
+ * 10 MB of JSON. Making that in one step would stop all streams for 150 ms or more, so the JSON is made in pieces, as
+ * fast as the client reads.
+ * @param rowOf must not throw, because the reply may have begun
+ * @param around makes the reply around the list
  */
 export function vectorReply<Row, Reply>(
   reply: FastifyReply,

@@ -1,15 +1,15 @@
 import { StringDecoder } from 'node:string_decoder'
 
 /**
- * Cuts a stream of bytes into the payloads of its Server-Sent Events. Only what engines send is needed: events of
- * one `data:` line each, and comments.
+ * Splits a byte stream of Server-Sent Events into the payloads of the events. It supports only what engines send:
+ * events of one `data:` line each, and comments.
  */
 export class EventLines {
   #rest = ''
-  // Several times as fast as TextDecoder with pieces as short as tokens.
+  // Several times as fast as TextDecoder for chunks as short as tokens.
   #decoder = new StringDecoder('utf8')
 
-  /** The payloads of the `data:` lines that this chunk completes. */
+  /** Adds a chunk. Returns the payloads of the `data:` lines that it completes. */
   push(chunk: Uint8Array): string[] {
     const text = this.#rest + this.#decoder.write(chunk)
     const payloads: string[] = []

@@ -6,20 +6,20 @@ interface HostedChatMessage {
   tool_calls?: { index?: number; id?: string; function?: { name?: string; arguments?: string } }[]
 }
 
-/** What servers stream for `/v1/chat/completions` and `/v1/completions`: one choice in each event. */
+/** An event of a `/v1/chat/completions` or `/v1/completions` stream, with one choice each. */
 export interface HostedChatEvent {
   choices?: {
     index?: number
     text?: string
     finish_reason?: string | null
     delta?: HostedChatMessage
-    /** In the place of `delta` where the answer came in one piece. */
+    /** Instead of `delta` if the answer came in one piece. */
     message?: HostedChatMessage
     logprobs?: { content?: Delta['logprobs'] | null } | null
   }[]
 }
 
-/** An event of hosted chat as a delta. */
+/** Converts an event of an OpenAI stream to a delta. */
 export function deltaOf(event: HostedChatEvent): Delta {
   const choice = event.choices?.[0]
   const message = choice?.delta ?? choice?.message
@@ -34,7 +34,7 @@ export function deltaOf(event: HostedChatEvent): Delta {
   return delta
 }
 
-/** Why an answer ended; what is not known counts as its regular end. */
+/** The reason why an answer ended. Unknown reasons count as `stop`. */
 export function finishOf(reason: string): NonNullable<Delta['finish']> {
   return reason === 'length' || reason === 'tool_calls' ? reason : 'stop'
 }

@@ -2,15 +2,13 @@ import type { EngineSettings } from '../config/model-settings.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 
-/** A kind of medium that messages hold, and what corral lets through of it. */
+/** A kind of medium in messages, and the formats of it that corral accepts. */
 interface Medium {
-  /** What the model needs; undefined where metadata does not say. */
+  /** The capability that the model needs; undefined if metadata does not say. */
   capability?: 'vision' | 'audio'
-  /** As in "cannot understand …". */
   plural: string
-  /** As in "is not …". */
   one: string
-  /** The formats that engines read, by their first bytes (as Latin-1). */
+  /** Matches the first bytes (as Latin-1) of the formats that engines read. */
   formats: RegExp
   names: string
 }
@@ -36,7 +34,7 @@ const VIDEO: Medium = {
   names: 'MP4, WebM or AVI'
 }
 
-/** Parts that carry a medium, and the fields that hold its data. */
+/** Types of message parts with media, and the fields that contain the data. */
 const PARTS: Record<string, { medium: Medium; fields: readonly string[]; plain: boolean }> = {
   image_url: { medium: IMAGE, fields: ['url'], plain: false },
   input_audio: { medium: SOUND, fields: ['data', 'url'], plain: true },
@@ -46,22 +44,22 @@ const PARTS: Record<string, { medium: Medium; fields: readonly string[]; plain: 
 
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/
 const DATA_URL = /^data:[^,]*;base64,/
-/** Characters of base64 that are decoded to find format and size; a JPEG file may have its size rather far behind. */
+/** Characters of base64 decoded to find format and size. JPEG files may have their size rather far into the file. */
 const HEAD = 2 ** 20
-/** The engine holds an image with 3 bytes a pixel, twice while it reads it. */
+/** The engine stores an image with 3 bytes a pixel, twice while it decodes it. */
 const MAX_PIXELS = 100_000_000
 
 type Fields = Record<string, unknown>
 
-/** Where a part is, in the words of the request that it came with. */
+/** Formats the position of a message part as a parameter of the request. */
 export type Place = (message: number, part: number) => string
 
 const inContent: Place = (message, part) => `messages[${message}].content[${part}]`
 
 /**
- * Checks the images, sounds and videos in hosted-chat messages, before a model is loaded for them: whether the model
- * understands them, and whether they are what they should be. No address is let through: an engine would fetch
- * what it finds there, from inside this machine's network; nor are formats that its tools would follow addresses in.
+ * Checks the images, sounds and videos in chat messages before a model is loaded for them: whether the model
+ * understands them, and whether the data is valid. URLs are refused, because an engine would fetch them from inside
+ * this machine's network. So are formats in which the engine's tools would follow URLs.
  * @throws CorralError `unsupported_capability` or `invalid_request` with the place as `param`
  */
 export function checkMedia(
@@ -76,7 +74,7 @@ export function checkMedia(
       const kind = typeof part?.type === 'string' && Object.hasOwn(PARTS, part.type) ? PARTS[part.type] : undefined
       if (!kind) return
       const param = place(message, index)
-      // What another projector than the model's own understands is not known before it is loaded.
+      // The capabilities of a configured projector are not known before it is loaded.
       if (typeof projector !== 'string') requireSense(variant, kind.medium, projector === null, param)
       checkData(dataOf(part!, kind.fields), kind.medium, kind.plain, param)
     })
@@ -96,21 +94,21 @@ function requireSense(variant: Model, { capability, plural }: Medium, switchedOf
   )
 }
 
-/** The data of a part: `{ type, [type]: { url } }`, or the same with the text in place of the object. */
+/** The data of a part: `{ type, [type]: { url } }`, or the same with a string instead of the object. */
 function dataOf(part: Fields, fields: readonly string[]): unknown {
   const content = part[part.type as string]
   if (typeof content !== 'object' || content === null) return content
   return fields.map(field => (content as Fields)[field]).find(value => value !== undefined && value !== null)
 }
 
-/** @param plain whether base64 without the beginning of a data URL is allowed too */
+/** @param plain whether base64 without a data URL prefix is allowed too */
 function checkData(data: unknown, medium: Medium, plain: boolean, param: string): void {
   const { one, formats, names } = medium
   const refuse = (what: string): CorralError => new CorralError('invalid_request', `"${param}" ${what}`, { param })
   const wanted = `a data URL (data:…;base64,…)${plain ? ' or base64' : ''}`
-  if (typeof data !== 'string' || data === '') throw refuse(`holds no data. Send ${one} as ${wanted}.`)
+  if (typeof data !== 'string' || data === '') throw refuse(`contains no data. Send ${one} as ${wanted}.`)
   if (/^[a-z][a-z0-9+.-]*:\/\//i.test(data)) {
-    throw refuse(`is an address. corral fetches nothing for a request: send ${one} as ${wanted}.`)
+    throw refuse(`is a URL. corral does not fetch anything for a request: send ${one} as ${wanted}.`)
   }
   const start = DATA_URL.exec(data)?.[0].length ?? (plain && !data.startsWith('data:') ? 0 : undefined)
   if (start === undefined) throw refuse(`must be ${wanted}.`)
@@ -126,7 +124,7 @@ function checkData(data: unknown, medium: Medium, plain: boolean, param: string)
   }
 }
 
-/** Pixels of an image by its first bytes; zeros where they do not show it. */
+/** Pixels of an image, read from its first bytes; zeros if they do not show it. */
 export function imageSize(head: Buffer): { width: number; height: number } {
   const unknown = { width: 0, height: 0 }
   const signature = head.toString('latin1', 0, 4)
@@ -142,7 +140,7 @@ export function imageSize(head: Buffer): { width: number; height: number } {
   return signature.startsWith('\xff\xd8') ? jpegSize(head) : unknown
 }
 
-/** A JPEG file is a row of segments; one of those that begin a frame (SOF0 to SOF15) has the size. */
+/** A JPEG file is a sequence of segments. The first start-of-frame segment (SOF0 to SOF15) has the size. */
 function jpegSize(head: Buffer): { width: number; height: number } {
   for (let at = 2; at + 9 <= head.length; ) {
     const marker = head[at + 1]!

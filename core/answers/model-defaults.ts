@@ -7,10 +7,10 @@ interface Message {
 const isSystem = ({ role }: Message) => role === 'system' || role === 'developer'
 
 /**
- * A conversation as the engine gets it: behind the system's message of the request, or else the one that the
- * model was made with, come the messages that every conversation with the model begins with, then those of the request.
+ * A conversation as it is sent to the engine: the system message of the request, or else of the model, then the model's
+ * example messages, then the messages of the request.
  *
- * @param messages in the engine's words (roles `system`, `user`, …)
+ * @param messages with the engine's roles (`system`, `user`, …)
  */
 export function withModelDefaults<T extends Message>(
   messages: readonly T[],
@@ -20,7 +20,7 @@ export function withModelDefaults<T extends Message>(
   const hasSystem = messages.some(isSystem)
   const begin = messages.findIndex(message => !isSystem(message))
   const head = messages.slice(0, begin === -1 ? messages.length : begin)
-  // What the request says of the system goes before what the model was made with.
+  // A system message in the request overrides the model's.
   const examples = (defaults.messages ?? []).filter(message => !hasSystem || !isSystem(message))
   const system = defaults.system && !hasSystem && !examples.some(isSystem)
   return [

@@ -16,7 +16,7 @@ import { parseDuration } from '../system/duration.ts'
 import { merged } from '../system/merged.ts'
 import type { AnswerDependencies, ModelLease } from './pipeline.ts'
 
-/** What the routes of a surface need. */
+/** Dependencies of an API's routes. */
 export interface SurfaceDependencies extends AnswerDependencies {
   catalog: Catalog
   config: CoreConfig
@@ -25,7 +25,7 @@ export interface SurfaceDependencies extends AnswerDependencies {
 }
 
 /**
- * The dependencies of a surface's routes.
+ * The dependencies of an API's routes.
  * @param surface name of the plugin, which needs the services `catalog`, `scheduler` and `engines`
  */
 export function surfaceDependencies(
@@ -45,23 +45,23 @@ export function surfaceDependencies(
   }
 }
 
-/** What a request to a model says in every dialect. */
+/** The fields of a model request that all APIs share. */
 export interface ModelRequest {
   /** The model's name as the client wrote it. */
   requested: string
   variant: Model
   settings: EffectiveSettings
-  /** Those of the request itself. */
+  /** The request's own options. */
   options: ParsedOptions
-  /** The request's options over those of `settings`, under the engine's names. */
+  /** The request's options merged over `settings`, under the engine's names. */
   sampling: Record<string, unknown>
   overflow: OverflowPolicy
   lease: ModelLease
 }
 
 /**
- * Reads the fields that requests of all dialects share: `model` (or `name`, else what the configuration says), options
- * and `keep_alive`.
+ * Reads the fields that requests of all APIs share: `model` (or `name`, or the configured default), options and
+ * `keep_alive`.
  * @throws CorralError `invalid_model_name`, `model_not_found`, `forbidden_model` or `invalid_option`
  */
 export function readModelRequest(
@@ -87,8 +87,8 @@ export function readModelRequest(
 }
 
 /**
- * What an engine gets of a request in the words of the hosted-chat API: its options and its other fields, which take
- * precedence. A field that is `null` counts as absent.
+ * The body for the engine from a request in OpenAI's format: its options and its other fields, which take precedence. A
+ * field that is `null` counts as absent.
  * @param own names of fields that are not for engines
  */
 export function passedFields(

@@ -35,11 +35,12 @@ import { requireToolSupport } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
 
 /*
- * The one way of an answer: a surface says what it wants (Question) and how it writes deltas (AnswerWriter); leases,
- * retries, heartbeats, conversations that are too long, and failures in the middle of a stream are dealt with here.
+ * Runs requests to models. An API describes what it asks (Question) and how it writes deltas (AnswerWriter). This
+ * module leases the engine, retries, sends heartbeats, truncates history that is too long, and reports failures in the
+ * middle of a stream.
  */
 
-/** What all answers of a surface need. */
+/** The dependencies of an API's answers. */
 export interface AnswerDependencies {
   catalog: Catalog
   config: CoreConfig
@@ -48,66 +49,69 @@ export interface AnswerDependencies {
   hooks: Hooks
   /** Name of the plugin, for hooks. */
   surface: string
-  /** Whether options may be at the top level of a request too, and not in `options` only. */
+  /** Whether options may also be at the top level of a request, not only in `options`. */
   optionsAtTop?: boolean
 }
 
-/** What a surface asks of a model, in the words of the hosted-chat API. */
+/** What an API asks of a model, in OpenAI's format. */
 export interface Question {
   operation: 'chat' | 'completion' | 'transcribe'
-  /** Absent where the model is only to be loaded. */
+  /** Absent to only load the model. */
   body?: EngineFields
   lease: ModelLease
   variant: Model
-  /** What happens to a conversation that is longer than the context. */
+  /** How to handle a conversation that is longer than the context. */
   overflow: OverflowPolicy
-  /** As `AnswerSink.whole`; `wholeAnswer` sets it. */
+  /** As `AnswerSink.whole`. `wholeAnswer` sets it. */
   whole?: boolean
-  /** Whether each delta should have `usage`. */
+  /** Whether each delta has `usage`. */
   countEach?: boolean
-  /** Whether the surface says which text of `stop` ended the answer. */
+  /** Whether the API reports which `stop` text ended the answer. */
   stopText?: boolean
-  /** Whether the surface writes what llama-server's own clients read (`Delta.native`). */
+  /** Whether the API returns the fields of llama-server's own API (`Delta.native`). */
   native?: boolean
   /** As `AnswerSink.controlled`. */
   controlled?(controls: AnswerControls): void
   /** As `AnswerSink.used`. */
   used?(usage: TokenUsage, choice: number): void
-  /** Called with the lease before the engine is asked. @throws CorralError what cannot be asked of this engine */
+  /**
+   * Called with the lease before the engine is asked.
+   * @throws CorralError if the engine does not support the request
+   */
   check?(lease: Lease): void
 }
 
-/** What is leased, and how; the model by the name that the request gives it. */
+/** What to lease. The model is named as in the request. */
 export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | keyof CallerLease> & {
   model: RequestedName
 }
 
-/** What a lease says of its caller. */
+/** The fields of a lease that come from the caller. */
 type CallerLease = Pick<
   LeaseRequest,
   'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onUnenforcedSchema'
 >
 
-/** How a surface writes one answer; made anew for each attempt. */
+/** Writes one answer in the format of an API. Each attempt gets a new writer. */
 export interface AnswerWriter {
-  /** Takes what the engine adds. @returns what is to be sent of it; nothing where undefined or empty */
+  /** Takes the engine's deltas. @returns what to send; nothing if empty or undefined */
   add(deltas: readonly Delta[]): string | undefined
-  /** What completes the stream. */
+  /** The end of the stream. */
   end(): string
 }
 
-/** How a surface streams. */
+/** How an API streams. */
 export interface Channel extends ReplyStreamOptions {
   /** The last frame of a stream that failed after it had begun. */
   failure(error: CorralError): string
   /**
-   * Rewrites the bytes of a hosted-chat stream; where it is given, and the engine offers bytes, these are passed on
-   * without being read, and no writer is made.
+   * Rewrites the bytes of an OpenAI stream. If the API has this function and the engine offers bytes, they are passed
+   * on without being parsed, and no writer is created.
    */
   bytes?(lease: Lease): (bytes: Buffer) => Buffer
 }
 
-/** Asks for an answer in one piece; resolves with the taker once the answer is complete. */
+/** Asks for an answer in one piece. Resolves with the taker once the answer is complete. */
 export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]): unknown }>(
   deps: AnswerDependencies,
   reply: FastifyReply,
@@ -127,8 +131,8 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
 }
 
 /**
- * Answers with a stream. Heartbeats say what the request waits for; an engine that dies before anything was sent is
- * replaced once; a failure after that is the stream's last frame.
+ * Answers with a stream. Heartbeats report what the request waits for. If the engine dies before anything was sent, the
+ * request is retried once on a fresh engine. Later failures are reported in the stream's last frame.
  */
 export async function streamedAnswer(
   deps: AnswerDependencies,
@@ -143,7 +147,7 @@ export async function streamedAnswer(
   const question = await bounded(deps, reply, asked, asked.variant)
   const hooked = await beforeLease(deps, reply, question, signal)
   reply.request.record.waitBegan = performance.now()
-  // A stream that is kept sends its headers at once when it has to.
+  // A resumable stream sends its headers as soon as it starts.
   if (resumable) await runSendHooks(reply)
   const stream = resumable?.open(channel) ?? openReplyStream(reply, channel)
   const lease: LeaseRequest = merged(merged(question.lease, callerLease(reply)), {
@@ -176,9 +180,9 @@ export async function streamedAnswer(
 }
 
 /**
- * Passes an answer's deltas on as they come, for plugins that write their own reply. While nothing has come, an engine that
- * dies is replaced once.
- * @throws CorralError why there is no answer, or no end of it
+ * Passes an answer's deltas to a plugin that writes its own reply. If the engine dies before the first delta, the
+ * request is retried once on a fresh engine.
+ * @throws CorralError if the answer fails or is incomplete
  */
 export async function passedAnswer(
   deps: AnswerDependencies,
@@ -201,7 +205,7 @@ export async function passedAnswer(
   })
 }
 
-/** Asks a leased engine for something that comes in one piece: vectors, scores, counts. */
+/** Asks a leased engine for a result in one piece: vectors, scores, counts. */
 export async function askOnce<Reply, Body extends EngineFields>(
   deps: AnswerDependencies,
   reply: FastifyReply,
@@ -231,7 +235,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
   })
 }
 
-/** Takes note that the request has its engine. @throws what a hook refuses it with */
+/** Records that the request got its engine. @throws the error of a hook that refuses it */
 function granted(
   { hooks }: AnswerDependencies,
   reply: FastifyReply,
@@ -246,8 +250,7 @@ function granted(
 }
 
 /**
- * The request within what its caller may ask of the model, and its engine be asked. The reply's header names options that
- * nobody knows.
+ * Applies the caller's and the engine's limits to a request. The reply's header lists unknown options.
  * @throws CorralError `forbidden_model`, `over_limit`, `invalid_option`, `unsupported_capability`
  */
 async function bounded<Request extends Asked & { lease: ModelLease }>(
@@ -267,14 +270,14 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
     await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
   }
-  // The name is looked up once: by what it means then, the request is served.
+  // The name is resolved once, so that a change in between cannot switch the request's model.
   const lease = merged(asked.lease, { model: publicModelName(variant) })
-  // How long a model stays is a matter for all who use it. Clients send it out of habit, so it is no reason to refuse.
+  // How long a model stays loaded affects everybody. Clients send it out of habit, so it is ignored instead of refused.
   if (lease.keepAlive !== undefined && !hasRole(caller.role, 'operator')) delete lease.keepAlive
   return merged(asked, { body, lease })
 }
 
-/** Leases for the caller of a request, whose reply says in a header which of its options are over their bounds. */
+/** The lease fields of the caller of a request. The reply lists clamped options in a header. */
 export function callerLease(reply: FastifyReply): CallerLease {
   const { caller, headers } = reply.request
   const { turn, owner, bounds, idle = false } = caller
@@ -307,7 +310,7 @@ type ByteCall = 'chatBytes' | 'completionBytes'
 const PURPOSES: Record<Exclude<Call, ByteCall>, string> = {
   chat: 'answer conversations',
   completion: 'continue texts',
-  transcribe: 'write down what is said',
+  transcribe: 'transcribe audio',
   embed: 'make embeddings',
   rerank: 'rank documents',
   tokenize: 'split texts into tokens',
@@ -316,7 +319,7 @@ const PURPOSES: Record<Exclude<Call, ByteCall>, string> = {
   applyTemplate: 'show the prompts of conversations'
 }
 
-/** A call that the leased engine has. @throws CorralError `unsupported_capability` */
+/** A call that the leased engine supports. @throws CorralError `unsupported_capability` */
 export function callOf<Name extends Exclude<Call, ByteCall>>(
   { engine, variant }: Lease,
   name: Name
@@ -330,7 +333,7 @@ export function callOf<Name extends Exclude<Call, ByteCall>>(
   )
 }
 
-/** The call by which an engine gives the answer as bytes, where it has one. */
+/** The engine's call that returns bytes, if it has one. */
 function byteCall(engine: Engine, { operation, body }: Question): Engine['chatBytes'] {
   if (!body || operation === 'transcribe') return undefined
   return engine[`${operation}Bytes`]?.bind(engine)
@@ -348,7 +351,7 @@ function hookedRequest(
   return { surface, operation, model: nameText(model), body, caller, reply, signal }
 }
 
-/** What happens while a failure can still be a status code and headers can still be set. */
+/** Does everything that may still change the status code or headers. */
 async function beforeLease(
   deps: AnswerDependencies,
   reply: FastifyReply,
@@ -363,18 +366,18 @@ async function beforeLease(
   return hooked
 }
 
-/** The header that names the constraints of a schema that are not enforced. */
+/** The header that lists the constraints of a schema that are not enforced. */
 export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'
-/** Its earlier name is sent too, until 0.3.0. */
+/** The earlier name is sent too, until 0.3.0. */
 const unenforcedHeaders = (pointers: string) => ({
   [UNENFORCED_SCHEMA]: pointers,
   'x-corral-unheeded-schema': pointers
 })
-/** How many JSON pointers it names, and how long one may be there: clients take headers of some 8 KiB. */
+/** Limits of the pointers in the header, since clients accept headers of about 8 KiB. */
 const MAX_POINTERS = 10
 const MAX_POINTER_LENGTH = 200
 
-/** The pointers as a header lists them; those that are too many or too long are counted. */
+/** Formats JSON pointers for a header. Pointers that do not fit are only counted. */
 export function pointerList(pointers: readonly string[]): string {
   const named = pointers.filter(({ length }) => length <= MAX_POINTER_LENGTH).slice(0, MAX_POINTERS)
   const more = pointers.length > named.length ? [`+${pointers.length - named.length}`] : []
@@ -408,9 +411,9 @@ async function generate(
 }
 
 /**
- * Asks the engine. Where the policy allows it, a conversation that does not fit is asked again without its oldest turns
- * until it does; only the engine's own count decides whether it fits. The reply says in a header, and the log in a
- * line, how many messages were dropped.
+ * Asks the engine. If the policy allows it and the conversation does not fit, the oldest turns are dropped and the
+ * engine is asked again until it fits. Only the engine's own count decides. A header and the log report how many
+ * messages were dropped.
  */
 async function ask<Piece extends readonly Delta[] | Buffer>(
   deps: AnswerDependencies,
@@ -485,7 +488,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   }
 }
 
-/** Milliseconds since the first token of what has come; of a whole answer the engine says how long it took. */
+/** Milliseconds since the first token. For a whole answer the engine reports the duration. */
 function sinceFirstToken(piece: readonly Delta[] | Buffer): number {
   if (Buffer.isBuffer(piece)) return 0
   const [first] = piece
@@ -511,10 +514,10 @@ function sayReading(stream: ReplyStream, delta: Delta | undefined): void {
   if (!delta?.reading) return
   const { tokens, total } = delta.reading
   const fraction = tokens / Math.max(1, total)
-  stream.status = progressText({ phase: 'generating', subject: '(reading the prompt)', fraction })
+  stream.status = progressText({ phase: 'generating', subject: '(processing the prompt)', fraction })
 }
 
-/** Whether an engine that ended says what that means for this request: it is to blame, or had not been sent yet. */
+/** Whether an engine that ended explains the failure better than the broken connection does. */
 function knowsMore(error: unknown): boolean {
   return (
     error instanceof CorralError &&
@@ -523,7 +526,9 @@ function knowsMore(error: unknown): boolean {
   )
 }
 
-/** Why an answer failed: what took the engine or the client away explains more than the broken connection. */
+/**
+ * The reason why an answer failed. If the engine or the client is gone, that explains more than the broken connection.
+ */
 function reasonOf(
   { config }: AnswerDependencies,
   { request }: FastifyReply,
@@ -543,7 +548,7 @@ function reasonOf(
   return new CorralError(
     'internal',
     `Something went wrong while the engine "${engine.provider}" answered for the model "${variant.publicName}". ` +
-      "The server's log says more under this request id.",
+      "The server's log has the details under this request id.",
     { cause: error }
   )
 }

@@ -7,10 +7,10 @@ import { withModelDefaults } from './model-defaults.ts'
 import { passedFields, readModelRequest } from './model-request.ts'
 import { type AnswerDependencies, passedAnswer } from './pipeline.ts'
 
-/** Fields that say which model answers, and how the reply is sent; none of them is for the engine. */
+/** Fields that choose the model or the form of the reply, and that engines do not get. */
 const NOT_FOR_ENGINES = ['model', 'name', 'stream', 'stream_options', 'keep_alive', 'options']
 
-/** What `PluginContext.answer` does. */
+/** Implements `PluginContext.answer`. */
 export async function answerForPlugin(
   deps: AnswerDependencies,
   reply: FastifyReply,

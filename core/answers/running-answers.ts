@@ -4,20 +4,17 @@ import { OpenMap } from '../system/open-tables.ts'
 
 interface Running {
   owner: string
-  /** The model's. */
+  /** The model's key. */
   key: string
   isControllable: boolean
   controls: AnswerControls[]
 }
 
-/** The answers that are being generated, by the ids that their clients know, so that these can control them. */
+/** The answers in progress by their public ids, so that clients can control them. */
 export class RunningAnswers {
   readonly #answers = new OpenMap<string, Running>()
 
-  /**
-   * An answer for the owner of a request begins. Call `end` once it is over.
-   * @param isControllable whether the request asks for that
-   */
+  /** Registers an answer. Call `end` once it is over. @param isControllable whether the request asks for that */
   begin(id: string, owner: string, { key }: Pick<Model, 'key'>, isControllable: boolean) {
     const controls: AnswerControls[] = []
     this.#answers.set(id, { owner, key, isControllable, controls })
@@ -28,8 +25,8 @@ export class RunningAnswers {
   }
 
   /**
-   * Ends the thoughts of an answer. One of somebody else counts as one that there is not.
-   * @param model the one that answers
+   * Ends the reasoning of an answer. Answers of other owners are treated as if they did not exist.
+   * @param model the model that answers
    */
   async endThought(
     { id, owner, model }: { id: string; owner: string; model: Pick<Model, 'key'> },
@@ -40,10 +37,10 @@ export class RunningAnswers {
     if (isMeant && !answer.isControllable) {
       return { success: false, message: 'reasoning control not enabled for this completion' }
     }
-    // What has not begun, and what an engine answers that cannot be controlled, has none.
+    // Answers that have not started and engines without controls have none.
     const controls = isMeant ? answer.controls : []
     if (controls.length === 0) return { success: false, message: 'no active completion for this id' }
-    // An engine that was replaced before anything came fails; each choice may have controls of its own.
+    // The controls of an engine that was replaced fail. Each choice may have its own controls.
     const results = await Promise.allSettled(controls.map(one => one.endThought({ signal })))
     const replies = results.flatMap(result => (result.status === 'fulfilled' ? [result.value] : []))
     const reply = replies.find(({ success }) => success) ?? replies[0]

@@ -2,7 +2,7 @@ import { setsTemplate, type TemplateSettings } from '../config/model-settings.ts
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 
-/** A tool in the words of the hosted-chat API. */
+/** A tool in OpenAI's format. */
 interface EngineTool {
   type: 'function'
   function: { name: string }
@@ -11,13 +11,13 @@ interface EngineTool {
 /** Which tools an answer may call. */
 export interface ToolChoice {
   mode?: 'auto' | 'none' | 'required' | undefined
-  /** The only tools that may be called, and where the request names them; absent where all may. */
+  /** The only tools that may be called, and the parameter that names each; absent if all may. */
   names?: { name: unknown; param: string }[]
 }
 
 /**
- * The fields of an engine's request for its tools. Not every engine can be made to call a tool by its name, so it is
- * offered only those that may be called.
+ * The tool fields of an engine's request. Not every engine can be forced to call a certain tool, so it is offered only
+ * the tools that may be called.
  * @throws CorralError `invalid_request` for a choice that the tools do not allow
  */
 export function toolFields(tools: readonly EngineTool[], { mode, names }: ToolChoice): Record<string, unknown> {
@@ -29,15 +29,15 @@ export function toolFields(tools: readonly EngineTool[], { mode, names }: ToolCh
     const param = 'tool_choice'
     throw new CorralError('invalid_request', '"tool_choice" requires a call, but there are no "tools".', { param })
   }
-  // A model that sees tools might call one all the same.
+  // A model that sees tools might call one anyway.
   if (tools.length === 0 || mode === 'none') return {}
   const allowed = names ? tools.filter(tool => names.some(({ name }) => name === tool.function.name)) : tools
   return { tools: allowed, ...(mode && { tool_choice: mode }) }
 }
 
 /**
- * Refuses tools for a model that would not see them. If config.yaml gives the model another chat template, only the engine
- * knows what that template supports.
+ * Refuses tools if the model's chat template would not show them. If config.yaml sets another chat template, only the
+ * engine knows what that template supports.
  * @throws CorralError `unsupported_capability`
  */
 export function requireToolSupport(

@@ -8,36 +8,35 @@ import { CorralError } from '../errors.ts'
 import { isKnownOption, knownOptionNames } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
 
-/** Says which options of a request nobody knows. */
+/** The header that lists a request's unknown options. */
 export const UNKNOWN_OPTIONS_HEADER = 'x-corral-unknown-options'
 
-/** Names that the header has at most, and their length there: clients take headers of some 8 KiB. */
+/** Limits of the names in the header, since clients accept headers of about 8 KiB. */
 const MAX_NAMES = 20
 const MAX_NAME_LENGTH = 64
 
-/** What no URI encodes. */
+/** Characters that cannot be encoded in a URI. */
 const LONE_SURROGATE = /\p{Surrogate}/gu
 
 const NONE: ReadonlySet<string> = new Set()
 
-/** An option that nobody knows: its name, and where in the request it is. */
+/** An unknown option: its name, and its place in the request. */
 interface UnknownOption {
   name: string
   param: string
 }
 
-/** What a request is checked with. */
 interface Asked {
   config: Pick<CoreConfig, 'limits'>
   engines: Pick<Engines, 'providerOf'>
-  /** Whether the surface reads options at the top level of bodies, beside those in `options`. */
+  /** Whether the API reads options at the top level of bodies, in addition to `options`. */
   optionsAtTop?: boolean
 }
 
 /**
- * Looks for options of a request that neither its route, nor corral, nor the model's engine knows, most of them
- * misspelt. They are passed on all the same, and the reply's header names them; with `limits.strict_options` they are
- * refused. Where the engine's provider does not say what it knows, nothing is called unknown.
+ * Finds options of a request that neither its route, nor corral, nor the model's engine knows; most are misspelled.
+ * They are passed on anyway, and a header of the reply lists them. With `limits.strict_options` they are refused. If
+ * the engine's provider does not list its options, no option counts as unknown.
  * @throws CorralError `invalid_option`
  */
 export function reportUnknownOptions(
@@ -63,8 +62,8 @@ export function reportUnknownOptions(
 }
 
 /**
- * The same for options that a model is to be made with.
- * @param ofEngines names that engines know; undefined where nobody can tell
+ * Does the same for the parameters of a new model.
+ * @param ofEngines names that engines know; undefined if they are not known
  * @throws CorralError `invalid_option`
  */
 export function reportUnknownParameters(
@@ -90,7 +89,7 @@ function unknownAmong(options: unknown, ofEngine: ReadonlySet<string>, field: st
   return unknown
 }
 
-/** The fields of each route's bodies, by their schema. */
+/** The field names of each route's body schema. */
 const fieldsOf = new WeakMap<object, ReadonlySet<string>>()
 
 function documentedFields(reply: FastifyReply): ReadonlySet<string> {
@@ -104,7 +103,7 @@ function documentedFields(reply: FastifyReply): ReadonlySet<string> {
   return fields
 }
 
-/** The names as a header can hold them; those that are too many or too long are counted. */
+/** Formats the names for a header. Names that do not fit are only counted. */
 function listed(unknown: readonly UnknownOption[]): string {
   const names = new Set(unknown.map(({ name }) => name))
   const short: string[] = []
@@ -123,11 +122,11 @@ function refusal([first, ...others]: readonly UnknownOption[], known: readonly s
   const cut = (text: string) => (text.length > 80 ? `${text.slice(0, 80)}…` : text)
   const near = nearest(name, [...knownOptionNames, ...known])
   const guess = near === undefined || near === name ? '' : ` Did you mean ${JSON.stringify(near)}?`
-  const misplaced = knownOptionNames.includes(name) || known.includes(name) ? ' Options belong into "options".' : ''
+  const misplaced = knownOptionNames.includes(name) || known.includes(name) ? ' Options belong in "options".' : ''
   const more = others.length > 0 ? ` ${others.length} more ${others.length === 1 ? 'is' : 'are'} unknown too.` : ''
   return new CorralError(
     'invalid_option',
-    `Nobody knows the option ${JSON.stringify(cut(param))} here, and "limits.strict_options" refuses such options.${guess}${misplaced}${more}`,
+    `The option ${JSON.stringify(cut(param))} is unknown, and "limits.strict_options" refuses unknown options.${guess}${misplaced}${more}`,
     { param: cut(param) }
   )
 }

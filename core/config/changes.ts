@@ -5,22 +5,22 @@ import { freeze, type LoadedConfig } from './load.ts'
 import { setAt, valueAt } from './mistakes.ts'
 import { hasMark, isGroup, isSecret, listSettings, settingName } from './setting-schema.ts'
 
-/** A setting that is not what it was. */
+/** A setting whose value changed. */
 export interface SettingChange {
   path: string[]
   /** As in messages: `limits.max_tokens`. */
   name: string
-  /** Undefined where the setting was, or is, not there at all. */
+  /** Undefined if the setting was, or is, absent. */
   from: unknown
   to: unknown
-  /** Its values may not be shown. */
+  /** Whether its values must not be shown. */
   isSecret: boolean
-  /** It counts from the next start on. */
+  /** Whether it takes effect only after a restart. */
   restart: boolean
 }
 
 /**
- * What differs between two configurations, setting by setting, in the schema's order.
+ * The differences between two configurations, in the schema's order.
  * @param canReload whether the plugin of this name takes new options while it runs
  */
 export function changesBetween(
@@ -40,7 +40,7 @@ export function changesBetween(
   })
 }
 
-/** The configuration `after` in which those settings that need a restart are as they were. */
+/** The configuration `after`, with the values from `before` of settings that need a restart. */
 export function withoutRestarts(after: LoadedConfig, changes: readonly SettingChange[]): LoadedConfig {
   const restarts = changes.filter(({ restart }) => restart)
   if (restarts.length === 0) return after
@@ -59,7 +59,7 @@ export function withoutRestarts(after: LoadedConfig, changes: readonly SettingCh
   })
 }
 
-/** Settings that the file gives otherwise than before, without effect: a flag or the environment decides them. */
+/** Changes in the file that have no effect because a flag or the environment overrides the setting. */
 export function overriddenChanges(before: LoadedConfig, after: LoadedConfig): { setting: string; by: string }[] {
   return Object.entries(after.overridden).flatMap(([setting, value]) =>
     isDeepStrictEqual(before.overridden[setting], value) ? [] : [{ setting, by: after.origins[setting]! }]
@@ -68,7 +68,7 @@ export function overriddenChanges(before: LoadedConfig, after: LoadedConfig): { 
 
 const valuesOf = ({ core, sections }: LoadedConfig): Record<string, unknown> => ({ ...core, ...sections })
 
-/** Single settings by their names; a group without any is none. */
+/** All settings below a group by name. An empty group is left out. */
 function settingsIn(root: JsonSchema, values: unknown): [string, string[]][] {
   return listSettings(root, values).flatMap(({ path, value, schema }) =>
     isGroup(schema) && isObject(value) ? [] : [[settingName(path), path] as [string, string[]]]

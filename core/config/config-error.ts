@@ -1,25 +1,25 @@
-/** One mistake in the configuration. */
+/** A mistake in the configuration. */
 export interface ConfigProblem {
-  /** Where it was made: `config.yaml:12:3`, `env CORRAL_PORT` or `flag --port`. */
+  /** Its place: `config.yaml:12:3`, `env CORRAL_PORT` or `flag --port`. */
   where: string
-  /** Path of the file at fault, with the place in it; counted from 1. */
+  /** Path of the file, with the place in it, counted from 1. */
   file?: string
   line?: number
   column?: number
-  /** Name of the setting, such as `security.api_keys`, where there is one. */
+  /** Name of the setting, such as `security.api_keys`, if any. */
   setting?: string
-  /** What is wrong and what is allowed. Never holds a secret. */
+  /** What is wrong and what is allowed. Never contains a secret. */
   message: string
-  /** It is an option of requests that nobody knows, which engines get all the same; other unknown settings are ignored. */
+  /** It is an unknown option of requests, which engines get anyway. Other unknown settings are ignored. */
   passedOn?: true
 }
 
-/** What corral can do without, as a line of the log. */
+/** The log's warning about an unknown setting. */
 export function unknownWarning({ where, message, passedOn }: Pick<ConfigProblem, 'where' | 'message' | 'passedOn'>) {
   return `${where}: ${message} ${passedOn ? 'It is passed on to the engine.' : 'It is ignored.'}`
 }
 
-/** The configuration cannot be used. All mistakes that were found are listed. */
+/** The configuration cannot be used. Lists all mistakes that were found. */
 export class ConfigError extends Error {
   override readonly name = 'ConfigError'
   readonly code = 'invalid_config'
@@ -31,7 +31,7 @@ export class ConfigError extends Error {
   }
 }
 
-/** The mistakes as lines for people: where, then what. */
+/** The mistakes as human-readable lines. */
 export function formatProblems(problems: readonly ConfigProblem[], named?: string): string {
   const title = named ?? `The configuration has ${problems.length === 1 ? 'a mistake' : `${problems.length} mistakes`}:`
   const width = Math.min(40, Math.max(...problems.map(({ where }) => where.length)))

@@ -5,17 +5,16 @@ import { errorMessage, isSystemError } from '../errors.ts'
 import { ConfigError } from './config-error.ts'
 import type { ConfigFlags } from './overrides.ts'
 
-/** Where the configuration is looked for. */
+/** Where to look for the configuration. */
 export interface ConfigPlaces {
   flags: ConfigFlags
   env: NodeJS.ProcessEnv
-  /** The working directory. */
   cwd: string
-  /** Whether a config.yaml in the working directory is left alone, as commands do that only talk to a server. */
+  /** Whether to ignore a config.yaml in the working directory, as commands do that only talk to a server. */
   ignoresFolder?: boolean
-  /** Absolute path of the file that was found at an earlier time: it is read again, and none is looked for. */
+  /** Absolute path of the file that was found before: it is read again without a search. */
   file?: string | undefined
-  /** What `file` would hold: looked at in the place of what it holds, and it need not be there. */
+  /** Text to use instead of the file's content. The file need not exist. */
   text?: string | undefined
 }
 
@@ -24,21 +23,21 @@ export interface ConfigFile {
   /** The file's name in messages: relative to the working directory if it is inside. */
   shownAs: string
   bytes: Buffer
-  /** Where it was found when nobody named it. */
+  /** Where it was found if it was not named. */
   foundIn: string | undefined
 }
 
-/** An absolute path: `~/` is the user's home, a relative one starts at `base`. An empty one stays empty. */
+/** Makes a path absolute: `~/` is the user's home, and a relative path starts at `base`. An empty path stays empty. */
 export function expandPath(text: string, base: string): string {
   if (text === '') return ''
   return text === '~' || /^~[/\\]/.test(text) ? join(homedir(), text.slice(1)) : resolve(base, text)
 }
 
-/** Whether a flag or the environment says which file it is. */
+/** Whether a flag or the environment names the file. */
 export const isNamed = ({ flags, env }: ConfigPlaces) =>
   flags.config !== undefined || Boolean(env.CORRAL_CONFIG?.trim())
 
-/** The one file that counts: `--config`, else CORRAL_CONFIG, else config.yaml of the working or the data directory. */
+/** The configuration file: `--config`, else CORRAL_CONFIG, else config.yaml in the working or the data directory. */
 export async function findFile(places: ConfigPlaces, home: string): Promise<ConfigFile | undefined> {
   const { flags, env, cwd, file: known, text } = places
   const named = known === undefined ? (flags.config ?? (env.CORRAL_CONFIG?.trim() || undefined)) : undefined
@@ -56,14 +55,14 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
     const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
     if (known !== undefined && text !== undefined) return { path, shownAs, bytes: Buffer.from(text), foundIn }
     try {
-      // Reading a pipe once more would wait for ever.
+      // Reading a pipe again would wait forever.
       if (known !== undefined && (await stat(path)).isFIFO())
         throw new Error('it is a pipe, which can be read only once')
       return { path, shownAs, bytes: await readFile(path), foundIn }
     } catch (error) {
       const missing = isSystemError(error, 'ENOENT', 'ENOTDIR')
       if (missing && foundIn !== undefined) continue
-      // A data directory of another user is reported by whatever needs it next.
+      // Other code reports that the data directory belongs to another user.
       if (isSystemError(error, 'EACCES') && foundIn === 'the data directory' && !(await canEnter(home))) continue
       const where = named === undefined ? shownAs : flags.config === undefined ? 'env CORRAL_CONFIG' : 'flag --config'
       const why = missing
@@ -85,7 +84,7 @@ const canEnter = (folder: string) =>
     () => false
   )
 
-/** The data directory, which only a flag or the environment can name, and where it was named. */
+/** The data directory, which only a flag or the environment can set, and where it was set. */
 export function findHome({ flags, env, cwd }: ConfigPlaces): { home: string | undefined; origin: string } {
   if (flags.home === '') {
     throw new ConfigError([{ where: 'flag --home', setting: 'home', message: 'home must be a path; got "".' }])

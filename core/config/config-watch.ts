@@ -2,8 +2,8 @@ import { stat } from 'node:fs/promises'
 import { errorMessage } from '../errors.ts'
 
 /**
- * Looks at a configuration file at intervals, and tells when it is another one and has not changed between two looks:
- * editors write a file in several steps, or put a new one in its place. One that has gone is told of once.
+ * Polls a configuration file and calls back when its content changed and stayed the same between two polls, because
+ * editors write a file in several steps or replace it. A deleted file is reported once.
  */
 export class ConfigWatch {
   readonly #file: () => string | undefined
@@ -14,8 +14,8 @@ export class ConfigWatch {
   #seen: string | undefined
 
   /**
-   * @param file gives the path of the file; none is watched where there is none
-   * @param interval milliseconds between two looks: each wakes a server that rests
+   * @param file returns the path of the file; nothing is watched if it is undefined
+   * @param interval milliseconds between two polls, each of which wakes an idle server
    */
   constructor(file: () => string | undefined, changed: () => void, interval: number) {
     this.#file = file
@@ -40,7 +40,7 @@ export class ConfigWatch {
     if (!this.#timer) return
     const isStill = mark === this.#seen
     this.#seen = mark
-    // What is there at the beginning has been read.
+    // The first version has already been read.
     this.#told ??= mark
     if (!isStill || mark === this.#told) return
     this.#told = mark
@@ -48,7 +48,7 @@ export class ConfigWatch {
   }
 }
 
-/** What changes when the file does. */
+/** A value that changes when the file does. */
 async function markOf(path: string): Promise<string> {
   try {
     const { ino, size, mtimeNs, mode } = await stat(path, { bigint: true })

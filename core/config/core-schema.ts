@@ -7,9 +7,9 @@ import { parseDuration } from '../system/duration.ts'
 interface SettingText {
   default?: string | number
   description: string
-  /** It is read at the start only. */
+  /** Read only at the start. */
   restart?: boolean
-  /** It counts only in a trusted file: see `JsonSchema`. */
+  /** Accepted only in a trusted file: see `JsonSchema`. */
   needsTrust?: boolean
 }
 
@@ -19,35 +19,35 @@ const measure =
   (options: SettingText) =>
     Type.Unsafe<string | number>({ type: ['string', 'number'], format, ...bounds, ...options })
 
-/** The longest length of time, in hours: timers of Node.js run out at once when they are set to more than 596. */
+/** Maximum duration in hours: timers of Node.js fire immediately if they are set to more than 596. */
 const MAX_LENGTH = 500
 
-/** A length of time as people write it: `30s`, `5m`, `1h30m` or seconds. None may be negative. */
+/** A duration as people write it: `30s`, `5m`, `1h30m` or seconds. It cannot be negative. */
 export const Duration = measure('corral-duration', { minimum: 0, maximum: MAX_LENGTH * 3600 })
 
-/** A length of time without which nothing could be done, such as that of a connection: longer than 0. */
+/** A duration longer than 0, for timeouts that cannot be switched off. */
 export const Timeout = measure('corral-timeout', { exclusiveMinimum: 0, maximum: MAX_LENGTH * 3600 })
 
-/** How long a model stays loaded: a negative length of time is for ever. */
+/** How long a model stays loaded; negative means forever. */
 export const KeepAlive = measure('corral-keep-alive')
 
 /** An amount of bytes as people write it: `64MiB`, `1.5GB` or a number. */
 export const Bytes = measure('corral-bytes', { minimum: 0 })
 
-/** Whether a text is a length of time within what `Duration` allows. */
+/** Whether a text is a duration that `Duration` allows. */
 export function isDuration(text: string): boolean {
   const length = parseDuration(text)
   return length !== undefined && length >= 0 && length <= MAX_LENGTH * 3_600_000
 }
 
 /**
- * A file or folder; an empty one is none. It is absolute once the configuration is loaded: `~/` is the user's home, and
- * a relative path starts at the file's folder or, for flags and environment, at the working directory.
+ * A file or folder; empty means none. Loading the configuration makes it absolute: `~/` is the user's home, and a
+ * relative path starts at the file's folder or, for flags and environment, at the working directory.
  */
 export const Path = (options: SettingText & { minLength?: number }) =>
   Type.String({ format: 'corral-path', ...options })
 
-/** A program: its name on the PATH, or its path, which is then made absolute as a path is. */
+/** A program: its name on the PATH, or its path, which is made absolute like `Path`. */
 export const Program = (options: SettingText) => Type.String({ format: 'corral-program', ...options })
 
 function withDefaults<Properties extends Record<string, TSchema>>(
@@ -61,42 +61,47 @@ function withDefaults<Properties extends Record<string, TSchema>>(
 
 const contextOverflow = {
   ...OverflowPolicySchema,
-  description: 'A conversation longer than the context: an error, or its oldest turns are left out (drop_oldest)'
+  description:
+    'What to do with a conversation longer than the context: report an error, or leave out its oldest messages (drop_oldest)'
 }
 
-/** What one request may ask for; see `RequestBounds`. */
+/** Limits of one request; see `RequestBounds`. */
 const requestBounds = {
   num_ctx: Type.Integer({
     minimum: 0,
-    description: 'Largest context window in tokens; larger ones are cut to it. 0 is what each model was trained for'
+    description: 'Largest context window in tokens; larger ones are reduced to it. 0 is what each model was trained for'
   }),
-  num_parallel: Type.Integer({ minimum: 1, description: 'Most slots of an engine' }),
-  max_tokens: Type.Integer({ minimum: 1, description: 'Most tokens of an answer, also of those without a limit' }),
-  keep_alive: KeepAlive({ description: 'Longest keep_alive; negative means for ever' }),
-  prompts: Type.Integer({ minimum: 1, description: 'Most inputs or documents of a request' }),
-  n: Type.Integer({ minimum: 1, description: 'Most choices of a request' })
+  num_parallel: Type.Integer({ minimum: 1, description: 'Maximum slots of an engine' }),
+  max_tokens: Type.Integer({
+    minimum: 1,
+    description: 'Maximum tokens of an answer, also if the request sets no limit'
+  }),
+  keep_alive: KeepAlive({ description: 'Longest keep_alive; negative means forever' }),
+  prompts: Type.Integer({ minimum: 1, description: 'Maximum inputs or documents of a request' }),
+  n: Type.Integer({ minimum: 1, description: 'Maximum choices of a request' })
 }
 export const RequestBoundsSchema = Type.Partial(Type.Object(requestBounds, { additionalProperties: false }))
 
-/** The largest number that the headers of replies may have. */
+/** The largest number that headers of replies may contain. */
 const MAX_COUNT = 999_999_999_999_999
 
 const amount = (description: string) => Type.Integer({ minimum: 0, maximum: MAX_COUNT, description })
 
-/** What may be taken in time; see `Budgets`. */
+/** Rate limits per minute or day; see `Budgets`. */
 const budgets = {
-  requests_per_minute: amount('Requests to models that a client may send in a minute; 0 is no limit, as for the rest'),
-  requests_per_day: amount('… in a day, which begins at 00:00 UTC'),
-  tokens_per_minute: amount('Tokens that models may read and write for a client in a minute'),
+  requests_per_minute: amount(
+    'Requests to models that a client may send per minute; 0 is unlimited, as for the other budgets'
+  ),
+  requests_per_day: amount('… per day, which begins at 00:00 UTC'),
+  tokens_per_minute: amount('Tokens that models may read and write for a client per minute'),
   tokens_per_day: amount('… in a day'),
-  tokens_in_per_minute: amount('Tokens that models may read for it in a minute'),
+  tokens_in_per_minute: amount('Tokens that models may read for a client per minute'),
   tokens_in_per_day: amount('… in a day'),
-  tokens_out_per_minute: amount('Tokens that models may write for it in a minute'),
+  tokens_out_per_minute: amount('Tokens that models may write for a client per minute'),
   tokens_out_per_day: amount('… in a day')
 } satisfies Record<BudgetName, TSchema>
 export const BudgetsSchema = Type.Partial(Type.Object(budgets, { additionalProperties: false }))
 
-/** What clients may take. */
 const LimitsSchema = Type.Object(
   {
     ...withDefaults(requestBounds, {
@@ -120,98 +125,106 @@ const LimitsSchema = Type.Object(
     strict_options: Type.Boolean({
       default: false,
       description:
-        'Refuse requests with options that nobody knows, such as misspelt ones; otherwise they are passed on to the engine, and the header X-Corral-Unknown-Options names them'
+        'Refuse requests with unknown options, such as misspelled ones; otherwise these are passed on to the engine, and the header X-Corral-Unknown-Options lists them'
     }),
-    body_depth: Type.Integer({ default: 200, minimum: 1, description: 'Levels of lists and objects in a request' }),
+    body_depth: Type.Integer({
+      default: 200,
+      minimum: 1,
+      description: 'Nesting levels of lists and objects in a request'
+    }),
     body_memory: Bytes({
       default: 0,
       description:
-        "Memory for the bodies of all requests that are not answered yet; 0 is a sixteenth of the machine's memory, and at most a quarter of what Node.js lets corral use"
+        "Memory for the bodies of all unanswered requests; 0 is a sixteenth of the machine's memory, and at most a quarter of the memory that Node.js allows corral"
     }),
-    body_memory_per_client: Bytes({ default: 0, description: 'The same of one client; 0 is a quarter of it' }),
+    body_memory_per_client: Bytes({ default: 0, description: 'The same for one client; 0 is a quarter of it' }),
     grammar_size: Bytes({
       default: '64KiB',
-      description: 'Largest grammar or JSON schema of a request; all of its tools may have 16 times as much',
+      description: 'Largest grammar or JSON schema of a request; all of its tools together may have 16 times as much',
       restart: true
     }),
     grammar_repetition: Type.Integer({
       default: 20_000,
       minimum: 1,
       description:
-        'Most ways in which a grammar or JSON schema may let the characters of one token be read; repetitions inside of each other multiply them',
+        'How many ways a grammar or JSON schema may have to match the characters of one token; nested repetitions multiply them',
       restart: true
     }),
-    connections: Type.Integer({ default: 1024, minimum: 1, description: 'Most open connections' }),
+    connections: Type.Integer({ default: 1024, minimum: 1, description: 'Maximum open connections' }),
     connections_per_address: Type.Integer({
       default: 256,
       minimum: 1,
-      description: 'Most open connections of one address; those of this machine and of trusted proxies are not counted'
+      description:
+        'Maximum open connections of one address; connections from this machine and from trusted proxies are not counted'
     }),
     uploads: Type.Integer({
       default: 8,
       minimum: 1,
-      description: 'Most files that are received at once, half of them from one client; more wait',
+      description: 'Maximum files received at the same time, half of them from one client; others wait',
       restart: true
     }),
     uploads_size: Bytes({
       default: '400GiB',
-      description: 'Disk for files that were sent and are not part of a model yet; half of it for one client',
+      description: 'Disk space for uploaded files that are not part of a model yet; half of it for one client',
       restart: true
     }),
     upload_stall: Duration({
       default: '2m',
-      description:
-        'How long a file that is sent may arrive with less than 1 kB a second until it is given up; 0 is no limit',
+      description: 'How long an upload may stay below 1 kB a second before it is aborted; 0 is unlimited',
       restart: true
     }),
-    pulls: Type.Integer({ default: 4, minimum: 1, description: 'Most pulls that transfer at once; more wait' }),
-    waiting_pulls: Type.Integer({ default: 64, minimum: 0, description: 'Most pulls that wait' }),
+    pulls: Type.Integer({
+      default: 4,
+      minimum: 1,
+      description: 'Maximum pulls that transfer at the same time; others wait'
+    }),
+    waiting_pulls: Type.Integer({ default: 64, minimum: 0, description: 'Maximum pulls that wait' }),
     stored_responses: Type.Integer({
       default: 1000,
       minimum: 0,
-      description: 'Most responses that are stored for one key; the oldest ones go',
+      description: 'Maximum responses stored for one key; the oldest are removed',
       restart: true
     }),
     queue_per_key: Type.Integer({
       default: 512,
       minimum: 1,
       description:
-        'Most requests of one key (or address without one) that wait for one model; in a full queue they give way to others'
+        'Maximum requests of one key (or address without one) that wait for one model; in a full queue they make room for other clients'
     }),
     reader_stall: Duration({
       default: '60s',
-      description: 'How long a client may read nothing of its answer until it loses its slot; 0 is no limit'
+      description: 'How long a client may read nothing of its answer before it loses its slot; 0 is unlimited'
     }),
     resume: Duration({
       default: '30s',
       description:
-        'How long a streamed answer goes on after its connection was lost, and is kept after its end, where the request asks for that (X-Corral-Resumable); 0 is never'
+        'How long a streamed answer continues after its connection was lost, and is stored after its end, if the request asks for that (X-Corral-Resumable); 0 is never'
     }),
     hook_timeout: Duration({
       default: '30s',
-      description: 'How long one hook of a plugin may take for a request, until the request fails; 0 is no limit'
+      description: 'How long one hook of a plugin may take before the request fails; 0 is unlimited'
     }),
     stuck_after: Duration({
       default: '30s',
-      description: 'How long an engine may use the processor without getting on until it is ended; 0 never ends it'
+      description: 'How long an engine may use the processor without progress before it is stopped; 0 never stops it'
     }),
     reloads: Type.Integer({
       default: 6,
       minimum: 0,
-      description: 'How often in ten minutes a client may have a loaded model loaded anew with other options'
+      description: 'How often in ten minutes a client may force a loaded model to reload with other options'
     })
   },
-  { additionalProperties: false, description: 'What clients may take, all of them and each one' }
+  { additionalProperties: false, description: 'Limits for all clients together and for each client' }
 )
 
-/** One model's section under `models`. */
+/** The section of one model under `models`. */
 export const ModelSettingsSchema = Type.Object(
   {
     keep_alive: Type.Optional(
-      KeepAlive({ description: 'How long it stays loaded without requests; negative means for ever' })
+      KeepAlive({ description: 'How long it stays loaded without requests; negative means forever' })
     ),
     pin: Type.Optional(
-      Type.Boolean({ description: 'Never unload it for idleness or to make room; keep_alive of requests is ignored' })
+      Type.Boolean({ description: 'Never unload it when idle or to make room; keep_alive of requests is ignored' })
     ),
     preload: Type.Optional(Type.Boolean({ description: 'Load it when corral starts' })),
     aliases: Type.Optional(
@@ -220,21 +233,25 @@ export const ModelSettingsSchema = Type.Object(
     groups: Type.Optional(
       Type.Array(Type.String({ minLength: 1 }), {
         uniqueItems: true,
-        description: 'Models that share a group are never in memory together'
+        description: 'Models that share a group are never in memory at the same time'
       })
     ),
     max_concurrent: Type.Optional(
-      Type.Integer({ minimum: 1, description: 'Most requests that are answered at once; more wait' })
+      Type.Integer({ minimum: 1, description: 'Maximum requests answered at the same time; others wait' })
     ),
     replicas: Type.Optional(
       Type.Object(
         {
-          min: Type.Optional(Type.Integer({ minimum: 0, description: 'So many members always have it in memory' })),
-          max: Type.Optional(Type.Integer({ minimum: 0, description: 'At most so many get it; 0 is no limit' }))
+          min: Type.Optional(
+            Type.Integer({ minimum: 0, description: 'At least this many nodes always have it in memory' })
+          ),
+          max: Type.Optional(
+            Type.Integer({ minimum: 0, description: 'At most this many nodes load it; 0 is unlimited' })
+          )
         },
         {
           additionalProperties: false,
-          description: 'At how many members of a cluster it is in memory, in the place of what "cluster.replicas" says'
+          description: 'How many nodes of a cluster have it in memory, instead of what "cluster.replicas" says'
         }
       )
     ),
@@ -253,15 +270,14 @@ export const ModelSettingsSchema = Type.Object(
           uniqueItems: true,
           maxItems: 16,
           needsTrust: true,
-          description: 'Machines that hold layers of it too, where "corral worker" runs (docs/rpc.md)'
+          description: 'Machines that share its layers by running "corral worker" (docs/rpc.md)'
         }
       )
     ),
     rpc_insecure: Type.Optional(
       Type.Boolean({
         needsTrust: true,
-        description:
-          'Let them be beyond loopback and private networks: nothing is encrypted, and nobody is asked who they are'
+        description: 'Allow addresses beyond loopback and private networks: nothing is encrypted or authenticated'
       })
     ),
     arguments: Type.Optional(
@@ -276,10 +292,12 @@ export const ModelSettingsSchema = Type.Object(
     draft: Type.Optional(
       Type.Object(
         {
-          model: Type.String({ minLength: 1, description: 'A model that is here: owner/name or owner/name:variant' }),
-          max_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'Most tokens guessed at once' })),
-          min_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'Fewest tokens guessed at once' })),
-          min_probability: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'Least sure guess' })),
+          model: Type.String({ minLength: 1, description: 'A local model: owner/name or owner/name:variant' }),
+          max_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'Maximum tokens guessed in one step' })),
+          min_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'Minimum tokens guessed in one step' })),
+          min_probability: Type.Optional(
+            Type.Number({ minimum: 0, maximum: 1, description: 'Minimum probability of a guess' })
+          ),
           n_gpu_layers: Type.Optional(
             Type.Integer({ minimum: -1, description: 'Its layers on the GPU; -1 is automatic' })
           )
@@ -288,14 +306,14 @@ export const ModelSettingsSchema = Type.Object(
       )
     ),
     ngram: Type.Optional(
-      Type.Boolean({ description: 'Guess ahead from what the conversation says already (needs no second model)' })
+      Type.Boolean({ description: 'Guess ahead from the text of the conversation (needs no second model)' })
     ),
     lora: Type.Optional(
       Type.Array(
         Type.Object(
           {
             path: Path({ description: 'GGUF file of the adapter', minLength: 1 }),
-            scale: Type.Optional(Type.Number({ description: '1 where absent' }))
+            scale: Type.Optional(Type.Number({ description: 'Default 1' }))
           },
           { additionalProperties: false }
         ),
@@ -303,7 +321,7 @@ export const ModelSettingsSchema = Type.Object(
       )
     ),
     projector: Type.Optional(
-      Path({ description: 'GGUF file of the projector for images, in the place of its own; empty loads none' })
+      Path({ description: 'GGUF file of the projector for images, instead of its own; empty loads none' })
     ),
     limits: Type.Optional(
       Type.Object(
@@ -311,7 +329,7 @@ export const ModelSettingsSchema = Type.Object(
         {
           additionalProperties: false,
           description:
-            'What requests for it may ask for, in the place of what "limits" says; requests and tokens in time are counted for each client and this model, beside those of "limits"'
+            'Limits of requests for it, instead of "limits"; its budgets for each client apply in addition to those of "limits"'
         }
       )
     ),
@@ -333,7 +351,7 @@ export type ModelSettings = Static<typeof ModelSettingsSchema>
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const
 const LogLevel = (options: { default?: string; description?: string }) => Type.Enum([...LOG_LEVELS], options)
 
-/** Settings that belong to no plugin. */
+/** Settings that do not belong to a plugin. */
 export const CoreConfigSchema = Type.Object(
   {
     host: Type.String({
@@ -361,40 +379,41 @@ export const CoreConfigSchema = Type.Object(
         key: Path({ default: '', description: 'File in PEM format with its private key', restart: true }),
         check_interval: Timeout({
           default: '10s',
-          description: 'How often both files are looked at; what replaces them counts for new connections',
+          description: 'How often both files are checked; new connections use a replaced certificate',
           restart: true
         })
       },
       { additionalProperties: false, description: 'Encryption of all addresses that the server listens on' }
     ),
-    log_level: LogLevel({ default: 'info', description: 'Least severe messages that are logged' }),
+    log_level: LogLevel({ default: 'info', description: 'Minimum level of messages that are logged' }),
     log_levels: Type.Record(Type.String(), LogLevel({}), {
       default: {},
-      description: 'The same of single parts: plugins by their names, and server, http, plugins of the core',
+      description: 'Log levels of single parts: plugins by name, and server, http, plugins of the core',
       examples: [{ scheduler: 'debug' }]
     }),
     watch_config: Type.Boolean({ default: false, description: 'Read this file again whenever it has changed' }),
     body_limit: Bytes({ default: '64MiB', description: 'Largest request body', restart: true }),
     shutdown_grace: Duration({
       default: '10s',
-      description: 'How long running requests may go on after SIGTERM',
+      description: 'How long requests in progress may continue after SIGTERM',
       restart: true
     }),
     models_directory: Path({
       default: '',
-      description: 'Where models are kept; empty is the folder "models" of the data directory',
+      description: 'Folder for models; empty is the folder "models" of the data directory',
       restart: true
     }),
     default_model: Type.String({
       default: '',
-      description: 'Model of requests that name none, in the APIs of OpenAI and llama-server; empty refuses them',
+      description:
+        'Model for requests that do not name one, in the APIs of OpenAI and llama-server; empty refuses them',
       examples: ['corral/tiny-chat']
     }),
     plugins: Type.Array(Type.String({ minLength: 1 }), {
       default: [],
       uniqueItems: true,
       description:
-        'Plugins beside the built-in ones: names of npm packages, or paths; each has a section of its own name',
+        'Plugins in addition to the built-in ones: names of npm packages, or paths; each has a section named like it',
       examples: [['./plugins/shelf.js', 'corral-plugin-shelf']],
       restart: true,
       needsTrust: true
@@ -405,7 +424,7 @@ export const CoreConfigSchema = Type.Object(
         ...withDefaults(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS),
         context_overflow: { ...contextOverflow, default: 'error' }
       },
-      { additionalProperties: true, description: 'Options of requests and models that give none of their own' }
+      { additionalProperties: true, description: 'Options for requests and models that set none' }
     ),
     limits: LimitsSchema,
     models: Type.Record(Type.String(), ModelSettingsSchema, {

@@ -46,7 +46,7 @@ function comment(schema: JsonSchema): string {
 
 const mark = ({ restart, needsTrust }: JsonSchema) => `${restart ? ' [restart]' : ''}${needsTrust ? ' [trust]' : ''}`
 
-/** Comment lines of at most the file's width. */
+/** Splits text into comment lines of at most the file's width. */
 function wrapped(text: string, indent: string): string[] {
   const lines: string[] = []
   for (const word of text.split(' ')) {
@@ -57,7 +57,7 @@ function wrapped(text: string, indent: string): string[] {
   return lines
 }
 
-/** Lines of settings with their comments in one column; a comment too long for its line goes above it. */
+/** Lines of settings with their comments in one column. A comment too long for its line goes above it. */
 function withComments(rows: { text: string; comment: string }[], indent?: string): string[] {
   const short = rows.filter(({ text, comment }) => text.length + comment.length + 4 <= WIDTH)
   const column = Math.max(0, ...short.map(({ text }) => text.length)) + 2
@@ -68,7 +68,7 @@ function withComments(rows: { text: string; comment: string }[], indent?: string
   })
 }
 
-/** The example of a setting that is empty by default, commented out. */
+/** A commented-out example of a setting that is empty by default. */
 function example(name: string, schema: JsonSchema, indent: string): string[] {
   const value = schema.examples?.[0]
   if (value === undefined) return []
@@ -78,7 +78,7 @@ function example(name: string, schema: JsonSchema, indent: string): string[] {
   return text.split('\n').map(line => `${indent}# ${line}`)
 }
 
-/** One entry of a group that people fill, with all settings that it may have and what they are. */
+/** A commented-out entry of a group whose entries people name, with all its possible settings. */
 function entryExample(
   name: string,
   settings: Record<string, JsonSchema>,
@@ -112,7 +112,7 @@ function renderSettings(schema: JsonSchema, defaults: Record<string, unknown>, i
         lines.push(...shown)
       }
     } else {
-      // Without a default there is nothing to state; the name is shown so that it can be found.
+      // A setting without a default is shown by its name only.
       rows.push({ text: `${indent}# ${name}:`, comment: comment(inner) })
     }
   }

@@ -3,9 +3,9 @@ import type { PluginDefinition } from '../plugins/plugin.ts'
 import type { LoadedConfig } from './load.ts'
 import { composeConfigSchema, isSecret, listSettings, settingName } from './setting-schema.ts'
 
-/** The configuration in force, for `corral config show --json`. Secrets are masked. */
+/** The current configuration, for `corral config show --json`. Secrets are masked. */
 export interface ConfigDescription {
-  /** Absolute path of the file that was read; null when there was none. */
+  /** Absolute path of the file that was read; null if there was none. */
   file: string | null
   settings: { name: string; value: unknown; origin: string }[]
 }
@@ -15,7 +15,7 @@ function masked(value: unknown): unknown {
   return value === '' ? '' : '(hidden)'
 }
 
-/** Every setting with its effective value and where it came from; `home` is the first. */
+/** Every setting with its effective value and origin. `home` comes first. */
 export function describeConfig(config: LoadedConfig, definitions: readonly PluginDefinition[]): ConfigDescription {
   const { root } = composeConfigSchema(definitions)
   const settings = listSettings(root, { ...config.core, ...config.sections }).map(({ path, value }) => {
@@ -27,12 +27,12 @@ export function describeConfig(config: LoadedConfig, definitions: readonly Plugi
   return { file: config.file ?? null, settings: [home, ...settings] }
 }
 
-/** A value as it could stand in the file, on one line. */
+/** A value as YAML on one line. */
 export function inlineYaml(value: unknown): string {
   return stringify(value, { collectionStyle: 'flow', flowCollectionPadding: false, lineWidth: 0 }).trim()
 }
 
-/** The description as a table for people: name, value, origin. */
+/** The description as a human-readable table: name, value, origin. */
 export function formatConfig({ file, settings }: ConfigDescription): string {
   const rows = settings.map(({ name, value, origin }) => [name, inlineYaml(value), origin] as const)
   const widths = [0, 1].map(column => Math.min(48, Math.max(...rows.map(row => row[column]!.length))))

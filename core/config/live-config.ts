@@ -2,8 +2,8 @@ import { CoreConfigSchema } from './core-schema.ts'
 import type { LoadedConfig } from './load.ts'
 
 /**
- * The configuration in force while a server runs. Whoever keeps `view` sees the settings of this moment each time it
- * looks: its groups are replaced as a whole, and what it gives is frozen.
+ * The current configuration of a running server. Code that keeps a reference to `view` sees the current settings each
+ * time it reads them. The groups are replaced as a whole, and their values are frozen.
  */
 export class LiveConfig {
   #current: LoadedConfig
@@ -26,7 +26,7 @@ export class LiveConfig {
       get sections() {
         return now().sections
       },
-      // A server keeps its folders for as long as it runs.
+      // A server's folders do not change while it runs.
       paths: config.paths,
       get file() {
         return now().file
@@ -43,7 +43,7 @@ export class LiveConfig {
     }
   }
 
-  /** The configuration of this moment, which stays as it is. */
+  /** A snapshot of the current configuration. */
   get current(): LoadedConfig {
     return this.#current
   }

@@ -14,19 +14,19 @@ import { fromEnvironment, fromFlags, type OverriddenSetting } from './overrides.
 import { type ConfigSchema, composeConfigSchema, hasMark, listSettings, settingName } from './setting-schema.ts'
 import { distrust } from './trust.ts'
 
-/** The configuration in force. All of it is frozen. */
+/** A loaded configuration. All of it is frozen. */
 export interface LoadedConfig {
   core: Readonly<CoreConfig>
-  /** Each plugin's options by its name; optional plugins' also hold `enabled`. */
+  /** Each plugin's options by its name. Options of optional plugins include `enabled`. */
   sections: Readonly<Record<string, Readonly<Record<string, unknown>>>>
   paths: DataPaths
-  /** Absolute path of the file that was read, if there was one. */
+  /** Absolute path of the file that was read, if any. */
   file: string | undefined
-  /** Where each setting came from, by its name: `default`, `config.yaml:12:3`, `env CORRAL_PORT`, `flag --port`. */
+  /** The origin of each setting by name: `default`, `config.yaml:12:3`, `env CORRAL_PORT`, `flag --port`. */
   origins: Readonly<Record<string, string>>
-  /** What the file says of settings that a flag or the environment decides, by their names. */
+  /** The file's values, by name, of settings that a flag or the environment overrides. */
   overridden: Readonly<Record<string, unknown>>
-  /** Settings in the file that corral does not know, and ignores: perhaps misspelled, or of another version. */
+  /** Settings in the file that are unknown and ignored: they may be misspelled, or belong to another version. */
   unknown: readonly ConfigProblem[]
 }
 
@@ -36,7 +36,7 @@ export interface ConfigSources extends ConfigPlaces {
 
 type Values = Record<string, unknown>
 
-/** Options under the one name each has, whatever alias they were written with. */
+/** Renames options from their aliases to their canonical names. */
 function canonicalOptions(values: Values, note: (group: string[], canonical: string, spelled: string) => void): void {
   for (const group of optionGroups(values)) {
     const options = valueAt(values, group) as Values
@@ -52,7 +52,7 @@ function canonicalOptions(values: Values, note: (group: string[], canonical: str
   }
 }
 
-/** Makes the paths among the values absolute. */
+/** Makes the paths in the values absolute. */
 function resolvePaths(schema: ConfigSchema, values: Values, base: string): void {
   for (const setting of listSettings(schema.root, values)) {
     const resolved = withPaths(setting.schema, setting.value, base)
@@ -74,7 +74,7 @@ interface Layer {
   origins: Map<string, string>
   problems: ConfigProblem[]
   unknown: ConfigProblem[]
-  /** Settings that count only in a trusted file. */
+  /** Settings that are accepted only in a trusted file. */
   guarded: ConfigProblem[]
 }
 
@@ -91,7 +91,7 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: Readon
     layer.problems.push(problemAt({ line: 1, column: 1 }, 'The file is not UTF-8 text; save it as UTF-8.'))
     return layer
   }
-  // Most servers have no file to read.
+  // Loaded lazily: most servers have no file to read.
   const { readYaml } = await import('./yaml-file.ts')
   const yaml = readYaml(text)
   for (const { place, message } of yaml.mistakes) layer.problems.push(problemAt(place, message))
@@ -99,7 +99,7 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: Readon
   for (const { path, atKey, unknown, message } of findMistakes(schema, values)) {
     const problem = problemAt(atKey ? yaml.keyPlace(path) : yaml.valuePlace(path), message, settingName(path))
     if (unknown === 'option') layer.unknown.push({ ...problem, passedOn: true })
-    // What corral does not know of its own settings may be of another version. Plugins know all of theirs.
+    // An unknown setting of corral's own may belong to another version. Plugins know all of their settings.
     else if (unknown && !(path.length > 1 && outside.has(path[0]!))) {
       layer.unknown.push(problem)
       delete (valueAt(values, path.slice(0, -1)) as Values)[path.at(-1)!]
@@ -145,7 +145,7 @@ function overridesLayer(schema: ConfigSchema, overrides: OverriddenSetting[], cw
   return layer
 }
 
-/** Levels of parts that there are not. */
+/** Mistakes for log levels of parts that do not exist. */
 function unknownParts(
   levels: CoreConfig['log_levels'],
   plugins: ReadonlySet<string>,
@@ -155,12 +155,12 @@ function unknownParts(
   const unknown = Object.keys(levels).filter(name => !parts.includes(name))
   return unknown.map(name => {
     const setting = settingName(['log_levels', name])
-    const message = `${setting}: No part is called "${name}". There are: ${parts.join(', ')}.`
+    const message = `${setting}: There is no part "${name}". Known are: ${parts.join(', ')}.`
     return { where: origins[setting] ?? setting, setting, message }
   })
 }
 
-/** Numbers of replicas of which the least is more than the most. */
+/** Mistakes for models whose minimum number of replicas exceeds the maximum. */
 function contradictions(models: CoreConfig['models'], origins: Readonly<Record<string, string>>): ConfigProblem[] {
   return Object.entries(models).flatMap(([name, { replicas: { min = 0, max = 0 } = {} }]) => {
     if (max === 0 || min <= max) return []
@@ -171,7 +171,7 @@ function contradictions(models: CoreConfig['models'], origins: Readonly<Record<s
   })
 }
 
-/** `over` on top of `under`: groups are merged setting by setting, anything else is replaced. */
+/** Merges `over` into `under`: groups are merged setting by setting, anything else is replaced. */
 function merge(under: Values, over: Values): Values {
   const merged = { ...under }
   for (const [key, value] of Object.entries(over)) {
@@ -181,7 +181,7 @@ function merge(under: Values, over: Values): Values {
   return merged
 }
 
-/** Freezes a value and all that is in it. */
+/** Freezes a value deeply. */
 export function freeze<T>(value: T): T {
   if (typeof value === 'object' && value !== null) {
     for (const inner of Object.values(value)) freeze(inner)
@@ -191,8 +191,8 @@ export function freeze<T>(value: T): T {
 }
 
 /**
- * The configuration from flags, environment, one file and the schema's defaults, in this precedence.
- * @throws ConfigError with every mistake that was found; PluginError when a plugin's own schema is unusable.
+ * Loads the configuration from flags, environment, one file and the schema's defaults, in this precedence.
+ * @throws ConfigError with every mistake that was found; PluginError if a plugin's own schema is unusable.
  */
 export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> {
   const schema = composeConfigSchema(sources.definitions)
@@ -218,7 +218,8 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
 
   const values = layers.reduce<Values>((under, { values }) => merge(under, values), {})
   const left = schema.check(values)
-  if (left.length > 0) throw new Error(`Settings that are valid one by one are not so together: ${left[0]!.message}`)
+  if (left.length > 0)
+    throw new Error(`Settings that are valid on their own are not valid together: ${left[0]!.message}`)
   const origins: Record<string, string> = { home: homeOrigin }
   const overridden: Record<string, unknown> = {}
   for (const { path } of listSettings(schema.root, values)) {

@@ -6,19 +6,19 @@ import { allowedBy, type JsonSchema } from '../system/schema-check.ts'
 import { type ConfigSchema, isSecret, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 
-/** What is wrong at one place of a configuration's values. */
+/** A mistake in a configuration's values. */
 export interface Mistake {
   path: string[]
-  /** Whether the key is at fault rather than its value. */
+  /** Whether the key is wrong rather than its value. */
   atKey: boolean
-  /** There is no such setting, or no such option of requests; corral can do without it. */
+  /** The setting, or the option of requests, is unknown. corral can ignore it. */
   unknown?: 'setting' | 'option'
   message: string
 }
 
-const LENGTH_OF_TIME = 'a length of time such as 30s, 5m or 1h30m, or a number of seconds'
+const LENGTH_OF_TIME = 'a duration such as 30s, 5m or 1h30m, or a number of seconds'
 
-/** What is allowed by the formats of settings. */
+/** What the formats of settings allow. */
 const FORMATS: Record<string, string> = {
   'corral-timeout': `${LENGTH_OF_TIME}, longer than 0 and at most 500h`,
   'corral-duration': `${LENGTH_OF_TIME}, from 0 to 500h`,
@@ -29,12 +29,12 @@ const FORMATS: Record<string, string> = {
   'corral-private-address': 'a host name, an address, a network such as 10.0.0.0/8, or "*" for all'
 }
 
-/** What a setting accepts, for people, where its schema says more than those of requests do. */
+/** A phrase that says what a setting accepts, if its schema says more than the schemas of requests do. */
 function settingPhrase(schema: JsonSchema): string | undefined {
   if (schema.title) return schema.title
   if (schema.format) return FORMATS[schema.format] ?? `text in the format "${schema.format}"`
   if (schema.type === 'object') return 'a group of settings ("name: value" lines)'
-  // A pattern helps only the one who wrote it; each entry that breaks it is reported on its own.
+  // A regular expression would not help users. Each entry that does not match is reported separately.
   if (schema.type !== 'array' || !schema.items || schema.items.pattern) return undefined
   return `a list, each entry ${allowedBy(schema.items, settingPhrase)}`
 }
@@ -48,12 +48,12 @@ function shown(value: unknown, secret: boolean): string {
   return text.length > 80 ? `${text.slice(0, 80)}…` : text
 }
 
-/** The value at a path; undefined where there is none. */
+/** The value at a path, if any. */
 export function valueAt(value: unknown, path: readonly string[]): unknown {
   return path.reduce<unknown>((inner, key) => (inner as Record<string, unknown> | undefined)?.[key], value)
 }
 
-/** Sets the value at a path, with the groups on the way to it. */
+/** Sets the value at a path. Missing groups on the way are created. */
 export function setAt(values: Record<string, unknown>, path: readonly string[], value: unknown): void {
   const [key, ...rest] = path as [string, ...string[]]
   if (rest.length === 0) values[key] = value
@@ -63,7 +63,7 @@ export function setAt(values: Record<string, unknown>, path: readonly string[], 
   }
 }
 
-/** All names in the schema, as paths from its root, without the names that people choose. */
+/** The paths of all names in the schema, without names that people choose. */
 function knownPaths(schema: JsonSchema, path: string[] = []): string[][] {
   return Object.entries(schema.properties ?? {}).flatMap(([key, inner]) => [
     [...path, key],
@@ -71,7 +71,7 @@ function knownPaths(schema: JsonSchema, path: string[] = []): string[][] {
   ])
 }
 
-/** The data directory, which the file cannot name: the file may be inside it. */
+/** The data directory cannot be set in the file, because the file may be inside it. */
 const isHome = (path: readonly string[]) => path.length === 1 && path[0] === 'home'
 
 const quoted = (key: string) => JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}…` : key)
@@ -84,7 +84,7 @@ function unknownKey(root: JsonSchema, path: string[]): string {
   }
   const siblings = Object.keys(schemaAt(root, parent)?.properties ?? {})
   const near = nearest(key, siblings)
-  // A name that many sections have says nothing about the one that was meant.
+  // A name that many sections have does not show which one was meant.
   const elsewhere = knownPaths(root).filter(known => known.at(-1) === key.toLowerCase())
   const guesses = near ? [[...parent, near]] : elsewhere.length <= 2 ? elsewhere : []
   const within = parent.length === 0 ? 'There is no setting' : `${settingName(parent)} has no setting`
@@ -99,7 +99,7 @@ const pointerKeys = (pointer: string) =>
     .slice(1)
     .map(key => key.replaceAll('~1', '/').replaceAll('~0', '~'))
 
-/** Keywords whose failure "must be <what is allowed>; got <value>" explains. */
+/** Keywords for which the message is "must be <what is allowed>; got <value>". */
 const EXPLAINED = new Set(
   'type enum const format pattern minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength anyOf oneOf'.split(
     ' '
@@ -124,7 +124,7 @@ function schemaMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
       const allowed = allowedBy(schemaAt(schema.root, missing) ?? {}, settingPhrase)
       message = `${settingName(missing)} is missing. It must be ${allowed}.`
     } else message = `${name} ${error.message}.`
-    // One sentence a place: a value that breaks several rules of its schema is still one mistake.
+    // One sentence per place: a value that breaks several rules is one mistake.
     const place = path.join('\0')
     const unknown = atKey && !isHome(path)
     if (!mistakes.has(place)) mistakes.set(place, { path, atKey, message, ...(unknown && { unknown: 'setting' }) })
@@ -132,7 +132,7 @@ function schemaMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   return [...mistakes.values()]
 }
 
-/** The message of what refuses, or returns a complaint. */
+/** The message that the check throws or returns, if any. */
 function complaintOf(check: () => unknown): string | undefined {
   try {
     const complaint = check()
@@ -143,7 +143,7 @@ function complaintOf(check: () => unknown): string | undefined {
   }
 }
 
-/** Names of models: the default one, and, inside of their settings, aliases (each of one model only) and draft models. */
+/** Mistakes in names of models: the default model, aliases (each for one model only) and draft models. */
 function nameMistakes(values: unknown): Mistake[] {
   const models = valueAt(values, ['models'])
   const mistakes: Mistake[] = []
@@ -177,14 +177,14 @@ function nameMistakes(values: unknown): Mistake[] {
         if (name.variant !== undefined) return `${begin} names a variant; an alias is a name, or <owner>/<name>.`
         const other = aliases.get(modelKey(name))
         aliases.set(modelKey(name), shown)
-        return other && `${begin} is an alias of ${other} already; keep one of them.`
+        return other && `${begin} is already an alias of ${other}; keep one of them.`
       })
     }
   }
   return mistakes
 }
 
-/** Where options of requests are set: the server's defaults and those of models. */
+/** The paths of groups with options of requests: the server's defaults and those of models. */
 export function optionGroups(values: unknown): string[][] {
   const models = valueAt(values, ['models'])
   return [
@@ -216,7 +216,7 @@ function unknownOption(group: string[], key: string, engineOptions: ReadonlySet<
   return `${within}: neither corral nor its engines know it.`
 }
 
-/** Everything that is wrong with a configuration's values, each place once. The values stay as they are. */
+/** Finds all mistakes in a configuration's values, one per place. Does not change the values. */
 export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   const mistakes = schemaMistakes(schema, values)
   const places = new Set(mistakes.map(({ path }) => path.join('\0')))
@@ -227,8 +227,8 @@ export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
 }
 
 /**
- * The values without settings that are there but empty (`port:`): these count as not set. Unknown keys and entries of
- * lists stay, so that they are reported.
+ * The values without empty settings (`port:`), which count as not set. Unknown keys and list entries stay, so that they
+ * are reported.
  */
 export function withoutEmpty(schema: JsonSchema | undefined, value: unknown): unknown {
   if (!isObject(value)) return value

@@ -6,26 +6,26 @@ import { type OverflowPolicy, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
 
-/** How tokens are guessed ahead. */
+/** Settings of speculative decoding. */
 interface Speculation {
-  /** From what the conversation says already. */
+  /** Whether to guess from the conversation's own text. */
   ngram: boolean
-  /** By a small model. */
+  /** The small model that guesses. */
   draft?: {
-    /** `owner/name` with or without a variant. */
+    /** The model as `owner/name` with or without a variant. */
     model: string
     /** Absolute path of its (first) model file, once an engine is started with it. */
     modelPath?: string
     maxTokens?: number
     minTokens?: number
-    /** 0 to 1: the least sure guess. */
+    /** Minimum probability of a guess, from 0 to 1. */
     minProbability?: number
     /** -1 is automatic. */
     gpuLayers?: number
   }
 }
 
-/** How a model's engines are started, beyond its load options. */
+/** Settings for starting a model's engines, in addition to its load options. */
 export interface EngineSettings {
   /** Kind of build or id of an installed one. */
   runtime?: string
@@ -35,51 +35,51 @@ export interface EngineSettings {
   speculation: Speculation
   /** Absolute paths. */
   loras: readonly { path: string; scale: number }[]
-  /** Absolute path; null loads none; absent leaves the model's own. */
+  /** Absolute path. If null, no projector is loaded. If absent, the model's own is. */
   projector?: string | null
-  /** Machines that hold layers of it too: `host:port` of each, and whether they may be anywhere. */
+  /** RPC workers that share its layers: `host:port` of each, and whether public addresses are allowed. */
   rpc?: { workers: readonly string[]; insecure: boolean }
 }
 
 export type TemplateSettings = Pick<EngineSettings, 'arguments' | 'environment'>
 
-/** Whether `config.yaml` gives a model another chat template than its own. */
+/** Whether `config.yaml` replaces a model's chat template. */
 export function setsTemplate({ arguments: flags, environment }: TemplateSettings): boolean {
   return [...flags, ...Object.keys(environment)].some(each => /chat.template/i.test(each))
 }
 
-/** What `config.yaml` says about one model: its own section over the server's defaults. */
+/** The effective settings of one model: its own section over the server's defaults. */
 export interface EffectiveSettings {
   load: LoadOptions
-  /** Sent with each request that gives none of its own. */
+  /** Defaults for options that a request does not set. */
   sampling: Record<string, unknown>
-  /** Milliseconds; undefined where only the scheduler's default holds. */
+  /** Milliseconds; undefined to use the scheduler's default. */
   keepAlive: number | undefined
   pin: boolean
   preload: boolean
-  /** Models that share one are never in memory together; lower case. */
+  /** Models that share a group are never in memory at the same time. Lower case. */
   groups: readonly string[]
-  /** Most requests answered at once; undefined is as many as there are slots. */
+  /** Maximum concurrent requests; undefined is the number of slots. */
   maxConcurrent: number | undefined
-  /** At how many members of a cluster it is in memory: what it says of that; a `max` of 0 is no limit. */
+  /** How many nodes of a cluster have it in memory; a `max` of 0 is unlimited. */
   replicas: { min?: number; max?: number }
   overflow: OverflowPolicy
-  /** What one request may ask for, where its key says nothing else. */
+  /** Limits of one request, unless its key sets others. */
   bounds: RequestBounds
-  /** What each client may take of it in time, beside what it may take of all models. */
+  /** Budgets of each client for this model, in addition to the budgets for all models. */
   budgets: Budgets
   engine: EngineSettings
 }
 
-/** Settings of models, with what they were read from, which is frozen: each request needs them. */
+/** Cached settings of models, with the frozen configuration that they were read from: each request needs them. */
 const known = new WeakMap<Model, Pick<CoreConfig, 'models' | 'defaults' | 'limits'> & { settings: EffectiveSettings }>()
 
-/** The settings of the variants that have neither a section nor defaults of their own: most of thousands. */
+/** The shared settings of all models without a section or defaults of their own: most of thousands. */
 let common: Parameters<typeof known.set>[1] | undefined
 
 /**
- * The settings of a variant: its tagged section over the bare one, over what it was made with, over `defaults`. Names
- * ignore case.
+ * The settings of a model variant: the section with its tag over the section without a tag, over the defaults that the
+ * model was created with, over `defaults`. Names ignore case.
  */
 export function settingsFor({ models, defaults, limits }: CoreConfig, variant: Model): EffectiveSettings {
   const found = known.get(variant)
@@ -95,10 +95,7 @@ export function settingsFor({ models, defaults, limits }: CoreConfig, variant: M
   return now.settings
 }
 
-/**
- * The settings of a variant.
- * @param trial a further section, over those of the configuration
- */
+/** Reads the settings of a variant. @param trial settings that override the configuration */
 export function readSettings(
   config: Pick<CoreConfig, 'models' | 'defaults' | 'limits'>,
   variant: Model,
@@ -126,16 +123,16 @@ export function readSettings(
   }
 }
 
-/** Sections by their names in lower case, for the sections as they are in force. */
+/** Sections by their names in lower case, cached for the current configuration. */
 const named = new WeakMap<CoreConfig['models'], Map<string, ModelSettings>>()
 
-/** The sections of a variant under `models`: the bare name's, then that with the tag. */
+/** The sections of a variant under `models`: first without the tag, then with it. */
 function sectionsOf({ models }: Pick<CoreConfig, 'models'>, { model, key }: Model): ModelSettings[] {
   let sections = named.get(models)
   if (!sections) {
     sections = new Map()
     for (const [name, section] of Object.entries(models)) {
-      // Of two spellings the first one counts.
+      // The first of two spellings wins.
       if (!sections.has(name.toLowerCase())) sections.set(name.toLowerCase(), section)
     }
     named.set(models, sections)
@@ -143,7 +140,7 @@ function sectionsOf({ models }: Pick<CoreConfig, 'models'>, { model, key }: Mode
   return [`${model.owner}/${model.name}`.toLowerCase(), key].flatMap(wanted => sections.get(wanted) ?? [])
 }
 
-/** A worker serves one engine at a time, so that models which share one share a group. */
+/** A worker serves one engine at a time, so models that share a worker share a group. */
 function groupsOf({ groups = [], rpc = [] }: ModelSettings): string[] {
   return [...groups.map(group => group.toLowerCase()), ...rpc.map(worker => `worker ${worker.toLowerCase()}`)]
 }
@@ -167,15 +164,15 @@ function engineSettings(section: ModelSettings, environment: Record<string, stri
       })
     },
     loras: section.lora?.map(({ path, scale = 1 }) => ({ path, scale })) ?? [],
-    // In the file, an empty path stands for none.
+    // An empty path in the file means none.
     ...(projector !== undefined && { projector: projector === '' ? null : projector }),
     ...(rpc.length > 0 && { rpc: { workers: rpc, insecure } })
   }
 }
 
 /**
- * Tokens of context for a request that names none: those of the engine that runs, else those that the model would be
- * loaded with. No model has more than it was trained for.
+ * The context length for requests that do not set one: the running engine's, or the one that the model would be loaded
+ * with. It never exceeds what the model was trained for.
  */
 export function contextInForce(
   config: CoreConfig,

@@ -1,11 +1,13 @@
 import type { JsonSchema } from '../system/schema-check.ts'
 import { schemaAt } from './setting-schema.ts'
 
-/** A setting that the environment or a flag can give. */
+/** A setting that the environment or a flag can set. */
 export interface Override {
   path: string[]
   env: string
-  /** Without the dashes; flags reach `loadConfig` in camel case. A secret has none: command lines are public. */
+  /**
+   * Without the dashes; `loadConfig` gets flags in camel case. Secrets have no flag, because command lines are public.
+   */
   flag?: string
 }
 
@@ -20,7 +22,7 @@ export const OVERRIDES: readonly Override[] = [
   { path: ['runtimes', 'llama_cpp'], env: 'CORRAL_LLAMA_CPP', flag: 'llama-cpp' }
 ]
 
-/** What the command line gives, as commander names it. Values may still be text. */
+/** Flags of the command line, as commander names them. Values may still be text. */
 export interface ConfigFlags {
   /** Path of the configuration file. */
   config?: string
@@ -34,7 +36,7 @@ export interface ConfigFlags {
   llamaCpp?: string
 }
 
-/** One setting of the environment or a flag. */
+/** A setting from the environment or a flag. */
 export interface OverriddenSetting {
   path: string[]
   value: unknown
@@ -42,7 +44,7 @@ export interface OverriddenSetting {
   origin: string
 }
 
-/** A text as the type of its setting; text that cannot be converted stays as it is and fails the check. */
+/** Converts a text to the type of its setting. Text that cannot be converted stays as it is and fails the check. */
 function fromText(schema: JsonSchema | undefined, text: string): unknown {
   const types = [schema?.type ?? []].flat()
   if (types.includes('array')) {
@@ -59,7 +61,7 @@ function fromText(schema: JsonSchema | undefined, text: string): unknown {
   return numeric && /^[-+]?\d+(\.\d+)?$/.test(text.trim()) ? Number(text) : text
 }
 
-/** The settings that the environment gives. An empty variable counts as not set. */
+/** The settings from the environment. An empty variable counts as not set. */
 export function fromEnvironment(root: JsonSchema, env: NodeJS.ProcessEnv): OverriddenSetting[] {
   return OVERRIDES.flatMap(({ path, env: name }) => {
     const text = env[name]?.trim()
@@ -67,7 +69,7 @@ export function fromEnvironment(root: JsonSchema, env: NodeJS.ProcessEnv): Overr
   })
 }
 
-/** The settings that flags give. */
+/** The settings from flags. */
 export function fromFlags(root: JsonSchema, flags: ConfigFlags): OverriddenSetting[] {
   return OVERRIDES.flatMap(({ path, flag }) => {
     const key = flag?.replace(/-./g, dashed => dashed[1]!.toUpperCase())

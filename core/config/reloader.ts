@@ -12,37 +12,37 @@ import type { LoadedConfig } from './load.ts'
 import { composeConfigSchema } from './setting-schema.ts'
 import { renewTrust } from './trust.ts'
 
-/** What takes the settings that changed. */
+/** The parts of a server that take changed settings. */
 export interface Reloadable {
   /** Whether the plugin of this name takes new options while it runs. */
   canReload(plugin: string): boolean
-  /** @throws what a plugin has against it; nothing has changed then */
+  /** @throws a plugin's objection; nothing has changed then */
   check(next: LoadedConfig): Promise<void>
-  /** Hands each plugin its options of the configuration in force. @throws what a plugin could not do */
+  /** Gives each plugin its new options. @throws the error of a plugin that failed */
   reload(next: LoadedConfig): Promise<void>
-  /** Hands them those that held before. @returns the names of plugins that did not take them */
+  /** Gives the plugins their previous options. @returns the names of plugins that did not accept them */
   restore(before: LoadedConfig): Promise<string[]>
 }
 
 export interface ReloaderOptions {
   live: LiveConfig
-  /** Settles when the server has started, or does not: what is to be reloaded before waits until then. */
+  /** Settles when the start has succeeded or failed. Reloads wait for it. */
   begun: Promise<void>
   definitions: readonly PluginDefinition[]
   plugins: Reloadable
-  /** Takes over settings of the core that are not looked at each time they are needed. */
+  /** Applies settings of the core that are not read each time they are needed. */
   applyCore(next: LoadedConfig['core'], before: LoadedConfig['core']): void
-  /** Reads the configuration again, from `file` where there was one; with `text`, as if that stood in the file. */
+  /** Reads the configuration again, from `file` if there was one; with `text`, as if the file contained that. */
   load(file: string | undefined, text?: string): Promise<LoadedConfig>
   log: FastifyBaseLogger
   /** Aborted when the server begins to shut down. */
   signal: AbortSignal
 }
 
-/** Reads the configuration again while the server runs, and puts what changed in force: all of it, or nothing. */
+/** Reloads the configuration of a running server and applies all changes, or none. */
 export class Reloader {
   readonly #options: ReloaderOptions
-  /** The configuration as it was last read, with settings that wait for a restart. */
+  /** The configuration that was read last, including settings that wait for a restart. */
   #read: LoadedConfig
   #last: Promise<unknown>
 
@@ -53,7 +53,7 @@ export class Reloader {
   }
 
   /**
-   * One at a time; who asks meanwhile gets one that begins afterwards. The log says what became of it.
+   * Reloads one at a time. A call during a reload gets the next one. The outcome is logged.
    * @throws CorralError `invalid_config` with the mistakes, `reload_failed`, `shutting_down`
    */
   reload(): Promise<ReloadReport> {
@@ -61,7 +61,7 @@ export class Reloader {
   }
 
   /**
-   * The configuration file as it is on the disk; where there is none, that of the data directory, whose text is undefined.
+   * The configuration file on the disk. If there is none, its path in the data directory without a text.
    * @throws CorralError `invalid_config` with the mistakes in it
    */
   async file(): Promise<ConfigText> {
@@ -72,11 +72,11 @@ export class Reloader {
   }
 
   /**
-   * Changes the configuration file and reads it again: all of it, or nothing. What would be in it is checked before it is
-   * written, and where it cannot be put in force, the file is as it was. One at a time, with reloads.
-   * @param change makes its text of the one that is there; it is empty where there is no file yet
-   * @throws CorralError as `reload`; `config_not_editable`; `settings_changed` where somebody else changed it meanwhile;
-   * what `change` throws
+   * Changes the configuration file and reloads it: all of it, or nothing. The new text is checked before it is written,
+   * and if it cannot be applied, the file is restored. Runs one at a time, also with reloads.
+   * @param change returns the new text; it gets an empty text if there is no file yet
+   * @throws CorralError as `reload`; `config_not_editable`; `settings_changed` if something else changed the file in
+   * between; the errors of `change`
    */
   rewrite(change: (file: { path: string; text: string }) => string): Promise<ReloadReport> {
     return this.#queued(() => this.#logged(() => this.#rewrite(change)))
@@ -102,7 +102,7 @@ export class Reloader {
     if ((await textOf(path)) !== before) {
       throw new CorralError(
         'settings_changed',
-        `${path} was changed by somebody else in this moment; nothing was written. Read the settings again.`
+        `${path} was just changed by someone else, so nothing was written. Read the settings again.`
       )
     }
     const { home } = live.current.paths
@@ -146,7 +146,7 @@ export class Reloader {
     const next = withoutRestarts(loaded, changes)
     const overridden = overriddenChanges(this.#read, loaded)
     if (changes.some(({ restart }) => !restart)) await this.#apply(before, next)
-    // The mistakes of unknown settings and the places of all are those of the file as it is now.
+    // The unknown settings and all origins come from the current file.
     else live.replace(next)
     this.#read = loaded
     const records = (restart: boolean) => changes.filter(change => change.restart === restart).map(recordOf)
@@ -189,14 +189,14 @@ export class Reloader {
       const failed = await plugins.restore(before)
       const left =
         failed.length === 0
-          ? 'The settings are again as they were.'
-          : `The settings are as they were, but not those of ${failed.join(', ')}: restart the server.`
+          ? 'The previous settings are in effect again.'
+          : `The previous settings are in effect again, except those of ${failed.join(', ')}: restart the server.`
       throw new CorralError('reload_failed', `${errorMessage(error)} ${left}`, { cause: error })
     }
   }
 }
 
-/** The configuration file; its text is undefined where it is not there. */
+/** The configuration file; its text is undefined if the file does not exist. */
 interface ConfigText {
   path: string
   text: string | undefined
@@ -219,7 +219,7 @@ const notWritable = (path: string, why: string) =>
     `${path} cannot be changed from here: ${why.replace(/\.$/, '')}. Nothing was written. Change it on the server's machine, then "corral reload".`
   )
 
-/** What is said of a change whose outcome could not be used: it is on no line of any file. */
+/** The error for a change with an unusable result. It has no line number, because the text is not in any file. */
 function refused(file: string | undefined, { problems }: ConfigError): CorralError {
   const said = problems.map(({ message }) => message)
   return new CorralError('invalid_config', `Nothing was written to ${file}: ${said.join(' ')}`, {
@@ -227,7 +227,7 @@ function refused(file: string | undefined, { problems }: ConfigError): CorralErr
   })
 }
 
-/** A file that nobody may write is left alone, though its folder would let it be replaced. */
+/** A file without write permission is left alone, though its folder would allow replacing it. */
 async function requireWritable(path: string, exists: boolean): Promise<void> {
   if (!exists) return
   try {
@@ -235,11 +235,11 @@ async function requireWritable(path: string, exists: boolean): Promise<void> {
   } catch (error) {
     throw notWritable(path, errorMessage(error))
   }
-  // Root may write anything; a file without a single right to write was made so on purpose.
+  // Root may write anything, but a file that nobody can write was made so on purpose.
   if (((await stat(path)).mode & 0o222) === 0) throw notWritable(path, 'the file is read-only')
 }
 
-/** Writes it whole or not at all, with the rights and the owner that it had. */
+/** Writes the file as a whole, with its previous permissions and owner. */
 async function written(path: string, text: string, isNew: boolean): Promise<void> {
   try {
     await writeFileAtomic(path, text, isNew ? { mode: 0o600 } : {})
@@ -248,7 +248,7 @@ async function written(path: string, text: string, isNew: boolean): Promise<void
   }
 }
 
-/** What is said of a configuration that cannot be used. */
+/** The error for a configuration that cannot be used. */
 function invalid(error: unknown): unknown {
   if (!(error instanceof ConfigError)) return error
   return new CorralError('invalid_config', `${error.message}\nThe settings stay as they were.`, {
@@ -264,14 +264,14 @@ function recordOf({ name, from, to, isSecret }: SettingChange): SettingChangeRec
 const shown = ({ setting, secret, from, to }: SettingChangeRecord) =>
   secret ? `${setting} (its value is not shown)` : `${setting}: ${JSON.stringify(from)} → ${JSON.stringify(to)}`
 
-/** What a reload did, as lines for people. */
+/** The result of a reload as human-readable lines. */
 export function reportLines({ file, applied, restart, overridden }: ReloadReport): string[] {
-  const source = file === null ? 'The settings were read again' : `${file} was read again`
+  const source = file === null ? 'The settings were reloaded' : `${file} was reloaded`
   const nothing = applied.length === 0 && restart.length === 0 ? ': no setting has changed' : ''
   return [
     `${source}${nothing}.`,
-    ...applied.map(change => `Now in force: ${shown(change)}`),
+    ...applied.map(change => `Now in effect: ${shown(change)}`),
     ...restart.map(change => `Needs a restart of the server: ${shown(change)}`),
-    ...overridden.map(({ setting, by }) => `Without effect, since ${by} decides it: ${setting}`)
+    ...overridden.map(({ setting, by }) => `No effect, because ${by} sets it: ${setting}`)
   ]
 }

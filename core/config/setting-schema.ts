@@ -11,13 +11,12 @@ import { isObject } from '../system/json-object.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
 import { CoreConfigSchema, isDuration } from './core-schema.ts'
 
-/** Names at the top of the file that no plugin may take. */
+/** Names at the top of the file that no plugin may use. */
 const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', 'config'])
 
 /**
- * The schema with what the author may leave unsaid: unknown keys are mistakes, and a group that is left out holds its
- * members' defaults.
- * @param chosen whether people decide that there is such a group at all: then it may ask for settings outright
+ * Completes a schema: unknown keys are mistakes, and a group that is left out gets its settings' defaults.
+ * @param chosen whether people decide to create the group; it may then have required settings
  */
 function complete(schema: JsonSchema, path: string, chosen = false): JsonSchema {
   const { properties, patternProperties, items } = schema
@@ -62,7 +61,7 @@ function sectionSchema(definition: PluginDefinition): JsonSchema {
   }
 }
 
-/** @param proven whether the schemas are corral's own, at which a test has looked */
+/** @param proven whether the schemas are corral's own, which a test checks */
 function newAjv(proven: boolean): Ajv {
   const ajv = new Ajv({
     allErrors: true,
@@ -72,9 +71,9 @@ function newAjv(proven: boolean): Ajv {
     strictTuples: false,
     strictRequired: false,
     addUsedSchema: false,
-    // To make code shorter that runs once takes longer than it saves.
+    // Optimizing code that runs once takes longer than it saves.
     code: { optimize: false },
-    // The schema of schemas takes longer to compile than what a configuration usually has.
+    // Compiling the meta-schema takes longer than compiling a typical configuration.
     ...(proven && { meta: false, validateSchema: false })
   })
   for (const keyword of ['restart', 'needsTrust']) ajv.addKeyword({ keyword, schemaType: 'boolean' })
@@ -83,7 +82,7 @@ function newAjv(proven: boolean): Ajv {
   ajv.addFormat('corral-keep-alive', (text: string) => parseDuration(text) !== undefined)
   ajv.addFormat('corral-private-address', isAllowedEntry)
   ajv.addFormat('corral-bytes', (text: string) => parseBytes(text) !== undefined)
-  // Authors of plugins use the formats of JSON Schema; corral's settings have their own.
+  // Plugins use the formats of JSON Schema; corral's settings have their own.
   if (!proven) addFormats.default(ajv)
   for (const format of ['corral-path', 'corral-program']) ajv.addFormat(format, (text: string) => !text.includes('\0'))
   return ajv
@@ -97,7 +96,7 @@ const unusableOptions = (name: string, error: unknown) =>
     error
   )
 
-/** Gives the settings that are not there their defaults, in place. */
+/** Fills in missing settings with their defaults, in place. */
 function fillDefaults(schema: JsonSchema, value: unknown): void {
   if (Array.isArray(value)) {
     if (schema.items) for (const entry of value) fillDefaults(schema.items, entry)
@@ -113,7 +112,7 @@ function fillDefaults(schema: JsonSchema, value: unknown): void {
   }
 }
 
-/** What is said of a group of settings beside its members, and does not limit them. */
+/** Keywords that describe a group of settings without limiting it. */
 const SAID = new Set([
   'type',
   'additionalProperties',
@@ -126,7 +125,7 @@ const SAID = new Set([
   'required'
 ])
 
-/** Whether a group's members can be checked one by one: it demands nothing of them together. */
+/** Whether a group's settings can be checked one by one, since no rule involves several. */
 function isLoose({ properties, ...group }: JsonSchema): boolean {
   return (
     properties !== undefined &&
@@ -137,9 +136,9 @@ function isLoose({ properties, ...group }: JsonSchema): boolean {
 }
 
 /**
- * Checks the settings that are given, each by its part of the schema, which is compiled when it is first needed: all of it
- * would take a sixth of the whole start, and most configurations have a few.
- * @param unproven names of sections that may be unusable, which are compiled at once and checked as a whole
+ * Checks the configured settings, each by its part of the schema, which is compiled when it is first needed. Compiling
+ * everything would take a sixth of the start, and most configurations set only a few.
+ * @param unproven names of sections whose schemas may be unusable; they are compiled immediately and checked as a whole
  */
 function givenChecker(
   root: JsonSchema,
@@ -185,7 +184,7 @@ function givenChecker(
       const [inner, value] = [given[name], filled[name]]
       const schema = Object.hasOwn(group.properties!, name) ? group.properties![name]! : {}
       const whole = at === '' && unproven.has(name)
-      // A test holds that defaults are right, and config.yaml as it comes with corral has nothing else.
+      // A test checks the defaults, and the shipped config.yaml contains nothing else.
       if (!whole && value !== undefined && isDeepStrictEqual(value, schema.default)) return []
       if (!whole && isLoose(schema) && isObject(inner) && isObject(value)) return errorsIn(schema, inner, value, place)
       const validate = member(group, name, place)
@@ -198,24 +197,24 @@ function givenChecker(
 
 export interface ConfigSchema {
   root: JsonSchema
-  /** What engines know of the options that the configuration sets; empty where no plugin says anything. */
+  /** The options that engines know; empty if no plugin lists any. */
   engineOptions: ReadonlySet<string>
-  /** Names of the models in these values whose engines may know other options; lower case. */
+  /** Names, in lower case, of the models in these values whose engines may know other options. */
   openModels(values: unknown): ReadonlySet<string>
-  /** Fills in defaults, in place, and gives what is wrong. */
+  /** Fills in defaults, in place, and returns the mistakes. */
   check(value: unknown): ErrorObject[]
 }
 
 /**
- * The schema of the whole configuration: what belongs to no plugin, and one section per plugin under its name.
- * @throws PluginError when a plugin's name is taken or its options schema is unusable.
+ * The schema of the whole configuration: the core's settings, and one section per plugin under its name.
+ * @throws PluginError if a plugin's name is taken or its options schema is unusable.
  */
 export function composeConfigSchema(definitions: readonly FoundPlugin[]): ConfigSchema {
   const sections: Record<string, JsonSchema> = {}
   for (const definition of definitions) {
     const { name, fault } = definition
     if (fault !== undefined) {
-      // It takes no part: whatever stands in its section may stay there.
+      // A disabled plugin's section may contain anything.
       if (/^[a-z][a-z0-9_-]*$/.test(name) && !RESERVED.has(name)) sections[name] ??= { type: 'object', default: {} }
       continue
     }
@@ -223,7 +222,7 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
       throw new PluginError(
         'plugin_name_invalid',
         name,
-        `A plugin cannot be called ${JSON.stringify(name)}: a name holds lower-case letters, digits, "-" and "_", starts with a letter, and is none of ${[...RESERVED].join(', ')}.`
+        `A plugin cannot be called ${JSON.stringify(name)}: a name has only lower-case letters, digits, "-" and "_", starts with a letter, and is not one of ${[...RESERVED].join(', ')}.`
       )
     }
     if (Object.hasOwn(sections, name)) {
@@ -247,7 +246,7 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
         validate(values)
         return [...(validate.errors ?? [])]
       }
-      // Defaults of what comes with corral are right, as a test holds; those of others are looked at too.
+      // A test checks the defaults of corral's own schemas. Those of other plugins are checked here.
       const given = structuredClone(values)
       fillDefaults(root, values)
       return errorsOf({ ...given, ...Object.fromEntries(unproven.map(name => [name, values[name]])) }, values)
@@ -263,7 +262,7 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
   }
 }
 
-/** The schema of what lies under `key`, or undefined where the key is unknown or open. */
+/** The schema of the value under `key`, or undefined if the key is unknown or open. */
 function childSchema(schema: JsonSchema | undefined, key: string): JsonSchema | undefined {
   if (!schema) return undefined
   if (schema.properties && Object.hasOwn(schema.properties, key)) return schema.properties[key]
@@ -274,12 +273,12 @@ function childSchema(schema: JsonSchema | undefined, key: string): JsonSchema | 
   return typeof schema.additionalProperties === 'object' ? schema.additionalProperties : undefined
 }
 
-/** The schema of a setting, or undefined where there is none. */
+/** The schema of a setting, if it exists. */
 export function schemaAt(root: JsonSchema, path: readonly string[]): JsonSchema | undefined {
   return path.reduce<JsonSchema | undefined>(childSchema, root)
 }
 
-/** Whether the schema describes a group of settings rather than one. */
+/** Whether the schema describes a group of settings rather than a single one. */
 export function isGroup(schema: JsonSchema | undefined): boolean {
   return schema?.properties !== undefined || schema?.patternProperties !== undefined
 }
@@ -290,7 +289,7 @@ function holdsSecret(schema: JsonSchema): boolean {
   return schema.writeOnly === true || inner.some(holdsSecret)
 }
 
-/** Whether the value at this path may not be shown: it, what it is part of, or a part of it is a secret. */
+/** Whether the value at this path must not be shown: it is a secret, part of one, or contains one. */
 export function isSecret(root: JsonSchema, path: readonly string[]): boolean {
   let schema: JsonSchema | undefined = root
   for (const key of path) {
@@ -302,14 +301,14 @@ export function isSecret(root: JsonSchema, path: readonly string[]): boolean {
 }
 
 /**
- * Whether a setting, or a group that it is in, has a mark: `restart`, if a changed value counts from the next start on,
- * or `needsTrust`, if it counts only in a trusted file.
+ * Whether a setting, or a group around it, has a mark: `restart` if a change takes effect only after a restart, or
+ * `needsTrust` if it is accepted only in a trusted file.
  */
 export function hasMark(root: JsonSchema, path: readonly string[], mark: 'restart' | 'needsTrust'): boolean {
   return path.some((_, index) => schemaAt(root, path.slice(0, index + 1))?.[mark] === true)
 }
 
-/** How a setting is called in messages: `security.api_keys`, `models."corral/tiny-chat".pin`. */
+/** The name of a setting in messages: `security.api_keys`, `models."corral/tiny-chat".pin`. */
 export function settingName(path: readonly string[]): string {
   return path.map(key => (/^[\w-]+$/.test(key) ? key : JSON.stringify(key))).join('.')
 }
@@ -320,12 +319,12 @@ export interface SettingValue {
   schema: JsonSchema | undefined
 }
 
-/** Every single setting of a configuration, in the schema's order. An empty group counts as one. */
+/** All single settings of a configuration, in the schema's order. An empty group counts as one. */
 export function listSettings(schema: JsonSchema | undefined, value: unknown, path: string[] = []): SettingValue[] {
   if (!isGroup(schema) || !isObject(value)) return [{ path, value, schema }]
   const known = Object.keys(schema!.properties ?? {}).filter(key => Object.hasOwn(value, key))
   const keys = [...known, ...Object.keys(value).filter(key => !known.includes(key))]
-  // A group of fixed settings that happens to be empty states nothing; one that is free to fill states that it is empty.
+  // An empty group with fixed names sets nothing. An empty group whose names people choose is a setting.
   if (keys.length === 0) return schema!.patternProperties ? [{ path, value, schema }] : []
   return keys.flatMap(key => listSettings(childSchema(schema, key), value[key], [...path, key]))
 }

@@ -1,4 +1,6 @@
-/** Count of single letters to insert, delete, replace or swap with their neighbour to make one text of the other. */
+/**
+ * The number of single letters to insert, delete, replace or swap with their neighbour to turn one text into the other.
+ */
 function distance(a: string, b: string): number {
   const rows: number[][] = [Array.from({ length: b.length + 1 }, (_, j) => j)]
   for (let i = 1; i <= a.length; i++) {
@@ -15,7 +17,7 @@ function distance(a: string, b: string): number {
   return rows[a.length]![b.length]!
 }
 
-/** How many letters two texts begin with together. */
+/** The length of the common prefix of two texts. */
 function commonStart(a: string, b: string): number {
   let count = 0
   while (count < a.length && a[count] === b[count]) count++
@@ -23,9 +25,11 @@ function commonStart(a: string, b: string): number {
 }
 
 /**
- * The candidate that was probably meant, or undefined when none is near. Case, "-" and "_" do not matter. In this order:
- * 1. fewest letters to change, up to a third of what was typed; 2. the same length, since letters are mistaken more often
- * than forgotten; 3. the longest common beginning. When none is near: the shortest one that begins with what was typed.
+ * The candidate that was probably meant, or undefined if none is close. Ignores case, "-" and "_". Candidates are
+ * ranked by:
+ * 1. fewest letters to change, up to a third of the typed text; 2. the same length, since letters are mistyped more
+ *    often than forgotten; 3. the longest common prefix. If none is close, the shortest candidate that begins with the
+ *    typed text.
  */
 export function nearest(typed: string, candidates: readonly string[]): string | undefined {
   if (typed.length > 64) return undefined
@@ -34,7 +38,7 @@ export function nearest(typed: string, candidates: readonly string[]): string | 
   const limit = Math.max(1, Math.floor(typed.length / 3))
   const ranked = candidates
     .map(candidate => ({ candidate, given: plain(candidate) }))
-    // So much longer or shorter, no candidate is near; one that only begins so still counts.
+    // With such a difference in length, no candidate is close, but it may still begin with the typed text.
     .filter(({ given }) => Math.abs(given.length - wanted.length) <= limit || given.startsWith(wanted))
     .map(({ candidate, given }) => {
       const lengthens = Math.abs(given.length - wanted.length)
@@ -42,7 +46,7 @@ export function nearest(typed: string, candidates: readonly string[]): string | 
     })
     .sort((a, b) => a.far - b.far || a.lengthens - b.lengthens || b.start - a.start)
   const near = ranked[0]
-  // All letters of a short text may have been changed: that resembles nothing.
+  // If all letters of a short text changed, it does not resemble the candidate.
   if (near && near.far <= limit && near.far < wanted.length) return near.candidate
   if (wanted.length < 2) return undefined
   return ranked.filter(({ start }) => start === wanted.length).sort((a, b) => a.lengthens - b.lengthens)[0]?.candidate

@@ -9,22 +9,22 @@ import { packageRoot } from '../system/package-info.ts'
 import { ConfigError, type ConfigProblem } from './config-error.ts'
 import { type ConfigFile, type ConfigPlaces, isNamed } from './config-file.ts'
 
-/** Configuration files that the user trusts: the digests of their contents by their paths. */
+/** Configuration files that the user trusts: the digests of their contents by path. */
 const TrustSchema = Type.Object({ version: Type.Literal(1), files: Type.Record(Type.String(), Type.String()) })
 
 const trustPath = (home: string) => join(home, 'trusted-configs.json')
 const digestOf = (bytes: Buffer | string) => createHash('sha256').update(bytes).digest('hex')
 
-/** A file has settings that need trust, and nobody has said that it is trusted. */
+/** The file has settings that need trust, and the user has not trusted it. */
 export class UntrustedConfig extends ConfigError {
   readonly path: string
   readonly bytes: Buffer
-  /** The data directory, which has the list of trusted files. */
+  /** The data directory, which contains the list of trusted files. */
   readonly home: string
 
   constructor(file: ConfigFile, settings: readonly ConfigProblem[], home: string, hasChanged: boolean) {
     const { path, shownAs, bytes } = file
-    const problems = explained(settings, 'counts only in a file that you trust (corral config trust).')
+    const problems = explained(settings, 'is accepted only in a file that you trust (corral config trust).')
     const why = hasChanged
       ? 'has changed since you trusted it'
       : 'is in the working directory, and you have not trusted it'
@@ -39,9 +39,9 @@ export class UntrustedConfig extends ConfigError {
 }
 
 /**
- * Why settings of this file that need trust do not count; undefined if they do. A file counts if nobody but the user and
- * administrators can write it, and if it was named, is in the data directory or corral's own checkout, or is trusted as
- * it is now.
+ * The reason why a file's settings that need trust are not accepted; undefined if they are. A file is trusted if only
+ * the user and administrators can write it, and it was named explicitly, is in the data directory or corral's own
+ * checkout, or its current content was trusted.
  * @param problems the settings in question
  */
 export async function distrust(
@@ -53,14 +53,14 @@ export async function distrust(
   const { path, shownAs, bytes } = file
   const writer = await foreignWriter(path)
   if (writer) {
-    return new ConfigError(explained(problems, 'does not count, since others can change the file.'), {
+    return new ConfigError(explained(problems, 'is not accepted, because others can change the file.'), {
       title: `${shownAs} can be changed by others: ${writer.who} can write ${writer.path}.`,
       hint: `Run "${writer.remedy}" if you trust what is in ${path} now, or move the file to a folder that only you can write.`
     })
   }
   const own = [home, packageRoot].map(folder => join(folder, 'config.yaml'))
   const real = await realPath(path)
-  // What is to be written was read from a file that counted a moment ago.
+  // The text to be written is based on a file that was trusted a moment ago.
   if (isNamed(places) || places.text !== undefined || own.includes(path)) return undefined
   if ((await Promise.all(own.map(realPath))).includes(real)) return undefined
   const known = (await trustedFiles(home))[real]
@@ -70,7 +70,7 @@ export async function distrust(
 const explained = (settings: readonly ConfigProblem[], why: string) =>
   settings.map(problem => ({ ...problem, message: `${problem.setting} ${why}` }))
 
-/** The trusted files, with the SHA-256 of what was in them. @throws Error if the list cannot be read */
+/** The trusted files, with the SHA-256 of their trusted contents. @throws Error if the list cannot be read */
 export async function trustedFiles(home: string): Promise<Record<string, string>> {
   const read = await readJsonFile(trustPath(home), TrustSchema)
   if (read?.fault !== undefined)
@@ -78,7 +78,7 @@ export async function trustedFiles(home: string): Promise<Record<string, string>
   return read?.value.files ?? {}
 }
 
-/** Trusts a file as long as it holds these bytes; without any, it is not trusted any more. */
+/** Trusts a file as long as it contains these bytes; without bytes, it is no longer trusted. */
 export async function setTrust(home: string, path: string, bytes: Buffer | string | undefined): Promise<void> {
   const { [await realPath(path)]: _, ...others } = await trustedFiles(home)
   const files = bytes === undefined ? others : { ...others, [await realPath(path)]: digestOf(bytes) }
@@ -91,7 +91,7 @@ export async function renewTrust(home: string, path: string, before: string, aft
   if (known === digestOf(before)) await setTrust(home, path, after)
 }
 
-/** The path without links; as it is if nothing is there. */
+/** Resolves links in the path. Returns the path unchanged if nothing is there. */
 async function realPath(path: string): Promise<string> {
   try {
     return await realpath(path)

@@ -5,7 +5,7 @@ import { readYaml } from './yaml-file.ts'
 
 type Values = Record<string, unknown>
 
-/** Lines of YAML with settings of one model, as one would type them. */
+/** The settings of one model as lines of YAML, as people would type them. */
 export function modelSettingsYaml(model: string, settings: Values): string {
   const document = parseDocument('')
   document.set('models', document.createNode({ [model]: settings }))
@@ -14,13 +14,13 @@ export function modelSettingsYaml(model: string, settings: Values): string {
 }
 
 /**
- * A configuration with settings of one model set; settings inside `options` one by one, others as a whole. All that is
- * not below `models` stays byte for byte, and so do comments and the order there.
- * @param text the file; what is in it must be valid
- * @param model the name of the model's section, which may not be there yet
- * @param settings an undefined one is removed
- * @returns the new text; undefined where it cannot be changed without changing something else, such as a section that
- * other models share by an anchor
+ * Changes the settings of one model in a configuration file. Settings inside `options` are set one by one, others as a
+ * whole. Everything outside `models` stays byte for byte, and comments and order inside it stay too.
+ * @param text the file, which must be valid
+ * @param model the name of the model's section, which may not exist yet
+ * @param settings undefined values are removed
+ * @returns the new text; undefined if the change would affect something else, such as a section that other models share
+ * by an anchor
  */
 export function withModelSettings(text: string, model: string, settings: Values): string | undefined {
   const before = readYaml(text)
@@ -53,8 +53,8 @@ const defined = (values: Values) =>
   Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined))
 
 /**
- * The name of the section that a variant's settings belong into, as it is spelled in these values: that with its label,
- * else that of its public name, which need not be there.
+ * The name of the section for a variant's settings, as it is spelled in these values: the name with its label, or its
+ * public name, which may not exist yet.
  * @param model its public name
  */
 export function sectionName(values: unknown, model: string, label: string): string {
@@ -67,13 +67,13 @@ export function sectionName(values: unknown, model: string, label: string): stri
   return model
 }
 
-/** The text with its part under `models` written anew. */
+/** Replaces the part under `models` in the text. */
 function spliced(text: string, eol: string, model: string, section: Values, settings: Values): string | undefined {
   const document = parseDocument(text, { merge: true })
   const own = pairOf(document.contents, 'models')
   const isWritten = isMap(own?.value) && !own.value.flow
   if (own && !isWritten && !isEmpty(own.value)) {
-    // A list in braces, or an alias: it is written anew as lines.
+    // A map in braces, or an alias: it is rewritten as lines.
     if (!isMap(own.value)) return undefined
     own.value.flow = false
   }
@@ -86,7 +86,7 @@ function spliced(text: string, eol: string, model: string, section: Values, sett
       return text.slice(0, start) + lines.replace('models:', `models:${comment}`) + text.slice(end)
     }
     if (document.contents !== null && (!isMap(document.contents) || document.contents.flow)) return undefined
-    // What ends the document may follow only at its end.
+    // A document end marker is allowed only at the end.
     if (/^(\.\.\.|---)/m.test(text.replace(/^---/, ''))) return undefined
     const gap = text.trim() === '' ? '' : text.endsWith('\n') ? eol : eol + eol
     return text + gap + lines
@@ -106,7 +106,7 @@ function set(document: Document, models: YAMLMap, model: string, section: Values
   const { options, ...others } = settings
   let own = models.get(model, true) as unknown
   if (isAlias(own)) {
-    // It takes what the alias gives, and goes its own way from there.
+    // The section starts with a copy of the alias's values.
     const map = new YAMLMap(document.schema)
     map.add(document.createPair('<<', own))
     models.set(model, map)
@@ -123,7 +123,7 @@ function set(document: Document, models: YAMLMap, model: string, section: Values
     }
     const node = document.createNode(value)
     compact(node)
-    // Of a value that is replaced, what is said of it stays.
+    // A replaced value keeps its comments.
     const old = into.get(name, true) as { comment?: string | null; commentBefore?: string | null } | undefined
     if (old?.comment && isMap(into) && !isMap(old)) node.comment = old.comment
     into.set(document.createNode(name), node)
@@ -138,7 +138,7 @@ function set(document: Document, models: YAMLMap, model: string, section: Values
   else put(map, 'options', defined({ ...(isObject(section.options) ? section.options : {}), ...options }))
 }
 
-/** Lists on one line, as in the file that corral comes with. */
+/** Writes lists on one line, as in the shipped file. */
 function compact(node: unknown): void {
   const items = (node as { items?: unknown[] } | null)?.items
   if (!items) return
@@ -154,7 +154,7 @@ function pairOf(map: unknown, key: string): Pair | undefined {
 const isEmpty = (value: unknown) =>
   value === null || (isScalar(value) && value.value === null) || (isMap(value) && value.items.length === 0)
 
-/** From its key to the end of its value. */
+/** The range from a key to the end of its value. */
 function rangeOf({ key, value }: Pair): [number, number] | undefined {
   const start = (key as { range?: number[] } | null)?.range?.[0]
   const end = (value as { range?: number[] } | null)?.range?.[2]
@@ -167,7 +167,7 @@ function lineEnd(text: string, from: number): number {
   return end < 0 ? text.length : end + 1
 }
 
-/** Blanks that the models are indented by. */
+/** Spaces that indent the models. */
 function indentOf(text: string, models: Pair): number {
   const first = isMap(models.value)
     ? (models.value.items[0]?.key as { range?: number[] } | undefined)?.range?.[0]

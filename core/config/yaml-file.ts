@@ -8,27 +8,27 @@ export interface Place {
 }
 
 export interface YamlText {
-  /** The values as plain data; undefined when the text is empty or cannot be understood. */
+  /** The values as plain data; undefined if the text is empty or malformed. */
   value: unknown
   mistakes: { place: Place; message: string }[]
-  /** Where a key stands, or the nearest group around it that is written down. */
+  /** The place of a key, or of the nearest group around it that exists. */
   keyPlace(path: readonly string[]): Place
-  /** Where a key's value stands, or the nearest one around it. */
+  /** The place of a key's value, or of the nearest value around it. */
   valuePlace(path: readonly string[]): Place
 }
 
 const SENTENCES: Record<string, string> = {
   DUPLICATE_KEY: 'This name is set twice in the same group; keep one of them.',
   TAB_AS_INDENT: 'A tab indents this line; YAML allows spaces only.',
-  MULTIPLE_DOCS: 'A second document begins here ("---"); the file may hold one only.',
+  MULTIPLE_DOCS: 'A second document begins here ("---"); the file may contain only one.',
   BLOCK_AS_IMPLICIT_KEY:
     'Two settings share a line or the next line is indented too far; put each on its own line, or the value in quotes.',
   MULTILINE_IMPLICIT_KEY: 'A name must be followed by ":" on its own line.',
-  TAG_RESOLVE_FAILED: 'Tags ("!name") mean nothing here; remove it, or put the value in quotes.',
+  TAG_RESOLVE_FAILED: 'Tags ("!name") have no meaning here; remove it, or put the value in quotes.',
   BAD_ALIAS: 'This alias ("*name") is malformed; write "&name" before its first use, or put the value in quotes.'
 }
 
-/** YAML's own words, without what they quote from the text: it may be a secret. */
+/** The parser's message without quotes from the text, which may be a secret. */
 function sentence(code: string, message: string): string {
   return (
     SENTENCES[code] ??
@@ -42,7 +42,7 @@ function sentence(code: string, message: string): string {
 function mapPair(node: unknown, key: string, document: Document, depth = 0): Pair | undefined {
   const map = isAlias(node) ? node.resolve(document) : node
   if (!isMap(map) || depth > 20) return undefined
-  // A merge key's value is a symbol that is called as it is written.
+  // A merge key's value is a symbol with the spelling as its description.
   const spelled = (value: unknown) => (typeof value === 'symbol' ? value.description : String(value))
   const named = (pair: Pair, name: string) => isScalar(pair.key) && spelled(pair.key.value) === name
   const own = map.items.find(pair => named(pair as Pair, key))
@@ -58,12 +58,12 @@ function mapPair(node: unknown, key: string, document: Document, depth = 0): Pai
   return undefined
 }
 
-/** What a reader left for the next one: a start looks for plugins and then for settings in the same text. */
+/** The last text that was read: a start looks for plugins and then for settings in the same text. */
 let kept: { text: string; read: YamlText } | undefined
 
 /**
- * Reads one YAML text. Never throws: what cannot be understood is a mistake with its place.
- * @param keep whether the next reader is likely to want the same text; the caller must not change what it gets
+ * Reads a YAML text. Never throws: malformed text is a mistake with its place.
+ * @param keep whether the next reader is likely to read the same text; the caller must not change the result
  */
 export function readYaml(text: string, { keep = false } = {}): YamlText {
   const read = kept?.text === text ? kept.read : parseYaml(text)
@@ -101,7 +101,7 @@ function parseYaml(text: string): YamlText {
       if (alias.resolve(document)) return
       mistakes.push({
         place: placeOf(alias.range?.[0] ?? 0),
-        message: 'This alias ("*name") names nothing; write "&name" before its first use, or put the value in quotes.'
+        message: 'This alias ("*name") is undefined; write "&name" before its first use, or put the value in quotes.'
       })
     }
   })
@@ -112,7 +112,7 @@ function parseYaml(text: string): YamlText {
     value = document.toJS()
     JSON.stringify(value)
   } catch {
-    // The only ways left to fail: aliases that multiply without measure, or that lead back to themselves.
+    // Only two failures are left: aliases that expand without limit or refer to themselves.
     return broken('The aliases ("*name") of this file multiply too often or contain themselves.')
   }
 

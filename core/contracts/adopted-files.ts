@@ -4,33 +4,33 @@ import type { ModelDefaults, Origin } from './models.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredFile } from './storage.ts'
 
-/** A file that is on this disk and is to become part of a model. */
+/** A local file that is to become part of a model. */
 export interface AdoptedFile {
   /** Absolute path of a regular file. */
   source: string
   /** Its name in the store, relative, with forward slashes. */
   path: string
   role: StoredFile['role']
-  /** 64 hex digits, where they were just computed from its bytes: it is not read for them again. */
+  /** 64 hex digits, if they were just computed from its bytes. The file is not hashed again then. */
   sha256?: string
-  /** 64 hex digits that its bytes are said to have: the file is refused as damaged when they have others. */
+  /** 64 hex digits that its bytes should have. If they differ, the file is refused as damaged. */
   claimedSha256?: string
 }
 
 export type OnCopied = (file: { path: string; role: StoredFile['role'] }) => void
 
-/** Files that were chosen already, and whose names need not say what they are. */
+/** Files to make a model of. Their roles are known, so their names need not show them. */
 export interface AdoptRequest {
   name: ModelName
   format: 'gguf' | 'safetensors'
-  /** Label that the variant gets; read from the files where absent. */
+  /** Label of the variant; read from the files if absent. */
   label?: string
   origin: Origin
   /** Model files first, in the order of their shards. */
   files: AdoptedFile[]
-  /** Equal files with other defaults are another model. Those of the variant that is replaced stay where absent. */
+  /** Equal files with other defaults are another model. If absent, a replaced variant's defaults are kept. */
   defaults?: ModelDefaults
-  /** The bare name means it from now on; otherwise only if it is the model's first variant. */
+  /** Whether the bare name refers to it from now on; otherwise only if it is the model's first variant. */
   becomesDefault?: boolean
   /** As in an `ImportRequest`. */
   caller?: Caller
@@ -39,20 +39,20 @@ export interface AdoptRequest {
 declare module './storage.ts' {
   interface Storage {
     /**
-     * Makes files a variant, by link where possible; they stay where they are. Their headers are read, so that what is
-     * damaged never becomes a model. `onCopied` is called for each file that was copied. What is `made` takes the place
-     * of what was made under its name, and that of a model with the same files, which keeps its origin. `onRead` is called
-     * and awaited when the headers have been read.
-     * @throws CorralError `invalid_request` saying what is wrong with them, `model_exists`, `insufficient_storage`,
-     * `path_not_allowed`
+     * Turns files into a variant, by link if possible; the files stay where they are. Their headers are read, so that a
+     * damaged file never becomes a model. Calls `onCopied` for each file that was copied. The variant replaces an
+     * existing one of its name, and a model with the same files, whose origin it keeps. Awaits `onRead` when the
+     * headers have been read.
+     * @throws CorralError `invalid_request` that says what is wrong with the files, `model_exists`,
+     * `insufficient_storage`, `path_not_allowed`
      */
     adopt(
       request: AdoptRequest,
       waiting?: Waiting & { onCopied?: OnCopied; onRead?: () => Promise<void> }
     ): Promise<StoredVariant>
     /**
-     * The path without symbolic links, if this caller may import from there.
-     * @throws CorralError `path_not_allowed`, without having looked whether it is there; what the system says
+     * Resolves symbolic links in a path from which this caller may import.
+     * @throws CorralError `path_not_allowed`, whether or not the path exists; errors of the system
      */
     importPath(path: string, caller: Caller | undefined): Promise<string>
   }

@@ -2,9 +2,7 @@ import { type Static, Type } from 'typebox'
 import { type Gpu, type Hardware, HardwareSchema } from './hardware.ts'
 import type { Progress, Waiting } from './progress.ts'
 
-/*
- * llama.cpp builds: their kinds (descriptors), where they come from (sources), which one is used and why.
- */
+/* llama.cpp builds: their kinds (descriptors), their sources, and which one is used and why. */
 
 export const BuildKindSchema = Type.Enum(['cpu', 'cuda', 'rocm', 'metal', 'vulkan', 'sycl', 'unknown'], {
   description: 'The hardware or API that it computes with'
@@ -16,11 +14,11 @@ export const BuildDeviceSchema = Type.Object({
   id: Type.String({ description: 'Such as CUDA0' }),
   description: Type.String({ description: 'Human-readable name' }),
   totalMemory: Type.Optional(Type.Integer({ description: 'Bytes' })),
-  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free at the proof' }))
+  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free when the build was verified' }))
 })
 export type BuildDevice = Static<typeof BuildDeviceSchema>
 
-/** A proven build: its llama-server started, listed its devices and, if corral brought it, answered. */
+/** A verified build: its llama-server started, listed its devices and, if corral brought it, answered. */
 export const BuildSchema = Type.Object(
   {
     id: Type.String({ description: 'Unique among builds, such as release-b11347-cuda-13' }),
@@ -58,13 +56,13 @@ export const BuildSchema = Type.Object(
       )
     )
   },
-  { description: 'A proven llama.cpp build' }
+  { description: 'A verified llama.cpp build' }
 )
 export type Build = Static<typeof BuildSchema>
 
-/** A build before it is proven. */
+/** A build that is not verified yet. */
 export interface BuildCandidate extends Omit<Build, 'version' | 'commit' | 'digest' | 'devices' | 'warnings'> {
-  /** Whether the user chose exactly this build: if it does not work, it is not replaced by another. */
+  /** Whether the user chose exactly this build: if it does not work, no other build replaces it. */
   required?: boolean
 }
 
@@ -160,7 +158,8 @@ export interface BuildSource {
    */
   wants?(build: Build): boolean
   /**
-   * Finds or makes a build of this kind and returns it unproven; returns undefined after calling `explain` if it has none.
+   * Finds or makes a build of this kind and returns it unverified. Returns undefined after calling `explain` if it has
+   * none.
    * @throws Error for a failure worth reporting; the next source is tried nevertheless
    */
   provide(request: BuildRequest): Promise<BuildCandidate | undefined>
@@ -190,7 +189,7 @@ export const InstalledBuildSchema = Type.Object({
     description:
       'in use: new engines run on it; selected: chosen by "corral runtime use"; previous: fallback of an upgrade'
   }),
-  failure: Type.Optional(Type.String({ description: 'Why its last proof failed' }))
+  failure: Type.Optional(Type.String({ description: 'Why its last verification failed' }))
 })
 export type InstalledBuild = Static<typeof InstalledBuildSchema>
 
@@ -216,7 +215,7 @@ export const RuntimesReportSchema = Type.Object({
   ),
   chosen: Type.Optional(BuildSchema),
   attempts: Type.Array(AttemptSchema, { description: 'What the last search tried, in order' }),
-  installed: Type.Array(InstalledBuildSchema, { description: 'Builds that were proven here, whatever their source' })
+  installed: Type.Array(InstalledBuildSchema, { description: 'Builds that were verified here, whatever their source' })
 })
 export type RuntimesReport = Omit<Static<typeof RuntimesReportSchema>, 'progress'> & { progress?: Progress }
 
@@ -254,9 +253,9 @@ export type InstallRequest =
 export interface EngineRunSettings {
   /** Flags after corral's own. */
   extraArguments: readonly string[]
-  /** Milliseconds without a sign of progress after which a load is given up. */
+  /** Milliseconds without a sign of progress after which a load is aborted. */
   loadTimeout: number
-  /** Milliseconds without a sign of life after which an engine that serves is ended; 0 is never. */
+  /** Milliseconds without a sign of life after which a busy engine is stopped; 0 is never. */
   hangTimeout: number
   /** Where running engines are recorded. */
   runDirectory: string
@@ -268,17 +267,17 @@ export interface Runtimes {
   /** Adds a kind of build, ranked with the built-in ones. @returns and @throws as `addSource` */
   addRuntime(runtime: RuntimeDescriptor): () => void
   /**
-   * The proven build for new engines, found or made on the first call; callers share one search. `choice` selects another
-   * one: the id of an installed build, or a kind (`vulkan`, `cuda-13`), which is fetched if missing. A caller's `signal`
-   * ends only its own waiting, not the search.
+   * The verified build for new engines, found or made on the first call; callers share one search. `choice` selects
+   * another one: the id of an installed build, or a kind (`vulkan`, `cuda-13`), which is fetched if missing. A caller's
+   * `signal` ends only its own waiting, not the search.
    * @throws CorralError `runtime_missing` with what was tried and what would help
    */
   build(waiting?: Waiting, choice?: string): Promise<Build>
   /** Environment variables that a build's kind sets for its processes on this machine. */
   environment(build: Build): Readonly<Record<string, string>>
   /**
-   * Starts an engine on the build that `build` gives for `choice`. When the build turns out not to work here, it is
-   * started once more on the next best one.
+   * Starts an engine on the build for `choice`. If the build turns out not to work here, the engine is started once
+   * more on the next best build.
    * @param name the model's, for the log
    */
   startOn<Started extends { exited: Promise<unknown> }>(
@@ -292,22 +291,22 @@ export interface Runtimes {
    * @throws CorralError `runtime_missing` with what was tried and what would help
    */
   conversionTools(waiting: Waiting): Promise<ConversionTools>
-  /** The folder of the converter that comes with the build for new engines; undefined if the build or it is not here yet. */
+  /** The folder of the converter that belongs to the build for new engines; undefined if either is not here yet. */
   presentConverter(): string | undefined
-  /** Fetches and proves a build and keeps it beside the others, without using it. @throws CorralError `runtime_missing` */
+  /** Fetches, verifies and keeps a build without using it. @throws CorralError `runtime_missing` */
   install(request: InstallRequest, waiting: Waiting): Promise<Build>
   /**
-   * Proves an installed build (an id or a kind) and uses it for new engines, also after a restart; `auto` returns to the
-   * best ranked one.
+   * Verifies an installed build (an id or a kind) and uses it for new engines, also after a restart. `auto` returns to
+   * the best ranked one.
    */
   use(choice: string, waiting: Waiting): Promise<Build>
-  /** Installs and uses the newest release of the kind in use; if its proof fails, the current build stays. */
+  /** Installs and uses the newest release of the kind in use. If its verification fails, the current build stays. */
   upgrade(waiting: Waiting): Promise<{ build: Build; previous: Build; changed: boolean }>
   /** Removes an installed build. @throws CorralError if an engine uses it or it is selected */
   remove(id: string): Promise<void>
   /** The build for new engines, if it has been found already. */
   current(): Build | undefined
-  /** How far the search for it is; see RuntimesReport. */
+  /** The progress of the search for it; see RuntimesReport. */
   state(): RuntimesReport['state']
   /** What is being found, fetched or made now. */
   working(): Progress | undefined

@@ -22,38 +22,38 @@ import type { StateFeed, StateTopic } from './state-events.ts'
 import type { RunningTrial, TrialRequest, TrialSettings, Tunable } from './trials.ts'
 import type { WorkerHost } from './workers.ts'
 
-/** Who may call. Which address the server itself listens on it knows; other listeners have theirs checked. */
+/** Access control. The server checks its own address; additional listeners are checked here. */
 export interface Access {
   /**
-   * Checks another address to listen on, as the server's own is checked.
-   * @param setting the path of the setting that names it
-   * @param isKeyless whether programs of this machine need no key there, whatever holds elsewhere: only where what can
-   * be asked there is not more than an operator without a key may see
-   * @returns called with each request that comes by it before any route sees it
-   * @throws ConfigError when everybody in the network could use the server and nobody has said that they may
+   * Checks an additional address to listen on, like the server's own address.
+   * @param setting the path of the setting that contains it
+   * @param isKeyless whether programs on this machine need no key there, whatever applies elsewhere. Only for listeners
+   * that offer no more than an operator without a key may see.
+   * @returns a function to call with each of its requests before any route sees it
+   * @throws ConfigError if everybody in the network could use the server and the user has not allowed that
    */
   admit(
     address: { host: string; port: number },
     setting: string,
     isKeyless?: boolean
   ): (request: IncomingMessage) => void
-  /** Whether requests may come from several owners (`Caller.owner`), as where there are several keys. */
+  /** Whether requests may come from several owners (`Caller.owner`), for example with several keys. */
   severalOwners(): boolean
-  /** The owner (`Caller.owner`) of what belongs to the key of this name; undefined where there is no such key. */
+  /** The owner (`Caller.owner`) of the data of the key with this name, if the key exists. */
   ownerOf(key: string): string | undefined
-  /** What requests of this owner may do now; undefined where its key is no more, or keys have come to be required. */
+  /** The current permissions of this owner; undefined if its key was removed, or if keys are required now. */
   callerOf(owner: string): Omit<Caller, 'turn' | 'address'> | undefined
 }
 
-/** What clients take of models. */
+/** Usage of models by clients. */
 export interface Usage {
-  /** What is left of the budgets that hold for a caller over all models. */
+  /** The remaining budgets of a caller over all models. */
   budgetsOf(caller: Caller): Promise<BudgetState[]>
 }
 
-/** The page for browsers. */
+/** The web page. */
 export interface WebPage {
-  /** Where it is, such as `/`. */
+  /** Its path, such as `/`. */
   readonly path: string
   /** Sends the page. */
   sendPage(reply: FastifyReply): FastifyReply
@@ -70,13 +70,13 @@ export interface PullFailure extends Omit<PullEvent, 'size'> {
 }
 
 /*
- * What only the plugins that come with corral see of the services and of their context. It is kept out of the interfaces
- * themselves, since these are the types that authors of plugins get.
+ * Parts of the services and of their context that only the built-in plugins see. They are not in the interfaces
+ * themselves, because authors of plugins get these types.
  */
 
 declare module './storage.ts' {
   interface Storage {
-    /** All variants of this format, without a look at the others. */
+    /** All variants of this format, without checking the others. */
     safetensors(): StoredVariant[]
   }
 }
@@ -85,16 +85,16 @@ declare module '../plugins/plugin.ts' {
   interface CoreSettings extends CoreConfig {}
 
   interface PluginContext {
-    /** What each part logs. */
+    /** The log level of each part. */
     readonly logLevels: LogLevels
   }
 }
 
 declare module './callers.ts' {
   interface Caller {
-    /** When its key ends, in ISO 8601; absent where it does not. */
+    /** When its key expires, in ISO 8601; absent if it does not expire. */
     readonly expires?: string
-    /** The session of a browser that it came by, and when that ends, in ISO 8601. */
+    /** The browser session that the request belongs to, and when it expires, in ISO 8601. */
     readonly session?: { readonly id: string; readonly expires: string }
   }
 }
@@ -102,30 +102,30 @@ declare module './callers.ts' {
 declare module './hooks.ts' {
   interface HookedRequest {
     /**
-     * For headers, while they can be set; its `request.record` has how the request went so far. Absent if a plugin of
-     * somebody else calls the hooks itself.
+     * For headers, while they can be set. Its `request.record` has the progress of the request. Absent if another
+     * plugin calls the hooks itself.
      */
     readonly reply?: FastifyReply
   }
 
   interface PluginHooks {
-    /** Runs after a model could not be loaded. Nothing waits for it; errors are logged. */
+    /** Runs after a model failed to load. Not awaited; errors are logged. */
     loadFailed?(event: LoadFailure): Promise<void> | void
-    /** Runs after a pull failed, also where it is tried again by itself. Nothing waits for it; errors are logged. */
+    /** Runs after a pull failed, also if it will be retried. Not awaited; errors are logged. */
     pullFailed?(event: PullFailure): Promise<void> | void
-    /** Runs after something changed that `GET /api/events` shows. Often, so that it must do next to nothing. */
+    /** Runs after something changed that `GET /api/events` shows. It runs often, so it must do very little. */
     stateChanged?(topic: StateTopic): void
   }
 
   interface Hooks {
     loadFailed(event: LoadFailure): void
     pullFailed(event: PullFailure): void
-    /** Called where a record of this topic may have changed; what moves all the time is looked at anyway. */
+    /** Reports that a record of this topic may have changed. Values that change all the time are polled anyway. */
     stateChanged(topic: StateTopic): void
   }
 }
 
-/** What engines of other servers hold in memory, these servers, and of which models more or fewer of them should. */
+/** Models in memory on other servers, these servers, and the models that should have more or fewer replicas. */
 export interface Elsewhere {
   running: readonly RunningRecord[]
   loading: readonly LoadingRecord[]
@@ -135,7 +135,7 @@ export interface Elsewhere {
 
 declare module './models.ts' {
   interface BroughtModel {
-    /** 64 hex digits made of the digests of its files, if it has files elsewhere. */
+    /** 64 hex digits computed from the digests of its files, if it has files on other servers. */
     readonly digest?: string
     /** ISO 8601 UTC with milliseconds. */
     readonly modifiedAt?: string
@@ -146,32 +146,35 @@ declare module './models.ts' {
 declare module './engines.ts' {
   interface Engine {
     /**
-     * The engine as one request uses it, for engines of other servers: these load models themselves, so they need the
-     * request's options and whose it is. Where nothing but a load is wanted, it resolves once the model is loaded there.
+     * Prepares the engine for one request. Engines of other servers load models themselves, so they need the request's
+     * options and its owner. For a load without a request it resolves once the model is loaded there.
      */
     forRequest?(request: LeaseRequest, signal: AbortSignal): Promise<Engine> | Engine
   }
 
   interface EngineProvider {
-    /** Where its engines are of other servers: what these hold. The scheduler's own records of them are not shown then. */
+    /**
+     * For engines of other servers: the models in their memory. The scheduler then shows these instead of its own
+     * records.
+     */
     elsewhere?(): Elsewhere
-    /** Unloads a model at all servers that hold it. @returns whether any did */
+    /** Unloads a model on all other servers. @returns whether any server had it loaded */
     unload?(model: Model): Promise<boolean>
-    /** Sets how long a model stays in the memory of other servers; milliseconds, as `Scheduler.keepAlive`. */
+    /** Sets how long a model stays loaded on other servers, in milliseconds, as `Scheduler.keepAlive`. */
     keepAlive?(model: Model, ms: number): void
   }
 
   interface EngineSpec {
-    /** What `config.yaml` says of the model beyond its options; files in it are absolute. */
+    /** Settings of the model in `config.yaml` besides its options. Its file paths are absolute. */
     settings?: EngineSettings
   }
 
   interface EngineProvider {
     /**
-     * Settings of its engines for a model that may make them faster, with the values worth a try on this machine; the
-     * most important first. Absent where there are none.
-     * @param spec with what the trial has set already
-     * @param given what it has set: part of the settings of each value
+     * Engine settings that may make a model faster, with the values worth a try on this machine; the most important
+     * first. Absent if there are none.
+     * @param spec with the settings of the trial so far
+     * @param given the settings of the trial so far, which are part of each value
      */
     tunables?(spec: EngineSpec, given: TrialSettings): Promise<Tunable[]>
     /** As `Engines.checkTemplate`. */
@@ -179,42 +182,42 @@ declare module './engines.ts' {
   }
 
   interface Engines {
-    /** Checks a model's chat template with the engines that will read it. @throws CorralError `invalid_request` */
+    /** Checks a model's chat template with the engines that will use it. @throws CorralError `invalid_request` */
     checkTemplate(template: string, signal: AbortSignal): Promise<void>
-    /** Options of requests that any engine is known to know; undefined where no provider says what its engines know. */
+    /** Request options that at least one engine knows; undefined if no provider lists its options. */
     knownOptions(): ReadonlySet<string> | undefined
-    /** What the latest engines of a model printed, the newest first. */
+    /** Output of the latest engines of a model, newest first. */
     logs(model: Model): EngineLogRecord[]
-    /** What engines of other servers hold, of all providers. */
+    /** Models in memory on other servers, from all providers. */
     elsewhere(): Elsewhere
     /** Settings of the scheduler's section that concern providers. */
     readonly settings: {
-      /** Bytes of disk for what engines keep of conversations when they are unloaded; 0 is none. */
+      /** Bytes of disk for prompt caches of unloaded engines; 0 is none. */
       readonly promptCache: number
-      /** Bytes of the machine's memory that all engines together may take; undefined is what it can spare. */
+      /** Bytes of RAM for all engines together; undefined is all that the machine can spare. */
       readonly memory: number | undefined
-      /** Bytes of each GPU that all engines together may take; undefined is what it can spare. */
+      /** Bytes of each GPU's memory for all engines together; undefined is all that the GPU can spare. */
       readonly gpuMemory: number | undefined
     }
-    /** Bytes of the machine's memory that all engines together may take now. */
+    /** Bytes of RAM that all engines together may use now. */
     hostMemory(): Promise<number>
   }
 }
 
 declare module './callers.ts' {
   interface Caller {
-    /** What it asks of models takes only what no client wants; see `LeaseRequest.idle`. */
+    /** Whether its requests to models run in the background; see `LeaseRequest.idle`. */
     readonly idle?: boolean
   }
 }
 
 declare module './leases.ts' {
   interface LeaseRequest {
-    /** The conversation that the client says this is a part of (header `x-session-id`). */
+    /** The client's conversation id (header `x-session-id`). */
     session?: string
     /**
-     * It waits for what no client wants, and gives it back when one does: it evicts no model that clients use, and leaves
-     * them a slot. `withLease` then waits once more. For work that nobody waits for.
+     * A background request: it runs only while no client is waiting, and gives its slot back when one is. It does not
+     * evict models that clients use, and leaves them a slot. `withLease` then waits again.
      */
     idle?: boolean
   }
@@ -222,17 +225,17 @@ declare module './leases.ts' {
   interface Scheduler {
     /** A snapshot of figures, for monitoring. */
     stats(): SchedulerStats
-    /** Why a model could not be loaded, where the last try failed. */
+    /** Why a model could not be loaded, if the last attempt failed. */
     loadFailure(model: Model): CorralError | undefined
     /**
-     * Loads a model anew with other settings than the configuration's, which hold until the signal is aborted or another
-     * trial of the session takes its place. At the end the model is as it was: loaded with what it was loaded with, or
-     * not loaded. Where the load fails, requests of others get the usual settings, and the session goes on.
+     * Reloads a model with trial settings, which apply until the signal is aborted or the next trial of the session
+     * replaces them. At the end the model is as before: loaded with its previous settings, or not loaded. If the load
+     * fails, other requests get the usual settings, and the session continues.
      * @returns once it is loaded
-     * @throws CorralError `trial_running` where another session has one; what a load fails with
+     * @throws CorralError `trial_running` if another session runs a trial; the error of a failed load
      */
     trial(request: TrialRequest): Promise<RunningTrial>
-    /** What a trial of a model may set, beside what it has set already; nothing where its engines offer nothing. */
+    /** Settings that a trial of a model may try next, given its settings so far; empty if its engines offer none. */
     tunables(model: ModelName, given: TrialSettings): Promise<Tunable[]>
   }
 }

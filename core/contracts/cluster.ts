@@ -1,38 +1,42 @@
 /*
- * Several corrals as one. A front answers for its members: it lists their models beside its own, and sends each request
- * to the member that answers it best. Which members there are it learns from sources.
+ * Several corral servers as one. The front end lists its nodes' models beside its own, and sends each request to the
+ * best node. It learns its nodes from sources.
  */
 
-/** A server that answers for this one, as a way to know members tells of it. */
+/** A node as reported by a source. */
 export interface KnownMember {
-  /** Stable, and unique among the members of its source. */
+  /** Stable, and unique among the nodes of its source. */
   name: string
   /** Its address, such as `https://10.0.0.7:11500`. */
   url: string
-  /** The key of an operator there. */
+  /** An operator's key on the node. */
   key?: string
-  /** The name that its certificate is made out to, where the address has another one. */
+  /** The name in its certificate, if it differs from the address. */
   tlsName?: string
 }
 
-/** A way to know members. */
+/** A source of nodes. */
 export interface MemberSource {
   readonly name: string
   /**
-   * Calls `changed` with all members, now and whenever they change. While it cannot know, it calls `fault` with why
-   * (undefined once it knows again); the members that were known stay meanwhile.
-   * @returns ends that
+   * Calls `changed` with all nodes, now and whenever they change. If it cannot know them, it calls `fault` with the
+   * reason (undefined once it knows them again); the known nodes stay until then.
+   * @returns stops that
    */
   follow(told: {
     changed(members: readonly KnownMember[]): void
     fault(reason: string | undefined): void
   }): () => Promise<void> | void
-  /** Where it can add machines: how many of its members there should be at least. Fewer are wanted again later. */
+  /** For sources that can add machines: the minimum number of their nodes. Later calls may ask for fewer. */
   want?(members: number): void
 }
 
-/** The members of this server. */
+/** The nodes of this server. */
 export interface Cluster {
-  /** Adds a way to know members. @returns removes it, with its members. @throws Error when its name is taken */
+  /**
+   * Adds a source of nodes.
+   * @returns removes it and its nodes
+   * @throws Error if its name is taken
+   */
   addSource(source: MemberSource): () => void
 }

@@ -1,13 +1,15 @@
 import type { Progress, Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
-/** A GGUF that was made of a SafeTensors model. It is a cache beside the model's own files, and goes with them. */
+/**
+ * A GGUF that was made from a SafeTensors model. It is a cache beside the model's own files, and is deleted with them.
+ */
 export interface ConvertedModel {
   /** In lower case, such as `f16` or `q4_k_m`. */
   dtype: string
   /** Absolute path of the GGUF. */
   modelPath: string
-  /** Absolute path of the projector's GGUF; what sees or hears has one. */
+  /** Absolute path of the projector's GGUF, which models for images and sound have. */
   projectorPath?: string
   /** Bytes of all its files. */
   size: number
@@ -17,14 +19,14 @@ export interface ConvertedModel {
   converter: string
 }
 
-/** Conversions since the start; present files that were found count for none. */
+/** Conversions since the start, without those whose result existed already. */
 export interface ConversionCounts {
   readonly running: number
   readonly finished: number
   readonly failed: number
 }
 
-/** A conversion that goes on, or waits for another one of its model. */
+/** A conversion in progress, or one that waits for another conversion of its model. */
 export interface RunningConversion {
   readonly variant: StoredVariant
   readonly dtype: string
@@ -33,22 +35,22 @@ export interface RunningConversion {
 
 export interface Conversion {
   /**
-   * The name under which a type is kept: in lower case, and one for all of its spellings.
-   * @throws CorralError `invalid_option` naming the types there are
+   * The canonical name of a type: in lower case, and the same for all of its spellings.
+   * @throws CorralError `invalid_option` that lists the types
    */
   requireDtype(dtype: string): string
   /**
-   * The GGUF of a SafeTensors variant in a type: what is there, or made now. Callers of one model and type share the
-   * work; it is called off when the last of them has left.
+   * The GGUF of a SafeTensors variant in a type, converted now if it does not exist. Callers of one model and type
+   * share the work, which is cancelled when the last of them has left.
    * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`; `conversion_not_installed` if
-   * `conversion.install` is `ask` and nobody installed what conversions need
+   * `conversion.install` is `ask` and the packages for conversions are not installed
    */
   convert(variant: StoredVariant, dtype: string, waiting: Waiting): Promise<ConvertedModel>
   /**
    * Writes a GGUF with weights of another type.
-   * @param shards the files of its weights: where each is, and the name by which llama.cpp finds it beside the others
-   * @param target of a file that is not there; nothing is left there where it fails
-   * @throws CorralError `invalid_option`, `invalid_request` where the weights are quantized already, `runtime_missing`,
+   * @param shards the files of its weights: the path of each, and the name under which llama.cpp looks for it
+   * @param target path of the new file; if this fails, no file is left there
+   * @throws CorralError `invalid_option`, `invalid_request` if the weights are quantized already, `runtime_missing`,
    * `conversion_failed`, `insufficient_storage`
    */
   quantize(
@@ -63,15 +65,15 @@ export interface Conversion {
    */
   supports(config: unknown): Promise<{ architecture: string | undefined; supported: boolean | undefined }>
   /**
-   * Installs what conversions need, or joins an installation that is running. Nothing is done if it is there.
+   * Installs the packages for conversions, or joins an installation in progress. Does nothing if they are installed.
    * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`
    */
   install(waiting: Waiting): Promise<void>
   counts(): ConversionCounts
-  /** Those that go on. */
+  /** Conversions in progress. */
   running(): RunningConversion[]
-  /** What was made of a variant, by type. */
+  /** The conversions of a variant, by type. */
   list(variant: StoredVariant): Promise<ConvertedModel[]>
-  /** Deletes one of them. @throws CorralError `model_not_found` when there is none of this type */
+  /** Deletes one of them. @throws CorralError `model_not_found` if there is none of this type */
   remove(variant: StoredVariant, dtype: string): Promise<void>
 }

@@ -21,24 +21,24 @@ export interface PullRequest {
 /** The client that requests a pull: its id for fair sharing, and whether it uses the private socket. */
 export type PullCaller = Pick<Caller, 'turn' | 'isLocal'>
 
-/** What is looked for at hubs. */
+/** A search at hubs. */
 export interface SearchRequest {
   words: string
-  /** Name of the hub, or `all`; undefined is those where a name without prefix is looked for. */
+  /** Name of the hub, or `all`; undefined to search the hubs that are tried for names without a prefix. */
   hub?: string | undefined
-  /** Most repositories of each hub. */
+  /** Maximum number of repositories per hub. */
   limit: number
   caller: PullCaller
 }
 
 /** A file that a pull downloads. */
 export interface PlannedDownload {
-  /** In the repository. */
+  /** Path in the repository. */
   path: string
   /** Path in the model's storage. */
   storedPath: string
   role: 'model' | 'projector' | 'other'
-  /** Bytes; undefined where that is unknown before the transfer. */
+  /** Bytes; undefined if unknown before the transfer. */
   size: number | undefined
   sha256?: string | undefined
   gitSha1?: string | undefined
@@ -49,12 +49,12 @@ export interface PullPlan extends Omit<PlanReply, 'model' | 'repository' | 'file
   name: ModelName
   repository: Omit<HubRepository, 'files'>
   files: PlannedDownload[]
-  /** The name of Ollama's library that was asked for, with its tag. */
+  /** The requested name of Ollama's library, with its tag. */
   libraryName?: string
-  /** What is recorded as its origin, and what was set for it, where the files come from another server that has the model. */
+  /** The origin and defaults to record, if the files come from another server that has the model. */
   origin?: Origin
   defaults?: ModelDefaults
-  /** It was made by the private socket: the addresses that were asked for may be private ones. */
+  /** Whether it was requested through the private socket: the requested addresses may be private ones. */
   isLocal: boolean
 }
 
@@ -73,45 +73,45 @@ export interface Pull {
   readonly warnings: readonly string[]
   record(): PullRecord
   /**
-   * Resolves when the model is stored. `onEvent` gets the progress of all files at once, then what changes, at most ten
-   * times per second and file, and the end of each file. Aborting the signal ends the watch; some seconds after the last
-   * watcher has left, the pull pauses unless it is detached.
+   * Resolves when the model is stored. `onEvent` gets the progress of all files first, then the changes, at most ten
+   * times per second and file, and the end of each file. Aborting the signal ends the watch. Some seconds after the
+   * last watcher has left, the pull pauses unless it is detached.
    * @param onWaiting called each time the pull begins to wait for others
    * @throws CorralError that ended the pull; the signal's reason
    */
   watch(onEvent: OnPullEvent, signal: AbortSignal, onWaiting?: () => void): Promise<StoredVariant>
 }
 
-/** Other servers that may have the files of a pull. They are asked before its hub. */
+/** Other servers that may have the files of a pull. They are tried before its hub. */
 export interface FileMirror {
   /**
-   * Where a file of this very content can be had. Called again for the same file when that stops working, or was
-   * something else; undefined where no other server has it: its hub is asked from then on.
+   * Where a file with exactly this content can be downloaded. Called again for the same file if the address stops
+   * working or has another content. Undefined if no other server has it: from then on, only the hub is used.
    */
   locate(plan: PullPlan, file: PlannedDownload, signal: AbortSignal): Promise<FileLocation | undefined>
 }
 
 declare module './hubs.ts' {
   interface FileLocation {
-    /** For certificates of an authority that only the settings name (PEM), or made out to another name. */
+    /** For certificates of an authority that only the settings name (PEM), or with another name. */
     tls?: { ca?: string; servername?: string }
   }
 
   interface Downloads {
     /**
      * Plans what a pull would download, by requests to the hub.
-     * @throws CorralError `invalid_model_name`, `repo_not_found`, `hub_forbidden`, `hub_unreachable`, `hub_rate_limited`,
-     * `unsupported_capability` where the repository has nothing to run, `model_exists` where a model of this name has
-     * another origin, `address_not_allowed`, `rate_limited`
+     * @throws CorralError `invalid_model_name`, `repo_not_found`, `hub_forbidden`, `hub_unreachable`,
+     * `hub_rate_limited`, `unsupported_capability` if the repository has nothing that can run, `model_exists` if a
+     * model of this name has another origin, `address_not_allowed`, `rate_limited`
      */
     plan(request: PullRequest, waiting: Waiting): Promise<PullPlan>
     /**
-     * Looks for models at hubs. One hub's failure does not hide what others have.
-     * @throws CorralError `invalid_request` where no such hub has a search; where all fail, the failure of the first
+     * Searches for models at hubs. If one hub fails, the results of the others are returned.
+     * @throws CorralError `invalid_request` if no such hub has a search; if all fail, the error of the first
      */
     search(request: SearchRequest, waiting: Waiting): Promise<SearchReply>
     /**
-     * Starts a planned pull, continues it, or joins it. Undefined when the model is stored already.
+     * Starts a planned pull, continues it, or joins it. Undefined if the model is stored already.
      * @throws CorralError `insufficient_storage`, `rate_limited`
      */
     pull(plan: PullPlan, options: { detached: boolean; caller: PullCaller }): Promise<Pull | undefined>
@@ -119,11 +119,11 @@ declare module './hubs.ts' {
     addMirror(mirror: FileMirror): () => void
     /** All unfinished pulls, oldest first. */
     list(): PullRecord[]
-    /** Bytes of files that pulls got since the start, those included that another model had on the disk. */
+    /** Bytes of files that pulls have received since the start, including files that another model had on the disk. */
     received(): number
     /**
      * @param id of a pull, or the name of its model
-     * @param options.unlessShared leaves it running where more than one client watches it, or where it is detached
+     * @param options.unlessShared does not pause it if more than one client watches it, or if it is detached
      * @throws CorralError `model_not_found`
      */
     pause(id: string, options?: { unlessShared?: boolean }): Promise<PullRecord>

@@ -3,10 +3,10 @@ import { Time } from './native-records.ts'
 
 const loose = { additionalProperties: true }
 
-/** What one engine printed and how it ended. */
+/** The output of one engine and how it ended. */
 export const EngineLogSchema = Type.Object(
   {
-    engine: Type.String({ description: 'Names one start of a llama-server' }),
+    engine: Type.String({ description: 'Identifies one start of a llama-server' }),
     build: Type.String({ description: 'Id of its llama.cpp build' }),
     startedAt: Time(),
     endedAt: Type.Optional(Time()),
@@ -22,19 +22,19 @@ export const EngineLogSchema = Type.Object(
         loose
       )
     ),
-    dropped: Type.Integer({ minimum: 0, description: 'Earlier lines that are not in lines' }),
-    /** Of paths only the last part is left. */
+    dropped: Type.Integer({ minimum: 0, description: 'Number of earlier lines that are not in lines' }),
+    /** Paths are reduced to their last part. */
     lines: Type.Array(Type.String(), { description: 'Oldest first' }),
     events: Type.Optional(
       Type.Array(
         Type.Object(
           {
-            line: Type.Integer({ minimum: 0, description: "The line, counted from the engine's start" }),
+            line: Type.Integer({ minimum: 0, description: "The line's number, counted from the engine's start" }),
             text: Type.String()
           },
           loose
         ),
-        { description: 'What the lines say, in plain words; most say nothing that matters to people' }
+        { description: 'Plain explanations of the lines that matter to users' }
       )
     )
   },

@@ -7,31 +7,31 @@ import type { Waiting } from './progress.ts'
 export type { EngineLogRecord }
 
 /*
- * The seam for engines. An engine is whatever answers for a model: a llama-server on this machine, a server elsewhere, a
- * few lines of a plugin. Surfaces ask it in the words of the hosted-chat API and read deltas; flags, routes and bugs of
- * one kind of engine stay with its provider.
+ * The contract of engines. An engine is anything that answers for a model: a llama-server on this machine, another
+ * server, or a few lines of a plugin. APIs ask it in OpenAI's format and read deltas. Flags, routes and bugs of one
+ * kind of engine stay with its provider.
  */
 
-/** What a model is used for; a running engine serves one of them. */
+/** What a model is used for. A running engine serves one mode. */
 export type EngineMode = 'chat' | 'embedding' | 'rerank'
 
 // ---- requests and answers ---------------------------------------------------------------------------------------
 
 /**
- * A request in the words of the hosted-chat API: `messages` or `prompt`, `tools`, `response_format`, `temperature`,
- * `max_tokens`, `stop`, `n`, `logprobs` and `top_logprobs`, … Fields that an engine does not know it ignores.
+ * A request in OpenAI's format: `messages` or `prompt`, `tools`, `response_format`, `temperature`, `max_tokens`,
+ * `stop`, `n`, `logprobs` and `top_logprobs`, … Engines ignore fields that they do not know.
  */
 export type EngineFields = Record<string, unknown>
 
-/** A piece of a tool call, as it comes. */
+/** A piece of a streamed tool call. */
 export interface ToolCallPiece {
-  /** Which of the choice's calls it belongs to, from 0. */
+  /** Index of the call within the choice, from 0. */
   index: number
-  /** Given with the first piece of a call. */
+  /** In the first piece of a call. */
   id?: string
-  /** The function's name, given with the first piece of a call. */
+  /** The function's name, in the first piece of a call. */
   name?: string
-  /** What the piece adds to the JSON text of the arguments. */
+  /** The piece's part of the JSON text of the arguments. */
   arguments: string
 }
 
@@ -45,83 +45,83 @@ export interface TokenProbability {
 
 /** Tokens of one choice. */
 export interface TokenUsage {
-  /** All of the prompt, those found in the cache included. */
+  /** All tokens of the prompt, including cached ones. */
   promptTokens: number
-  /** Those of the prompt that were found in the cache. */
+  /** Tokens of the prompt that were found in the cache. */
   cachedTokens: number
   completionTokens: number
 }
 
-/** What one event of an answer adds to it. Whatever it does not add is absent. */
+/** What one event adds to an answer. Absent fields add nothing. */
 export interface Delta {
-  /** Which of the answer's choices it belongs to; 0 where absent. */
+  /** Index of the choice; 0 if absent. */
   choice?: number
   content?: string
   thinking?: string
   toolCalls?: ToolCallPiece[]
-  /** Of the tokens that `content` is made of, where the request asks for them. */
+  /** Log probabilities of the tokens in `content`, if requested. */
   logprobs?: TokenProbability[]
-  /** Why the choice ended; given once for each choice, with its last delta. */
+  /** Why the choice ended, in the last delta of each choice. */
   finish?: 'stop' | 'length' | 'tool_calls'
-  /** How many tokens its text has, where these are several. */
+  /** The number of tokens in its text, if more than one. */
   tokens?: number
-  /** The text of `stop` that ended the choice. */
+  /** The `stop` text that ended the choice. */
   stopSequence?: string
-  /** Tokens of the choice so far; at least the last delta has it where the engine counts. */
+  /** Tokens of the choice so far. If the engine counts, at least the last delta has it. */
   usage?: TokenUsage
-  /** Milliseconds that reading the prompt and generating took. */
+  /** Milliseconds of prompt processing and of generation. */
   timing?: { prompt: number; generation: number }
-  /** While the prompt is read: tokens read, of how many, and how many of these were in the cache. */
+  /** During prompt processing: tokens processed, of how many, and how many of these were cached. */
   reading?: { tokens: number; total: number; cached: number }
-  /** Further fields of the engine's own, which `/v1` passes on (`system_fingerprint`, `timings`). */
+  /** Other fields of the engine, which `/v1` passes on (`system_fingerprint`, `timings`). */
   extra?: Record<string, unknown>
-  /** The event in llama-server's words (those of its own completions), where the sink wants them and the engine has them. */
+  /** The event in the format of llama-server's own completions, if the sink requests it and the engine has it. */
   native?: EngineFields
 }
 
-/** What can be done to an answer while it is generated. */
+/** Controls of an answer in progress. */
 export interface AnswerControls {
   /**
-   * Ends its thoughts, so that the model goes on with what it answers. `success` is false where that cannot be, and
+   * Ends its reasoning, so that the model continues with the answer. If that is not possible, `success` is false and
    * `message` says why.
    */
   endThought(options: { signal: AbortSignal }): Promise<{ success: boolean; message?: string }>
 }
 
-/** Who takes an answer. */
+/** Receives an answer. */
 export interface AnswerSink<Piece = readonly Delta[]> {
-  /** Aborted when the client has gone or the engine is taken away: the engine stops generating. */
+  /** Aborted when the client disconnects or the engine is taken away. The engine then stops generating. */
   readonly signal: AbortSignal
-  /** Whether each delta should have `usage`, for surfaces that count as they go. */
+  /** Whether each delta should have `usage`, for APIs that report usage as they stream. */
   readonly countEach?: boolean
-  /** Whether `stopSequence` is wanted. */
+  /** Whether to set `stopSequence`. */
   readonly stopText?: boolean
-  /** Whether `native` is wanted. */
+  /** Whether to set `native`. */
   readonly native?: boolean
-  /** Whether nothing is passed on before the answer is complete, so that it may come in one delta. */
+  /** Whether nothing is sent before the answer is complete, so that it may come in one delta. */
   readonly whole?: boolean
   /**
-   * The owner of the prompt (`Caller.owner`); the server itself where absent. An engine must not let one owner find out,
+   * The owner of the prompt (`Caller.owner`); the server itself if absent. An engine must not let one owner find out,
    * by token counts or by timing, what another one has asked.
    */
   readonly owner?: string
   /** Id of the request, for logs. */
   readonly requestId?: string
-  /** The header `traceparent` of W3C Trace Context, for engines that send the request on. */
+  /** The header `traceparent` of W3C Trace Context, for engines that forward the request. */
   readonly traceParent?: string
-  /** Told how the answer can be controlled once it has begun; with several choices maybe once for each. */
+  /** Called with the controls of the answer once it has begun. With several choices it may be called once for each. */
   controlled?(controls: AnswerControls): void
   /**
-   * Told the tokens of a choice once they are known: for answers that are taken as bytes, of which nobody reads a usage.
-   * Where an answer is cut, told what had come of it.
+   * Called with the token counts of a choice once they are known, for answers that are passed on as bytes without being
+   * parsed. For an aborted answer it gets the counts so far.
    */
   used?(usage: TokenUsage, choice: number): void
-  /** Takes what comes; where it returns a promise, the engine waits for it before it sends more. */
+  /** Takes a piece. If it returns a promise, the engine waits for it before it sends more. */
   take(piece: Piece): Promise<void> | undefined
 }
 
 export interface EmbeddingsReply {
-  /** One for each input, in their order; of numbers of 32 bits where they come as such. */
+  /** One for each input, in the same order. 32-bit numbers may come as a Float32Array. */
   vectors: (number[] | Float32Array)[]
   promptTokens: number
 }
@@ -139,7 +139,7 @@ export type MemoryUse = Record<string, number>
 
 /** What an engine is started for. */
 export interface EngineSpec {
-  /** The name the engine reports. */
+  /** The model name that the engine reports. */
   alias: string
   mode: EngineMode
   variant: Model
@@ -147,121 +147,124 @@ export interface EngineSpec {
 }
 
 export interface EngineExit {
-  /** Exit code, or null when a signal ended it. */
+  /** Exit code, or null if a signal ended it. */
   code: number | null
   signal: string | null
   /** Whether corral stopped it. */
   expected: boolean
-  /** Why it ended, where corral did not stop it: `engine_crashed` with `details.cause`. */
+  /** Why it ended, if corral did not stop it: `engine_crashed` with `details.cause`. */
   failure?: CorralError
 }
 
 /**
- * One running engine. The calls that it has are what it is able to do: a surface that needs another one answers
- * `unsupported_capability`. All of them reject with a CorralError: `context_exceeded` (with `n_prompt_tokens` and `n_ctx`
- * in its details) before anything was taken, `invalid_request`, `engine_crashed`; or with the signal's reason.
+ * A running engine. Its optional methods show what it can do: if an API needs a missing one, it answers
+ * `unsupported_capability`. All methods reject with a CorralError: `context_exceeded` (with `n_prompt_tokens` and
+ * `n_ctx` in its details) before anything was taken, `invalid_request`, `engine_crashed`; or with the signal's reason.
  */
 export interface Engine {
   readonly id: string
   /** Name of the provider that started it. */
   readonly provider: string
   readonly spec: EngineSpec
-  /** Tokens of context that each slot really has. */
+  /** Actual context length of each slot. */
   readonly contextSize: number
-  /** Requests that it answers at once. */
+  /** Maximum concurrent requests. */
   readonly slots: number
-  /** Bytes the engine holds in each memory pool, as it reports itself; absent where unknown. */
+  /** Bytes that it uses in each memory pool, as it reports; absent if unknown. */
   readonly memory: MemoryUse | undefined
   /**
-   * Bytes that have to be kept for it in each memory pool: what it reports, what it does not report (its process, a
-   * driver's part), and what it may still grow by. Where absent, what was estimated for it.
+   * Bytes to reserve for it in each memory pool: what it reports, what it does not report (its process, part of a
+   * driver), and its possible growth. If absent, the estimate is used.
    */
   readonly reserved?: MemoryUse
   readonly pid?: number | undefined
-  /** Settles when the engine has gone, whoever ended it. Never rejects. */
+  /** Resolves when the engine has ended for any reason. Never rejects. */
   readonly exited: Promise<EngineExit>
   /** Answers a conversation (`messages`). Resolves once every choice has ended. */
   chat?(request: EngineFields, sink: AnswerSink): Promise<void>
   /**
-   * Continues a text (`prompt`); fills in before `suffix` where there is one. `line` is the end of such a prompt that
-   * llama-server's clients send apart, and have read as tokens apart.
+   * Continues a text (`prompt`), or fills the gap before `suffix`. `line` is the end of a prompt that llama-server's
+   * clients send separately to have it tokenized separately.
    */
   completion?(request: EngineFields, sink: AnswerSink): Promise<void>
   /**
-   * Writes down what is said in `audio` (base64 of a file), in English where `translate` is true; `language` and `prompt`
+   * Transcribes `audio` (base64 of a file), or translates it to English if `translate` is true. `language` and `prompt`
    * are hints. Other fields are as in `chat`.
    */
   transcribe?(request: EngineFields, sink: AnswerSink): Promise<void>
   /**
-   * The same answer as `chat`, as the bytes of a hosted-chat event stream that ends with `data: [DONE]`: `/v1` passes them
-   * on where nothing has to be changed. Its ids begin with `chatcmpl-` and its model is `spec.alias`.
+   * The same answer as `chat`, as the bytes of an OpenAI event stream that ends with `data: [DONE]`. `/v1` passes them
+   * on if nothing has to be changed. Its ids begin with `chatcmpl-` and its model is `spec.alias`.
    */
   chatBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
   /** As `chatBytes`, for `completion`. */
   completionBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
   /**
-   * Items of one `embed` or `rerank` that it works on at once. Longer lists are asked for in parts of this size, and
-   * between them others have their turn. Where absent, lists are asked for whole.
+   * Items of one `embed` or `rerank` that it processes together. Longer lists are sent in batches of this size, and
+   * other clients get their turn in between. If absent, lists are sent as a whole.
    */
   readonly batch?: number
   /**
-   * Vectors of texts, or of lists of tokens. `truncate` cuts what is longer than the context, or than `most` tokens where
-   * these are fewer; without it such an input is refused with `context_exceeded`.
+   * Embeds texts, or lists of tokens. `truncate` shortens inputs to the context, or to `most` tokens if that is less.
+   * Without it, an input that is too long is refused with `context_exceeded`.
    */
   embed?(
     inputs: readonly (string | readonly number[])[],
     options: { truncate?: boolean; most?: number; signal: AbortSignal }
   ): Promise<EmbeddingsReply>
   rerank?(query: string, documents: readonly string[], options: { signal: AbortSignal }): Promise<RankingReply>
-  /** Tokens of a text; with their pieces where asked. Fields beyond `content` are the engine's own. */
+  /** Tokens of a text, with their pieces if requested. Fields beyond `content` are the engine's own. */
   tokenize?(request: EngineFields, options: { signal: AbortSignal }): Promise<EngineFields>
   detokenize?(tokens: readonly number[], options: { signal: AbortSignal }): Promise<string>
-  /** How many tokens the prompt of a `chat` request has. */
+  /** Counts the tokens of a `chat` request's prompt. */
   countTokens?(request: EngineFields, options: { signal: AbortSignal }): Promise<number>
   /** The prompt that a `chat` request becomes. */
   applyTemplate?(request: EngineFields, options: { signal: AbortSignal }): Promise<string>
   /**
-   * What it says of itself in llama-server's words, without paths: `default_generation_settings`, `chat_template_caps`,
+   * Its properties in llama-server's format, without paths: `default_generation_settings`, `chat_template_caps`,
    * `bos_token`, `build_info`, …
    */
   properties?(options: { signal: AbortSignal }): Promise<EngineFields>
-  /** What each of its slots does in llama-server's words (`id`, `n_ctx`, `is_processing`), without what was asked in it. */
+  /** The state of its slots in llama-server's format (`id`, `n_ctx`, `is_processing`), without the prompts. */
   slotStates?(options: { signal: AbortSignal }): Promise<EngineFields[]>
-  /** Keeps what its slots have read for the next start of the same model; called before a polite `stop`. Never rejects. */
+  /**
+   * Saves the prompt caches of its slots for the next start of the same model; called before a graceful `stop`. Never
+   * rejects.
+   */
   saveSlots?(): Promise<void>
-  /** Ends it: politely first, then by force. Settles when it has gone. Open requests are cut. */
+  /** Stops it: gracefully first, then by force. Resolves when it has ended. Open requests fail. */
   stop(): Promise<void>
-  /** The last lines it printed, oldest first. */
+  /** The last lines of its output, oldest first. */
   logTail(): string[]
 }
 
 // ---- providers -----------------------------------------------------------------------------------------------------
 
-/** What an engine will take, before it is started. */
+/** What an engine will use, estimated before it is started. */
 export interface MemoryEstimate {
   /** Bytes by memory pool. */
   use: MemoryUse
-  /** False for a careful guess: a load that fails for want of memory is then worth another try with more room. */
+  /** False for a cautious guess: if a load then fails for lack of memory, it is retried with more room. */
   certain: boolean
-  /** A sentence with the numbers and what would help, for a load that the budget refuses. */
+  /** A sentence with the numbers and what would help, for a load that exceeds the budget. */
   explain(budget: MemoryUse): string
 }
 
-/** A way to get engines for models: a program on this machine, servers elsewhere. */
+/** A provider of engines for models: a program on this machine, or other servers. */
 export interface EngineProvider {
   /** Unique among providers, such as `llama-server`. */
   readonly name: string
   /**
-   * Names of the fields of requests that its engines know, such as `min_p`: others are reported as unknown options. Where
-   * absent nobody can tell, and none is.
+   * Names of the request fields that its engines know, such as `min_p`. Other fields are reported as unknown options.
+   * If absent, no option counts as unknown.
    */
   readonly knownOptions?: ReadonlySet<string>
-  /** How well it serves a model in a mode: the provider with the highest number does; 0 where it cannot. */
+  /** How well it serves a model in a mode; 0 if it cannot. The provider with the highest number is used. */
   serves(model: Model, mode: EngineMode): number
   /**
-   * Those of a request's load options that make a difference to its engines, each in one spelling; all of them where
-   * absent. A request with other ones than an engine runs with has it loaded anew.
-   * @param defaults what holds where the request gives nothing; checked too
+   * The load options of a request that matter to its engines, each in one spelling; if absent, all do. A request whose
+   * options differ from the running engine's causes a reload.
+   * @param defaults values for options that the request does not set; checked too
    * @param asker the mode of the engine, and the owner of the request (`AnswerSink.owner`)
    * @throws CorralError `invalid_option`
    */
@@ -272,39 +275,44 @@ export interface EngineProvider {
     asker: { mode: EngineMode; owner?: string | undefined }
   ): Partial<LoadOptions>
   /**
-   * What an engine for this would take here; does what has to be done before that can be known, such as a conversion.
-   * Absent where its engines take no memory of this machine.
+   * Estimates what an engine would use here. Does any preparation that the estimate needs, such as a conversion. Absent
+   * if its engines do not use this machine's memory.
    */
   estimate?(spec: EngineSpec, waiting: Waiting): Promise<MemoryEstimate>
   /**
-   * Starts an engine and resolves once it answers. Aborting ends it.
-   * @param estimate what `estimate` gave for this load
+   * Starts an engine and resolves once it answers. Aborting stops it.
+   * @param estimate the result of `estimate` for this load
    * @throws CorralError `load_failed`, `insufficient_memory`, `runtime_missing`, `load_timeout`
    */
   start(spec: EngineSpec, waiting: Waiting, estimate?: MemoryEstimate): Promise<Engine>
   /**
-   * Bytes that engines may take of each memory pool of its own, such as that of a GPU. How much of the machine's memory
-   * (`host`) there is the scheduler knows.
-   * @param held what engines hold of each pool by their own account
+   * Bytes that engines may use of each of its memory pools, such as a GPU's. The scheduler itself knows how much main
+   * memory (`host`) there is.
+   * @param held what engines use of each pool by their own account
    */
   budgets?(held: MemoryUse): Promise<MemoryUse>
-  /** What the latest engines of a model printed, the newest first. */
+  /** Output of the latest engines of a model, newest first. */
   logs?(model: Model): EngineLogRecord[]
-  /** Called at shutdown, once all engines have gone. */
+  /** Called at shutdown, once all engines have ended. */
   close?(): Promise<void>
   /**
-   * Refuses what none of its engines may be asked, such as a grammar that would keep one busy for ever; called before a
-   * model is loaded for the request. @throws CorralError
+   * Refuses requests that none of its engines may get, such as a grammar that would keep one busy forever. Called
+   * before a model is loaded for the request.
+   * @throws CorralError
    */
   check?(request: EngineFields): void | Promise<void>
-  /** JSON pointers to what of a request's JSON schemas its engines do not hold answers to. */
+  /** JSON pointers to the parts of a request's JSON schemas that its engines do not enforce. */
   unenforced?(request: EngineFields): string[]
 }
 
 /** The registry of providers. */
 export interface Engines {
-  /** Adds a provider, such as a plugin's. @returns removes it, and stops its engines. @throws Error when its name is taken */
+  /**
+   * Adds a provider.
+   * @returns removes it, and stops its engines
+   * @throws Error if its name is taken
+   */
   add(provider: EngineProvider): () => void
-  /** The provider that serves a model best in a mode; undefined when none can. */
+  /** The provider that serves a model best in a mode, if any can. */
   providerOf(model: Model, mode: EngineMode): EngineProvider | undefined
 }

@@ -7,48 +7,48 @@ import type { StoredVariant } from './storage.ts'
 
 const loose = { additionalProperties: true }
 
-/** What the cache of another tool holds. */
+/** The models in the cache of another tool. */
 export const FoundModelsSchema = Type.Object(
   {
     from: Type.String({ description: 'The tool' }),
-    folder: Type.String({ description: 'Where was looked: an absolute path, or several with commas between' }),
+    folder: Type.String({ description: 'The searched folder: an absolute path, or several separated by commas' }),
     models: Type.Array(
       Type.Object(
         {
-          found: Type.String({ description: 'What it is called in that tool; names it in an import' }),
-          name: Type.String({ description: 'What it would be called here' }),
+          found: Type.String({ description: 'Its name in that tool, which an import uses' }),
+          name: Type.String({ description: 'Its name in corral' }),
           format: Format,
-          size: Bytes('Of all its files'),
+          size: Bytes('Bytes of all its files'),
           path: Type.String({ description: 'Absolute path of its first file, or of its folder' }),
-          problem: Type.Optional(Type.String({ description: 'Why it cannot be taken' })),
+          problem: Type.Optional(Type.String({ description: 'Why it cannot be imported' })),
           notes: Type.Optional(Type.Array(Type.String(), { description: 'What an import would not keep, and why' })),
-          present: Type.Boolean({ description: 'It is stored already' }),
-          storedAs: Type.Optional(Type.String({ description: 'Under which name they are' }))
+          present: Type.Boolean({ description: 'Whether it is already stored' }),
+          storedAs: Type.Optional(Type.String({ description: 'The name it is stored under' }))
         },
         loose
       )
     ),
-    unreadable: Type.Optional(Type.Array(Type.String(), { description: 'What could not be looked at, and why' }))
+    unreadable: Type.Optional(Type.Array(Type.String(), { description: 'What could not be searched, and why' }))
   },
   { ...loose, title: 'FoundModels' }
 )
 export type FoundModels = Static<typeof FoundModelsSchema>
 export type FoundModel = FoundModels['models'][number]
 
-/** Takes over models that other tools have downloaded. */
+/** Imports models that other tools have downloaded. */
 export interface Adoption {
   /**
-   * Looks into a tool's cache; empty where there is none.
-   * @param caller over the network only what lies below `storage.import_roots` is found
-   * @throws CorralError `invalid_request` for an unknown tool, or when the cache may not be read; `path_not_allowed`
+   * Lists the models in a tool's cache; empty if there is none.
+   * @param caller over the network, only models below `storage.import_roots` are listed
+   * @throws CorralError `invalid_request` for an unknown tool, or if the cache may not be read; `path_not_allowed`
    */
   find(from: string, caller?: Caller): Promise<FoundModels>
   /**
-   * Stores what was found, by link where possible.
-   * @param name undefined takes the name it was found with
+   * Stores a listed model, by link if possible.
+   * @param name undefined to use the name in the list
    * @returns `linked`: its weights were not copied; `notes`: what was not kept, and why
-   * @throws CorralError `model_not_found` where the cache has no such model, `invalid_request` with its problem, and
-   * whatever Storage.adopt throws
+   * @throws CorralError `model_not_found` if the cache has no such model, `invalid_request` with its problem, and the
+   * errors of Storage.adopt
    */
   adopt(
     from: string,

@@ -55,7 +55,7 @@ export const GpuSchema = Type.Object({
     )
   ),
   apis: Type.Array(Type.Enum(['cuda', 'rocm', 'vulkan', 'metal', 'sycl']), {
-    description: 'APIs through which it was seen to be reachable'
+    description: 'APIs through which it was reachable'
   }),
   usable: Type.Boolean({ description: 'Whether it has a working driver now' })
 })
@@ -115,14 +115,14 @@ export interface MemoryNow {
   gpus: Record<string, { total: number; free: number }>
 }
 
-/** What a GPU's sensors say now; what they do not say is absent. */
+/** Readings of a GPU's sensors; absent if a sensor is missing. */
 export interface GpuReading {
   /** As `Gpu.id`. */
   id: string
   name: string
   /** Degrees Celsius. */
   temperature?: number
-  /** The part of the time in which it computed, from 0 to 1. */
+  /** The share of time in which it computed, from 0 to 1. */
   utilization?: number
 }
 
@@ -136,6 +136,6 @@ export interface HardwareService {
   known(): Hardware | undefined
   /** Reads the current memory; cheap enough to call before each load. Never rejects. */
   memory(): Promise<MemoryNow>
-  /** Reads the sensors of the GPUs; those that have none to read are left out. May take a second. Never rejects. */
+  /** Reads the sensors of the GPUs. GPUs without sensors are left out. May take a second. Never rejects. */
   readings(): Promise<GpuReading[]>
 }

@@ -1,12 +1,12 @@
 import type { Caller } from './callers.ts'
 import type { Delta, EngineMode } from './engines.ts'
 
-/** What a request asks of a model. */
+/** The kinds of requests to models. */
 export type Operation = 'chat' | 'completion' | 'transcribe' | 'embeddings' | 'rerank' | 'tokens'
 
 /**
- * A request as hooks see it, after its surface has validated and translated it and before an engine gets it. One object
- * for all hooks and all events of one request, so that it can be the key of a WeakMap.
+ * A request as hooks see it, after its API has validated and translated it and before an engine gets it. All hooks and
+ * events of one request get the same object, so it can be the key of a WeakMap.
  */
 export interface HookedRequest {
   /** Plugin whose API received it, such as `api-openai`. */
@@ -15,12 +15,12 @@ export interface HookedRequest {
   /** Public name of the model, such as `corral/tiny-chat`. */
   readonly model: string
   /**
-   * The request in the hosted-chat shape, whichever surface received it: `messages`, `tools`, `temperature` … for a
-   * chat; `prompt`, `input` or `query` and `documents` for the others. Hooks may change it.
+   * The request in OpenAI's format, whichever API received it: `messages`, `tools`, `temperature` … for a chat;
+   * `prompt`, `input` or `query` and `documents` for the others. Hooks may change it.
    */
   readonly body: Record<string, unknown>
   readonly caller: Caller
-  /** Aborted when the client leaves or the engine is taken away. */
+  /** Aborted when the client disconnects or the engine is taken away. */
   readonly signal: AbortSignal
 }
 
@@ -31,14 +31,14 @@ export interface ModelEvent {
 }
 
 /**
- * Why a model is not loaded any more: nobody asked for it, another one needed its room, it is loaded again with other
- * options, it was to go (by an admin, its removal or the shutdown), its engine ended by itself.
+ * Why a model was unloaded: it was idle, another model needed its memory, it is reloaded with other options, it was
+ * stopped (by an admin, its removal or the shutdown), or its engine ended by itself.
  */
 export type UnloadReason = 'idle' | 'evicted' | 'reload' | 'stopped' | 'failed'
 
 export interface UnloadEvent extends ModelEvent {
   readonly reason: UnloadReason
-  /** Of an engine that failed, where it is known: a name in docs/failures.md. */
+  /** Why an engine failed, if known: a name in docs/failures.md. */
   readonly cause?: string
 }
 
@@ -51,7 +51,7 @@ export interface PullEvent {
   readonly size: number
 }
 
-/** One choice of an answer, as it was captured. */
+/** One choice of a captured answer. */
 export interface CapturedChoice {
   content?: string
   thinking?: string
@@ -60,7 +60,7 @@ export interface CapturedChoice {
   finish?: string
 }
 
-/** A request that an admin has captured, with its answer, before it is written down. */
+/** A captured request with its answer, before it is recorded. */
 export interface CaptureRecord {
   readonly time: string
   readonly requestId: string
@@ -70,86 +70,88 @@ export interface CaptureRecord {
   readonly surface: string
   readonly operation: Operation
   readonly model: string
-  /** As `HookedRequest.body`; what hooks have changed before is changed here too. */
+  /** As `HookedRequest.body`, with the changes of earlier hooks. */
   body: unknown
   /** The choices of an answer in text; empty for vectors and scores. */
   answer: CapturedChoice[]
   readonly status: number
-  /** Of the error. */
+  /** The error's code. */
   readonly code?: string
   readonly tokens: { in: number; cached: number; out: number }
-  /** Something of it was too long, or a file. */
+  /** Whether something in it was truncated or left out. */
   readonly cut?: true
 }
 
-/** Something that an admin changed beside the server's requests, such as a file that it follows. */
+/** A change by an admin outside of requests, for example in a file that the server watches. */
 export interface AdminEvent {
   /** Such as `key_created`. */
   readonly change: string
-  /** What it was changed in, such as a key's name. */
+  /** The changed object, such as a key's name. */
   readonly target: string
-  /** What the server was told by, such as `keys.json`. */
+  /** The source of the change, such as `keys.json`. */
   readonly by: string
 }
 
 /**
- * What a plugin wants to see or change while the server runs (`on` of its offer). Hooks of several plugins run one
- * after another: built-in plugins first, then by name, each after the plugins whose services it needs. A hook that takes
+ * What a plugin can observe or change while the server runs (`on` of its offer). Hooks of several plugins run one after
+ * another: built-in plugins first, then by name, each after the plugins whose services it needs. A hook that takes
  * longer than `limits.hook_timeout` fails its request.
  */
 export interface PluginHooks {
   /**
-   * Runs before a request is answered; the request waits for it. It may change `body`, or refuse the request by throwing
-   * `context.error(…)`. Whatever else it throws fails the request with the code `internal`.
+   * Runs before a request is answered; the request waits for it. It may change `body`, or refuse the request by
+   * throwing `context.error(…)`. Any other error fails the request with the code `internal`.
    */
   request?(request: HookedRequest): Promise<void> | void
   /**
-   * Runs once the request has its engine, before that is asked: it may have waited for long since `request` ran. It may
-   * refuse the request in the same way.
+   * Runs once the request has its engine, before the engine is asked: the request may have waited for a long time since
+   * `request` ran. It may refuse the request in the same way.
    */
   leased?(request: HookedRequest): Promise<void> | void
   /**
-   * Runs for each event of an answer to `chat` and `completion` before it is sent; the answer waits for it. It may change
-   * `content`, `thinking` and `toolCalls`, or return `false` to drop what the event says (the end of the answer and its
-   * token counts still reach the client). Errors end the answer, as those of `request` do.
+   * Runs for each event of an answer to `chat` and `completion` before it is sent; the answer waits for it. It may
+   * change `content`, `thinking` and `toolCalls`, or return `false` to drop the event's content (the end of the answer
+   * and its token counts still reach the client). Errors end the answer, as errors of `request` do.
    */
   // biome-ignore lint/suspicious/noConfusingVoidType: a hook that only looks on returns nothing
   event?(event: Delta, request: HookedRequest): Promise<boolean | void> | boolean | void
-  /** Whether `event` wants the events of this request; of all where absent. Answers that nobody wants are passed on faster. */
+  /**
+   * Whether `event` should get the events of this request; if absent, it gets all. Other answers are passed on faster.
+   */
   eventsOf?(request: HookedRequest): boolean
   /**
-   * Runs before a captured request is written down, which is after it was answered. It may change `body` and `answer`, or
-   * return `false` so that nothing is written; where it fails or takes longer than ten seconds, nothing is either.
+   * Runs after a captured request was answered and before it is recorded. It may change `body` and `answer`, or return
+   * `false` to record nothing. If it fails or takes longer than ten seconds, nothing is recorded either.
    */
   // biome-ignore lint/suspicious/noConfusingVoidType: a hook that only looks on returns nothing
   capture?(record: CaptureRecord): Promise<boolean | void> | boolean | void
-  /** Runs after a model was loaded. Nothing waits for it; errors are logged. */
+  /** Runs after a model was loaded. Not awaited; errors are logged. */
   modelLoaded?(event: ModelEvent & { readonly milliseconds: number }): Promise<void> | void
-  /** Runs after a model was unloaded or its engine died. Nothing waits for it; errors are logged. */
+  /** Runs after a model was unloaded or its engine died. Not awaited; errors are logged. */
   modelUnloaded?(event: UnloadEvent): Promise<void> | void
-  /** Runs after a pulled model was stored. Nothing waits for it; errors are logged. */
+  /** Runs after a pulled model was stored. Not awaited; errors are logged. */
   pullFinished?(event: PullEvent): Promise<void> | void
-  /** Runs after a change that no request made. Nothing waits for it; errors are logged. */
+  /** Runs after a change outside of requests. Not awaited; errors are logged. */
   administered?(event: AdminEvent): Promise<void> | void
 }
 
-/** Calls the hooks of all plugins; reached through `context.hooks` by those in whose rooms the things happen. */
+/** Calls the hooks of all plugins. Plugins that raise these events reach it through `context.hooks`. */
 export interface Hooks {
-  /** Whether any plugin wants requests; where none does, `request` does nothing. */
+  /** Whether any plugin filters requests. If not, `request` does nothing. */
   hasRequestFilters(): boolean
-  /** @throws CorralError of the hook that refuses the request, `internal` when one fails, the signal's reason */
+  /** @throws CorralError of the hook that refuses the request, `internal` if one fails, the signal's reason */
   request(request: HookedRequest): Promise<void>
-  /** Calls the hooks for a request that has its engine. Nothing where no plugin has one. @throws as `request` */
+  /** Calls the hooks for a request that has its engine. Returns undefined if there are none. @throws as `request` */
   leased(request: HookedRequest): Promise<void> | undefined
-  /** Whether any plugin wants the request's events; where none does, its answer's bytes may be passed on as they are. */
+  /** Whether any plugin filters the request's events. If not, its answer's bytes may be passed on unchanged. */
   hasEventFilters(request: HookedRequest): boolean
   /**
    * Lets hooks change an event.
-   * @returns the same event; undefined when nothing of it is left to be sent
+   * @returns the same event; undefined if there is nothing left to send
    * @throws as `request`
    */
   event(event: Delta, request: HookedRequest): Promise<Delta | undefined>
-  /** Lets hooks change what is captured. @returns undefined where it must not be written; never rejects */
+  /** Lets hooks change a captured request. @returns undefined if it must not be recorded; never rejects */
   capture(record: CaptureRecord): Promise<CaptureRecord | undefined>
   modelLoaded(event: ModelEvent & { milliseconds: number }): void
   modelUnloaded(event: UnloadEvent): void

@@ -1,10 +1,10 @@
 import type { Waiting } from './progress.ts'
 
-/** A file in a hub's listing, with at least one digest where the hub has one. */
+/** A file in a hub's listing, with at least one digest if the hub has any. */
 export interface HubFile {
   /** In the repository, with forward slashes. Checked: relative, without `..`, control characters or reserved names. */
   path: string
-  /** Bytes; undefined where the hub only reports it with the location. */
+  /** Bytes; undefined if the hub reports it only with the location. */
   size: number | undefined
   /** 64 hex digits in lower case. */
   sha256?: string | undefined
@@ -18,9 +18,9 @@ export interface HubRepository {
   hub: string
   /** In the hub's own spelling: `owner/name`, or an address for files outside of hubs. */
   id: string
-  /** Identifies the content permanently: a commit, or a fingerprint of the listing where the hub has none. */
+  /** Identifies the content permanently: a commit, or a fingerprint of the listing if the hub has no commits. */
   revision: string
-  /** Web address for people, without credentials. */
+  /** Address of its web page, without credentials. */
   address: string
   /** The hub requires agreement to terms first. */
   gated: boolean
@@ -29,18 +29,18 @@ export interface HubRepository {
   more?: Record<string, string>
 }
 
-/** Where a file can be downloaded at the moment. Never stored: it may contain a signature or a token. */
+/** The current download address of a file. Never stored: it may contain a signature or a token. */
 export interface FileLocation {
   url: string
-  /** Sent with each request for bytes. */
+  /** Sent with each download request. */
   headers: Record<string, string>
-  /** Proxy to go through; empty means none, undefined uses HTTPS_PROXY, HTTP_PROXY and NO_PROXY. */
+  /** Proxy to use; empty means none, undefined uses HTTPS_PROXY, HTTP_PROXY and NO_PROXY. */
   proxy?: string
-  /** Set where a client chose the address: those of `HubRequest`. */
+  /** Set if a client chose the address: as in `HubRequest`. */
   privateAddresses?: readonly string[]
-  /** When it expires, in epoch milliseconds, as far as that is known. */
+  /** When it expires, in epoch milliseconds, if known. */
   expiresAt?: number
-  /** Size and digest, where the hub reports them with the location and not in the listing. */
+  /** Size and digest, if the hub reports them with the location and not in the listing. */
   size?: number | undefined
   sha256?: string | undefined
   /** Identifies the content at this address (a strong ETag); for files without a digest. */
@@ -53,28 +53,28 @@ export interface HubRequest {
   /** Branch, tag or commit; undefined is the default branch. */
   revision?: string
   /**
-   * Addresses of private networks that may be connected to where the client chose the address, and not the settings:
-   * host names, addresses, networks, or `*` for all. Others than these and public ones are refused.
+   * Private addresses that may be connected to if the client, and not the settings, chose the address: host names,
+   * addresses, networks, or `*` for all. Other private addresses are refused.
    */
   privateAddresses?: readonly string[]
 }
 
-/** What a hub's search says of a repository. Texts and numbers are checked; what it does not say is absent. */
+/** A search result. Texts and numbers are checked; missing information is absent. */
 export interface HubMatch {
   /** `owner/name` in the hub's own spelling. */
   id: string
-  /** How often it was downloaded, by the hub's own way of counting. */
+  /** Number of downloads, as the hub counts them. */
   downloads?: number | undefined
   likes?: number | undefined
   /** ISO 8601. */
   updatedAt?: string | undefined
   /** Such as `apache-2.0`. */
   license?: string | undefined
-  /** What it is for, such as `text-generation`. */
+  /** Its tasks, such as `text-generation`. */
   tasks: string[]
   /** The hub requires agreement to terms first. */
   gated: boolean
-  /** Kinds of weights, as far as the search says. */
+  /** Formats of its weights, if the search reports them. */
   formats: ('gguf' | 'safetensors')[]
 }
 
@@ -88,19 +88,19 @@ export interface Hub {
   readonly prefixes: readonly string[]
   /**
    * Finds a repository and lists all its files.
-   * @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable` or `hub_rate_limited`, each with a sentence
-   * that says what to do
+   * @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable` or `hub_rate_limited`, each with a
+   * sentence that says what to do
    */
   repository(request: HubRequest, waiting: Waiting): Promise<HubRepository>
   /**
-   * Repositories with these words in their names, the most popular first; those with GGUF files before others. Absent
-   * where the hub has no search.
-   * @param limit most repositories that are wanted
+   * Repositories with these words in their names: the most popular first, and those with GGUF files before others.
+   * Absent if the hub has no search.
+   * @param limit maximum number of repositories
    * @throws as `repository`
    */
   search?(words: string, limit: number, waiting: Waiting): Promise<HubMatch[]>
   /**
-   * The current location of a file. Called once for each file, and again when the location stops working; returns a new
+   * The current location of a file. Called once for each file, and again when the location stops working. Returns a new
    * location each time.
    * @param privateAddresses those of `HubRequest`
    * @throws as `repository`
@@ -113,10 +113,11 @@ export interface Hub {
   ): Promise<FileLocation>
 }
 
-/** The service `downloads`. `downloads.ts` adds the pulls, which plugins that come with corral use. */
+/** The service `downloads`. `downloads.ts` adds the pulls, which the built-in plugins use. */
 export interface Downloads {
   /**
-   * Adds a hub. @returns removes it.
+   * Adds a hub.
+   * @returns removes it
    * @throws Error if its name or one of its prefixes is taken, or a prefix cannot be told from the name of a model
    */
   addHub(hub: Hub): () => void

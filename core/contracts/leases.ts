@@ -7,45 +7,49 @@ import type { Progress, Waiting } from './progress.ts'
 
 export interface LeaseRequest extends Waiting {
   model: ModelName
-  /** The client that slots and queues are shared by (`Caller.turn`); the server itself where absent. */
+  /** The client id for fair sharing of slots and queues (`Caller.turn`); the server itself if absent. */
   turn?: string
-  /** The owner of the prompt (`Caller.owner`); the server itself where absent. */
+  /** The owner of the prompt (`Caller.owner`); the server itself if absent. */
   owner?: string
-  /** What the caller's key allows, in the place of what `limits` says; see `Caller.bounds`. */
+  /** Limits of the caller's key, which replace `limits`; see `Caller.bounds`. */
   bounds?: Partial<RequestBounds> | undefined
-  /** Called at once where options of the request are over their bounds, with what holds instead. */
+  /** Called immediately with the clamped values if options of the request are over their limits. */
   onClamped?: (clamped: Partial<LoadOptions>) => void
   /**
-   * Called before the answer begins where a server elsewhere answers: what of the request's schema is not enforced there,
-   * as the reply's header lists it.
+   * Called before the answer begins if another server answers: the constraints of the request's schema that it does not
+   * enforce, for the reply's header.
    */
   onUnenforcedSchema?: (pointers: string) => void
   mode?: EngineMode
-  /** The model is to be loaded and nothing more: no slot is taken. */
+  /** Only load the model. No slot is taken. */
   loadOnly?: boolean
-  /** How many slots it takes at once; 1 by default, all that there are where there are fewer. */
+  /** Number of slots to take; 1 by default, at most all slots of the engine. */
   slots?: number
-  /** Only what the request itself gives. */
+  /** Only the request's own options. */
   options: Partial<LoadOptions>
-  /** The client wants its stream to survive: where the engine is a server elsewhere that is lost, another one goes on. */
+  /**
+   * Whether the client asked for a resumable stream: if the engine is another server and becomes unreachable, another
+   * one takes over.
+   */
   resumable?: boolean
-  /** Milliseconds; negative is for ever, 0 unloads once nothing runs; absent leaves what holds. */
+  /** Milliseconds; negative is forever, 0 unloads once it is idle; absent keeps the current value. */
   keepAlive?: number
   signal: AbortSignal
 }
 
-/** The right to use a running engine, by one slot or as many as were requested. */
+/** The right to use a running engine, with one or more slots. */
 export interface Lease {
-  /** May be another one after `letOthers`. */
+  /** May be replaced by `letOthers`. */
   readonly engine: Engine
   readonly variant: Model
   /** Aborted when the caller's own signal is, or with a CorralError as reason when the engine is taken away. */
   readonly signal: AbortSignal
-  /** Milliseconds this request waited for the model to load; 0 when it was loaded. */
+  /** Milliseconds this request waited for the model to load; 0 if it was loaded. */
   readonly loadDuration: number
   /**
-   * For work of many parts, between two of them: lets clients that wait have their turn, and waits for its own next one;
-   * resolves at once where nobody waits. @throws what a lease does
+   * For work in several parts: lets waiting clients have their turn between two parts, and waits for its own next turn.
+   * Resolves immediately if nobody waits.
+   * @throws the errors of `lease`
    */
   letOthers(): Promise<void>
   release(): void
@@ -55,10 +59,10 @@ export interface RunningModel {
   variant: Model
   mode: EngineMode
   engine: Engine
-  /** Bytes that count as taken by it in each memory pool; none where it takes no memory of this machine. */
+  /** Bytes reserved for it in each memory pool; empty if it uses no memory of this machine. */
   reserved: MemoryUse
   options: LoadOptions
-  /** When it is unloaded if no request comes or runs any longer; undefined is never. */
+  /** When it is unloaded if no request comes or is in progress; undefined is never. */
   expiresAt: Date | undefined
   running: number
   queued: number
@@ -67,27 +71,28 @@ export interface RunningModel {
 export interface LoadingModel {
   variant: Model
   mode: EngineMode
-  /** waiting: for room that other models hold; whose, its progress says. */
+  /** waiting: for memory that other models use; whose, its progress says. */
   state: 'queued' | 'waiting' | 'converting' | 'loading' | 'draining' | 'stopping'
   progress: Progress | undefined
   queued: number
 }
 
 export interface Scheduler {
-  /** Waits for a slot of an engine that serves this model, loading it first where needed. */
+  /** Waits for a slot of an engine that serves this model. Loads it first if needed. */
   lease(request: LeaseRequest): Promise<Lease>
   /**
-   * Leases, runs `use`, and releases. When the engine dies under a request that has sent nothing yet
-   * (`mayRetry` returns true), it is tried once more on a fresh engine, unless it is to blame (`retryable` is false).
-   * Where the engine had not been asked yet (`details.sent` is false), that does not count.
+   * Leases, runs `use`, and releases. If the engine dies before the request has sent anything (`mayRetry` returns
+   * true), it is retried once on a fresh engine, unless the request caused it (`retryable` is false). If the engine had
+   * not been asked yet (`details.sent` is false), that attempt does not count.
    */
   withLease<T>(request: LeaseRequest & { mayRetry?: () => boolean }, use: (lease: Lease) => Promise<T>): Promise<T>
   /**
-   * Unloads a variant (the default one for a bare name) in all its modes: running requests end with `model_stopped`.
+   * Unloads a variant (the default one for a bare name) in all its modes: requests in progress end with
+   * `model_stopped`.
    * @throws CorralError `model_not_found` or `model_not_loaded`
    */
   stop(model: ModelName): Promise<void>
-  /** Sets how long a loaded model stays without requests, of whichever client (milliseconds; see LeaseRequest). */
+  /** Sets how long a loaded model stays without requests, for all clients (milliseconds; see LeaseRequest). */
   keepAlive(model: ModelName, ms: number): void
   running(): RunningModel[]
   loading(): LoadingModel[]

@@ -1,4 +1,4 @@
-/** What long work is doing, for heartbeats, `/api/ps`, the log and progress bars. */
+/** The progress of long work, for heartbeats, `/api/ps`, the log and progress bars. */
 export interface Progress {
   phase:
     | 'queued'
@@ -16,14 +16,14 @@ export interface Progress {
     | 'draining'
     | 'loading'
     | 'generating'
-  /** What it is done to, such as `llama.cpp` or a file's name; empty where the phase says it all. */
+  /** The object of the work, such as `llama.cpp` or a file's name; empty if the phase says it all. */
   subject: string
-  /** 0 to 1; absent while unknown. */
+  /** 0 to 1; absent if unknown. */
   fraction?: number
-  /** Units done and in all (bytes for copies and downloads). */
+  /** Units done and in total (bytes for copies and downloads). */
   completed?: number
   total?: number
-  /** Which part of the work this is, where it has several that each count for themselves. */
+  /** The current step, if the work has several steps with a progress each. */
   step?: { number: number; of: number }
 }
 
@@ -35,13 +35,13 @@ export function progressText(progress: Progress): string {
   return `${progress.phase}${progress.subject ? ` ${progress.subject}` : ''}${percent}`
 }
 
-/** Waiting work that a caller can follow and call off. */
+/** Lets a caller follow and cancel work that it waits for. */
 export interface Waiting {
   signal?: AbortSignal
   onProgress?: OnProgress
 }
 
-/** Waits for `pending` until the signal is aborted. @throws the signal's reason; what is pending goes on */
+/** Waits for `pending` until the signal is aborted. @throws the signal's reason; the pending work continues */
 export async function untilAborted<T>(pending: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (!signal) return await pending
   let onAbort!: () => void

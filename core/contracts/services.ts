@@ -6,9 +6,8 @@ import type { Catalog } from './models.ts'
 import type { Storage } from './storage.ts'
 
 /**
- * The services that plugins offer each other, by the name they are reached under; `built-in-services.ts` adds those that
- * have no place in the types of outside plugins. An outside plugin that offers one of its own extends this interface by
- * declaration merging.
+ * The services that plugins offer each other, by name. `built-in-services.ts` adds services that outside plugins do not
+ * see. An outside plugin that offers a service extends this interface by declaration merging.
  */
 export interface Services {
   storage: Storage

@@ -13,8 +13,8 @@ import {
 } from './native-records.ts'
 
 /*
- * What `GET /api/events` tells of the server: records by topic and key. First all of them, then what changes. Made of
- * these schemas are the API document, the feed, and the clients that follow it.
+ * The events of `GET /api/events`: the server's state as records by topic and key. The first event contains all
+ * records, later ones the changes. The API document, the feed and its clients are based on these schemas.
  */
 
 const loose = { additionalProperties: true }
@@ -22,7 +22,7 @@ const loose = { additionalProperties: true }
 export const ServerStateSchema = Type.Object(
   {
     version: Type.String({ description: "corral's" }),
-    id: Type.String({ description: 'Of this server; another one after each start' }),
+    id: Type.String({ description: 'Of this server; a new one after each start' }),
     started_at: Time(),
     draining: Type.Boolean({ description: 'Whether new requests for models are refused' })
   },
@@ -31,8 +31,8 @@ export const ServerStateSchema = Type.Object(
 
 export const RequestsStateSchema = Type.Object(
   {
-    total: Type.Integer({ minimum: 0, description: 'Requests for models since the start, loads included' }),
-    open: Type.Integer({ minimum: 0, description: 'Those that are answered now, or wait' })
+    total: Type.Integer({ minimum: 0, description: 'Requests for models since the start, including loads' }),
+    open: Type.Integer({ minimum: 0, description: 'Requests in progress or queued' })
   },
   { ...loose, title: 'RequestsState' }
 )
@@ -44,7 +44,7 @@ export const ModelStateSchema = Type.Object(
     failure: Type.Optional(
       Type.Object(
         { code: Type.String(), message: Type.String() },
-        { ...loose, description: 'Why it could not be loaded the last time' }
+        { ...loose, description: 'Why the last load failed' }
       )
     )
   },
@@ -58,7 +58,7 @@ export const EngineStateSchema = Type.Union(
       {
         ...loose,
         title: 'LoadedEngine',
-        description: 'As `models` of GET /api/ps; while it answers, `expires_at` is in steps of 10 s'
+        description: 'As `models` of GET /api/ps; while it answers, `expires_at` changes in steps of 10 s'
       }
     ),
     Type.Object(LoadingModelSchema.properties, {
@@ -67,29 +67,33 @@ export const EngineStateSchema = Type.Union(
       description: 'As `loading` of GET /api/ps; `progress` is in hundredths'
     })
   ],
-  { description: 'A model in memory, or on its way there or from there. One that has no such record is not loaded' }
+  { description: 'A model in memory, or one that is being loaded or unloaded. Other models have no such record' }
 )
 
 export const BuildStateSchema = Type.Object(
   {
     state: Type.Enum(['idle', 'searching', 'ready', 'failed'], { description: 'idle: none was needed yet' }),
-    id: Type.Optional(Type.String({ description: 'Of the build that new engines run on' })),
+    id: Type.Optional(Type.String({ description: 'Of the build for new engines' })),
     kind: Type.Optional(BuildKindSchema),
     version: Type.Optional(Type.String({ description: 'As llama-server --version prints it' })),
-    status: Type.Optional(Type.String({ description: 'What is being done, such as "downloading llama.cpp 12%"' })),
+    status: Type.Optional(Type.String({ description: 'The current step, such as "downloading llama.cpp 12%"' })),
     progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1 }))
   },
-  { ...loose, title: 'BuildState', description: 'llama.cpp: the build in use, and what is fetched or made' }
+  { ...loose, title: 'BuildState', description: 'llama.cpp: the build in use, and the build being fetched or made' }
 )
 
 export const ConversionStateSchema = Type.Object(
   {
     model: Type.String({ description: 'As in GET /api/tags' }),
-    dtype: Type.String({ description: 'What its weights become, such as f16' }),
-    status: Type.String({ description: 'What is being done, such as "converting 12%"' }),
+    dtype: Type.String({ description: 'The target type, such as f16' }),
+    status: Type.String({ description: 'The current step, such as "converting 12%"' }),
     progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'In hundredths' }))
   },
-  { ...loose, title: 'ConversionState', description: 'A SafeTensors model of which a GGUF is made, for a load or not' }
+  {
+    ...loose,
+    title: 'ConversionState',
+    description: 'A SafeTensors model that is being converted to GGUF, for a load or not'
+  }
 )
 
 export const GpuStateSchema = Type.Object(
@@ -97,13 +101,13 @@ export const GpuStateSchema = Type.Object(
     name: Type.String(),
     temperature: Type.Optional(Type.Number({ description: 'Degrees Celsius' })),
     utilization: Type.Optional(
-      Type.Number({ minimum: 0, maximum: 1, description: 'The part of the time in which it computed' })
+      Type.Number({ minimum: 0, maximum: 1, description: 'The share of time in which it computed' })
     )
   },
-  { ...loose, title: 'GpuState', description: 'What the sensors of a GPU say, every few seconds; where they are read' }
+  { ...loose, title: 'GpuState', description: "A GPU's sensor readings, every few seconds, if it has sensors" }
 )
 
-/** What records there are, by topic, with what their keys are. */
+/** The topics of records, with a description of their keys. */
 export const STATE_TOPICS = {
   server: { key: '"server"', value: ServerStateSchema },
   requests: { key: '"requests"', value: RequestsStateSchema },
@@ -123,58 +127,58 @@ export const STATE_TOPICS = {
 export type StateTopic = keyof typeof STATE_TOPICS
 export type StateValue<Topic extends StateTopic = StateTopic> = Static<(typeof STATE_TOPICS)[Topic]['value']>
 
-/** One record: what a thing is like now. */
+/** The current state of one object. */
 export type StateRecord = { [T in StateTopic]: { topic: T; key: string; value: StateValue<T> } }[StateTopic]
-/** Of a record that is new all fields; else those that have changed, `null` for those that have gone. */
+/** All fields of a new record, or the changed fields, with `null` for removed ones. */
 export type StatePatch = {
   [T in StateTopic]: { topic: T; key: string; value: { [F in keyof StateValue<T>]?: StateValue<T>[F] | null } }
 }[StateTopic]
-/** Names a record. */
+/** Identifies a record. */
 export type StateKey = { [T in StateTopic]: { topic: T; key: string } }[StateTopic]
 
-/** The data of `event: snapshot`: all that there is. What was known before is forgotten. */
+/** The data of `event: snapshot`: the whole state, which replaces any earlier state. */
 export interface StateSnapshot {
   records: StateRecord[]
 }
 
-/** The data of `event: change`: what has gone, then what is new or different. */
+/** The data of `event: change`: removed records, then new or changed ones. */
 export interface StateChange {
   removed: StateKey[]
   set: StatePatch[]
 }
 
-/** A record as a follower within the server gets it. */
+/** A record for subscribers within the server. */
 export type FedRecord = StateRecord & {
-  /** The record as JSON; in a change what has changed of it. */
+  /** The record as JSON; in a change only the changed fields. */
   readonly json: string
 }
 
-/** What a follower within the server gets. */
+/** An event for subscribers within the server. */
 export type StateEvent = { readonly id: string } & (
   | { readonly kind: 'snapshot'; readonly records: readonly FedRecord[] }
   | { readonly kind: 'change'; readonly removed: readonly FedRecord[]; readonly set: readonly FedRecord[] }
 )
 
-/** Somebody who follows the state. */
+/** A subscriber of the state. */
 export interface StateFollower {
-  /** Decides what is shown. */
+  /** Determines which records are visible. */
   caller: Pick<Caller, 'turn' | 'role' | 'models'>
-  /** All where absent. */
+  /** Absent for all. */
   topics?: ReadonlySet<StateTopic>
-  /** Id of the last event that it had, of an earlier connection. */
+  /** Id of the last event that it got on an earlier connection. */
   lastId?: string | undefined
-  /** Gets events in their order; while a promise that it returned is pending, none. */
+  /** Gets the events in order. While a promise that it returned is pending, it gets none. */
   take(event: StateEvent): Promise<void> | undefined
-  /** Nothing more comes. */
+  /** Called at the end of the stream. */
   end(): void
 }
 
-/** What becomes of models, engines, pulls and the server, for all who follow it. */
+/** The state of models, engines, pulls and the server, for all subscribers. */
 export interface StateFeed {
   /**
-   * Lets somebody follow the state from now on, or from the last event of an earlier connection on.
-   * @returns ends that
-   * @throws CorralError `rate_limited` where too many follow it already
+   * Adds a subscriber, who gets the events from now on, or from the last event of an earlier connection on.
+   * @returns ends the subscription
+   * @throws CorralError `rate_limited` if there are too many subscribers
    */
   follow(follower: StateFollower): () => void
 }
@@ -187,12 +191,12 @@ const each = (value: (schema: TObject) => TObject) =>
 
 export const StateSnapshotSchema = Type.Object(
   { records: Type.Array(Type.Union(each(schema => schema))) },
-  { ...loose, title: 'StateSnapshot', description: 'All that there is; what was known before is to be forgotten' }
+  { ...loose, title: 'StateSnapshot', description: 'The whole state, which replaces any earlier state' }
 )
 export const StateChangeSchema = Type.Object(
   {
     removed: Type.Array(Type.Object({ topic: Type.Enum(topics.map(([topic]) => topic)), key: Type.String() }, loose), {
-      description: 'What has gone'
+      description: 'Removed records'
     }),
     set: Type.Array(
       Type.Object(
@@ -200,12 +204,12 @@ export const StateChangeSchema = Type.Object(
           topic: Type.Enum(topics.map(([topic]) => topic)),
           key: Type.String(),
           value: Type.Record(Type.String(), Type.Unknown(), {
-            description: 'Of a new record all fields, else those that have changed; null for one that has gone'
+            description: 'All fields of a new record, or the changed fields; null for a removed one'
           })
         },
         loose
       ),
-      { description: 'What is new or different, after that' }
+      { description: 'New or changed records, to be applied after that' }
     )
   },
   { ...loose, title: 'StateChange' }

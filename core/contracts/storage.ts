@@ -14,7 +14,7 @@ export interface StoredFile {
   role: 'model' | 'projector' | 'other'
 }
 
-/** One quantization of one model, on disk. A later revision of it is another object with another directory. */
+/** One quantization of one model, on disk. A later revision is another object with another directory. */
 export interface StoredVariant extends Model {
   format: 'gguf' | 'safetensors'
   origin: Origin
@@ -28,12 +28,12 @@ export function hasFiles(model: Model): model is StoredVariant {
   return 'files' in model
 }
 
-/** @throws CorralError `unsupported_capability` for a model that a plugin brings without files */
+/** @throws CorralError `unsupported_capability` for a model that a plugin provides without files */
 export function requireFiles(model: Model): StoredVariant {
   if (hasFiles(model)) return model
   throw new CorralError(
     'unsupported_capability',
-    `Model "${model.publicName}" has no files here: the plugin "${model.origin.from}" brings it. ` +
+    `Model "${model.publicName}" has no files here: the plugin "${model.origin.from}" provides it. ` +
       'Use a model that is stored on this machine.',
     { param: 'model' }
   )
@@ -42,32 +42,32 @@ export function requireFiles(model: Model): StoredVariant {
 export interface ImportRequest {
   /** Absolute path of a GGUF file (its other shards and projector are found beside it) or of a model folder. */
   path: string
-  /** Under which name; its variant, if given, overrides the label read from the file. */
+  /** The model's name. Its variant, if given, overrides the label read from the file. */
   name: ModelName
   /**
-   * Who asks for it: over the network only what lies below `storage.import_roots` is imported. Absent where corral or
-   * a plugin itself wants it.
+   * The requester: over the network, only files below `storage.import_roots` can be imported. Absent for imports by
+   * corral or a plugin itself.
    */
   caller?: Caller
 }
 
 export interface Storage extends ModelList<StoredVariant> {
   /**
-   * Registers files that are on disk, by reflink or hard link where possible. The same content again is the present
-   * variant. Progress counts bytes.
-   * @throws CorralError `path_not_allowed` for what the caller may not import, whether it is there or not;
-   * `invalid_request` saying what is wrong with it, `model_exists`, `insufficient_storage`
+   * Registers local files, by reflink or hard link if possible. If a variant with the same content exists, it is
+   * returned. Progress is in bytes.
+   * @throws CorralError `path_not_allowed` for paths that the caller may not import, whether or not they exist;
+   * `invalid_request` that says what is wrong with the files, `model_exists`, `insufficient_storage`
    */
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
   /**
-   * Removes a variant (tagged name) or all variants (bare name): gone for new requests at once, files after every
-   * `onRemove` listener has settled.
+   * Removes a variant (tagged name) or all variants (bare name). New requests no longer find it, and its files are
+   * deleted after every `onRemove` listener has settled.
    * @throws CorralError `model_not_found`
    */
   remove(name: ModelName): Promise<StoredVariant[]>
   setDefault(name: ModelName): Promise<StoredVariant>
-  /** Called when variants have left the index and before their files go; the removal waits for it. */
+  /** Called after variants have left the index and before their files are deleted. The removal waits for it. */
   onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void
-  /** Keeps this revision's files until the returned function is called, even when a newer revision replaces it. */
+  /** Keeps this revision's files until the returned function is called, even if a newer revision replaces it. */
   hold(variant: StoredVariant): () => void
 }

@@ -7,13 +7,13 @@ import { Nanoseconds } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 
 /*
- * Trials: a model is loaded with other settings than the configuration has, for as long as a client holds a connection
- * open. `corral bench` measures with them; nothing is written down.
+ * Trials: a model is loaded with settings that differ from the configuration, for as long as a client holds a
+ * connection open. `corral bench` measures with them; nothing is saved.
  */
 
 const { arguments: flags, draft, ngram } = ModelSettingsSchema.properties
 
-/** What a trial may set: that part of a model's section in `config.yaml` which may make its engine faster. */
+/** The settings of a trial: the part of a model's section in `config.yaml` that may make its engine faster. */
 export const TrialSettingsSchema = Type.Object(
   { arguments: flags, draft, ngram, options: Type.Optional(Type.Partial(LoadOptionsSchema)) },
   { additionalProperties: false, title: 'TrialSettings', description: "As in a model's section of the configuration" }
@@ -22,33 +22,33 @@ export type TrialSettings = Static<typeof TrialSettingsSchema>
 
 export const TunableSchema = Type.Object(
   {
-    name: Type.String({ description: 'What is set, in words' }),
+    name: Type.String({ description: 'The setting, in words' }),
     values: Type.Array(
       Type.Object({
         label: Type.String({ description: 'The value, in words' }),
         settings: TrialSettingsSchema
       }),
-      { description: 'Values worth a try; the settings are complete: those that were sent, and the value' }
+      { description: 'Values worth a try; the settings are complete: the sent ones, and the value' }
     ),
     changes_answers: Type.Optional(
-      Type.String({ description: 'What becomes of the answers; absent where they stay as good as they are' })
+      Type.String({ description: 'The effect on the answers; absent if they do not get worse' })
     )
   },
   { title: 'Tunable', description: 'A setting that may make the engine of a model faster' }
 )
 export type Tunable = Static<typeof TunableSchema>
 
-/** What is loaded for a trial. */
+/** The result of loading a model for a trial. */
 export const TrialRecordSchema = Type.Object(
   {
     status: Type.Literal('ready'),
     model: Type.String({ description: 'The name of the variant' }),
     label: Type.String({ description: 'Its label, such as Q4_K_M' }),
     mode: Type.Enum(['chat', 'embedding'], { description: 'What its engine is started for' }),
-    load_duration: Nanoseconds('That the load took'),
+    load_duration: Nanoseconds('Duration of the load'),
     context_length: Type.Integer({ description: 'Tokens of each slot' }),
-    slots: Type.Integer({ description: 'Requests that it answers at once' }),
-    provider: Type.String({ description: 'What its engine is, such as llama-server' }),
+    slots: Type.Integer({ description: 'Maximum concurrent requests' }),
+    provider: Type.String({ description: 'Kind of its engine, such as llama-server' }),
     build: Type.Optional(Type.String({ description: 'The build that it runs on' })),
     options: LoadOptionsSchema
   },
@@ -56,7 +56,7 @@ export const TrialRecordSchema = Type.Object(
 )
 export type TrialRecord = Static<typeof TrialRecordSchema>
 
-/** Why nothing is loaded for a trial. */
+/** Why a model could not be loaded for a trial. */
 export const TrialFailureSchema = Type.Object(
   {
     status: Type.Literal('failed'),
@@ -70,9 +70,9 @@ export type TrialFailure = Static<typeof TrialFailureSchema>
 export interface TrialRequest extends Waiting {
   model: ModelName
   settings: TrialSettings
-  /** Trials of one session take each other's place; another session is refused meanwhile. */
+  /** Each trial replaces the previous trial of its session. Other sessions are refused. */
   session: string
-  /** The trial holds until this is aborted. */
+  /** The trial ends when this is aborted. */
   signal: AbortSignal
 }
 

@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
 
-/** What `corral worker` says of itself. Sizes are bytes. */
+/** What `corral worker` reports about itself. Sizes are bytes. */
 export const WorkerFactsSchema = Type.Object({
   corral: Type.String({ maxLength: 100 }),
   platform: Type.String({ maxLength: 40 }),
@@ -16,7 +16,7 @@ export const WorkerFactsSchema = Type.Object({
   }),
   /** Changes whenever its `ggml-rpc-server` is started. */
   instance: Type.String({ maxLength: 100 }),
-  /** Whether a client is connected: `ggml-rpc-server` serves one at a time, and lets others wait for ever. */
+  /** Whether a client is connected: `ggml-rpc-server` serves one at a time, and lets others wait forever. */
   busy: Type.Boolean(),
   /** In llama.cpp's order. */
   devices: Type.Array(
@@ -25,9 +25,9 @@ export const WorkerFactsSchema = Type.Object({
       description: Type.String({ maxLength: 200 }),
       /** As llama.cpp sees it. */
       total: Type.Integer({ minimum: 0 }),
-      /** Most that a client may take. */
+      /** Maximum that a client may use. */
       usable: Type.Integer({ minimum: 0 }),
-      /** Of `usable`, what is free now. */
+      /** The part of `usable` that is free now. */
       free: Type.Integer({ minimum: 0 })
     }),
     { minItems: 1, maxItems: 64 }

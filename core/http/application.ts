@@ -34,19 +34,19 @@ import { refuseUnreadable } from './unreadable-request.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
-    /** The error for a request that no route answers: unknown path or wrong method. */
+    /** The error for a request without a route: unknown path or wrong method. */
     noRouteError(method: string, url: string): CorralError
     /**
-     * How a surface words the errors of requests that never reach a route of it, since their path cannot be read.
-     * @param prefix begins the paths of the surface, such as `/v1/`
+     * Sets the format of errors for requests that never reach a route of an API because their path cannot be decoded.
+     * @param prefix beginning of the API's paths, such as `/v1/`
      */
     wordErrors(prefix: string, body: ErrorBody): void
-    /** Folders of this machine that clients elsewhere are not told of. */
+    /** Folders of this machine whose paths other machines do not get to see. */
     folders: readonly ServerFolder[]
   }
 
   interface FastifyContextConfig {
-    /** The route belongs to a plugin that failed, and answers nothing. */
+    /** The route belongs to a plugin that failed, and does not answer. */
     leftOut?: boolean
   }
 }
@@ -54,24 +54,24 @@ declare module 'fastify' {
 /** Milliseconds that the head of a request may take. */
 const HEADERS_TIMEOUT = 20_000
 
-/** How requests are checked. Values are taken as they are sent: "7" is no number, and unknown fields may pass. */
+/** How requests are validated. Values are not converted: "7" is not a number, and unknown fields are allowed. */
 export const VALIDATION_OPTIONS = {
   coerceTypes: false,
   removeAdditional: false,
   useDefaults: false,
   allErrors: false,
-  // So that a refusal can be explained by the schema that the value breaks.
+  // Lets an error message explain the violated schema.
   verbose: true,
-  // The schema that the API document shows in the place of one that checks less, since the route checks the rest,
-  // and a mark of settings.
+  // `documented`: the schema for the API document, if it differs from the validated one because the route itself checks
+  // the rest. `needsTrust`: a mark of settings.
   keywords: ['documented', 'needsTrust']
 }
 
 type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>
 
 /**
- * The Fastify application without any plugin of corral's: parsing, errors and logging that all surfaces share.
- * @param folders that errors do not name to clients elsewhere
+ * Creates the Fastify application without corral's plugins: parsing, errors and logging that all APIs share.
+ * @param folders whose paths are hidden in errors for clients on other machines
  */
 export async function createApplication(
   config: CoreConfig,
@@ -86,27 +86,28 @@ export async function createApplication(
       const trace = parseTraceParent(request.headers.traceparent)
       return logger.child(trace ? { ...bindings, traceId: trace.traceId } : bindings, options)
     },
-    // One line a request of our own instead of Fastify's two.
+    // corral logs one line per request instead of Fastify's two.
     logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'requestId' }),
     genReqId: newRequestId,
     bodyLimit,
-    // Reading a request may take this long (Node's default); answering one may take any time.
+    // Limits reading a request (Node's default). Answering may take any time.
     requestTimeout: 300_000,
     connectionTimeout: 0,
-    // Half a request holds a connection that others may need.
+    // An incomplete request occupies a connection that others may need.
     http: { headersTimeout: HEADERS_TIMEOUT, connectionsCheckingInterval: HEADERS_TIMEOUT / 2 },
     forceCloseConnections: 'idle',
-    // Refused below, in the words of each surface.
+    // Requests are refused below instead, in the format of each API.
     return503OnClosing: false,
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
-    // Before anything looks at the path.
+    // Runs before anything else reads the path.
     rewriteUrl: ({ url }) => withSingleSlashes(url!),
-    // Schemas of outside plugins are checked when they are registered; the schema of schemas would hold up the first request.
+    // Schemas of outside plugins are checked when they are registered. Loading the meta-schema would delay the first
+    // request.
     ajv: { customOptions: { ...VALIDATION_OPTIONS, meta: false, validateSchema: false } },
     schemaController: {
       compilersFactory: {
         buildValidator: compileOnDemand,
-        // Schemas of replies are for the API document; what is sent is sent as it is.
+        // Schemas of replies are only for the API document and do not change replies.
         buildSerializer: () => () => JSON.stringify
       }
     },
@@ -117,8 +118,8 @@ export async function createApplication(
       const prefixes = [...wordings.keys()].filter(prefix => request.url.startsWith(prefix))
       const [longest = ''] = prefixes.sort((a, b) => b.length - a.length)
       const body = wordings.get(longest) ?? nativeErrorBody
-      // No hook runs for such a request, and so it has no record.
-      request.log.info(`${request.method} ${failure.status}: the path cannot be read`)
+      // No hook runs for such a request, so it has no record.
+      request.log.info(`${request.method} ${failure.status}: the path cannot be decoded`)
       void (reply as FastifyReply).code(failure.status).send(body(clientError(failure, request), request))
     }
   })
@@ -162,7 +163,7 @@ export async function createApplication(
     else if (hasSeveralHosts(request.raw)) done(severalHosts())
     else done()
   })
-  // Before any body is read, and before Fastify has demands of its own on methods that no route answers to.
+  // Runs before any body is read, and before Fastify checks bodies for methods without a route.
   app.addHook('preParsing', (request, reply, payload, done) => {
     if (request.is404) done(noRouteError(allowedMethods, request.method, request.url))
     else done(null, incomingBody(request, reply, payload))
@@ -175,7 +176,7 @@ export async function createApplication(
   return app
 }
 
-/** Node.js keeps the first of several `Host` headers, where a proxy before corral may have looked at another one. */
+/** Node.js uses the first of several `Host` headers, but a proxy before corral may have used another one. */
 function hasSeveralHosts({ rawHeaders }: IncomingMessage): boolean {
   let hosts = 0
   for (let at = 0; at < rawHeaders.length; at += 2) {
@@ -189,10 +190,10 @@ function severalHosts(): CorralError {
   return new CorralError('invalid_request', 'The request has more than one Host header. Send it with one.')
 }
 
-/** One line a request. */
+/** Logs one line per request. */
 function logRequest({ method, url, caller, log, record }: FastifyRequest): void {
   const { status, began, ended, failure } = record
-  // Whoever refuses callers logs it, and sees to it that their requests do not fill the log.
+  // The code that refuses callers logs it, and limits how often.
   const isRefused = status === 401 || status === 429
   const level = isRefused || (method === 'GET' && status < 400) ? 'debug' : 'info'
   const { address, name } = caller
@@ -207,7 +208,7 @@ function logRequest({ method, url, caller, log, record }: FastifyRequest): void 
 
 const buildCompiler = AjvCompiler()
 
-/** Compiles the schema of a route when its first request comes: compiling all of them would take a third of each start. */
+/** Compiles the schema of a route at its first request: compiling all of them would take a third of each start. */
 const compileOnDemand: typeof buildCompiler = (shared, options) => {
   let compile: ReturnType<typeof buildCompiler> | undefined
   return schema => {
@@ -226,13 +227,13 @@ const compileOnDemand: typeof buildCompiler = (shared, options) => {
 /**
  * Remembers the application's routes, so that a wrong method on a known path differs from an unknown path. Call it
  * before any route is registered.
- * @returns gives the methods that a path (without query) answers to; empty when no route matches.
+ * @returns a function for the methods of a path (without query); empty if no route matches
  */
 function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
   const routes: { pattern: RegExp; methods: string[]; options: RouteOptions }[] = []
   app.addHook('onRoute', options => {
     const methods = [options.method].flat()
-    // Answers preflight requests for any path; it is no resource of its own.
+    // A route for preflight requests matches any path.
     if (methods.length === 1 && methods[0] === 'OPTIONS') return
     const source = options.url
       .replace(/[.+?^${}()|[\]\\]/g, '\\$&')
@@ -246,7 +247,7 @@ function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
   }
 }
 
-/** Sends the errors of the application's routes in the shape of a surface. @param headers those of the surface's own */
+/** Sends errors in the format of an API. @param headers additional headers of the API */
 export function sendErrors(
   app: FastifyInstance,
   body: ErrorBody,
@@ -256,7 +257,7 @@ export function sendErrors(
     if (isGone(error, request)) return reply.hijack()
     const failure = toCorralError(error)
     request.record.failure = failure
-    // A connection that closes while its client still sends may take the answer with it. At a shutdown it closes anyway.
+    // Closing a connection while the client still sends may lose the answer. At a shutdown it is closed anyway.
     if (request.raw.complete === false && !reply.raw.hasHeader('connection')) {
       if (reply.hasHeader('connection')) reply.removeHeader('connection')
       reply.raw.shouldKeepAlive = true
@@ -275,21 +276,21 @@ function noRouteError(allowedMethods: (path: string) => string[], method: string
   const allow = allowedMethods(path)
   const shown = path.length > 200 ? `${path.slice(0, 200)}…` : path
   if (allow.length > 0) {
-    return new CorralError('method_not_allowed', `${shown} does not answer to ${method}; use ${allow.join(' or ')}.`, {
+    return new CorralError('method_not_allowed', `${shown} does not support ${method}; use ${allow.join(' or ')}.`, {
       details: { allow }
     })
   }
-  // Clients add the path of an API to the address that they are given, which may have had it already.
+  // Clients append the path of an API to the configured base address, which may already contain it.
   const [, first = '', ...rest] = path.split('/')
   const meant = `/${rest.join('/')}`
   const advice =
     rest.length > 0 && allowedMethods(meant).includes(method)
-      ? ` The route is ${meant}: take /${first} off the end of the base address that your client was given.`
+      ? ` The route is ${meant}: remove /${first} from the end of the base address in your client's settings.`
       : ''
-  return new CorralError('route_not_found', `There is nothing at ${method} ${shown}.${advice}`)
+  return new CorralError('route_not_found', `There is no route for ${method} ${shown}.${advice}`)
 }
 
-/** A URL of a request line whose path has no two slashes side by side; its query stays as it is. */
+/** Merges repeated slashes in the path of a URL. The query does not change. */
 export function withSingleSlashes(url: string): string {
   if (!url.startsWith('/') || !url.includes('//')) return url
   const query = url.indexOf('?')

@@ -6,26 +6,27 @@ import { formatDuration } from '../system/duration.ts'
 import { ClientGone } from './client-gone.ts'
 import { sendContinue } from './expect-continue.ts'
 
-/*
- * Bodies that are read as they arrive.
- */
+/* Bodies that are read as they arrive. */
 
 /** An upload that `paced` watches. */
 export interface ArrivingUpload {
   /** Bytes that have arrived. */
   received: number
-  /** Aborted with the reason when it is to end, as to make room for another client. */
+  /** Aborted with the reason if it must end, for example to make room for another client. */
   readonly ended: AbortSignal
 }
 
-/** Bytes a second below which an upload is given up after `limits.upload_stall`. A telephone line brings seven times as much. */
+/**
+ * Bytes per second below which an upload is aborted after `limits.upload_stall`. A telephone line is seven times as
+ * fast.
+ */
 const MIN_PACE = 1000
 
 /**
- * The pieces of a body, as long as they keep coming: a client may be silent for `stall` milliseconds in all, and gains
- * time by what it sends. The time that corral itself takes for a piece does not count.
- * @param stall 0 is no limit
- * @throws CorralError `over_limit` naming the limit; the reason of `upload.ended`
+ * Passes on the pieces of a body as long as they keep coming. A client may be silent for `stall` milliseconds in total,
+ * and each byte gains time. The time that corral itself takes for a piece does not count.
+ * @param stall 0 is unlimited
+ * @throws CorralError `over_limit` that names the limit; the reason of `upload.ended`
  */
 export async function* paced(
   body: AsyncIterable<Buffer>,
@@ -58,7 +59,7 @@ export async function* paced(
     }
   } finally {
     upload.ended.removeEventListener('abort', onEnd)
-    // Not waited for: it ends with the piece that never came.
+    // Not awaited: it settles with the piece that never came.
     void pieces.return?.()
   }
 }
@@ -66,16 +67,18 @@ export async function* paced(
 function stalled(stall: number, received: number): CorralError {
   return new CorralError(
     'over_limit',
-    `The file stopped arriving after ${formatBytes(received)}: less than ${MIN_PACE} bytes a second came for ` +
-      `${formatDuration(stall)} (limits.upload_stall), and nothing of it was kept. Send it again over a better line.`,
+    `The upload stalled after ${formatBytes(received)}: less than ${MIN_PACE} bytes per second arrived for ` +
+      `${formatDuration(stall)} (limits.upload_stall). Nothing of it was stored. Send it again over a faster connection.`,
     { details: { limit: 'limits.upload_stall', value: received, maximum: stall / 1000 } }
   )
 }
 
-/** Milliseconds in which a client may read why its file is not taken, while it still sends. */
+/** Milliseconds in which a client that is still sending can read why its file is refused. */
 const REFUSAL_LINGER = 2000
 
-/** Ends the connection of a request that was answered before all of it had come; else the rest would be awaited. */
+/**
+ * Ends the connection of a request that was answered before its body was complete. Otherwise the rest would be awaited.
+ */
 export function endUpload(request: IncomingMessage): void {
   if (request.complete) return
   request.resume()
@@ -85,7 +88,7 @@ export function endUpload(request: IncomingMessage): void {
   setTimeout(end, REFUSAL_LINGER).unref()
 }
 
-/** A request's body, whose connection outlives it: the client is to read a refusal. */
+/** A request's body. Its connection stays open, so that the client can read a refusal. */
 export async function* arriving({ raw }: FastifyRequest): AsyncIterable<Buffer> {
   sendContinue(raw)
   try {

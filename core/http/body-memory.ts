@@ -13,26 +13,26 @@ declare module 'fastify' {
 
   interface FastifyContextConfig {
     /**
-     * `small`: a name or a few settings. `large`: prompts, images, sounds; the default for plugins from elsewhere.
-     * `streamed`: the route reads the body as it arrives, and limits it itself.
+     * `small`: a name or a few settings. `large`: prompts, images, sounds; the default for outside plugins. `streamed`:
+     * the route reads the body as it arrives, and limits it itself.
      */
     bodySize?: 'small' | 'large' | 'streamed'
   }
 }
 
-/** Largest body of a route that anyone may call: a ticket, the secret of a link. */
+/** Maximum body of a route that anyone may call: a ticket, the secret of a link. */
 const MAX_PUBLIC_BODY_BYTES = 4096
-/** Largest body of a route that takes names and settings. */
+/** Maximum body of a route that takes names and settings. */
 const MAX_SMALL_BODY_BYTES = 256 * 1024
 /**
- * Bytes of each body that are not counted, so that a client whose share is used up can still send short requests, and so
- * can those who share its address. `limits.connections` limits how many there are.
+ * Bytes of each body that are not counted, so that a client whose share is used up can still send short requests, and
+ * so can others at its address. `limits.connections` limits how many there are.
  */
 const UNCOUNTED_BYTES = 128 * 1024
-/** Seconds after which a client that was refused for memory may try again. */
+/** Seconds after which a client that was refused for lack of memory may retry. */
 const RETRY_AFTER = 2
 
-/** Bytes of the largest body that a route takes. @param most `body_limit`, in bytes */
+/** Maximum bytes of a route's body. @param most `body_limit`, in bytes */
 export function routeBodyLimit(
   { bodyLimit, config }: Pick<RouteOptions, 'bodyLimit' | 'config'>,
   most: number
@@ -42,15 +42,15 @@ export function routeBodyLimit(
   return config?.bodySize === 'small' ? Math.min(MAX_SMALL_BODY_BYTES, most) : most
 }
 
-/** Bytes for the bodies of all clients together, and for those of each one. */
+/** Bytes for the bodies of all clients together, and of each client. */
 export interface BodyMemoryLimits {
   total: number
   perClient: number
 }
 
 /**
- * Reads the settings, of which 0 is automatic: a sixteenth of the machine's memory, and no more than a quarter of V8's
- * heap, where parsed bodies are; a quarter of that for one client. One body of `bodyLimit` always fits.
+ * Reads the settings. 0 is automatic: a sixteenth of the machine's memory, but at most a quarter of V8's heap, where
+ * parsed bodies are; and a quarter of that for one client. One body of `bodyLimit` always fits.
  */
 export function bodyMemoryLimits(
   settings: { body_memory?: string | number; body_memory_per_client?: string | number },
@@ -65,8 +65,8 @@ export function bodyMemoryLimits(
 }
 
 /**
- * Counts the memory of request bodies, from their first byte until their requests are over: what was parsed of a body stays
- * in memory while its request waits for an engine or is answered.
+ * Counts the memory of request bodies, from their first byte until their requests are over: a parsed body stays in
+ * memory while its request waits for an engine or is answered.
  */
 export class BodyMemory {
   readonly #limits: () => BodyMemoryLimits
@@ -78,15 +78,15 @@ export class BodyMemory {
     this.#limits = limits
   }
 
-  /** Bytes that are counted at the moment. */
+  /** The bytes that are currently counted. */
   get total(): number {
     return this.#total
   }
 
   /**
-   * Counts so many more bytes for the body of a request.
-   * @throws CorralError `body_too_large` for a body that is larger than a client's whole share, `too_busy` if its client's
-   *   share or the memory for all is used up. Then nothing of the body is counted any longer.
+   * Counts more bytes for the body of a request.
+   * @throws CorralError `body_too_large` for a body that exceeds a client's whole share, `too_busy` if its client's
+   * share or the memory for all is used up. The body is no longer counted then.
    */
   take({ record, caller }: Pick<FastifyRequest, 'record' | 'caller'>, bytes: number): void {
     record.body ??= { client: caller.turn, bytes: 0 }
@@ -106,20 +106,20 @@ export class BodyMemory {
     this.#total += more
   }
 
-  /** Counts no less than so many bytes for the body of a request. @throws as `take` */
+  /** Counts at least this many bytes for the body of a request. @throws as `take` */
   takeInAll(request: Pick<FastifyRequest, 'record' | 'caller'>, bytes: number): void {
     const more = bytes - (request.record.body?.bytes ?? 0)
     if (more > 0) this.take(request, more)
   }
 
-  /** Counts the body of a request for the caller that it has now. @throws as `take` */
+  /** Counts the body of a request for its current caller. @throws as `take` */
   takeAgain(request: Pick<FastifyRequest, 'record' | 'caller'>): void {
     const bytes = request.record.body?.bytes ?? 0
     this.release(request.record)
     this.take(request, bytes)
   }
 
-  /** The body of the request is no longer in memory. */
+  /** Releases the memory of a request's body. */
   release(record: Pick<RequestRecord, 'body'>): void {
     const { body } = record
     record.body = undefined
@@ -136,21 +136,21 @@ export class BodyMemory {
     if (body > perClient) {
       return new CorralError(
         'body_too_large',
-        `The request body takes more memory than one client may have for its bodies, which is ${formatBytes(perClient)} (limits.body_memory_per_client). Send a smaller one, or have the admin raise the limit.`
+        `The request body exceeds the memory for the bodies of one client, which is ${formatBytes(perClient)} (limits.body_memory_per_client). Send a smaller one, or have the admin raise the limit.`
       )
     }
     const options = { retryAfter: RETRY_AFTER }
     if (client > perClient) {
       return new CorralError(
         'too_busy',
-        `The bodies of your requests that are not answered yet take as much memory as one client may have, which is ${formatBytes(perClient)} (limits.body_memory_per_client). Wait until some have been answered, then send this one again.`,
+        `The bodies of your unanswered requests use all the memory for one client, which is ${formatBytes(perClient)} (limits.body_memory_per_client). Wait until some have been answered, then send this one again.`,
         options
       )
     }
     if (all <= total) return undefined
     return new CorralError(
       'too_busy',
-      `The bodies of all requests that are not answered yet take as much memory as they may have, which is ${formatBytes(total)} (limits.body_memory). Send this one again in a moment.`,
+      `The bodies of all unanswered requests use all the memory for them, which is ${formatBytes(total)} (limits.body_memory). Send this one again in a moment.`,
       options
     )
   }

@@ -7,7 +7,7 @@ import { errorMessage, isSystemError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
 import { plural } from '../system/plural.ts'
 
-/** Where the certificate is, and how often its files are looked at. */
+/** Files of the certificate, and how often they are checked. */
 export interface CertificateOptions {
   certificate: string
   key: string
@@ -15,33 +15,33 @@ export interface CertificateOptions {
 }
 
 const DAY = 24 * 3_600_000
-/** Milliseconds before its end from which on a certificate is warned of. */
+/** Milliseconds before its expiry at which warnings begin. */
 const SOON = 14 * DAY
 
-/** What was read of the files. */
+/** The files' content. */
 interface Loaded {
   context: SecureContext
-  /** The texts of both files: what has them is not read again. */
+  /** The texts of both files, to detect changes. */
   text: string
-  /** When it ends; milliseconds since 1970. */
+  /** When it expires, in epoch milliseconds. */
   ends: number
 }
 
 /**
- * The server's certificate with its key. Their files are read again and again, since whoever renews them may replace the
- * files, or a link that leads to them, or to their folder (certbot, Kubernetes): no watch of a file sees all of that. A
- * pair that cannot be used is refused with a line in the log, and the one before it stays.
+ * The server's certificate with its key. Their files are polled, because tools that renew them may replace the files, a
+ * link to them, or their folder (certbot, Kubernetes), and file watchers miss some of that. A pair that cannot be used
+ * is logged, and the previous one stays.
  */
 export class ServerCertificate {
   readonly #options: CertificateOptions
   readonly #log: FastifyBaseLogger
   readonly #timer: NodeJS.Timeout
   #current: Loaded
-  /** The texts of the pair that was refused last, so that it is said once. */
+  /** The texts of the last refused pair, so that it is logged once. */
   #refused: string | undefined
   #warned = Number.NEGATIVE_INFINITY
 
-  /** @throws ConfigError where the files cannot be used */
+  /** @throws ConfigError if the files cannot be used */
   constructor(options: CertificateOptions, log: FastifyBaseLogger) {
     this.#options = options
     this.#log = log
@@ -68,7 +68,7 @@ export class ServerCertificate {
     return this.#current.context
   }
 
-  /** Looks at the files, and takes the new pair where there is one. */
+  /** Reads the files, and uses a new pair if there is one. */
   check(): void {
     let text: string | undefined
     try {
@@ -88,14 +88,14 @@ export class ServerCertificate {
         this.#refused = what
         const { certificate, key } = this.#options
         this.#log.error(
-          `The new certificate ${certificate} with the key ${key} cannot be used (${errorMessage(error)}); the former one stays.`
+          `The new certificate ${certificate} with the key ${key} cannot be used (${errorMessage(error)}); the previous one stays.`
         )
       }
     }
     this.#warn()
   }
 
-  /** Stops looking at the files. */
+  /** Stops polling the files. */
   close(): void {
     clearInterval(this.#timer)
   }
@@ -105,7 +105,7 @@ export class ServerCertificate {
     return `${readFileSync(certificate, 'utf8')}\0${readFileSync(key, 'utf8')}`
   }
 
-  /** Once a day while it ends soon. */
+  /** Once a day while it expires soon. */
   #warn(): void {
     const now = Date.now()
     const moment = performance.now()
@@ -115,21 +115,21 @@ export class ServerCertificate {
     const { certificate } = this.#options
     const until = new Date(ends).toISOString()
     if (ends <= now) {
-      this.#log.error({ until }, `The certificate ${certificate} is no longer valid: clients refuse it. Renew it.`)
+      this.#log.error({ until }, `The certificate ${certificate} has expired: clients refuse it. Renew it.`)
     } else {
       const days = Math.ceil((ends - now) / DAY)
       this.#log.warn(
         { until },
-        `The certificate ${certificate} ends in ${plural(days, 'day')}. Renew it: the new one counts at once.`
+        `The certificate ${certificate} expires in ${plural(days, 'day')}. Renew it: new connections use the new one without a restart.`
       )
     }
   }
 }
 
-/** @throws Error where the certificate and the key cannot be read, or do not belong together */
+/** @throws Error if the certificate and the key cannot be read, or do not belong together */
 function load(text: string): Loaded {
   const [cert = '', key = ''] = text.split('\0')
-  // Handshakes cost a server much more than its client: each connection has one.
+  // Handshakes cost a server much more than its client, so each connection has only one.
   const secureOptions = constants.SSL_OP_NO_RENEGOTIATION
   const context = createSecureContext({ cert, key, minVersion: 'TLSv1.2', secureOptions })
   const first = new X509Certificate(cert)

@@ -3,25 +3,25 @@ import { OpenSet } from '../system/open-tables.ts'
 import { onReaderStall } from './connection-guard.ts'
 import { probeHalfClosed } from './half-closed.ts'
 
-/** The reason of a signal whose client went away: there is no one to answer. */
+/** The reason of a signal whose client disconnected: there is nobody to answer. */
 export class ClientGone extends Error {
   override readonly name = 'ClientGone'
   constructor() {
-    super('The client went away.')
+    super('The client disconnected.')
   }
 }
 
-/** Whether a request failed because its client went away, perhaps in the middle of its body. */
+/** Whether a request failed because its client disconnected, perhaps in the middle of its body. */
 export function isGone(error: unknown, { raw }: FastifyRequest): boolean {
   return error instanceof ClientGone || (error !== null && error === raw.errored)
 }
 
-/** Those who listen to a signal of many requests, such as that of a key. */
+/** Listeners of signals that many requests share, such as a key's. */
 const listeners = new WeakMap<AbortSignal, OpenSet<() => void>>()
 
 /**
- * Has one listener of a signal tell all of them, since a signal looks through all that it has for each further one.
- * @returns forgets this one
+ * Adds one listener to the signal for all requests, because adding many listeners to a signal is quadratic.
+ * @returns removes the listener
  */
 function onAborted(signal: AbortSignal, listener: () => void): () => void {
   const all = listeners.get(signal) ?? new OpenSet()
@@ -37,9 +37,9 @@ function onAborted(signal: AbortSignal, listener: () => void): () => void {
 }
 
 /**
- * Aborted when the client's connection closes before the reply is complete, when it reads nothing of it for too long, and
- * when its key is revoked. `request.raw`
- * and Fastify's own `request.signal` are no use here: both report an end as soon as the body of a POST has been read.
+ * A signal that is aborted when the client's connection closes before the reply is complete, when the client reads
+ * nothing for too long, and when its key is revoked. `request.raw` and Fastify's own `request.signal` cannot be used:
+ * both report an end as soon as the body of a POST has been read.
  */
 export function clientSignal(reply: FastifyReply): AbortSignal {
   const controller = new AbortController()

@@ -19,7 +19,7 @@ declare module 'fastify' {
   }
 }
 
-/** What connections may take. */
+/** Limits of connections. */
 export interface ConnectionLimits {
   connections: number
   connections_per_address: number
@@ -27,30 +27,30 @@ export interface ConnectionLimits {
 }
 
 interface Connection {
-  /** What comes over the network. */
+  /** The TCP connection. */
   readonly socket: Socket
-  /** What requests come over: the same, or the encryption around it once that stands. */
+  /** The socket of requests: the same, or the TLS socket around it after the handshake. */
   inner: Socket
   address: string
   /** Its client's network, by which it is counted. */
   network: string
-  /** Whether it counts: those of the private socket do not. */
+  /** Whether it counts: connections of the private socket do not. */
   counted: boolean
-  /** The request that it has. */
+  /** Its current request. */
   request?: IncomingMessage | undefined
-  /** The client whose request it has, once that is known. */
+  /** The client of the current request, once known. */
   client?: string | undefined
-  /** Bytes that the client's side took, when it was last looked at. */
+  /** Bytes that the client had read at the last check. */
   taken: number
-  /** When that changed, or when there first was something to take. */
+  /** When that changed, or when there was something to read for the first time. */
   since: number
-  /** Whether what it waits for was ended already, since nobody read it. */
+  /** Whether its request was already ended because nobody read the answer. */
   stalled: boolean
   /** Called when the client has read nothing for too long. */
   readonly listeners: OpenSet<(error: CorralError) => void>
 }
 
-/** What Node.js knows of a connection's outgoing bytes; there is no public name for how many of them still wait. */
+/** Node.js internals: there is no public API for how many outgoing bytes of a connection are still queued. */
 interface Handle {
   bytesWritten: number
   writeQueueSize: number
@@ -58,10 +58,7 @@ interface Handle {
 
 const connections = new WeakMap<object, Connection>()
 
-/**
- * Calls `listener` once the reader of a connection has taken nothing of what was sent to it for `limits.reader_stall`.
- * @returns stops that
- */
+/** Calls `listener` once the client of a connection has read nothing for `limits.reader_stall`. @returns stops that */
 export function onReaderStall(socket: object | null | undefined, listener: (error: CorralError) => void): () => void {
   const connection = socket ? connections.get(socket) : undefined
   connection?.listeners.add(listener)
@@ -74,8 +71,8 @@ const RESERVED_FILES = 128
 const REFUSAL_LINGER = 1000
 
 /**
- * Watches over the connections of the application's servers: how many there are, in all and of each address, and whether
- * clients read what they are sent. Looking at all connections now and then costs a request nothing.
+ * Limits the connections of the application's servers, in total and per address, and ends connections whose clients do
+ * not read. It checks all connections at intervals, which costs a request nothing.
  */
 export class ConnectionGuard {
   #most = 0
@@ -87,18 +84,18 @@ export class ConnectionGuard {
   readonly #certificate: ServerCertificate | undefined
   readonly #open = new Set<Connection>()
   readonly #counts = new Map<string, number>()
-  /** Connections without a request, the one that has waited longest first. */
+  /** Connections without a request, the longest waiting first. */
   readonly #waiting = new OpenSet<Connection>()
-  /** Connections with a request, in the order in which these began. */
+  /** Connections with a request, in the order of their requests. */
   readonly #asking = new OpenSet<Connection>()
-  /** How many connections with requests each client has. */
+  /** The number of connections with requests of each client. */
   readonly #busy = new OpenMap<string, number>()
   #counted = 0
   #timer: NodeJS.Timeout | undefined
   #warnedAt = Number.NEGATIVE_INFINITY
   #exempt: (address: string) => boolean = () => false
 
-  /** @param certificate encrypts all connections but those of the private socket */
+  /** @param certificate encrypts all connections except those of the private socket */
   constructor(
     limits: ConnectionLimits,
     log: FastifyBaseLogger,
@@ -111,7 +108,7 @@ export class ConnectionGuard {
     this.setLimits(limits)
   }
 
-  /** Takes other limits; connections that are open stay so. */
+  /** Changes the limits. Open connections are not affected. */
   setLimits(limits: ConnectionLimits): void {
     const { connections, connections_per_address, reader_stall } = limits
     const asked = { connections, connections_per_address, reader_stall }
@@ -125,36 +122,41 @@ export class ConnectionGuard {
     this.#mostPerAddress = Math.max(1, Math.ceil(limits.connections_per_address * share))
     if (room < limits.connections) {
       this.#log.warn(
-        `This process may open ${this.#openFiles} files, so that it accepts ${room} connections at once and not ${limits.connections} (limits.connections). Raise the limit (ulimit -n, LimitNOFILE of systemd) for more.`
+        `This process may open ${this.#openFiles} files, so it accepts only ${room} connections instead of ${limits.connections} (limits.connections). To accept more, raise the limit (ulimit -n, LimitNOFILE of systemd).`
       )
     }
     clearInterval(this.#timer)
     if (this.#stall > 0) this.#timer = setInterval(() => this.#sweep(), Math.min(this.#stall / 4, 15_000)).unref()
   }
 
-  /** Whether clients must speak TLS. */
+  /** Whether clients must use TLS. */
   get encrypts(): boolean {
     return this.#certificate !== undefined
   }
 
-  /** Stops looking at connections. */
+  /** Stops checking connections. */
   close(): void {
     clearInterval(this.#timer)
     this.#certificate?.close()
   }
 
-  /** Ends connections that are not encrypted yet: their servers know nothing of them, and would wait for their end. */
+  /**
+   * Ends connections that are still in the TLS handshake. Their servers do not know them, but would wait for their end.
+   */
   endHandshakes(): void {
     if (!this.#certificate) return
     for (const { socket, inner, counted } of this.#open) if (counted && inner === socket) socket.destroy()
   }
 
-  /** Connections of these addresses are not counted by address: proxies, behind which are many clients. */
+  /** Does not count connections of these addresses: proxies, behind which are many clients. */
   exempt(isExempt: (address: string) => boolean): void {
     this.#exempt = isExempt
   }
 
-  /** Watches over a server. @param counted whether it is for the network: connections may be refused, and are encrypted */
+  /**
+   * Limits the connections of a server.
+   * @param counted whether it is for the network: connections may be refused, and are encrypted
+   */
   attach(server: Server, counted: boolean): void {
     allowHalfClosed(server)
     holdContinue(server)
@@ -163,7 +165,7 @@ export class ConnectionGuard {
     server.on('connection', (socket: Socket) => {
       const certificate = counted ? this.#certificate : undefined
       const connection = this.#admit(socket, counted)
-      // A refusal that is not encrypted is nothing that its client could read.
+      // A client could not read a refusal that is not encrypted.
       if (!connection) return certificate ? void socket.destroy() : refuse(socket)
       const take = (inner: Socket) => {
         connection.inner = inner
@@ -180,7 +182,7 @@ export class ConnectionGuard {
       this.#asking.add(connection)
       connection.request = request
       response.once('close', () => {
-        // The next request on this connection may be here already.
+        // The next request on this connection may already have begun.
         if (!this.#open.has(connection) || connection.request !== request) return
         this.#asking.delete(connection)
         connection.request = undefined
@@ -191,9 +193,9 @@ export class ConnectionGuard {
   }
 
   /**
-   * Tells whose request a connection has, for as long as it has it.
-   * @throws CorralError `queue_full` where the client has half of all connections with its requests already: the others
-   *   are for other clients
+   * Assigns a connection's current request to a client.
+   * @throws CorralError `queue_full` if half of all connections already have requests of this client: the others are
+   * for other clients
    */
   takeFor(client: string, socket: Socket): void {
     const connection = connections.get(socket)
@@ -203,7 +205,7 @@ export class ConnectionGuard {
     if (busy >= most) {
       throw new CorralError(
         'queue_full',
-        `You have ${busy} requests open, and one client may have ${most} at once: half of all connections (limits.connections). Wait until some have been answered.`,
+        `You have ${busy} open requests, and one client may have ${most}: half of all connections (limits.connections). Wait until some have been answered.`,
         { retryAfter: 1 }
       )
     }
@@ -221,14 +223,14 @@ export class ConnectionGuard {
     else this.#busy.set(client, left)
   }
 
-  /** @returns undefined where there is no room for it */
+  /** @returns undefined if there is no room for it */
   #admit(socket: Socket, counted: boolean): Connection | undefined {
     const address = socket.remoteAddress ?? ''
     const network = clientNetwork(address)
     const ofAddress = this.#counts.get(network) ?? 0
     if (counted) {
       const few = isLoopback(address) || this.#exempt(address) || ofAddress < this.#mostPerAddress
-      // Whoever asks for nothing, or has not done so yet, makes room for those who do.
+      // Idle connections make room for new ones.
       if (few && this.#counted >= this.#most) this.#closeWaiting()
       if (!few || this.#counted >= this.#most) {
         this.#warnFull(few ? undefined : address)
@@ -269,12 +271,12 @@ export class ConnectionGuard {
   #closeWaiting(): void {
     const [oldest = this.#slowest()] = this.#waiting
     if (!oldest) return
-    // Its end is reported later; its place is needed now.
+    // Its end is reported later, but its place is needed now.
     this.#forget(oldest)
     oldest.socket.destroy()
   }
 
-  /** Of the connections whose request is not all here, the one that has taken longest to send it; uploads have a pace. */
+  /** The connection that has taken longest to send its request. Uploads have their own minimum pace. */
   #slowest(): Connection | undefined {
     for (const connection of this.#asking) {
       if (!connection.request!.complete && !mayTakeAnyTime(connection.inner)) return connection
@@ -296,7 +298,7 @@ export class ConnectionGuard {
     }
   }
 
-  /** Ends what nobody reads: first the request, with an error for the client, then the connection. */
+  /** Ends answers that nobody reads: first the request, with an error for the client, then the connection. */
   #sweep(): void {
     const now = performance.now()
     for (const connection of this.#open) {
@@ -327,18 +329,18 @@ export class ConnectionGuard {
     this.#log.info({ address }, `A client read nothing of its answer for ${seconds} s; the answer was ended.`)
     const error = new CorralError(
       'reader_stalled',
-      `Nothing of the answer was read for ${seconds} s (limits.reader_stall), so that it was ended. Send the request again, and read its answer while it comes.`
+      `The answer was ended because nothing of it was read for ${seconds} s (limits.reader_stall). Send the request again, and read its answer as it arrives.`
     )
     for (const listener of [...listeners]) listener(error)
   }
 }
 
-/** Answers a connection that there is no room for, before anything of it was read. */
+/** Refuses a connection before reading anything. */
 function refuse(socket: Socket): void {
   const error = 'This server has too many open connections. Close some, or try again in a moment.'
   const body = JSON.stringify({ error, errorCode: 503, code: 'queue_full' })
   socket.on('error', () => {
-    // It may have gone already.
+    // The client may already have disconnected.
   })
   socket.resume()
   socket.end(
@@ -351,7 +353,7 @@ function isLoopback(address: string): boolean {
   return address === '::1' || /^(::ffff:)?127\./i.test(address)
 }
 
-/** How many files this process may open; infinity where the system does not say. */
+/** How many files this process may open; infinity if unknown. */
 function mostOpenFiles(): number {
   try {
     const [, soft = ''] = /^Max open files\s+(\S+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? []

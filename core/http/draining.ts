@@ -8,25 +8,27 @@ declare module 'fastify' {
   }
 }
 
-/** Seconds after which a refused client may try again: by then a load balancer has noticed, or a new server is there. */
+/** Seconds after which a refused client may retry: by then a load balancer has noticed, or a new server is there. */
 const RETRY_AFTER = 5
 
 /**
- * Whether the server takes new requests for models. One that drains goes on with all that it has taken, those that wait
- * included, so that it can be stopped without anybody losing an answer. What manages it goes on too: lists, keys, metrics,
- * loads by an operator, and pulls, since a stop loses nothing of them.
+ * Whether the server accepts new requests for models. A draining server finishes all accepted requests, including
+ * queued ones, so that it can be stopped without losing an answer. Management continues to work: lists, keys, metrics,
+ * loads by an operator, and pulls, which can be resumed after a stop.
  */
 export class Drain {
   #since: Date | undefined
-  /** Requests for models that were taken and are not over, counted: tables that a Set has outgrown keep their records. */
+  /**
+   * Accepted requests for models that are not over. A count rather than a Set, because a grown Set keeps its memory.
+   */
   #open = 0
 
-  /** When it began; undefined where the server takes requests. */
+  /** When draining began; undefined if the server accepts requests. */
   get since(): Date | undefined {
     return this.#since
   }
 
-  /** How many requests for models are answered, or wait. */
+  /** Number of requests for models in progress or queued. */
   get open(): number {
     return this.#open
   }
@@ -40,8 +42,8 @@ export class Drain {
   }
 
   /**
-   * Takes a request for a model, once however often it asks. Its connection ends with a refusal: the next request of the
-   * client is to find another server.
+   * Accepts a request for a model; repeated calls count once. A refusal ends its connection, so that the client's next
+   * request finds another server.
    * @throws CorralError `draining`
    */
   admit(reply: FastifyReply): void {
@@ -55,7 +57,7 @@ export class Drain {
     this.#open++
   }
 
-  /** Takes note that a request is over. */
+  /** Records that a request is over. */
   leave(record: RequestRecord): void {
     if (record.admitted) this.#open--
   }
@@ -64,13 +66,13 @@ export class Drain {
 export function drainingError(): CorralError {
   return new CorralError(
     'draining',
-    'This server takes no new requests, since it is about to be stopped ("corral drain"). Try again in a moment; ' +
+    'This server does not accept new requests, because it is about to be stopped ("corral drain"). Try again in a moment; ' +
       '"corral drain --undo" ends this.',
     { retryAfter: RETRY_AFTER }
   )
 }
 
-/** The refusal of a request that comes, on a connection of before, once the server ends: nothing of it was done. */
+/** The refusal of a request that arrives on an open connection during shutdown. Nothing of it was done. */
 export function closingError(): CorralError {
   return new CorralError('shutting_down', 'corral is shutting down. Send the request again once it is back.', {
     retryAfter: 1,

@@ -9,10 +9,10 @@ const CLOSE_LINGER = 1000
 export type FurtherListener = Awaited<ReturnType<typeof listenFurther>>
 
 /**
- * Serves the application at another place too, with the time limits of its own server and the same answer to what is no
+ * Serves the application at an additional address or path, with the same timeouts and the same answers to malformed
  * HTTP.
- * @param prepare is called with each request before any route sees it
- * @param ended aborted when no answer runs any longer
+ * @param prepare called with each request before any route sees it
+ * @param ended aborted when no answer is in progress
  * @throws the error of listening
  */
 export async function listenFurther(
@@ -27,21 +27,21 @@ export async function listenFurther(
   server.keepAliveTimeout = app.server.keepAliveTimeout
   server.requestTimeout = app.server.requestTimeout
   server.headersTimeout = app.server.headersTimeout
-  // The private socket, which has a path, is never refused for being full.
+  // The private socket, which has a path, never refuses connections for being full.
   app.connectionGuard.attach(server, at.path === undefined)
   for (const answer of app.server.listeners('clientError')) server.on('clientError', answer as () => void)
   server.listen({ ...at, backlog: 1024 })
   await once(server, 'listening')
   const gone = new Promise<void>(resolve => server.once('close', resolve))
   return {
-    /** Where it listens: a path, or an address with the port that it got. */
+    /** Where it listens: a path, or an address with the actual port. */
     address: server.address() as AddressInfo | string,
-    /** Accepts no more connections; running requests go on. */
+    /** Accepts no more connections. Requests in progress continue. */
     stopAccepting() {
       server.close()
       server.closeIdleConnections()
     },
-    /** Settles when the last connection has gone. */
+    /** Resolves when the last connection has ended. */
     async closed() {
       const cut = () => void setTimeout(() => server.closeAllConnections(), CLOSE_LINGER).unref()
       if (ended.aborted) cut()

@@ -6,7 +6,7 @@ import { formatBytes } from '../system/bytes.ts'
 import { ClientGone } from './client-gone.ts'
 import { sendContinue } from './expect-continue.ts'
 
-/** Largest window of a zstd stream that is decoded, as a power of two: that of RFC 9659. By default it would be 128 MiB. */
+/** Maximum window of a zstd stream, as a power of two, from RFC 9659. The default would be 128 MiB. */
 const MAX_ZSTD_WINDOW_LOG = 23
 
 const DECODERS: Record<string, () => Transform> = {
@@ -14,7 +14,7 @@ const DECODERS: Record<string, () => Transform> = {
   'x-gzip': zlib.createGunzip,
   deflate: zlib.createInflate,
   br: zlib.createBrotliDecompress,
-  // Node.js 22.15 and later have it.
+  // Since Node.js 22.15.
   ...('createZstdDecompress' in zlib && { zstd: zstdDecoder })
 }
 const ACCEPTED = Object.keys(DECODERS).filter(name => name !== 'x-gzip')
@@ -27,15 +27,15 @@ function zstdDecoder(): Transform {
   return createZstdDecompress({ params: { [constants.ZSTD_d_windowLogMax]: MAX_ZSTD_WINDOW_LOG } })
 }
 
-/** Memory that a decoder takes before it gives anything, in bytes. */
+/** Memory of a decoder before it returns anything, in bytes. */
 const DECODER_BYTES = 64 * 1024
-/** How many times longer than its compressed form a body may be, once it is longer than this many bytes. */
+/** Maximum ratio of a body to its compressed form, for bodies beyond a minimum length. */
 const MAX_EXPANSION = 100
 const EXPANSION_COUNTS_FROM_BYTES = 2 ** 20
 
 /**
- * The body of a request as the parsers read it: decoded, within the limit of the route and counted in the memory for bodies.
- * A refusal comes before the client is asked to send the body, or as soon as too much of it has arrived.
+ * The body of a request for the parsers: decoded, within the limit of the route and counted in the memory for bodies. A
+ * body is refused before the client is asked to send it, or as soon as too much of it has arrived.
  * @throws CorralError `body_too_large`, `too_busy` or `unsupported_encoding`
  */
 export function incomingBody(request: FastifyRequest, reply: FastifyReply, payload: RequestPayload): RequestPayload {
@@ -48,7 +48,7 @@ export function incomingBody(request: FastifyRequest, reply: FastifyReply, paylo
   const isEncoded = encoding !== '' && encoding !== 'identity'
   const decoder = isEncoded && !isStreamed && Object.hasOwn(DECODERS, encoding) ? DECODERS[encoding]! : undefined
   if (isEncoded && !decoder) throw unsupportedEncoding(reply, isStreamed ? [] : ACCEPTED)
-  // Whoever reads it asks the client for it.
+  // Code that reads a streamed body asks the client for it.
   if (isStreamed) return payload
   if (Number(length) > bodyLimit) throw tooLarge(request)
   const { bodyMemory } = request.server
@@ -62,7 +62,7 @@ export function incomingBody(request: FastifyRequest, reply: FastifyReply, paylo
   return counted(request, reply, payload, decoder?.())
 }
 
-/** Reads a body of unknown length, through a decoder if it has one. It ends with an error as soon as there is too much. */
+/** Reads a body of unknown length, with a decoder if it needs one. It fails as soon as the body is too long. */
 function counted(
   request: FastifyRequest,
   reply: FastifyReply,
@@ -88,14 +88,14 @@ function counted(
       }
     }
   })
-  // The framework compares the body's Content-Length with this.
+  // Fastify compares the body's Content-Length with this.
   Object.defineProperty(body, 'receivedEncodedLength', { get: () => received })
   const fail = (error: Error) => body.destroy(error)
-  // The parser may have stopped to listen.
+  // The parser may no longer listen.
   body.on('error', () => {})
   payload.once('error', fail)
   decoder?.once('error', fail)
-  // A body that is refused halfway is not read any further.
+  // The rest of a refused body is not read.
   body.once('close', () => decoder?.destroy())
   reply.raw.once('close', () => fail(new ClientGone()))
   return (decoder ? payload.pipe(decoder) : payload).pipe(body)
@@ -106,7 +106,7 @@ function unsupportedEncoding(reply: FastifyReply, accepted: readonly string[]): 
   const advice = accepted.length === 0 ? 'Send it without one.' : `Send it as ${accepted.join(', ')}, or without one.`
   return new CorralError(
     'unsupported_encoding',
-    `The request body has a Content-Encoding that this server does not read here. ${advice}`,
+    `The request body has a Content-Encoding that this server does not support here. ${advice}`,
     { details: { accepted } }
   )
 }
@@ -116,7 +116,7 @@ function tooLarge({ routeOptions, server }: FastifyRequest): CorralError {
   const isServers = bodyLimit === server.initialConfig.bodyLimit
   return new CorralError(
     'body_too_large',
-    `The request body is larger than ${isServers ? 'body_limit in config.yaml allows, which is ' : ''}${formatBytes(bodyLimit)}${isServers ? '' : ', the most that this address takes'}. Send a smaller one.`
+    `The request body is larger than ${isServers ? 'body_limit in config.yaml allows, which is ' : ''}${formatBytes(bodyLimit)}${isServers ? '' : ', the maximum of this route'}. Send a smaller one.`
   )
 }
 

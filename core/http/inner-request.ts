@@ -6,13 +6,13 @@ import type { Caller } from '../contracts/callers.ts'
 import { ClientGone } from './client-gone.ts'
 
 /*
- * Requests that corral sends itself for somebody, such as the lines of a batch: through every hook and route, as if the
- * client had sent them, but without a connection.
+ * Requests that corral sends to itself on behalf of a client, such as the lines of a batch. They pass through every
+ * hook and route as if the client had sent them, but without a connection.
  */
 
 const callers = new WeakMap<IncomingMessage, Caller>()
 
-/** For whom corral sent itself this request; undefined for one that came from outside. */
+/** The client for whom corral sent this request to itself; undefined for a request from outside. */
 export function innerCaller(request: IncomingMessage): Caller | undefined {
   return callers.get(request)
 }
@@ -20,14 +20,14 @@ export function innerCaller(request: IncomingMessage): Caller | undefined {
 export interface InnerReply {
   status: number
   requestId: string
-  /** Seconds after which it may be sent again; 0 where the reply says nothing of it. */
+  /** Seconds after which it may be retried; 0 if the reply does not say. */
   retryAfter: number
   body: Buffer
 }
 
 /**
- * Sends the application a JSON body, and gives its whole reply.
- * @param signal its abort is the client's going away
+ * Sends a JSON body to the application and returns the whole reply.
+ * @param signal aborting it acts like a disconnect of the client
  * @throws the signal's reason
  */
 export async function askInside(
@@ -54,7 +54,7 @@ export async function askInside(
   return await new Promise((resolve, reject) => {
     const leave = () => socket.destroy()
     signal.addEventListener('abort', leave, { once: true })
-    // As behind a real connection: the end of the reply, then its close.
+    // As with a real connection: the reply ends first, then the connection.
     response.once('finish', () => socket.destroy())
     response.once('close', () => {
       signal.removeEventListener('abort', leave)
@@ -69,9 +69,9 @@ export async function askInside(
   })
 }
 
-/** Takes everything that is written to it, at once. */
+/** Accepts everything that is written to it immediately. */
 class InnerConnection extends Duplex {
-  /** The client's, for logs. */
+  /** The client's address, for logs. */
   readonly remoteAddress: string
 
   constructor(remoteAddress: string) {
@@ -90,11 +90,11 @@ class InnerConnection extends Duplex {
   }
 }
 
-/** Keeps the body that is written to it. */
+/** Collects the body that is written to it. */
 class InnerResponse extends ServerResponse {
   readonly pieces: Buffer[] = []
 
-  /** Headers that are given here only could not be asked for. */
+  /** Overridden so that these headers are stored like others. */
   // biome-ignore lint/suspicious/noExplicitAny: the forms that Node.js has of it
   override writeHead(status: number, ...given: any[]): this {
     const headers = given.at(-1)
@@ -106,7 +106,7 @@ class InnerResponse extends ServerResponse {
   override write(...given: any[]): boolean {
     this.#keep(given[0], given[1])
     ;(super.write as (...all: unknown[]) => boolean)(...given)
-    // Node.js's server tells a response that its connection has drained: here nobody would, and nothing needs to wait.
+    // Node.js's server tells a response when its connection has drained. Here nothing would, and nothing needs to wait.
     return true
   }
 

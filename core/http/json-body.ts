@@ -6,10 +6,10 @@ import { type JsonExcess, JsonScan, MAX_JSON_MEMBERS, MAX_JSON_VALUES } from '..
 import { freeBody, readWholeBody } from './whole-body.ts'
 
 /**
- * Parses every body as JSON whatever its content type says, so that `curl -d '{…}'` works. Keys such as `__proto__` are
- * dropped. What would hold up the thread for long is refused before it is parsed. Access control must not rely on
- * content types: see the security plugin's check of `Origin`.
- * @param mostLevels gives how many levels of lists and objects there may be (`limits.body_depth`)
+ * Parses every body as JSON whatever its content type, so that `curl -d '{…}'` works. Keys such as `__proto__` are
+ * dropped. Bodies that would block the thread for long are refused before they are parsed. Access control must not rely
+ * on content types: see the security plugin's check of `Origin`.
+ * @param mostLevels returns the maximum nesting of lists and objects (`limits.body_depth`)
  */
 export function acceptAnyBodyAsJson(app: FastifyInstance, mostLevels: () => number): void {
   const parse = app.getDefaultJsonParser('remove', 'remove')
@@ -44,18 +44,18 @@ export function acceptAnyBodyAsJson(app: FastifyInstance, mostLevels: () => numb
   }
 }
 
-/** Bytes that V8 takes for an object, a list or a key, and for another value of a list. */
+/** Bytes that V8 uses for an object, a list or a key, and for any other list item. */
 const MEMBER_BYTES = 64
 const VALUE_BYTES = 8
 
-/** Memory of a JSON text once it is parsed, in bytes: about that of its characters, and of what they are parts of. */
+/** Estimates the memory of a JSON text once it is parsed, in bytes, from its characters and its structure. */
 function parsedBytes(text: string, bytes: number, { members, values }: JsonScan): number {
-  // A character beyond ASCII has more than one byte, and may make V8 take two for every character.
+  // A character beyond ASCII has several bytes, and may make V8 use two bytes for every character.
   const ofCharacters = text.length < bytes ? 2 * text.length : text.length
   return ofCharacters + members * MEMBER_BYTES + values * VALUE_BYTES
 }
 
-/** Characters that are looked at before other clients have their turn: some milliseconds. */
+/** Characters scanned before other clients get their turn: some milliseconds. */
 const SLICE = 4 * 2 ** 20
 
 async function inSlices(scan: JsonScan, length: number): Promise<JsonExcess | undefined> {
@@ -75,13 +75,13 @@ function refusal(excess: JsonExcess, depth: number): CorralError {
     )
   }
   const what = excess === 'values' ? `${MAX_JSON_VALUES} values` : `${MAX_JSON_MEMBERS} lists, objects and keys`
-  return new CorralError('body_too_large', `The request body holds more than ${what}.`)
+  return new CorralError('body_too_large', `The request body has more than ${what}.`)
 }
 
-/** In longer bodies the place of a mistake is not looked for: they would be parsed and cut to pieces once more. */
+/** Errors in longer bodies are not located, because that means parsing and splitting the body again. */
 const MAX_DESCRIBED = 2 ** 20
 
-/** Where the mistake is, without quoting the body: it may hold a prompt. */
+/** Locates the mistake without quoting the body, which may contain a prompt. */
 function describe(text: string): string {
   if (text.length > MAX_DESCRIBED) return 'it has a mistake, or ends too early.'
   try {
@@ -97,7 +97,7 @@ function describe(text: string): string {
   return 'it has keys that are not allowed.'
 }
 
-/** No request has so many fields; engines may take minutes over a hundred thousand. */
+/** No request has this many fields. Engines may take minutes for a hundred thousand. */
 const MAX_FIELDS = 1000
 
 /** The body as an object. @throws CorralError `missing_body` or `invalid_request` */

@@ -4,37 +4,39 @@ import { Type } from 'typebox'
 import type { Model, ModelAlias } from '../contracts/models.ts'
 import { isKnown } from './stored-file-reply.ts'
 
-/** Headers of a request for a list, and the reply to a client that has it already, as routes declare them. */
+/** Headers of a request for a list, and the reply to a client that already has it, as routes declare them. */
 export const LIST_HEADERS = Type.Object({
   'if-none-match': Type.Optional(Type.String({ description: 'The etag of the list that the client has' }))
 })
-export const NOT_MODIFIED = Type.Unsafe<FastifyReply>({ description: 'The list is the one that the client has' })
+export const NOT_MODIFIED = Type.Unsafe<FastifyReply>({ description: 'The client already has the current list' })
 
-/** How the rows of a list of models are made. */
+/** How to render the rows of a list of models. */
 export interface ListRows {
-  /** JSON before the rows, always the same. */
+  /** JSON before the rows; constant. */
   head: string
-  /** JSON behind them, which follows from the rows. */
+  /** JSON after the rows; depends only on the rows. */
   tail: string
-  /** Whether rows are the same as long as all models and aliases are. */
+  /** Whether rows stay the same as long as all models and aliases do. */
   followNames?: boolean
-  /** All there is to a row beside the model itself, as one value: the row is made again when that changes. */
+  /**
+   * Everything that a row depends on besides the model itself, as one value: the row is rendered again if it changes.
+   */
   factOf(model: Model, alias?: string): string | number
-  /** The JSON of a row; undefined where there is none. */
+  /** The JSON of a row, if there is one. */
   textOf(model: Model, alias?: string): string | undefined
 }
 
 /**
- * The reply of a list of models, one row for each model and then for each alias. With thousands of models the JSON costs
- * most of what the request does, and hardly any row changes between two requests: the last reply is kept, and its bytes
- * are used again where model and fact are the same.
+ * The reply of a list of models, with one row for each model and then for each alias. With thousands of models,
+ * rendering the JSON takes most of the request's time, and hardly any row changes between two requests. The last reply
+ * is cached, and its bytes are reused for rows with the same model and fact.
  */
 export class ListBody {
   #models: Model[] = []
-  /** Aliases of the last rows; models have none there. */
+  /** Aliases of the last rows; undefined for models. */
   #names: (string | undefined)[] = []
   #facts: (string | number)[] = []
-  /** Where each row ends; a row that is left out ends where the one before it does. */
+  /** The end of each row. An omitted row ends where the previous one does. */
   #ends: number[] = []
   #bytes: Buffer | undefined
   #tag = ''
@@ -42,8 +44,8 @@ export class ListBody {
   readonly #run = randomBytes(6).toString('base64url')
 
   /**
-   * Sends the list, or only that the client has it already (304).
-   * @param models all of them: a caller who sees a part of them must not come here
+   * Sends the list, or 304 if the client already has it.
+   * @param models all models: a caller who may see only some of them must not use this
    */
   send(reply: FastifyReply, models: readonly Model[], aliases: readonly ModelAlias[], rows: ListRows): FastifyReply {
     const bytes = this.#bytesOf(models, aliases, rows)
@@ -96,7 +98,7 @@ export class ListBody {
     return this.#bytes
   }
 
-  /** The JSON of a row of the last reply, without the comma before it. @param begin where the first row begins */
+  /** The JSON of a row of the last reply, without the comma before it. @param begin start of the first row */
   #row(at: number, begin: number): Buffer {
     const from = at === 0 ? begin : this.#ends[at - 1]!
     const row = this.#bytes!.subarray(from, this.#ends[at]!)
@@ -106,18 +108,18 @@ export class ListBody {
 
 const COMMA = ','
 
-/** Bytes one after another: thousands of small buffers, joined in the end, would take the memory twice. */
+/** A growing buffer. Joining thousands of small buffers would need twice the memory. */
 class Written {
   #bytes: Buffer
   length = 0
 
-  /** @param expected how many there may be */
+  /** @param expected estimated number of bytes */
   constructor(expected: number) {
     this.#bytes = Buffer.allocUnsafeSlow(Math.max(expected + 4096, 65_536))
   }
 
   text(text: string): void {
-    // No character takes more than three bytes for each of its units.
+    // No character takes more than three bytes per UTF-16 unit.
     this.#reserve(3 * text.length)
     this.length += this.#bytes.write(text, this.length)
   }
@@ -127,7 +129,7 @@ class Written {
     this.length += bytes.copy(this.#bytes, this.length)
   }
 
-  /** All of them, in a buffer of their size. */
+  /** All bytes, in a buffer of exactly their size. */
   all(): Buffer {
     const all = Buffer.allocUnsafeSlow(this.length)
     this.#bytes.copy(all, 0, 0, this.length)

@@ -4,8 +4,8 @@ import type { Duplex } from 'node:stream'
 const uploading = new WeakSet<Duplex>()
 
 /**
- * Lets a request's body take as long as it takes to arrive: servers end requests that have not arrived after some
- * minutes, which a large file on a slow line has not. Whoever reads it has to give it up when too little arrives.
+ * Lets a request's body take any time to arrive. By default servers end requests that have not arrived after some
+ * minutes, but a large file on a slow connection takes longer. The code that reads the body must abort it if it stalls.
  */
 export function takeAnyTime(request: IncomingMessage): void {
   const { socket } = request
@@ -18,7 +18,7 @@ export function mayTakeAnyTime(socket: Duplex): boolean {
   return uploading.has(socket)
 }
 
-/** Lets `takeAnyTime` work on a server. Call it once the server's own listeners are there. */
+/** Enables `takeAnyTime` on a server. Call it after the server's own listeners were added. */
 export function allowLongUploads(server: Server): void {
   const listeners = server.listeners('clientError') as ((error: Error, socket: Duplex) => void)[]
   server.removeAllListeners('clientError')

@@ -17,9 +17,9 @@ const FRAMEWORK_CODES: Record<string, ErrorCode> = {
   FST_ERR_ASYNC_CONSTRAINT: 'invalid_request'
 }
 
-/** The first thing that Fastify's validation found, explained by the schema that it names. */
+/** The first error of Fastify's validation, explained by its schema. */
 function fromValidation(error: FastifyError): CorralError {
-  // Ajv lists what each of several allowed forms misses before it says that none fits.
+  // For alternatives, Ajv lists the errors of each one before the error that none matches.
   const found = error.validation!.at(-1)! as FastifySchemaValidationError & { parentSchema?: TSchema; data?: unknown }
   const keys = found.instancePath.split('/').slice(1)
   const path = keys.map(key => (/^\d+$/.test(key) ? Number(key) : key.replaceAll('~1', '/').replaceAll('~0', '~')))
@@ -37,7 +37,7 @@ function fromValidation(error: FastifyError): CorralError {
   )
 }
 
-/** Undefined where the schema is of a kind that only the plugin that wrote it can explain, such as one with references. */
+/** Undefined if only the plugin with this kind of schema can explain it, such as a schema with references. */
 function explain(schema: TSchema | undefined, value: unknown): SchemaFault | undefined {
   try {
     return schema && findFault(schema, value)
@@ -46,7 +46,7 @@ function explain(schema: TSchema | undefined, value: unknown): SchemaFault | und
   }
 }
 
-/** Turns whatever a route threw into a CorralError; what nobody expected becomes `internal` without its details. */
+/** Converts anything thrown by a route to a CorralError. Unexpected errors become `internal` without details. */
 export function toCorralError(error: unknown): CorralError {
   if (error instanceof CorralError) return error
   const failure = error as FastifyError
@@ -54,41 +54,42 @@ export function toCorralError(error: unknown): CorralError {
   const code = FRAMEWORK_CODES[failure?.code]
   if (code === 'missing_body') return new CorralError(code, 'The request has no body. Send a JSON object.')
   if (code === 'body_too_large') {
-    return new CorralError(code, 'The request body is larger than this address takes. Send a smaller one.')
+    return new CorralError(code, 'The request body is larger than this route allows. Send a smaller one.')
   }
   if (/^(Z_|ZSTD_|ERR__ERROR_FORMAT)/.test(failure?.code ?? '')) {
-    return new CorralError(
-      'invalid_request',
-      'The request body is not encoded as its Content-Encoding says, or ends early.'
-    )
+    return new CorralError('invalid_request', 'The request body does not match its Content-Encoding, or ends early.')
   }
-  // Of what else the framework refuses, its message says the cause.
+  // For other errors of Fastify, its message gives the cause.
   if (code || (failure?.code?.startsWith('FST_') && failure.statusCode === 400)) {
     return new CorralError(code ?? 'invalid_request', `The request is not valid: ${errorMessage(error)}.`)
   }
   if (error instanceof RangeError && /call stack/i.test(error.message)) {
     return new CorralError('invalid_request', 'The request is nested too deeply.')
   }
-  // A file that may not be read has these codes too.
+  // A file that must not be read has these codes too.
   const refusal = isSystemError(error, 'EACCES', 'EPERM') ? undefined : diskRefusal(error, 'The request failed')
   if (refusal) return refusal
-  return new CorralError('internal', 'Something went wrong inside corral. Its log says more under this request id.', {
-    cause: error
-  })
+  return new CorralError(
+    'internal',
+    "Something went wrong inside corral. The server's log has the details under this request id.",
+    {
+      cause: error
+    }
+  )
 }
 
-/** Logs what the admin must know of; a client's own mistakes are the client's. */
+/** Logs failures of the server, but not mistakes of clients. */
 export function logFailure(failure: CorralError, log: FastifyBaseLogger): void {
   if (failure.code === 'internal') log.error({ err: failure.cause ?? failure }, failure.message)
   else if (failure.status >= 500) log.warn({ code: failure.code }, failure.message)
 }
 
-/** An error in the shape of the native API. */
+/** An error in the native API's format. */
 export function nativeErrorBody(error: CorralError, request: FastifyRequest): Record<string, unknown> {
   return { ...error.details, error: error.message, errorCode: error.status, code: error.code, requestId: request.id }
 }
 
-/** The last event of work that failed after its stream had begun: a pull, a load, a build that is installed. */
+/** The last event of work that failed after its stream had begun: a pull, a load, the installation of a build. */
 export function workFailureEvent(error: CorralError): Record<string, unknown> {
   return {
     ...error.details,
@@ -99,11 +100,11 @@ export function workFailureEvent(error: CorralError): Record<string, unknown> {
   }
 }
 
-/** Headers that go with an error, on every surface. */
+/** Headers of an error reply, in all APIs. */
 export function errorHeaders(error: CorralError): Record<string, string> {
   const headers: Record<string, string> = {}
   if (error.retryAfter !== undefined) headers['retry-after'] = String(Math.max(1, Math.ceil(error.retryAfter)))
-  // Hosted-chat SDKs repeat every 5xx and 409 without this header.
+  // OpenAI's SDKs retry every 5xx and 409 without this header.
   if ((error.status >= 500 || error.status === 409) && !error.retryable) headers['x-should-retry'] = 'false'
   if (error.status === 405 && Array.isArray(error.details?.allow)) headers.allow = error.details.allow.join(', ')
   return headers

@@ -15,7 +15,7 @@ function typeOf({ code, status }: CorralError): string {
   return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
 }
 
-/** An error in the shape that hosted-chat clients read. */
+/** An error in OpenAI's format. */
 export function openaiErrorBody(error: CorralError): { error: Record<string, unknown> } {
   const { message, param = null, code } = error
   return { error: { ...error.details, message, type: typeOf(error), param, code } }
@@ -30,14 +30,14 @@ const OpenaiError = Titled('OpenAIError', {
   error: Loose({
     message: Type.String({ description: 'What happened, to what, and what to do next' }),
     type: Type.String(),
-    param: Type.Union([Type.String(), Type.Null()], { description: 'The field at fault' }),
+    param: Type.Union([Type.String(), Type.Null()], { description: 'The invalid field' }),
     code: Type.String({ description: 'Stable, for programs' })
   })
 })
 
-/** What hosted-chat clients read of an error, for the API document. */
+/** OpenAI's error format, for the API document. */
 export const openaiErrors: ErrorShape = codes =>
   Type.Intersect([OpenaiError, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])
 
-/** The options of a route of this surface. */
+/** The options of a route of OpenAI's API. */
 export const openaiRoute = routesWith(openaiErrors)

@@ -12,27 +12,27 @@ import { listenFurther } from './further-listener.ts'
 export interface PrivateSocket {
   path: string
   stopAccepting(): void
-  /** Settles when the last connection has gone, and the socket with it. */
+  /** Resolves when the last connection has ended and the socket was removed. */
   closed(): Promise<void>
 }
 
 const requests = new WeakSet<IncomingMessage>()
 
-/** Whether a request came by the private socket, so that its sender is the user who runs the server. */
+/** Whether a request came through the private socket, so that its sender is the user who runs the server. */
 export function cameByPrivateSocket(request: IncomingMessage): boolean {
   return requests.has(request)
 }
 
-/** Bytes that a socket's address may have; macOS allows the fewest. Longer ones would silently be cut off. */
+/** Maximum bytes of a socket's path; macOS has the lowest limit. Longer paths would be truncated silently. */
 const MAX_PATH_LENGTH = 103
 const NAME = 'corral.sock'
 
 /**
- * Serves the application at a socket that only this user can open: in the data directory, else, where its path is too long
- * or its file system has no sockets, in a private folder among temporary files. What a killed server left there is
- * replaced, since a data directory has only one server.
- * @param ended aborted when no answer runs any longer
- * @returns undefined where no such socket can be made, which the log says
+ * Serves the application at a socket that only this user can open. It is in the data directory, or, if its path is too
+ * long or its file system does not support sockets, in a private folder among temporary files. A leftover of a killed
+ * server is replaced, since a data directory has only one server.
+ * @param ended aborted when no answer is in progress
+ * @returns undefined if no such socket can be created, which is logged
  */
 export async function openPrivateSocket(
   app: FastifyInstance,
@@ -48,8 +48,8 @@ export async function openPrivateSocket(
     }
   }
   log.warn(
-    `There is no private socket (${failures.join('; ')}). Commands use the server's address instead, where what needs ` +
-      'the role admin needs a key of that role.'
+    `There is no private socket (${failures.join('; ')}). Commands use the server's address instead, and commands that need ` +
+      'the role admin need a key of that role.'
   )
   return undefined
 }
@@ -59,14 +59,14 @@ async function openAt(app: FastifyInstance, place: Place | undefined, ended: Abo
   const path = folder === undefined ? pipeName() : join(folder, NAME)
   if (folder !== undefined) await rm(path, { force: true })
   const listener = await listenFurther(app, { path }, { ended, prepare: request => void requests.add(request) })
-  // The folder has kept all others out from the first moment on; this holds if somebody opens the folder later.
+  // Until here the folder's permissions protect the socket. This protects it if someone opens the folder later.
   if (folder !== undefined) await chmod(path, 0o600)
   return {
     path,
     stopAccepting: () => listener.stopAccepting(),
     async closed() {
       await listener.closed()
-      // Where it cannot be removed, the next server uses it again.
+      // If it cannot be removed, the next server reuses it.
       if (folder !== undefined && place?.temporary) await rmdir(folder).catch(() => {})
     }
   }
@@ -75,27 +75,30 @@ async function openAt(app: FastifyInstance, place: Place | undefined, ended: Abo
 /** A folder for the socket. */
 interface Place {
   path: string
-  /** Whether it goes with the socket. */
+  /** Whether to remove it with the socket. */
   temporary: boolean
-  /** Whether its name gets a random end. */
+  /** Whether its name gets a random suffix. */
   unique?: boolean
 }
 
-/** Folders for the socket, in the order in which they are tried. */
+/** Candidate folders for the socket, in order. */
 function placesFor(home: string): Place[] {
   const own = { path: join(home, 'private'), temporary: false }
-  // The same one at each start, so that a killed server's is used again.
+  // The same name at each start, so that the folder of a killed server is reused.
   const name = `corral-${createHash('sha256').update(home).digest('hex').slice(0, 16)}`
   const roots = new Set([process.env.XDG_RUNTIME_DIR, tmpdir(), '/tmp'].filter(root => root && isAbsolute(root)))
   const elsewhere = [...(roots as Set<string>)].flatMap(root => [
     { path: join(root, name), temporary: true },
-    // Somebody else may have taken that name.
+    // Another user may have taken that name.
     { path: join(root, 'corral-'), temporary: true, unique: true }
   ])
   return [own, ...elsewhere]
 }
 
-/** Makes a folder that only this user can enter. @throws Error where it cannot be had, or is none for a socket */
+/**
+ * Creates a folder that only this user can enter.
+ * @throws Error if it cannot be created, or cannot be used for a socket
+ */
 async function privateFolder({ path, unique }: Place): Promise<string> {
   const longest = join(unique ? `${path}123456` : path, NAME)
   if (Buffer.byteLength(longest) > MAX_PATH_LENGTH) throw new Error(`${longest} is too long for the path of a socket`)
@@ -106,12 +109,12 @@ async function privateFolder({ path, unique }: Place): Promise<string> {
     if (!isSystemError(error, 'EEXIST')) throw error
   }
   const found = await lstat(path)
-  if (!found.isDirectory() || found.uid !== process.getuid!()) throw new Error(`${path} belongs to somebody else`)
+  if (!found.isDirectory() || found.uid !== process.getuid!()) throw new Error(`${path} belongs to another user`)
   if ((found.mode & 0o777) !== 0o700) await chmod(path, 0o700)
   return path
 }
 
-/** Others cannot guess it, and only the first one to make a pipe of a name gets it. */
+/** Others cannot guess the name, and only the first process to create a pipe owns its name. */
 function pipeName(): string {
   return `\\\\.\\pipe\\corral-${randomBytes(16).toString('hex')}`
 }

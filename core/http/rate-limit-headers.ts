@@ -1,21 +1,21 @@
 import type { BudgetKind, BudgetName } from '../contracts/callers.ts'
 
-/** What is left of a budget in time. */
+/** The state of a rate limit. */
 export interface BudgetState {
   readonly name: BudgetName
   readonly kind: BudgetKind
-  /** Seconds that it is for. */
+  /** Its period in seconds. */
   readonly window: number
-  /** The model, where it is for one. */
+  /** The model, if it is for one model. */
   readonly model?: string | undefined
   readonly limit: number
-  /** May be more than the limit: answers that were begun within it are completed. */
+  /** May exceed the limit: answers that began within it are completed. */
   readonly used: number
   /** Milliseconds until it is refilled. */
   readonly reset: number
 }
 
-/** The headers of one kind of counts. They have the most pressing of the budgets that count these. */
+/** The headers for one kind of budgets. They show the most pressing budget of that kind. */
 interface Headers {
   readonly counted: readonly BudgetKind[]
   readonly limit: string
@@ -56,7 +56,7 @@ export const RATE_LIMIT_HEADERS: readonly string[] = [
 ]
 
 /**
- * What a reply says of the budgets that its request took from: `RateLimit` and `RateLimit-Policy`
+ * The headers for the budgets of a request: `RateLimit` and `RateLimit-Policy`
  * (draft-ietf-httpapi-ratelimit-headers-10), and the headers of hosted services.
  * @param now milliseconds since the epoch
  */
@@ -84,7 +84,7 @@ export function rateLimitHeaders(
   return headers
 }
 
-/** Of the budgets that count these the one with the least left; of equals the one that takes longest to be refilled. */
+/** The budget of these kinds with the least left. Ties go to the one that takes longest to refill. */
 function mostPressing(states: readonly BudgetState[], kinds: readonly BudgetKind[]): BudgetState | undefined {
   let found: BudgetState | undefined
   for (const state of states) {
@@ -100,14 +100,14 @@ const unitOf = ({ kind }: BudgetState) => (kind === 'requests' ? '' : ';qu="toke
 const remaining = ({ limit, used }: BudgetState) => Math.max(0, limit - used)
 const seconds = ({ reset }: BudgetState) => Math.ceil(reset / 1000)
 
-/** `6m0s`, as OpenAI writes lengths of time. */
+/** `6m0s`, as OpenAI writes durations. */
 function goDuration(seconds: number): string {
   const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60]
   if (hours > 0) return `${hours}h${minutes}m${seconds % 60}s`
   return minutes > 0 ? `${minutes}m${seconds % 60}s` : `${seconds}s`
 }
 
-/** RFC 3339, of whole seconds. */
+/** RFC 3339, in whole seconds. */
 export function moment(time: number): string {
   return `${new Date(Math.ceil(time / 1000) * 1000).toISOString().slice(0, 19)}Z`
 }

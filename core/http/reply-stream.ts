@@ -9,26 +9,29 @@ import { StreamedResponse } from './streamed-response.ts'
 
 export interface ReplyStreamOptions {
   contentType: string
-  /** Milliseconds of silence after which a heartbeat is sent; the first one also sends the headers. */
+  /** Milliseconds of silence after which a heartbeat is sent. The first heartbeat also sends the headers. */
   heartbeatInterval: number
-  /** Makes a heartbeat of what is happening now, such as `loading 42%`. */
+  /** Formats a heartbeat from the current status, such as `loading 42%`. */
   heartbeat: (status: string) => string
 }
 
-/** A streamed reply. Headers wait for the first write or heartbeat, so that an earlier failure is a real status code. */
+/** A streamed reply. Headers wait for the first write or heartbeat, so that an earlier failure gets a status code. */
 export interface ReplyStream {
-  /** Whether the status line is out: from then on a failure must travel in the stream. */
+  /** Whether the status line has been sent: later failures must be sent in the stream. */
   readonly committed: boolean
   /** Whether anything but heartbeats has been sent. */
   readonly written: boolean
-  /** What heartbeats say. */
+  /** The text of heartbeats. */
   status: string
   /**
-   * Sends text or bytes; wait for the promise before sending more, so that a slow reader is not buffered for. Writes
-   * after the end are ignored.
+   * Sends text or bytes. Wait for the promise before sending more, so that nothing is buffered for a slow reader.
+   * Writes after the end are ignored.
    */
   write(chunk: string | Uint8Array): Promise<void> | undefined
-  /** Completes the reply, after a last chunk if given. Safe to call when the client has gone, and a second time. */
+  /**
+   * Completes the reply, after a last chunk if given. Safe to call when the client has disconnected, and more than
+   * once.
+   */
   end(lastChunk?: string): void
 }
 
@@ -38,7 +41,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
   let isPrepared = false
   let hooks: Promise<void> | undefined
 
-  /** Has hooks set headers before the first piece. @returns nothing once the headers can be sent */
+  /** Runs hooks that set headers before the first piece. @returns undefined once the headers can be sent */
   function preparing(): Promise<void> | undefined {
     if (isPrepared) return undefined
     hooks ??= runSendHooks(reply)?.then(() => {
@@ -56,7 +59,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
   }
 
   const beat = () => {
-    // A hook that fails makes the next piece fail.
+    // If a hook fails, the next piece fails.
     const pending = preparing()
     if (pending) return void pending.then(beat, () => clearInterval(timer))
     const response = commit()
@@ -68,15 +71,15 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     else beat()
   }, options.heartbeatInterval)
   timer.unref()
-  // A client may have left before, while its form was read.
+  // The client may have disconnected while its form was read.
   if (raw.destroyed) clearInterval(timer)
   raw.once('close', () => clearInterval(timer))
   probeHalfClosed(reply, () => {
     if (stream.committed) beat()
   })
 
-  // No getters: V8 makes a hidden class for each object that has its own, which stays, and the reply with it, until it
-  // collects its old generation.
+  // No getters: V8 creates a hidden class for each object with its own getters, which keeps the reply in memory until
+  // the next major garbage collection.
   const stream = {
     status: 'waiting',
     committed: false,
@@ -99,7 +102,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
         commit().end(lastChunk)
         return
       }
-      // The route may have ended by then, and nobody but this stream can answer.
+      // The route may have ended by then, and only this stream can answer.
       reply.hijack()
       pending.then(
         () => stream.end(lastChunk),
@@ -110,7 +113,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
   return stream
 }
 
-/** Answers with a failure where Fastify does not any more. */
+/** Sends an error after Fastify has given up the reply. */
 function sendFailure(reply: FastifyReply, failure: CorralError): void {
   const { request, raw } = reply
   request.record.failure = failure
@@ -120,8 +123,8 @@ function sendFailure(reply: FastifyReply, failure: CorralError): void {
 }
 
 /**
- * Runs work that writes to a stream. Its failure is thrown, and so becomes a status code, while the status line is not
- * out; after that it is the last event of the stream.
+ * Runs work that writes to a stream. If it fails before the status line was sent, the error is thrown and becomes a
+ * status code. After that it becomes the last event of the stream.
  */
 export async function endWithFailure(
   stream: ReplyStream,

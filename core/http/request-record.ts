@@ -11,14 +11,14 @@ declare module 'fastify' {
   }
 
   interface FastifyInstance {
-    /** Calls the observer with each request once it is over, also where the client left before. */
+    /** Calls the observer with each request once it is over, also if the client disconnected. */
     onRequestEnd(observe: RequestObserver): void
   }
 }
 
 export type RequestObserver = (request: FastifyRequest, reply: FastifyReply) => void
 
-/** What a request asked of a model. */
+/** The use of a model by a request. */
 export interface ModelUse {
   /** Plugin whose API received it, such as `api-openai`. */
   readonly surface: string
@@ -28,57 +28,60 @@ export interface ModelUse {
   readonly variant: Model
 }
 
-/** What a body takes of the memory for bodies, and the client that it is counted for. */
+/** The part of the memory for bodies that a body uses, and the client that it is counted for. */
 export interface BodyHold {
   readonly client: string
   bytes: number
 }
 
-/** The status under which a request counts whose client left before its answer was complete. */
+/** The status of a request whose client disconnected before its answer was complete. */
 export const CLIENT_LEFT = 499
 
 /**
- * How one request went, for logs, metrics and accounts. Those who know a part of it write it down; observers read it when
- * all of it has happened. Moments are milliseconds of `performance.now()`.
+ * The progress and outcome of one request, for logs, metrics and accounts. Each part of corral sets the fields that it
+ * knows, and observers read them when the request is over. Times are milliseconds of `performance.now()`.
  */
 export class RequestRecord {
   readonly began = performance.now()
-  /** When its JSON body had come whole; absent where it has none. */
+  /** When its JSON body was complete; absent without a body. */
   received: number | undefined
   ended = Number.NaN
-  /** What its body takes of the memory for bodies. */
+  /** Its use of the memory for bodies. */
   body: BodyHold | undefined
-  /** Status code of the reply, `CLIENT_LEFT`, or that of the failure which ended its stream. */
+  /** Status code of the reply, `CLIENT_LEFT`, or the status of the failure that ended its stream. */
   status = 0
-  /** What it was refused for, or failed with. */
+  /** The error that it was refused or failed with. */
   failure: CorralError | undefined
-  /** Whether it counts as one for a model that was taken (`draining.ts`). */
+  /** Whether it counts as an accepted request for a model (`draining.ts`). */
   admitted = false
-  /** Absent where no model is asked. */
+  /** Absent if it does not use a model. */
   use: ModelUse | undefined
-  /** When it began to wait for an engine; with one, its load and the queue are what it waits for. */
+  /** When it began to wait for an engine, including the load and the queue. */
   waitBegan: number | undefined
-  /** When it got its engine, of several attempts the last time. */
+  /** When it got its engine; after a retry, the last one. */
   leased: number | undefined
-  /** Milliseconds of its wait in which the model was loaded; 0 where it was loaded before. */
+  /** Milliseconds that it waited for the model to load; 0 if the model was loaded. */
   loadDuration = 0
-  /** When the first piece of the answer came. */
+  /** When the first piece of the answer arrived. */
   firstPiece: number | undefined
-  /** When the engine had done its work. */
+  /** When the engine was done. */
   answered: number | undefined
-  /** The span that whatever is done for the request belongs to: the caller's, or with tracing the request's own. */
+  /** The span for all work of the request: the caller's, or with tracing the request's own. */
   trace: TraceParent | undefined
   readonly tokens = new TokenTally()
   readonly #whenComplete: () => void
-  /** What must still end before nothing more is written down: the connection, and engines at work. */
+  /** Number of things that must end before the record is complete: the connection, and engines at work. */
   #open = 1
 
-  /** @param whenComplete called once nothing more will be written down */
+  /** @param whenComplete called once the record will no longer change */
   constructor(whenComplete: () => void) {
     this.#whenComplete = whenComplete
   }
 
-  /** An engine works for the request: a client may leave before it has said what that took. Pair it with `release`. */
+  /**
+   * Keeps the record open while an engine works for the request: a client may disconnect before the usage is known.
+   * Pair it with `release`.
+   */
   hold(): void {
     this.#open++
   }
@@ -89,13 +92,13 @@ export class RequestRecord {
   }
 
   /**
-   * Milliseconds that corral itself took: all but what the client took to send its body, the wait for an engine and the
-   * engine's work. What corral does with an answer while the engine still works on it is not in it.
+   * Milliseconds that corral itself took: everything except receiving the body, waiting for the engine, and the
+   * engine's work. Work of corral during the answer is not included.
    */
   get overhead(): number {
     const { ended, waitBegan, leased } = this
     const began = this.received ?? this.began
-    // Where the client has left, the engine may have gone on for a moment.
+    // If the client has disconnected, the engine may have continued for a moment.
     const answered = Math.min(this.answered ?? ended, ended)
     const waited = waitBegan === undefined ? 0 : (leased ?? ended) - waitBegan
     const engine = leased === undefined ? 0 : answered - leased
@@ -103,32 +106,32 @@ export class RequestRecord {
   }
 }
 
-/** Counts the tokens of one answer by choice: what the engine says, and the pieces that came where it did not get so far. */
+/** Counts the tokens of one answer by choice: as the engine reports them, or by pieces if it has not reported them. */
 export class TokenTally {
-  /** Each prompt has so many choices, which come one behind the other. */
+  /** Number of choices per prompt. The choices of a prompt are consecutive. */
   choicesPerPrompt = 1
-  /** Texts, or lists of tokens, that the engine is reading and has not counted yet. */
+  /** Texts, or lists of tokens, that the engine is processing and has not counted yet. */
   unread: readonly (string | readonly number[])[] | undefined
   readonly #prompts: { tokens: number; cached: number }[] = []
   readonly #completions: number[] = []
-  /** Choices that are complete. */
+  /** Number of complete choices. */
   #finished = 0
 
-  /** Of all prompts, cached ones included; 0 where that is not known. */
+  /** Tokens of all prompts, including cached ones; 0 if unknown. */
   get prompt(): number {
     let sum = 0
     for (const prompt of this.#prompts) sum += prompt?.tokens ?? 0
     return sum
   }
 
-  /** Those of the prompts that were in the engine's cache. */
+  /** Tokens of the prompts that were in the engine's cache. */
   get cached(): number {
     let sum = 0
     for (const prompt of this.#prompts) sum += prompt?.cached ?? 0
     return sum
   }
 
-  /** How many prompts, or parts of a list, were counted. */
+  /** Number of prompts, or batches of a list, that were counted. */
   get prompts(): number {
     return this.#prompts.length
   }
@@ -139,33 +142,33 @@ export class TokenTally {
     return sum
   }
 
-  /** Counts a piece of a choice as one token, until the engine says how many there were. */
+  /** Counts a piece of a choice as one token, until the engine reports the number. */
   piece(choice: number): void {
     this.#completions[choice] = (this.#completions[choice] ?? 0) + 1
   }
 
-  /** Takes the engine's own count of a prompt. @param prompt which one, or which part of a list */
+  /** Sets the engine's count of a prompt. @param prompt index of the prompt, or of the batch of a list */
   read(tokens: number, cached: number, prompt: number): void {
     const before = this.#prompts[prompt]
-    // What the first of several choices had to read, the others find in the cache.
+    // Only the first of several choices processes the prompt. The others find it in the cache.
     this.#prompts[prompt] = {
       tokens: Math.max(before?.tokens ?? 0, tokens),
       cached: Math.min(before?.cached ?? cached, cached)
     }
   }
 
-  /** A choice is complete. */
+  /** Records that a choice is complete. */
   finish(): void {
     this.#finished++
   }
 
-  /** The prompt that was begun and is not counted, prompts being read one by one; undefined where all are counted. */
+  /** The index of the prompt that was begun and is not counted yet, since prompts are processed one by one. */
   get uncounted(): number | undefined {
     const { prompts } = this
     return prompts <= this.promptOf(this.#finished) ? prompts : undefined
   }
 
-  /** Takes the engine's own count of a choice. */
+  /** Sets the engine's usage of a choice. */
   usage({ promptTokens, cachedTokens, completionTokens }: TokenUsage, choice: number): void {
     if (promptTokens > 0) this.read(promptTokens, cachedTokens, this.promptOf(choice))
     this.#completions[choice] = completionTokens
@@ -175,7 +178,7 @@ export class TokenTally {
     return Math.floor(choice / this.choicesPerPrompt)
   }
 
-  /** Begins anew: the answer is asked for once more, and nothing of it had been delivered. */
+  /** Resets the counts for a retry of an answer of which nothing was delivered. */
   reset(): void {
     this.unread = undefined
     this.#finished = 0
@@ -184,7 +187,7 @@ export class TokenTally {
   }
 }
 
-/** Keeps a record of each request. Call it before any other hook is added. */
+/** Adds a record to each request. Call it before adding any other hook. */
 export function recordRequests(app: FastifyInstance): void {
   const observers: RequestObserver[] = []
   app.decorate('onRequestEnd', (observe: RequestObserver) => void observers.push(observe))
@@ -195,14 +198,14 @@ export function recordRequests(app: FastifyInstance): void {
         try {
           observe(request, reply)
         } catch (error) {
-          // Nobody waits for an observer: what it threw would end the server, and keep the others from looking.
-          request.log.error({ err: error }, 'What was to happen at the end of a request failed.')
+          // Observers are not awaited: an error would end the server, and keep the other observers from running.
+          request.log.error({ err: error }, 'An observer failed at the end of a request.')
         }
       }
     })
     request.record = record
     record.trace = parseTraceParent(request.headers.traceparent)
-    // Fastify's own hook does not run for a reply whose client has left.
+    // Fastify's own hook does not run for a reply whose client has disconnected.
     reply.raw.once('close', () => {
       record.ended = performance.now()
       record.status = record.failure?.status ?? (reply.raw.writableFinished ? reply.raw.statusCode : CLIENT_LEFT)

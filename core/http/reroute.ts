@@ -1,19 +1,19 @@
 import type { IncomingMessage } from 'node:http'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteShorthandOptions } from 'fastify'
 
-/** An address that is another one under a further path. */
+/** A route that is an alias of another one. */
 export interface ReroutedRoute extends Pick<RouteShorthandOptions, 'config' | 'schema'> {
   method: 'GET' | 'POST'
   /** Its own path. */
   url: string
-  /** The path that answers. */
+  /** The path of the route that answers. */
   as: string
 }
 
 /**
- * Adds a route whose requests are routed again, as requests to another path, once its own role and limits were checked.
- * The second routing logs, checks and answers.
- * @param mark called with each request before that, to know it again
+ * Adds a route whose requests are routed again to another path after its own role and limits were checked. The second
+ * routing logs, checks and answers.
+ * @param mark called with each request before that, to recognize it later
  */
 export function reroute(
   app: FastifyInstance,

@@ -3,12 +3,15 @@ import { type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
 import type { Role } from './roles.ts'
 
-/** How a surface words its errors, for the API document. */
+/** The format of an API's errors, for the API document. */
 export type ErrorShape = (codes: readonly ErrorCode[]) => TSchema
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** The replies of the route, errors among them, as `schema.response` has them: only the API document needs them. */
+    /**
+     * The replies of the route, including errors, like `schema.response`. They are a function because only the API
+     * document needs them.
+     */
     replies?: () => Record<string, ResponseSchema | TSchema>
   }
 }
@@ -19,7 +22,7 @@ export interface ResponseSchema {
   content: Record<string, { schema: TSchema }>
 }
 
-/** What every route may answer, whoever calls it. */
+/** Error codes of every route, for all callers. */
 const ALWAYS: ErrorCode[] = [
   'unauthorized',
   'forbidden_role',
@@ -29,9 +32,9 @@ const ALWAYS: ErrorCode[] = [
   'internal',
   'shutting_down'
 ]
-/** What only routes that look at keys answer. */
+/** Error codes of routes that check keys. */
 const OF_KEYS: ErrorCode[] = ['unauthorized', 'forbidden_role', 'rate_limited']
-/** What every route that takes a body may answer. */
+/** Error codes of routes with a body. */
 export const WITH_BODY: ErrorCode[] = [
   'invalid_json',
   'missing_body',
@@ -40,13 +43,13 @@ export const WITH_BODY: ErrorCode[] = [
   'too_busy',
   'unsupported_encoding'
 ]
-/** What finding a model that must have files may end with. */
+/** Error codes of finding a model that must have files. */
 export const FILE_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
-/** What a write may end with. */
+/** Error codes of writing to disk. */
 export const DISK_ERRORS: ErrorCode[] = ['insufficient_storage', 'storage_not_writable']
-/** What downloading may end with. */
+/** Error codes of downloads. */
 export const DOWNLOAD_ERRORS: ErrorCode[] = ['hub_unreachable', 'checksum_mismatch', 'hub_rate_limited', ...DISK_ERRORS]
-/** What finding and loading a model may end with. */
+/** Error codes of finding and loading a model. */
 export const MODEL_ERRORS: ErrorCode[] = [
   'invalid_model_name',
   'model_not_found',
@@ -62,7 +65,7 @@ export const MODEL_ERRORS: ErrorCode[] = [
   'load_timeout',
   ...DISK_ERRORS
 ]
-/** What asking a model may end with. */
+/** Error codes of requests to a model. */
 export const ANSWER_ERRORS: ErrorCode[] = [
   ...MODEL_ERRORS,
   'invalid_option',
@@ -78,7 +81,7 @@ export const ANSWER_ERRORS: ErrorCode[] = [
 const NativeErrorSchema = Type.Object(
   {
     error: Type.String({ description: 'What happened, to what, and what to do next' }),
-    errorCode: Type.Integer({ description: 'The status' }),
+    errorCode: Type.Integer({ description: 'The HTTP status' }),
     code: Type.String({ description: 'Stable, for programs' }),
     requestId: Type.String({ description: 'As in the header x-request-id and in the log' })
   },
@@ -90,7 +93,7 @@ export const WorkFailureSchema = Type.Object(
   {
     status: Type.String({ pattern: '^error: ' }),
     error: Type.String({ description: 'What happened, to what, and what to do next' }),
-    errorCode: Type.Integer({ description: 'The status that it would have had' }),
+    errorCode: Type.Integer({ description: 'The HTTP status that it would have had' }),
     code: Type.String({ description: 'Stable, for programs' })
   },
   { title: 'WorkFailure', additionalProperties: true }
@@ -100,10 +103,7 @@ export const WorkFailureSchema = Type.Object(
 export const nativeErrors: ErrorShape = codes =>
   Type.Intersect([NativeErrorSchema, Type.Object({ code: Type.Enum([...codes]) })])
 
-/**
- * The error replies of a route, by their statuses.
- * @param codes those of the route itself; what every route may answer is added
- */
+/** The error replies of a route by status. @param codes the route's own codes; those of every route are added */
 export function errorResponses(
   shape: ErrorShape,
   codes: readonly ErrorCode[],
@@ -119,24 +119,30 @@ export function errorResponses(
   )
 }
 
-/** What a route takes and gives. */
+/** The schema of a route's request and replies. */
 export interface RouteSchema extends FastifySchema {
-  /** Its replies but the errors, by their statuses. */
+  /** Its replies by status, without errors. */
   response?: Record<number, ResponseSchema | TSchema>
-  /** The errors of the route itself. */
+  /** The route's own error codes. */
   errors?: readonly ErrorCode[]
-  /** The role that it needs; `user` where absent. */
+  /** The role that it needs; `user` if absent. */
   role?: Role | 'anyone'
-  /** Whether it changes something or shows what was said; by default whatever is no `GET`. */
+  /**
+   * Whether to log it in the audit log, because it changes something or shows prompts or answers; by default, every
+   * method except `GET`.
+   */
   audited?: boolean
-  /** How large its body may be; see `usualBodySize`. */
+  /** Maximum size class of its body; see `usualBodySize`. */
   bodySize?: FastifyContextConfig['bodySize']
 }
 
-/** Routes that ask a model take prompts, images and sounds; others take names and settings. */
+/** Routes that use a model take prompts, images and sounds; others take names and settings. */
 const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('context_exceeded') ? 'large' : 'small')
 
-/** Makes the options of a surface's routes, as Fastify checks requests by them and the API document shows them. */
+/**
+ * Returns a function that creates the options of an API's routes: Fastify validates requests by them, and the API
+ * document shows them.
+ */
 export const routesWith =
   (shape: ErrorShape) =>
   <Route extends RouteSchema>(tag: string, operationId: string, summary: string, route: Route) => {
@@ -168,8 +174,8 @@ export function json(description: string, schema: TSchema): ResponseSchema {
 }
 
 /**
- * A reply that is one JSON value, or a stream of events where the request asks for one. `item` is the shape of one
- * event's data, `end` what the last one has that is no JSON.
+ * A reply that is one JSON value, or a stream of events if the request asks for one. `item` is the schema of one
+ * event's data, `end` the text of the last event if it is not JSON.
  */
 export function jsonOrStream(
   description: string,
@@ -183,7 +189,7 @@ export function jsonOrStream(
 ): ResponseSchema {
   const types = stream.types ?? ['text/event-stream']
   const { event, item, end } = stream
-  // One event, as tools that read event streams take the schema of their type; one line of the other kind is a text.
+  // One event, for tools that take the schema of event streams from their media type. A line of NDJSON is a text.
   const value = Type.String({ ...(item && { contentMediaType: 'application/json', contentSchema: item }) })
   const data = end === undefined ? value : Type.Union([Type.Literal(end), value])
   const schemas = {

@@ -14,43 +14,46 @@ declare module 'fastify' {
   }
 }
 
-/** By this header a request asks for a stream that survives its connection. */
+/** The request header that asks for a resumable stream. */
 const WISH = 'x-corral-resumable'
 /**
- * By this header llama-server's clients ask for the same, and name the stream themselves. Of streams under one name the
- * latest counts.
+ * The request header by which llama-server's clients ask for one, and name it themselves. The latest stream under a
+ * name is used.
  */
 const CONVERSATION = 'x-conversation-id'
 const MAX_CONVERSATION = 512
-/** The header of the reply that names the stream. */
+/** The reply header with the stream's id. */
 export const STREAM_ID = 'x-corral-stream-id'
-/** Bytes that are kept of one stream; what was sent before them cannot be had again. */
+/** Maximum stored bytes of one stream; earlier bytes cannot be sent again. */
 const MAX_BYTES = 4 * 2 ** 20
-/** Bytes that are kept of all streams. */
+/** Maximum stored bytes of all streams. */
 const MAX_TOTAL_BYTES = 64 * 2 ** 20
-/** Answers of one client that go on at once without anybody who reads them. */
+/** Maximum answers of one client that continue without a reader. */
 const MAX_DETACHED = 8
 
-/** Where to go on: behind the event of this number, the first one being 1, or at this byte. */
+/** Where to resume: after the event of this number, the first one being 1, or at this byte. */
 export type StreamPosition = { after: number } | { from: number }
 
-/** The streams that survive their connections: those that run, and those that ended a moment ago. */
+/** The resumable streams: those in progress, and those that ended a moment ago. */
 export class ResumableStreams {
   readonly #linger: () => string | number
-  /** By their ids, the oldest first. */
+  /** By id, oldest first. */
   readonly #streams = new Map<string, ResumableStream>()
 
-  /** @param linger gives `limits.resume`: how long a stream stays without anybody who reads it */
+  /** @param linger returns `limits.resume`: how long a stream stays without a reader */
   constructor(linger: () => string | number) {
     this.#linger = linger
   }
 
-  /** How many there are. */
+  /** Number of streams. */
   get count(): number {
     return this.#streams.size
   }
 
-  /** The stream of a request that asks for one; undefined where it does not, or where the configuration allows none. */
+  /**
+   * The stream for a request that asks for a resumable one; undefined if it does not, or if the configuration does not
+   * allow them.
+   */
   begin(reply: FastifyReply): ResumableStream | undefined {
     const { headers } = reply.request
     const wish = [headers[WISH]].flat()[0]?.trim().toLowerCase()
@@ -66,22 +69,22 @@ export class ResumableStreams {
     })
   }
 
-  /** @throws CorralError `stream_not_found`, also for a stream of somebody else */
+  /** @throws CorralError `stream_not_found`, also for a stream of another owner */
   get({ caller }: FastifyRequest, id: string): ResumableStream {
     const stream = this.#streams.get(id)
     if (stream && stream.owner === caller.owner) return stream
     throw new CorralError(
       'stream_not_found',
-      `There is no stream that could go on here under this id: it has ended, was lost for longer than limits.resume (${this.#linger()}), or never was. Send the request again.`
+      `There is no stream with this id that can be resumed: it has ended, had no reader for longer than limits.resume (${this.#linger()}), or never existed. Send the request again.`
     )
   }
 
-  /** The latest stream that a request of this caller's owner named by `X-Conversation-Id`. */
+  /** The latest stream that a request of this caller's owner named with `X-Conversation-Id`. */
   ofConversation({ caller }: FastifyRequest, conversation: string): ResumableStream | undefined {
     return this.#ofOwner(caller.owner).findLast(stream => stream.conversation === conversation)
   }
 
-  /** Those whose names are one of these, or one of these with a model behind it (`<name>::<model>`). */
+  /** The streams with one of these names, or with one of these names followed by a model (`<name>::<model>`). */
   ofConversations({ caller }: FastifyRequest, conversations: readonly string[]): ResumableStream[] {
     const asked = new Set(conversations)
     const latest = new Map<string, ResumableStream>()
@@ -97,7 +100,7 @@ export class ResumableStreams {
     return [...this.#streams.values()].filter(stream => stream.owner === owner)
   }
 
-  /** Drops the oldest streams that have ended, then those that nobody reads, until the others have room. */
+  /** Drops the oldest streams that have ended, then those without a reader, until the others have room. */
   #makeRoom(): void {
     let bytes = 0
     for (const stream of this.#streams.values()) bytes += stream.bytes
@@ -111,7 +114,7 @@ export class ResumableStreams {
     }
   }
 
-  /** Nobody takes all slots by answers that nobody reads. */
+  /** Prevents one client from occupying all slots with answers that nobody reads. */
   #boundDetached({ turn }: ResumableStream): void {
     const detached = [...this.#streams.values()].filter(
       stream => stream.turn === turn && !stream.hasReader && !stream.ended
@@ -127,45 +130,45 @@ interface Watcher {
   over(stream: ResumableStream): void
 }
 
-/** A connection that takes the stream. */
+/** A connection that reads the stream. */
 interface Reader {
   readonly raw: FastifyReply['raw']
-  /** Undefined while its headers are not sent. */
+  /** Undefined until its headers are sent. */
   response: StreamedResponse | undefined
-  /** Byte of the stream that it gets next. */
+  /** Next byte of the stream to send to it. */
   at: number
-  /** Whether it has to take what was written before it gets more. */
+  /** Whether it must read what was written before it gets more. */
   full: boolean
 }
 
 /**
- * The stream of one answer, which goes on for a while when its client's connection is lost, and keeps what it has written,
- * so that another connection gets the rest of it byte for byte. Events of Server-Sent Events are numbered (`id:`), lines of
- * NDJSON count as events without a number. Comments are kept too: a client may count bytes.
+ * The stream of one answer. It continues for a while when its client's connection is lost, and stores its output, so
+ * that another connection gets the rest byte for byte. Server-Sent Events are numbered (`id:`), and lines of NDJSON
+ * count as events without a number. Comments are stored too, since a client may count bytes.
  */
 export class ResumableStream implements ReplyStream {
   readonly id = `stream_${randomBytes(16).toString('hex')}`
   readonly owner: string
   readonly turn: string
-  /** As the client named it. */
+  /** The name from the client. */
   readonly conversation: string | undefined
   readonly startedAt = new Date()
-  /** Aborted when the answer is to end: nobody came back in time, or it was cancelled. */
+  /** Aborted when the answer must end: nobody resumed it in time, or it was cancelled. */
   readonly signal: AbortSignal
   status = 'waiting'
   readonly #controller = new AbortController()
-  /** The reply to the request itself, until its headers are sent: it holds the request with its body. */
+  /** The reply to the original request, until its headers are sent, because it keeps the request's body in memory. */
   #reply: FastifyReply | undefined
   readonly #linger: number
   readonly #watcher: Watcher
   #options: ReplyStreamOptions | undefined
-  /** What is kept, from byte `#start` on; and where each event of it ends, from event `#firstEvent` on. */
+  /** The stored bytes, from byte `#start` on, and the end of each stored event, from event `#firstEvent` on. */
   #kept: Buffer[] = []
   #start = 0
   #end = 0
   #eventEnds: number[] = []
   #firstEvent = 1
-  /** The beginning of an event whose end has not come yet. */
+  /** The beginning of an incomplete event. */
   #unfinished = ''
   #decoder = new TextDecoder()
   #committed = false
@@ -210,7 +213,7 @@ export class ResumableStream implements ReplyStream {
     return this.#endedAt
   }
 
-  /** Bytes that it has had so far. */
+  /** Total bytes so far. */
   get length(): number {
     return this.#end
   }
@@ -219,12 +222,12 @@ export class ResumableStream implements ReplyStream {
     return this.#reader !== undefined
   }
 
-  /** How many bytes of it are kept. */
+  /** Stored bytes. */
   get bytes(): number {
     return this.#end - this.#start
   }
 
-  /** Begins to stream, as `openReplyStream`. */
+  /** Begins to stream, like `openReplyStream`. */
   open(options: ReplyStreamOptions): this {
     this.#options = options
     this.#heartbeats = setInterval(() => this.#beat(), options.heartbeatInterval).unref()
@@ -240,7 +243,7 @@ export class ResumableStream implements ReplyStream {
     this.#unfinished += typeof chunk === 'string' ? chunk : this.#decoder.decode(chunk, { stream: true })
     this.#keepEvents()
     this.#send()
-    // Without a reader the answer goes on as far as all of it can be kept.
+    // Without a reader the answer continues as long as all of it can be stored.
     const mayGoOn = this.#reader ? !this.#reader.full : this.bytes < MAX_BYTES
     if (mayGoOn) return undefined
     return new Promise(resolve => this.#waiting.push(resolve))
@@ -249,7 +252,7 @@ export class ResumableStream implements ReplyStream {
   end(lastChunk?: string): void {
     if (this.ended) return
     if (this.#over) {
-      // Who reads what was cancelled gets why it ends, and an end.
+      // A reader of a cancelled stream gets the reason and an end.
       if (!this.#committed || !this.#reader) return
       this.#unfinished = lastChunk ?? ''
       this.#keepEvents()
@@ -263,8 +266,9 @@ export class ResumableStream implements ReplyStream {
   }
 
   /**
-   * Sends the rest of the stream to another connection, which takes the place of the one that had it.
-   * @throws CorralError `invalid_request` for a position that has not been reached, `stream_not_found` for what is not kept
+   * Sends the rest of the stream to another connection, which replaces the previous one.
+   * @throws CorralError `invalid_request` for a position that has not been reached, `stream_not_found` for a position
+   * that is no longer stored
    */
   resume(reply: FastifyReply, position: StreamPosition): void {
     const at = this.#byteOf(position)
@@ -274,14 +278,14 @@ export class ResumableStream implements ReplyStream {
     this.#send()
   }
 
-  /** Ends the answer, and forgets it. Who reads it is told so. */
+  /** Ends the answer and forgets it. A reader is told the reason. */
   cancel(): void {
     this.#cancel(
-      new CorralError('stream_cancelled', 'The answer was cancelled. Send the request again to have it anew.')
+      new CorralError('stream_cancelled', 'The answer was cancelled. To get a new answer, send the request again.')
     )
   }
 
-  /** Ends the answer, which nobody reads or room is needed for, and forgets it. */
+  /** Ends the answer and forgets it, because nobody reads it or its memory is needed. */
   forget(): void {
     this.#cancel(new ClientGone())
   }
@@ -293,14 +297,14 @@ export class ResumableStream implements ReplyStream {
     if (asked > reached) {
       throw new CorralError(
         'invalid_request',
-        `The stream has not come to ${what} ${asked} yet; its last one is ${reached}.`
+        `The stream has not reached ${what} ${asked} yet; its last one is ${reached}.`
       )
     }
     const isKept = 'after' in position ? asked >= this.#firstEvent - 1 : asked >= this.#start
     if (!isKept) {
       throw new CorralError(
         'stream_not_found',
-        `What follows ${what} ${asked} of this stream is not kept any longer. Send the request again.`
+        `The stream after ${what} ${asked} is no longer stored. Send the request again.`
       )
     }
     if ('from' in position) return position.from
@@ -337,7 +341,7 @@ export class ResumableStream implements ReplyStream {
     }
   }
 
-  /** Keeps all events that are complete. */
+  /** Stores all complete events. */
   #keepEvents(): void {
     const isLines = this.#options!.contentType.includes('ndjson')
     const separator = isLines ? '\n' : '\n\n'
@@ -364,7 +368,7 @@ export class ResumableStream implements ReplyStream {
     this.#watcher.grown()
   }
 
-  /** Drops the beginning of what is kept where it is too much and its reader has it. */
+  /** Drops the oldest stored bytes that the reader has, if there are too many. */
   #drop(): void {
     const sent = this.#reader?.at ?? this.#start
     while (this.bytes > MAX_BYTES && this.#start + this.#kept[0]!.length <= sent) {
@@ -376,7 +380,7 @@ export class ResumableStream implements ReplyStream {
     }
   }
 
-  /** Sends a reader what it has not got yet. */
+  /** Sends the reader everything that it has not got yet. */
   #send(): void {
     const reader = this.#reader
     const response = reader?.response
@@ -413,13 +417,13 @@ export class ResumableStream implements ReplyStream {
     const reader: Reader = { raw, response, at, full: false }
     clearTimeout(this.#expiry)
     this.#reader = reader
-    // A reader that takes nothing has as good as left.
+    // A reader that does not read is treated as disconnected.
     const forget = onReaderStall(raw.socket, () => raw.destroy())
     const leave = () => {
       forget()
       if (this.#reader !== reader) return
       this.#detach()
-      // Nobody can come back to a stream whose id was never sent.
+      // Nobody can resume a stream whose id was never sent.
       if (!this.#committed) this.#cancel(new ClientGone())
       else this.#expire()
       this.#watcher.detached(this)
@@ -458,7 +462,7 @@ export class ResumableStream implements ReplyStream {
     this.#watcher.over(this)
     this.#controller.abort(reason)
     this.#goOn()
-    // Of one that goes on, the reader gets what had come, why it ends (by `end`), and an end.
+    // If the stream continues, the reader gets everything so far, the reason (from `end`), and an end.
     if (this.#committed && reason instanceof ClientGone) this.#reader?.raw.destroy()
   }
 }

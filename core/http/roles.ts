@@ -1,20 +1,17 @@
 import { CorralError } from '../errors.ts'
 
-/** Roles, the least first: each may do what those before it may. */
+/** Roles in ascending order. Each includes the permissions of the previous ones. */
 export const ROLES = ['user', 'operator', 'admin'] as const
 
-/** `user` asks models, `operator` also manages them, `admin` also what runs code, and other people's data. */
+/** `user` uses models, `operator` also manages them, `admin` may also run code and see other people's data. */
 export type Role = (typeof ROLES)[number]
 
-/** Whether somebody with this role may do what needs another one. */
+/** Whether a role includes the permissions of another one. */
 export function hasRole(role: Role, needed: Role): boolean {
   return ROLES.indexOf(role) >= ROLES.indexOf(needed)
 }
 
-/**
- * Refuses a caller whose role does not suffice.
- * @throws CorralError `forbidden_role`
- */
+/** Refuses a caller whose role does not suffice. @throws CorralError `forbidden_role` */
 export function requireRole(caller: { role: Role; name?: string }, needed: Role | 'anyone'): void {
   if (needed === 'anyone' || hasRole(caller.role, needed)) return
   const who = caller.name === undefined ? 'callers without a key have' : `the key "${caller.name}" has`
@@ -27,7 +24,7 @@ export function requireRole(caller: { role: Role; name?: string }, needed: Role 
   )
 }
 
-/** A sentence that tells a caller how to get a role that it has not. */
+/** A sentence that tells a caller how to get a missing role. */
 export function howToGetRole({ name }: { name?: string }, needed: Role): string {
   return needed === 'admin' && name === undefined
     ? "Use the corral command as the user who runs the server (corral open, for a browser), or send an admin's key (corral key create <name> --role admin)."
@@ -36,9 +33,9 @@ export function howToGetRole({ name }: { name?: string }, needed: Role): string 
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** The role that the route needs, `user` where absent; `anyone` needs no key. */
+    /** The role that the route needs, `user` if absent; `anyone` needs no key. */
     role?: Role | 'anyone'
-    /** Whether it changes something or shows what was said; by default whatever is no `GET`. */
+    /** Whether to log it in the audit log; by default, every method except `GET`. */
     audited?: boolean
   }
 }

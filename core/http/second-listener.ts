@@ -5,15 +5,15 @@ import { ConfigError } from '../config/config-error.ts'
 import { type FurtherListener, listenFurther } from './further-listener.ts'
 import { httpOrigin, listenError } from './listening.ts'
 
-/** A setting that names an address to listen on beside the server's own. */
+/** A setting with an additional address to listen on. */
 export interface ListenSetting {
   /** Its path, such as `api-ollama.listen`. */
   setting: string
-  /** What is served there, as a sentence begins with it: `Ollama's clients are`. */
+  /** What is served there, as the beginning of a sentence: `Ollama's clients are`. */
   served: string
-  /** Where the server's own address serves the same. */
+  /** The path that serves the same at the server's own address. */
   path: string
-  /** A port to choose. */
+  /** An example of a port. */
   example: number
 }
 
@@ -25,10 +25,7 @@ export interface ListenAddress {
 /** Empty, or `host:port` with an IPv6 address in brackets. */
 export const LISTEN_PATTERN = '^((\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]+):[0-9]{1,5})?$'
 
-/**
- * Reads the address; undefined for an empty text.
- * @throws ConfigError saying what is wrong with it
- */
+/** Parses the address; undefined for an empty text. @throws ConfigError that says what is wrong with it */
 export function readListen(
   text: string,
   ownPort: number,
@@ -49,10 +46,10 @@ export function readListen(
 }
 
 /**
- * Serves the application there too.
- * @param prepare is called with each request before any route sees it
- * @param ended aborted when no answer runs any longer
- * @throws ListenError when the address cannot be had: clients would speak to whoever has it
+ * Serves the application at the additional address.
+ * @param prepare called with each request before any route sees it
+ * @param ended aborted when no answer is in progress
+ * @throws ListenError if the address is taken, because clients would talk to the program that has it
  */
 export async function listenToo(
   app: FastifyInstance,
@@ -67,6 +64,6 @@ export async function listenToo(
     throw listenError(address, error, { port: `in ${setting}`, host: `in ${setting}` })
   }
   const { port } = listener.address as AddressInfo
-  log.info(`${served} served at ${httpOrigin({ ...address, port }, app.connectionGuard.encrypts)} too.`)
+  log.info(`${served} also served at ${httpOrigin({ ...address, port }, app.connectionGuard.encrypts)}.`)
   return listener
 }

@@ -3,13 +3,13 @@ import type { FastifyRequest } from 'fastify'
 import { CorralError } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
 
-/** A folder of this machine, and how clients elsewhere are told of it. */
+/** A folder of this machine, and the placeholder for its path. */
 export interface ServerFolder {
   path: string
   shown: string
 }
 
-/** The folders whose places are nobody's concern but the admin's; one inside another comes first. */
+/** Folders whose paths only admins may see. A folder inside another one comes first. */
 export function serverFolders({ home, models }: Pick<DataPaths, 'home' | 'models'>): ServerFolder[] {
   const folders = [
     { path: models, shown: '<models>' },
@@ -19,11 +19,11 @@ export function serverFolders({ home, models }: Pick<DataPaths, 'home' | 'models
   return folders.filter(({ path }) => path.length > 1).sort((a, b) => b.path.length - a.path.length)
 }
 
-/** A value of JSON whose texts do not say where these folders are. */
+/** A JSON value with these folders' paths replaced in all texts. */
 export function withoutServerPaths<Value>(value: Value, folders: readonly ServerFolder[]): Value {
   if (typeof value === 'string') {
     return folders.reduce<string>((text, { path, shown }) => {
-      // Most texts name none.
+      // Most texts contain none.
       if (!text.includes(path)) return text
       const escaped = path.replace(/[^\w/]/g, '\\$&')
       return text.replace(new RegExp(`(?<![\\w.~>-])${escaped}(?![\\w-]|\\.\\w)`, 'g'), () => shown)
@@ -35,9 +35,9 @@ export function withoutServerPaths<Value>(value: Value, folders: readonly Server
   return Object.fromEntries(fields) as Value
 }
 
-/** An error as the client may read it: only admins, as by the private socket, are told of the server's folders. */
+/** An error for the client: only admins, including users of the private socket, see paths of the server's folders. */
 export function clientError(error: CorralError, { caller, server }: FastifyRequest): CorralError {
-  // Before a request has a caller, nothing is known of it.
+  // A request without a caller counts as not an admin.
   if (caller?.role === 'admin') return error
   const message = withoutServerPaths(error.message, server.folders)
   const details = error.details && withoutServerPaths(error.details, server.folders)

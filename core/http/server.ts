@@ -21,12 +21,15 @@ import { serverFolders } from './server-folders.ts'
 export interface RunningServer {
   /** Base address such as `http://127.0.0.1:11435`. */
   address: string
-  /** Path of the socket that only this user can open, where there is one. */
+  /** Path of the socket that only this user can open, if any. */
   socket: string | undefined
   app: FastifyInstance
-  /** Reads the configuration again and puts what changed in force. @throws as `Reloader.reload` */
+  /** Reloads the configuration. @throws as `Reloader.reload` */
   reload(): Promise<ReloadReport>
-  /** Ends it: running requests may go on for `shutdown_grace`, engines end, the data directory is freed. */
+  /**
+   * Stops it: requests in progress may continue for `shutdown_grace`, engines are stopped, the data directory is
+   * released.
+   */
   close(): Promise<void>
 }
 
@@ -34,30 +37,30 @@ export interface ServerOptions {
   config: LoadedConfig
   definitions: PluginDefinition[]
   logs: LogLevels
-  /** As `ReloaderOptions.load`; where it is absent, nothing can be reloaded. */
+  /** As `ReloaderOptions.load`. If absent, the configuration cannot be reloaded. */
   load?: ReloaderOptions['load']
 }
 
 declare module 'fastify' {
   interface FastifyInstance {
-    /** Reads the configuration again and puts what changed in force. */
+    /** Reloads the configuration. */
     reloadConfig: RunningServer['reload']
-    /** The configuration file that is in force, absolute; undefined where there is none. */
+    /** The current configuration file, absolute; undefined if there is none. */
     configFile: () => string | undefined
     /** Reads and changes the configuration file. */
     configEditor: Pick<Reloader, 'file' | 'rewrite'>
   }
 }
 
-/** How long clients that do not read may hold up the shutdown once all answers have ended (milliseconds). */
+/** How long clients that do not read may delay the shutdown once all answers have ended (milliseconds). */
 const CLOSE_LINGER = 1000
-/** Milliseconds between two looks at `config.yaml`, where it is watched. */
+/** Milliseconds between two polls of `config.yaml`, if it is watched. */
 const LOOK_AT_CONFIG = 300
 
 /**
- * Claims the data directory, sets the plugins up and listens. What takes long (finding or building an engine) goes on
- * behind it.
- * @throws when the directory is held by another server, a required plugin fails or the port is taken
+ * Claims the data directory, sets up the plugins and listens. Long work (finding or building an engine) continues in
+ * the background.
+ * @throws if another server uses the directory, a required plugin fails or the port is taken
  */
 export async function startServer({
   config: initial,
@@ -74,7 +77,7 @@ export async function startServer({
     logs
       .part('server')
       .warn(
-        `corral ${claim.before} served ${paths.home} before, which is newer than this ${version}: what it stored in ways of its own is left alone. If something is missing, restore the backup of before the upgrade (docs/admin.md).`
+        `corral ${claim.before}, which is newer than this ${version}, used ${paths.home} before. Data in newer formats is left alone. If something is missing, restore the backup from before the upgrade (docs/admin.md).`
       )
   }
   const shutdown = new AbortController()
@@ -92,7 +95,7 @@ export async function startServer({
       definitions,
       plugins: host,
       applyCore(next, before) {
-        // What was changed by hand stays so, until the configuration says something else.
+        // A level that was changed at runtime stays until the configuration changes.
         if (!isDeepStrictEqual([next.log_level, next.log_levels], [before.log_level, before.log_levels]))
           logs.configure(next.log_level, next.log_levels)
         app.connectionGuard.setLimits(next.limits)
@@ -106,7 +109,7 @@ export async function startServer({
     app.decorate('reloadConfig', reload)
     app.decorate('configFile', () => live.current.file)
     app.decorate('configEditor', reloader)
-    // The log says what becomes of it.
+    // The outcome is logged.
     const follow = () => void reload().catch(() => undefined)
     const watch = new ConfigWatch(() => live.current.file, follow, LOOK_AT_CONFIG)
     watch.set(core.watch_config)
@@ -129,7 +132,7 @@ export async function startServer({
     await app.ready()
     await host.start()
     socket = await openPrivateSocket(app, paths, { log: logs.part('http'), ended: shutdown.signal })
-    // Recorded before anybody can know of the server by its address.
+    // Recorded before other programs can learn the address of the server.
     await claim.update({ address: httpOrigin(core, secure), socket: socket?.path })
     const address = await listen(app, core.host, core.port)
     if (address !== httpOrigin(core, secure)) await claim.update({ address, socket: socket?.path })
@@ -144,7 +147,7 @@ export async function startServer({
 async function notReloadable(): Promise<never> {
   throw new CorralError(
     'not_implemented',
-    'This server was started by a command and ends with it; it reads its settings at its start only.'
+    'This server was started by a command and stops with it; it reads its settings only at the start.'
   )
 }
 
@@ -159,14 +162,14 @@ async function listen(app: FastifyInstance, host: string, port: number): Promise
   return httpOrigin({ host, port: (app.server.address() as AddressInfo).port }, encrypts)
 }
 
-/** Whether a version such as `1.2.3` is newer than another one; what follows the numbers does not count. */
+/** Whether a version such as `1.2.3` is newer than another one. Only the numbers are compared. */
 function isNewer(version: string, other: string): boolean {
   const [a, b] = [version, other].map(text => text.split(/[.+-]/, 3).map(Number)) as [number[], number[]]
   const at = a.findIndex((number, index) => number !== b[index])
   return at !== -1 && a[at]! > (b[at] ?? 0)
 }
 
-/** Milliseconds after which a shutdown is given up and the process ends anyway. */
+/** Milliseconds after which a shutdown is abandoned and the process exits. */
 export function shutdownLimit(config: LoadedConfig): number {
   return parseDuration(config.core.shutdown_grace)! + 10_000
 }

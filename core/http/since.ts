@@ -2,8 +2,7 @@ import { CorralError } from '../errors.ts'
 import { parseMoment } from '../system/duration.ts'
 
 /**
- * The moment since which a client wants to see something (the parameter `since`): `1h`, `7d`, `2w`, a date (UTC) or a
- * moment.
+ * Parses the parameter `since`: `1h`, `7d`, `2w`, a date (UTC) or a time.
  * @returns milliseconds since the epoch, not after `now`
  * @throws CorralError `invalid_request`
  */
@@ -12,7 +11,7 @@ export function sinceOf(text: string, now: number): number {
   if (moment !== undefined && moment <= now) return moment
   throw new CorralError(
     'invalid_request',
-    `"since" cannot be ${JSON.stringify(text.slice(0, 40))}: it must be a length of time, or a date or moment in the past. Write 1h, 7d, 2w, a date such as 2025-12-31 or a moment such as 2025-12-31T12:00:00Z.`,
+    `"since" cannot be ${JSON.stringify(text.slice(0, 40))}: it must be a duration, or a date or time in the past. Write 1h, 7d, 2w, a date such as 2025-12-31 or a time such as 2025-12-31T12:00:00Z.`,
     { param: 'since' }
   )
 }

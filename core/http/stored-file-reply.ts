@@ -7,7 +7,7 @@ import { CorralError, isSystemError } from '../errors.ts'
 import { nativeErrorBody } from './native-error.ts'
 import { json, nativeErrors } from './response-schemas.ts'
 
-/** Few, large reads: a file is sent as fast as the network takes it. */
+/** Large reads, for throughput. */
 const PIECE = 512 * 1024
 
 const bytes = { 'application/octet-stream': { schema: Type.Unsafe<Buffer>({}) } }
@@ -30,7 +30,7 @@ export const FILE_REPLIES = {
   416: json('The range starts beyond the end of the file', nativeErrors(['invalid_request']))
 }
 
-/** Sends a file of a stored variant, or the part of it that the request names. @throws CorralError `internal` when it is damaged */
+/** Sends a file of a stored variant, or the requested range of it. @throws CorralError `internal` if it is damaged */
 export async function sendStoredFile(
   request: FastifyRequest,
   reply: FastifyReply,
@@ -58,7 +58,7 @@ export async function sendStoredFile(
   if (answer.status === 206) reply.header('content-range', `bytes ${start}-${end}/${size}`)
   if (request.method === 'HEAD') return reply.send()
 
-  // From here on the files stay, even if the model is deleted, until the last byte is sent or the client has gone.
+  // Keeps the files, even if the model is deleted, until the last byte is sent or the client disconnects.
   const release = storage.hold(variant)
   let handle: FileHandle | undefined
   try {
@@ -78,7 +78,7 @@ export async function sendStoredFile(
   }
 }
 
-/** Opens a file of the store. @throws CorralError `internal` when it is not as the manifest says */
+/** Opens a file of the store. @throws CorralError `internal` if it does not match the manifest */
 async function openWhole(path: string, size: number): Promise<FileHandle> {
   const damaged = (what: string, cause?: unknown) =>
     new CorralError(
@@ -101,7 +101,7 @@ async function openWhole(path: string, size: number): Promise<FileHandle> {
 }
 
 function refuseRange(request: FastifyRequest, reply: FastifyReply, { path, size }: StoredFile): FastifyReply {
-  // No error code has this status: it belongs to ranges alone.
+  // No error code has this status, which exists only for ranges.
   const error = new CorralError('invalid_request', `${path} has ${size} bytes; the range starts beyond the end.`)
   return reply
     .code(416)
@@ -109,16 +109,16 @@ function refuseRange(request: FastifyRequest, reply: FastifyReply, { path, size 
     .send({ ...nativeErrorBody(error, request), errorCode: 416 })
 }
 
-/** Which bytes of a file a request gets. */
+/** The bytes of a file to send. */
 type RangeAnswer =
   | { status: 200 }
-  /** Both positions are part of the range. */
+  /** Both positions are inclusive. */
   | { status: 206; start: number; end: number }
   | { status: 416 }
 
 /**
- * The part of a file that a `Range` header requests (RFC 9110, 14.2). Several ranges at once, other units and what cannot be read
- * get the whole file, as does a client whose `If-Range` names another content.
+ * Evaluates a `Range` header (RFC 9110, 14.2). Several ranges, other units and malformed headers get the whole file,
+ * and so does a client whose `If-Range` names another content.
  * @param size bytes of the file
  * @param etag the file's strong entity tag, in quotes
  */
@@ -132,7 +132,7 @@ export function byteRange(
   const match = /^bytes=[ \t]*(\d*)-(\d*)[ \t]*$/i.exec(range.trim())
   const [, first, last] = match ?? []
   if (!match || (!first && !last)) return { status: 200 }
-  // Only the last bytes are requested.
+  // A suffix range: the last bytes.
   if (!first) {
     const length = Math.min(Number(last), size)
     return length === 0 ? { status: 416 } : { status: 206, start: size - length, end: size - 1 }

@@ -6,7 +6,7 @@ import { Loose } from './request-fields.ts'
 import { json, type routesWith } from './response-schemas.ts'
 import type { StreamPosition } from './resumable-streams.ts'
 
-const StreamPath = Type.Object({ id: Type.String({ description: 'As the header X-Corral-Stream-Id gave it' }) })
+const StreamPath = Type.Object({ id: Type.String({ description: 'From the header X-Corral-Stream-Id' }) })
 const Position = Type.Object({
   after: Type.Optional(
     Type.String({ pattern: '^[0-9]{1,15}$', description: 'Number of the last event that was received; 0 is none' })
@@ -18,10 +18,10 @@ const Position = Type.Object({
 const CancelledSchema = Loose({ status: Type.Literal('cancelled') })
 
 /**
- * The routes of streams that survive their connection, for the surfaces whose requests can ask for one.
- * @param route how the surface describes its routes, and words their errors
+ * The routes of resumable streams, for APIs whose requests can ask for them.
+ * @param route creates the API's route options with its error format
  * @param tag its group in the API document
- * @param name ends the ids of the routes there
+ * @param name suffix of the routes' ids
  */
 export function streamRoutes(route: ReturnType<typeof routesWith>, tag: string, name: string): FastifyPluginAsync {
   return async instance => {
@@ -30,7 +30,7 @@ export function streamRoutes(route: ReturnType<typeof routesWith>, tag: string, 
       '/streams/:id',
       route(tag, `resume${name}`, 'Continue a stream whose connection was lost', {
         description:
-          'For answers that were requested with the header `X-Corral-Resumable: true`: they go on for `limits.resume` after their connection was lost, and are kept as long after their end. What comes is byte for byte what would have come, from the event behind `after` (or the header `Last-Event-ID`) on, or from a byte on. A connection that still had the stream is closed.',
+          'For answers that were requested with the header `X-Corral-Resumable: true`: they continue for `limits.resume` after their connection was lost, and are stored for as long after their end. The reply is byte for byte what the original connection would have received, from the event after `after` (or the header `Last-Event-ID`) on, or from a byte on. If another connection still reads the stream, it is closed.',
         params: StreamPath,
         querystring: Position,
         response: {
@@ -51,9 +51,9 @@ export function streamRoutes(route: ReturnType<typeof routesWith>, tag: string, 
     )
     app.delete(
       '/streams/:id',
-      route(tag, `cancel${name}`, 'End an answer that can be continued', {
+      route(tag, `cancel${name}`, 'End a resumable answer', {
         params: StreamPath,
-        response: { 200: json('It was ended, and what was kept of it is gone', CancelledSchema) },
+        response: { 200: json('It was ended, and its stored part was removed', CancelledSchema) },
         errors: ['stream_not_found']
       }),
       async request => {
@@ -64,7 +64,7 @@ export function streamRoutes(route: ReturnType<typeof routesWith>, tag: string, 
   }
 }
 
-/** @throws CorralError `invalid_request` for a `Last-Event-ID` that is no number of an event */
+/** @throws CorralError `invalid_request` for a `Last-Event-ID` that is not the number of an event */
 function positionOf(
   { after, from }: { after?: string; from?: string },
   lastEventId: string | undefined

@@ -2,28 +2,28 @@ import type { Socket } from 'node:net'
 import { TLSSocket } from 'node:tls'
 import type { ServerCertificate } from './certificate.ts'
 
-/** Milliseconds that a client has to agree on the encryption. */
+/** Milliseconds that a client has for the TLS handshake. */
 const HANDSHAKE_LIMIT = 10_000
-/** The first byte of a TLS connection; that of an HTTP request is a letter. */
+/** The first byte of a TLS connection. An HTTP request begins with a letter. */
 const HANDSHAKE_RECORD = 22
 
 const PLAIN_HTTP = JSON.stringify({
-  error: 'This server speaks TLS, and the request came without it. Use an address that begins with https://',
+  error: 'This server uses TLS, and the request came without it. Use an address that begins with https://',
   errorCode: 400,
   code: 'invalid_request'
 })
 
 /**
- * Encrypts the connection of a client. One that does not get that far in time, or does not speak TLS, is closed; a plain
- * request is told why.
- * @param ready takes the encrypted connection once both sides agree
+ * Encrypts the connection of a client. A client that is too slow or does not speak TLS is disconnected, and a plain
+ * HTTP request gets an explanation.
+ * @param ready gets the encrypted connection after the handshake
  */
 export function encrypt(raw: Socket, certificate: ServerCertificate, ready: (socket: TLSSocket) => void): void {
   const limit = setTimeout(() => raw.destroy(), HANDSHAKE_LIMIT)
   const end = () => clearTimeout(limit)
   raw.once('close', end)
   raw.on('error', () => {
-    // It has gone, which "close" tells.
+    // The connection was closed, which "close" reports.
   })
   raw.once('readable', (): unknown => {
     const begin: Buffer | null = raw.read()

@@ -1,20 +1,20 @@
-/** A span of a distributed trace, as the header `traceparent` of W3C Trace Context names it. */
+/** A span of a distributed trace, from the header `traceparent` of W3C Trace Context. */
 export interface TraceParent {
   /** 32 hex digits in lower case. */
   readonly traceId: string
   /** 16 hex digits in lower case. */
   readonly spanId: string
-  /** Whether those before it in the trace record it. */
+  /** Whether the caller records the trace. */
   readonly sampled: boolean
 }
 
 const FORMAT = /^([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/
 
-/** Reads a `traceparent`; undefined where it is absent or not valid, which counts as absent. */
+/** Parses a `traceparent`; undefined if it is absent or invalid, which is the same. */
 export function parseTraceParent(header: unknown): TraceParent | undefined {
   if (typeof header !== 'string' || header.length > 512) return undefined
   const [, version, traceId, spanId, flags, more] = FORMAT.exec(header) ?? []
-  // Later versions may add fields; this one has none.
+  // Later versions may add fields; version 00 has none.
   if (version === undefined || version === 'ff' || (version === '00' && more !== undefined)) return undefined
   return { traceId: traceId!, spanId: spanId!, sampled: (Number.parseInt(flags!, 16) & 1) === 1 }
 }

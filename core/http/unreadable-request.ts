@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net'
 import type { ConnectionError } from 'fastify'
 
-/** What to say where a request cannot be read as HTTP; nothing of it is quoted. */
+/** The refusal of a request that is not valid HTTP. It quotes nothing of the request. */
 function refusalOf({ code, message }: ConnectionError): { status: number; phrase: string; error: string } {
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT') {
     return { status: 408, phrase: 'Request Timeout', error: 'The request was not complete in time. Send it again.' }
@@ -10,11 +10,11 @@ function refusalOf({ code, message }: ConnectionError): { status: number; phrase
     const error = 'The headers of the request are longer than 16 kB together. Send fewer or shorter ones.'
     return { status: 431, phrase: 'Request Header Fields Too Large', error }
   }
-  const error = `What was sent cannot be read as an HTTP request (${message}). Check what the client writes, above all its headers.`
+  const error = `The data sent is not a valid HTTP request (${message}). Check what the client writes, above all its headers.`
   return { status: 400, phrase: 'Bad Request', error }
 }
 
-/** Answers a request that cannot be read, and ends its connection. */
+/** Refuses an invalid request, and closes its connection. */
 export function refuseUnreadable(failure: ConnectionError, socket: Socket): void {
   if (failure.code === 'ECONNRESET' || socket.destroyed) return
   const { status, phrase, error } = refusalOf(failure)

@@ -1,15 +1,15 @@
 import type { Readable } from 'node:stream'
 
-/** Bytes of a body that are kept in the pieces in which they came. */
+/** Bytes of a body that are kept in the chunks in which they arrived. */
 const MAX_PIECES_BYTES = 256 * 1024
-/** Bytes by which the memory of a longer one grows. */
+/** Increment of the memory for longer bodies, in bytes. */
 const GROWTH_BYTES = 2 ** 20
 
 /**
- * Reads a body to its end. Long ones are copied into memory that `freeBody` gives back to the system: thousands of buffers
- * as small as network packets would stay with the C library, which returns no memory between others that are in use.
- * @param most bytes that it can have
- * @param done called once, with the bytes (then call `freeBody`) or with the error of the stream
+ * Reads a whole body. Long ones are copied into memory that `freeBody` returns to the system: thousands of buffers the
+ * size of network packets would fragment the C library's heap.
+ * @param most maximum bytes
+ * @param done called once, with the bytes (then call `freeBody`) or with the stream's error
  */
 export function readWholeBody(
   body: Readable,
@@ -39,13 +39,13 @@ export function readWholeBody(
   body.on('data', add).on('end', finish).on('error', finish)
 }
 
-/** Gives back the memory of a body that `readWholeBody` read. Its bytes cannot be used any longer. */
+/** Frees the memory of a body that `readWholeBody` read. Its bytes must no longer be used. */
 export function freeBody({ buffer }: Buffer<ArrayBuffer>): void {
-  // V8 counts no memory that a buffer has grown by, and might leave it for minutes.
+  // V8 does not count memory that a buffer has grown by, and might not free it for minutes.
   if (buffer.resizable) buffer.resize(0)
 }
 
-/** The pieces, in memory that grows where it is. */
+/** The chunks, in memory that grows in place. */
 function longBody(pieces: readonly Buffer[], most: number): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(new ArrayBuffer(MAX_PIECES_BYTES, { maxByteLength: most }))
   let at = 0

@@ -4,12 +4,12 @@ import { CorralError } from '../errors.ts'
 import { nameText, type RequestedName } from './model-name.ts'
 
 /**
- * How the models of a key are named: `owner/name` or `owner/name:variant`, where `*` is any characters; `*` is all.
- * Without an owner it is the models of this name, whoever's, and the alias of this name.
+ * How a key's models are named: `owner/name` or `owner/name:variant`, where `*` matches any characters; `*` is all. A
+ * name without an owner matches the models of this name of all owners, and the alias of this name.
  */
 export const MODEL_PATTERN = '^([A-Za-z0-9._*-]+/)?[A-Za-z0-9._*-]+(:[A-Za-z0-9._*-]+)?$'
 
-/** Patterns as they were compiled: a key has the same list with each request. */
+/** Cache of compiled patterns: a key has the same list with each request. */
 const compiled = new WeakMap<readonly string[], RegExp>()
 
 function patternOf(allowed: readonly string[]): RegExp {
@@ -23,7 +23,7 @@ function patternOf(allowed: readonly string[]): RegExp {
       if (source === '*') return '.*'
       const parts = source.replaceAll('*', '[a-z0-9._-]*')
       const owned = source.includes('/') ? parts : `(?:[a-z0-9._-]*/)?${parts}`
-      // Without a variant all of them are meant.
+      // Without a variant, it matches all variants.
       return source.includes(':') ? owned : `${owned}(:.*)?`
     })
     pattern = new RegExp(`^(?:${sources.join('|')})$`)
@@ -32,16 +32,16 @@ function patternOf(allowed: readonly string[]): RegExp {
   return pattern
 }
 
-/** Whether a list of models names this one. Without a list all models are allowed. */
+/** Whether a list of models allows this one. Without a list all models are allowed. */
 export function isAllowed(allowed: readonly string[] | undefined, { key }: Pick<Model, 'key'>): boolean {
   return allowed === undefined || patternOf(allowed).test(key)
 }
 
 /**
- * Refuses a model that the caller's key does not allow, and names that the key's list does not have where there is no
- * model: nobody learns what there is besides its own. An alias that the list names is allowed as the model is.
+ * Refuses a model that the caller's key does not allow. It also refuses names of missing models that are not in the
+ * key's list, so that nobody can find out which other models exist. An alias in the list is allowed like its model.
  * @param name as it was requested
- * @param model what that name means
+ * @param model the model with that name
  * @throws CorralError `forbidden_model`
  */
 export function requireAllowed(allowed: readonly string[] | undefined, name: RequestedName, model?: Model): void {
@@ -58,10 +58,10 @@ export function requireAllowed(allowed: readonly string[] | undefined, name: Req
 const list = (allowed: readonly string[]) =>
   allowed.length <= 10 ? allowed.join(', ') : `${allowed.slice(0, 10).join(', ')} and ${allowed.length - 10} more`
 
-/** What a caller may see of the catalog. */
+/** The catalog without the methods that change it. */
 export type SeenCatalog = Omit<Catalog, 'add' | 'addNames'>
 
-/** The catalog as a caller may see it: lists leave out what is not allowed, and names of it are refused. */
+/** The catalog as a caller may see it: other models are left out of lists, and their names are refused. */
 export function catalogFor(catalog: Catalog, { models: allowed }: Pick<Caller, 'models'>): SeenCatalog {
   if (allowed === undefined) return catalog
   return {

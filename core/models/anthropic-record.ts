@@ -5,13 +5,13 @@ import { Loose } from '../http/request-fields.ts'
 const Support = Loose({ supported: Type.Boolean() })
 const support = (supported: boolean): Static<typeof Support> => ({ supported })
 
-/** The fields of a model's record that Anthropic's clients validate, on every surface that they ask for models. */
+/** The fields of a model's record that Anthropic's clients validate, in every API where they list models. */
 export const anthropicFields = {
   type: Type.Literal('model'),
   display_name: Type.String(),
   created_at: Type.String({ format: 'date-time' }),
   max_input_tokens: Type.Integer({ description: 'The context that it is loaded with, or would be' }),
-  max_tokens: Type.Integer({ description: 'Most tokens of an answer: those of the context' }),
+  max_tokens: Type.Integer({ description: 'Maximum tokens of an answer: the size of the context' }),
   lifecycle: Type.Literal('active'),
   deprecated_at: Type.Null(),
   retires_at: Type.Null(),
@@ -19,13 +19,13 @@ export const anthropicFields = {
   capabilities: Loose(
     { image_input: Support, structured_outputs: Support, thinking: Support },
     {
-      description: "As Anthropic's API names them; what only a hosted service does is not supported"
+      description: "As in Anthropic's API; features of the hosted service are not supported"
     }
   )
 }
 
 /**
- * What those fields say of a model (https://docs.claude.com/en/api/models).
+ * The values of those fields for a model (https://docs.claude.com/en/api/models).
  * @param shown its name in the list
  * @param context tokens
  */
@@ -50,10 +50,10 @@ export function anthropicRecord({ modifiedAt, metadata: { capabilities } }: Mode
 
 const no = support(false)
 type Capabilities = ReturnType<typeof makeCapabilities>
-/** By what they are made of. */
+/** By flags. */
 const made = new Map<number, Capabilities>()
 
-/** The same object for all models of the same abilities, of which there are thousands. */
+/** Returns the same object for all models with the same abilities, of which there are thousands. */
 function capabilitiesOf(vision: boolean, completion: boolean, canThink: boolean): Capabilities {
   const kind = Number(vision) + 2 * Number(completion) + 4 * Number(canThink)
   let capabilities = made.get(kind)

@@ -1,7 +1,7 @@
 import { printable } from '../system/printable.ts'
 import { isWebPage, pageTitle } from '../system/web-page.ts'
 
-/** Bytes at the beginning of a file that `foreignStart` looks at. */
+/** Bytes at the beginning of a file that `foreignStart` reads. */
 export const START_SIZE = 4096
 
 /** Explains why a file is not a model if it is something that is often saved as one. @param start its first bytes */

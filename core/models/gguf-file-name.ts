@@ -1,27 +1,30 @@
-/** What a file of a model repository is for, as far as its name shows. */
+/** The purpose of a file in a model repository, if its name shows it. */
 export type FileRole =
   | 'model'
-  /** Gives a model eyes or ears (`mmproj`). */
+  /** Adds images or sound to a model (`mmproj`). */
   | 'projector'
-  /** Guesses ahead for another model and runs with that one only. */
+  /** Guesses ahead for another model (speculative decoding) and runs only with that model. */
   | 'draft'
   /** Data for quantization. */
   | 'imatrix'
   /** Changes another model (LoRA). */
   | 'adapter'
-  /** Makes images or videos, which llama.cpp does not. */
+  /** Generates images or videos, which llama.cpp does not support. */
   | 'image'
-  /** A piece of a file that was cut at any byte: nothing loads it before the pieces are joined. */
+  /** A piece of a file that was split at arbitrary bytes: it cannot be loaded before the pieces are joined. */
   | 'split'
   | 'other'
 
 export interface GgufFileName {
   role: FileRole
-  /** Quantization in capitals, such as `Q4_K_M`, `UD-Q4_K_XL`, `Q4_K_M-F16`; from a folder where the name has none. */
+  /** Quantization in capitals, such as `Q4_K_M`, `UD-Q4_K_XL`, `Q4_K_M-F16`; from the folder if the name has none. */
   label: string | undefined
-  /** What all quantizations of one model share: the name in lower case without folder, shard number and label. */
+  /**
+   * The common part of the names of all quantizations of a model: in lower case, without folder, shard number and
+   * label.
+   */
   base: string
-  /** For one of several files of a model: `group` is the same for all of them, `index` counts from 1. */
+  /** For a shard: `group` is the same for all shards of a model, `index` counts from 1. */
   shard?: { index: number; count: number; group: string }
 }
 
@@ -31,27 +34,27 @@ const QUANTIZED =
   '|Q[1-8]_K(?:_(?:XXL|XL|XXS|XS|[SMLP]))?(?:_R[48])?|Q[1-8]_[01](?:_[48]_[48]|_L|_R[48])?' +
   '|TQ[12]_0|I2_S|MXFP4(?:_MOE)?|NVFP4)'
 const LABEL = new RegExp(`(?<![A-Za-z0-9])(?:${QUANTIZED}|${FLOAT})(?![A-Za-z0-9])`, 'gi')
-/** Embeddings and output in another type than the rest: another file than the plain one. */
+/** Embeddings and output in another type than the rest make it another file. */
 const COMPOSITE = new RegExp(`(?<![A-Za-z0-9])(?:(${QUANTIZED})[-._](${FLOAT}|Q[2-8])|(${FLOAT})[-._](Q[2-8]))$`, 'i')
 /** `phi-3-q4.gguf`: only at the very end, because names such as `Q3-30B` begin like this. */
 const BARE = /(?<![A-Za-z0-9])Q[2-8]$/i
 const RAW_SPLIT = /(\.gguf)(?:\.part-?\d+of\d+|-split-[a-z]|\.part-?[a-z]{1,2})$/i
-/** Of one model. The largest models have some 200. */
+/** Maximum shards of a model. The largest models have about 200. */
 const MAX_SHARDS = 1000
 const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$/i
-/** Added by those who quantize; no part of the model's name. */
+/** Added by those who quantize; not part of the model's name. */
 const MAKERS_MARK = /[-._](?:i1|imat|imatrix|pure|ud|gguf|\d+(?:\.\d+)?bpw)(?=[-._]|$)|(?<=MXFP4)_MOE\d+/gi
-/** Prefixes by which llama.cpp recognises drafts, and the marks that publishers put elsewhere in the name. */
+/** Prefixes by which llama.cpp recognizes draft models, and marks that publishers put elsewhere in the name. */
 const DRAFT = /^mtp-|[-._]mtp$|(?:^|[-._])(?:eagle3|dflash|dspark|draft|drafter|speculator)(?:[-._]|$)/i
 /** llama.cpp's naming convention ends the names of adapters like this, before or after the label. */
 const ADAPTER = /(?:^|[-._])(?:lora|adapter)$/i
-/** Parts of models that speak or make images, and vocabularies that llama.cpp tests with. */
+/** Parts of speech and image models, and vocabularies that llama.cpp tests with. */
 const NO_MODEL =
   /^(?:ggml-vocab|tokenizer|audiodecoder|ae|t5xxl|clip[-_][lgh]|text[-_]encoder)(?:[-._]|$)|(?:^|[-._])(?:vocoder|wavtokenizer|vae|tokenizer-\d+hz)(?:[-._]|$)|[-._]vocab$/i
-/** Models of images and videos whose names are not those of language models too. */
+/** Image and video models whose names are not also those of language models. */
 const IMAGE_MODEL =
   /^(?:flux[-._]?[12]|sd(?:xl|[-_]?3)|stable[-_]diffusion|hidream|(?:qwen|z)[-_]image|wan[-_]?2|hunyuan[-_]?video|ltx[-_]?v|cogvideo|aura[-_]?flow)/i
-/** The precision of a projector that is taken where there are several. */
+/** Preferred precisions of a projector. */
 const PROJECTOR_LABELS = ['F16', 'BF16', 'F32', 'Q8_0']
 
 const fileNameOf = (path: string) => path.slice(path.lastIndexOf('/') + 1)
@@ -68,14 +71,14 @@ function labelOfStem(stem: string): string | undefined {
 }
 
 /**
- * The quantization label in a file's own name, in capitals (`Q4_K_M`, `UD-Q4_K_XL`, `F16`); undefined when it
- * has none. The last one counts: `x-F16-to-Q8_0.gguf` is Q8_0.
+ * The quantization label in a file's own name, in capitals (`Q4_K_M`, `UD-Q4_K_XL`, `F16`), if it has one. The last one
+ * counts: `x-F16-to-Q8_0.gguf` is Q8_0.
  */
 export function labelFromFileName(fileName: string): string | undefined {
   return labelOfStem(stemOf(fileName))
 }
 
-/** What is left of a file's name without folder, extension, shard number and label: the same for all quantizations. */
+/** A file's name without folder, extension, shard number and label: the same for all quantizations. */
 export function baseOfFileName(fileName: string): string {
   return stemOf(fileName)
     .replace(MAKERS_MARK, '')
@@ -86,7 +89,7 @@ export function baseOfFileName(fileName: string): string {
     .toLowerCase()
 }
 
-/** Reads the name of a file in a repository. @param path with forward slashes, folders included */
+/** Parses the name of a file in a repository. @param path with forward slashes, including folders */
 export function parseGgufFileName(path: string): GgufFileName {
   const role = roleOf(path)
   const folders = path.split('/').slice(0, -1).reverse()
@@ -106,7 +109,7 @@ function roleOf(path: string): FileRole {
   if (/imatrix.*\.(?:gguf_file|dat)$|\.imatrix$/i.test(fileName)) return 'imatrix'
   if (!/\.gguf$/i.test(fileName)) return 'other'
   if (/mmproj/i.test(fileName)) return 'projector'
-  // `x-imatrix-Q4_K_M.gguf` was quantized with such data, `x-f16-imatrix.gguf` holds them.
+  // `x-imatrix-Q4_K_M.gguf` was quantized with such data, `x-f16-imatrix.gguf` contains it.
   const [, afterImatrix] = /imatrix(.*)$/i.exec(fileName) ?? []
   if (afterImatrix !== undefined && labelFromFileName(afterImatrix) === undefined) return 'imatrix'
   const stem = stemOf(fileName)
@@ -116,10 +119,12 @@ function roleOf(path: string): FileRole {
   return IMAGE_MODEL.test(stem) ? 'image' : 'model'
 }
 
-/** The name of a GGUF file that is not a shard although its name is that of one. */
+/** Renames a GGUF file that is not a shard although its name looks like one. */
 export const withoutShardNumber = (path: string) => path.replace(/-\d{5}-of-\d{5}(?=\.gguf$)/i, '')
 
-/** All shards of the set that a file belongs to, in order; the file itself if it is not a shard of at most 1,000. */
+/**
+ * All shards of the set that a file belongs to, in order; only the file itself if it is not a shard of at most 1,000.
+ */
 export function shardNames(path: string): string[] {
   const match = SHARD.exec(path)
   const count = Number(match?.[3] ?? 0)
@@ -131,14 +136,14 @@ export function shardNames(path: string): string[] {
   )
 }
 
-/** Models and projectors of a listing up to which each is compared with each other; real ones have some dozens. */
+/** Maximum models and projectors of a listing that are compared with each other; real ones have a few dozen. */
 const MAX_COMPARED = 500
 
 /**
- * Tells which projector belongs to a model: of those that share most folders with it, the one that bears its name, or,
- * if there is this model only, the one that is there and does not name another model. Of several precisions the most
- * compatible one. The function returns undefined if this is not clear.
- * @param paths all files there are
+ * Finds the projector of a model. Among the projectors that share most folders with it, the best is the one with its
+ * name, or, if there is only this model, one that does not name another model. Of several precisions the most
+ * compatible one is chosen. The function returns undefined if this is ambiguous.
+ * @param paths all files in the listing
  */
 export function projectorFinder(paths: readonly string[]): (modelPath: string) => string | undefined {
   if (!paths.some(path => /mmproj/i.test(path))) return () => undefined
@@ -168,7 +173,7 @@ export function projectorFinder(paths: readonly string[]): (modelPath: string) =
 
 const SIZE = /(?<![a-z0-9])\d+(?:\.\d+)?b(?![a-z0-9])/g
 
-/** Whether a projector's name has words, and none of them is in the model's name, or another size. */
+/** Whether a projector's name has words of which none is in the model's name, or another size. */
 function namesAnother(projector: string, model: string): boolean {
   const [own, other] = [projector.match(SIZE)?.[0], model.match(SIZE)?.[0]]
   if (own && other && own !== other) return true
@@ -184,11 +189,11 @@ export function projectorFor(modelPath: string, paths: readonly string[]): strin
   return projectorFinder(paths)(modelPath)
 }
 
-/** Whether bases name one model, made with unusual names for its quantizations: most of what they are is the same. */
+/** Whether these bases belong to one model whose quantizations have unusual names: most of each name is the same. */
 function areAkin(bases: ReadonlySet<string>): boolean {
   if (bases.size <= 1) return true
   const sorted = [...bases].sort()
-  // What the first and the last of them share, all share.
+  // All sorted names share what the first and the last share.
   const [first, last] = [sorted[0]!, sorted.at(-1)!]
   const parting = [...first].findIndex((letter, index) => letter !== last[index])
   const longest = Math.max(...sorted.map(base => base.length))
@@ -202,12 +207,12 @@ function sharedFolders(left: string[], right: string[]): number {
   return parting === -1 ? left.length : parting
 }
 
-/** Names that Windows keeps for devices, with or without an extension. */
+/** Names that Windows reserves for devices, with or without an extension. */
 const RESERVED = /^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)/i
 
 /**
- * A file's name in the store: characters that some file system refuses, or that an engine's flags would read as a list, are
- * replaced. Give it single names, not paths.
+ * A file's name in the store: characters that some file systems refuse, or that an engine's flags would read as a list,
+ * are replaced. Give it single names, not paths.
  */
 export function storedName(name: string): string {
   const plain = name

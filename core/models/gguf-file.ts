@@ -6,15 +6,15 @@ import { foreignStart, START_SIZE } from './foreign-start.ts'
 /** The header of a GGUF file. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
 export interface GgufHeader {
   /**
-   * Metadata: texts, numbers, booleans and lists. A long list, such as the vocabulary, is `{ length }` without its items.
-   * A very long text is left out.
+   * Metadata: texts, numbers, booleans and lists. A long list, such as the vocabulary, is `{ length }` without its
+   * items. A very long text is left out.
    */
   keys: Record<string, unknown>
-  /** The vocabulary has one of the tokens that were asked for. */
+  /** Whether the vocabulary has one of the requested tokens. */
   hasToken: boolean
-  /** `bytes` is 0 for a type that is newer than corral. */
+  /** `bytes` is 0 for an unknown type. */
   tensors: { name: string; shape: number[]; bytes: number }[]
-  /** Bytes that the file must have to hold all of its tensors. */
+  /** Bytes that the file must have to contain all of its tensors. */
   fileSize: number
 }
 
@@ -26,27 +26,27 @@ export function listLength(value: unknown): number | undefined {
 /** Facts about a GGUF file that an import uses. */
 export interface GgufFile {
   metadata: Record<string, unknown>
-  /** The vocabulary has one of the tokens that were asked for. */
+  /** Whether the vocabulary has one of the requested tokens. */
   hasToken: boolean
   tensorCount: number
   /** Weights in this file. */
   parameters: number
-  /** It has the layer that classifies texts, by which rerankers score. */
+  /** Whether it has the classification layer that rerankers use for scores. */
   classifies: boolean
 }
 
-/** Bytes that are read, and parsed, before other requests have their turn. */
+/** Bytes that are read and parsed before other requests get their turn. */
 const READ_SIZE = 1 << 20
-/** Bytes; the vocabularies of large models take some 20 MB. */
+/** Bytes; the vocabularies of large models take about 20 MB. */
 const MAX_HEADER = 1 << 28
 const MAX_KEYS = 10_000
-/** Models with hundreds of experts whose weights are separate have some 50,000. */
+/** Models with hundreds of experts with separate weights have about 50,000. */
 const MAX_TENSORS = 200_000
-/** Items of a list that is read. No model has more layers, which such lists describe one by one. */
+/** Maximum items of a list that is read. No model has more layers, which such lists describe one by one. */
 const MAX_LIST = 4096
 /** Bytes of the name of a key or tensor, and of a text in a list. */
 const MAX_NAME = 1024
-/** Bytes of a text: chat templates have at most some 100 kB. */
+/** Bytes of a text: chat templates have at most about 100 kB. */
 const MAX_TEXT = 1 << 20
 /** Bytes of all texts together. */
 const MAX_TEXTS = 1 << 24
@@ -58,7 +58,7 @@ const VOCABULARY = 'tokenizer.ggml.tokens'
 const UINT32 = 4
 const STRING = 8
 const ARRAY = 9
-/** Bytes of a value and how it is read, by GGUF's number of its type. */
+/** Width in bytes and reader of each scalar type, by GGUF's number. */
 const SCALARS: Record<number, [width: number, read: (bytes: Buffer, at: number) => number | boolean]> = {
   0: [1, (bytes, at) => bytes.readUInt8(at)],
   1: [1, (bytes, at) => bytes.readInt8(at)],
@@ -73,7 +73,7 @@ const SCALARS: Record<number, [width: number, read: (bytes: Buffer, at: number) 
   12: [8, (bytes, at) => bytes.readDoubleLE(at)]
 }
 
-/** llama.cpp's names of a classification head's layers; the second may be absent. */
+/** llama.cpp's names of the layers of a classification head; the second may be absent. */
 const CLASSIFIER = /^cls(\.output)?\.weight$/
 
 /** The header cannot be used. The message is a clause that says why. */
@@ -90,11 +90,11 @@ interface Source {
   read(into: Buffer, offset: number, length: number, position: number): Promise<{ bytesRead: number }>
 }
 
-/** Reads a header from a file, some of it at a time. What is skipped is not read. */
+/** Reads a header from a file piece by piece. Skipped parts are not read. */
 class HeaderReader {
   readonly #file: Source
   readonly #size: number
-  /** A part of the file, where it begins, and the position in it. */
+  /** A part of the file, its offset, and the position in it. */
   #bytes: Buffer = Buffer.alloc(0)
   #start = 0
   #at = 0
@@ -109,7 +109,7 @@ class HeaderReader {
     return this.#start + this.#at
   }
 
-  /** Makes this many bytes available. @returns undefined if they are: most are, and awaiting that takes longest */
+  /** Makes this many bytes available. @returns undefined if they already are: most are, and awaiting is slow */
   #need(length: number): Promise<void> | undefined {
     return this.#at + length <= this.#bytes.length ? undefined : this.#load(length)
   }
@@ -120,7 +120,7 @@ class HeaderReader {
     const wanted = Math.min(Math.max(READ_SIZE, length), this.#size - position)
     const buffer = Buffer.allocUnsafe(wanted)
     const { bytesRead } = await this.#file.read(buffer, 0, wanted, position)
-    if (bytesRead < length) throw new Unreadable(`its header ends behind its ${this.#size} bytes`)
+    if (bytesRead < length) throw new Unreadable(`its header continues after its ${this.#size} bytes`)
     this.#bytes = buffer.subarray(0, bytesRead)
     this.#start = position
     this.#at = 0
@@ -128,7 +128,7 @@ class HeaderReader {
 
   #check(length: number): void {
     const end = this.position + length
-    if (end > this.#size) throw new Unreadable(`its header ends behind its ${this.#size} bytes`)
+    if (end > this.#size) throw new Unreadable(`its header continues after its ${this.#size} bytes`)
     if (end > MAX_HEADER) throw new Unreadable(`its header has more than ${MAX_HEADER} bytes`)
   }
 
@@ -141,7 +141,7 @@ class HeaderReader {
     this.#bytes = Buffer.alloc(0)
   }
 
-  /** Passes bytes that are available. @returns where they begin */
+  /** Advances over available bytes. @returns their offset */
   #take(length: number): number {
     this.#at += length
     return this.#at - length
@@ -207,7 +207,7 @@ class HeaderReader {
     return items
   }
 
-  /** Reads a list of texts. @param wanted the only ones that are decoded; undefined means all that are not too long */
+  /** Reads a list of texts. @param wanted the only texts to decode; undefined for all that are not too long */
   async texts(length: number, wanted?: readonly Buffer[]): Promise<string[]> {
     const texts: string[] = []
     for (let left = length; left > 0; left--) {
@@ -295,7 +295,10 @@ const damagedFile = (path: string, what: string) =>
     param: 'path'
   })
 
-/** Refuses a file whose first bytes show that it is not a GGUF file for this machine. @param start up to START_SIZE bytes */
+/**
+ * Refuses a file whose first bytes show that it is not a GGUF file for this machine.
+ * @param start up to START_SIZE bytes
+ */
 function checkStart(path: string, start: Buffer, size: number): void {
   if (start.length < 4 || start.toString('latin1', 0, 4) !== 'GGUF') {
     throw new CorralError(
@@ -307,7 +310,7 @@ function checkStart(path: string, start: Buffer, size: number): void {
     )
   }
   if (start.length < 24) {
-    throw damagedFile(path, `is cut off: a GGUF header has 24 bytes or more, this file has ${size}`)
+    throw damagedFile(path, `is truncated: a GGUF header has 24 bytes or more, this file has ${size}`)
   }
   const version = start.readUInt32LE(4)
   if (!(version & 0xffff)) {
@@ -316,11 +319,11 @@ function checkStart(path: string, start: Buffer, size: number): void {
   if (version < 2 || version > 3) {
     throw damagedFile(path, `is a GGUF file of version ${version}; llama.cpp loads versions 2 and 3`)
   }
-  // Before these counts are believed: the least that a key (13 bytes) and a tensor (24 bytes) take.
+  // Checks the counts before they are used: a key takes at least 13 bytes, a tensor 24.
   if (start.readBigUInt64LE(16) * 13n + start.readBigUInt64LE(8) * 24n > BigInt(size)) {
     throw damagedFile(
       path,
-      `is damaged or cut off: its header names more keys and tensors than fit into its ${size} bytes`
+      `is damaged or truncated: its header names more keys and tensors than fit into its ${size} bytes`
     )
   }
 }
@@ -337,7 +340,7 @@ async function readHeader(
     checkStart(path, buffer.subarray(0, bytesRead), size)
     return { header: await parse(new HeaderReader(file, size), tokens), size }
   } catch (error) {
-    throw error instanceof Unreadable ? damagedFile(path, `is damaged or cut off: ${error.message}`) : error
+    throw error instanceof Unreadable ? damagedFile(path, `is damaged or truncated: ${error.message}`) : error
   } finally {
     if (!opened) await file.close()
   }
@@ -346,15 +349,15 @@ async function readHeader(
 /**
  * Reads a GGUF file's header, in slices between which other requests are answered.
  * @param opened the file, if it is open already; it stays open
- * @throws CorralError `invalid_request` saying what is wrong with the file; errors of the disk as they are
+ * @throws CorralError `invalid_request` that says what is wrong with the file; errors of the disk unchanged
  */
 export async function readGgufHeader(path: string, opened?: FileHandle): Promise<GgufHeader> {
   return (await readHeader(path, [], opened)).header
 }
 
 /**
- * The keys at the beginning of a GGUF file, as far as its first bytes hold them; none if it is not a GGUF file. Converters
- * write what the model is before its vocabulary.
+ * The keys in the first bytes of a GGUF file; none if it is not a GGUF file. Converters write the keys that describe
+ * the model before the vocabulary.
  */
 export async function ggufStart(bytes: Buffer): Promise<GgufHeader['keys']> {
   const keys = new Map<string, unknown>()
@@ -378,15 +381,15 @@ export async function ggufStart(bytes: Buffer): Promise<GgufHeader['keys']> {
 }
 
 /**
- * Reads a GGUF file's header and checks that the file holds the data that the header names.
+ * Reads a GGUF file's header and checks that the file contains the data that the header describes.
  * @param opened the file, if it is open already; it stays open
- * @param tokens texts that are looked for in the vocabulary
- * @throws CorralError `invalid_request` saying what is wrong with the file
+ * @param tokens texts to search for in the vocabulary
+ * @throws CorralError `invalid_request` that says what is wrong with the file
  */
 export async function readGguf(path: string, opened?: FileHandle, tokens: readonly string[] = []): Promise<GgufFile> {
   const { header, size } = await readHeader(path, tokens, opened)
   const { keys, tensors, fileSize } = header
-  if (fileSize > size) throw damagedFile(path, `is cut off: its tensors need ${fileSize} bytes, the file has ${size}`)
+  if (fileSize > size) throw damagedFile(path, `is truncated: its tensors need ${fileSize} bytes, the file has ${size}`)
   return {
     metadata: keys,
     hasToken: header.hasToken,
@@ -398,7 +401,7 @@ export async function readGguf(path: string, opened?: FileHandle, tokens: readon
 
 const QK_K = 256
 
-/** Weights in a block and bytes of a block, by the number that ggml gives the type (gguf-py's GGML_QUANT_SIZES). */
+/** Weights in a block and bytes of a block, by ggml's number of the type (gguf-py's GGML_QUANT_SIZES). */
 const BLOCKS: Record<number, [weights: number, bytes: number]> = {
   0: [1, 4], // F32
   1: [1, 2], // F16
@@ -437,7 +440,7 @@ const BLOCKS: Record<number, [weights: number, bytes: number]> = {
   42: [64, 18] // Q2_0
 }
 
-/** Bytes of a tensor's data; 0 for a type that is newer than this table, of which nothing can be said. */
+/** Bytes of a tensor's data; 0 for an unknown type. */
 export function tensorSize(type: number, weights: number): number {
   const block = BLOCKS[type]
   return block ? Math.ceil(weights / block[0]) * block[1] : 0

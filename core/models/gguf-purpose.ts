@@ -1,14 +1,14 @@
 import type { FileRole } from './gguf-file-name.ts'
 
-/** Architectures of GGUF files that other programs make images and videos with; llama.cpp loads none of them. */
+/** Architectures of GGUF files for image and video generation, which llama.cpp cannot load. */
 const IMAGE_MODELS = new Set(
   'flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan lumina2 qwen_image z_image chroma kandinsky5 pig'.split(' ')
 )
 const DRAFTS = new Set('eagle3 dflash gemma4-assistant'.split(' '))
-/** Turns the output of a speech model into sound. */
+/** Converts the output of a speech model to sound. */
 const VOCODERS = new Set(['wavtokenizer-dec'])
 
-/** What a GGUF file is for, by the keys of its header. */
+/** The purpose of a GGUF file, from the keys of its header. */
 export function ggufPurpose(keys: Record<string, unknown>): Exclude<FileRole, 'split'> {
   const { 'general.type': type, 'general.architecture': architecture } = keys
   if (type === 'adapter' || type === 'imatrix') return type
@@ -19,10 +19,7 @@ export function ggufPurpose(keys: Record<string, unknown>): Exclude<FileRole, 's
   return VOCODERS.has(architecture) ? 'other' : 'model'
 }
 
-/**
- * What tells a model from another one: its names, its size and its shape. Undefined if the header names nothing, such as
- * that of a file that a program without names wrote.
- */
+/** Identifies a model by its names, size and shape. Undefined if the header has no names. */
 export function ggufIdentity(keys: Record<string, unknown>): string | undefined {
   const { 'general.architecture': architecture, 'general.name': name, 'general.basename': basename } = keys
   if (typeof architecture !== 'string' || !(name || basename)) return undefined

@@ -3,16 +3,16 @@ import type { Model } from '../contracts/models.ts'
 import type { Progress } from '../contracts/progress.ts'
 import type { CorralError } from '../errors.ts'
 
-/** Where a model is between disk and memory. */
+/** The state of a model between disk and memory. */
 export interface LoadState {
   value: 'unloaded' | 'loading' | 'loaded'
-  /** While it is loaded into memory, where it is known. */
+  /** Set while it is being loaded, if known. */
   progress?: Progress
-  /** Why it could not be loaded the last time; only of one that is unloaded. */
+  /** Why the last load failed; only for an unloaded model. */
   failure?: CorralError
 }
 
-/** Gives the states of models at this moment; one that is used in several ways is loaded where it is in any of them. */
+/** Returns a function for the current states of models. A model that is loaded in one of its modes counts as loaded. */
 export function loadStates(
   scheduler: Pick<Scheduler, 'running' | 'loading' | 'loadFailure'>
 ): (variant: Model) => LoadState {
@@ -21,7 +21,7 @@ export function loadStates(
   return variant => {
     if (running.has(variant.key)) return { value: 'loaded' }
     const moving = loading.get(variant.key)
-    // Until its engine has ended it is in memory.
+    // It is in memory until its engine has ended.
     if (moving) {
       const isLeaving = moving.state === 'draining' || moving.state === 'stopping'
       return isLeaving

@@ -6,8 +6,8 @@ import type { SeenCatalog } from './allowed-models.ts'
 import { bareName, type ModelName, nameText, parseRequestedName, type RequestedName } from './model-name.ts'
 
 /**
- * The model that a deletion is about; there may be nothing but a pull of it. A short name must mean one model; the name
- * that it was pulled by is that of this one variant, but an alias does not show what it would delete.
+ * The model to delete, which may exist only as a pull. A short name must match one model. The name that a variant was
+ * pulled by stands for this variant, but an alias is refused, since it does not show what would be deleted.
  * @throws CorralError `model_not_found`, `forbidden_model`, `unsupported_capability` for a model without files
  */
 export function nameToDelete(models: SeenCatalog, name: RequestedName): ModelName {
@@ -27,13 +27,13 @@ export function nameToDelete(models: SeenCatalog, name: RequestedName): ModelNam
   )
 }
 
-/** For surfaces whose lists have a row for each variant: the one that a bare name stands for, and not all of them. */
+/** For APIs whose lists have a row for each variant: a bare name stands for the default variant only. */
 export function listedVariant(catalog: Pick<Catalog, 'variants'>, name: ModelName): ModelName {
   return name.variant === undefined ? (catalog.variants(name)[0]?.model ?? name) : name
 }
 
 /**
- * Deletes a model with all its variants, or one of them where the name has its label. Its requests and pulls end.
+ * Deletes a model with all its variants, or one variant if the name has a label. Its requests and pulls end.
  * @throws CorralError `model_not_found`
  */
 export async function deleteModel(
@@ -42,6 +42,6 @@ export async function deleteModel(
 ): Promise<void> {
   const message = `"${bareName(name)}" was deleted while it was being pulled. Pull it again to get it.`
   const cancelled = await downloads.cancelModel(name, new CorralError('pull_cancelled', message, { param: 'model' }))
-  // There may be nothing but the pull.
+  // It may exist only as a pull.
   if (cancelled === 0 || storage.find(name)) await storage.remove(name)
 }

@@ -6,12 +6,12 @@ import type { GgufHeader } from './gguf-file.ts'
 import { parseGgufFileName, projectorFor, shardNames } from './gguf-file-name.ts'
 import { describesSafetensors, isTokenizer } from './safetensors-layout.ts'
 
-/** A model among the files of a folder, as far as their names and small texts tell. Paths are as in the listing. */
+/** A model in a folder, as its file names and small text files describe it. Paths are as in the listing. */
 export interface FolderModel {
   format: 'gguf' | 'safetensors'
   /** Quantization in the name; undefined if it has none. */
   label?: string | undefined
-  /** Its files, as far as they are there: weights in the order of their shards, then what belongs to them. */
+  /** Its existing files: weights in the order of their shards, then the other files. */
   files: { path: string; role: StoredFile['role'] }[]
   /** Why it cannot be used: a sentence about "it", and one with advice. */
   problem?: string | undefined
@@ -19,13 +19,13 @@ export interface FolderModel {
 
 const filesOf = (role: StoredFile['role'], paths: readonly string[]) => paths.map(path => ({ path, role }))
 
-/** Files whose headers are read because shards seem to be missing. */
+/** Maximum files whose headers are read because shards seem to be missing. */
 const MAX_DOUBTS = 100
 
 /**
- * The GGUF files that are whole by their headers although their names are those of shards and other shards are missing.
+ * The GGUF files that are complete by their headers although their names are shard names and other shards are missing.
  * @param all files of the folder
- * @param read the file's header
+ * @param read reads a file's header
  */
 export async function singleFiles(
   paths: readonly string[],
@@ -36,7 +36,7 @@ export async function singleFiles(
   const isDoubtful = (path: string) => /\.gguf$/i.test(path) && shardNames(path).some(name => !present.has(name))
   const single = new Set<string>()
   for (const path of paths.filter(isDoubtful).slice(0, MAX_DOUBTS)) {
-    // A file that cannot be read is explained later.
+    // Unreadable files are reported later.
     const header = await read(path).catch(() => undefined)
     if (header && Number(header.keys['split.count'] ?? 1) <= 1) single.add(path)
   }
@@ -46,8 +46,8 @@ export async function singleFiles(
 const NONE: ReadonlySet<string> = new Set()
 
 /**
- * The models among GGUF files. Drafts, data for quantization and projectors by themselves are none.
- * @param single files that are not shards, whatever their names
+ * The models among GGUF files. Draft models, data for quantization and separate projectors are left out.
+ * @param single files that are not shards, despite their names
  */
 export function ggufModels(paths: readonly string[], single = NONE): FolderModel[] {
   const models = new Map<string, FolderModel>()
@@ -56,7 +56,7 @@ export function ggufModels(paths: readonly string[], single = NONE): FolderModel
     if (role === 'split') {
       const group = path.slice(0, path.toLowerCase().lastIndexOf('.gguf'))
       const problem =
-        'It was cut into pieces that no engine loads. Join them in order with "cat", then import the file.'
+        'It was split into pieces that no engine loads. Join them in order with "cat", then import the file.'
       const files = [...(models.get(group)?.files ?? []), ...filesOf('model', [path])]
       models.set(group, { format: 'gguf', label, files, problem })
     } else {
@@ -67,7 +67,7 @@ export function ggufModels(paths: readonly string[], single = NONE): FolderModel
   return [...models.values()]
 }
 
-/** The model that a GGUF file belongs to, whatever its name tells: with its other shards and its projector. */
+/** The model that a GGUF file belongs to, with its other shards and its projector. Its name does not matter. */
 export function ggufModel(path: string, paths: readonly string[], single = NONE): FolderModel {
   const shards = single.has(path) ? [path] : shardNames(path)
   const present = shards.filter(shard => paths.includes(shard))
@@ -83,7 +83,7 @@ export function ggufModel(path: string, paths: readonly string[], single = NONE)
   }
 }
 
-/** Files of a SafeTensors folder that say how its weights are to be read; undefined for files that are not there. */
+/** The text files of a SafeTensors folder that describe its weights; undefined for missing files. */
 export interface FolderTexts {
   /** config.json */
   config?: ParsedJson<unknown> | undefined
@@ -91,7 +91,7 @@ export interface FolderTexts {
   index?: ParsedJson<unknown> | undefined
 }
 
-/** Reads them. @param read the text of a file of the folder; undefined if it is not there */
+/** Reads them. @param read returns the text of a file in the folder; undefined if it does not exist */
 export async function readFolderTexts(read: (name: string) => Promise<string | undefined>): Promise<FolderTexts> {
   const parsed = async (name: string) => {
     const text = await read(name)
@@ -100,7 +100,10 @@ export async function readFolderTexts(read: (name: string) => Promise<string | u
   return { config: await parsed('config.json'), index: await parsed('model.safetensors.index.json') }
 }
 
-/** The SafeTensors model of a folder; undefined if it has no such weights. @param paths also those of subfolders */
+/**
+ * The SafeTensors model of a folder; undefined if it has no such weights.
+ * @param paths including those of subfolders
+ */
 export function safetensorsModel(paths: readonly string[], texts: FolderTexts): FolderModel | undefined {
   const present = paths.filter(path => /^[^/]+\.safetensors$/i.test(path))
   if (texts.index === undefined && present.length === 0) return undefined
@@ -136,7 +139,7 @@ function missingProblem(missing: string[]): string | undefined {
 function configProblem(config: FolderTexts['config'], isAdapter: boolean): string | undefined {
   if (config === undefined) {
     return isAdapter
-      ? 'It is a LoRA adapter, no whole model. Merge it into its base model first.'
+      ? 'It is a LoRA adapter, not a whole model. Merge it into its base model first.'
       : 'It has no config.json. Download the whole model.'
   }
   if (config.fault !== undefined) {
@@ -147,7 +150,7 @@ function configProblem(config: FolderTexts['config'], isAdapter: boolean): strin
   return 'It is quantized for MLX, which llama.cpp does not read. Download a GGUF of it, or its original weights.'
 }
 
-/** The files that an index names; undefined when it is damaged or names files outside of its folder. */
+/** The files that an index names; undefined if it is damaged or names files outside of its folder. */
 function indexed({ value }: ParsedJson<unknown>): string[] | undefined {
   const map = isObject(value) ? value.weight_map : undefined
   const weights = isObject(map) ? [...new Set(Object.values(map))] : []
@@ -155,7 +158,7 @@ function indexed({ value }: ParsedJson<unknown>): string[] | undefined {
   return weights.length > 0 && areNames ? (weights as string[]) : undefined
 }
 
-/** Names for a message, not too many of them. */
+/** Lists names for a message, up to a maximum. */
 export function listed(names: string[]): string {
   const shown = names.slice(0, 12).join(', ')
   return names.length > 12 ? `${shown} and ${names.length - 12} more` : shown

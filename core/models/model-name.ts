@@ -1,6 +1,6 @@
 import { CorralError } from '../errors.ts'
 
-/** A checked model name. Comparison goes by `key`, which ignores case; `owner` and `name` keep the case given. */
+/** A checked model name. Names are compared by `key`, which ignores case; `owner` and `name` keep their case. */
 export interface ModelName {
   owner: string
   name: string
@@ -8,26 +8,26 @@ export interface ModelName {
   variant?: string
 }
 
-/** A model name as a request may give it: without its owner it is a short name, of which the catalog knows the meaning. */
+/** A model name from a request: without an owner it is a short name, which the catalog resolves. */
 export type RequestedName = Omit<ModelName, 'owner'> & { owner?: string }
 
-/** The owner of models that were stored without one, which Ollama's clients make. */
+/** The owner of models that were stored without one, as Ollama's clients do. */
 export const NO_OWNER = 'library'
 
-/** The host of a registry, which Ollama's names begin with, or the address of one that people copy with a name. */
+/** The host of a registry at the beginning of Ollama's names, or a registry's address that people copy with a name. */
 const HOST =
   /^(?:(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com|hf\.co|huggingface\.co)|(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+|localhost)(?::\d+)?)\/(?=[^/]+\/[^/]+$)/i
 
 const SEGMENT = /^[A-Za-z0-9][A-Za-z0-9._-]*$/
 const MAX_SEGMENT_LENGTH = 96
-/** Names that Windows keeps for devices, with or without an extension. */
+/** Names that Windows reserves for devices, with or without an extension. */
 const RESERVED = /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$/i
 
 function segmentFault(segment: string): string | undefined {
   if (segment === '') return 'a part is empty'
   if (segment.length > MAX_SEGMENT_LENGTH) return `a part is longer than ${MAX_SEGMENT_LENGTH} characters`
   if (!SEGMENT.test(segment)) {
-    return 'each part starts with a letter or digit and holds only letters (a to z), digits, ".", "_" and "-"'
+    return 'each part starts with a letter or digit and contains only letters (a to z), digits, ".", "_" and "-"'
   }
   if (segment.includes('..')) return '".." is not allowed'
   if (segment.endsWith('.')) return 'a part may not end in "."'
@@ -37,16 +37,16 @@ function segmentFault(segment: string): string | undefined {
 
 /**
  * Parses `owner/name` or `owner/name:variant` (`:latest` is the default variant).
- * @throws CorralError `invalid_model_name` for anything else; the text is quoted shortened.
+ * @throws CorralError `invalid_model_name` for anything else, with the text shortened.
  */
 export function parseModelName(text: unknown): ModelName {
   return parsedName(text, false) as ModelName
 }
 
 /**
- * Parses the name of a model that is to be found: as `parseModelName`, but the owner may be left out, and the host of a
- * registry may stand before it.
- * @throws CorralError `invalid_model_name` for what no name can be
+ * Parses the name of a model to look up: like `parseModelName`, but without a required owner, and with an optional
+ * registry host.
+ * @throws CorralError `invalid_model_name` for impossible names
  */
 export function parseRequestedName(text: unknown): RequestedName {
   return parsedName(typeof text === 'string' ? text.replace(HOST, '') : text, true)
@@ -82,22 +82,22 @@ function parsedName(text: unknown, mayBeShort: boolean): RequestedName {
   return isDefault ? { owner, name } : { owner, name, variant }
 }
 
-/** `owner/name` in the case given, without the variant; a short name as it is. */
+/** `owner/name` in the given case, without the variant; a short name unchanged. */
 export function bareName({ owner, name }: RequestedName): string {
   return owner === undefined ? name : `${owner}/${name}`
 }
 
-/** The whole name as people write it: `owner/name:variant`, without what it lacks. */
+/** The whole name as people write it: `owner/name:variant`, without missing parts. */
 export function nameText(name: RequestedName): string {
   return name.variant === undefined ? bareName(name) : `${bareName(name)}:${name.variant}`
 }
 
-/** The name by which a model is asked for again: without the variant where it is the default one. */
+/** The name for requesting a model: without the variant for the default one. */
 export function publicModelName({ model, isDefault }: { model: ModelName; isDefault: boolean }): ModelName {
   return isDefault ? { owner: model.owner, name: model.name } : model
 }
 
-/** What two spellings of one repository share: `owner/name` in lower case, without the variant. */
+/** The key of all spellings of a model's name: `owner/name` in lower case, without the variant. */
 export function modelKey(name: RequestedName): string {
   return bareName(name).toLowerCase()
 }

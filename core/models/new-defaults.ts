@@ -2,10 +2,10 @@ import type { ModelDefaults } from '../contracts/models.ts'
 import { CorralError, type ErrorCode } from '../errors.ts'
 import { parseOptions } from './options.ts'
 
-/** Characters of each of a new model's defaults: memory holds all of them, and every start reads them. */
+/** Maximum characters of each of a new model's defaults: all of them are in memory, and every start reads them. */
 export const MAX_DEFAULT_CHARACTERS = 1_000_000
 
-/** What a model is made with, in Ollama's words. */
+/** The parameters of a new model in Ollama's format. */
 export interface NewDefaults {
   parameters?: object | null
   template?: string | null
@@ -18,8 +18,8 @@ const refusal = (param: string, message: string, code: ErrorCode = 'invalid_requ
   new CorralError(code, message, { param })
 
 /**
- * Checks what a model is made with, and gives it as the model's defaults.
- * @throws CorralError with the field at fault as `param`: `invalid_request`, `invalid_option`, `unsupported_capability`
+ * Checks the parameters of a new model, and converts them to the model's defaults.
+ * @throws CorralError with the invalid field as `param`: `invalid_request`, `invalid_option`, `unsupported_capability`
  */
 export function readDefaults({ parameters, template, system, messages, license }: NewDefaults): ModelDefaults {
   if (template) {
@@ -43,13 +43,13 @@ export function readDefaults({ parameters, template, system, messages, license }
 /** @throws CorralError `invalid_request` for a text of more than `most` characters */
 export function requireLength(field: string, length: number, most: number): void {
   if (length <= most) return
-  throw refusal(field, `"${field}" is too long for a model: it has ${length} characters, ${most} are the most.`)
+  throw refusal(field, `"${field}" is too long for a model: it has ${length} characters, and the maximum is ${most}.`)
 }
 
 function optionsOf(parameters: object): Record<string, unknown> {
   const options: Record<string, unknown> = {}
   for (const [name, value] of Object.entries(parameters)) {
-    // Where it fills text in, llama-server takes lists of stop sequences only.
+    // For infill, llama-server accepts only lists of stop sequences.
     if (value !== null) options[name] = name === 'stop' && typeof value === 'string' ? [value] : value
   }
   parseOptions(options)
@@ -59,30 +59,30 @@ function optionsOf(parameters: object): Record<string, unknown> {
 type Message = NonNullable<NewDefaults['messages']>[number]
 
 function plainMessage({ role, content, ...more }: Message, index: number): { role: string; content: string } {
-  // Ollama's command line saves a conversation with the model's thinking, which templates leave out of earlier turns.
+  // Ollama's command line saves a conversation with the model's reasoning, which templates leave out of earlier turns.
   const [extra] = Object.keys(withoutEmpty(more)).filter(field => field !== 'thinking')
   if (extra === undefined) return { role, content: content ?? '' }
   throw refusal(
     `messages.${index}.${extra}`,
-    `Messages of a model have a role and a content; "${extra}" cannot be kept with it. Send it with each request.`
+    `Messages of a model have a role and a content; "${extra}" cannot be stored with it. Send it with each request.`
   )
 }
 
-/** The fields that are not empty: Ollama's clients send empty ones too. */
+/** The fields that are not empty: Ollama's clients also send empty ones. */
 export function withoutEmpty<Fields extends object>(fields: Fields): Fields {
   const isEmpty = (value: unknown) =>
     value === null || value === '' || (typeof value === 'object' && Object.keys(value as object).length === 0)
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => !isEmpty(value))) as Fields
 }
 
-/** An action of Go's templates that cannot be an expression in Jinja: a field, a variable, or a statement. */
+/** An action of Go's templates that is not a valid expression in Jinja: a field, a variable, or a statement. */
 const GO_ACTION =
   /\{\{-?\s*(?:\.[A-Za-z\s}-]|\$|(?:if|range|with|else if)\s|(?:end|else)\s*-?\}\}|(?:block|define|template)\s+")/
 
 /**
- * Checks that a chat template is one that llama.cpp understands.
- * @throws CorralError `unsupported_capability` for one in Go's language, which Ollama uses; `invalid_request` for what is
- * no chat template
+ * Checks that llama.cpp can use a chat template.
+ * @throws CorralError `unsupported_capability` for a template in Go's language, which Ollama uses; `invalid_request`
+ * for a text that is not a chat template
  */
 export function requireJinja(template: string): void {
   if (GO_ACTION.test(template)) {
@@ -93,12 +93,13 @@ export function requireJinja(template: string): void {
       'unsupported_capability'
     )
   }
-  // Looked for between the first brace and the last, not from each brace on: that takes hours for a hostile text.
+  // One search between the first and the last brace. Searching from each brace on would take hours for a malicious
+  // text.
   const end = Math.max(template.lastIndexOf('%}'), template.lastIndexOf('}}'))
   if (/\bmessages\b/.test(template.slice(template.search(/\{[{%]/), end))) return
   throw refusal(
     'template',
-    'The template is not a chat template in Jinja: it does not use "messages". Leave it out, and the one in the ' +
+    'The template is not a chat template in Jinja: it does not use "messages". Leave it out, and the template in the ' +
       "model's own file is used."
   )
 }

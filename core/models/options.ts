@@ -4,7 +4,7 @@ import { parseDuration } from '../system/duration.ts'
 import { allowedBy, fits } from '../system/schema-check.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions, LoadOptionsSchema, MAX_INT } from './load-options.ts'
 
-/** What becomes of a conversation that is longer than the context: an error, or its oldest turns are left out. */
+/** How to handle a conversation that is longer than the context: report an error, or leave out its oldest turns. */
 export const OverflowPolicySchema = Type.Enum(['error', 'drop_oldest'])
 export type OverflowPolicy = Static<typeof OverflowPolicySchema>
 
@@ -16,12 +16,12 @@ export const SamplingOptionsSchema = Type.Object({
   max_tokens: Type.Integer({
     minimum: -2,
     maximum: MAX_INT,
-    description: 'Most tokens generated; negative is no limit'
+    description: 'Maximum tokens generated; negative is unlimited'
   }),
   seed: Type.Integer({
     minimum: -(2 ** 63),
     maximum: 2 ** 64,
-    description: '-1 is random; of others the lowest 32 bits count'
+    description: '-1 is random; of other numbers the lowest 32 bits are used'
   })
 })
 export type SamplingOptions = Static<typeof SamplingOptionsSchema>
@@ -35,7 +35,7 @@ export const DEFAULT_SAMPLING_OPTIONS: SamplingOptions = {
 }
 
 const { cache_type_k, cache_type_v, dtype, ...numbers } = LoadOptionsSchema.properties
-/** Types may be written in capitals too, so that `parseOptions` has to check them. */
+/** Types may also be written in capitals, so `parseOptions` checks them. */
 const types = {
   cache_type_k: Type.String({ documented: cache_type_k }),
   cache_type_v: Type.String({ documented: cache_type_v }),
@@ -53,21 +53,21 @@ const ofRequests = {
 /** corral's own options as fields of a request. */
 export const requestOptions = orNull(ofRequests)
 
-/** What the API document says of the options of requests, which `parseOptions` checks. */
+/** The API document's description of request options, which `parseOptions` checks. */
 export const RequestOptionsSchema = Type.Object(
   orNull(ofRequests, { ...DEFAULT_LOAD_OPTIONS, ...DEFAULT_SAMPLING_OPTIONS }),
   {
     title: 'Options',
     description:
-      'Where one is not given, that of the model in the configuration holds, then that of the server. num_predict is ' +
-      'max_tokens, num_gpu is n_gpu_layers. What the engine knows besides (stop, min_p, repeat_penalty, …) is passed on. ' +
-      'So is what nobody knows: the header X-Corral-Unknown-Options of the reply names it, and X-Corral-Clamped says ' +
-      'where num_ctx is larger than allowed.',
+      "The defaults are the model's options in the configuration, then the server's. num_predict is " +
+      'max_tokens, num_gpu is n_gpu_layers. Other options of the engine (stop, min_p, repeat_penalty, …) are passed on. ' +
+      'Unknown options are passed on too: the header X-Corral-Unknown-Options of the reply lists them, and X-Corral-Clamped says ' +
+      'if num_ctx is larger than allowed.',
     additionalProperties: true
   }
 )
 
-/** Properties that may be left out or null, with what holds where nobody says otherwise. */
+/** Properties that may be absent or null, with their defaults. */
 function orNull<Properties extends Record<string, TSchema>>(
   properties: Properties,
   defaults: Record<string, unknown> = {}
@@ -79,7 +79,7 @@ function orNull<Properties extends Record<string, TSchema>>(
   return Object.fromEntries(entries) as { [Name in keyof Properties]: TOptional<TUnion<[Properties[Name], TNull]>> }
 }
 
-/** Other spellings of one option. A canonical name given beside its alias wins. */
+/** Aliases of options. A canonical name in the same request wins. */
 const ALIASES: Record<string, string> = {
   num_predict: 'max_tokens',
   max_completion_tokens: 'max_tokens',
@@ -87,12 +87,12 @@ const ALIASES: Record<string, string> = {
   num_gpu: 'n_gpu_layers'
 }
 
-/** The name that all spellings of an option share. */
+/** The canonical name of an option. */
 export function optionName(spelled: string): string {
   return ALIASES[spelled] ?? spelled
 }
 
-/** The option by which a request says what happens to a conversation that is longer than the context. */
+/** The option that chooses how to handle a conversation that is longer than the context. */
 const OVERFLOW = 'context_overflow'
 
 /** corral's own options. */
@@ -107,7 +107,7 @@ function kindOf(value: unknown): string {
   return typeof value === 'object' ? 'an object' : `${typeof value} ${JSON.stringify(value)?.slice(0, 60)}`
 }
 
-/** @param spelled the name as the request has it */
+/** @param spelled the name in the request */
 function checkOption(name: string, spelled: string, value: unknown): unknown {
   const rule = Object.hasOwn(RULES, name) ? RULES[name] : undefined
   if (!rule) return value
@@ -123,26 +123,26 @@ function checkOption(name: string, spelled: string, value: unknown): unknown {
   return name === 'seed' ? engineSeed(checked as number) : checked
 }
 
-/** Clients draw seeds of 63 bits, and negative ones; engines have 32, all of which set means a random one. */
+/** Clients send seeds of 63 bits and negative ones. Engines use 32 bits, and treat all ones as random. */
 function engineSeed(seed: number): number {
   return seed === -1 ? -1 : Math.min(Number(BigInt.asUintN(32, BigInt(seed))), 2 ** 32 - 2)
 }
 
-/** Engines may take minutes over a hundred thousand. */
+/** Engines may take minutes for a hundred thousand. */
 const MAX_OPTIONS = 1000
 
-/** Options of one origin, sorted by what they concern. */
+/** Parsed options of one source, by purpose. */
 export interface ParsedOptions {
   load: Partial<LoadOptions>
-  /** corral's own options for sampling and everything else that the engine knows, under the engine's names. */
+  /** corral's own sampling options and all other options for the engine, under the engine's names. */
   sampling: Record<string, unknown>
-  /** `context_overflow`, where it is given. */
+  /** `context_overflow`, if set. */
   overflow?: OverflowPolicy
 }
 
 /**
- * Sorts and checks options as a request or `config.yaml` gives them. `null` counts as not given; names that nobody
- * knows stay in `sampling` for the engine.
+ * Parses options from a request or `config.yaml`. `null` counts as not set. Unknown names stay in `sampling` for the
+ * engine.
  * @throws CorralError `invalid_option` with the name as it was spelled.
  */
 export function parseOptions(given: unknown): ParsedOptions {
@@ -170,7 +170,7 @@ export function parseOptions(given: unknown): ParsedOptions {
 
 const OWN_OPTIONS = new Set([...Object.keys(RULES), ...Object.keys(ALIASES)])
 
-/** What Ollama's clients send besides, some of it of no effect here. */
+/** Other options that Ollama's clients send, some of which have no effect here. */
 const OLLAMA_OPTIONS = [
   ...['num_keep', 'min_p', 'tfs_z', 'typical_p', 'repeat_last_n', 'repeat_penalty', 'presence_penalty', 'stop'],
   ...['frequency_penalty', 'mirostat', 'mirostat_tau', 'mirostat_eta', 'penalize_newline', 'numa', 'num_batch'],
@@ -179,15 +179,15 @@ const OLLAMA_OPTIONS = [
 ]
 const KNOWN_OPTIONS = new Set([...OWN_OPTIONS, ...OLLAMA_OPTIONS])
 
-/** All options that are known whatever the engine, corral's own first. */
+/** All options that are known for any engine, corral's own first. */
 export const knownOptionNames: readonly string[] = [...KNOWN_OPTIONS]
 
-/** Whether an option is known whatever the engine: it is corral's own, or one of Ollama's. */
+/** Whether an option is known for any engine: it is corral's own, or one of Ollama's. */
 export function isKnownOption(name: string): boolean {
   return KNOWN_OPTIONS.has(name)
 }
 
-/** Whether a field of a hosted-chat body is an option of corral's own (or an alias of one). */
+/** Whether a field of an OpenAI request is one of corral's own options (or an alias of one). */
 export function isOwnOption(name: string): boolean {
   return OWN_OPTIONS.has(name)
 }
@@ -198,10 +198,7 @@ function topLevelOptions(body: Record<string, unknown>): Record<string, unknown>
   return picked
 }
 
-/**
- * The options of a request: those at the top level take precedence over the same ones in `options`.
- * @throws CorralError `invalid_option`
- */
+/** The options of a request: the top level takes precedence over `options`. @throws CorralError `invalid_option` */
 export function parseRequestOptions(body: Record<string, unknown>): ParsedOptions {
   const own = parseOptions(topLevelOptions(body))
   const nested = parseOptions(body.options)
@@ -214,7 +211,7 @@ export function parseRequestOptions(body: Record<string, unknown>): ParsedOption
 }
 
 /**
- * A request's `keep_alive` in milliseconds: seconds or a duration such as `5m`; undefined where none is given.
+ * Parses a request's `keep_alive` to milliseconds: seconds or a duration such as `5m`; undefined if not set.
  * @throws CorralError `invalid_option`
  */
 export function parseKeepAlive(value: unknown): number | undefined {

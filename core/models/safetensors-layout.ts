@@ -1,4 +1,4 @@
-/** What the converter reads of a SafeTensors folder besides the weights. */
+/** Files of a SafeTensors folder, besides the weights, that the converter reads. */
 const DESCRIPTION =
   /^(.*config.*\.json|params\.json|chat_template\.json|tokenizer.*\.(json|model|txt)|tokenizer\.model\.v\w+|special_tokens_map\.json|added_tokens\.json|tekken\.json|vocab\.(json|txt)|merges\.txt|.*\.model|.*\.tiktoken|.*\.jinja|modules\.json|model\.safetensors\.index\.json)$/i
 /** Pooling and dense layers of sentence-transformers. */
@@ -11,12 +11,12 @@ export function describesSafetensors(path: string): boolean {
   return MODULE_FILE.test(path) || TEMPLATE_FILE.test(path) || (!path.includes('/') && DESCRIPTION.test(path))
 }
 
-/** Whether a file holds a tokenizer. @param path in the model's folder */
+/** Whether a file contains a tokenizer. @param path in the model's folder */
 export function isTokenizer(path: string): boolean {
   return !path.includes('/') && TOKENIZER.test(path)
 }
 
-/** The label of SafeTensors weights, from the name that transformers or the file format gives their type. */
+/** The label of SafeTensors weights, from transformers' or the file format's name of their type. */
 export function dtypeLabel(dtype: string | undefined): string {
   const name = (dtype ?? '').toLowerCase().replace(/^torch\./, '')
   if (name === 'bfloat16' || name === 'bf16') return 'BF16'

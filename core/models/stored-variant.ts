@@ -7,10 +7,10 @@ import { CorralError, isSystemError } from '../errors.ts'
 import { bareName, type ModelName } from './model-name.ts'
 
 /**
- * The variant of a model that keeps files of another origin from being stored under its name. What was made beside the
- * default variant conflicts with its own label only.
- * @param variants those of the model
- * @param label the one that the files are to get
+ * The stored variant that prevents files of another origin from being stored under its name. A model that was created
+ * beside the default variant conflicts only with its own label.
+ * @param variants of the model
+ * @param label label of the new files
  */
 export function conflictingVariant(
   variants: readonly StoredVariant[],
@@ -23,23 +23,23 @@ export function conflictingVariant(
   })
 }
 
-/** Whether two sets of files are the same content in the same roles, whatever their names. */
+/** Whether two sets of files have the same content in the same roles, whatever their names. */
 export function haveSameContent(some: readonly StoredFile[], others: readonly StoredFile[]): boolean {
   const contents = (files: readonly StoredFile[]) => files.map(({ role, sha256 }) => `${role} ${sha256}`).sort()
   return contents(some).join() === contents(others).join()
 }
 
-/** Where something came from, behind "it": `was imported from /models/a.gguf`. */
+/** The origin in words, after "it": `was imported from /models/a.gguf`. */
 export function originInWords({ kind, from }: Origin): string {
   return {
     bundled: 'came with corral',
     import: `was imported from ${from}`,
     hub: `was downloaded from ${from}`,
-    made: `was made of ${from}`
+    made: `was made from ${from}`
   }[kind]
 }
 
-/** Whether a variant's files are still there: people delete folders by hand, and import or pull again to repair. */
+/** Whether a variant's files still exist: people delete folders by hand, and import or pull again to repair. */
 export async function isWhole({ directory, files }: Pick<StoredVariant, 'directory' | 'files'>): Promise<boolean> {
   try {
     const sizes = await Promise.all(files.map(async file => (await stat(join(directory, file.path))).size))
@@ -50,10 +50,7 @@ export async function isWhole({ directory, files }: Pick<StoredVariant, 'directo
   }
 }
 
-/**
- * Nothing else may become a model of this name while it is being pulled.
- * @throws CorralError `model_exists`
- */
+/** Refuses to store another model under a name that is being pulled. @throws CorralError `model_exists` */
 export function refuseWhilePulled(downloads: Downloads, name: ModelName): void {
   const bare = bareName(name)
   const going = downloads

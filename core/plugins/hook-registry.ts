@@ -9,16 +9,16 @@ import { DeadlineError, hookTimeout, within } from './plugin-error.ts'
 type HookName = keyof PluginHooks
 type Observer = 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'pullFinished' | 'pullFailed' | 'administered'
 
-/** The hooks of all plugins that take part. */
+/** The hooks of all active plugins. */
 export class HookRegistry implements Hooks {
   readonly #hooks = new Map<string, PluginHooks>()
   readonly #log: FastifyBaseLogger
-  /** Failures that were logged: a hook that fails does so for each token, and one line is enough. */
+  /** Failures that were logged: a failing hook may fail for each token, and one line is enough. */
   readonly #logged = new Set<string>()
 
   readonly #timeout: () => number
 
-  /** @param timeout milliseconds that a hook may take, 0 for any time */
+  /** @param timeout returns the maximum milliseconds of a hook, 0 for unlimited */
   constructor(log: FastifyBaseLogger, timeout: () => number = () => 0) {
     this.#log = log
     this.#timeout = timeout
@@ -138,7 +138,7 @@ export class HookRegistry implements Hooks {
     }
   }
 
-  /** Waits for a hook, within its deadline. @throws DeadlineError */
+  /** Waits for a hook until its deadline. @throws DeadlineError */
   #within<T>(pending: Promise<T>): Promise<T> {
     return within(this.#timeout() || Number.POSITIVE_INFINITY, () => pending)
   }
@@ -151,7 +151,7 @@ export class HookRegistry implements Hooks {
     throw new CorralError('internal', message, { cause: error })
   }
 
-  /** Runs a filter: at once where it can, else until its end, its deadline or the end of its request. */
+  /** Runs a filter: synchronously if possible, otherwise until its end, its deadline or the end of its request. */
   #filter<T>(plugin: string, hook: HookName, signal: AbortSignal, run: () => T | Promise<T>): T | Promise<T> {
     signal.throwIfAborted()
     const fail = (error: unknown): never => {
@@ -168,7 +168,7 @@ export class HookRegistry implements Hooks {
 
   #notify(hook: Observer, run: (hooks: PluginHooks) => Promise<void> | void): void {
     for (const [plugin, hooks] of this.#hooks) {
-      // In a turn of its own: it may call the very service that is reporting.
+      // Deferred, because it may call the very service that is reporting.
       Promise.resolve()
         .then(() => this.#within((async () => run(hooks))()))
         .catch(error => this.#logFailure(plugin, hook, error))

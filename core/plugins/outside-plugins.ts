@@ -14,7 +14,7 @@ import { packageRoot } from '../system/package-info.ts'
 import { type FoundPlugin, PLUGIN_API, type PluginDefinition } from './plugin.ts'
 import { definitionKeyFaults } from './plugin-keys.ts'
 
-/** A name as npm allows it. */
+/** A package name as npm allows it. */
 const PACKAGE = /^(?:@[a-z0-9~-][\w.~-]*\/)?[a-z0-9~-][\w.~-]*$/i
 
 /** Conditions under which a package names a file for `import` in Node.js. */
@@ -23,11 +23,11 @@ const CONDITIONS = new Set(['node', 'import', 'module-sync', 'default'])
 const isPath = (name: string) => /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbsolute(name)
 
 /**
- * The plugins that the configuration's file lists under `plugins`, in its order; none if the file cannot be understood or
- * is not trusted, which is reported when the configuration is loaded.
- * @param builtIn those that come with corral, whose names are taken
+ * Loads the plugins that the configuration's file lists under `plugins`, in its order; none if the file is malformed or
+ * not trusted, which is reported when the configuration is loaded.
+ * @param builtIn the built-in plugins, whose names are taken
  * @param beforeFirst called before the first plugin is loaded
- * @throws ConfigError with each plugin that cannot be loaded, as long as it does not say itself that it is optional
+ * @throws ConfigError with each plugin that cannot be loaded, except plugins that declare themselves optional
  */
 export async function outsidePlugins(
   places: ConfigPlaces,
@@ -40,7 +40,7 @@ export async function outsidePlugins(
   const { readYaml } = await import('../config/yaml-file.ts')
   const yaml = readYaml(file.bytes.toString('utf8'), { keep: true })
   const listed = isObject(yaml.value) && Array.isArray(yaml.value.plugins) ? yaml.value.plugins : []
-  // Which settings are distrusted is reported when the configuration is loaded.
+  // The settings without trust are reported when the configuration is loaded.
   if (listed.length === 0 || (await distrust(file, places, home, []))) return []
   beforeFirst()
   const found = new Map<string, FoundPlugin>()
@@ -64,7 +64,7 @@ export async function outsidePlugins(
   return [...found.values()]
 }
 
-/** Why a plugin cannot have a section of its own in the configuration. */
+/** Why a plugin cannot have its own section in the configuration. */
 function settingsFault(plugin: PluginDefinition, others: readonly PluginDefinition[]): string | undefined {
   try {
     composeConfigSchema([...others.filter(({ name }) => name === plugin.name), plugin])
@@ -75,10 +75,10 @@ function settingsFault(plugin: PluginDefinition, others: readonly PluginDefiniti
 }
 
 /**
- * The plugin in a module. One that says that it is optional, and has a mistake, is returned with its `fault`.
- * @param name of a package, or a path that starts at `base`
- * @param beforeImport called with the module's path; it throws if that must not be run
- * @throws Error with what is wrong, as the end of a sentence
+ * Loads the plugin in a module. A plugin that declares itself optional and has a mistake is returned with its `fault`.
+ * @param name of a package, or a path relative to `base`
+ * @param beforeImport called with the module's path; it throws if the module must not be run
+ * @throws Error that says what is wrong, as the end of a sentence
  */
 export async function loadPlugin(
   name: string,
@@ -93,7 +93,7 @@ export async function loadPlugin(
   } catch (error) {
     throw new Error(`${path} fails (${errorMessage(error)})`, { cause: error })
   }
-  // What compilers make of a default export for `require` has another one inside.
+  // Compiled CommonJS modules have a default export inside the default export.
   const { default: outer } = loaded
   const definition = isObject(outer) && isObject(outer.default) ? outer.default : outer
   const fault = definitionFault(definition)
@@ -127,7 +127,7 @@ async function fileAt(path: string): Promise<string> {
 
 async function fileOfPackage(name: string, base: string): Promise<string> {
   if (!PACKAGE.test(name)) throw new Error('it is neither a path (./…, ~/… or /…) nor the name of a package')
-  // Beside the file that names it, and beside corral.
+  // Next to the file that names it, and next to corral.
   for (const from of [base, packageRoot]) {
     for (const folder of createRequire(join(from, 'from.js')).resolve.paths(name) ?? []) {
       const file = await entryIn(join(folder, name))
@@ -137,7 +137,7 @@ async function fileOfPackage(name: string, base: string): Promise<string> {
   throw new Error(`it is not installed; "npm install ${name}" in ${base} does that`)
 }
 
-/** The file that the package in this folder is loaded by; undefined where there is no package. */
+/** The file by which the package in this folder is loaded; undefined if there is no package. */
 async function entryIn(folder: string): Promise<string | undefined> {
   let text: string
   try {
@@ -148,13 +148,13 @@ async function entryIn(folder: string): Promise<string | undefined> {
   }
   const description: unknown = JSON.parse(text)
   const content = isObject(description) ? description : {}
-  // A package may say what contract it is written for, so that it is not even loaded under another one.
+  // A package may declare the version of its contract, so that it is not even loaded under another one.
   const api = isObject(content.corral) ? content.corral.api : undefined
   if (api !== undefined && api !== PLUGIN_API) throw new Error(wrongApi(api))
   return join(folder, entryOf(content))
 }
 
-/** The file of a package, by its package.json: https://nodejs.org/api/packages.html#package-entry-points */
+/** The entry file of a package, from its package.json: https://nodejs.org/api/packages.html#package-entry-points */
 export function entryOf({ exports, main }: { exports?: unknown; main?: unknown }): string {
   const pick = (target: unknown): string | undefined => {
     if (typeof target === 'string') return target
@@ -170,9 +170,9 @@ export function entryOf({ exports, main }: { exports?: unknown; main?: unknown }
 }
 
 const wrongApi = (api: unknown) =>
-  `is written for version ${JSON.stringify(api)} of the plugin contract, and this corral speaks version ${PLUGIN_API}`
+  `is written for version ${JSON.stringify(api)} of the plugin contract, and this corral supports version ${PLUGIN_API}`
 
-/** What keeps the default export of a module from being a plugin, as the end of a sentence. */
+/** Why the default export of a module is not a plugin, as the end of a sentence. */
 export function definitionFault(value: unknown): string | undefined {
   if (!isObject(value)) return 'has no plugin as its default export'
   const { name, api, setup, options, offers = [], needs = [] } = value
@@ -180,9 +180,9 @@ export function definitionFault(value: unknown): string | undefined {
   if (typeof name !== 'string') return 'exports a plugin without a "name"'
   if (api !== PLUGIN_API) return wrongApi(api ?? null)
   if (typeof setup !== 'function') return 'exports a plugin without a function "setup"'
-  if (!isList(offers) || !isList(needs)) return 'exports a plugin whose "offers" or "needs" is no list of names'
+  if (!isList(offers) || !isList(needs)) return 'exports a plugin whose "offers" or "needs" is not a list of names'
   if (options !== undefined && !(isObject(options) && options.type === 'object')) {
-    return 'exports a plugin whose "options" are no JSON schema of an object'
+    return 'exports a plugin whose "options" is not a JSON schema of an object'
   }
   const [unknown] = definitionKeyFaults(value)
   if (unknown) return `exports a plugin with a mistake: ${unknown}`

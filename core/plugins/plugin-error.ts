@@ -20,7 +20,7 @@ export type PluginErrorCode =
 export class PluginError extends Error {
   override readonly name = 'PluginError'
   readonly code: PluginErrorCode
-  /** Name of the plugin at fault. */
+  /** Name of the plugin. */
   readonly plugin: string
 
   constructor(code: PluginErrorCode, plugin: string, message: string, cause?: unknown) {
@@ -32,18 +32,18 @@ export class PluginError extends Error {
 
 export class DeadlineError extends Error {}
 
-/** A hook of a plugin did not end in time. @param limit milliseconds */
+/** The error of a plugin's hook that did not end in time. @param limit milliseconds */
 export function hookTimeout(plugin: string, hook: string, limit: number): CorralError {
   const took = `The plugin "${plugin}" took longer than ${formatDuration(limit)} in its hook "${hook}"`
   return new CorralError('hook_timeout', `${took} (limits.hook_timeout). Fix or remove the plugin, or raise the limit.`)
 }
 
-/** Waits for the work, but not for ever. @throws DeadlineError after `deadline` milliseconds */
+/** Waits for work until a deadline. @throws DeadlineError after `deadline` milliseconds */
 export async function within<T>(deadline: number, work: () => T | Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined
   const expired = new Promise<never>((_, reject) => {
     const late = () => reject(new DeadlineError(`it took longer than ${formatDuration(deadline)}`))
-    // Timers beyond 2^31 ms fire at once; such a deadline is none.
+    // Timers beyond 2^31 ms fire immediately, so such a deadline means none.
     if (deadline < 2 ** 31) timer = setTimeout(late, deadline)
   })
   try {

@@ -22,7 +22,7 @@ export interface PluginHostOptions {
   logs: LogLevels
   /** Aborted when corral shuts down. */
   signal: AbortSignal
-  /** Longest time that one plugin may take for each step, in milliseconds. */
+  /** Maximum milliseconds that one plugin may take for each step. */
   deadlines?: { setup?: number; register?: number; start?: number; reload?: number; stop?: number }
 }
 
@@ -31,7 +31,7 @@ const SETUP_DEADLINE = 60_000
 const REGISTER_DEADLINE = 9_000
 const START_DEADLINE = 30_000
 const RELOAD_DEADLINE = 10_000
-/** How much longer than the running requests a plugin's stop may last. */
+/** How much longer than the requests in progress a plugin's stop may take. */
 const STOP_MARGIN = 5_000
 
 const VERBS = {
@@ -40,7 +40,7 @@ const VERBS = {
   plugin_start_failed: 'could not be started'
 } as const
 
-/** What the configuration wants and cannot have: corral does not start without it. */
+/** The configuration asks for something that is not available: corral does not start without it. */
 const refusesStart = (error: unknown) => error instanceof ConfigError || error instanceof ListenError
 
 function pluginError(entry: PluginEntry, code: keyof typeof VERBS, error: unknown): Error {
@@ -51,7 +51,7 @@ function pluginError(entry: PluginEntry, code: keyof typeof VERBS, error: unknow
   return new PluginError(actual, name, `Plugin "${name}" ${VERBS[code]}: ${why}.`, error)
 }
 
-/** Runs plugins: built-in and outside ones alike. Setup runs outside Fastify's boot, which any failure would end. */
+/** Runs the built-in and outside plugins. Their setup runs outside Fastify's boot, which would end at any failure. */
 export class PluginHost {
   readonly #options: PluginHostOptions
   readonly #entries: PluginEntry[]
@@ -62,7 +62,7 @@ export class PluginHost {
   #starting: Promise<void> | undefined
   #stopping: Promise<void> | undefined
 
-  /** @throws PluginError when the list cannot work, see `planPlugins` */
+  /** @throws PluginError if the list of plugins cannot work, see `planPlugins` */
   constructor(options: PluginHostOptions) {
     const { definitions, config, logs } = options
     const log = logs.part('plugins')
@@ -82,9 +82,9 @@ export class PluginHost {
   }
 
   /**
-   * Sets all plugins up and registers what they offer: services of all, then hooks of all, then routes of all.
-   * @throws PluginError when a required plugin fails, ConfigError when any finds a mistake in its settings; `stop` is
-   * still to be called then.
+   * Sets up all plugins and registers their offers: first all services, then all hooks, then all routes.
+   * @throws PluginError if a required plugin fails, ConfigError if any plugin finds a mistake in its settings. `stop`
+   * must still be called then.
    */
   async register(app: FastifyInstance): Promise<void> {
     const { config, deadlines } = this.#options
@@ -97,7 +97,7 @@ export class PluginHost {
     this.#registrar = registrar
     await this.#each('plugin_register_failed', entry => registrar.addServices(entry))
     await this.#each('plugin_register_failed', entry => registrar.addHooks(entry))
-    // If two plugins have the same route, one that comes with corral keeps it, then a required one.
+    // If two plugins have the same route, a built-in one keeps it, then a required one.
     const rank = ({ definition: { optional, path } }: PluginEntry) => (path === undefined ? 0 : 2) + (optional ? 1 : 0)
     const ranked = this.#entries.toSorted((a, b) => rank(a) - rank(b))
     await this.#each('plugin_register_failed', entry => registrar.addRoutes(entry), ranked)
@@ -120,18 +120,21 @@ export class PluginHost {
     return this.#reloadable().some(({ definition }) => definition.name === name)
   }
 
-  /** Asks all plugins that take new options about these. @throws ConfigError or CorralError of the first that refuses */
+  /**
+   * Lets all plugins that take new options check these.
+   * @throws ConfigError or CorralError of the first that refuses
+   */
   async check({ sections }: LoadedConfig): Promise<void> {
     for (const entry of this.#reloadable()) await this.#handOver('check', entry, sections)
   }
 
-  /** Hands over new options, in the order of the plugins' needs. @throws as `check`, of the first that fails */
+  /** Applies new options, in the order of the plugins' needs. @throws as `check`, of the first that fails */
   async reload({ sections, file }: LoadedConfig): Promise<void> {
     for (const entry of this.#reloadable()) await this.#handOver('reload', entry, sections)
     this.#hooks.administered({ change: 'config_reloaded', target: file ?? 'environment', by: 'reload' })
   }
 
-  /** Hands over the options that held before. @returns the names of plugins that did not take them */
+  /** Restores the previous options. @returns the names of plugins that did not accept them */
   async restore({ sections }: LoadedConfig): Promise<string[]> {
     const failed: string[] = []
     for (const entry of this.#reloadable()) {
@@ -158,12 +161,12 @@ export class PluginHost {
       if (error instanceof ConfigError) throw error
       this.#log.error({ err: error, plugin: name }, `Plugin "${name}" failed in its ${step}: ${errorMessage(error)}`)
       const why = errorMessage(error).replace(/\.$/, '')
-      const message = `The plugin "${name}" does not take the new settings: ${why}.`
+      const message = `The plugin "${name}" does not accept the new settings: ${why}.`
       throw new CorralError('reload_failed', message, { cause: error })
     }
   }
 
-  /** Stops every plugin that was set up, in reverse, each once. Never rejects: failures are logged. */
+  /** Stops every plugin that was set up, in reverse order, each once. Never rejects: failures are logged. */
   stop(): Promise<void> {
     this.#stopping ??= (async () => {
       await this.#starting?.catch(() => undefined)
@@ -176,7 +179,7 @@ export class PluginHost {
     return [...this.#entries, ...this.#leftOut].map(reportOf)
   }
 
-  /** @throws PluginError when no active plugin offers it. */
+  /** @throws PluginError if no active plugin offers it. */
   service<Name extends ServiceName>(name: Name): Services[Name] {
     for (const { offer } of this.#usable()) {
       const found = offer?.services?.[name]
@@ -189,7 +192,7 @@ export class PluginHost {
     return this.#entries.filter(({ state }) => state !== 'failed')
   }
 
-  /** Takes a step with each plugin that has not failed; one that fails in it is left out. */
+  /** Runs a step of each plugin that has not failed. A plugin that fails is left out. */
   async #each(
     code: keyof typeof VERBS,
     step: (entry: PluginEntry) => Promise<void> | void,
@@ -223,7 +226,7 @@ export class PluginHost {
     }
   }
 
-  /** Leaves an optional plugin out, and those that need it before it; a required one ends the start. */
+  /** Leaves out an optional plugin, after those that need it. A required plugin ends the start. */
   async #leaveOut(entry: PluginEntry, error: Error): Promise<void> {
     const { name, optional, offers } = entry.definition
     if (!optional || refusesStart(error)) throw error
@@ -241,7 +244,7 @@ export class PluginHost {
     entry.controller.abort(error)
     this.#registrar?.retire(entry)
     entry.added.undo(cause =>
-      this.#log.error({ err: cause, plugin: name }, `What plugin "${name}" added stays in part`)
+      this.#log.error({ err: cause, plugin: name }, `Parts of what plugin "${name}" added stay`)
     )
     await this.#stop(entry)
   }
@@ -285,7 +288,7 @@ export class PluginHost {
     } catch (error) {
       controller.abort(error)
       if (error instanceof DeadlineError) {
-        // What it hands over too late is stopped at once: nobody else will.
+        // A late offer is stopped immediately, because nothing else will.
         const stopLate = (late: PluginOffer) => {
           entry.offer = late
           return this.#stop(entry)
@@ -309,7 +312,7 @@ export class PluginHost {
         .map(one => `"${one}" was returned but is not named in "offers"`)
     ]
     if (faults.length === 0) return
-    const message = `Plugin "${name}" offers other services than it says: ${faults.join('; ')}.`
+    const message = `Plugin "${name}" offers other services than it declares: ${faults.join('; ')}.`
     throw new PluginError('plugin_offer_mismatch', name, message)
   }
 }

@@ -43,7 +43,7 @@ const ON: Kinds<PluginHooks> = {
   stateChanged: 'function'
 }
 
-/** Why a member cannot be used: nobody knows its key, or it is no function; the end of a sentence. */
+/** Why members are invalid: unknown keys, or values that are not functions. Each is the end of a sentence. */
 function memberFaults(value: object, known: Record<string, 'function' | 'other'>, place: string): string[] {
   return Object.entries(value).flatMap(([key, member]) => {
     if (member === undefined) return []
@@ -51,7 +51,7 @@ function memberFaults(value: object, known: Record<string, 'function' | 'other'>
     if (!Object.hasOwn(known, key)) {
       const near = nearest(key, Object.keys(known))
       const advice = near ? `did you mean "${near}"?` : `known are ${Object.keys(known).join(', ')}`
-      return [`${quoted} in ${place} means nothing (${advice})`]
+      return [`${quoted} in ${place} is unknown (${advice})`]
     }
     return known[key] === 'function' && typeof member !== 'function' ? [`${quoted} in ${place} is not a function`] : []
   })
@@ -60,12 +60,12 @@ function memberFaults(value: object, known: Record<string, 'function' | 'other'>
 /** What is wrong with the keys of a definition. */
 export const definitionKeyFaults = (definition: object) => memberFaults(definition, DEFINITION, 'the definition')
 
-/** What is wrong with what `setup` returned. */
+/** What is wrong with the result of `setup`. */
 export function offerFaults(offer: unknown): string[] {
-  if (!isObject(offer)) return ['its "setup" returned no object']
+  if (!isObject(offer)) return ['its "setup" did not return an object']
   const { on } = offer
   return [
     ...memberFaults(offer, OFFER, 'what "setup" returned'),
-    ...(on === undefined ? [] : isObject(on) ? memberFaults(on, ON, '"on"') : ['"on" is no object'])
+    ...(on === undefined ? [] : isObject(on) ? memberFaults(on, ON, '"on"') : ['"on" is not an object'])
   ]
 }

@@ -1,7 +1,7 @@
 import { type FoundPlugin, PLUGIN_API } from './plugin.ts'
 import { PluginError, type PluginErrorCode } from './plugin-error.ts'
 
-/** A plugin that takes no part, and why. */
+/** A plugin that is left out, and why. */
 export interface LeftOut {
   definition: FoundPlugin
   state: 'disabled' | 'failed'
@@ -9,7 +9,7 @@ export interface LeftOut {
 }
 
 export interface PluginPlan {
-  /** Every plugin after those whose services it needs. The same whatever order the list came in. */
+  /** Every plugin after the plugins whose services it needs. It does not depend on the order of the list. */
   order: FoundPlugin[]
   leftOut: LeftOut[]
 }
@@ -17,9 +17,9 @@ export interface PluginPlan {
 const quoted = (name: string) => `"${name}"`
 
 /**
- * Which plugins take part, in the order of their start. Optional ones that cannot take part are left out.
- * @throws PluginError for two plugins of one name, two that offer one service, a cycle of needs, and a required plugin
- *   of another contract or with a need that nobody meets.
+ * Decides which plugins are active, and the order of their start. Optional plugins that cannot run are left out.
+ * @throws PluginError for two plugins with one name or one service, a cycle of needs, and a required plugin with
+ * another contract version or an unmet need.
  */
 export function planPlugins(
   definitions: readonly FoundPlugin[],
@@ -38,7 +38,7 @@ export function planPlugins(
     if (definition.fault !== undefined) leftOut.push({ definition, state: 'failed', reason: definition.fault })
     return definition.fault === undefined
   })
-  // Those that come with corral are first, so that no other one takes a name that is theirs.
+  // Built-in plugins come first, so that no other plugin takes their names.
   const rank = ({ path, name }: FoundPlugin) => `${path === undefined ? 0 : 1} ${name}`
   for (const definition of sound.sort((a, b) => (rank(a) < rank(b) ? -1 : 1))) {
     const { name } = definition
@@ -52,7 +52,7 @@ export function planPlugins(
       fail(
         definition,
         'plugin_api_unsupported',
-        `Plugin "${name}" is written for version ${definition.api} of the plugin contract; this corral speaks version ${PLUGIN_API}. Install a version of either that fits.`
+        `Plugin "${name}" is written for version ${definition.api} of the plugin contract, but this corral supports version ${PLUGIN_API}. Install matching versions.`
       )
     } else active.set(name, definition)
   }
@@ -65,7 +65,7 @@ export function planPlugins(
         providers.set(service, definition)
         continue
       }
-      const reason = `Both plugins "${other.name}" and "${definition.name}" offer the service "${service}"; switch one of them off or leave it out.`
+      const reason = `Both plugins "${other.name}" and "${definition.name}" offer the service "${service}"; disable one of them or leave it out.`
       if (definition.path === undefined) throw new PluginError('plugin_service_conflict', definition.name, reason)
       fail(definition, 'plugin_service_conflict', reason)
       break
@@ -76,7 +76,7 @@ export function planPlugins(
     const found = providers.get(service)
     return found && active.has(found.name) ? found : undefined
   }
-  // Each round may take away what others need; it ends when all needs of all that are left are met.
+  // Each round may remove services that others need. The loop ends when all remaining needs are met.
   for (let settled = false; !settled; ) {
     settled = true
     for (const definition of active.values()) {
@@ -86,13 +86,13 @@ export function planPlugins(
       const absent = leftOut.find(left => (left.definition.offers ?? []).some(service => service === missing))
       const lacks = `Plugin "${definition.name}" needs the service "${missing}"`
       if (absent?.state === 'disabled' && definition.optional) {
-        const reason = `${lacks}, and "${absent.definition.name}", which offers it, is switched off.`
+        const reason = `${lacks}, and "${absent.definition.name}", which offers it, is disabled.`
         active.delete(definition.name)
         leftOut.push({ definition, state: 'disabled', reason })
         continue
       }
       const why = absent
-        ? `, and "${absent.definition.name}", which offers it, is ${absent.state === 'disabled' ? 'switched off' : 'left out because it failed'}: ${absent.reason}`
+        ? `, and "${absent.definition.name}", which offers it, is ${absent.state === 'disabled' ? 'disabled' : 'left out because it failed'}: ${absent.reason}`
         : ', which no plugin offers. Add one that does, or leave this one out'
       fail(definition, 'plugin_service_missing', `${lacks}${why}.`.replace(/\.\.$/, '.'))
     }
@@ -107,7 +107,7 @@ export function planPlugins(
       throw new PluginError(
         'plugin_cycle',
         definition.name,
-        `Plugins need each other in a circle: ${circle}. One of them must do without the other's service.`
+        `Plugins need each other in a circle: ${circle}. One of them must work without the other's service.`
       )
     }
     for (const service of [...(definition.needs ?? [])].sort()) visit(provider(service)!, path)

@@ -10,27 +10,27 @@ import type { Registrations } from './registrations.ts'
 import { runAs } from './running-plugin.ts'
 
 declare module 'fastify' {
-  /** The services of the plugins that take part; plugins reach them through `context.service(name)`. */
+  /** The services of the active plugins. Plugins use `context.service(name)`. */
   interface FastifyInstance extends Partial<Services> {}
 
   interface FastifyContextConfig {
-    /** Name of the plugin whose route it is. */
+    /** Name of the plugin that the route belongs to. */
     plugin?: string
   }
 }
 
-/** A plugin that takes part. */
+/** An active plugin. */
 export interface PluginEntry {
   readonly definition: FoundPlugin
   state: PluginReport['state']
   /** Why it failed. */
   reason?: string
-  /** Known once it is set up. */
+  /** Set once its setup has ended. */
   offer?: PluginOffer
   readonly routes: RouteOptions[]
   /** What it has added to the services of others. */
   readonly added: Registrations
-  /** Ends what the plugin's setup has begun when it is left out. */
+  /** Aborted when the plugin is left out, to end what its setup began. */
   readonly controller: AbortController
   stopped: boolean
 }
@@ -51,9 +51,9 @@ const REQUEST_HOOKS = new Set<string>([
 
 type AnyFunction = (this: unknown, ...values: unknown[]) => unknown
 
-const noSuchPage = (path: string) => new Error(`its page is said to be at ${path}, but it has no route GET ${path}`)
+const noSuchPage = (path: string) => new Error(`its page is declared as ${path}, but it has no route GET ${path}`)
 
-/** What a plugin of somebody else, or one that the server can do without, may fail in at any time. */
+/** Outside plugins, and plugins that the server can run without, may fail at any time. */
 const mayFail = ({ optional, path }: FoundPlugin) => optional || path !== undefined
 
 /** Milliseconds that a plugin may take to register, and for one hook of a request. */
@@ -63,9 +63,9 @@ interface Deadlines {
 }
 
 /**
- * Puts what plugins offer on the application, each plugin once. Nothing can be taken off a Fastify application again, and
- * any error that reaches its boot ends it. So errors are caught behind each plugin before the next one is registered, and
- * what a plugin that fails has already put there is switched off by looking at its state.
+ * Registers what plugins offer with the application, one plugin at a time. Nothing can be removed from a Fastify
+ * application, and any error that reaches its boot ends it. Errors are therefore caught after each plugin, before the
+ * next one is registered, and the routes and hooks of a failed plugin check its state and do nothing.
  */
 export class PluginRegistrar {
   readonly #app: FastifyInstance
@@ -76,12 +76,10 @@ export class PluginRegistrar {
   #current: PluginEntry | undefined
   /** All routes of the application. */
   readonly #routes: RouteOptions[] = []
-  /** Where the current plugin's routes were registered, in the order of its `routes`. */
+  /** The scope of each of the current plugin's routes, in the order of `routes`. */
   #scopes: FastifyInstance[] = []
 
-  /**
-   * @param onLateFailure called when a plugin fails after its registration; rejects where that ends the start
-   */
+  /** @param onLateFailure called when a plugin fails after its registration; rejects if that ends the start */
   constructor(
     app: FastifyInstance,
     deadlines: Deadlines,
@@ -106,7 +104,7 @@ export class PluginRegistrar {
       }
       registrar.#scopes.push(this)
     })
-    // Scopes inherit from the application, so that these two are theirs as well.
+    // Scopes inherit from the application, including these two.
     const { addHook, decorate, register } = app as unknown as Record<'addHook' | 'decorate' | 'register', AnyFunction>
     this.#addHook = addHook
     Object.assign(app, {
@@ -132,8 +130,9 @@ export class PluginRegistrar {
   }
 
   /**
-   * What each of the services adds through a decorator is recorded for the plugin whose code runs.
-   * @throws what keeps the application from having the plugin's services under their names
+   * Offers the plugin's services to others. What other plugins add to a service through a decorator is recorded for the
+   * plugin whose code runs.
+   * @throws if the application cannot have the services under their names
    */
   addServices(entry: PluginEntry): void {
     for (const [name, service] of Object.entries(entry.offer?.services ?? {})) {
@@ -145,7 +144,7 @@ export class PluginRegistrar {
     }
   }
 
-  /** Runs a step of a plugin, to which belongs what is added to the application meanwhile. */
+  /** Runs a step of a plugin. Everything that is added to the application during the step belongs to the plugin. */
   async during<Result>(entry: PluginEntry, step: () => Promise<Result>): Promise<Result> {
     this.#current = entry
     try {
@@ -163,7 +162,7 @@ export class PluginRegistrar {
     await this.#load(entry, Object.assign(onApplication, { [Symbol.for('skip-override')]: true }))
   }
 
-  /** Registers the plugin's routes in a scope of its own. @throws the error of the plugin */
+  /** Registers the plugin's routes in their own scope. @throws the error of the plugin */
   async addRoutes(entry: PluginEntry): Promise<void> {
     const { routes, web } = entry.offer ?? {}
     if (web && !routes) throw noSuchPage(web.path)
@@ -185,7 +184,7 @@ export class PluginRegistrar {
     if (web && !entry.routes.some(isPage)) throw noSuchPage(web.path)
   }
 
-  /** Takes a plugin's routes out of the API document, and keeps Fastify from compiling their schemas. */
+  /** Removes a plugin's routes from the API document, and keeps Fastify from compiling their schemas. */
   retire({ routes }: PluginEntry): void {
     for (const route of routes) {
       delete route.schema
@@ -202,7 +201,7 @@ export class PluginRegistrar {
     const before = entry.routes.length
     let failure: unknown
     await this.during(entry, async () => {
-      // An error that Fastify saw would leave routes that are half there, and a request for one would end the process.
+      // If Fastify saw the error, incomplete routes would stay, and a request to one would end the process.
       const caught = async (scope: FastifyInstance) => {
         try {
           await plugin(scope)
@@ -211,7 +210,7 @@ export class PluginRegistrar {
         }
       }
       void this.#app.register(Object.assign(caught, plugin))
-      // Whoever takes the error here keeps it from the boot.
+      // Handling the error here keeps it from the boot.
       void this.#app.after(error => {
         failure ??= error
       })
@@ -222,7 +221,7 @@ export class PluginRegistrar {
     })
   }
 
-  /** What Fastify says of a route that is there already does not name whose it is. */
+  /** Explains Fastify's error for a duplicate route, which does not say to which plugin the existing route belongs. */
   #explained(failure: unknown, { routes, definition: { name } }: PluginEntry): unknown {
     const route = routes.at(-1)
     if ((failure as { code?: unknown }).code !== 'FST_ERR_DUPLICATED_ROUTE' || !route) return failure
@@ -230,14 +229,13 @@ export class PluginRegistrar {
       known => known !== route && shapeOf(known) === shapeOf(route) && sharedMethods(known, route).length > 0
     )
     const owner = other?.config?.plugin
-    const whose =
-      owner === undefined ? 'corral itself' : owner === name ? 'this plugin already' : `the plugin "${owner}"`
+    const whose = owner === undefined ? 'corral itself' : owner === name ? 'this same plugin' : `the plugin "${owner}"`
     const [method] = other ? sharedMethods(other, route) : [route.method].flat()
     return new Error(`its route ${method} ${route.url} belongs to ${whose}; give it another path`, { cause: failure })
   }
 }
 
-/** The path of a route without the names of its parameters, which do not set routes apart. */
+/** The path of a route without the names of its parameters, which do not distinguish routes. */
 const shapeOf = ({ url }: RouteOptions) => url.replace(/:[^/-]+/g, ':').replace(/(.)\/$/, '$1')
 
 const sharedMethods = (one: RouteOptions, other: RouteOptions) => {
@@ -246,8 +244,8 @@ const sharedMethods = (one: RouteOptions, other: RouteOptions) => {
 }
 
 /**
- * Compiles the schemas that requests are checked by, as Fastify does at the end of its boot, which an unusable one would
- * end. @throws Error naming the route
+ * Compiles the schemas for requests, as Fastify does at the end of its boot, where an unusable schema would end it.
+ * @throws Error that names the route
  */
 function checkSchemas({ method, url, schema = {}, validatorCompiler }: RouteOptions, scope: FastifyInstance): void {
   const own = () => {
@@ -270,7 +268,7 @@ function checkSchemas({ method, url, schema = {}, validatorCompiler }: RouteOpti
   }
 }
 
-/** A Fastify plugin that rejects where the original throws, which would be an uncaught exception. */
+/** Wraps a Fastify plugin so that it rejects instead of throwing, which would be an uncaught exception. */
 function rejecting(plugin: AnyFunction): AnyFunction {
   const wrapped = function (this: unknown, ...values: unknown[]) {
     try {
@@ -281,11 +279,11 @@ function rejecting(plugin: AnyFunction): AnyFunction {
       return done(error)
     }
   }
-  // Its length and the marks of fastify-plugin.
+  // Copies its length and the marks of fastify-plugin.
   return Object.defineProperties(wrapped, Object.getOwnPropertyDescriptors(plugin))
 }
 
-/** Keeps a hook `onSend` for replies that are streamed. */
+/** Records an `onSend` hook for replies that are streamed. */
 function collected(scope: unknown, hook: AnyFunction): AnyFunction {
   return (request, reply, done) => {
     const { sendHooks } = request as FastifyRequest
@@ -296,7 +294,7 @@ function collected(scope: unknown, hook: AnyFunction): AnyFunction {
   }
 }
 
-/** A hook that does nothing once its plugin has failed, and whose own failures name the plugin. */
+/** Wraps a hook so that it does nothing once its plugin has failed, and so that its errors name the plugin. */
 function guardedHook(
   entry: PluginEntry,
   name: string,
@@ -306,7 +304,7 @@ function guardedHook(
 ): AnyFunction {
   const onReady = name === 'onReady'
   if (typeof hook !== 'function' || !(onReady || REQUEST_HOOKS.has(name))) return hook
-  // As Fastify does: a hook calls `done`, or returns a promise. One that sends the reply itself may do neither.
+  // As in Fastify, a hook calls `done` or returns a promise. A hook that sends the reply itself may do neither.
   const call = (self: unknown, values: unknown[]) =>
     new Promise((resolve, reject) => {
       const done = (error?: unknown, value?: unknown) => (error ? reject(error) : resolve(value))
@@ -325,7 +323,7 @@ function guardedHook(
     } catch (error) {
       if (error instanceof DeadlineError) {
         const [, reply] = values as [unknown, FastifyReply | undefined]
-        // A hook that sends the reply itself need not say when it is done.
+        // A hook that sends the reply itself need not call `done`.
         if (reply?.sent || reply?.raw?.headersSent) return await new Promise(() => {})
         throw hookTimeout(entry.definition.name, name, limit)
       }

@@ -8,105 +8,105 @@ import type { DataPaths } from '../system/data-paths.ts'
 import type { PluginReport } from './plugin-report.ts'
 
 declare module 'fastify' {
-  /** What the API document says of a route beside the shapes of requests and replies. */
+  /** Properties of a route for the API document, in addition to the schemas of requests and replies. */
   interface FastifySchema {
     summary?: string
     description?: string
     tags?: readonly string[]
     /** Unique among all routes. */
     operationId?: string
-    /** Media types of the request's body; `application/json` where absent. */
+    /** Media types of the request's body; `application/json` if absent. */
     consumes?: readonly string[]
-    /** The body may be left out. */
+    /** Whether the body may be omitted. */
     bodyOptional?: boolean
-    /** What the caller must show in the place of what all routes ask for; an empty list is nothing. */
+    /** The credentials that it needs, instead of the usual ones; an empty list for none. */
     security?: readonly Record<string, string[]>[]
-    /** Left out of the document. */
+    /** Not in the document. */
     hide?: boolean
   }
 }
 
-/** The number of the plugin contract that this version of corral speaks. */
+/** The version of the plugin contract that this version of corral supports. */
 export const PLUGIN_API = 1
 
-/** The settings of `config.yaml` that belong to no plugin; those that come with corral see all of them. */
+/** The settings of `config.yaml` that do not belong to a plugin. Built-in plugins see all of them. */
 export interface CoreSettings {
   host: string
   port: number
 }
 
-/** What a plugin asks a model for a client. */
+/** A request to a model that a plugin passes on for a client. */
 export interface PassedQuestion {
   operation: 'chat' | 'completion'
-  /** In the OpenAI chat format: `model` as the client named it, `messages` or `prompt`, `max_tokens`, `temperature` … */
+  /** In OpenAI's format: `model` as the client named it, `messages` or `prompt`, `max_tokens`, `temperature` … */
   body: Record<string, unknown>
 }
 
-/** What a plugin gets when it is set up. */
+/** The context that a plugin gets in its setup. */
 export interface PluginContext {
   readonly log: FastifyBaseLogger
-  /** Settings that belong to no plugin; frozen. */
+  /** Settings that do not belong to a plugin; frozen. */
   readonly config: Readonly<CoreSettings>
   readonly paths: DataPaths
   /** Aborted when corral shuts down. */
   readonly signal: AbortSignal
-  /** A service named in `needs`. */
+  /** A service that `needs` names. */
   service<Name extends ServiceName>(name: Name): Services[Name]
-  /** Calls what plugins offer as `on`; for plugins that answer requests, load models or pull them. */
+  /** Calls the `on` hooks of all plugins. It is for plugins that answer requests, load models or pull them. */
   readonly hooks: Hooks
   /**
-   * Has a model answer a request to one of the plugin's own routes, by the rules of every API: aliases, the models and
-   * limits of the caller's key, budgets, usage, filters, queues. The answer ends when the client leaves.
-   * @param take gets what the engine adds, as filters left it; the engine waits for the promise that it returns
+   * Lets a model answer a request to one of the plugin's own routes, by the rules of every API: aliases, the models and
+   * limits of the caller's key, budgets, usage, filters, queues. The answer ends when the client disconnects.
+   * @param take gets the engine's deltas after all filters; the engine waits for the promise that it returns
    * @returns once the answer is complete
-   * @throws CorralError why there is no answer, or no end of it
+   * @throws CorralError if the answer fails or is incomplete
    */
   answer(reply: FastifyReply, question: PassedQuestion, take: AnswerSink['take']): Promise<void>
-  /** What has become of all plugins so far. */
+  /** The current state of all plugins. */
   plugins(): PluginReport[]
-  /** A failure that each surface renders in its own shape, for plugins that cannot import `CorralError`. */
+  /** Creates a failure that each API renders in its own format, for plugins that cannot import `CorralError`. */
   error(code: ErrorCode, message: string, options?: ErrorOptions): CorralError
 }
 
-/** What a plugin offers once it is set up. */
+/** What a plugin offers after its setup. */
 export interface PluginOffer {
-  /** Reached by other plugins through `context.service(name)`, and as decorators of the application. */
+  /** Available to other plugins through `context.service(name)`, and as decorators of the application. */
   services?: Partial<Services>
-  /** Registered on the application itself before any routes: for what concerns all of them, such as access control. */
+  /** Registered on the application itself before any routes: for hooks of all routes, such as access control. */
   hooks?: FastifyPluginAsync
-  /** What the plugin wants to see or change while the server runs: requests, events of answers, loads, pulls. */
+  /** Hooks to observe or change requests, events of answers, loads, and pulls. */
   on?: PluginHooks
   /** Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. */
   routes?: FastifyPluginAsync
   /**
-   * A page of its own that the server's page links to, and shows in a frame without any rights of its own: `path` is one of
-   * its `routes` (GET). Nobody's key is handed to it.
+   * A page that the server's page links to, and shows in a frame without any permissions: `path` is one of its `routes`
+   * (GET). It gets no key.
    */
   web?: { title: string; path: string }
   /** Runs after all plugins are registered and before the server listens; must not do long work. */
   start?(): Promise<void> | void
   /**
-   * Runs before `reload`, of all plugins before the `reload` of any: throws where these options cannot be carried out,
-   * and then nothing changes anywhere. It must not change anything itself.
+   * Runs before `reload`, for all plugins before the `reload` of any. If it throws because these options cannot be
+   * used, nothing changes anywhere. It must not change anything itself.
    */
   // biome-ignore lint/suspicious/noExplicitAny: what a plugin's own schema says
   check?(options: any): Promise<void> | void
   /**
-   * Takes the options that its section has now, validated as those of `setup`, while the server runs. Runs at each reload
-   * of the configuration in which its section or settings of the core have changed; must not do long work. One that throws
-   * gets the options that held before. Without it, a changed section needs a restart; so do single settings whose schema
-   * says `restart: true`, which keep their values here.
+   * Takes the section's new options, validated like those of `setup`, while the server runs. Runs at each reload of the
+   * configuration in which its section or settings of the core have changed; must not do long work. If it throws, it
+   * gets the previous options. Without it, a changed section needs a restart. So do single settings whose schema says
+   * `restart: true`, which keep their values here.
    */
   // biome-ignore lint/suspicious/noExplicitAny: what a plugin's own schema says
   reload?(options: any): Promise<void> | void
   /**
-   * Runs once at shutdown, in reverse order of start, when no more requests come in; also when the plugin is left out or
-   * the start ends early, before `start` ran.
+   * Runs once at shutdown, in reverse order of start, when no more requests come in. It also runs when the plugin is
+   * left out or the start ends early, before `start` ran.
    */
   stop?(): Promise<void> | void
 }
 
-/** A plugin module's default export; plain data, so that a plugin needs nothing of corral's to be written. */
+/** A plugin module's default export: plain data, so that a plugin does not depend on corral's code. */
 export interface PluginDefinition<Options extends TObject = TObject> {
   /** Key of its section in `config.yaml` and name of its child logger. */
   name: string
@@ -115,46 +115,46 @@ export interface PluginDefinition<Options extends TObject = TObject> {
   description: string
   /** Services that it offers. */
   offers?: ServiceName[]
-  /** Services that it cannot work without; they are set up before it. */
+  /** Services that it requires; they are set up before it. */
   needs?: ServiceName[]
   /**
-   * An optional plugin that fails is left out and shown as failed; `enabled: false` switches it off. One that throws a
-   * ConfigError or a ListenError ends the start nevertheless: the configuration cannot be carried out.
+   * An optional plugin that fails is left out and shown as failed; `enabled: false` disables it. A ConfigError or a
+   * ListenError ends the start nevertheless, because the configuration cannot be applied.
    */
   optional?: boolean
   /** Schema of its section; every property has a default. */
   options: Options
   /**
-   * Options of requests that its engines know (`EngineProvider.knownOptions`). What the configuration sets as options is
-   * held against those of all plugins, so that misspelt ones are found; where no plugin has any, nothing is.
+   * Request options that its engines know (`EngineProvider.knownOptions`). Options in the configuration are checked
+   * against those of all plugins, to find misspelled ones. If no plugin lists any, they are not checked.
    */
   engineOptions?: readonly string[]
   /**
-   * Names of the models that a section of this plugin brings, as it stands in the file. Their options are not checked:
-   * engines elsewhere may know any.
+   * Names of the models that a section of this plugin adds, as they are in the file. Their options are not checked,
+   * because engines on other servers may know any.
    */
   models?(section: Readonly<Record<string, unknown>>): readonly string[]
   setup(context: PluginContext, options: Static<Options>): Promise<PluginOffer> | PluginOffer
 }
 
-/** A plugin as it was found. */
+/** A plugin that was found. */
 export interface FoundPlugin extends PluginDefinition {
-  /** It comes with corral: the tests have looked at the schema of its options. */
+  /** Built-in: tests check the schema of its options. */
   builtIn?: boolean
-  /** File that it was loaded from; absent for those that come with corral. */
+  /** File that it was loaded from; absent for built-in plugins. */
   path?: string
-  /** Why an optional plugin cannot take part, where that shows before it is set up. */
+  /** Why an optional plugin cannot run, if known before its setup. */
   fault?: string
 }
 
-/** A plugin whose options are a plain JSON schema; `Options` is what they hold. */
+/** A plugin whose options are a plain JSON schema; `Options` is their type. */
 export interface PlainPlugin<Options> extends Omit<PluginDefinition, 'description' | 'options' | 'setup'> {
   description?: string
   options?: { type: 'object'; properties?: object; additionalProperties?: unknown; required?: readonly string[] }
   setup(context: PluginContext, options: Options): Promise<PluginOffer> | PluginOffer
 }
 
-/** Types a plugin module's default export; `definePlugin<Options>({…})` where its options are a plain JSON schema. */
+/** Types a plugin module's default export; `definePlugin<Options>({…})` if its options are a plain JSON schema. */
 export function definePlugin<Options extends TObject>(definition: PluginDefinition<Options>): PluginDefinition
 export function definePlugin<Options = Record<string, unknown>>(definition: PlainPlugin<Options>): PluginDefinition
 export function definePlugin(definition: unknown): PluginDefinition {

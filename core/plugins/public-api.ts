@@ -1,6 +1,6 @@
 /*
- * What a plugin is written with: the entry `corral/plugin` of the package. A plugin needs nothing of it to run, since its
- * definition is plain data; it gives types, and classes for those who build on them.
+ * The entry `corral/plugin` of the package, for authors of plugins. A plugin does not need it at runtime, since its
+ * definition is plain data. It provides types, and classes for those who build on them.
  */
 export type { Caller, RequestBounds } from '../contracts/callers.ts'
 export type * from '../contracts/cluster.ts'

@@ -1,4 +1,4 @@
-/** What one plugin has added to the services of others, so that it can be taken back. */
+/** What one plugin has added to the services of others, so that it can be removed. */
 export class Registrations {
   readonly #undos: (() => void)[] = []
   readonly #views = new Map<object, object>()
@@ -9,15 +9,15 @@ export class Registrations {
     this.#plugin = plugin
   }
 
-  /** Records how to take something back. @throws Error once everything was taken back */
+  /** Records how to remove something. @throws Error once everything was removed */
   add(undo: () => void): void {
     this.#requireOpen()
     this.#undos.push(undo)
   }
 
   /**
-   * A service as this plugin sees it: the functions that its methods `add…` return are recorded, and called if
-   * the plugin is left out. Other members are the service's own.
+   * A service as this plugin sees it: the functions that its methods `add…` return are recorded, and called if the
+   * plugin is left out. Other members are the service's own.
    */
   view<Service>(service: Service): Service {
     if (typeof service !== 'object' || service === null) return service
@@ -42,7 +42,7 @@ export class Registrations {
     return view
   }
 
-  /** Takes everything back, the latest first. @param onFailure called with what an undo throws */
+  /** Removes everything, latest first. @param onFailure called with the errors of undo functions */
   undo(onFailure: (error: unknown) => void): void {
     this.#isEnded = true
     for (const undo of this.#undos.splice(0).reverse()) {

@@ -10,8 +10,8 @@ const running = new AsyncLocalStorage<Runner>()
 const outside = new Set<Runner>()
 
 /**
- * Runs code of a plugin, so that `pluginAtFault` knows it by everything that the code starts. Plugins that come with
- * corral are run as they are: the context costs time at each promise of the whole process.
+ * Runs code of a plugin, so that `pluginAtFault` recognizes it in everything that the code starts. Built-in plugins run
+ * without this context, because it costs time at each promise of the whole process.
  */
 export function runAs<Result>(plugin: Runner, work: () => Result): Result {
   if (plugin.path === undefined) return work()
@@ -19,7 +19,7 @@ export function runAs<Result>(plugin: Runner, work: () => Result): Result {
   return running.run(plugin, work)
 }
 
-/** Functions of a plugin, each of which runs as the plugin. */
+/** Wraps functions of a plugin, so that each runs as the plugin. */
 export function runningAs<Functions extends object>(plugin: Runner, functions: Functions): Functions {
   if (plugin.path === undefined) return functions
   const wrapped = Object.entries(functions).map(([name, call]) => [
@@ -30,9 +30,9 @@ export function runningAs<Functions extends object>(plugin: Runner, functions: F
 }
 
 /**
- * The outside plugin that has thrown an error, or whose code runs now: the plugin whose file is first in the stack, else
- * the plugin that started what runs. Undefined if it is corral itself.
- * @param error what was thrown; if absent, the calls that are running count
+ * The outside plugin that has thrown an error, or whose code is running: the plugin whose file is first in the stack,
+ * otherwise the plugin that started the code. Undefined if it is corral itself.
+ * @param error what was thrown; if absent, the current stack is used
  */
 export function pluginAtFault(error?: unknown): Runner | undefined {
   return (
@@ -42,7 +42,7 @@ export function pluginAtFault(error?: unknown): Runner | undefined {
 }
 
 /**
- * What code of plugins runs now, with its place: a plugin, or a file that is not corral's, such as that of a plugin that is
+ * The plugin whose code is running, and its place: a plugin, or a file that is not corral's, such as a plugin that is
  * being imported. Undefined if it is corral itself.
  */
 export function culpritNow(): string | undefined {
@@ -56,7 +56,7 @@ export function culpritNow(): string | undefined {
   return place && `The module ${place}`
 }
 
-/** Whether a file is part of corral, or of the packages that it needs. */
+/** Whether a file is part of corral, or of the packages that it depends on. */
 const isOwn = (path: string) => path.startsWith(packageRoot + sep)
 
 function currentStack(): string {
@@ -75,7 +75,7 @@ function pluginInStack(stack: string): Runner | undefined {
   return undefined
 }
 
-/** The calls of a stack that are in files, the innermost first. */
+/** The stack frames that are in files, innermost first. */
 function framesOf(stack: string): { path: string; line: string }[] {
   const frames = stack.matchAll(/(?:\(|at (?:async )?)((?:file:\/\/\/|\/|[A-Za-z]:\\)[^\n)]*?):(\d+):\d+\)?$/gm)
   return [...frames].map(([, place, line]) => {
@@ -83,7 +83,7 @@ function framesOf(stack: string): { path: string; line: string }[] {
   })
 }
 
-/** The plugin whose folder a file is in, unless several share the folder. */
+/** The plugin whose folder contains a file, unless several plugins share the folder. */
 function ownerOf(path: string): Runner | undefined {
   const exact = [...outside].find(plugin => plugin.path === path)
   if (exact) return exact

@@ -1,12 +1,12 @@
 /**
- * `AbortSignal.timeout` that is sure to come: where only `AbortSignal.any` refers to such a signal, Node.js 20 forgets it at
- * a collection of garbage, and what it limits never ends.
+ * An `AbortSignal.timeout` that is not lost: if only `AbortSignal.any` refers to such a signal, Node.js 20 may
+ * garbage-collect it, and its timeout never comes.
  * @param ms milliseconds
- * @returns aborts after them with a `TimeoutError`; until then it keeps no process alive
+ * @returns a signal that aborts after them with a `TimeoutError`; it does not keep the process alive
  */
 export function abortAfter(ms: number): AbortSignal {
   const limit = AbortSignal.timeout(ms)
-  // A signal that somebody listens to is kept.
+  // A signal with a listener is not collected.
   limit.addEventListener('abort', () => {}, { once: true })
   return limit
 }

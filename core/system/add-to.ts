@@ -1,4 +1,4 @@
-/** Adds to a list. @returns takes it out again */
+/** Adds to a list. @returns removes it again */
 export function addTo<Entry>(list: Entry[], entry: Entry): () => void {
   list.push(entry)
   return () => {

@@ -7,7 +7,7 @@ import { bareHost, isPrivateName, isPublicAddress, meantAddress } from './privat
 /** The entry that allows every address. */
 export const EVERY_ADDRESS = '*'
 
-/** Whether a text can be an entry of a list of allowed private addresses: a host name, an address, a network or `*`. */
+/** Whether a text is valid in a list of allowed private addresses: a host name, an address, a network or `*`. */
 export function isAllowedEntry(text: string): boolean {
   if (text === EVERY_ADDRESS) return true
   if (text.includes('/')) return ipaddr.isValidCIDR(text) && isIP(text.slice(0, text.indexOf('/'))) !== 0
@@ -37,10 +37,10 @@ function namesHost(host: string, allowed: readonly string[]): boolean {
 }
 
 /**
- * Refuses a host that can be refused before it is looked up: an address that is neither public nor listed, and a name
- * that only private networks have. To be called before every request, whatever connection it will use.
+ * Refuses a host that can be refused without a lookup: an address that is neither public nor listed, and a name that
+ * only private networks have. Call it before every request, whatever connection the request will use.
  * @param allowed private hosts, addresses and networks that may be reached
- * @param isLookedUp whether the name will be looked up here; a proxy does that elsewhere
+ * @param isLookedUp whether the name will be looked up here, not by a proxy
  * @throws CorralError `address_not_allowed`
  */
 export function requireAllowedHost(hostname: string, allowed: readonly string[], isLookedUp: boolean): void {
@@ -52,10 +52,10 @@ export function requireAllowedHost(hostname: string, allowed: readonly string[],
 }
 
 /**
- * A `lookup` for sockets that gives no address but those that may be connected to: what it has checked is what they
- * connect to, so a name cannot change its address in between. A name with any other address is refused as a whole.
+ * A `lookup` for sockets that returns only addresses that may be connected to. Sockets connect to exactly the checked
+ * addresses, so a name cannot change its address in between. A name with any other address is refused as a whole.
  * Sockets do not call it for addresses: see `requireAllowedHost`.
- * @param resolve how names are looked up
+ * @param resolve looks up names
  */
 export function allowedLookup(allowed: readonly string[], resolve: typeof lookup = lookup): LookupFunction {
   return (hostname, options, callback) => {
@@ -70,13 +70,13 @@ export function allowedLookup(allowed: readonly string[], resolve: typeof lookup
   }
 }
 
-/** The same for every address that is refused: nothing in it tells what is there, or whether anything is. */
+/** The error is the same for every refused address, so that it does not reveal what is there. */
 function addressNotAllowed(hostname: string): CorralError {
   return new CorralError(
     'address_not_allowed',
-    `"${hostname}" is not at a public address, and this server fetches from others only where its settings name them. ` +
-      'An admin may add it to "downloads.private_addresses" in config.yaml; "corral pull" on the machine of the server, ' +
-      'by the user who runs it, needs no setting.',
+    `"${hostname}" is not at a public address, and this server fetches from private addresses only if its settings name them. ` +
+      'An admin may add it to "downloads.private_addresses" in config.yaml. The user who runs the server can use ' +
+      '"corral pull" on its machine without a setting.',
     { param: 'model' }
   )
 }

@@ -1,8 +1,8 @@
 import { setMaxListeners } from 'node:events'
 
 /**
- * Works with a signal that aborts with any of these, for its reason. Unlike `AbortSignal.any` it leaves nothing behind: with
- * Node.js 20 and 22, a signal that outlives requests remembers each one that was ever made from it.
+ * Runs work with a signal that aborts with any of these signals, for its reason. Unlike `AbortSignal.any` it does not
+ * leak: in Node.js 20 and 22, a long-lived signal remembers every signal that was ever made from it.
  */
 export async function withAnySignal<T>(
   signals: readonly AbortSignal[],
@@ -10,7 +10,7 @@ export async function withAnySignal<T>(
 ): Promise<T> {
   const any = new AbortController()
   const abort = ({ target }: Event) => any.abort((target as AbortSignal).reason)
-  // As many listen to one of them as there are requests.
+  // A signal may have as many listeners as there are requests.
   setMaxListeners(0, ...signals)
   try {
     for (const signal of signals) {

@@ -15,7 +15,7 @@ const FACTOR: Record<string, number> = {
   tib: 2 ** 40
 }
 
-/** Reads `64MiB`, `1.5 GB` or a number of bytes; undefined when it is neither or negative. */
+/** Parses `64MiB`, `1.5 GB` or a number of bytes; undefined if it is neither or negative. */
 export function parseBytes(value: unknown): number | undefined {
   if (typeof value === 'number') return Number.isFinite(value) && value >= 0 ? Math.round(value) : undefined
   if (typeof value !== 'string') return undefined
@@ -25,9 +25,9 @@ export function parseBytes(value: unknown): number | undefined {
 }
 
 /**
- * Short text for people: `638 kB`, `4.1 MB`, `12.3 GB`. All amounts are decimal, those of memory too, as hubs, disks,
- * Ollama and LM Studio count: a model of 8 GB on the disk is one of 8 GB in memory. Gigabytes have a tenth up to 100,
- * so that "needs 12.4 GB, 12.1 GB available" does not read as 12 of 12.
+ * Formats bytes for people: `638 kB`, `4.1 MB`, `12.3 GB`. All amounts are decimal, including memory, as hubs, disks,
+ * Ollama and LM Studio count: a model of 8 GB on the disk uses 8 GB of memory. Gigabytes have one decimal place up to
+ * 100, so that "needs 12.4 GB, 12.1 GB available" does not read as 12 of 12.
  */
 export function formatBytes(bytes: number): string {
   if (bytes < 1000) return `${bytes} B`

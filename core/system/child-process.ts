@@ -6,19 +6,20 @@ import { basename, delimiter, dirname, join, resolve } from 'node:path'
 import { formatBytes } from './bytes.ts'
 import { type ToolPurpose, toolEnvironment } from './tool-environment.ts'
 
-/** How many of a tool's last lines are kept. */
+/** Number of a tool's last lines that are kept. */
 const TAIL_LINES = 200
-/** Characters after which a line is cut: what never ends a line must not fill the memory. */
+/** Maximum characters of a line: output without line ends must not fill the memory. */
 const MAX_LINE_LENGTH = 2 ** 18
-/** Milliseconds that the output of an ended tool may stay open: someone else may hold its pipes. */
+/** Milliseconds that the output of an ended tool may stay open, because another process may hold its pipes. */
 const DRAIN_LIMIT = 1000
-/** Milliseconds between looks at a tool's memory. */
+/** Milliseconds between checks of a tool's memory. */
 const MEMORY_INTERVAL = 100
 
 /**
- * Runs a tool so that it cannot outlive corral. The shell leads a group of its own; a helper in it waits for the end of
- * standard input, which comes when corral closes it or dies, by `kill -9` too. It asks the group to end first, and the
- * shell waits for the tool to do so: ninja puts its compilers into groups of their own, and only ninja can end those.
+ * Runs a tool so that it cannot outlive corral. The shell leads a process group. A helper in the group waits for the
+ * end of standard input, which comes when corral closes it or dies, even by `kill -9`. The helper asks the group to end
+ * first, and the shell waits for the tool to do so: ninja puts its compilers into their own groups, and only ninja can
+ * end those.
  */
 const WATCHDOG = `
 exec 3<&0 </dev/null
@@ -45,28 +46,28 @@ export interface ToolLog {
 export interface ToolOptions {
   /**
    * The folder of Node.js by default, and never the working directory of corral: Python imports modules from there, and
-   * uv and npm read settings, and it may be somebody else's.
+   * uv and npm read settings, and it may belong to another user.
    */
   cwd?: string
-  /** What it inherits of, as far as `toolEnvironment` lets it; corral's own environment by default. */
+  /** The environment that it inherits from, filtered by `toolEnvironment`; corral's own by default. */
   env?: NodeJS.ProcessEnv
-  /** What it inherits beside what every tool gets. */
+  /** Additional variables that it inherits. */
   purpose?: ToolPurpose
-  /** Variables that it gets in any case; they take precedence. */
+  /** Variables that it always gets; they take precedence. */
   variables?: Readonly<Record<string, string>>
   /** Ends the tool and everything it started. */
   signal?: AbortSignal
   /** Milliseconds after which the tool is ended. */
   timeout?: number
-  /** Bytes of memory above which the tool is ended. Only Linux tells how much it has. */
+  /** Bytes of memory above which the tool is ended. Works on Linux only. */
   maxMemory?: number
-  /** Each line as it comes; a progress display that rewrites its line gives one each time. */
+  /** Called with each line as it arrives; a progress display that rewrites its line gives a line each time. */
   onLine?: (line: string, stream: 'stdout' | 'stderr') => void
   /** Gets every line too. */
   log?: ToolLog
 }
 
-/** The last lines of what a tool printed, oldest first. */
+/** The last lines of a tool's output, oldest first. */
 export interface ToolOutput {
   stdout: string[]
   stderr: string[]
@@ -76,10 +77,10 @@ export interface ToolOutput {
 export class ToolError extends Error {
   override readonly name = 'ToolError'
   readonly command: string
-  /** Undefined when it could not be started or was ended by a signal. */
+  /** Undefined if it could not be started or was ended by a signal. */
   readonly exitCode: number | undefined
   readonly exitSignal: string | undefined
-  /** Its last lines, both streams as they came. */
+  /** Its last lines, from both streams in order. */
   readonly tail: string[]
 
   constructor(
@@ -95,7 +96,7 @@ export class ToolError extends Error {
   }
 }
 
-/** Splits text that comes in pieces into lines; `\r` ends a line too, and so does excessive length. */
+/** Splits text that arrives in pieces into lines. `\r` ends a line too, and so does excessive length. */
 export function lineSplitter(onLine: (line: string) => void): { push(text: string): void; end(): void } {
   let rest = ''
   // A final \r may be the first half of \r\n, and is left for the next piece.
@@ -108,7 +109,7 @@ export function lineSplitter(onLine: (line: string) => void): { push(text: strin
         halfEnd = rest.endsWith('\r')
         for (const line of lines) onLine(line)
       } else {
-        // Not looked through again: a long line that comes in small pieces would take for ever.
+        // Only new text is searched: a long line in small pieces would take forever.
         rest += text
       }
       if (rest.length > MAX_LINE_LENGTH) {
@@ -136,8 +137,8 @@ function isExecutable(path: string): boolean {
 }
 
 /**
- * Absolute path of a program: on PATH, then in `more` folders; a name with a folder in it is taken as it is. Undefined
- * when there is none that may be run.
+ * The absolute path of a program: on PATH, then in `more` folders. A name with a folder in it is used unchanged.
+ * Undefined if there is no executable program.
  */
 export function findExecutable(
   name: string,
@@ -163,16 +164,16 @@ function signalName(exitCode: number): string | undefined {
 }
 
 /**
- * Runs a tool to its end. It has no input. When `signal` is aborted or corral dies, the tool and all that it started
- * end; on Windows the death of corral is not noticed.
- * @throws ToolError when it cannot be started, fails or takes too long; the signal's reason when that was aborted.
+ * Runs a tool to its end, without input. If `signal` is aborted or corral dies, the tool and everything it started end;
+ * on Windows the death of corral is not noticed.
+ * @throws ToolError if it cannot be started, fails or takes too long; the signal's reason if that was aborted
  */
 export async function runTool(
   command: string,
   args: readonly string[],
   options: ToolOptions = {}
 ): Promise<ToolOutput> {
-  // Tools are rare, and what is not needed at the start should not slow it down.
+  // Loaded lazily: tools are rare, and this would slow down the start.
   const { execa } = await import('execa')
   const { signal, onLine, log } = options
   signal?.throwIfAborted()
@@ -247,10 +248,10 @@ export async function runTool(
         }, MEMORY_INTERVAL)
   signal?.addEventListener('abort', end, { once: true })
   child.stdin.on('error', () => {
-    // The tool has ended; its input was never written to.
+    // The tool has ended without reading its input.
   })
   child.once('exit', () => {
-    // What the tool left running, such as a daemon of its own, must not keep the pipes open for ever.
+    // Processes that the tool left running, such as a daemon, must not keep the pipes open forever.
     setTimeout(() => {
       child.stdout.destroy()
       child.stderr.destroy()
@@ -276,7 +277,7 @@ export async function runTool(
   throw new ToolError(command, `failed with exit code ${result.exitCode}.`, { exitCode: result.exitCode, tail })
 }
 
-/** Bytes of memory that the tool of a watchdog has for itself; 0 if that is unknown. */
+/** Bytes of memory that a watchdog's tool has for itself; 0 if unknown. */
 async function memoryBelow(watchdog: number | undefined): Promise<number> {
   const children = await readFile(`/proc/${watchdog}/task/${watchdog}/children`, 'utf8').catch(() => '')
   const found = children
@@ -289,11 +290,11 @@ async function memoryBelow(watchdog: number | undefined): Promise<number> {
   return (await Promise.all(found)).reduce((sum, bytes) => sum + bytes, 0)
 }
 
-/** Ends what is left of a tool's group. */
+/** Ends the rest of a tool's process group. */
 function killGroup(leader: number): void {
   try {
     process.kill(-leader, 'SIGKILL')
   } catch {
-    // Nothing is left of it, as it should be.
+    // The group has already ended, as it should.
   }
 }

@@ -2,8 +2,8 @@ import { isIPv6 } from 'node:net'
 import { meantAddress } from './private-address.ts'
 
 /**
- * What tells clients apart by their addresses: of IPv4 the address, of IPv6 its first 64 bits, since whoever has one
- * address of such a network can take any other.
+ * Identifies a client by its address: the address for IPv4, its first 64 bits for IPv6, because a client with one
+ * address of such a network can use all others.
  */
 export function clientNetwork(address: string): string {
   if (address === '::1' || !isIPv6(address)) return address

@@ -1,15 +1,18 @@
-/** Milliseconds that the system's clock may differ from the monotonic one before it counts as having been set. */
+/**
+ * Difference in milliseconds between the system's clock and the monotonic one at which the system's clock counts as
+ * set.
+ */
 const TOLERANCE = 1000
 
 let epoch = performance.timeOrigin
 
 /**
- * The date of a moment of `performance.now()`. Durations and deadlines are measured with that clock, since the system's
- * clock may be set while corral runs. Dates of the same moment are equal as long as the system's clock is not set.
+ * The date of a time from `performance.now()`. Durations and deadlines use that clock, because the system's clock may
+ * be set while corral runs. Dates of the same time are equal as long as the system's clock is not set.
  */
 export const dateAt = (moment: number) => new Date(currentEpoch() + moment)
 
-/** The moment of `performance.now()` at which it is this date (text in ISO 8601). */
+/** The time of `performance.now()` at a date (text in ISO 8601). */
 export const momentAt = (date: string) => Date.parse(date) - currentEpoch()
 
 function currentEpoch(): number {

@@ -2,30 +2,30 @@ import type { LookupFunction } from 'node:net'
 import type { Dispatcher } from 'undici'
 import { isLoopback } from './private-address.ts'
 
-/** Milliseconds; 0 is no limit. */
+/** Milliseconds; 0 is unlimited. */
 export interface ConnectionLimits {
-  /** `lookup` finds the addresses of servers that are connected to directly. */
+  /** `lookup` resolves the names of servers that are connected to directly. */
   connect: { timeout: number; lookup?: LookupFunction }
   headersTimeout: number
   bodyTimeout: number
-  /** Longest time for which an unused connection is kept, whatever its server wishes. */
+  /** Maximum time an unused connection is kept, whatever its server asks for. */
   keepAliveMaxTimeout?: number
 }
 
-/** Connections to servers, kept open for the next request. */
+/** Pooled connections to servers. */
 export interface ServerConnections {
   to(url: URL): Dispatcher
-  /** Cuts all connections. */
+  /** Closes all connections immediately. */
   close(): Promise<void>
 }
 
 /**
- * Opens connections to servers: through a proxy, or through those that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name where
- * none is given; to this machine itself the environment's are passed by, since a proxy of the network cannot reach it.
- * @param proxy an address; empty is none at all
+ * Opens connections to servers: through a proxy, or through the proxies in HTTPS_PROXY, HTTP_PROXY and NO_PROXY if none
+ * is given. Connections to this machine itself bypass the environment's proxies, which cannot reach it.
+ * @param proxy an address; empty for none at all
  */
 export async function openConnections(proxy: string | undefined, limits: ConnectionLimits): Promise<ServerConnections> {
-  // Loaded with the first request: a start needs none.
+  // Loaded with the first request, because a start needs none.
   const { Agent, EnvHttpProxyAgent, ProxyAgent } = await import('undici')
   const direct = new Agent(limits)
   // Tunnels are for TLS: many proxies refuse them to other ports.

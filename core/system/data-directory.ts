@@ -6,35 +6,35 @@ import { isSystemError, reasonOf } from '../errors.ts'
 import type { DataPaths } from './data-paths.ts'
 import { isSameProcess, processStartTime } from './processes.ts'
 
-/** The server that holds a data directory. */
+/** The server that owns a data directory. */
 export interface Owner {
   pid: number
   /** From `processStartTime`. */
   startTime: string
   host: string
-  /** Where it listens, such as `http://127.0.0.1:11435`. */
+  /** Its address, such as `http://127.0.0.1:11435`. */
   address: string
-  /** The socket that only the user who runs it can open; absent until it listens, and where there is none. */
+  /** The socket that only the user who runs it can open; absent until it listens, and if there is none. */
   socket?: string
   /** corral's version. */
   version: string
 }
 
 export interface DataDirectoryClaim {
-  /** The version of corral that served the directory before; undefined where there was none. */
+  /** The version of corral that used the directory before, if any. */
   readonly before: string | undefined
-  /** Gives the directory back; a later server may claim it. */
+  /** Releases the directory; a later server may claim it. */
   release(): Promise<void>
-  /** Records where the server really listens. */
+  /** Records where the server actually listens. */
   update(places: { address: string; socket: string | undefined }): Promise<void>
 }
 
-/** Why a server cannot use its data directory: another one holds it, or it cannot be written. */
+/** Why a server cannot use its data directory: another server owns it, or it is not writable. */
 export class DataDirectoryError extends Error {
   override readonly name = 'DataDirectoryError'
   readonly reason: 'held' | 'unusable'
   readonly owner: Owner | undefined
-  /** The account that may use the directory, if it is another user's, and the directory. */
+  /** The account that may use the directory, if it belongs to another user, and the directory. */
   readonly account: { name: string; path: string } | undefined
 
   constructor(
@@ -49,14 +49,14 @@ export class DataDirectoryError extends Error {
   }
 }
 
-/** How often a server shows that it lives to those on other machines, and how long its silence lasts before it is dead. */
+/** How often a server shows other machines that it is alive, and the silence after which it counts as dead. */
 const BEAT_INTERVAL = 20_000
 const SILENCE_OF_THE_DEAD = 90_000
 
 /**
- * Creates the data directory's folders and makes this process their one server until `release`. The claim covers the
- * models folder too when it is elsewhere. The claim of a process that has died is taken over.
- * @throws DataDirectoryError naming the process that holds the directory, or the path that cannot be written
+ * Creates the data directory's folders and makes this process their only server until `release`. The claim includes the
+ * models folder if it is elsewhere. A dead process loses its claim.
+ * @throws DataDirectoryError that names the owner process, or the path that is not writable
  */
 export async function claimDataDirectory(
   paths: DataPaths,
@@ -90,7 +90,7 @@ export async function claimDataDirectory(
 
   const beat = setInterval(() => {
     const now = new Date()
-    // A beat that fails harms nobody on this machine; the next one is tried all the same.
+    // A failed beat does not matter on this machine, and the next one follows.
     for (const file of files) utimes(file, now, now).catch(() => {})
   }, BEAT_INTERVAL)
   beat.unref()
@@ -109,12 +109,12 @@ export async function claimDataDirectory(
   }
 }
 
-/** Finds out whether a server could use these folders; makes none. @throws DataDirectoryError as a claim does */
+/** Checks whether a server could use these folders, without creating any. @throws DataDirectoryError as a claim does */
 export async function checkDataDirectory({ home, models }: Pick<DataPaths, 'home' | 'models'>): Promise<void> {
   for (const path of [home, models]) {
     for (let at = path; ; at = dirname(at)) {
       try {
-        // A file below which a folder is wanted is no folder.
+        // The folder cannot be created below a file.
         await readdir(at)
         await usable(path, () => access(at, constants.W_OK))
         break
@@ -126,13 +126,13 @@ export async function checkDataDirectory({ home, models }: Pick<DataPaths, 'home
   }
 }
 
-/** The server that runs on this data directory now; undefined when none does. Reads only. */
+/** The running server of this data directory, if any. Only reads. */
 export function readOwner({ ownerFile }: Pick<DataPaths, 'ownerFile'>): Promise<Owner | undefined> {
   return livingOwner(ownerFile)
 }
 
 function ownerFiles(paths: DataPaths): string[] {
-  // Two servers with data directories of their own may not write into the same models either.
+  // Two servers with separate data directories must not write to the same models either.
   return paths.models.startsWith(paths.home + sep)
     ? [paths.ownerFile]
     : [paths.ownerFile, join(paths.models, '.owner.json')]
@@ -140,9 +140,9 @@ function ownerFiles(paths: DataPaths): string[] {
 
 async function claimFile(file: string, self: Owner): Promise<void> {
   try {
-    // Imported here: commands read the owner on each call, and never write it.
+    // Loaded lazily: commands read the owner on each call, and never write it.
     const { withShortLock } = await import('./short-lock.ts')
-    // Decides between servers that start at the same moment.
+    // Decides between servers that start at the same time.
     await withShortLock(file, async () => {
       const owner = await livingOwner(file)
       if (owner) throw heldError(dirname(file), owner, self)
@@ -154,7 +154,7 @@ async function claimFile(file: string, self: Owner): Promise<void> {
     throw new DataDirectoryError(
       'held',
       `Another corral is starting on ${dirname(file)} and has not finished. Wait a moment and start again; ` +
-        `if no corral runs, delete ${file}.lock.`,
+        `if corral is not running, delete ${file}.lock.`,
       { cause: error }
     )
   }
@@ -164,7 +164,7 @@ async function livingOwner(file: string): Promise<Owner | undefined> {
   const owner = await readOwnerFile(file)
   if (!owner) return undefined
   if (owner.host === hostname()) return (await isSameProcess(owner.pid, owner.startTime)) ? owner : undefined
-  // A process of another machine (or container) cannot be seen; only its beat shows that it lives.
+  // A process on another machine (or in another container) is not visible, so only its beat shows that it is alive.
   const { mtimeMs } = await stat(file)
   return Date.now() - mtimeMs < SILENCE_OF_THE_DEAD ? owner : undefined
 }
@@ -178,7 +178,7 @@ async function readOwnerFile(file: string): Promise<Owner | undefined> {
     throw await unusable(dirname(file), error)
   }
   try {
-    // Checked by hand: commands read it at each call, and are not to load what checks schemas.
+    // Checked by hand: commands read it at each call, and should not load the schema checker.
     const { pid, startTime, host, address, socket, version } = JSON.parse(text) as Partial<Record<keyof Owner, unknown>>
     if (typeof pid !== 'number' || typeof startTime !== 'string' || typeof host !== 'string') return undefined
     return {
@@ -190,7 +190,7 @@ async function readOwnerFile(file: string): Promise<Owner | undefined> {
       version: String(version ?? '')
     }
   } catch {
-    // It is written atomically, so a file that is no JSON was not written by a server that lives.
+    // It is written atomically, so malformed JSON was not written by a running server.
     return undefined
   }
 }
@@ -207,7 +207,7 @@ async function writeDurably(file: string, text: string): Promise<void> {
   await usable(dirname(file), () => writeFileAtomic(file, text, { mode: 0o600 }))
 }
 
-/** @throws DataDirectoryError naming the path, where the work fails */
+/** @throws DataDirectoryError that names the path, if the work fails */
 async function usable(path: string, work: () => Promise<unknown>): Promise<void> {
   try {
     await work()
@@ -221,7 +221,7 @@ function heldError(directory: string, owner: Owner, self: Owner): DataDirectoryE
   const stop = here ? `stop it (process ${owner.pid})` : 'stop it there'
   return new DataDirectoryError(
     'held',
-    `Another corral (process ${owner.pid}${here ? '' : ` on ${owner.host}`}, ${owner.address}) serves ${directory}. ` +
+    `Another corral (process ${owner.pid}${here ? '' : ` on ${owner.host}`}, ${owner.address}) uses ${directory}. ` +
       `Use that server, ${stop}, or choose another directory with CORRAL_HOME.`,
     { owner }
   )

@@ -1,18 +1,18 @@
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 
-/** Where corral keeps what lasts. All paths are absolute. */
+/** Where corral stores its data. All paths are absolute. */
 export interface DataPaths {
   home: string
   models: string
-  /** What is being downloaded; on the disk of the models, so that it becomes one without being copied. */
+  /** Unfinished downloads, on the same disk as the models, so that they become models without being copied. */
   downloads: string
-  /** Files that clients sent for making models of; on the disk of the models too. */
+  /** Uploaded files for new models, also on the models' disk. */
   blobs: string
   runtimes: string
   cache: string
   logs: string
-  /** Names the process that serves this directory. */
+  /** Names the process that owns this directory. */
   ownerFile: string
 }
 

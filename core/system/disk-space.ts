@@ -4,23 +4,24 @@ import { dirname } from 'node:path'
 import { CorralError, type ErrorCode, isSystemError } from '../errors.ts'
 import { formatBytes } from './bytes.ts'
 
-/** What corral writes into, and the variable that moves it. */
+/** The folders that corral writes to, and the variable that moves each. */
 const PLACES = {
   models: { name: 'the models folder', variable: 'CORRAL_MODELS' },
   home: { name: 'the data directory', variable: 'CORRAL_HOME' }
 }
 type Place = keyof typeof PLACES
 
-/** Bytes that corral's user can still write on the disk of a folder that is there. */
+/** Bytes that corral's user can still write on the disk of an existing folder. */
 export async function freeSpace(folder: string): Promise<number> {
   const { bavail, bsize } = await statfs(folder)
   return bavail * bsize
 }
 
 /**
+ * Requires free disk space.
  * @param what the work with its verb: `The file needs`
  * @param required bytes
- * @throws CorralError `insufficient_storage` with both numbers if the disk of the folder has less free
+ * @throws CorralError `insufficient_storage` with both numbers if the folder's disk has less free space
  */
 export async function requireSpace(folder: string, required: number, what: string, place: Place): Promise<void> {
   const available = await freeSpace(folder)
@@ -35,10 +36,10 @@ export async function requireSpace(folder: string, required: number, what: strin
 }
 
 /**
- * The error for a write that the file system refused; undefined for failures of other kinds. It is shown to clients, so
- * it names no path.
- * @param what the work that failed: `The key was not saved`
- * @returns `insufficient_storage` if the disk or a quota is full, `storage_not_writable` if nothing may be written there
+ * The error for a write that the file system refused; undefined for other failures. It is shown to clients, so it names
+ * no path.
+ * @param what the failed work: `The key was not saved`
+ * @returns `insufficient_storage` if the disk or a quota is full, `storage_not_writable` if writing is not allowed
  */
 export function diskRefusal(error: unknown, what: string, place?: Place): CorralError | undefined {
   const { name, variable } = place ? PLACES[place] : { name: '', variable: '' }
@@ -58,7 +59,10 @@ export function diskRefusal(error: unknown, what: string, place?: Place): Corral
   return undefined
 }
 
-/** Whether a write failed since its file system is read-only. Node.js reports ENOENT if it cannot make a folder and those above it there. */
+/**
+ * Whether a write failed because its file system is read-only. Node.js reports ENOENT if it cannot create a folder and
+ * its parents there.
+ */
 export function isReadOnly(error: unknown): boolean {
   if (isSystemError(error, 'EROFS')) return true
   if (!isSystemError(error, 'ENOENT') || error.syscall !== 'mkdir' || error.path === undefined) return false

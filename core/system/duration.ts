@@ -10,9 +10,9 @@ const UNIT_MS: Record<string, number> = {
 }
 
 /**
- * Reads a Go duration string (`5m`, `1h30m`, `-1s`, `1.5h`; https://pkg.go.dev/time#ParseDuration) or a number of
+ * Parses a Go duration string (`5m`, `1h30m`, `-1s`, `1.5h`; https://pkg.go.dev/time#ParseDuration) or a number of
  * seconds (a number, or a string of digits).
- * @returns milliseconds, or undefined when it is neither.
+ * @returns milliseconds, or undefined if it is neither.
  */
 export function parseDuration(value: unknown): number | undefined {
   if (typeof value === 'number') return Number.isFinite(value) ? value * 1000 : undefined
@@ -29,15 +29,15 @@ export function parseDuration(value: unknown): number | undefined {
 }
 
 const DAY = 86_400_000
-/** Later moments have no ISO 8601 form with a year of four digits. */
+/** Later times have no ISO 8601 form with a year of four digits. */
 const LAST_MOMENT = Date.UTC(9999, 0)
 
 /**
- * Reads a moment: a length of time from now (`30m`, `1h30m`, `90d`, `2w`), or a date (UTC) or moment of ISO 8601
- * (`2030-12-31`, `2030-12-31T12:00:00Z`).
+ * Parses a time: a duration from now (`30m`, `1h30m`, `90d`, `2w`), or a date (UTC) or time in ISO 8601 (`2030-12-31`,
+ * `2030-12-31T12:00:00Z`).
  * @param now milliseconds since the epoch
- * @param direction where a length of time leads to
- * @returns milliseconds since the epoch, or undefined when it is neither
+ * @param direction whether a duration leads to the past or the future
+ * @returns milliseconds since the epoch, or undefined if it is neither
  */
 export function parseMoment(text: string, now: number, direction: 'past' | 'future'): number | undefined {
   const [, count, unit] = /^(\d+)([dw])$/.exec(text) ?? []
@@ -45,7 +45,7 @@ export function parseMoment(text: string, now: number, direction: 'past' | 'futu
   let moment = Number.NaN
   if (isDate) moment = Date.parse(text)
   else {
-    // A bare number would be seconds; here it is more likely a slip.
+    // A bare number would be seconds. Here it is more likely a mistake.
     const written = /^\d.*[a-z]$/.test(text) ? parseDuration(text) : undefined
     const length = unit === undefined ? (written ?? Number.NaN) : Number(count) * (unit === 'w' ? 7 * DAY : DAY)
     moment = direction === 'past' ? now - length : now + length
@@ -53,7 +53,7 @@ export function parseMoment(text: string, now: number, direction: 'past' | 'futu
   return moment >= 0 && moment < LAST_MOMENT ? moment : undefined
 }
 
-/** Short text for people: `350 ms`, `4.2 s`, `3 min 5 s`, `2 h 10 min`. */
+/** Formats a duration for people: `350 ms`, `4.2 s`, `3 min 5 s`, `2 h 10 min`. */
 export function formatDuration(ms: number): string {
   if (ms < 1000) return `${Math.round(ms)} ms`
   if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`

@@ -4,13 +4,13 @@ import { dirname, join, parse, resolve, sep } from 'node:path'
 import { isSystemError } from '../errors.ts'
 import { runTool } from './child-process.ts'
 
-/** Somebody who can write a file although only the user and administrators should. */
+/** An account that can write a file although only the user and administrators should. */
 export interface ForeignWriter {
   /** The file, or a folder or link on the way to it. */
   path: string
   /** As in "the account bob". */
   who: string
-  /** The command that ends it. */
+  /** The command that prevents it. */
   remedy: string
 }
 
@@ -22,7 +22,7 @@ export interface PosixAccounts {
   group: string
 }
 
-/** A file or folder, and what decides who can write it. */
+/** A file or folder, with the attributes that decide who can write it. */
 export interface PosixNode {
   path: string
   uid: number
@@ -30,14 +30,14 @@ export interface PosixNode {
   mode: number
 }
 
-/** The account that `corral service install` makes. */
+/** The account that `corral service install` creates. */
 const SERVICE_ACCOUNT = 'corral'
 const MAX_LINKS = 40
 
 /**
- * Finds an account beside the user, root or administrators, and the service's account that can write a file, or replace
- * it by writing a folder or link on the way to it. Undefined if there is none.
- * @throws as the disk does; Error if Windows does not report the rights
+ * Finds an account other than the user, root or administrators, and the service's account that can write a file, or
+ * replace it by writing a folder or link on the way to it. Undefined if there is none.
+ * @throws errors of the disk; Error if Windows does not report the permissions
  */
 export async function foreignWriter(path: string): Promise<ForeignWriter | undefined> {
   if (process.platform === 'win32') return await windowsWriter(path)
@@ -50,7 +50,10 @@ export async function foreignWriter(path: string): Promise<ForeignWriter | undef
   return undefined
 }
 
-/** Decides who but the accounts that `foreignWriter` allows can write this file, or replace what is in this folder. */
+/**
+ * Finds out who can write this file, or replace the files in this folder, except the accounts that `foreignWriter`
+ * allows.
+ */
 export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWriter | undefined {
   const { path, uid, gid, mode } = node
   const people = records(accounts.passwd).map(([name, , id, primary]) => ({ name, id: Number(id), primary }))
@@ -59,7 +62,7 @@ export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWr
   const allowed = new Set(people.filter(({ id }) => isAllowed(id)).map(({ name }) => name))
   const chown = `sudo chown ${nameOf(accounts.uid)} ${path}`
   if (!isAllowed(uid)) return { path, who: `its owner, the account ${nameOf(uid)},`, remedy: chown }
-  // In a sticky folder accounts can replace only what they own, and owners are looked at.
+  // In a sticky folder accounts can replace only their own files, and owners are checked.
   if ((mode & constants.S_IFMT) === constants.S_IFDIR && (mode & 0o1000) !== 0) return undefined
   if ((mode & 0o002) !== 0) return { path, who: 'every account of this machine', remedy: `chmod o-w ${path}` }
   if ((mode & 0o020) === 0 || gid === 0) return undefined
@@ -68,7 +71,7 @@ export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWr
     ...listed.split(',').filter(Boolean),
     ...people.filter(one => one.primary === String(gid)).map(one => one.name)
   ]
-  // macOS has no private groups, and keeps accounts elsewhere. Its group "admin" may become root.
+  // macOS has no private groups, and stores accounts elsewhere. Its group "admin" may become root.
   const isPrivate =
     accounts.platform === 'darwin'
       ? gid === 80
@@ -80,32 +83,34 @@ export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWr
 
 const records = (text: string) => text.split('\n').map(line => line.split(':'))
 
-/** The name of an account beside this process's user; its number if it has none. Undefined for the user itself. */
+/**
+ * The name of an account other than this process's user; its number if it has no name. Undefined for the user itself.
+ */
 export async function otherOwner(path: string): Promise<string | undefined> {
   const { uid } = await stat(path)
   if (process.geteuid === undefined || uid === process.geteuid()) return undefined
   return records(await textOf('/etc/passwd')).find(([, , id]) => id === String(uid))?.[0] ?? String(uid)
 }
 
-/** Access control lists of Linux hide behind the group's bits of the mode; `ls` marks a file that has one. */
+/** Linux hides access control lists in the mode's group bits; `ls` marks a file that has one. */
 async function listedWriter({ path, mode }: PosixNode): Promise<ForeignWriter | undefined> {
   if (process.platform !== 'linux' || (mode & 0o1020) !== 0o020) return undefined
   const { stdout } = await runTool('/bin/ls', ['-ld', '--', path])
   if (stdout[0]?.[10] !== '+') return undefined
-  return { path, who: 'whoever its access control list names', remedy: `setfacl -b ${path}` }
+  return { path, who: 'an account in its access control list', remedy: `setfacl -b ${path}` }
 }
 
 async function textOf(path: string): Promise<string> {
   try {
     return await readFile(path, 'utf8')
   } catch (error) {
-    // Minimal containers have none.
+    // Minimal containers do not have this program.
     if (isSystemError(error, 'ENOENT')) return ''
     throw error
   }
 }
 
-/** The file, then every link and folder that decides which file the path leads to; a pipe or an open file alone. */
+/** The file, then every link and folder that decides where the path leads; a pipe or an open file alone. */
 async function nodesOnTheWay(path: string): Promise<PosixNode[]> {
   const file = await stat(path)
   if (!file.isFile() || /^\/(dev|proc)\//.test(path)) return [{ path, uid: file.uid, gid: file.gid, mode: file.mode }]
@@ -115,7 +120,7 @@ async function nodesOnTheWay(path: string): Promise<PosixNode[]> {
   for (let at = parse(target).root, rest = target.slice(at.length).split(sep); ; at = join(at, rest.shift()!)) {
     const { uid, gid, mode } = await lstat(at)
     const isLink = (mode & constants.S_IFMT) === constants.S_IFLNK
-    // The rights of a link mean nothing; its owner, and whoever can write its folder, decide where it leads.
+    // A link's permissions mean nothing. Its owner, and anyone who can write its folder, decide where it leads.
     nodes.unshift({ path: at, uid, gid, mode: isLink ? 0 : mode })
     if (isLink) {
       if (++links > MAX_LINKS) throw new Error(`${path} leads through too many links`)
@@ -126,7 +131,7 @@ async function nodesOnTheWay(path: string): Promise<PosixNode[]> {
   }
 }
 
-/** Whether it is on a disk that nobody can write here, such as a mounted ConfigMap. */
+/** Whether it is on a disk that is read-only here, such as a mounted ConfigMap. */
 async function isReadOnly(path: string): Promise<boolean> {
   return await access(path, constants.W_OK).then(
     () => false,
@@ -134,11 +139,14 @@ async function isReadOnly(path: string): Promise<boolean> {
   )
 }
 
-/** Bits of an access mask: writing a file, or deleting it and so replacing it. */
+/** Bits of an access mask for writing a file, or deleting and thus replacing it. */
 const FILE_RIGHTS = 0x500d0006
-/** Bits by which what is in a folder can be replaced: deleting its entries, or deleting or taking over the folder. */
+/** Bits for replacing the contents of a folder: deleting its entries, or deleting or taking over the folder. */
 const FOLDER_RIGHTS = 0x100d0040
-/** Letters for rights: https://learn.microsoft.com/windows/win32/secauthz/ace-strings. Letters that are not here count as all. */
+/**
+ * Letters for permissions: https://learn.microsoft.com/windows/win32/secauthz/ace-strings. Other letters count as all
+ * permissions.
+ */
 const RIGHTS: Record<string, number> = {
   ...{
     GR: 0,
@@ -158,13 +166,15 @@ const RIGHTS: Record<string, number> = {
   },
   ...{ FW: 0x120116, SD: 0x10000, WD: 0x40000, WO: 0x80000, GA: 0x10000000, GW: 0x40000000 }
 }
-/** SYSTEM, administrators of the machine and its domain, TrustedInstaller, and "the owner", who is looked at. */
+/**
+ * SYSTEM, administrators of the machine and its domain, TrustedInstaller, and "the owner", who is checked separately.
+ */
 const ADMINISTRATORS =
   /^(SY|BA|LA|DA|EA|OW|S-1-5-18|S-1-5-32-544|S-1-3-4|S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464|S-1-5-21-[\d-]+-5(00|12|19))$/
 
 /**
- * Decides which account or group (a SID, or its letters) beside the user and administrators can write a file, or replace
- * what is in a folder, by its security descriptor. One without a list lets everybody do anything.
+ * Finds the account or group (a SID, or its letters), besides the user and administrators, that can write a file or
+ * replace the contents of a folder, from its security descriptor. A descriptor without a list allows everything.
  */
 export function windowsForeigner(sddl: string, user: string, isFolder: boolean): string | undefined {
   const isForeign = (sid: string) => sid !== user && !ADMINISTRATORS.test(sid)

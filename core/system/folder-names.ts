@@ -1,7 +1,7 @@
 import { readdir, stat } from 'node:fs/promises'
 import { isSystemError } from '../errors.ts'
 
-/** Names of the entries of a folder; none where there is no such folder. */
+/** Names of the entries of a folder; empty if there is no such folder. */
 export async function namesIn(folder: string): Promise<string[]> {
   try {
     return await readdir(folder)
@@ -11,7 +11,7 @@ export async function namesIn(folder: string): Promise<string[]> {
   }
 }
 
-/** Bytes of a file; undefined where there is no file. */
+/** Bytes of a file; undefined if there is no file. */
 export async function fileSize(path: string): Promise<number | undefined> {
   try {
     const found = await stat(path)

@@ -2,18 +2,21 @@ import { getHeapSpaceStatistics, setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { FastifyBaseLogger } from 'fastify'
 
-/** Milliseconds between two looks at V8's young generation, and the bytes of it that are worth a collection. */
+/** Milliseconds between two checks of V8's young generation, and its size in bytes that is worth a collection. */
 const LOOK_EVERY = 5000
 const WORTH_SHRINKING = 4 * 1024 * 1024
-/** Collections of the small young generation until its memory must be back: V8 of Node.js 26 keeps it until the second. */
+/**
+ * Collections of the small young generation until its memory must be returned: V8 of Node.js 26 keeps it until the
+ * second.
+ */
 const COLLECTIONS = 2
 
 /**
- * Has V8 collect all garbage and give the memory back to the system. By itself it does so only while a program goes on
- * making garbage: one that rests keeps what its last work took.
+ * Lets V8 collect all garbage and return the memory to the system. V8 does so by itself only while a program produces
+ * garbage: an idle program keeps the memory of its last work.
  *
- * The program stands still meanwhile, for some 0.1 s, and most of what V8 compiled goes too, so that what runs next is slow
- * at first. Call it only where nothing that is in a hurry can follow. It never rejects.
+ * The program stops for about 0.1 s, and most compiled code is dropped, so that the next requests are slow at first.
+ * Call it only if nothing urgent can follow. It never rejects.
  */
 export async function giveBackMemory(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void> {
   // Node.js may be built without it.
@@ -22,27 +25,27 @@ export async function giveBackMemory(log: Pick<FastifyBaseLogger, 'warn'>): Prom
     const { Session } = await import('node:inspector/promises')
     const session = new Session()
     session.connect()
-    // Other than `gc()` it shrinks the heap too.
+    // Unlike `gc()` it also shrinks the heap.
     await session.post('HeapProfiler.collectGarbage')
     session.disconnect()
   } catch (error) {
-    log.warn({ err: error }, 'The memory of what was done before was not given back.')
+    log.warn({ err: error }, 'The memory of earlier work could not be returned to the system.')
   }
 }
 
 /**
- * From now on a server gives back the memory that the garbage of a load took, once the load has ended: V8's young
- * generation, which grows to 32 MiB and more.
+ * Makes an idle server return the memory of garbage after a load has ended: V8's young generation, which grows to 32
+ * MiB and more.
  *
- * V8 changes its size at collections only, and a server that rests makes too little garbage for one. So it is collected
- * every few seconds while it is large: that takes 1 to 4 ms and drops nothing that is compiled. V8 shrinks it where less
- * than 1 MB a second was allocated of late (`Heap::ShouldResizeNewSpace`); under load it stays as it is. V8 of Node.js 22
- * and 24 may keep its pages all the same, until all garbage is collected (`giveBackMemory`).
- * @param isAtRest whether nothing is in a hurry
+ * V8 changes its size only at collections, and an idle server produces too little garbage for one. So it is collected
+ * every few seconds while it is large, which takes 1 to 4 ms and drops no compiled code. V8 shrinks it if less than 1
+ * MB a second was allocated recently (`Heap::ShouldResizeNewSpace`); under load it stays as it is. V8 of Node.js 22 and
+ * 24 may still keep its pages until all garbage is collected (`giveBackMemory`).
+ * @param isAtRest whether nothing urgent is in progress
  */
 export function giveBackMemoryAtRest(isAtRest: () => boolean, log: Pick<FastifyBaseLogger, 'warn'>): void {
   let collect: ((options: { type: 'minor' }) => void) | undefined
-  /** What a load made of it: bytes of the young generation, and of the process in RAM; and what was done about it. */
+  /** The peak of a load: bytes of the young generation and of the process in RAM, and the collections since then. */
   let grown: { young: number; memory: number; collections: number } | undefined
   const look = () => {
     const young = getHeapSpaceStatistics().find(({ space_name }) => space_name === 'new_space')?.space_size ?? 0
@@ -62,7 +65,7 @@ export function giveBackMemoryAtRest(isAtRest: () => boolean, log: Pick<FastifyB
   setInterval(look, LOOK_EVERY).unref()
 }
 
-/** V8's `gc`: contexts that are made while the flag is set have it. */
+/** V8's `gc`, which is defined in contexts that are created while the flag is set. */
 function minorCollector(): (options: { type: 'minor' }) => void {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc')

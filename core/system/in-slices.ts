@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 
-/** Items that are mapped before other requests have their turn. */
+/** Items mapped before other requests get their turn. */
 const SLICE = 500
 
 /** Maps a list that may be very long, in slices between which other requests are answered. Leaves out undefined. */

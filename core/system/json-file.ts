@@ -10,7 +10,7 @@ import { faultSentence, findFault } from './schema-check.ts'
 /** The value of a JSON text, or a clause that says why it cannot be used, such as "it is not JSON". */
 export type ParsedJson<Value> = { value: Value; fault?: undefined } | { value?: undefined; fault: string }
 
-/** Reads JSON that corral wrote, and checks it. */
+/** Parses JSON that corral wrote, and checks it. */
 export function parseJson<Schema extends TSchema>(text: string, schema: Schema): ParsedJson<Static<Schema>> {
   let value: unknown
   try {
@@ -22,8 +22,8 @@ export function parseJson<Schema extends TSchema>(text: string, schema: Schema):
 }
 
 /**
- * Checks a parsed value. A schema whose `version` is one number refuses the files of later versions of corral by saying
- * so.
+ * Checks a parsed value. If the schema's `version` is one number, files of later versions of corral are refused with
+ * that reason.
  */
 export function checkJson<Schema extends TSchema>(value: unknown, schema: Schema): ParsedJson<Static<Schema>> {
   const known = (schema as { properties?: { version?: { const?: unknown } } }).properties?.version?.const
@@ -34,7 +34,7 @@ export function checkJson<Schema extends TSchema>(value: unknown, schema: Schema
   return fault ? { fault: faultSentence(fault, 'it').replace(/\.$/, '') } : { value: value as Static<Schema> }
 }
 
-/** Reads a JSON file; undefined where there is none. @throws as the disk does */
+/** Reads a JSON file; undefined if there is none. @throws errors of the disk */
 export async function readJsonFile<Schema extends TSchema>(
   path: string,
   schema: Schema
@@ -46,7 +46,7 @@ export async function readJsonFile<Schema extends TSchema>(
   }
 }
 
-/** `readJsonFile` for those who cannot wait. */
+/** Synchronous `readJsonFile`. */
 export function readJsonFileSync<Schema extends TSchema>(
   path: string,
   schema: Schema
@@ -64,10 +64,9 @@ function absent(error: unknown): undefined {
 }
 
 /**
- * Writes a JSON file, whole or not at all, so that it outlives a crash at any moment. Its folder is made where it is
- * missing.
+ * Writes a JSON file atomically, so that it survives a crash at any time. Creates its folder if missing.
  * @param pretty for files that people read too
- * @param fsync false for what is of no use after the machine has lost its power: waiting for the disk takes longest
+ * @param fsync false for files that are useless after a power failure: waiting for the disk takes longest
  */
 export async function writeJsonFile(
   path: string,

@@ -1,4 +1,4 @@
-/** Whether a value of JSON or YAML is an object, and neither a list nor nothing. */
+/** Whether a value of JSON or YAML is an object, and neither a list nor null. */
 export function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

@@ -1,9 +1,9 @@
-/** Values of a request body: more would block all other clients for seconds, and take gigabytes, while they are parsed. */
+/** Maximum values of a request body: parsing more would block all other clients for seconds, and take gigabytes. */
 export const MAX_JSON_VALUES = 2_000_000
-/** Lists, objects and keys of a request body, which cost ten times what other values do. */
+/** Maximum lists, objects and keys of a request body, which cost ten times as much as other values. */
 export const MAX_JSON_MEMBERS = 150_000
 
-/** What a JSON text has too much of. */
+/** The limit that a JSON text exceeds. */
 export type JsonExcess = 'depth' | 'values' | 'members'
 
 const QUOTE = 34
@@ -27,15 +27,15 @@ export class JsonScan {
   #values = 0
   #members = 0
   #inString = false
-  /** Lists and objects that are open. Negative after a bracket that closes nothing. */
+  /** Number of open lists and objects. Negative after an unmatched closing bracket. */
   depth = 0
-  /** `next` stops behind a bracket that closes a list or object of this many levels or fewer. */
+  /** `next` stops after a bracket that closes a list or object at this level or a lower one. */
   stopLevel = Number.NEGATIVE_INFINITY
   /** The index at which each open list or object begins, by its level. */
   readonly opens: number[] = []
-  /** The index of the last comma directly in each of them. Valid if it is larger than the one in `opens`. */
+  /** The index of the last comma directly in each of them. Valid if it is larger than the index in `opens`. */
   readonly commas: number[] = []
-  /** Indexes of the letters with which `NaN` and `Infinity` begin, outside of strings. */
+  /** Indexes of the first letters of `NaN` and `Infinity`, outside of strings. */
   readonly constants: number[] = []
 
   constructor(text: string, depth: number, values = MAX_JSON_VALUES, members = MAX_JSON_MEMBERS) {
@@ -43,24 +43,24 @@ export class JsonScan {
     this.#most = { depth, values, members }
   }
 
-  /** How many lists, objects and keys there are so far. */
+  /** Number of lists, objects and keys so far. */
   get members(): number {
     return this.#members
   }
 
-  /** How many further values there are so far, by their commas. */
+  /** Number of other values so far, by their commas. */
   get values(): number {
     return this.#values
   }
 
-  /** The index that is scanned next. */
+  /** The next index to scan. */
   get at(): number {
     return this.#at
   }
 
   /**
-   * Continues to this index or, within a string, to the quotation mark behind it.
-   * @returns what there is too much of
+   * Continues to this index or, within a string, to the quotation mark after it.
+   * @returns the limit that is exceeded, if any
    */
   next(end: number): JsonExcess | undefined {
     const text = this.#text

@@ -7,16 +7,16 @@ export type LogLevel = CoreConfig['log_level']
 /** Parts of the core that log: its start and end, requests and connections, the plugins' host. */
 export const CORE_PARTS = ['server', 'http', 'plugins'] as const
 
-/** What is logged of each part, as `GET /api/log-levels` gives it. */
+/** The log level of each part, as `GET /api/log-levels` returns it. */
 export interface LevelReport {
   default: LogLevel
-  /** The level of every part that there is. */
+  /** The level of every existing part. */
   parts: Record<string, LogLevel>
 }
 
 /**
- * The loggers of all parts, which name themselves in each line as `part`. A part is a plugin or a room of the core; its
- * level can be changed while it runs, one without a level of its own has the default.
+ * The loggers of all parts, which name themselves in each line as `part`. A part is a plugin or a module of the core.
+ * Its level can be changed at runtime; a part without its own level uses the default.
  */
 export class LogLevels {
   readonly #root: Logger
@@ -26,7 +26,7 @@ export class LogLevels {
 
   /**
    * @param root its level is the default
-   * @param own levels of parts, also of those that are still to come
+   * @param own levels of parts, including parts that do not exist yet
    */
   constructor(root: Logger, own: Readonly<Record<string, LogLevel>> = {}) {
     this.#root = root
@@ -55,9 +55,9 @@ export class LogLevels {
 
   /**
    * Changes what is logged from now on.
-   * @param part all that have no level of their own where absent
-   * @param level gives a part the default again where absent
-   * @throws CorralError `invalid_option` for a part or level that there is not
+   * @param part if absent, all parts without their own level
+   * @param level if absent, the part uses the default again
+   * @throws CorralError `invalid_option` for an unknown part or level
    */
   set(part: string | undefined, level: string | undefined): void {
     if (level !== undefined && !isLevel(level)) {
@@ -77,7 +77,9 @@ export class LogLevels {
     } else {
       if (!this.#loggers.has(part)) {
         const names = [...this.#loggers.keys()].sort().join(', ')
-        throw new CorralError('invalid_option', `No part of that name logs. There are: ${names}.`, { param: 'part' })
+        throw new CorralError('invalid_option', `There is no part with this name. Known are: ${names}.`, {
+          param: 'part'
+        })
       }
       if (level === undefined) this.#own.delete(part)
       else this.#own.set(part, level)
@@ -85,7 +87,7 @@ export class LogLevels {
     this.#apply()
   }
 
-  /** Puts the levels of a configuration in the place of all. */
+  /** Replaces all levels with those of a configuration. */
   configure(usual: LogLevel, own: Readonly<Record<string, LogLevel>>): void {
     this.#usual = usual
     this.#own.clear()

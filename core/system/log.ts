@@ -5,26 +5,26 @@ import type { CoreConfig } from '../config/core-schema.ts'
 import { isSystemError, reasonOf } from '../errors.ts'
 import { printable, printableJson } from './printable.ts'
 
-/** What a line says, for those that lay it out. */
+/** The fields of a log line, for formatting. */
 export type LogRecord = Record<string, unknown> & { level: number; msg?: string }
 
 interface LogOutput {
   /** Where JSON lines go instead of standard output. */
   file?: string
-  /** Takes what each line says instead. */
+  /** Gets the fields of each line instead. */
   show?: (record: LogRecord) => void
 }
 
-/** The process's logger: JSON lines on standard output, unless told otherwise. */
+/** The process's logger: JSON lines on standard output by default. */
 export function createLogger(level: CoreConfig['log_level'], { file, show }: LogOutput = {}): pino.Logger {
   const options: pino.LoggerOptions = {
     level,
-    // JSON escapes most control characters; a terminal gets them parsed.
+    // JSON escapes most control characters, but a terminal gets them parsed.
     hooks: {
       streamWrite: show ? printableJson : line => `${printable(line.slice(0, -1))}\n`
     },
     base: undefined,
-    // Request headers and bodies are never logged: they hold keys and prompts.
+    // Request headers and bodies are never logged, because they contain keys and prompts.
     serializers: { err: pino.stdSerializers.err }
   }
   if (file) {
@@ -33,8 +33,8 @@ export function createLogger(level: CoreConfig['log_level'], { file, show }: Log
     } catch (error) {
       const what = existsSync(dirname(file))
         ? `The log ${file} cannot be written`
-        : `The log folder ${dirname(file)} cannot be made`
-      throw new Error(`${what} (${reasonOf(error)}). Set CORRAL_HOME to a folder that you may write to.`, {
+        : `The log folder ${dirname(file)} cannot be created`
+      throw new Error(`${what} (${reasonOf(error)}). Set CORRAL_HOME to a writable folder.`, {
         cause: error
       })
     }
@@ -42,7 +42,7 @@ export function createLogger(level: CoreConfig['log_level'], { file, show }: Log
   if (show) return pino(options, { write: line => show(JSON.parse(line)) })
   const stdout = pino.destination({ dest: 1, sync: true })
   stdout.on('error', error => {
-    // The terminal was closed, which is no reason to leave requests unanswered.
+    // The terminal was closed, which must not stop the server.
     if (!isSystemError(error, 'EIO', 'EPIPE')) throw error
     stdout.write = () => true
   })

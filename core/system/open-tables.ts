@@ -1,14 +1,14 @@
 /*
- * Tables of what is open: what comes and goes with each request. A Map or a Set of it would hold most of what requests
- * take for minutes. V8 moves the table of one that lives on into its old generation; when that table is full of deleted
- * entries another one takes its place, which the old one knows, with all that it still holds, until V8 collects the old
- * generation. So here a Map is left behind before it fills: one that nobody knows dies young.
+ * Tables whose entries come and go with each request. A plain Map or Set would keep most of what requests use for
+ * minutes: V8 moves a long-lived table into its old generation. When the table is full of deleted entries it is
+ * replaced, but the old one refers to the new one and everything in it until V8 collects the old generation. So a Map
+ * is replaced here before it fills up, while nothing refers to it.
  */
 
-/** How many more entries than there are left may have been deleted from a Map before it is left behind. */
+/** How many more entries than are left may have been deleted from a Map before it is replaced. */
 const SLACK = 8
 
-/** A Map whose entries come and go with requests. Who goes through it while others delete may still meet what is gone. */
+/** A Map whose entries come and go with requests. Iterating while others delete may still return deleted entries. */
 export class OpenMap<Key, Value> {
   #entries = new Map<Key, Value>()
   #deleted = 0

@@ -2,14 +2,14 @@ import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-/** Of the nearest package.json above this module, which may have been joined with others into one file. */
+/** Finds the nearest package.json above this module, which may have been bundled with others into one file. */
 function findPackageRoot(): string {
   let folder = dirname(fileURLToPath(import.meta.url))
   while (!existsSync(join(folder, 'package.json'))) folder = dirname(folder)
   return folder
 }
 
-/** The folder of corral's package.json: shipped files that are not code are found from here. */
+/** The folder of corral's package.json. Paths of shipped files that are not code start here. */
 export const packageRoot = findPackageRoot()
 
 /** corral's own version, from its package.json. */

@@ -1,6 +1,6 @@
 /*
- * What logs may contain: characters that begin a new line, move a cursor, change a terminal's colours or the direction of
- * writing would let a client write lines of its own into them.
+ * Characters that logs must not contain, because clients could forge lines with them: they begin a new line, move a
+ * cursor, or change a terminal's colours or the direction of writing.
  */
 const FORBIDDEN = '\\u0000-\\u0008\\u000a-\\u001f\\u007f-\\u009f\\u2028-\\u202e\\u2066-\\u2069\\ufeff'
 const CONTROL = new RegExp(`[${FORBIDDEN}]`, 'g')
@@ -10,15 +10,18 @@ function escapeOf(character: string): string {
   return `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
 }
 
-/** A text for one line of a log: control characters are written as `\u001b`, and it is cut at `longest` characters. */
+/**
+ * A text for one line of a log: control characters are written as `\u001b`, and it is truncated to `longest`
+ * characters.
+ */
 export function printable(text: string, longest = Number.POSITIVE_INFINITY): string {
   const cut = text.length > longest ? `${text.slice(0, longest)}…` : text
   return HAS_CONTROL.test(cut) ? cut.replace(CONTROL, escapeOf) : cut
 }
 
 /**
- * A line of JSON whose strings, once parsed, have no control character either: what JSON escapes is escaped once more,
- * since a terminal gets the parsed text. Line breaks stay in stack traces, where each line is indented.
+ * A JSON line whose strings have no control characters after parsing: JSON's escapes are escaped once more, since a
+ * terminal gets the parsed text. Line breaks stay in stack traces, where each line is indented.
  */
 export function printableJson(line: string): string {
   const body = line.endsWith('\n') ? line.slice(0, -1) : line

@@ -2,12 +2,12 @@ import { isIP } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import ipaddr from 'ipaddr.js'
 
-/** Where clouds answer their machines with secrets, at an address that looks public. */
+/** Addresses that look public, but at which clouds answer their machines with secrets. */
 const CLOUD_SERVICES = new Set(['168.63.129.16'])
-/** Addresses of the internet; everything else in IPv6 is special or not given out. */
+/** Addresses of the internet; all other IPv6 addresses are special or unassigned. */
 const GLOBAL_IPV6 = ipaddr.parseCIDR('2000::/3')
 
-/** A URL's host name without brackets and the dot of the root. */
+/** A URL's host name without brackets and the trailing dot. */
 export function bareHost(hostname: string): string {
   return hostname
     .replace(/^\[|\]$/g, '')
@@ -15,7 +15,7 @@ export function bareHost(hostname: string): string {
     .toLowerCase()
 }
 
-/** An address, as IPv4 where it is only a spelling of one or is translated to one on its way (RFC 6052). */
+/** Parses an address, as IPv4 if it is only another spelling of one or is translated to one on its way (RFC 6052). */
 export function meantAddress(text: string) {
   const address = ipaddr.process(text.replace(/%.*$/, ''))
   const bytes = address.toByteArray()
@@ -23,14 +23,14 @@ export function meantAddress(text: string) {
   return isTranslated ? ipaddr.fromByteArray(bytes.slice(12)) : address
 }
 
-/** Whether an address is this machine itself, by its range. */
+/** Whether an address is a loopback address. */
 function isLoopbackAddress(host: string): boolean {
   return isIP(host) !== 0 && meantAddress(host).range() === 'loopback'
 }
 
 /**
- * Whether an address is one of the internet: none of a private or special range, none of a cloud's services for its
- * machines, and none of this machine's own, where more may be open than the network sees.
+ * Whether an address is public: not in a private or special range, not a cloud's service for its machines, and not this
+ * machine's own, where more may be open than the network sees.
  * @param own addresses of this machine
  */
 export function isPublicAddress(text: string, own: ReadonlySet<string> = ownAddresses()): boolean {
@@ -51,7 +51,7 @@ export function isLoopback(hostname: string): boolean {
   return host === 'localhost' || host.endsWith('.localhost') || isLoopbackAddress(host)
 }
 
-/** Whether a name is one that no public server has. */
+/** Whether no public server can have this name. */
 export function isPrivateName(hostname: string): boolean {
   const host = bareHost(hostname)
   if (isIP(host) !== 0) return false
@@ -59,8 +59,8 @@ export function isPrivateName(hostname: string): boolean {
 }
 
 /**
- * Whether a URL's host name says that it is on this machine or in a private network: by its address, or as a name that
- * no public server has.
+ * Whether a URL's host name is on this machine or in a private network: a private address, or a name that no public
+ * server can have.
  */
 export function isPrivateHost(hostname: string): boolean {
   const host = bareHost(hostname)

@@ -2,13 +2,12 @@ import { readFile } from 'node:fs/promises'
 import { isSystemError } from '../errors.ts'
 import { toolEnvironment } from './tool-environment.ts'
 
-/** Given for a process that runs but whose start cannot be learned on this system. */
+/** The start time of a running process on systems that do not report it. */
 const UNKNOWN_START = 'unknown'
 
 /**
- * When a process started, as text that is only good for comparing: a process id together with it names one process
- * for ever, since ids are given again. Undefined when no such process runs (one that has ended and waits for its parent
- * to notice does not run).
+ * When a process started, as text that is only good for comparing: with its process id it identifies a process
+ * permanently, since ids are reused. Undefined if no such process runs. A zombie does not run.
  */
 export async function processStartTime(pid: number): Promise<string | undefined> {
   if (!Number.isSafeInteger(pid) || pid <= 0) return undefined
@@ -17,7 +16,7 @@ export async function processStartTime(pid: number): Promise<string | undefined>
   return process.platform === 'win32' ? windowsStartTime(pid) : unixStartTime(pid)
 }
 
-/** Whether the process that had this id and start (from `processStartTime`) still runs; in doubt it does. */
+/** Whether the process with this id and start (from `processStartTime`) still runs; true if unknown. */
 export async function isSameProcess(pid: number, startTime: string): Promise<boolean> {
   const now = await processStartTime(pid)
   return now !== undefined && (now === startTime || now === UNKNOWN_START || startTime === UNKNOWN_START)
@@ -34,7 +33,7 @@ function isAlive(pid: number): boolean {
 }
 
 /**
- * Clock ticks since boot, with the boot's id. The wall-clock time of the boot is not used: it moves when the clock is
+ * Clock ticks since boot, with the boot's id. The wall-clock time of the boot is not used: it changes when the clock is
  * set, and the same process would look like another one.
  */
 async function linuxStartTime(pid: number): Promise<string | undefined> {
@@ -43,12 +42,12 @@ async function linuxStartTime(pid: number): Promise<string | undefined> {
       readFile(`/proc/${pid}/stat`, 'utf8'),
       readFile('/proc/sys/kernel/random/boot_id', 'utf8')
     ])
-    // The second field is the program's name in parentheses, which may hold spaces and parentheses itself.
+    // The second field is the program's name in parentheses, which may contain spaces and parentheses itself.
     const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
     const state = fields[0]
     return state === 'Z' || state === 'X' ? undefined : `${boot.trim()} ${fields[19]}`
   } catch {
-    // No /proc (or hidden from this user): only whether it runs is known.
+    // Without /proc (or if it is hidden from this user), only whether it runs is known.
     return isAlive(pid) ? UNKNOWN_START : undefined
   }
 }
@@ -56,7 +55,7 @@ async function linuxStartTime(pid: number): Promise<string | undefined> {
 async function unixStartTime(pid: number): Promise<string | undefined> {
   const { stdout, failed } = await (await import('execa')).execa('ps', ['-o', 'stat=,lstart=', '-p', String(pid)], {
     reject: false,
-    // Week days and months are written in the user's language otherwise.
+    // Otherwise week days and months are in the user's language.
     env: { ...toolEnvironment(process.env), LC_ALL: 'C' },
     extendEnv: false
   })
@@ -69,7 +68,7 @@ async function windowsStartTime(pid: number): Promise<string | undefined> {
   const { findExecutable } = await import('./child-process.ts')
   const script = `(Get-Process -Id ${pid}).StartTime.ToFileTimeUtc()`
   const { stdout, failed } = await (await import('execa')).execa(
-    // By its path: Windows looks for names in the working directory first.
+    // The full path, because Windows searches the working directory first.
     findExecutable('powershell.exe') ?? 'powershell.exe',
     ['-NoProfile', '-NonInteractive', '-Command', script],
     {
@@ -83,15 +82,15 @@ async function windowsStartTime(pid: number): Promise<string | undefined> {
   return stdout.trim()
 }
 
-/** Bytes that a process has in the machine's memory. */
+/** Bytes of RAM that a process uses. */
 interface ProcessMemory {
-  /** All of it, with the part of mapped files that is in memory; what it shares with others is shared out. */
+  /** All of it, including mapped files in memory; shared memory is divided among its users. */
   resident: number
   /** Without mapped files. */
   own: number
 }
 
-/** Reads `smaps_rollup`, or `status` where that is not allowed. Pure. */
+/** Parses `smaps_rollup`, or `status` if that is not accessible. */
 export function parseProcessMemory(text: string): ProcessMemory | undefined {
   const kilobytes = (name: string) => {
     const match = new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(text)
@@ -103,7 +102,7 @@ export function parseProcessMemory(text: string): ProcessMemory | undefined {
   return { resident, own: anonymous + (kilobytes('Pss_Shmem') ?? kilobytes('RssShmem') ?? 0) }
 }
 
-/** What a process has in memory now; undefined where the system does not say, or the process has gone. */
+/** The memory of a process; undefined if the system does not report it, or the process has ended. */
 export async function processMemory(pid: number | undefined): Promise<ProcessMemory | undefined> {
   if (pid === undefined || process.platform !== 'linux') return undefined
   for (const file of ['smaps_rollup', 'status']) {

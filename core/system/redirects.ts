@@ -1,9 +1,9 @@
 import { isLoopback, isPrivateHost } from './private-address.ts'
 
-/** Redirects that are followed for one request. */
+/** Maximum redirects of one request. */
 export const MAX_REDIRECTS = 5
 
-/** Whether the `Location` of a response is to be followed with the same method. */
+/** Whether to follow a response's `Location` with the same method. */
 export function isRedirect(status: number): boolean {
   return [301, 302, 303, 307, 308].includes(status)
 }
@@ -15,20 +15,20 @@ export interface RedirectContext {
   from: URL
   /** Other hosts that get the credentials, over https only. */
   trustedHosts?: readonly string[]
-  /** It may lead into a private network: settings name the server, or the next connection decides it. */
+  /** It may lead to a private network: settings name the server, or the next connection checks it. */
   mayBePrivate?: boolean
 }
 
 /**
- * Checks a redirect of a server that credentials were sent to.
- * @returns where it leads, and whether that is foreign to the server, so that no credentials are sent; or why it is not
+ * Checks a redirect of a server that got credentials.
+ * @returns the new address, and whether it is foreign to the server, so that no credentials are sent; or why it is not
  * followed, as part of a sentence about the server
  */
 export function checkRedirect(
   location: string | undefined,
   { start, from, trustedHosts = [], mayBePrivate = false }: RedirectContext
 ): { to: URL; foreign: boolean } | { refused: string } {
-  if (!location) return { refused: 'redirects without saying where to' }
+  if (!location) return { refused: 'redirects without an address' }
   if (!URL.canParse(location, from.href)) return { refused: 'redirects to an invalid address' }
   const to = new URL(location, from)
   if (to.protocol !== 'https:' && to.protocol !== 'http:') {

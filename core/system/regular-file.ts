@@ -2,20 +2,22 @@ import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import { CorralError, isSystemError } from '../errors.ts'
 
-/** Which file it is, whatever its name: two opened files are the same one when these are. */
+/** Identifies a file whatever its name: two open files with the same identity are the same file. */
 export interface FileIdentity {
   dev: bigint
   ino: bigint
 }
 
-/** Without waiting for the writer of a pipe, and not through a link that took the file's place. Windows has neither. */
+/**
+ * Does not wait for the writer of a pipe, and does not follow a link that replaced the file. Windows has neither flag.
+ */
 const FLAGS = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)
 
 /**
  * Opens a regular file for reading. Pipes, devices and folders are refused without being read.
  * @param path without symbolic links at its end
  * @param known the file that it must be
- * @throws CorralError `invalid_request` when it is no regular file or another one; what the system says
+ * @throws CorralError `invalid_request` if it is not a regular file or is another one; errors of the system
  */
 export async function openRegularFile(path: string, known?: FileIdentity): Promise<FileHandle> {
   const replaced = (cause?: unknown) =>
@@ -25,13 +27,13 @@ export async function openRegularFile(path: string, known?: FileIdentity): Promi
       { param: 'path', cause }
     )
   const file = await open(path, FLAGS).catch(error => {
-    // A link has taken its place, or the file that was there a moment ago has gone.
+    // A link replaced it, or the file was removed a moment ago.
     const isGone = isSystemError(error, 'ELOOP') || (known !== undefined && isSystemError(error, 'ENOENT', 'ENOTDIR'))
     throw isGone ? replaced(error) : error
   })
   try {
     const facts = await file.stat({ bigint: true })
-    if (!facts.isFile()) throw new CorralError('invalid_request', `${path} is no regular file.`, { param: 'path' })
+    if (!facts.isFile()) throw new CorralError('invalid_request', `${path} is not a regular file.`, { param: 'path' })
     if (known && !isSameFile(facts, known)) throw replaced()
     return file
   } catch (error) {
@@ -44,12 +46,12 @@ export function isSameFile(one: FileIdentity, other: FileIdentity): boolean {
   return one.dev === other.dev && one.ino === other.ino
 }
 
-/** A path that names an opened file itself, where the system has such paths; else the one it was opened by. */
+/** A path of the open file itself, if the system has such paths; otherwise the path by which it was opened. */
 export function pathOfOpened(file: FileHandle, path: string): string {
   return process.platform === 'linux' ? `/proc/self/fd/${file.fd}` : path
 }
 
-/** All of a file's bytes, as many as it had when this began: what lies below /proc has none, and is not read. */
+/** All bytes of a file, up to its size at the start. Files below /proc have size 0 and are not read. */
 export async function readOpened(file: FileHandle, size: number): Promise<Buffer> {
   const bytes = Buffer.alloc(size)
   let at = 0

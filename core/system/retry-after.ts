@@ -1,5 +1,5 @@
 /**
- * Seconds that a server asks clients to wait, rounded up; undefined where it does not say.
+ * Seconds that a server asks clients to wait, rounded up; undefined if it does not.
  * @param headers by names in lower case
  * @param now epoch milliseconds
  */

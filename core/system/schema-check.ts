@@ -2,11 +2,14 @@ import { Ajv, type ValidateFunction } from 'ajv'
 import type { Static, TSchema } from 'typebox'
 import { isObject } from './json-object.ts'
 
-/** The keywords of JSON Schema that settings are described with and explanations are made of. */
+/** The keywords of JSON Schema that settings use and that errors explain. */
 export interface JsonSchema {
   type?: string | string[]
   description?: string
-  /** What is allowed, for people, where the schema's keywords do not say it well: "an origin such as https://a.org". */
+  /**
+   * A human-readable description of what is allowed, if the keywords do not say it well: "an origin such as
+   * https://a.org".
+   */
   title?: string
   default?: unknown
   examples?: unknown[]
@@ -26,24 +29,27 @@ export interface JsonSchema {
   minLength?: number
   maxLength?: number
   contentMediaType?: string
-  /** The mark of a secret: the value is never shown. */
+  /** Marks a secret: the value is never shown. */
   writeOnly?: boolean
-  /** The mark of a setting that is read at the start only: another value, or one in it, needs a restart. */
+  /** Marks a setting that is read only at the start: changing it, or a value in it, needs a restart. */
   restart?: boolean
-  /** The mark of a setting that counts only in a trusted file: it, or one in it, runs programs or decides who may call. */
+  /**
+   * Marks a setting that is accepted only in a trusted file: it, or a value in it, runs programs or controls access.
+   */
   needsTrust?: boolean
 }
 
-/** The first thing that is wrong with a value. */
+/** The first error in a value. */
 export interface SchemaFault {
   /** Keys and indices that lead to it; empty for the value itself. */
   path: (string | number)[]
   kind: 'missing' | 'unknown' | 'wrong'
-  /** What should stand there. */
+  /** The schema of the expected value. */
   schema: JsonSchema
 }
 
-// All schemas are corral's own: the schema of schemas would take longer to compile than they do, and to make the code shorter a third more.
+// All schemas are corral's own. Compiling the meta-schema would take longer than compiling them, and optimizing the
+// code a third longer.
 const ajv = new Ajv({
   strict: false,
   strictNumbers: true,
@@ -54,12 +60,12 @@ const ajv = new Ajv({
 })
 const compiled = new WeakMap<object, ValidateFunction>()
 
-/** Whether a value is what a schema says. */
+/** Whether a value matches a schema. */
 export function fits<Schema extends TSchema>(schema: Schema, value: unknown): value is Static<Schema> {
   return isValid(schema as JsonSchema, value)
 }
 
-// Parts of schemas are compiled too: to search a long list for its fault would otherwise hold up everybody.
+// Parts of schemas are compiled too: otherwise searching a long list for its error would block all requests.
 function isValid(schema: JsonSchema, value: unknown): boolean {
   let validate = compiled.get(schema)
   if (!validate) {
@@ -69,7 +75,7 @@ function isValid(schema: JsonSchema, value: unknown): boolean {
   return validate(value) as boolean
 }
 
-/** Where a value breaks its schema: as deep as it is clear which of several forms it was meant to have. */
+/** Where a value violates its schema: as deep as it is clear which alternative was meant. */
 export function findFault(schema: TSchema, value: unknown): SchemaFault | undefined {
   return faultAt(schema as JsonSchema, value, [])
 }
@@ -99,7 +105,7 @@ function faultInObject(
   path: SchemaFault['path']
 ): SchemaFault | undefined {
   const discriminator = properties.type
-  // A wrong type is why the rest is missing.
+  // A wrong type explains why other fields are missing.
   if (discriminator?.enum && typeof fields.type === 'string' && !isValid(discriminator, fields.type)) {
     return { path: [...path, 'type'], kind: 'wrong', schema: discriminator }
   }
@@ -117,7 +123,7 @@ function faultInObject(
   return undefined
 }
 
-/** The forms that a value may have, those of inner unions among them. */
+/** The alternatives of a value, including those of inner unions. */
 function formsOf(schema: JsonSchema): JsonSchema[] {
   return schema.anyOf ? schema.anyOf.flatMap(formsOf) : [schema]
 }
@@ -129,14 +135,14 @@ function kindOf(value: unknown): string {
   return value === null ? 'null' : typeof value
 }
 
-/** The place of a fault as people write it: `messages[0].role`. */
+/** The place of an error as people write it: `messages[0].role`. */
 export function faultPlace({ path }: Pick<SchemaFault, 'path'>): string {
   return path.map((key, at) => (typeof key === 'number' ? `[${key}]` : at === 0 ? key : `.${key}`)).join('')
 }
 
 /**
- * What is wrong, as one sentence. Values are not quoted: they may be prompts.
- * @param whole what the value as a whole is called
+ * The error as one sentence. Values are not quoted, because they may be prompts.
+ * @param whole the name of the value as a whole
  */
 export function faultSentence(fault: SchemaFault, whole: string): string {
   const place = fault.path.length === 0 ? whole : `"${faultPlace(fault)}"`
@@ -154,8 +160,8 @@ const PLURALS: Record<string, string> = {
 }
 
 /**
- * What a schema allows, as a sentence goes on after "must be".
- * @param special phrases for what the caller knows better, such as formats of its own
+ * What a schema allows, as the rest of a sentence after "must be".
+ * @param special phrases for schemas that the caller can describe better, such as custom formats
  */
 export function allowedBy(
   schema: JsonSchema,
@@ -208,7 +214,7 @@ function range({ minimum, maximum }: JsonSchema): string {
   return maximum === undefined ? `, at least ${minimum}` : ` from ${minimum} to ${maximum}`
 }
 
-/** `a, b or c`, each once. */
+/** `a, b or c`, without duplicates. */
 function joined(phrases: string[]): string {
   const different = [...new Set(phrases)]
   const last = different.pop() ?? 'nothing'

@@ -1,4 +1,4 @@
 import { randomUUID } from 'node:crypto'
 
-/** Names this server, by whatever address it is reached; another one after each start. */
+/** Identifies this server, whatever its address; a new one after each start. */
 export const serverId = randomUUID()

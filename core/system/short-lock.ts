@@ -2,16 +2,16 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { lock } from 'proper-lockfile'
 import { isSystemError } from '../errors.ts'
 
-/** Only a process that is killed, or stands still this long, while it holds a lock loses it. Milliseconds. */
+/** Milliseconds after which a process that is killed, or blocked, loses its lock. */
 const STALE = 4_000
 const PATIENCE = 12_000
 const PAUSE = 50
 
 /**
- * Runs a short piece of work while no other process does the same for this file (which need not exist). A lock is no
- * sign that a server runs.
- * @throws what `work` throws; an error with code `ELOCKED` when others hold the lock all the time; one with code
- * `ECOMPROMISED` when this process stood still so long that another one may have worked at the same time
+ * Runs a short piece of work while no other process does the same for this file (which need not exist). A lock does not
+ * mean that a server runs.
+ * @throws the errors of `work`; an error with code `ELOCKED` if others hold the lock all the time; an error with code
+ * `ECOMPROMISED` if this process was blocked so long that another one may have worked at the same time
  */
 export async function withShortLock<T>(file: string, work: () => Promise<T>): Promise<T> {
   let compromised: Error | undefined

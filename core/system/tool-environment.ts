@@ -1,6 +1,9 @@
-/** What programs get of corral's own environment: only what is listed here, so that no key or token is handed on. */
+/**
+ * The parts of corral's environment that programs inherit: only what is listed here, so that no key or token is passed
+ * on.
+ */
 
-/** What every program may have: of the system, drivers and libraries; nothing that sets llama.cpp or a Python up. */
+/** For every program: the system, drivers and libraries, but nothing that configures llama.cpp or Python. */
 const NAMES = new Set(
   `PATH HOME USER LOGNAME TMPDIR TMP TEMP LANG LANGUAGE TZ LD_LIBRARY_PATH XDG_CACHE_HOME XDG_RUNTIME_DIR XDG_DATA_DIRS
   XDG_CONFIG_DIRS DRI_PRIME SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATHEXT USERPROFILE LOCALAPPDATA PROGRAMFILES
@@ -10,12 +13,12 @@ const PREFIXES =
   `LC_ DYLD_ CUDA_ NVIDIA_ HIP_ ROCR_ ROCM_ HSA_ GPU_ GGML_ VK_ VULKAN_ MESA_ RADV_ SYCL_ ONEAPI_ ZE_ OMP_ GOMP_ KMP_
   PROCESSOR_`.split(/\s+/)
 
-/** What programs for a purpose may have beside that. */
+/** Additional variables for a purpose. */
 const PURPOSES = {
-  /** They find or install packages, over the network. */
+  /** Programs that find or install packages over the network. */
   packages:
     /^((HTTPS?|ALL|NO|FTP)_PROXY|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|NODE_EXTRA_CA_CERTS|GIT_SSL_\w+|PIP_\w+|UV_\w+|NPM_CONFIG_\w+|PYENV_\w+|ASDF_\w+|APPDATA)$/,
-  /** They compile. */
+  /** Compilers. */
   compiling:
     /^(CC|CXX|CPP|AR|LD|AS|NM|RANLIB|(C|CXX|CPP|LD|NVCC_\w+_)FLAGS|CUDA\w+|NVCC_\w+|HIP\w+|CMAKE_\w+|MAKEFLAGS|NINJA_\w+|CPATH|(C|CPLUS)_INCLUDE_PATH|LIBRARY_PATH|PKG_CONFIG_\w+|CCACHE_\w+|SCCACHE_\w+|MACOSX_DEPLOYMENT_TARGET|SDKROOT|DEVELOPER_DIR|INCLUDE|LIB|LIBPATH|VS\w+|VC\w+|WINDOWSSDK\w+|UCRT\w+|UNIVERSALCRT\w+)$/
 } as const
@@ -24,7 +27,10 @@ export type ToolPurpose = keyof typeof PURPOSES
 /** Never, whatever list the name is on. */
 const SECRET = /KEY(?!RING)|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|^AWS_|^AZURE_|^GOOGLE_/
 
-/** What of an environment a program may inherit. Names are case-insensitive on Windows, and proxies' everywhere. */
+/**
+ * The part of an environment that a program may inherit. Names are case-insensitive on Windows, and names of proxies
+ * everywhere.
+ */
 export function toolEnvironment(ambient: NodeJS.ProcessEnv, purpose?: ToolPurpose): Record<string, string> {
   const isAllowed = (name: string) => {
     const upper = name.toUpperCase()

@@ -7,14 +7,14 @@ import { printable } from './printable.ts'
 /** Why a text is not parsed: a clause about "it". */
 class Fault extends Error {}
 
-/** Files that describe models need some ten. */
+/** Files that describe models need about ten. */
 const MAX_DEPTH = 64
 const MAX_VALUES = 4_000_000
 /** A listing of 100,000 files has 900,000 of them. They take about 100 MB of memory. */
 const MAX_MEMBERS = 1_000_000
-/** Characters of one string, which cannot be parsed in slices. */
+/** Maximum characters of a string, which cannot be parsed in slices. */
 const MAX_STRING_LENGTH = 4 * 2 ** 20
-/** Characters that are parsed before other work has its turn: about a millisecond. */
+/** Characters that are parsed before other work gets its turn: about a millisecond. */
 const SLICE_LENGTH = 128 * 1024
 
 const EXCESS = {
@@ -29,9 +29,9 @@ interface ParseOptions {
 }
 
 /**
- * Parses JSON that somebody else wrote. Its depth and its numbers of values are limited, and a long text is parsed in
- * slices, between which other requests are answered. Of equal keys the last one counts. The key `__proto__` is left out
- * of objects that are longer than a slice.
+ * Parses untrusted JSON. Its depth and its numbers of values are limited, and a long text is parsed in slices, between
+ * which other requests are answered. The last of equal keys wins. The key `__proto__` is left out of objects that are
+ * longer than a slice.
  * @param text whose size the caller has limited
  * @returns the value, or a clause about "it" that says why there is none, such as "it is not JSON (…)"
  */
@@ -61,9 +61,9 @@ async function parse(text: string, { python = false }: ParseOptions): Promise<un
 /** A list or object that is longer than a slice. Its items are parsed in groups. */
 interface Frame {
   value: unknown[] | Record<string, unknown>
-  /** The key that it has in the object around it. */
+  /** Its key in the object around it. */
   key?: string
-  /** Where the rest of its text begins: behind its bracket, at a comma, or behind a list or object that was a frame. */
+  /** Start of its remaining text: after its bracket, at a comma, or after a list or object that was a frame. */
   rest: number
   isEmpty: boolean
 }
@@ -73,10 +73,10 @@ class SlicedParser {
   readonly #scan: JsonScan
   readonly #python: boolean
   readonly #frames: Frame[] = []
-  /** Constants that have been replaced. */
+  /** Number of replaced constants. */
   #constants = 0
   #root: unknown
-  /** Behind the root, if that was a frame. */
+  /** End of the root, if it was a frame. */
   #end: number | undefined
 
   constructor(text: string, scan: JsonScan, python: boolean) {
@@ -89,11 +89,11 @@ class SlicedParser {
     return this.#frames.length > 0
   }
 
-  /** Parses what is complete of the text that was scanned. */
+  /** Parses the complete part of the scanned text. */
   advance(): void {
     const { at, depth, opens, commas } = this.#scan
     if (depth < 0) throw this.#invalid()
-    // The scan stopped behind the bracket that closes the innermost frame.
+    // The scan stopped after the bracket that closes the innermost frame.
     if (depth < this.#frames.length) {
       this.#close(at - 1)
       return
@@ -146,7 +146,7 @@ class SlicedParser {
     }
   }
 
-  /** Where the next item of a frame begins: behind the comma that must precede it. */
+  /** Start of the next item of a frame: after the comma that must precede it. */
   #start({ rest, isEmpty }: Frame): number {
     if (isEmpty) return rest
     const at = rest + this.#text.slice(rest).search(/\S/)
@@ -156,7 +156,7 @@ class SlicedParser {
 
   /** Parses the items up to a comma or to the closing bracket. */
   #take(frame: Frame, end: number): void {
-    // Only blanks follow a list or object that was a frame.
+    // Only whitespace follows a list or object that was a frame.
     if (!frame.isEmpty && this.#text.slice(frame.rest, end).trim() === '') {
       frame.rest = end
       return
@@ -168,7 +168,7 @@ class SlicedParser {
     frame.isEmpty = false
   }
 
-  /** Parses a part of the text, in which Python's constants become numbers that JSON has: 1e999 is Infinity. */
+  /** Parses a part of the text, with Python's constants replaced by numbers that JSON has: 1e999 is Infinity. */
   #parse(from: number, to: number, [open = '', close = ''] = ''): unknown {
     const { constants } = this.#scan
     let json = open

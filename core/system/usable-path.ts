@@ -4,8 +4,8 @@ const RESERVED = /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$/i
 const FORBIDDEN = /[\u0000-\u001f\u007f\\:*?"<>|]/
 
 /**
- * Whether a listed path is safe as a file below a folder on every system: relative, without `.` and `..`, without names
- * that are special somewhere.
+ * Whether a listed path is safe as a file below a folder on every system: relative, without `.` and `..`, and without
+ * names that are special on any system.
  */
 export function isUsablePath(path: unknown): path is string {
   if (typeof path !== 'string' || path.length === 0 || path.length > 1024 || FORBIDDEN.test(path)) return false

@@ -1,6 +1,6 @@
 import { printable } from './printable.ts'
 
-/** Where a page's title stands, in bytes. */
+/** Maximum position of a page's title, in bytes. */
 const MAX_HEAD = 8192
 const MAX_TITLE_LENGTH = 80
 

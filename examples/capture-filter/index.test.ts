@@ -3,7 +3,7 @@ import test from 'node:test'
 import { startTestCorral } from 'corral/testing'
 import plugin from './index.js'
 
-test('it redacts what is captured, and nothing that is answered', async () => {
+test('filter redacts captures but not answers', async () => {
   const key = 'a-key-of-an-admin-for-this-test'
   const config = `security: { api_keys: [${key}] }\ncapture-filter: { patterns: ['P-[0-9]+'] }`
   const admin = { authorization: `Bearer ${key}` }

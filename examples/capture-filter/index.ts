@@ -6,10 +6,13 @@ interface Options {
 }
 
 const EMAIL = /[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}/g
-/** Keys as services hand them out: a prefix, then a long row of letters and digits. */
+/** Keys of common services: a prefix, then a long sequence of letters and digits. */
 const KEY = /\b(?:sk|pk|hf|ghp|gho|xox[abp]|corral|AKIA)[-_]?[A-Za-z0-9_-]{16,}/g
 
-/** Redacts captured requests and answers before they are written down: e-mail addresses, keys, and what you add. */
+/**
+ * Redacts captured requests and answers before they are recorded: e-mail addresses, keys, and the patterns that you
+ * add.
+ */
 export default definePlugin<Options>({
   name: 'capture-filter',
   api: 1,
@@ -22,13 +25,13 @@ export default definePlugin<Options>({
         type: 'array',
         items: { type: 'string' },
         default: [],
-        description: 'Regular expressions for more that is redacted'
+        description: 'Additional regular expressions to redact'
       },
       omit: {
         type: 'array',
         items: { type: 'string' },
         default: [],
-        description: 'Names of keys whose requests are never written down'
+        description: 'Names of keys whose requests are never recorded'
       }
     },
     additionalProperties: false
@@ -41,7 +44,7 @@ export default definePlugin<Options>({
         text.replace(EMAIL, '(email)').replace(KEY, '(key)')
       )
 
-    /** The same value with every text in it redacted. */
+    /** Redacts every text in a value. */
     function clean<Value>(value: Value): Value {
       if (typeof value === 'string') return redacted(value) as Value
       if (Array.isArray(value)) return value.map(clean) as Value

@@ -6,17 +6,17 @@ const PAGE = `<!doctype html><html lang="en"><meta charset="utf-8"><title>What c
 export default definePlugin({
   name: 'describe-api',
   api: 1,
-  description: 'An API of our own, under /describe-api: what models can do, and their answers',
+  description: 'An additional API under /describe-api: what models can do, and their answers',
   optional: true,
   needs: ['catalog'],
   setup(context) {
-    // All models: those in storage, and those that plugins bring.
+    // All models: stored ones, and those that plugins provide.
     const catalog = context.service('catalog')
     return {
       // Shown in a frame by the server's own page, under Server, Plugins.
       web: { title: 'What can models do?', path: '/describe-api/page' },
       routes: async app => {
-        // Browsers ask for pages in frames without a key, so that this one holds nothing that needs one.
+        // Browsers request pages in frames without a key, so this page contains nothing that needs one.
         app.get('/describe-api/page', { config: { role: 'anyone' }, schema: { hide: true } }, async (_, reply) => {
           reply.type('text/html; charset=utf-8')
           reply.header('content-security-policy', "default-src 'none'; frame-ancestors 'self'")
@@ -31,7 +31,7 @@ export default definePlugin({
           const { model, question } = request.body as { model?: unknown; question?: unknown }
           const messages = [{ role: 'user', content: String(question) }]
           let answer = ''
-          // By this, everything that holds for other APIs holds here too: keys, limits, budgets, filters.
+          // This applies the rules of other APIs: keys, limits, budgets, filters.
           await context.answer(reply, { operation: 'chat', body: { model, messages } }, deltas => {
             for (const { content = '' } of deltas) answer += content
             return undefined

@@ -5,9 +5,9 @@ import plugin from './index.js'
 
 const model = 'echo/parrot'
 
-test('it fulfils the contract of engines', () => engineContract(plugin, { model }))
+test('plugin fulfils the contract of engines', () => engineContract(plugin, { model }))
 
-test('it answers on /v1', async () => {
+test('engine answers on /v1', async () => {
   const corral = await startTestCorral({ plugins: [plugin], echo: false })
   try {
     const messages = [{ role: 'user', content: 'Hello there' }]

@@ -15,15 +15,15 @@ interface Message {
   content?: string | { text?: string }[]
 }
 
-/** What the last message says; images and other parts say nothing. */
+/** The text of the last message; images and other parts are ignored. */
 function lastWords(messages: unknown): string {
   const content = (messages as Message[]).at(-1)?.content ?? ''
   return typeof content === 'string' ? content : content.map(part => part.text ?? '').join('')
 }
 
 /**
- * Streams a text word by word, until a text of `stop` comes or `max_tokens` are used up: corral leaves both to the
- * engine. Where `take` returns a promise, the reader is slow, and waiting for it keeps memory small.
+ * Streams a text word by word, until a text of `stop` appears or `max_tokens` is reached: corral leaves both to the
+ * engine. If `take` returns a promise, the reader is slow, and waiting for it keeps memory small.
  */
 async function say(text: string, { max_tokens, stop }: EngineFields, { signal, take }: AnswerSink): Promise<void> {
   const stops = [stop ?? []].flat().map(String).filter(Boolean)
@@ -43,7 +43,7 @@ async function say(text: string, { max_tokens, stop }: EngineFields, { signal, t
   else await take([{ finish: 'stop', usage, ...(found && { stopSequence: found.stopSequence }) }])
 }
 
-/** The methods that an engine implements determine its capabilities; a request that needs another one is refused. */
+/** The methods that an engine implements determine its capabilities. A request that needs another one is refused. */
 function startEcho(spec: EngineSpec): Engine {
   let end: (exit: EngineExit) => void = () => {}
   const exited = new Promise<EngineExit>(resolve => {
@@ -59,7 +59,7 @@ function startEcho(spec: EngineSpec): Engine {
     exited,
     chat: (request, sink) => say(lastWords(request.messages), request, sink),
     completion: (request, sink) => say(String(request.prompt), request, sink),
-    // Counts letters: texts of the same ones have the same vector.
+    // Counts letters: texts with the same letters have the same vector.
     async embed(inputs) {
       const count = (text: string, letter: string) => text.split(letter).length - 1
       const vectors = inputs.map(input =>
@@ -83,9 +83,9 @@ export default definePlugin({
     context.service('catalog').add({ name: 'echo', models: () => MODELS })
     context.service('engines').add({
       name: 'echo',
-      // The format of models that a plugin adds to the catalog is the name of their source.
+      // The format of a plugin's models is the name of their source.
       serves: (model, mode) => (model.format === 'echo' && mode !== 'rerank' ? 1 : 0),
-      // No load option matters to this engine, so a request with other ones doesn't restart it.
+      // Load options do not matter to this engine, so a request with other options does not reload it.
       loadOptions: () => ({}),
       start: async spec => startEcho(spec)
     })

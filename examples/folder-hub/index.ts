@@ -16,7 +16,7 @@ export default definePlugin<{ folder: string }>({
   options: {
     type: 'object',
     properties: {
-      folder: { type: 'string', default: '', description: 'Folder with models in folders owner/name; empty is none' }
+      folder: { type: 'string', default: '', description: 'Folder with models in folders owner/name; empty for none' }
     },
     additionalProperties: false
   },
@@ -44,9 +44,9 @@ export default definePlugin<{ folder: string }>({
         signal?.throwIfAborted()
         const files = await filesOf(id)
         if (files.length === 0) {
-          throw context.error('repo_not_found', `There is no model ${id} in the shared folder. Look at its name there.`)
+          throw context.error('repo_not_found', `There is no model ${id} in the shared folder. Check its name there.`)
         }
-        // Folders have no commits: what names the content is the list of its files.
+        // Folders have no commits, so the list of files identifies the content.
         const revision = createHash('sha256').update(JSON.stringify(files)).digest('hex')
         return { hub: 'folder', id, revision, address: `folder:${id}`, gated: false, files }
       },
@@ -58,7 +58,7 @@ export default definePlugin<{ folder: string }>({
     })
 
     return {
-      /** The transfer of files speaks HTTP; this serves them to it, and to nobody without the key. */
+      /** Pulls use HTTP. This server offers the files to pulls, and refuses requests without the key. */
       async start() {
         server = createServer(async (request, response) => {
           const [, owner, name, ...path] = (request.url ?? '').split('/').map(decodeURIComponent)

@@ -5,9 +5,9 @@ import plugin from './index.js'
 
 const config = 'request-filter: { refuse: [weather], replace: { Hello: Good day } }'
 
-test('it fulfils the contract of filters', () => filterContract(plugin, { refused: 'the weather', config }))
+test('plugin fulfils the contract of filters', () => filterContract(plugin, { refused: 'the weather', config }))
 
-test('it changes answers', async () => {
+test('filter changes answers', async () => {
   const corral = await startTestCorral({ plugins: [plugin], config })
   try {
     const messages = [{ role: 'user', content: 'Hello there' }]

@@ -14,11 +14,11 @@ function textOf(value: unknown): string {
   return textOf(content ?? text ?? '')
 }
 
-/** Sees every request and every event of its answer: refuses some requests, adds a system message, changes words. */
+/** Gets every request and every event of its answer: refuses some requests, adds a system message, replaces words. */
 export default definePlugin<Options>({
   name: 'request-filter',
   api: 1,
-  description: 'Refuses requests, adds a system message and changes words of answers',
+  description: 'Refuses requests, adds a system message and replaces words in answers',
   optional: true,
   options: {
     type: 'object',
@@ -33,19 +33,19 @@ export default definePlugin<Options>({
         type: 'object',
         additionalProperties: { type: 'string' },
         default: {},
-        description: 'Words of answers, and what is said in their place'
+        description: 'Words in answers, and their replacements'
       },
-      system: { type: 'string', default: '', description: 'System message of conversations that have none' }
+      system: { type: 'string', default: '', description: 'System message for conversations without one' }
     },
     additionalProperties: false
   },
   setup(context, { refuse, replace, system }) {
     const words = Object.keys(replace).filter(word => word !== '')
     words.sort((a, b) => b.length - a.length)
-    // The text of each choice of an answer that may be the beginning of a word whose end comes with a later event.
+    // The pending text of each choice, which may be the beginning of a word whose end comes with a later event.
     const held = new WeakMap<HookedRequest, Map<number, string>>()
 
-    /** Replaces words. @returns what can be sent, and the rest, which more text may complete to a word */
+    /** Replaces words. @returns the text to send, and the rest, which later text may complete to a word */
     function replaced(text: string, isLast: boolean): [string, string] {
       let sent = ''
       let at = 0

@@ -4,7 +4,7 @@ import test from 'node:test'
 import { hubContract } from 'corral/testing'
 import plugin from './index.js'
 
-test('it fulfils the contract of hubs', async () => {
+test('plugin fulfils the contract of hubs', async () => {
   const server = createServer(({ url }, reply) => {
     reply.writeHead(url === '/owner/model/model.gguf' ? 200 : 404, { 'content-length': 4 }).end('GGUF')
   })

@@ -13,10 +13,10 @@ function createHub(context: Pick<PluginContext, 'error'>, address: string): Hub 
       signal?.throwIfAborted()
       if (!reply) throw context.error('hub_unreachable', `${address} cannot be reached. Try again later.`)
       if (reply.status === 401 || reply.status === 403) {
-        throw context.error('hub_forbidden', `${address} does not let us have ${id}. Ask its owner for access.`)
+        throw context.error('hub_forbidden', `${address} refuses access to ${id}. Ask its owner for access.`)
       }
       if (reply.status === 404) throw context.error('repo_not_found', `There is no model ${id} at ${address}.`)
-      if (!reply.ok) throw context.error('hub_unreachable', `${address} answers ${reply.status}. Try again later.`)
+      if (!reply.ok) throw context.error('hub_unreachable', `${address} answered ${reply.status}. Try again later.`)
       const size = Number(reply.headers.get('content-length'))
       const revision = createHash('sha256')
         .update(`${size} ${reply.headers.get('etag') ?? ''}`)
@@ -38,7 +38,7 @@ export default definePlugin<{ address: string }>({
   needs: ['downloads'],
   options: {
     type: 'object',
-    properties: { address: { type: 'string', default: 'http://127.0.0.1:8000', description: 'Where the models are' } },
+    properties: { address: { type: 'string', default: 'http://127.0.0.1:8000', description: 'Address of the models' } },
     additionalProperties: false
   },
   setup(context, { address }) {

@@ -6,7 +6,7 @@ import { isLoopback, isPrivateHost, isPublicAddress } from '../../core/system/pr
 
 const NONE = new Set<string>()
 
-t.test('which addresses are public', async t => {
+t.test('isPublicAddress tells public from private and special addresses', async t => {
   const isPublic = (address: string) => isPublicAddress(address, NONE)
   for (const address of [
     '8.8.8.8',
@@ -16,7 +16,7 @@ t.test('which addresses are public', async t => {
     '2606:4700::1111',
     '2a00:1450:4001::1',
     '::ffff:8.8.8.8',
-    // An IPv4 address, as networks that speak only IPv6 have it.
+    // An IPv4 address in the notation of IPv6-only networks.
     '64:ff9b::8.8.8.8'
   ]) {
     t.equal(isPublic(address), true, address)
@@ -74,10 +74,10 @@ t.test('which addresses are public', async t => {
   ]) {
     t.equal(isPublic(address), false, address)
   }
-  t.equal(isPublicAddress('8.8.8.8', new Set(['8.8.8.8'])), false, "an address of this machine's own")
+  t.equal(isPublicAddress('8.8.8.8', new Set(['8.8.8.8'])), false, 'an address of this machine')
 })
 
-t.test('all spellings of addresses in URLs', async t => {
+t.test('all spellings of addresses in URLs are recognized', async t => {
   for (const host of [
     '127.0.0.1',
     '127.1',
@@ -122,7 +122,7 @@ t.test('all spellings of addresses in URLs', async t => {
   }
 })
 
-t.test('what an admin allows', async t => {
+t.test('addresses that an admin allows may be connected to', async t => {
   const refuses = (host: string, allowed: string[], isLookedUp = true) => {
     try {
       requireAllowedHost(host, allowed, isLookedUp)
@@ -132,14 +132,14 @@ t.test('what an admin allows', async t => {
     }
   }
   t.equal(refuses('10.1.2.3', ['10.0.0.0/8']), false)
-  t.equal(refuses('[::ffff:10.1.2.3]', ['10.0.0.0/8']), false, 'the same address, spelled otherwise')
+  t.equal(refuses('[::ffff:10.1.2.3]', ['10.0.0.0/8']), false, 'the same address in another spelling')
   t.equal(refuses('11.1.2.3', ['10.0.0.0/8']), false, 'it is public')
   t.equal(refuses('192.168.1.1', ['10.0.0.0/8', '192.168.1.2']), true)
   t.equal(refuses('192.168.1.2', ['10.0.0.0/8', '192.168.1.2']), false)
   t.equal(refuses('[fd00::5]', ['fd00::/64']), false)
   t.equal(refuses('[fd01::5]', ['fd00::/64', '0.0.0.0/0']), true)
   t.equal(refuses('nas', ['NAS']), false)
-  t.equal(refuses('other', ['nas']), true, 'without a look, since nothing that it could be is allowed')
+  t.equal(refuses('other', ['nas']), true, 'without a lookup, since none of its addresses could be allowed')
   t.equal(refuses('other', ['10.0.0.0/8']), false, 'its address decides')
   t.equal(refuses('other', ['10.0.0.0/8'], false), true, 'a proxy does not say which it is')
 
@@ -153,7 +153,7 @@ t.test('what an admin allows', async t => {
 
 type Resolve = NonNullable<Parameters<typeof allowedLookup>[1]>
 
-/** A name server whose answers are these, one after another. */
+/** A name server that returns these answers one after another. */
 function answers(...all: string[][]): Resolve {
   let next = 0
   const resolve: LookupFunction = (_name, _options, callback) => {
@@ -166,7 +166,7 @@ function answers(...all: string[][]): Resolve {
   return resolve as unknown as Resolve
 }
 
-t.test('names are judged by the addresses that are connected to', async t => {
+t.test('names are checked by the addresses that sockets connect to', async t => {
   let connections = 0
   const server = createServer(socket => {
     connections++
@@ -200,5 +200,5 @@ t.test('names are judged by the addresses that are connected to', async t => {
   }
   const gone = ((_: string, _options: object, callback: (error: Error) => void) =>
     callback(Object.assign(new Error('no such name'), { code: 'ENOTFOUND' }))) as unknown as Resolve
-  t.equal(await reach(allowedLookup([], gone), true), 'ENOTFOUND', 'a name that there is not')
+  t.equal(await reach(allowedLookup([], gone), true), 'ENOTFOUND', 'a name that does not exist')
 })

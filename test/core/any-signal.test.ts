@@ -3,7 +3,7 @@ import { setImmediate } from 'node:timers/promises'
 import { test } from 'tap'
 import { withAnySignal } from '../../core/system/any-signal.ts'
 
-test('a signal aborts with the first of others, and none of them remembers it', async t => {
+test('withAnySignal aborts with the first signal, and no signal remembers it', async t => {
   const [request, server] = [new AbortController(), new AbortController()]
   const signals = [request.signal, server.signal]
   const seen = await withAnySignal(signals, async signal => {
@@ -13,7 +13,11 @@ test('a signal aborts with the first of others, and none of them remembers it', 
     return signal.reason.message
   })
   t.equal(seen, 'it stops')
-  t.equal(await withAnySignal(signals, async ({ reason }) => reason.message), 'too late', 'one that has aborted before')
+  t.equal(
+    await withAnySignal(signals, async ({ reason }) => reason.message),
+    'too late',
+    'a signal that was already aborted'
+  )
 
   const fresh = new AbortController().signal
   await t.rejects(
@@ -23,7 +27,7 @@ test('a signal aborts with the first of others, and none of them remembers it', 
   for (const signal of [...signals, fresh]) t.same(getEventListeners(signal, 'abort'), [])
 })
 
-test('thousands may wait for one signal', async t => {
+test('thousands of callers may wait for one signal', async t => {
   const warnings: Error[] = []
   const note = (warning: Error) => warnings.push(warning)
   process.on('warning', note)
@@ -35,7 +39,7 @@ test('thousands may wait for one signal', async t => {
   server.abort()
   t.equal((await Promise.all(ends)).length, 5000)
   t.same(getEventListeners(server.signal, 'abort'), [])
-  // Node.js tells of warnings in the next turn.
+  // Node.js reports warnings in the next turn of the event loop.
   await setImmediate()
   t.same(warnings, [])
 })

@@ -15,12 +15,12 @@ async function until(what: string, check: () => boolean | Promise<boolean>): Pro
     if (await check()) return
     await sleep(25)
   }
-  throw new Error(`waited in vain for ${what}`)
+  throw new Error(`gave up waiting for ${what}`)
 }
 
 /**
- * A tool whose children are in its group, and one in a session of its own as ninja's compilers are in a group of their
- * own: the tool ends it when it is asked to end.
+ * A tool with children in its process group, and one in its own session, like ninja's compilers in their own group. The
+ * tool ends that child when it is asked to end.
  */
 const TREE = `
 sleep 1000 & a=$!
@@ -44,7 +44,7 @@ async function startedTree(directory: string): Promise<number[]> {
   return pids
 }
 
-t.test('lines', async t => {
+t.test('lineSplitter splits lines', async t => {
   const cases: [string[], string[]][] = [
     [['a\nb\n'], ['a', 'b']],
     [['a\r\nb'], ['a', 'b']],
@@ -79,20 +79,20 @@ t.test('lines', async t => {
   const splitter = lineSplitter(line => lengths.push(line.length))
   for (let piece = 0; piece < 1000; piece++) splitter.push('x'.repeat(1000))
   splitter.end()
-  t.ok(lengths.length > 1 && lengths.length < 10, 'what never ends a line is cut')
+  t.ok(lengths.length > 1 && lengths.length < 10, 'a line without an end is split')
   t.equal(
     lengths.reduce((sum, length) => sum + length, 0),
     1e6,
-    'and nothing of it is lost'
+    'and no character is lost'
   )
 })
 
-t.test('findExecutable', async t => {
+t.test('findExecutable finds programs', async t => {
   const directory = t.testdir({ tool: '#!/bin/sh\n', plain: 'x', folder: {} })
   chmodSync(join(directory, 'tool'), 0o755)
   const env = { PATH: `/nowhere:${directory}` }
   t.equal(findExecutable('tool', env), join(directory, 'tool'))
-  t.equal(findExecutable('plain', env), undefined, 'a file that may not be run')
+  t.equal(findExecutable('plain', env), undefined, 'a file that is not executable')
   t.equal(findExecutable('folder', env), undefined)
   t.equal(findExecutable('tool', { PATH: '' }, [directory]), join(directory, 'tool'))
   t.equal(findExecutable(join(directory, 'tool'), { PATH: '' }), join(directory, 'tool'))
@@ -102,7 +102,7 @@ t.test('runTool', async t => {
   const directory = t.testdir()
   const sh = (script: string, options = {}) => runTool('sh', ['-c', script], { cwd: directory, ...options })
 
-  t.test('gives the output of both streams as it comes', async t => {
+  t.test('returns the output of both streams in order', async t => {
     const seen: string[] = []
     const output = await sh('echo a; echo b >&2; printf "10%%\\r20%%\\r"; cat; echo "$HOME-$X-$MY_TOKEN"', {
       env: { PATH: process.env.PATH, MY_TOKEN: 'secret' },
@@ -113,7 +113,7 @@ t.test('runTool', async t => {
     t.same(seen.toSorted(), ['stderr b', 'stdout -x-', 'stdout 10%', 'stdout 20%', 'stdout a'])
   })
 
-  t.test('keeps the last lines of a flood', async t => {
+  t.test('keeps the last lines of long output', async t => {
     const { stdout } = await sh(
       'i=0; while [ $i -lt 20000 ]; do echo "line $i of many that fill the pipe"; i=$((i+1)); done'
     )
@@ -121,13 +121,13 @@ t.test('runTool', async t => {
     t.equal(stdout.at(-1), 'line 19999 of many that fill the pipe')
   })
 
-  t.test('passes arguments untouched', async t => {
+  t.test('passes arguments unchanged', async t => {
     const args = ['a b', '$HOME', "it's", '"', '*', '']
     const { stdout } = await runTool(process.execPath, ['-p', 'JSON.stringify(process.argv.slice(1))', ...args])
     t.same(JSON.parse(stdout[0]!), args)
   })
 
-  t.test('failures', async t => {
+  t.test('reports failures', async t => {
     const failure = await sh('echo why >&2; exit 3').catch(error => error)
     t.type(failure, ToolError)
     t.match(failure, { exitCode: 3, tail: ['why'], message: 'sh failed with exit code 3.' })
@@ -155,10 +155,10 @@ t.test('runTool', async t => {
   t.test('does not wait for processes that a tool leaves behind', async () => {
     const { stdout } = await sh('sleep 1000 & echo $!')
     const left = Number(stdout[0])
-    await until('the end of what it left', async () => !(await isRunning(left)))
+    await until('the end of the process that it left', async () => !(await isRunning(left)))
   })
 
-  t.test('an aborted signal ends the whole tree', async t => {
+  t.test('ends the whole tree when the signal is aborted', async t => {
     const cwd = t.testdir()
     const abort = new AbortController()
     const running = runTool('sh', ['-c', TREE], { cwd, signal: abort.signal }).catch(error => error)
@@ -170,7 +170,7 @@ t.test('runTool', async t => {
     t.equal(await sh('true', { signal: abort.signal }).catch(error => error), reason, 'aborted before the start')
   })
 
-  t.test('a tool does not run in the working directory, from which Python would import modules', async t => {
+  t.test('does not use the working directory, from which Python would import modules', async t => {
     const folder = t.testdir()
     const before = process.cwd()
     process.chdir(folder)
@@ -179,7 +179,7 @@ t.test('runTool', async t => {
     t.same((await runTool('pwd', [], { cwd: '.' })).stdout, [folder])
   })
 
-  t.test('kill -9 of corral ends the whole tree', async t => {
+  t.test('ends the whole tree when corral is killed with kill -9', async t => {
     const cwd = t.testdir()
     const module = pathToFileURL(join(packageRoot, 'dist/core/system/child-process.js')).href
     const script = join(cwd, 'corral.mjs')

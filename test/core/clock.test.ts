@@ -1,7 +1,7 @@
 import t from 'tap'
 import { dateAt } from '../../core/system/clock.ts'
 
-t.test('dates of a moment are equal until the system clock is set, and follow it then', async t => {
+t.test('dates of a time stay equal until the system clock is set, and follow it then', async t => {
   const { now } = Date
   t.teardown(() => Object.assign(Date, { now }))
   const moment = performance.now() + 60_000

@@ -86,7 +86,7 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
   }
 })
 
-t.test('environment and flags are checked, and the file although they cover it', async t => {
+t.test('environment and flags are checked, and so is the file although they override it', async t => {
   const problems = await problemsOf(t, {
     yaml: 'port: abc\nhost: 1\n',
     env: { CORRAL_PORT: 'abc', CORRAL_LOG_LEVEL: 'loud', CORRAL_INSECURE: 'maybe', CORRAL_API_KEYS: 'x' },
@@ -110,7 +110,7 @@ t.test('environment and flags are checked, and the file although they cover it',
   t.match(formatProblems(problems.slice(0, 1)), /^The configuration has a mistake:/)
 })
 
-t.test('unknown settings are ignored and reported; wrong values are mistakes', async t => {
+t.test('unknown settings are ignored and reported, wrong values are mistakes', async t => {
   const yaml =
     'prot: 1\nport: 4000\nold_plugin: {a: {b: 1}}\nextra: {inner: {depth: 7, width: 2}}\nmodels:\n  a/b: {pim: 1, pin: true}'
   const config = await load(t, { yaml })
@@ -127,11 +127,15 @@ t.test('unknown settings are ignored and reported; wrong values are mistakes', a
   t.notOk('old_plugin' in config.sections || 'prot' in config.core)
 
   const error = await load(t, { yaml: 'prot: 1\nport: x' }).catch(error => error)
-  t.match(error.problems, [{ setting: 'port' }, { setting: 'prot' }], 'a mistake is reported with what is unknown')
+  t.match(
+    error.problems,
+    [{ setting: 'port' }, { setting: 'prot' }],
+    'a mistake is reported together with unknown settings'
+  )
   await t.rejects(load(t, { yaml: 'home: /elsewhere' }), { name: 'ConfigError' }, 'it would be another data directory')
 })
 
-t.test('options that nobody knows', async t => {
+t.test('unknown options of models and defaults are reported', async t => {
   const check = async (yaml: string) => {
     const cwd = t.testdir({ 'config.yaml': yaml, home: {} })
     const env = { CORRAL_HOME: join(cwd, 'home'), CORRAL_CONFIG: 'config.yaml' }
@@ -154,14 +158,14 @@ remote:
       ['config.yaml:6:21', 'models."a/b".options has no option "num_cxt"; did you mean models."a/b".options.num_ctx?'],
       ['config.yaml:6:33', 'models."a/b".options has no option "zzzzzz": neither corral nor its engines know it.']
     ],
-    'those of servers elsewhere are not known'
+    'options of other servers are not known'
   )
   t.match(unknownWarning(config.unknown[0]!), /did you mean .*\? It is passed on to the engine\.$/)
   t.match(config.core.defaults, { temprature: 0.5, temperature: 0.7 }, 'it stays')
   t.match(await check('defaults: {"__proto__": {a: 1}, constructor: 1}').then(({ unknown }) => unknown.length), 2)
 })
 
-t.test('hostile files are refused quickly', async t => {
+t.test('malicious files are refused quickly', async t => {
   const bomb = Array.from({ length: 12 }, (_, i) => `x${i}: &x${i} [${Array(9).fill(i ? `*x${i - 1}` : 'lol')}]`)
   t.match(await problemsOf(t, { yaml: bomb.join('\n') }), [{ message: /multiply/ }])
   t.match(await problemsOf(t, { yaml: '['.repeat(100_000) }), [{ where: /^config\.yaml:/ }])
@@ -175,7 +179,7 @@ t.test('hostile files are refused quickly', async t => {
   t.match(found.message, /config\.yaml was read because it is in the working directory; --config names another file/)
 })
 
-t.test('plugins whose names or options cannot be used', async t => {
+t.test('plugins with unusable names or options are refused', async t => {
   const plugin = (name: string, options: unknown) =>
     ({ name, api: 1, description: 'x', options, setup: () => ({}) }) as PluginDefinition
   const ok = Type.Object({})
@@ -192,7 +196,7 @@ t.test('plugins whose names or options cannot be used', async t => {
   }
 })
 
-t.test('suggestions', async t => {
+t.test('nearest suggests the setting that was probably meant', async t => {
   const names = ['port', 'host', 'log_level', 'models_directory']
   for (const [typed, expected] of [
     ['prot', 'port'],
@@ -239,5 +243,5 @@ t.test('suggestions', async t => {
   ] as const) {
     t.equal(nearest(typed, commands), expected, typed)
   }
-  t.equal(nearest('search', commands.slice(0, -1)), undefined, 'nothing like it is there')
+  t.equal(nearest('search', commands.slice(0, -1)), undefined, 'nothing is similar')
 })

@@ -16,7 +16,7 @@ const MINE = `import { writeFileSync } from 'node:fs'
 writeFileSync(new URL('./loaded', import.meta.url), '')
 export default { name: 'mine', api: 1, setup: () => ({}) }`
 
-/** A working directory with a plugin and these settings, and the data directory in it. */
+/** A working directory with a plugin and these settings, and a data directory in it. */
 function folderWith(yaml: string) {
   const folder = t.testdir({ work: { 'config.yaml': yaml, 'mine.mjs': MINE }, home: {} })
   const [cwd, home] = [join(folder, 'work'), join(folder, 'home')]
@@ -34,7 +34,7 @@ function folderWith(yaml: string) {
   return { cwd, home, file: join(cwd, 'config.yaml'), load }
 }
 
-t.test('settings that run programs count only in a named or trusted file', async t => {
+t.test('settings that run programs are accepted only in a named or trusted file', async t => {
   const { cwd, home, file, load } = folderWith(GUARDED)
   const wanted = ['plugins', 'runtimes.llama_cpp', 'security.api_keys']
   const refused = await load().catch(error => error)
@@ -42,21 +42,25 @@ t.test('settings that run programs count only in a named or trusted file', async
   t.same(
     refused.problems.map(({ setting }: { setting: string }) => setting),
     wanted,
-    'by these settings'
+    'because of these settings'
   )
   t.match(refused.message, file, 'which the message names')
   t.match(refused.message, /corral config trust.*--config/)
   t.throws(() => readFileSync(join(cwd, 'loaded')), 'its plugin is not imported')
 
   for (const named of [{ flags: { config: 'config.yaml' } }, { env: { CORRAL_HOME: home, CORRAL_CONFIG: file } }]) {
-    t.same((await load(named)).plugins, ['mine'], 'a named file counts')
+    t.same((await load(named)).plugins, ['mine'], 'a named file is accepted')
   }
   t.equal((await load({ ignoresFolder: true })).config.file, undefined, 'commands that talk to a server do not read it')
 
   await setTrust(home, file, readFileSync(file))
-  t.same((await load()).plugins, ['mine'], 'a trusted file counts')
+  t.same((await load()).plugins, ['mine'], 'a trusted file is accepted')
   t.equal((await load({ file })).config.file, file, 'also when it is read again')
-  t.equal((await load({ file, text: `${GUARDED}port: 2` })).config.core.port, 2, 'and with what the server will write')
+  t.equal(
+    (await load({ file, text: `${GUARDED}port: 2` })).config.core.port,
+    2,
+    'and with text that the server will write'
+  )
   writeFileSync(file, `${GUARDED}port: 1`)
   t.match((await load().catch(error => error)).message, /has changed since you trusted it/)
   await t.rejects(load({ file }), { code: 'invalid_config' }, 'a reload is refused too')
@@ -70,7 +74,7 @@ t.test('settings that run programs count only in a named or trusted file', async
   await t.rejects(load(), { message: /trusted-configs.json cannot be used: it is not JSON.*Delete it/ })
 })
 
-t.test('settings that only say how models are served need no trust', async t => {
+t.test('settings that only affect how models are served need no trust', async t => {
   for (const yaml of [
     'port: 1\nmodels: { a/b: { options: { num_ctx: 1 }, keep_alive: 1m } }\ncluster: { enabled: false }\n',
     readFileSync(join(packageRoot, 'config.yaml'), 'utf8')
@@ -81,14 +85,14 @@ t.test('settings that only say how models are served need no trust', async t => 
   const { load, home, cwd } = folderWith(GUARDED)
   renameSync(join(cwd, 'config.yaml'), join(home, 'config.yaml'))
   renameSync(join(cwd, 'mine.mjs'), join(home, 'mine.mjs'))
-  t.same((await load()).plugins, ['mine'], 'the file of the data directory counts')
+  t.same((await load()).plugins, ['mine'], 'the file of the data directory is accepted')
   t.same((await load({ cwd: home })).plugins, ['mine'], 'also if that is the working directory')
   symlinkSync(home, join(cwd, 'link'))
-  t.same((await load({ cwd: join(cwd, 'link') })).plugins, ['mine'], 'by a link too')
+  t.same((await load({ cwd: join(cwd, 'link') })).plugins, ['mine'], 'also through a link')
 })
 
 t.test(
-  'a file or plugin that other accounts can change does not count',
+  'a file or plugin that other accounts can change is not accepted',
   { skip: process.getuid?.() !== 0 },
   async t => {
     const named = { flags: { config: 'config.yaml' } }
@@ -149,7 +153,7 @@ t.test(
       t.ok(error.message.includes(path), `${what}: the message names it`)
       t.notOk(error instanceof UntrustedConfig, `${what}: trust would not help`)
       writeFileSync(at.file, 'port: 1')
-      t.equal((await at.load(named)).config.core.port, 1, `${what}: harmless settings count`)
+      t.equal((await at.load(named)).config.core.port, 1, `${what}: harmless settings are accepted`)
       rmSync(at.cwd, { recursive: true })
     }
     const { cwd, load } = folderWith(GUARDED)
@@ -162,7 +166,7 @@ t.test(
   }
 )
 
-t.test('who can write a file, by its mode and the accounts', async t => {
+t.test('posixWriter decides by mode and accounts who can write a file', async t => {
   const accounts = (more: Partial<PosixAccounts> = {}): PosixAccounts => ({
     platform: 'linux',
     uid: 1000,
@@ -203,25 +207,25 @@ t.test('who can write a file, by its mode and the accounts', async t => {
   }
 })
 
-t.test('who can write a file on Windows, by what Get-Acl prints', async t => {
+t.test('windowsForeigner decides by the output of Get-Acl who can write a file', async t => {
   const ANN = 'S-1-5-21-1004336348-1177238915-682003330-1001'
   const OWN = `O:${ANN}G:${ANN}D:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)(A;ID;FA;;;${ANN})`
   const INSTALLER = 'S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464'
   for (const [what, sddl, isFolder, sid] of [
     ['a file of the profile', OWN, false, undefined],
-    ['one of an administrator that users may read', 'O:BAG:SYD:(A;ID;FA;;;BA)(A;ID;0x1200a9;;;BU)', false, undefined],
-    ['one that users may write', `${OWN}(A;ID;0x1301bf;;;AU)`, false, 'AU'],
-    ['one that everyone may write, by letters', `${OWN}(A;;FW;;;WD)`, false, 'WD'],
-    ['one whose rights everyone may change', `${OWN}(A;;WD;;;WD)`, false, 'WD'],
     [
-      'one that another account may do anything with',
-      `${OWN}(A;;FA;;;S-1-5-21-1-2-3-1002)`,
+      'a file of an administrator that users may read',
+      'O:BAG:SYD:(A;ID;FA;;;BA)(A;ID;0x1200a9;;;BU)',
       false,
-      'S-1-5-21-1-2-3-1002'
+      undefined
     ],
-    ['one that another account owns', OWN.replace(ANN, 'S-1-5-21-1-2-3-1002'), false, 'S-1-5-21-1-2-3-1002'],
-    ['one that another account may not write', `${OWN}(D;;FA;;;S-1-5-21-1-2-3-1002)`, false, undefined],
-    ['one without a list', `O:${ANN}G:${ANN}D:NO_ACCESS_CONTROL`, false, 'WD'],
+    ['a file that users may write', `${OWN}(A;ID;0x1301bf;;;AU)`, false, 'AU'],
+    ['a file that everyone may write, by letters', `${OWN}(A;;FW;;;WD)`, false, 'WD'],
+    ['a file whose permissions everyone may change', `${OWN}(A;;WD;;;WD)`, false, 'WD'],
+    ['a file that another account fully controls', `${OWN}(A;;FA;;;S-1-5-21-1-2-3-1002)`, false, 'S-1-5-21-1-2-3-1002'],
+    ['a file that another account owns', OWN.replace(ANN, 'S-1-5-21-1-2-3-1002'), false, 'S-1-5-21-1-2-3-1002'],
+    ['a file that another account may not write', `${OWN}(D;;FA;;;S-1-5-21-1-2-3-1002)`, false, undefined],
+    ['a file without a list', `O:${ANN}G:${ANN}D:NO_ACCESS_CONTROL`, false, 'WD'],
     [
       'the root of the disk',
       `O:${INSTALLER}G:${INSTALLER}D:PAI(A;;LC;;;AU)(A;OICIIO;SDGXGWGR;;;AU)(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1200a9;;;BU)S:AI`,
@@ -236,12 +240,12 @@ t.test('who can write a file on Windows, by what Get-Acl prints', async t => {
   }
 })
 
-/** Settings that name files, addresses or secrets and are harmless all the same. */
+/** Settings that name files, addresses or secrets and are harmless nevertheless. */
 const HARMLESS = new RegExp(
   `^(${[
-    // Where to listen, with the same keys, and which files are read for it.
+    // Where to listen, with the same keys, and which files are read for that.
     'host|tls\\.(certificate|key)|api-ollama\\.listen|web\\.path',
-    // Models are data, and so is what a hub has.
+    // Models are data, and so are the files of a hub.
     'models_directory|models\\.\\*\\.(lora\\.\\*\\.path|projector)|adoption\\..*|.*\\.mirrors\\.\\*|.*\\.token',
     // Numbers.
     'limits\\..*|models\\.\\*\\.limits\\..*'

@@ -13,7 +13,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'
 
-t.test('defaults alone', async t => {
+t.test('loadConfig without sources returns the defaults', async t => {
   const config = await load(t, {})
   t.equal(config.file, undefined)
   t.equal(config.core.port, 11435)
@@ -30,7 +30,7 @@ t.test('defaults alone', async t => {
   t.equal(config.paths.models, join(config.paths.home, 'models'))
 })
 
-t.test('flags, then environment, then the file, then defaults', async t => {
+t.test('flags override the environment, which overrides the file, which overrides defaults', async t => {
   const yaml = 'host: from.file\nport: 1\nlog_level: warn\nsecurity:\n  insecure: true\n'
   const env = { CORRAL_HOST: 'from.env', CORRAL_PORT: '2', CORRAL_LOG_LEVEL: '', CORRAL_API_KEYS: 'abc, def,,' }
   const config = await load(t, { yaml, env, flags: { port: '3' } })
@@ -75,7 +75,7 @@ t.test('every variable and flag reaches its setting', async t => {
   }
 })
 
-t.test('which file counts, and where its relative paths start', async t => {
+t.test('the configuration file is found, and its relative paths start at its folder', async t => {
   const cwd = t.testdir({
     'config.yaml': 'port: 1',
     other: { 'a.yaml': 'port: 2\nmodels_directory: stock\nruntimes: {llama_cpp: ../bin}', 'b.yaml': 'port: 3' },
@@ -108,7 +108,7 @@ t.test('which file counts, and where its relative paths start', async t => {
   }
 })
 
-t.test('the settings of the built-in plugins', async t => {
+t.test('settings of the built-in plugins are checked', async t => {
   const problems = async (yaml: string) => {
     const cwd = t.testdir({ 'config.yaml': yaml })
     const env = { CORRAL_HOME: join(cwd, 'home'), CORRAL_CONFIG: 'config.yaml' }
@@ -149,7 +149,7 @@ t.test('the settings of the built-in plugins', async t => {
   }
 })
 
-t.test('where folders and programs of the built-in plugins lie', async t => {
+t.test('paths of folders and programs of the built-in plugins are resolved', async t => {
   const cwd = t.testdir({ other: { 'a.yaml': 'runtimes: {llama_cpp: ../bin}\nconversion: {python: ./venv/python}' } })
   const load = (flags: ConfigFlags) =>
     loadConfig({ flags, env: { CORRAL_HOME: join(cwd, 'home') }, cwd, definitions: builtInPlugins })
@@ -196,7 +196,7 @@ t.test('secrets are never printed', async t => {
   )
 })
 
-t.test('what YAML offers', async t => {
+t.test('empty values, aliases and anchors of YAML are supported', async t => {
   const yaml = `
 defaults: &base
   num_ctx: 2048
@@ -214,10 +214,10 @@ security:
 port:
 `
   const config = await load(t, { yaml })
-  t.equal(config.core.port, 11435, 'a setting without value counts as left out')
+  t.equal(config.core.port, 11435, 'a setting without a value counts as not set')
   t.same(config.sections.security, { origins: [], api_keys: [], insecure: false })
   t.match(config.core.defaults, { num_ctx: 2048, max_tokens: 7, seed: -1, Temperature_Of_Engine: 1 })
-  t.notOk('num_predict' in config.core.defaults, 'an alias becomes the name it stands for')
+  t.notOk('num_predict' in config.core.defaults, 'an alias becomes its canonical name')
   t.match(config.core.models['a/b']?.options, { num_ctx: 2048, n_gpu_layers: 3, cache_type_k: 'q8_0' })
   t.match(config.origins, {
     'defaults.num_ctx': 'config.yaml:3:3',
@@ -235,7 +235,7 @@ port:
   }
 })
 
-t.test('config show', async t => {
+t.test('config show lists settings with their origins', async t => {
   const config = await load(t, { yaml: 'port: 8080\nmodels:\n  a/b: {pin: true}\n', env: { CORRAL_HOST: '::1' } })
   const described = describeConfig(config, definitions)
   t.equal(described.file, config.file)
@@ -253,17 +253,17 @@ t.test('config show', async t => {
   t.match(formatConfig(describeConfig(await load(t, {}), definitions)), /^No configuration file was found/)
 })
 
-t.test('the rendered file states every default', async t => {
+t.test('the rendered file contains every default', async t => {
   const config = await load(t, { yaml: renderDefaultConfig(definitions) })
   const defaults = await load(t, {})
   t.same(config.core, defaults.core)
   t.same(config.sections, defaults.sections)
   for (const [name, origin] of Object.entries(config.origins)) {
-    if (name !== 'home') t.match(origin, /^config\.yaml:\d+:\d+$/, `${name} is stated`)
+    if (name !== 'home') t.match(origin, /^config\.yaml:\d+:\d+$/, `${name} is in the file`)
   }
 })
 
-t.test('the shipped config.yaml is up to date and states exactly the defaults', async t => {
+t.test('the shipped config.yaml is up to date and contains exactly the defaults', async t => {
   const path = join(packageRoot, 'config.yaml')
   t.equal(readFileSync(path, 'utf8'), renderDefaultConfig(builtInPlugins), 'run "npm run config:write"')
   const from = (flags: ConfigFlags) =>
@@ -277,12 +277,12 @@ t.test('the shipped config.yaml is up to date and states exactly the defaults', 
       .filter(([, origin]) => origin === 'default')
       .map(([name]) => name),
     [],
-    'every setting is stated'
+    'every setting is in the file'
   )
 })
 
-t.test('all settings can be checked, and take their own defaults', async t => {
-  // As those of outside plugins: settings of corral's own that have their default are not looked at.
+t.test('the schemas of all settings compile and accept their own defaults', async t => {
+  // Checked like outside plugins, since the defaults of corral's own settings are not checked at runtime.
   const core = { name: 'core', api: 1, description: '', options: CoreConfigSchema, setup: () => ({}) } as const
   const { root, check } = composeConfigSchema([core, ...builtInPlugins].map(plugin => ({ ...plugin, builtIn: false })))
   const values: Record<string, unknown> = {}

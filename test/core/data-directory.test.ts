@@ -13,7 +13,7 @@ import { isSameProcess, processStartTime } from '../../core/system/processes.ts'
 const SERVER = { address: 'http://127.0.0.1:11435', version: '1.2.3' }
 const CLAIMANT = fileURLToPath(new URL('../support/claimant.js', import.meta.url))
 
-/** A process that claims a directory, says so in a line, and holds it until it is killed. */
+/** A process that claims a directory, prints a line, and keeps the claim until it is killed. */
 async function claimant(paths: DataPaths): Promise<{ child: ChildProcess; line: string }> {
   const child = spawn(process.execPath, [CLAIMANT, paths.home, paths.models], { stdio: ['ignore', 'pipe', 'inherit'] })
   const [line] = (await once(createInterface({ input: child.stdout! }), 'line')) as [string]
@@ -25,7 +25,7 @@ async function kill(child: ChildProcess): Promise<void> {
   if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
 }
 
-t.test('a claim makes the folders and can be read, updated and given back', async t => {
+t.test('a claim creates the folders and can be read, updated and released', async t => {
   const paths = dataPaths(join(t.testdir(), 'new', 'home'), undefined)
   const claim = await claimDataDirectory(paths, SERVER)
   for (const folder of [paths.models, paths.runtimes, paths.cache, paths.logs]) t.ok(statSync(folder).isDirectory())
@@ -39,7 +39,7 @@ t.test('a claim makes the folders and can be read, updated and given back', asyn
   await claim.release()
 })
 
-t.test('a second server fails, naming the process that holds the directory', async t => {
+t.test('a second server fails and names the process that owns the directory', async t => {
   const paths = dataPaths(t.testdir(), undefined)
   const { child, line } = await claimant(paths)
   t.teardown(() => kill(child))
@@ -52,18 +52,18 @@ t.test('a second server fails, naming the process that holds the directory', asy
   t.match(error.message, 'CORRAL_HOME')
   t.equal(error.owner.pid, child.pid)
 
-  t.test('and takes over when that process was killed', async t => {
+  t.test('a server takes over after that process was killed', async t => {
     await kill(child)
     t.equal(await readOwner(paths), undefined)
     const claim = await claimDataDirectory(paths, SERVER)
     t.equal((await readOwner(paths))?.pid, process.pid)
-    // The same process claims it once only.
+    // A process can claim it only once.
     await t.rejects(claimDataDirectory(paths, SERVER), { message: /serves/ })
     await claim.release()
   })
 })
 
-t.test('of servers that start at the same moment one gets the directory', async t => {
+t.test('one of several servers that start at the same time gets the directory', async t => {
   const paths = dataPaths(t.testdir(), undefined)
   const all = await Promise.all(Array.from({ length: 4 }, () => claimant(paths)))
   t.teardown(() => Promise.all(all.map(({ child }) => kill(child))))
@@ -71,19 +71,19 @@ t.test('of servers that start at the same moment one gets the directory', async 
   t.equal(all.filter(({ line }) => line === 'held').length, 3)
 })
 
-t.test('two data directories with one models folder', async t => {
+t.test('two data directories cannot share a models folder', async t => {
   const dir = t.testdir()
   const first = dataPaths(join(dir, 'one'), join(dir, 'models'))
   const second = dataPaths(join(dir, 'two'), join(dir, 'models'))
   const claim = await claimDataDirectory(first, SERVER)
   await t.rejects(claimDataDirectory(second, SERVER), { reason: 'held', message: /models/ })
-  t.notOk(existsSync(second.ownerFile), 'a claim that fails leaves nothing claimed')
+  t.notOk(existsSync(second.ownerFile), 'a failed claim leaves nothing claimed')
   await claim.release()
   const next = await claimDataDirectory(second, SERVER)
   await next.release()
 })
 
-t.test('when the holder counts as dead', async t => {
+t.test('an owner counts as dead in these cases', async t => {
   const paths = dataPaths(t.testdir(), undefined)
   await (await claimDataDirectory(paths, SERVER)).release()
   const startTime = (await processStartTime(process.pid))!
@@ -93,7 +93,7 @@ t.test('when the holder counts as dead', async t => {
   write(living)
   t.match(await readOwner(paths), living)
   write({ ...living, startTime: 'earlier' })
-  t.equal(await readOwner(paths), undefined, 'its process id was given to another process')
+  t.equal(await readOwner(paths), undefined, 'its process id was reused by another process')
   write({ ...living, pid: 2 ** 22 + 1 })
   t.equal(await readOwner(paths), undefined, 'no process has the id')
   writeFileSync(paths.ownerFile, '{')
@@ -101,13 +101,13 @@ t.test('when the holder counts as dead', async t => {
   await (await claimDataDirectory(paths, SERVER)).release()
 
   write({ ...living, host: 'elsewhere' })
-  t.equal((await readOwner(paths))?.host, 'elsewhere', 'another machine, which showed itself just now')
+  t.equal((await readOwner(paths))?.host, 'elsewhere', 'another machine that was alive a moment ago')
   await t.rejects(claimDataDirectory(paths, SERVER), { reason: 'held', message: /on elsewhere/ })
   utimesSync(paths.ownerFile, new Date(0), new Date(0))
-  t.equal(await readOwner(paths), undefined, 'another machine that has long been silent')
+  t.equal(await readOwner(paths), undefined, 'another machine that has been silent for long')
 })
 
-t.test('a server that lost its claim does not touch the new one', async t => {
+t.test('a server that lost its claim does not touch the new claim', async t => {
   const paths = dataPaths(t.testdir(), undefined)
   const claim = await claimDataDirectory(paths, SERVER)
   const other = { pid: 1, startTime: 'x', host: 'elsewhere', address: '', version: '' }
@@ -116,13 +116,13 @@ t.test('a server that lost its claim does not touch the new one', async t => {
   t.match(JSON.parse(readFileSync(paths.ownerFile, 'utf8')), other)
 })
 
-t.test('a lock left by a server that was killed while it started', async t => {
+t.test('a lock of a server that was killed during its start expires', async t => {
   const paths = dataPaths(t.testdir({ 'owner.json.lock': {} }), undefined)
   await (await claimDataDirectory(paths, SERVER)).release()
   t.notOk(existsSync(`${paths.ownerFile}.lock`))
 })
 
-t.test('a directory that cannot be used is named', async t => {
+t.test('the error names an unusable directory', async t => {
   const dir = t.testdir({ file: '' })
   const error = await claimDataDirectory(dataPaths(join(dir, 'file', 'home'), undefined), SERVER).catch(error => error)
   t.type(error, DataDirectoryError)
@@ -131,7 +131,7 @@ t.test('a directory that cannot be used is named', async t => {
   t.match(error.message, 'CORRAL_HOME')
 })
 
-t.test('process start times', async t => {
+t.test('processStartTime identifies a running process', async t => {
   const child = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1000)'], { stdio: 'ignore' })
   const start = (await processStartTime(child.pid!))!
   t.type(start, 'string')
@@ -144,17 +144,13 @@ t.test('process start times', async t => {
   for (const pid of [0, -1, 1.5, Number.NaN]) t.equal(await processStartTime(pid), undefined)
 })
 
-t.test(
-  'a process that has ended but was not waited for does not run',
-  { skip: process.platform !== 'linux' },
-  async t => {
-    // The shell becomes `sleep`, which never waits for the child that the shell left it.
-    const parent = spawn('sh', ['-c', 'sleep 1 & echo $!; exec sleep 60'], { stdio: ['ignore', 'pipe', 'ignore'] })
-    t.teardown(() => kill(parent))
-    const [line] = (await once(createInterface({ input: parent.stdout! }), 'line')) as [string]
-    const pid = Number(line)
-    const state = () => readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.[0]
-    while (state() !== 'Z') await new Promise(resolve => setTimeout(resolve, 10))
-    t.equal(await processStartTime(pid), undefined)
-  }
-)
+t.test('a zombie process does not count as running', { skip: process.platform !== 'linux' }, async t => {
+  // The shell becomes `sleep`, which never waits for the child that the shell left behind.
+  const parent = spawn('sh', ['-c', 'sleep 1 & echo $!; exec sleep 60'], { stdio: ['ignore', 'pipe', 'ignore'] })
+  t.teardown(() => kill(parent))
+  const [line] = (await once(createInterface({ input: parent.stdout! }), 'line')) as [string]
+  const pid = Number(line)
+  const state = () => readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.[0]
+  while (state() !== 'Z') await new Promise(resolve => setTimeout(resolve, 10))
+  t.equal(await processStartTime(pid), undefined)
+})

@@ -19,7 +19,7 @@ type Message = { role: string; content?: string; tool_calls?: object[] }
 const TEXT = 'x'.repeat(100)
 const of = (role: string, content = TEXT): Message => ({ role, content })
 const call = (): Message => ({ role: 'assistant', content: TEXT, tool_calls: [{}] })
-/** Messages of one letter each: system, user, assistant, call of a tool, tool. */
+/** Messages as one letter each: system, user, assistant, call of a tool, tool. */
 const conversation = (letters: string): Message[] =>
   [...letters].map(letter =>
     letter === 'c' ? call() : of({ s: 'system', u: 'user', a: 'assistant', t: 'tool', d: 'developer' }[letter]!)
@@ -27,8 +27,8 @@ const conversation = (letters: string): Message[] =>
 const roles = (messages: Message[] | undefined) =>
   messages?.map(({ role, tool_calls }) => (tool_calls ? 'c' : role[0])).join('')
 
-t.test('which messages go', async t => {
-  // The conversation, its tokens, the room there is, and what is left.
+t.test('dropOldest drops the oldest turns that fit the room', async t => {
+  // The conversation, its tokens, the room, and what is left.
   const cases: [string, number, number, string | undefined][] = [
     ['suauau', 600, 400, 'suau'],
     ['suauau', 600, 399, 'su'],
@@ -39,15 +39,15 @@ t.test('which messages go', async t => {
     ['sua', 500, 100, undefined],
     ['', 500, 100, undefined],
     ['ucttau', 600, 100, 'u'],
-    // Of the last turn, older rounds of tool calls go with their results.
+    // Of the last turn, older rounds of tool calls are dropped with their results.
     ['suctctct', 800, 600, 'suctct'],
     ['suctctct', 800, 100, 'suct'],
     ['suctct', 600, 100, 'suct'],
     ['suct', 400, 100, undefined],
     ['uauctctt', 800, 400, 'uctt'],
-    // What the system says in between holds for what follows.
+    // A system message in the middle applies to what follows.
     ['usadu', 500, 100, 'sdu'],
-    // Where nobody is the user there are no turns.
+    // Without a user message there are no turns.
     ['saa', 300, 100, undefined]
   ]
   for (const [given, tokens, room, left] of cases) {
@@ -61,7 +61,7 @@ t.test('which messages go', async t => {
   t.same(dropOldest(images, 300, 200), [images[2]])
 })
 
-t.test('the conversation gets shorter with each try', async t => {
+t.test('shorterConversation returns a shorter conversation with each attempt', async t => {
   for (const letters of ['suauauauauauauau', 'uctctctctctctct', 'uauctctauctaau']) {
     let messages = conversation(letters)
     for (let tries = 0; ; tries++) {
@@ -75,7 +75,7 @@ t.test('the conversation gets shorter with each try', async t => {
   }
 })
 
-/** An engine whose tokens are a hundred to a message. */
+/** An engine that counts a hundred tokens per message. */
 function engineOf(contextSize: number) {
   const received: number[] = []
   const engine = {
@@ -146,7 +146,7 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
   const tight = engineOf(650)
   t.equal(await ask(tight.scheduler), '6')
   t.same(tight.received, [12, 6])
-  t.equal(body.messages.length, 12, 'the request stays as it is')
+  t.equal(body.messages.length, 12, 'the request does not change')
 
   await t.rejects(ask(engineOf(150).scheduler), {
     code: 'context_exceeded',

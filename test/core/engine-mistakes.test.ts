@@ -44,7 +44,7 @@ const broken = definePlugin({
   }
 })
 
-t.test('mistakes of an engine of a plugin name it and harm nobody else', async t => {
+t.test("errors of a plugin's engine name the plugin and affect no other requests", async t => {
   const corral = await startTestCorral({ plugins: [broken] })
   t.teardown(() => corral.close())
   const body = { model: 'test/broken', messages: [{ role: 'user', content: 'Hi' }] }
@@ -54,7 +54,7 @@ t.test('mistakes of an engine of a plugin name it and harm nobody else', async t
   const events = await corral.events('/api/chat', { ...body, stream: true })
   t.match(events.at(-1), { error: /engine "broken"/ }, 'also in a stream that has begun')
 
-  t.equal((await corral.json('/api/stop', { model: 'test/broken' })).status, 200, 'a promise that rejects ends it too')
+  t.equal((await corral.json('/api/stop', { model: 'test/broken' })).status, 200, 'a rejected promise ends it too')
   t.same((await corral.json('/api/ps')).body.models, [])
   const honest = await corral.json('/v1/chat/completions', { ...body, model: 'corral/tiny-chat' })
   t.equal(honest.status, 200)

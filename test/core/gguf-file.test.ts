@@ -18,10 +18,10 @@ const list = (type: number, length: number | bigint, ...items: Buffer[]) =>
 const tensor = (shape: (number | bigint)[], { name = 'a', offset = 0n, dimensions = shape.length } = {}) =>
   Buffer.concat([ggufText(name), u32(dimensions), ...shape.map(u64), u32(0), u64(offset)])
 
-t.test('a GGUF header that cannot be right is refused without being believed', async t => {
+t.test('readGguf refuses an impossible header before using its counts', async t => {
   const path = join(t.testdir(), 'm.gguf')
   const alignment = (type: number, value: Buffer) => header(0, 1, key('general.alignment', type, value))
-  // So that counts fit into the file.
+  // Makes room for the counts in the file.
   const room = Buffer.alloc(400_000)
   const cases: [what: string, bytes: Buffer, why: RegExp][] = [
     ['a list of 2^32 numbers', header(0, 1, list(UINT8, 2n ** 32n)), /ends behind its \d+ bytes/],
@@ -45,7 +45,7 @@ t.test('a GGUF header that cannot be right is refused without being believed', a
     ['dimensions with an overflow', header(1, 0, tensor([2 ** 32, 2 ** 32, 4])), /impossible shape/],
     ['an offset of -1', header(1, 0, tensor([1], { offset: 2n ** 64n - 1n })), /impossible offset/],
     [
-      'an offset behind the file',
+      'an offset beyond the file',
       header(1, 0, tensor([1], { offset: 2n ** 40n })),
       /its tensors need 1099511627\d+ bytes/
     ],
@@ -62,7 +62,7 @@ t.test('a GGUF header that cannot be right is refused without being believed', a
   }
 })
 
-t.test('long lists and texts of a GGUF header are skipped while other work has its turn', async t => {
+t.test('readGguf skips long lists and texts, and other work gets its turn', async t => {
   const path = join(t.testdir(), 'm.gguf')
   const texts = 1_500_000
   const numbers = 32 * 2 ** 20
@@ -98,7 +98,7 @@ t.test('long lists and texts of a GGUF header are skipped while other work has i
   t.ok(turns >= (8 * texts) / 2 ** 20, `${turns} turns`)
 })
 
-t.test('a file that is not a GGUF is named for what it is', async t => {
+t.test('readGguf says what a file is that is not a GGUF', async t => {
   const path = join(t.testdir(), 'm.gguf')
   const pointer = `version https://git-lfs.github.com/spec/v1\noid sha256:${'ab'.repeat(32)}\nsize 4096608\n`
   const cases: [content: string, why: RegExp][] = [

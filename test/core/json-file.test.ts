@@ -6,14 +6,14 @@ import { parseJson, readJsonFile, readJsonFileSync, writeJsonFile } from '../../
 
 const Schema = Type.Object({ version: Type.Literal(1), names: Type.Array(Type.String({ minLength: 1 })) })
 
-t.test('a JSON file that is written, read and checked', async t => {
+t.test('writeJsonFile and readJsonFile round-trip and check a file', async t => {
   const path = join(t.testdir(), 'below', 'record.json')
   t.equal(await readJsonFile(path, Schema), undefined, 'there is none')
   t.equal(readJsonFileSync(path, Schema), undefined)
   t.equal(
     await readJsonFile(join(import.meta.filename, 'x.json'), Schema),
     undefined,
-    'a file in the place of its folder'
+    'a file where its folder should be'
   )
 
   const value = { version: 1 as const, names: ['a', 'b'] }
@@ -30,7 +30,7 @@ t.test('a JSON file that is written, read and checked', async t => {
   t.match(await readJsonFile(path, Schema), { value: undefined, fault: /^it is not JSON: / })
 })
 
-t.test('JSON that is not what was written', async t => {
+t.test('parseJson refuses JSON that does not match the schema', async t => {
   for (const [text, fault] of [
     ['', /^it is not JSON/],
     ['null', /^it must be an object$/],

@@ -2,7 +2,7 @@ import t from 'tap'
 import { type JsonExcess, JsonScan } from '../../core/system/json-scan.ts'
 import { trialCount } from '../support/trial-count.ts'
 
-/** In slices of some characters, as long texts are. */
+/** Scans in slices of a few characters, as for long texts. */
 function scanned(text: string, most: { depth?: number; values?: number; members?: number }, slice: number) {
   const { depth = 1e9, values = 1e9, members = 1e9 } = most
   const scan = new JsonScan(text, depth, values, members)
@@ -13,11 +13,11 @@ function scanned(text: string, most: { depth?: number; values?: number; members?
 }
 const hasMoreValues = (text: string, values: number) => {
   const found = [1, 2, 3, 7, text.length + 1].map(slice => scanned(text, { values }, slice) === 'values')
-  if (new Set(found).size > 1) throw new Error(`${text} is counted otherwise in slices`)
+  if (new Set(found).size > 1) throw new Error(`${text} has other counts in slices`)
   return found[0]!
 }
 
-t.test('values are counted outside of strings', async t => {
+t.test('JsonScan counts values outside of strings', async t => {
   const cases: [string, number, boolean][] = [
     ['[1,2,3]', 2, false],
     ['[1,2,3]', 1, true],
@@ -33,7 +33,7 @@ t.test('values are counted outside of strings', async t => {
   ]
   for (const [text, most, more] of cases) t.equal(hasMoreValues(text, most), more, `${text} more than ${most}`)
 
-  // Whatever JSON there is, it is never taken for fewer values than its lists and objects hold.
+  // Whatever the JSON, the count is never lower than the number of its values.
   const random = (depth: number): unknown => {
     const kind = Math.floor(Math.random() * (depth > 3 ? 3 : 5))
     if (kind === 0) return Math.random()
@@ -56,7 +56,7 @@ t.test('values are counted outside of strings', async t => {
   }
 })
 
-t.test('levels, lists, objects and keys are counted outside of strings', async t => {
+t.test('JsonScan counts levels, lists, objects and keys outside of strings', async t => {
   const cases: [string, { depth?: number; members?: number }, JsonExcess | undefined][] = [
     ['[[[]]]', { depth: 3 }, undefined],
     ['[[[]]]', { depth: 2 }, 'depth'],

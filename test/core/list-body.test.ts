@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Model, ModelAlias } from '../../core/contracts/models.ts'
 import { ListBody } from '../../core/http/list-body.ts'
 
-t.test('a list makes the rows that changed, and says when it is the one that the client has', async t => {
+t.test('ListBody renders only changed rows, and sends 304 for a known list', async t => {
   const body = new ListBody()
   const model = (key: string) => ({ key, publicName: key }) as Model
   let models: Model[] = ['a', 'b', 'ü'].map(model)
@@ -38,7 +38,11 @@ t.test('a list makes the rows that changed, and says when it is the one that the
   states.set('b', 'loaded')
   t.match(await list(first.etag), { status: 200, rows: ['a idle', 'b loaded', 'ü idle'], made: ['b'] })
   models = [model('0'), ...models.slice(1)]
-  t.match(await list(), { rows: ['0 idle', 'b loaded', 'ü idle'], made: ['0'] }, 'the first one goes, another comes')
+  t.match(
+    await list(),
+    { rows: ['0 idle', 'b loaded', 'ü idle'], made: ['0'] },
+    'the first model is removed and another one added'
+  )
   aliases = [
     { alias: 'hidden', model: models[0]! },
     { alias: 'also', model: models[1]! }

@@ -48,13 +48,13 @@ interface Given {
   env?: NodeJS.ProcessEnv
 }
 
-/** Loads with config.yaml in a fresh working directory; nothing of the tester's own machine takes part. */
+/** Loads with config.yaml in a fresh working directory, isolated from the tester's own machine. */
 export async function load(t: Test, { yaml, flags = {}, env = {} }: Given): Promise<LoadedConfig> {
   const cwd = t.testdir({ ...(yaml === undefined ? {} : { 'config.yaml': yaml }), home: {} })
   return loadConfig({ flags, env: { CORRAL_HOME: join(cwd, 'home'), ...env }, cwd, definitions })
 }
 
-/** What is wrong with a configuration, and what is unknown in it. */
+/** Mistakes and unknown settings in a configuration. */
 export async function problemsOf(t: Test, given: Given): Promise<readonly ConfigProblem[]> {
   try {
     return (await load(t, given)).unknown

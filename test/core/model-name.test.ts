@@ -1,7 +1,7 @@
 import t from 'tap'
 import { bareName, modelKey, parseModelName } from '../../core/models/model-name.ts'
 
-t.test('names that are accepted', t => {
+t.test('parseModelName accepts valid names', t => {
   t.same(parseModelName('corral/tiny-chat'), { owner: 'corral', name: 'tiny-chat' })
   t.same(parseModelName('Qwen/Qwen3-0.6B-GGUF:Q4_K_M'), { owner: 'Qwen', name: 'Qwen3-0.6B-GGUF', variant: 'Q4_K_M' })
   t.same(parseModelName('a/b:latest'), { owner: 'a', name: 'b' })
@@ -11,7 +11,7 @@ t.test('names that are accepted', t => {
   t.end()
 })
 
-t.test('names that are refused', t => {
+t.test('parseModelName refuses invalid names', t => {
   const refused: unknown[] = [
     undefined,
     null,

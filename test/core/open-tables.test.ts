@@ -1,7 +1,7 @@
 import t from 'tap'
 import { OpenMap, OpenSet } from '../../core/system/open-tables.ts'
 
-t.test('does what a Map and a Set do, whatever comes and goes in which order', async t => {
+t.test('OpenMap and OpenSet behave like Map and Set in any order of operations', async t => {
   const [map, set] = [new OpenMap<number, string>(), new OpenSet<number>()]
   const expected = new Map<number, string>()
   let seed = 7
@@ -11,7 +11,7 @@ t.test('does what a Map and a Set do, whatever comes and goes in which order', a
   }
   for (let step = 0; step < 5000; step++) {
     const key = random(100)
-    // There are many at times, and few or none at others.
+    // Sometimes there are many entries, sometimes few or none.
     if (random(100) < (step % 1000 < 500 ? 70 : 20)) {
       map.set(key, `${step}`)
       set.add(key)
@@ -31,7 +31,7 @@ t.test('does what a Map and a Set do, whatever comes and goes in which order', a
   t.strictSame([...map], [])
 })
 
-t.test('whoever goes through it may take away what it meets', async t => {
+t.test('entries may be deleted during an iteration', async t => {
   const set = new OpenSet<number>()
   for (let thing = 0; thing < 100; thing++) set.add(thing)
   const met: number[] = []

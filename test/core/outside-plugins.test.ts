@@ -28,7 +28,7 @@ const esm = (name: string) => `export default { name: '${name}', api: 1, setup: 
 
 const find = (folder: string) => outsidePlugins({ flags: {}, env: { CORRAL_HOME: folder }, cwd: folder })
 
-t.test('the file of a package', async t => {
+t.test('entryOf finds the file of a package', async t => {
   const cases: [object, string][] = [
     [{}, 'index.js'],
     [{ main: 'lib/a.js' }, 'lib/a.js'],
@@ -45,7 +45,7 @@ t.test('the file of a package', async t => {
   for (const [description, file] of cases) t.equal(entryOf(description), file, JSON.stringify(description))
 })
 
-t.test('modules that are not plugins', async t => {
+t.test('loadPlugin refuses modules that are not plugins', async t => {
   const good = { name: 'a', api: 1, setup: () => ({}) }
   t.equal(definitionFault(good), undefined)
   t.equal(definitionFault({ ...good, needs: ['storage'], offers: [], options: { type: 'object' } }), undefined)
@@ -65,7 +65,7 @@ t.test('modules that are not plugins', async t => {
   for (const [value, fault] of cases) t.match(definitionFault(value), fault)
 })
 
-t.test('from files, folders and packages, in the order of the list', async t => {
+t.test('outsidePlugins loads files, folders and packages in the order of the list', async t => {
   const folder = folderOf(t, {
     'config.yaml': 'plugins: [./b.mjs, ./c, "@me/d", e, ./b.mjs]',
     'b.mjs': esm('b'),
@@ -131,7 +131,7 @@ t.test('all plugins that cannot be loaded are reported with their places', async
   }
 })
 
-t.test('an optional plugin with a mistake is given with its fault', async t => {
+t.test('an optional plugin with a mistake is returned with its fault', async t => {
   const plugin = (name: string, more: string) => `export default { name: '${name}', optional: true, ${more} }`
   const folder = folderOf(t, {
     'config.yaml':
@@ -165,7 +165,7 @@ t.test('an optional plugin with a mistake is given with its fault', async t => {
     t.ok(path?.startsWith(folder))
   }
   const config = await loadConfig({ ...places, definitions: [...builtIn, ...found] })
-  t.same(config.sections.newer, { any: 1 }, 'their sections are not looked at')
+  t.same(config.sections.newer, { any: 1 }, 'their sections are not checked')
   const { order, leftOut } = planPlugins([...builtIn, ...found], () => true)
   t.same(
     order.map(({ name }) => name),
@@ -183,10 +183,10 @@ t.test('an optional plugin with a mistake is given with its fault', async t => {
   )
 })
 
-/** Only makes the start of its command faster: the page is built by `npm ci --ignore-scripts` too. */
+/** It only makes the start of its command faster: `npm ci --ignore-scripts` can build the page too. */
 const NEEDLESS = ['node_modules/esbuild']
 
-t.test('no dependency needs a script when it is installed, and none that users install has one', t => {
+t.test('no dependency needs an install script, and no dependency of users has one', t => {
   const { packages } = JSON.parse(readFileSync(join(packageRoot, 'package-lock.json'), 'utf8'))
   const names = Object.keys(packages).filter(name => packages[name].hasInstallScript)
   t.same(names, NEEDLESS, 'npm ci would run them')
@@ -199,7 +199,7 @@ const [, SHELF] = /```js\n(export default \{\n {2}name: 'shelf'.*?)```/s.exec(
   readFileSync(join(packageRoot, 'CONTRIBUTING.md'), 'utf8')
 )!
 
-t.test('a server with the plugin of the guide, and one that fails', async t => {
+t.test('a server runs the plugin of the guide, and leaves out a failing one', async t => {
   const folder = folderOf(t, {
     'shelf.mjs': SHELF!,
     'unlucky.mjs': `export default { name: 'unlucky', api: 1, optional: true, setup() { throw new Error('no luck') } }`

@@ -14,7 +14,7 @@ const ask = { model: DEMO, messages: [{ role: 'user', content: 'Hello there' }] 
 const plugin = (more: Partial<PlainPlugin<any>> & Pick<PlainPlugin<any>, 'setup'>) =>
   definePlugin<any>({ name: 'bad', api: 1, optional: true, ...more })
 
-/** Adds a model, an engine that takes over all models, a hub, short names and a source of builds. */
+/** Adds a model, an engine that serves all models, a hub, short names and a source of builds. */
 function addAll(services: Pick<Services, 'catalog' | 'downloads' | 'engines' | 'runtimes'>): void {
   services.catalog.add({ name: 'bad', models: () => [{ name: 'bad/parrot', capabilities: ['completion'] }] })
   services.catalog.addNames(() => ({ owner: 'corral', name: 'tiny-chat' }))
@@ -99,12 +99,12 @@ t.test('everything that a plugin added is removed when it fails in any step', as
       body: { error: /not the prefix of an enabled hub/ }
     })
     t.equal((await corral.json('/bad')).status, 404)
-    t.throws(late, /"bad" was left out, so it cannot add anything/, 'nor can it add more later')
+    t.throws(late, /"bad" was left out, so it cannot add anything/, 'and it cannot add more later')
     await corral.close()
   }
 })
 
-t.test('what a plugin adds through a decorator is removed too', async t => {
+t.test('additions of a plugin through a decorator are removed too', async t => {
   const late = plugin({
     setup() {
       let application: FastifyInstance
@@ -126,7 +126,7 @@ t.test('what a plugin adds through a decorator is removed too', async t => {
   t.notMatch(JSON.stringify((await corral.json('/api/tags')).body), 'bad/parrot')
 })
 
-t.test('a plugin cannot take names that are taken, and the plugin that tried is the one that fails', async t => {
+t.test('a plugin fails if it uses names that are taken', async t => {
   const hubWith = (more: object) => ({
     name: 'mine',
     title: 'Mine',
@@ -144,7 +144,7 @@ t.test('a plugin cannot take names that are taken, and the plugin that tried is 
     [hubWith({ prefixes: [''] }), /must look like "name:"/]
   ]
   for (const [index, [added, reason]] of table.entries()) {
-    // A name that comes before all built-in ones, in two ways to be loaded.
+    // A name that sorts before all built-in ones, loaded in two ways.
     const early = plugin({
       name: 'aaa',
       optional: index % 2 === 0,
@@ -165,7 +165,7 @@ t.test('a plugin cannot take names that are taken, and the plugin that tried is 
   }
 })
 
-t.test('a model of a plugin that has the name of another model is left out, and logged', async t => {
+t.test("a plugin's model with the name of another model is left out and logged", async t => {
   const thief = plugin({
     name: 'aaa',
     needs: ['catalog'],
@@ -191,7 +191,7 @@ t.test('a model of a plugin that has the name of another model is left out, and 
   t.match(corral.log(), /lists the model \\"echo\/parrot\\", which is left out: \\"echo\\" brings one/)
 })
 
-t.test('an engine provider whose "serves" throws keeps nobody from other engines', async t => {
+t.test('an engine provider whose "serves" throws does not affect other engines', async t => {
   const broken = plugin({
     needs: ['engines'],
     setup(context) {
@@ -208,7 +208,7 @@ t.test('an engine provider whose "serves" throws keeps nobody from other engines
   t.equal(corral.log().split('The engine provider \\"bad\\" fails in \\"serves\\"').length, 2, 'it is logged once')
 })
 
-t.test('mistakes in what a plugin is and offers are errors that name it', async t => {
+t.test("mistakes in a plugin's definition and offers are errors that name it", async t => {
   const table: [Parameters<typeof plugin>[0], code: string, message: RegExp][] = [
     [
       { setup: () => ({ route: async () => {} }) as object },
@@ -253,7 +253,7 @@ t.test('mistakes in what a plugin is and offers are errors that name it', async 
   }
 })
 
-t.test('options of a plugin may use the formats of JSON Schema, and a misspelt option is an error', async t => {
+t.test('options of a plugin may use the formats of JSON Schema, and misspelled options are errors', async t => {
   const formats = {
     type: 'object',
     properties: { at: { type: 'string', format: 'uri', default: 'https://example.org' } }
@@ -313,7 +313,7 @@ t.test('a hook that never ends fails its request with the names of plugin and ho
   t.equal(await (await fetch(`${corral.url}/own`)).text(), 'answered by the hook itself')
 })
 
-t.test('headers that a plugin sets in "onSend" are those of streams too', async t => {
+t.test('headers that a plugin sets in "onSend" are sent with streams too', async t => {
   const headers = plugin({
     setup: () => ({
       hooks: async app => {

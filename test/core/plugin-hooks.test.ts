@@ -45,7 +45,7 @@ t.test('request hooks run in order, may change the body and may refuse', async t
   await hooks.request(request())
 })
 
-t.test('a request may still be refused once it has its engine', async t => {
+t.test('a leased hook may refuse a request that has its engine', async t => {
   const { hooks } = registry()
   t.equal(hooks.leased(request()), undefined, 'nothing to wait for')
   const seen: string[] = []
@@ -79,7 +79,7 @@ t.test('event hooks may change an event or drop it, but not the end of the answe
   })
 })
 
-t.test('a hook that fails names its plugin, and is logged once', async t => {
+t.test('a failing hook names its plugin, and is logged once', async t => {
   const { hooks, lines } = registry()
   hooks.add('broken', {
     request: () => {
@@ -119,7 +119,7 @@ t.test('a hook that fails names its plugin, and is logged once', async t => {
   t.same(unloaded, ['a/b in 5', 'a/b', 'a/b in 5', 'a/b', 'a/b in 5', 'a/b'])
 })
 
-t.test('a request whose client has left does not wait for a hook', async t => {
+t.test('a request whose client has disconnected does not wait for a hook', async t => {
   const { hooks } = registry()
   hooks.add('slow', { request: () => new Promise(() => {}) })
   const controller = new AbortController()
@@ -129,7 +129,7 @@ t.test('a request whose client has left does not wait for a hook', async t => {
   await t.rejects(waiting, gone)
 })
 
-t.test('a hook has a deadline, and what it does afterwards is ignored', async t => {
+t.test('a hook has a deadline, and its later result is ignored', async t => {
   const { hooks, lines } = registry(30)
   let end: (() => void) | undefined
   const late = (fail: boolean) => () =>

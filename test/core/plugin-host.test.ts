@@ -20,7 +20,7 @@ interface Sketch {
   setup?: (context: PluginContext, options: Record<string, unknown>) => PluginOffer | Promise<PluginOffer>
 }
 
-/** A plugin of the contract; the services of tests are named freely. */
+/** A plugin of the contract, whose services may have any names. */
 function plugin(name: string, { offers = [], needs = [], api = 1, setup, ...rest }: Sketch = {}): PluginDefinition {
   return {
     name,
@@ -78,7 +78,7 @@ async function host(
   return { host: made, app, run, states, lines }
 }
 
-t.test('the order follows from needs, whatever order the list has', async t => {
+t.test('planPlugins orders plugins by their needs, whatever the order of the list', async t => {
   const list = [
     plugin('api', { needs: ['scheduler', 'storage'] }),
     plugin('storage', { offers: ['storage'] }),
@@ -93,7 +93,7 @@ t.test('the order follows from needs, whatever order the list has', async t => {
   t.equal(planPlugins(list, enabled).order.length, 5)
 })
 
-t.test('lists that cannot work', async t => {
+t.test('planPlugins refuses lists that cannot work', async t => {
   const table: [PluginDefinition[], code: string, message: RegExp][] = [
     [[plugin('a'), plugin('a', { optional: true })], 'plugin_duplicate', /Two plugins are called "a"/],
     [
@@ -126,7 +126,7 @@ t.test('lists that cannot work', async t => {
   }
 })
 
-t.test('optional plugins that cannot take part are left out, with those that need them', async t => {
+t.test('planPlugins leaves out optional plugins that cannot run, with those that need them', async t => {
   const list = [
     plugin('old', { api: 7, optional: true, offers: ['x'] }),
     plugin('follower', { needs: ['x'], offers: ['y'], optional: true }),
@@ -153,10 +153,10 @@ t.test('optional plugins that cannot take part are left out, with those that nee
     message: /"off", which offers it, is switched off/
   })
   const either = [plugin('one', { offers: ['x'], optional: true }), plugin('two', { offers: ['x'] })]
-  t.same(names(planPlugins(either, ({ name }) => name === 'two').order), ['two'], 'a switched-off rival does not count')
+  t.same(names(planPlugins(either, ({ name }) => name === 'two').order), ['two'], 'a disabled rival does not count')
 })
 
-t.test('setup, services, hooks, routes, start and stop', async t => {
+t.test('host runs setup, services, hooks, routes, start and stop in order', async t => {
   const calls: string[] = []
   const step = (name: string, offer: PluginOffer = {}): PluginOffer => ({
     start: () => void calls.push(`start ${name}`),
@@ -208,7 +208,7 @@ t.test('setup, services, hooks, routes, start and stop', async t => {
   t.same(list.json(), { list: ['m'], decorated: true })
   t.match(list.headers, { 'x-guard': 'yes', 'x-only-web': 'yes' })
   const other = await app.inject('/other')
-  t.equal(other.headers['x-guard'], 'yes', "hooks concern every plugin's routes")
+  t.equal(other.headers['x-guard'], 'yes', "hooks apply to every plugin's routes")
   t.notOk(other.headers['x-only-web'], 'what routes add stays in their own scope')
   t.equal(made.service('storage'), store as unknown)
   t.throws(() => made.service('scheduler'), { code: 'plugin_service_missing' })
@@ -227,7 +227,7 @@ t.test('setup, services, hooks, routes, start and stop', async t => {
   ])
 })
 
-/** Ways for a plugin to fail, the step in which it does, and the code and reason it is given. */
+/** How a plugin fails, the step in which it does, and the resulting code and reason. */
 const failures: [title: string, setup: NonNullable<Sketch['setup']>, code: string, reason: RegExp][] = [
   [
     'setup throws',
@@ -295,7 +295,7 @@ const failures: [title: string, setup: NonNullable<Sketch['setup']>, code: strin
 ]
 
 for (const [title, setup, code, reason] of failures) {
-  t.test(`failure: ${title}`, async t => {
+  t.test(`host leaves out a plugin when ${title}`, async t => {
     const deadlines = { setup: 150, start: 150, stop: 150 }
     const stopped: string[] = []
     const good = plugin('good', {
@@ -330,11 +330,11 @@ for (const [title, setup, code, reason] of failures) {
     const report = Object.fromEntries(tolerant.host.report().map(entry => [entry.name, entry.reason]))
     t.match(report.bad, reason)
     t.match(report.needy, /"needy" needs the service "x" of "bad", which failed/)
-    t.match(tolerant.lines, [{ level: 50, plugin: 'bad', msg: reason }], 'the log tells')
+    t.match(tolerant.lines, [{ level: 50, plugin: 'bad', msg: reason }], 'it is logged')
     t.equal((await tolerant.app.inject('/good')).body, 'good')
     t.equal((await tolerant.app.inject('/needy')).statusCode, 404)
     t.equal((await tolerant.app.inject('/bad')).statusCode, 404)
-    t.equal(signal?.aborted, true, 'what its setup began is called off')
+    t.equal(signal?.aborted, true, 'what its setup began is aborted')
     t.throws(() => tolerant.host.service('x' as ServiceName), { code: 'plugin_service_missing' })
     await tolerant.host.stop()
     const handedOver = !title.startsWith('setup')
@@ -362,7 +362,7 @@ t.test('routes and hooks of a failed plugin are removed, and the boot continues'
   }
   const table: [title: string, offer: PluginOffer, reason: RegExp][] = [
     [
-      'a nested Fastify plugin throws at once',
+      'a nested Fastify plugin throws synchronously',
       {
         routes: async app => {
           await later(app)
@@ -443,7 +443,7 @@ t.test('routes and hooks of a failed plugin are removed, and the boot continues'
   }
 })
 
-t.test('a plugin whose Fastify hook throws while it runs is named, and the server goes on', async t => {
+t.test('the error of a Fastify hook names its plugin, and the server continues', async t => {
   const bad = plugin('bad', {
     optional: true,
     setup: ({ error }) => ({
@@ -543,7 +543,7 @@ t.test('the report says what plugins offer', async t => {
   ])
 })
 
-t.test('an offer that comes after the time limit is stopped', async t => {
+t.test('an offer that comes after the deadline is stopped', async t => {
   let release = () => {}
   let stopped = () => {}
   const wasStopped = new Promise<void>(resolve => {
@@ -565,7 +565,7 @@ t.test('an offer that comes after the time limit is stopped', async t => {
   await wasStopped
 })
 
-t.test('a stop that fails or hangs does not keep the others from stopping', async t => {
+t.test('a stop that fails or hangs does not keep others from stopping', async t => {
   const stopped: string[] = []
   const definitions = [
     plugin('a', { setup: () => ({ stop: () => void stopped.push('a') }) }),
@@ -604,7 +604,7 @@ t.test('enabled: false leaves a plugin out', async t => {
   ])
 })
 
-t.test('two optional plugins with one route: the first by order keeps it', async t => {
+t.test('the first of two optional plugins keeps their common route', async t => {
   const same = (name: string) =>
     plugin(name, { optional: true, setup: () => ({ routes: async app => void app.get('/same', async () => name) }) })
   const { run, app, states } = await host(t, [same('second'), same('first')])
@@ -625,7 +625,7 @@ t.test('a shutdown ends the start', async t => {
   await t.rejects(run(), { code: 'shutting_down' })
 })
 
-t.test('a service cannot take a name that the application uses', async t => {
+t.test('a service cannot have a name that the application uses', async t => {
   const clash = (optional: boolean) => plugin('clash', { offers: ['inject'], optional })
   const strict = await host(t, [clash(false)])
   await t.rejects(strict.run(), { code: 'plugin_register_failed', plugin: 'clash', message: /inject/ })

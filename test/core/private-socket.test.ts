@@ -19,7 +19,7 @@ const config = {
 } as unknown as CoreConfig
 
 function newFolder(t: Test): string {
-  // Short, so that sockets below it have addresses.
+  // Short, so that paths of sockets below it fit.
   const folder = mkdtempSync(join(tmpdir(), 'c-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   return folder
@@ -54,7 +54,7 @@ async function callerAt(place: { socketPath: string } | { port: number }): Promi
 
 const modeOf = (path: string) => (statSync(path).mode & 0o777).toString(8)
 
-t.test('only this user can open it, and is an admin by it', async t => {
+t.test('only this user can open the socket, and is an admin through it', async t => {
   const home = newFolder(t)
   const { app, path, close } = await open(t, home)
   t.equal(path, join(home, 'private', 'corral.sock'))
@@ -88,15 +88,15 @@ t.test(
       gid: 65534,
       stdio: ['ignore', 'pipe', 'inherit']
     })
-    t.equal(String(await once(again.stdout, 'data')).trim(), 'EACCES', 'the folder alone suffices')
+    t.equal(String(await once(again.stdout, 'data')).trim(), 'EACCES', "the folder's permissions alone suffice")
   }
 )
 
-t.test('what a killed server left is replaced, and a folder that others could enter is closed', async t => {
+t.test('leftovers of a killed server are replaced, and an open folder is closed', async t => {
   const home = newFolder(t)
   mkdirSync(join(home, 'private'), { mode: 0o755 })
   chmodSync(join(home, 'private'), 0o755)
-  // A socket that nobody listens at any longer is in the way of the next one.
+  // A socket without a listener occupies the path of the next one.
   const left = createServer().listen(join(home, 'private', 'left.sock'))
   await once(left, 'listening')
   left.close()
@@ -106,7 +106,7 @@ t.test('what a killed server left is replaced, and a folder that others could en
   t.match(await callerAt({ socketPath: path }), { isLocal: true })
 })
 
-t.test('a long path, or a place that is taken, has it among temporary files', async t => {
+t.test('the socket is among temporary files if its path is too long or taken', async t => {
   const runtime = newFolder(t)
   const before = process.env.XDG_RUNTIME_DIR
   process.env.XDG_RUNTIME_DIR = runtime
@@ -120,14 +120,14 @@ t.test('a long path, or a place that is taken, has it among temporary files', as
   t.equal(dirname(dirname(first.path)), runtime)
   t.same([modeOf(dirname(first.path)), modeOf(first.path)], ['700', '600'])
   t.match(await callerAt({ socketPath: first.path }), { isLocal: true })
-  t.notOk(existsSync(join(home, 'private')), 'nothing is made that is of no use')
+  t.notOk(existsSync(join(home, 'private')), 'nothing useless is created')
   await first.close()
-  t.notOk(existsSync(dirname(first.path)), 'it goes with the server')
+  t.notOk(existsSync(dirname(first.path)), 'it is removed with the server')
   const second = await open(t, home)
   t.equal(second.path, first.path, 'the same one at each start')
   await second.close()
 
-  // Somebody has led the name elsewhere.
+  // Another user has pointed the name elsewhere.
   const trap = newFolder(t)
   symlinkSync(trap, dirname(first.path))
   const third = await open(t, home)

@@ -12,7 +12,7 @@ import { startTestCorral } from './testing/index.ts'
 export default definePlugin({ name: 'a', api: 1, setup: () => ({}) })
 export { openReplyStream, startTestCorral }`
 
-t.test('the types of the package compile for users who check libraries', async t => {
+t.test('types of the package compile for users who check libraries', async t => {
   const folder = t.testdir({ 'consumer.ts': CONSUMER })
   const compile = (...args: string[]) =>
     spawnSync(process.execPath, [TSC, ...args], { cwd: packageRoot, encoding: 'utf8' })
@@ -22,7 +22,7 @@ t.test('the types of the package compile for users who check libraries', async t
   t.equal(checked.status, 0, checked.stdout)
 })
 
-t.test('the types of corral/plugin can be published, and stay small', async t => {
+t.test('types of corral/plugin can be published, and stay small', async t => {
   const folder = t.testdir({})
   const args = [TSC, '-p', join(packageRoot, 'tsconfig.package.json'), '--outDir', folder]
   const { status, stdout } = spawnSync(process.execPath, args, { cwd: packageRoot, encoding: 'utf8' })

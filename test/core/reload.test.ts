@@ -6,7 +6,7 @@ import { definitions, load } from './loaded-config.ts'
 
 const { root } = composeConfigSchema(definitions)
 
-t.test('what differs between two configurations', async t => {
+t.test('changesBetween lists the differences between two configurations', async t => {
   const before = await load(t, {
     yaml: `
 port: 1
@@ -49,7 +49,7 @@ limits: { reader_stall: 1m }
   t.same(
     changesBetween(root, next, after, name => name === 'extra').map(({ name }) => name),
     ['host', 'port', 'security.api_keys', 'extra.enabled'],
-    'what needs a restart goes on differing'
+    'settings that need a restart continue to differ'
   )
   t.same(
     changesBetween(root, after, after, () => true),
@@ -57,13 +57,13 @@ limits: { reader_stall: 1m }
   )
 })
 
-t.test('the view of a live configuration has the values of the moment', async t => {
+t.test('the view of a live configuration returns the current values', async t => {
   const [before, after] = [await load(t, { yaml: 'port: 1\n' }), await load(t, { yaml: 'limits: { n: 1 }\n' })]
   const live = new LiveConfig(before)
   const { core } = live.view
   t.same({ ...core }, before.core)
   live.replace(after)
   t.same({ ...core }, after.core)
-  t.equal(core.limits, after.core.limits, 'and no copies')
+  t.equal(core.limits, after.core.limits, 'without copying them')
   t.throws(() => Object.assign(core, { port: 2 }))
 })

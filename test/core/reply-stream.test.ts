@@ -10,7 +10,7 @@ const CHANNEL = {
   heartbeat: (status: string) => `: ${status}\n\n`
 }
 
-/** A server whose `/stream` replies with what `use` writes. */
+/** A server whose `/stream` replies with the output of `use`. */
 async function serve(t: Test, use: (stream: ReplyStream, reply: FastifyReply) => unknown) {
   const app = Fastify()
   app.get('/stream', async (_, reply) => void (await use(openReplyStream(reply, CHANNEL), reply)))
@@ -20,7 +20,7 @@ async function serve(t: Test, use: (stream: ReplyStream, reply: FastifyReply) =>
   return { app, port: (app.server.address() as AddressInfo).port }
 }
 
-/** All that comes back for this text, until the server ends the connection. */
+/** Sends this text, and returns the whole reply until the server ends the connection. */
 async function replyTo(port: number, text: string): Promise<string> {
   const socket = connect({ host: '127.0.0.1', port }).setEncoding('utf8')
   socket.write(text)
@@ -31,13 +31,13 @@ const get = (path: string, more = '', version = '1.1') =>
   `GET ${path} HTTP/${version}\r\nHost: localhost\r\n${more}\r\n`
 const LAST = 'Connection: close\r\n'
 
-t.test('a reply is in chunks, and its connection serves the next request', async t => {
+t.test('a reply is sent in chunks, and its connection serves the next request', async t => {
   const { port } = await serve(t, async stream => {
     await stream.write('é\n')
     await stream.write('')
     await stream.write(Buffer.from('bytes\n'))
     stream.end('last\n')
-    // What comes too late belongs to no reply.
+    // Late output belongs to no reply.
     await stream.write('too late')
     stream.end('too late')
   })
@@ -50,14 +50,14 @@ t.test('a reply is in chunks, and its connection serves the next request', async
   t.equal(others.length, 2)
 })
 
-t.test('one that ends without a piece has its headers and the end', async t => {
+t.test('a stream that ends without a piece has its headers and an end', async t => {
   const { port } = await serve(t, stream => stream.end())
   const parts = (await replyTo(port, get('/stream', LAST))).split('\r\n\r\n')
   t.match(parts[0], /^HTTP\/1\.1 200 OK\r\n/)
   t.same(parts.slice(1), ['0', ''])
 })
 
-t.test('trailers come behind the last piece', async t => {
+t.test('trailers follow the last piece', async t => {
   const { port } = await serve(t, async (stream, { raw }) => {
     await stream.write('piece')
     raw.addTrailers({ 'x-failure': 'it broke' })
@@ -78,12 +78,12 @@ t.test('a client of HTTP/1.0 gets no chunks', async t => {
   t.equal(body, 'one two three')
 })
 
-t.test('replies to requests that are sent together come one after the other', async t => {
+t.test('replies to pipelined requests come one after the other', async t => {
   let count = 0
   const waiting: (() => void)[] = []
   const { port } = await serve(t, async stream => {
     const number = ++count
-    // The second has all its pieces before the first has one.
+    // The second reply is complete before the first one has a piece.
     if (number === 1) await new Promise<void>(resolve => waiting.push(resolve))
     await stream.write(`${number}a`)
     await stream.write(Buffer.from(`${number}b`))
@@ -95,7 +95,7 @@ t.test('replies to requests that are sent together come one after the other', as
   t.same(bodies, ['2\r\n1a\r\n2\r\n1b\r\n2\r\n1c\r\n0', '2\r\n2a\r\n2\r\n2b\r\n2\r\n2c\r\n0', ''])
 })
 
-t.test('a request that is injected gets the pieces alone', async t => {
+t.test('an injected request gets only the pieces', async t => {
   const { app } = await serve(t, async stream => {
     await stream.write('one ')
     stream.end('two')
@@ -103,7 +103,7 @@ t.test('a request that is injected gets the pieces alone', async t => {
   t.equal((await app.inject('/stream')).payload, 'one two')
 })
 
-t.test('whoever writes waits for a slow reader, and no longer once that has gone', async t => {
+t.test('write waits for a slow reader, but not for one that has disconnected', async t => {
   const piece = 'x'.repeat(1 << 20)
   let sent = 0
   let ended: (outcome: string) => void
@@ -133,7 +133,7 @@ t.test('whoever writes waits for a slow reader, and no longer once that has gone
     t.match(String(chunk), /^x+$/)
     if (sent > before + 10) break
   }
-  t.ok(sent > before + 10, 'it goes on with the reader')
+  t.ok(sent > before + 10, 'it continues with the reader')
   response.destroy()
   t.equal(await outcome, 'gone')
 })

@@ -2,7 +2,7 @@ import t from 'tap'
 import { Type } from 'typebox'
 import { allowedBy, faultSentence, findFault } from '../../core/system/schema-check.ts'
 
-t.test('the first fault of a value, as a sentence', async t => {
+t.test('faultSentence explains the first error of a value', async t => {
   const Item = Type.Object({ type: Type.Enum(['a', 'b']), size: Type.Optional(Type.Integer({ minimum: 1 })) })
   const schema = Type.Object(
     {

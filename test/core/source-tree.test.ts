@@ -3,12 +3,10 @@ import { basename, dirname, join, normalize } from 'node:path'
 import { test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 
-/*
- * Rules of the source tree that no compiler checks. Circular imports are found by the linter.
- */
+/* Rules of the source tree that no compiler checks. The linter finds circular imports. */
 
 const ROOMS = ['core', 'command-line', 'plugins', 'runtimes', 'scripts', 'testing', 'examples']
-/** Names that say the same in each folder which has such a file. */
+/** Names with the same meaning in each folder. */
 const CONVENTIONAL = new Set(
   'index routes schemas options operations engine hub listing refusal models answer'.split(' ')
 )
@@ -20,7 +18,7 @@ const files = ROOMS.flatMap(room =>
 )
 const textOf = (file: string) => readFileSync(join(packageRoot, file), 'utf8')
 
-/** What a file imports from this package, as paths from its root. */
+/** The imports of a file from this package, as paths from its root. */
 function importsOf(file: string): string[] {
   const names = [...textOf(file).matchAll(/(?:from|import) '(\.[^']+)'|import\('(\.[^']+)'\)/g)]
   return names.map(([, stated, dynamic]) => normalize(join(dirname(file), (stated ?? dynamic)!)))
@@ -39,12 +37,12 @@ test('file names are unique, so that a name is enough to find a file', async t =
   )
 })
 
-test('limits of time are made by abortAfter, which Node.js 20 does not forget', async t => {
+test('timeouts use abortAfter, which works around a bug in Node.js 20', async t => {
   const wrong = files.filter(file => !file.endsWith('/abort-after.ts') && textOf(file).includes('AbortSignal.timeout('))
   t.strictSame(wrong, [])
 })
 
-test('durations are measured by the monotonic clock; only these files compare or write dates', async t => {
+test('durations use the monotonic clock; only these files compare or write dates', async t => {
   const dated = `
     core/http/certificate
     core/system/clock
@@ -82,14 +80,14 @@ test('durations are measured by the monotonic clock; only these files compare or
     runtimes/llama-cpp/sources/release-server
     runtimes/llama-server/memory/memory-book
     runtimes/llama-server/prompt-cache/prompt-cache`
-  // Scripts are tools of developers, and the page has no monotonic clock across its tabs.
+  // Scripts are developer tools, and the page has no monotonic clock across its tabs.
   const found = files.filter(
     file => !/^scripts\/|^plugins\/page\/browser\//.test(file) && /Date\.now\b/.test(textOf(file))
   )
   t.strictSame(found.map(file => file.replace(/\.ts$/, '')).sort(), dated.trim().split(/\s+/))
 })
 
-test('the kernel imports no plugin, no runtime and no command', async t => {
+test('the core imports no plugin, no runtime and no command', async t => {
   const wrong = files
     .filter(file => file.startsWith('core/'))
     .flatMap(file => importsOf(file).map(imported => `${file} imports ${imported}`))
@@ -97,13 +95,13 @@ test('the kernel imports no plugin, no runtime and no command', async t => {
   t.strictSame(wrong, [])
 })
 
-test('a plugin imports nothing of another plugin', async t => {
+test('a plugin does not import another plugin', async t => {
   const roomOf = (file: string) => /^(plugins\/(page|[^/]+\/[^/]+)|[^/]+\/[^/]+)/.exec(file)![0]
   const wrong = files
     .filter(file => /^(plugins|runtimes)\/[^/]+\//.test(file))
     .flatMap(file => importsOf(file).map(imported => ({ file, imported })))
     .filter(({ file, imported }) => !imported.startsWith('core/') && roomOf(imported) !== roomOf(file))
-    // A build of llama.cpp is proven by starting its server.
+    // A build of llama.cpp is verified by starting its server.
     .filter(
       ({ file, imported }) => roomOf(file) !== 'runtimes/llama-cpp' || roomOf(imported) !== 'runtimes/llama-server'
     )
@@ -111,12 +109,12 @@ test('a plugin imports nothing of another plugin', async t => {
   t.strictSame(wrong, [])
 })
 
-test('an example imports what a plugin author has', async t => {
+test('an example imports only what plugin authors have', async t => {
   const wrong = files.filter(file => file.startsWith('examples/') && importsOf(file).length > 0)
   t.strictSame(wrong, [])
 })
 
-test("llama-server's flags and routes are known in its own folder alone", async t => {
+test("llama-server's flags and routes are known only in its own folder", async t => {
   const flags =
     'ctx-size parallel n-gpu-layers gpu-layers tensor-split cache-type-k cache-type-v cache-ram flash-attn mmproj lora jinja ' +
     'slot-save-path threads threads-batch batch-size ubatch-size alias api-key list-devices verbosity no-mmap mlock no-ui ' +
@@ -124,7 +122,7 @@ test("llama-server's flags and routes are known in its own folder alone", async 
     'main-gpu split-mode fit log-jsonl offline'
   const flag = new RegExp(`'--(${flags.replaceAll(' ', '|')})'`)
   const route = /['"`]\/(infill|apply-template|slots|props|completion|lora-adapters|tokenize|detokenize)['"`/?]/
-  /** What has the same name elsewhere. */
+  /** Other things with the same name. */
   const others = [
     // Routes of corral's own.
     { file: 'plugins/apis/openai/routes.ts', line: /'\/(de)?tokenize'/ },
@@ -145,6 +143,6 @@ test("llama-server's flags and routes are known in its own folder alone", async 
   t.strictSame(wrong, [])
   t.ok(
     files.some(file => file.startsWith('runtimes/llama-server/') && flag.test(textOf(file))),
-    'flags are recognised'
+    'flags are recognized'
   )
 })

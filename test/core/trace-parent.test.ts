@@ -4,16 +4,16 @@ import { formatTraceParent, parseTraceParent } from '../../core/http/trace-paren
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
 const SPAN = '00f067aa0ba902b7'
 
-t.test('a valid traceparent is read, and written as it was', async t => {
+t.test('parseTraceParent parses a valid header, which formats to the same text', async t => {
   const header = `00-${TRACE}-${SPAN}-01`
   t.same(parseTraceParent(header), { traceId: TRACE, spanId: SPAN, sampled: true })
   t.equal(formatTraceParent(parseTraceParent(header)!), header)
   t.equal(parseTraceParent(`00-${TRACE}-${SPAN}-00`)?.sampled, false)
-  t.equal(parseTraceParent(`00-${TRACE}-${SPAN}-03`)?.sampled, true, 'flags beyond the first are left alone')
-  t.equal(parseTraceParent(`cc-${TRACE}-${SPAN}-01-more`)?.spanId, SPAN, 'a later version may say more')
+  t.equal(parseTraceParent(`00-${TRACE}-${SPAN}-03`)?.sampled, true, 'flags beyond the first are unchanged')
+  t.equal(parseTraceParent(`cc-${TRACE}-${SPAN}-01-more`)?.spanId, SPAN, 'a later version may have more fields')
 })
 
-t.test('anything else counts as absent', async t => {
+t.test('an invalid traceparent counts as absent', async t => {
   const wrong = [
     undefined,
     '',

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { untilAborted } from '../../core/contracts/progress.ts'
 
-t.test('waiting ends with the signal, and what is pending may fail later', async t => {
+t.test('untilAborted ends with the signal, and the pending work may fail later', async t => {
   const unhandled: unknown[] = []
   const note = (error: unknown) => unhandled.push(error)
   process.on('unhandledRejection', note)
@@ -12,7 +12,7 @@ t.test('waiting ends with the signal, and what is pending may fail later', async
   const waiting = untilAborted(failing(), gone.signal)
   gone.abort(new Error('gone'))
   await t.rejects(waiting, { message: 'gone' })
-  await t.rejects(untilAborted(failing(), gone.signal), { message: 'gone' }, 'also where it was aborted before')
+  await t.rejects(untilAborted(failing(), gone.signal), { message: 'gone' }, 'also if it was aborted before')
   await t.rejects(untilAborted(Promise.resolve(1), gone.signal), { message: 'gone' })
   await new Promise(resolve => setTimeout(resolve, 20))
   t.same(unhandled, [])

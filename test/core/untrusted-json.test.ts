@@ -4,16 +4,16 @@ import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
 import { randomNumbers } from '../support/random.ts'
 import { trialCount } from '../support/trial-count.ts'
 
-/** Blanks that are longer than a slice, so that the lists and objects around them are parsed in groups. */
+/** Whitespace that is longer than a slice, so that the lists and objects around it are parsed in groups. */
 const GAP = ' '.repeat(150_000)
-/** The text as it is, and with a long gap at one or all of its blanks. */
+/** The text unchanged, and with a long gap at one or all of its spaces. */
 const spread = (text: string) => [
   text,
   text.replaceAll(' ', GAP),
   ...[...text.matchAll(/ /g)].map(({ index }) => text.slice(0, index) + GAP + text.slice(index + 1))
 ]
 
-t.test('JSON is parsed in slices as JSON.parse does', async t => {
+t.test('parseUntrustedJson parses in slices like JSON.parse', async t => {
   const texts = [
     ' [ ] ',
     ' { } ',
@@ -39,7 +39,7 @@ t.test('JSON is parsed in slices as JSON.parse does', async t => {
   }
 })
 
-t.test('JSON with a mistake is refused in slices too', async t => {
+t.test('parseUntrustedJson refuses malformed JSON in slices too', async t => {
   const texts =
     '[ 1 , ]|[ , 1 ]|[ 1 , , 2 ]|[ 1 2 ]|[ [ ] [ ] ]|[ [ ] 1 ]|{ "a" 1 }|{ "a" : 1 , }|{ "a" : 1 { } }|{ [ ] }|{ 1 : 2 }|' +
     '[ 1 }|{ "a" : 1 ]|[ 1|] |[ ] ]|[ ] 1|[ ] [ ]|{ "a" : [ }|{ "a" , "b" : [ 1 ] }|[ "a" : 1 ]|[ NaN ]|"a| '
@@ -48,7 +48,7 @@ t.test('JSON with a mistake is refused in slices too', async t => {
   }
 })
 
-t.test('JSON of Python may have NaN and Infinity, outside of strings', async t => {
+t.test("parseUntrustedJson accepts Python's NaN and Infinity, outside of strings", async t => {
   const text = '{ "NaN" : NaN , "a" : [ Infinity , -Infinity , "Infinity" , [ NaN ] ] , "b" : "-Infinity,NaN" }'
   const expected = {
     NaN: null,
@@ -64,7 +64,7 @@ t.test('JSON of Python may have NaN and Infinity, outside of strings', async t =
   }
 })
 
-t.test('JSON beyond a limit is refused before it is parsed', async t => {
+t.test('parseUntrustedJson refuses JSON beyond a limit before parsing it', async t => {
   const cases: [string, RegExp][] = [
     [`${'['.repeat(100)}${']'.repeat(100)}`, /more than 64 levels/],
     ['{"a":'.repeat(200_000), /more than 64 levels/],
@@ -77,7 +77,7 @@ t.test('JSON beyond a limit is refused before it is parsed', async t => {
   for (const [text, fault] of cases) t.match(await parseUntrustedJson(text), { fault }, text.slice(0, 20))
 })
 
-t.test('other work has its turn while JSON is parsed', async t => {
+t.test('other work gets its turn while JSON is parsed', async t => {
   const text = `{"a":[${'[1],'.repeat(300_000)}0],"b":{${Array.from({ length: 300_000 }, (_, index) => `"${index}":1`)}}}`
   let turns = 0
   let isDone = false

@@ -6,10 +6,10 @@ const SETTINGS = { arguments: ['--threads', '2'], ngram: true, options: { num_ct
 const LINES = '  me/a:\n    arguments: [--threads, "2"]\n    ngram: true\n    options:\n      num_ctx: 2048\n'
 const edit = (text: string) => withModelSettings(text, 'me/a', SETTINGS)
 
-t.test('a model without a section gets one', async t => {
+t.test('withModelSettings adds a section for a model without one', async t => {
   t.equal(modelSettingsYaml('me/a', SETTINGS), `models:\n${LINES}`)
   t.equal(edit(''), `models:\n${LINES}`)
-  t.equal(edit('port: 1     # mine\n'), `port: 1     # mine\n\nmodels:\n${LINES}`, 'the rest stays as it is')
+  t.equal(edit('port: 1     # mine\n'), `port: 1     # mine\n\nmodels:\n${LINES}`, 'the rest is unchanged')
   t.equal(edit('port: 1'), `port: 1\n\nmodels:\n${LINES}`)
   t.equal(edit('models: {} # none\nport: 1\n'), `models: # none\n${LINES}port: 1\n`)
   t.equal(edit('models:\nport: 1\n'), `models:\n${LINES}port: 1\n`)
@@ -19,7 +19,7 @@ t.test('a model without a section gets one', async t => {
   )
 })
 
-t.test('a section that is there keeps its comments, its order and its other settings', async t => {
+t.test('withModelSettings keeps comments, order and other settings of a section', async t => {
   const text = `port: 1    # x
 models:
   # the small one
@@ -40,7 +40,7 @@ log_level: info
   )
 })
 
-t.test('what is shared is not changed for others', async t => {
+t.test('withModelSettings does not change shared sections', async t => {
   const alias = 'models:\n  me/b: &shared\n    options: {temperature: 1}\n  me/a: *shared\n'
   const changed = parse(edit(alias)!, { merge: true })
   t.same(changed.models['me/b'], { options: { temperature: 1 } })
@@ -50,11 +50,11 @@ t.test('what is shared is not changed for others', async t => {
   t.equal(
     edit('models:\n  me/a: &shared\n    pin: true\n  me/b: *shared\n'),
     undefined,
-    'the section is that of another'
+    'the section belongs to another model'
   )
 })
 
-t.test('other ways to write it', async t => {
+t.test('withModelSettings supports other notations', async t => {
   const crlf = edit('# c\r\nmodels:\r\n  me/b:\r\n    pin: true # p\r\nport: 1\r\n')!
   t.notMatch(crlf.replaceAll('\r\n', ''), /\n/)
   t.match(parse(crlf), { models: { 'me/a': SETTINGS }, port: 1 })
@@ -66,7 +66,7 @@ t.test('other ways to write it', async t => {
   t.equal(edit('- 1\n'), undefined)
 })
 
-t.test('what is undefined is removed', async t => {
+t.test('withModelSettings removes undefined settings', async t => {
   const remove = (text: string, settings: Record<string, unknown>) => withModelSettings(text, 'me/a', settings)
   const text =
     'models:\n  me/a:\n    pin: true # always\n    options: {num_ctx: 99, top_k: 1} # few\n  # next\n  me/b: {}\n'
@@ -81,5 +81,5 @@ t.test('what is undefined is removed', async t => {
     models: { 'me/a': { ngram: true } }
   })
   const merged = 'models:\n  me/b: &b {pin: true}\n  me/a: {<<: *b}\n'
-  t.equal(remove(merged, { pin: undefined }), undefined, 'what another model gives it cannot be removed here')
+  t.equal(remove(merged, { pin: undefined }), undefined, 'a setting from another model cannot be removed here')
 })

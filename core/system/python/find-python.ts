@@ -1,15 +1,15 @@
 import { CorralError, type ErrorCode, errorMessage } from '../../errors.ts'
 import { findExecutable, runTool, type ToolLog } from '../child-process.ts'
 
-/** What a Python environment is for, as its errors say it. */
+/** The use of a Python environment, for its errors. */
 export interface PythonUse {
   /** As in "The Python environment for conversions could not be made". */
   name: string
   /** As in "Converting SafeTensors models needs Python 3.10 to 3.14". */
   work: string
-  /** The section of `config.yaml` whose settings `python` and `package_index` count. */
+  /** The section of `config.yaml` with the settings `python` and `package_index`. */
   section: string
-  /** Of failures that have no code of their own. */
+  /** For failures without their own code. */
   code: ErrorCode
 }
 
@@ -20,21 +20,21 @@ export interface PythonFacts {
   bits: number
 }
 
-/** Versions that the packages exist for which corral lists, the best tried first. */
+/** Python versions for which the packages in corral's lists exist, best first. */
 const MINORS = [12, 13, 11, 10, 14]
 const OLDEST = Math.min(...MINORS)
 const NEWEST = Math.max(...MINORS)
 const PYTHON_RANGE = `3.${OLDEST} to 3.${NEWEST}`
-/** The one that uv downloads where there is none. */
+/** The version that uv downloads if there is none. */
 export const UV_PYTHON_MINOR = MINORS[0]!
 export const UV_PYTHON = `3.${UV_PYTHON_MINOR}`
 
 const QUESTION =
   'import json, struct, sys; print(json.dumps({"executable": sys.executable, "version": list(sys.version_info[:2]), "bits": 8 * struct.calcsize("P")}))'
-/** Milliseconds in which a Python must say what it is. */
+/** Milliseconds in which a Python must report its version. */
 const ANSWER_LIMIT = 20_000
 
-/** Why a Python cannot have the packages; undefined when it can. Pure. */
+/** Why a Python cannot have the packages; undefined if it can. */
 export function shortcomingOf({ version: [major, minor], bits }: PythonFacts): string | undefined {
   if (major !== 3 || minor < OLDEST) return `it is ${major}.${minor}, which is too old`
   if (minor > NEWEST) return `it is ${major}.${minor}, which is too new for the packages`
@@ -42,7 +42,7 @@ export function shortcomingOf({ version: [major, minor], bits }: PythonFacts): s
   return undefined
 }
 
-/** Names under which Pythons are found, in the order they are tried. */
+/** Names of Python programs, in the order in which they are tried. */
 export function pythonNames(platform: NodeJS.Platform): string[] {
   if (platform === 'win32') return ['python', 'python3', 'py']
   return [...MINORS.map(minor => `python3.${minor}`), 'python3', 'python']
@@ -61,8 +61,8 @@ async function askPython(
 }
 
 /**
- * A Python of this machine that corral's packages exist for.
- * @throws CorralError saying what was found in its place and what to do
+ * Finds a Python on this machine for which corral's packages exist.
+ * @throws CorralError that says what was found instead and what to do
  */
 export async function findPython(options: {
   use: PythonUse
@@ -91,6 +91,6 @@ export async function findPython(options: {
   throw new CorralError(
     code,
     `${work} needs Python ${PYTHON_RANGE}. ${found} Install one (Debian and Ubuntu: "apt install python3 ` +
-      `python3-venv"), or uv, which brings its own; or name a Python that has the packages as ${section}.python in config.yaml.`
+      `python3-venv"), or uv, which brings its own; or set ${section}.python in config.yaml to a Python that has the packages.`
   )
 }

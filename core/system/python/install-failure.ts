@@ -1,12 +1,12 @@
 import type { ErrorCode } from '../../errors.ts'
 import type { PythonUse } from './find-python.ts'
 
-/** Says what a line of a tool's output means. */
+/** Explains a line of a tool's output. */
 export interface FailureRule {
-  /** The usual one of its list where absent. */
+  /** The default of its list if absent. */
   code?: ErrorCode
   pattern: RegExp
-  /** @param found what the pattern's first group that took part matched; empty where none did */
+  /** @param found the first group that matched; empty if none did */
   sentence: string | ((found: string) => string)
 }
 
@@ -15,31 +15,31 @@ const CHECK_NETWORK = 'Check the network and its proxy'
 
 /** Failures of pip, uv and venv. */
 function rulesFor(section: string): FailureRule[] {
-  const instead = `or name a Python that has the packages as ${section}.python in config.yaml`
+  const instead = `or set ${section}.python in config.yaml to a Python that has the packages`
   return [
     {
       pattern: DISK_FULL,
       code: 'insufficient_storage',
-      sentence: 'The disk is full. Make room, then try again.'
+      sentence: 'The disk is full. Free some space, then try again.'
     },
     {
       pattern: /(apt install \S+-venv)/,
       sentence: command =>
-        `This Python cannot make virtual environments. Install what it lacks with "${command}", ${instead}.`
+        `This Python cannot create virtual environments. Install what it lacks with "${command}", ${instead}.`
     },
     {
       pattern: /No module named '?(venv|ensurepip)|ensurepip is not\s*$|ensurepip is not available/,
-      sentence: `This Python cannot make virtual environments. Install its module venv (Debian and Ubuntu: "apt install python3-venv"), ${instead}.`
+      sentence: `This Python cannot create virtual environments. Install its module venv (Debian and Ubuntu: "apt install python3-venv"), ${instead}.`
     },
     {
       pattern: /CERTIFICATE_VERIFY_FAILED|SSLError|invalid peer certificate|SSLCertVerificationError/,
       sentence:
-        'The certificate of the package index is not trusted here. Name the certificates of your network with PIP_CERT and SSL_CERT_FILE.'
+        'The certificate of the package index is not trusted here. Set PIP_CERT and SSL_CERT_FILE to the certificates of your network.'
     },
     {
       pattern: /THESE PACKAGES DO NOT MATCH THE HASHES|Hash mismatch for `([^`]+)`|HashMismatch/,
       sentence: name =>
-        `The package index gave ${name ? `a ${name}` : 'a package'} that is not the one corral knows: its SHA-256 is another. Nothing of it was ` +
+        `The package index returned ${name ? `a ${name}` : 'a package'} with another SHA-256 than corral expects. Nothing of it was ` +
         `installed. Use an index that serves PyPI's own files (${section}.package_index), ${instead}.`
     },
     {
@@ -51,12 +51,12 @@ function rulesFor(section: string): FailureRule[] {
       pattern:
         /NewConnectionError|NameResolutionError|ConnectTimeoutError|Temporary failure in name resolution|Max retries exceeded|Connection refused|Failed to fetch: `([^`]+)`|error sending request for url|dns error|ReadTimeoutError|ProxyError|RemoteDisconnected|Connection reset|IncompleteRead/,
       sentence: url =>
-        `The package index cannot be reached${url && ` (${url})`}. ${CHECK_NETWORK} (HTTPS_PROXY), name a mirror as ${section}.package_index, ${instead}.`
+        `The package index cannot be reached${url && ` (${url})`}. ${CHECK_NETWORK} (HTTPS_PROXY), set ${section}.package_index to a mirror, ${instead}.`
     },
     {
       pattern: /Could not find a version that satisfies the requirement (\S+).*from versions: none/,
       sentence: name =>
-        `The package index gave no ${name}: it cannot be reached, or has none for this Python and machine. ` +
+        `The package index did not return ${name}: it cannot be reached, or has none for this Python and machine. ` +
         `${CHECK_NETWORK}, try another Python or another index (${section}.package_index), ${instead}.`
     },
     {
@@ -72,20 +72,20 @@ function rulesFor(section: string): FailureRule[] {
   ]
 }
 
-/** What a rule says of a line; undefined where it does not fit. */
+/** The rule's explanation of a line, if the rule matches. */
 export function sentenceOf({ pattern, sentence }: FailureRule, line: string): string | undefined {
   const match = pattern.exec(line)
   if (!match) return undefined
   return typeof sentence === 'string' ? sentence : sentence(match.slice(1).find(group => group !== undefined) ?? '')
 }
 
-/** What a tool printed last, as a sentence. */
+/** A tool's last output, as a sentence. */
 export function lastLines(lines: readonly string[]): string | undefined {
   const last = lines.filter(line => line.trim() !== '').slice(-3)
   return last.length > 0 ? `Its last output: ${last.join(' / ').slice(0, 600)}` : undefined
 }
 
-/** Why pip, uv or venv failed, from the last lines. Pure. */
+/** Why pip, uv or venv failed, from the last lines. */
 export function installFailure(
   lines: readonly string[],
   { section, code }: Pick<PythonUse, 'section' | 'code'>

@@ -10,10 +10,10 @@ import { writeJsonFile } from '../json-file.ts'
 import { findPython, type PythonUse, UV_PYTHON, UV_PYTHON_MINOR } from './find-python.ts'
 import { installFailure } from './install-failure.ts'
 
-/** Written when an environment has been proven to work; one without it is made again. */
+/** Written when an environment has been verified; an environment without it is made again. */
 const MARK = 'complete.json'
 
-/** Variables that Python tools run with: nothing of the user's own packages, no questions. */
+/** Variables for Python tools: ignore the user's own packages, and never ask questions. */
 export const PYTHON_VARIABLES = {
   NO_COLOR: '1',
   PIP_NO_COLOR: '1',
@@ -29,21 +29,21 @@ export interface PythonPackages {
   text: string
   /** Bytes on disk while it is made. */
   size: number
-  /** Indexes beside the usual one. */
+  /** Indexes in addition to the usual one. */
   moreIndexes?: readonly string[]
 }
 
 export interface NewPythonEnvironment {
   use: PythonUse
-  /** Its folder, which is emptied first. Its name ends in `-` and a digest of what it holds. */
+  /** Its folder, which is emptied first. Its name ends in `-` and a digest of its contents. */
   environment: string
-  /** Empty where the settings of pip and uv apply. */
+  /** Empty to use the settings of pip and uv. */
   packageIndex: string
   env: NodeJS.ProcessEnv
   log: FastifyBaseLogger
-  /** What it is to hold, for Python 3.`minor`. */
+  /** Its contents for Python 3.`minor`. */
   packages(minor: number): PythonPackages | Promise<PythonPackages>
-  /** Versions of what it holds. @throws ToolError when something cannot be used */
+  /** Verifies it and returns the versions of its packages. @throws ToolError if something cannot be used */
   prove(executable: string, signal?: AbortSignal): Promise<Record<string, string>>
   /** Why it cannot be used, as a sentence. */
   faultOf(error: ToolError): string
@@ -54,20 +54,20 @@ export function executableIn(environment: string): string {
   return process.platform === 'win32' ? join(environment, 'Scripts', 'python.exe') : join(environment, 'bin', 'python')
 }
 
-/** Whether an environment was made to its end, and nobody has distrusted it since. */
+/** Whether an environment was completed, and nobody has distrusted it since. */
 export function isComplete(environment: string): boolean {
   return existsSync(join(environment, MARK)) && existsSync(executableIn(environment))
 }
 
-/** Marks an environment as unusable: it is made again when it is needed next. */
+/** Marks an environment as unusable: it is made again at its next use. */
 export async function distrust(environment: string): Promise<void> {
   await rm(join(environment, MARK), { force: true })
 }
 
 /**
- * Makes a virtual environment of packages that are known by their hashes, by uv where that is there, else by a Python of
+ * Creates a virtual environment of packages with known hashes, with uv if it is installed, otherwise with a Python of
  * this machine.
- * @throws CorralError saying what is in the way and what to do
+ * @throws CorralError that says what is wrong and what to do
  */
 export async function makePythonEnvironment(
   wanted: NewPythonEnvironment,
@@ -83,7 +83,7 @@ export async function makePythonEnvironment(
   }
   show({})
   const uv = findExecutable('uv', env)
-  // uv downloads a Python where this machine has no suitable one.
+  // uv downloads a Python if this machine has no suitable one.
   const python = await findPython({ use, env, signal, log }).catch(error => {
     if (signal?.aborted || !uv) throw error
     return undefined
@@ -94,7 +94,7 @@ export async function makePythonEnvironment(
   await requireSpace(directory, size, `The Python environment for ${use.name} needs about`, 'home')
   log.info({ environment, python: python?.executable, uv }, `making the Python environment for ${use.name}`)
 
-  // Neither pip nor uv say how far they are: what has become of the free space does.
+  // Neither pip nor uv reports its progress, so it is estimated from the free disk space.
   const free = await freeSpace(directory)
   const measuring = setInterval(async () => {
     const used = free - (await freeSpace(directory).catch(() => free))
@@ -134,14 +134,14 @@ export async function makePythonEnvironment(
     const executable = executableIn(environment)
     if (uv) {
       await run(uv, ['venv', '--allow-existing', '--python', python?.executable ?? UV_PYTHON, environment])
-      // Of all indexes the best version, as pip does: else what the second one has by chance would count.
+      // The best version of all indexes, as pip chooses. Otherwise the second index would win with any version.
       const strategy = ['--index-strategy', 'unsafe-best-match']
       const checked = ['--require-hashes', '--no-build']
       await run(uv, ['pip', 'install', '--python', executable, '-r', list, ...indexes, ...strategy, ...checked])
     } else {
       await run(python!.executable, ['-I', '-m', 'venv', environment])
       const pip = ['-m', 'pip', 'install', '--no-cache-dir', '--progress-bar', 'off']
-      // What is built from source runs code, and with tools that no hash is known of.
+      // Building from source runs code, and uses tools without known hashes.
       const checked = ['--require-hashes', '--only-binary', ':all:']
       await run(executable, [...pip, '-r', list, ...indexes, ...checked])
     }
@@ -172,13 +172,13 @@ export function downloadedPackage(line: string): string | undefined {
   return match ? `${match[1]}${match[2] ? ` ${match[2]}` : ''} (${match[3]})` : undefined
 }
 
-/** Environments of other versions for the same use are of no use any more, and large. */
+/** Removes environments of other versions for the same use, which are large. */
 export async function removeOtherEnvironments(environment: string, log: FastifyBaseLogger): Promise<void> {
   const [directory, name] = [dirname(environment), basename(environment)]
   const prefix = name.slice(0, name.lastIndexOf('-') + 1)
   for (const other of await readdir(directory)) {
     if (other === name || !other.startsWith(prefix) || !/^[0-9a-f]{12}$/.test(other.slice(prefix.length))) continue
-    log.info(`removing ${join(directory, other)}, which nothing here needs any longer`)
+    log.info(`removing ${join(directory, other)}, which is no longer needed`)
     await rm(join(directory, other), { recursive: true, force: true, maxRetries: 3 })
   }
 }
