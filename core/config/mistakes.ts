@@ -22,7 +22,7 @@ const LENGTH_OF_TIME = 'a duration such as 30s, 5m or 1h30m, or a number of seco
 const FORMATS: Record<string, string> = {
   'corral-timeout': `${LENGTH_OF_TIME}, longer than 0 and at most 500h`,
   'corral-duration': `${LENGTH_OF_TIME}, from 0 to 500h`,
-  'corral-keep-alive': `${LENGTH_OF_TIME}; negative means for ever`,
+  'corral-keep-alive': `${LENGTH_OF_TIME}; negative means forever`,
   'corral-bytes': 'an amount of bytes such as 64MiB or 1.5GB, or a number',
   'corral-path': 'a path',
   'corral-program': 'a path or the name of a program',

@@ -89,7 +89,7 @@ t.test('one client gets at most half of the connections, and others are answered
   )
   const refused = () => sockets.filter(({ got }) => got.startsWith('HTTP/1.1 503'))
   await until('no more than half are taken', () => refused().length > 0 || sockets.every(({ destroyed }) => destroyed))
-  t.match(refused()[0]?.got, /one client may have 10 at once: half of all connections/)
+  t.match(refused()[0]?.got, /one client may have 10: half of all connections/)
   const honest = { headers: { authorization: 'Bearer key-of-an-honest-one' } }
   for (let count = 0; count < 5; count++) t.equal((await corral.json('/api/version', undefined, honest)).status, 200)
 
@@ -143,7 +143,7 @@ t.test('fewer connections are accepted if the process may open few files', async
   const log = { warn: (text: string) => void warnings.push(text), info() {} } as never
   const limits = { connections: 1024, connections_per_address: 256, reader_stall: 0 }
   new ConnectionGuard(limits, log, undefined, 256)
-  t.match(warnings, [/may open 256 files, so that it accepts 64 connections at once and not 1024/])
+  t.match(warnings, [/may open 256 files, so it accepts only 64 connections instead of 1024/])
   new ConnectionGuard(limits, log, undefined, 1_048_576)
   new ConnectionGuard(limits, log, undefined, Number.POSITIVE_INFINITY)
   t.equal(warnings.length, 1)

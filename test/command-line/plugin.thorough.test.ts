@@ -110,7 +110,7 @@ t.test('corral plugin check says what is wrong', async t => {
     ['unlucky.mjs', /could not be set up: out of sorts/],
     ['storage.mjs', /Two plugins are called "storage"/],
     ['thief.mjs', /its route GET \/api\/tags belongs to the plugin "api-native"/],
-    ['misspelled.mjs', /"need" in the definition means nothing \(did you mean "needs"\?\)/],
+    ['misspelled.mjs', /"need" in the definition is unknown \(did you mean "needs"\?\)/],
     ['mistyped.mjs', /"route" in what "setup" returned .*did you mean "routes".*"reqest" in "on"/],
     ['raw.mjs', /Is it built\? "npm run build"/]
   ] as const) {

@@ -69,7 +69,7 @@ t.test('commands find a running server and use its API key', async t => {
   t.match(await corral(['serve'], { home }), { code: 1, stderr: new RegExp(`process ${server.process.pid}`) })
   t.match(await corral(['serve', '--port', port], { home: other }), {
     code: 1,
-    stderr: /taken by another program.*--port/
+    stderr: /used by another program.*--port/
   })
   t.equal(await server.end('SIGINT'), 0, 'Ctrl-C is a proper end of a server')
 })

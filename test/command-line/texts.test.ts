@@ -71,6 +71,6 @@ t.test('a folder that this user may not use is named', { skip: process.getuid?.(
   const denied = await corral(['list'], { home, env: { CORRAL_HOME: logs }, uid: 65_534 })
   t.match(
     denied.stderr,
-    /^error: The log folder .*logs cannot be made \(permission denied\)\. Set CORRAL_HOME to a folder/
+    /^error: The log folder .*logs cannot be created \(permission denied\)\. Set CORRAL_HOME to a writable folder/
   )
 })

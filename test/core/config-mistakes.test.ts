@@ -25,7 +25,7 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ['body_limit: much', '1:13', /an amount of bytes such as 64MiB.*got "much"/],
     ['body_limit: -5', '1:13', /an amount of bytes.*got -5/],
     ['body_limit: .inf', '1:13', /got Infinity/],
-    ['shutdown_grace: soon', '1:17', /a length of time such as 30s.*got "soon"/],
+    ['shutdown_grace: soon', '1:17', /a duration such as 30s.*got "soon"/],
     ['shutdown_grace: .nan', '1:17', /got NaN/],
     ['shutdown_grace: true', '1:17', /got true/],
     ['security:\n  insecure: yes', '2:13', 'security.insecure must be true or false; got "yes".'],
@@ -49,7 +49,7 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ['models:\n  "../x": {}', '2:3', /is not a model name/],
     ['models:\n  a/b: {}\n  A/B:latest: {}', '3:3', '"A/B:latest" and "a/b" are the same model; keep one of them.'],
     ['models:\n  a/b: {pim: true}', '2:9', 'models."a/b" has no setting "pim"; did you mean models."a/b".pin?'],
-    ['models:\n  a/b:\n    keep_alive: ages', '3:17', /models\."a\/b"\.keep_alive must be a length of time/],
+    ['models:\n  a/b:\n    keep_alive: ages', '3:17', /models\."a\/b"\.keep_alive must be a duration/],
     [
       'models:\n  a/b:\n    options:\n      num_ctx: 0',
       '4:16',
@@ -57,12 +57,12 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ],
     ['models:\n  a/b:\n    aliases: [c d]', '3:15', /"c d" is not a model name/],
     ['models:\n  a/b:\n    aliases: ["gpt-4o:Q8_0"]', '3:15', /names a variant/],
-    ['models:\n  a/b: {aliases: [gpt-4o]}\n  e/f: {aliases: [GPT-4o]}', '3:19', /alias of "a\/b" already/],
+    ['models:\n  a/b: {aliases: [gpt-4o]}\n  e/f: {aliases: [GPT-4o]}', '3:19', /already an alias of "a\/b"/],
     ['models:\n  a/b:\n    aliases: ["c/d:Q8_0"]', '3:15', /names a variant; an alias is a name, or <owner>\/<name>/],
     [
       'models:\n  a/b: {aliases: [c/d]}\n  e/f: {aliases: [C/D]}',
       '3:19',
-      /"C\/D" is an alias of "a\/b" already; keep one of them/
+      /"C\/D" is already an alias of "a\/b"; keep one of them/
     ],
     ['models:\n  a/b:\n    draft: {model: "../x"}', '3:20', /is not a model name/],
     ['default_model: ../x', '1:16', /"\.\.\/x" is not a model name/],
@@ -75,7 +75,7 @@ t.test('mistakes name place, setting, value and what is allowed', async t => {
     ['host: "x', '1:9', /not valid YAML: Missing closing/],
     ['host: a: b', '1:7', /share a line/],
     ['host: !x y', '1:7', /Tags/],
-    ['host: *nope', '1:7', /alias.*names nothing/],
+    ['host: *nope', '1:7', /alias.*is undefined/],
     ['port: 1\n---\nport: 2', '2:1', /second document/],
     ['port: &x [*x]', '1:1', /contain themselves/]
   ]

@@ -122,16 +122,16 @@ t.test('settings of the built-in plugins are checked', async t => {
   for (const [yaml, message] of [
     [
       'runtimes: {load_timeout: 0}',
-      /load_timeout must be a length of time .*, longer than 0 and at most 500h; got 0\.$/
+      /load_timeout must be a duration .*, longer than 0 and at most 500h; got 0\.$/
     ],
     ['runtimes: {load_timeout: 0s}', /longer than 0 and at most 500h; got "0s"\.$/],
-    ['runtimes: {hang_timeout: -1s}', /hang_timeout must be a length of time .*, from 0 to 500h; got "-1s"\.$/],
+    ['runtimes: {hang_timeout: -1s}', /hang_timeout must be a duration .*, from 0 to 500h; got "-1s"\.$/],
     ['runtimes: {load_timeout: 9999h}', /at most 500h; got "9999h"\.$/],
     ['runtimes: {load_timeout: 9999999}', /at most 500h; got 9999999\.$/],
     ['downloads: {pause_after: -1}', /pause_after must be .*, from 0 to 500h; got -1\.$/],
     ['api-native: {heartbeat: 0}', /api-native\.heartbeat must be .*, longer than 0 and at most 500h; got 0\.$/],
     ['huggingface: {connect_timeout: -1s}', /longer than 0 and at most 500h; got "-1s"\.$/],
-    ['scheduler: {keep_alive: ages}', /keep_alive must be a length of time .*; negative means for ever; got "ages"\.$/],
+    ['scheduler: {keep_alive: ages}', /keep_alive must be a duration .*; negative means forever; got "ages"\.$/],
     ['security: {hosts: ["http://my.host:80"]}', /hosts\.0 must be a host name without scheme and port; got "http:/],
     ['security: {hosts: ["my.host:80"]}', /hosts\.0 must be a host name/],
     ['runtimes: {release: {api_url: mirror}}', /api_url must be an address such as https:.*; got "mirror"\.$/],

@@ -58,7 +58,7 @@ t.test('a second server fails and names the process that owns the directory', as
     const claim = await claimDataDirectory(paths, SERVER)
     t.equal((await readOwner(paths))?.pid, process.pid)
     // A process can claim it only once.
-    await t.rejects(claimDataDirectory(paths, SERVER), { message: /serves/ })
+    await t.rejects(claimDataDirectory(paths, SERVER), { message: /uses/ })
     await claim.release()
   })
 })

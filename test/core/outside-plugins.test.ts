@@ -54,13 +54,13 @@ t.test('loadPlugin refuses modules that are not plugins', async t => {
     [() => {}, /no plugin as its default export/],
     [[good], /no plugin as its default export/],
     [{ ...good, name: 7 }, /without a "name"/],
-    [{ ...good, api: 2 }, /version 2 of the plugin contract, and this corral speaks version 1/],
+    [{ ...good, api: 2 }, /version 2 of the plugin contract, and this corral supports version 1/],
     [{ ...good, api: undefined }, /version null/],
     [{ ...good, setup: {} }, /without a function "setup"/],
     [{ ...good, needs: 'storage' }, /"offers" or "needs"/],
     [{ ...good, offers: [1] }, /"offers" or "needs"/],
-    [{ ...good, options: [] }, /no JSON schema of an object/],
-    [{ ...good, options: { type: 'string' } }, /no JSON schema of an object/]
+    [{ ...good, options: [] }, /not a JSON schema of an object/],
+    [{ ...good, options: { type: 'string' } }, /not a JSON schema of an object/]
   ]
   for (const [value, fault] of cases) t.match(definitionFault(value), fault)
 })
@@ -152,7 +152,7 @@ t.test('an optional plugin with a mistake is returned with its fault', async t =
   const places = { flags: {}, env: { CORRAL_HOME: folder }, cwd: folder }
   const found = await outsidePlugins(places, builtIn)
   const faults = [
-    /newer\.mjs is written for version 2 of the plugin contract, and this corral speaks version 1\.$/,
+    /newer\.mjs is written for version 2 of the plugin contract, and this corral supports version 1\.$/,
     /Two plugins are called "storage"/,
     undefined,
     /Two plugins are called "twin"/,

@@ -227,7 +227,7 @@ t.test("mistakes in a plugin's definition and offers are errors that name it", a
       'plugin_offer_mismatch',
       /"start" in what "setup" returned is not a/
     ],
-    [{ setup: () => 7 as never }, 'plugin_offer_mismatch', /its "setup" returned no object/],
+    [{ setup: () => 7 as never }, 'plugin_offer_mismatch', /its "setup" did not return an object/],
     [
       { options: { type: 'object', properties: { a: { type: 'integer', default: 'one' } } }, setup: () => ({}) },
       'plugin_options_invalid',

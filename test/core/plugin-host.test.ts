@@ -111,7 +111,7 @@ t.test('planPlugins refuses lists that cannot work', async t => {
     [
       [plugin('a', { api: 2 })],
       'plugin_api_unsupported',
-      /version 2 of the plugin contract; this corral speaks version 1/
+      /version 2 of the plugin contract, but this corral supports version 1/
     ],
     [
       [plugin('a', { needs: ['x'] }), plugin('b', { offers: ['x'], api: 9, optional: true })],
@@ -145,12 +145,12 @@ t.test('planPlugins leaves out optional plugins that cannot run, with those that
       last: ['failed', /needs the service "y".*"follower"/],
       lonely: ['failed', /which no plugin offers/],
       off: ['disabled', 'off.enabled is false'],
-      shade: ['disabled', /"off", which offers it, is switched off/]
+      shade: ['disabled', /"off", which offers it, is disabled/]
     })
   }
   t.throws(() => planPlugins([plugin('a', { needs: ['w'] }), list[4]!], ({ name }) => name !== 'off'), {
     code: 'plugin_service_missing',
-    message: /"off", which offers it, is switched off/
+    message: /"off", which offers it, is disabled/
   })
   const either = [plugin('one', { offers: ['x'], optional: true }), plugin('two', { offers: ['x'] })]
   t.same(names(planPlugins(either, ({ name }) => name === 'two').order), ['two'], 'a disabled rival does not count')

@@ -50,9 +50,9 @@ t.test('the engine contract names the fault of each faulty engine and does not h
   const table: [title: string, plugin: PluginDefinition, message: RegExp][] = [
     ['finishes twice', faultyEngine(lastDelta(delta => [delta, { ...delta }])), /"finish" twice/],
     [
-      'goes on after its end',
+      'continues after its end',
       faultyEngine(lastDelta(delta => [delta, { content: 'more' }])),
-      /goes on after its "finish"/
+      /continues after its "finish"/
     ],
     ['never finishes', faultyEngine(lastDelta(() => [])), /ends with one "finish"/],
     ['counts NaN', faultyEngine(usage({ completionTokens: Number.NaN })), /usage\.completionTokens .* not NaN/],
@@ -86,7 +86,7 @@ t.test('the engine contract names the fault of each faulty engine and does not h
     [
       'names another provider',
       faultyEngine(() => ({ provider: 'llama-server' })),
-      /"llama-server" is none of this plugin/
+      /"llama-server" is not a provider of this plugin/
     ],
     [
       'takes the name of a provider',

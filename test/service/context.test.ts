@@ -45,7 +45,7 @@ t.test('advice names a larger context only if the model and the limits allow one
   t.match(contextAdvice(full), /"num_ctx" in "options", or models\."a\/b"\.options\.num_ctx in config\.yaml\.$/)
   t.match(contextAdvice({ ...full, trained: undefined }), /num_ctx/)
   t.match(contextAdvice({ ...full, size: 8192 }), /^"a\/b" was trained for 8192 tokens/)
-  t.match(contextAdvice({ ...full, allowed: 4096 }), /^limits\.num_ctx allows no larger context/)
+  t.match(contextAdvice({ ...full, allowed: 4096 }), /^limits\.num_ctx does not allow a larger context/)
   t.end()
 })
 

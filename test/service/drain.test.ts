@@ -52,7 +52,7 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
   ] as const) {
     const reply = await corral.send(path, body)
     t.equal(reply.status, 503, path)
-    t.match(await reply.text(), /takes no new requests/, path)
+    t.match(await reply.text(), /does not accept new requests/, path)
     t.equal(reply.headers.get('retry-after'), '5', path)
     t.equal(reply.headers.get('connection'), 'close', path)
     t.equal(reply.headers.get('x-should-retry'), null, 'clients may retry automatically')

@@ -69,7 +69,7 @@ t.test('a base address that repeats the path of an API gets an error that says s
     const { status, body } = await corral.json(path, question)
     t.equal(status, 404, path)
     const message = body.error.message ?? body.error
-    t.match(message, `The route is ${route}: take ${extra} off the end of the base address`, path)
+    t.match(message, `The route is ${route}: remove ${extra} from the end of the base address`, path)
   }
   const nothing = await corral.json('/v1/v2/nothing', question)
   t.equal(nothing.status, 404)

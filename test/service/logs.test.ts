@@ -40,7 +40,7 @@ t.test('every line names its part, and lines of a request its id and trace', asy
   t.ok(all.some(({ part }) => part === 'scheduler' || part === 'llama-server' || part === 'runtimes'))
   t.match(
     all.find(({ msg }) => msg.includes('nothing-such')),
-    { part: 'server', msg: /No part is called "nothing-such"\. There are: .*scheduler/ }
+    { part: 'server', msg: /There is no part "nothing-such"\. Known are: .*scheduler/ }
   )
 })
 
@@ -69,7 +69,7 @@ t.test('log levels of parts are set by the configuration and changed at run time
 
   t.match(await levels({ part: 'http\u001b', level: 'debug' }), {
     status: 400,
-    body: { code: 'invalid_option', error: /No part of that name logs\. There are: .*scheduler/ }
+    body: { code: 'invalid_option', error: /There is no part with this name\. Known are: .*scheduler/ }
   })
   t.match(await levels({ part: 'http', level: 'loud' }), { status: 400, body: { code: 'invalid_option' } })
   t.match(await levels({ part: 7 }), { status: 400 })
@@ -107,5 +107,5 @@ t.test('corral log-level shows and changes levels', async t => {
   t.match(await run('scheduler', 'debug'), /scheduler +debug/)
   t.match(await run(), /scheduler +debug/)
   t.match(await run('scheduler', 'default'), /scheduler +info/)
-  await t.rejects(run('nothing', 'debug'), /There are: /)
+  await t.rejects(run('nothing', 'debug'), /Known are: /)
 })

@@ -69,7 +69,7 @@ t.test('invalid settings are refused as at the start, and nothing is written', a
   const before = textOf(corral)
   const { settings, revision } = await read(corral)
   for (const [wrong, said] of [
-    [{ keep_alive: 'soon' }, /keep_alive must be a length of time/],
+    [{ keep_alive: 'soon' }, /keep_alive must be a duration/],
     [{ pin: 'yes' }, /pin must be true or false; got "yes"/],
     [{ options: { num_ctx: 'big', temperature: -7 } }, /num_ctx.*temperature/s],
     [{ aliases: ['two words'] }, /two words/],

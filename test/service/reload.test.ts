@@ -232,21 +232,21 @@ t.test('outside plugins take, refuse or fail on new options', async t => {
   t.same(taken, [{ enabled: true, size: 2, fixed: 1 }])
 
   const refused = await reloadWith('takes: { size: 3 }\nwary: { size: 9 }')
-  t.match(refused, { status: 500, body: { code: 'reload_failed', error: /"wary" does not take .*: 8 is the most/ } })
+  t.match(refused, { status: 500, body: { code: 'reload_failed', error: /"wary" does not accept .*: 8 is the most/ } })
   t.equal(taken.length, 1, 'no plugin gets new options')
 
   says = size => {
     if (size === 7) throw new Error('seven')
   }
   const failed = await reloadWith('takes: { size: 4 }\nwary: { size: 7 }')
-  t.match(failed, { status: 500, body: { code: 'reload_failed', error: /seven.*The settings are again as they were/ } })
+  t.match(failed, { status: 500, body: { code: 'reload_failed', error: /seven.*The previous settings are in effect again/ } })
   t.match(taken.slice(1), [{ size: 4 }, { size: 2 }], 'the others keep their options')
 
   says = size => {
     throw new Error(`not even ${size}`)
   }
   const stuck = await reloadWith('wary: { size: 6 }')
-  t.match(stuck, { status: 500, body: { error: /not those of wary: restart the server/ } })
+  t.match(stuck, { status: 500, body: { error: /except those of wary: restart the server/ } })
 })
 
 t.test('a watched file is read again after any kind of write', async t => {

@@ -213,11 +213,11 @@ t.test('a renewed certificate takes effect immediately, and an unusable one chan
   add('soon', soon)
   point('soon')
   await until('it is used', async () => await holds(soon))
-  await until('a warning announces its expiry', () => /ends in 3 days\. Renew it/.test(corral.log()))
+  await until('a warning announces its expiry', () => /expires in 3 days\. Renew it/.test(corral.log()))
   writeFileSync(join(root, 'soon', 'cert.pem'), first.cert)
   writeFileSync(join(root, 'soon', 'key.pem'), first.key)
   await until('files that are written in place are noticed too', async () => await holds(first))
-  t.equal(corral.log().split('ends in 3 days').length - 1, 1, 'the warning came once')
+  t.equal(corral.log().split('expires in 3 days').length - 1, 1, 'the warning came once')
 })
 
 t.test('a start with an unusable certificate reports the cause', async t => {

@@ -240,7 +240,7 @@ t.test('strict mode refuses unknown options and suggests the nearest name', asyn
   })
   t.match(await corral.json('/api/chat', { model: DEMO, messages, stream: false, temperature: 0, seeed: 1 }), {
     status: 400,
-    body: { code: 'invalid_option', error: /"temperature".* Options belong into "options"\. 1 more is unknown too\./ }
+    body: { code: 'invalid_option', error: /"temperature".* Options belong in "options"\. 1 more is unknown too\./ }
   })
   const long = { model: DEMO, messages, stream: false, options: { [`${'x'.repeat(500)}\n`]: 1 } }
   t.match(await corral.json('/api/chat', long), { status: 400, body: { code: 'invalid_option', error: /x…" here/ } })

@@ -31,7 +31,7 @@ t.test('an admin changes the settings of a model in the page', { skip: browser.s
   await page.getByRole('button', { name: 'Save' }).click()
   await page
     .getByRole('alert')
-    .getByText(/keep_alive must be a length of time/)
+    .getByText(/keep_alive must be a duration/)
     .waitFor()
   t.notMatch(text(), /2048/, 'nothing is written')
   await page.getByLabel('keep_alive').fill('20m')

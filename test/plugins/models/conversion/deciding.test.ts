@@ -155,7 +155,7 @@ t.test('installation failures are classified by their output', async t => {
     [
       'ERROR: Could not find a version that satisfies the requirement torch==2.11.0 (from versions: none)',
       'conversion_failed',
-      /gave no torch==2\.11\.0: it cannot be reached, or/
+      /did not return torch==2\.11\.0: it cannot be reached, or/
     ],
     [
       'ERROR: No matching distribution found for torch==2.11.0',

@@ -213,7 +213,7 @@ t.test('uv is used if it is installed, and torch comes from its own index if rea
 
 t.test('a package with an unlisted hash is never installed', realVenv, async t => {
   const index = await serveIndex(t)
-  const refused = { code: 'conversion_failed', message: /SHA-256 is another.*conversion\.package_index/ }
+  const refused = { code: 'conversion_failed', message: /another SHA-256.*conversion\.package_index/ }
   const wrong = { ...index, sha256: 'a'.repeat(64) }
   const options = optionsFor(t, wrong)
   await t.rejects(preparePython(options, {}), refused)

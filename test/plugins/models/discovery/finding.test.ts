@@ -134,7 +134,7 @@ t.test('a repository yields a model per quantization and its weights', async t =
   t.match(plan({ 'm-Q8_0.gguf': 'other' }), [['o/n:Q8_0', String, /is not a GGUF file/]])
   t.match(plan({ 'm-Q8_0.gguf': 'gguf', 'mmproj-F16.gguf': 'missing' }), [['o/n:Q8_0', String, /mmproj-F16.* missing/]])
   t.match(plan({ 'm-Q6_K.gguf-split-a': 'gguf', 'm-Q6_K.gguf-split-b': 'other' }), [
-    ['o/n:Q6_K', 'm-Q6_K.gguf-split-a, m-Q6_K.gguf-split-b', /cut into pieces/]
+    ['o/n:Q6_K', 'm-Q6_K.gguf-split-a, m-Q6_K.gguf-split-b', /split into pieces/]
   ])
   t.same(plan({ 'x.gguf': 'gguf' }), [['o/n', 'x.gguf']], 'no label: the header has one')
   t.same(

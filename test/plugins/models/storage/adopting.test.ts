@@ -106,7 +106,7 @@ t.test('shards, projectors and descriptive files are stored together', async t =
   await refused('a text file as weights', /not a GGUF file/, { files: [{ ...files[2]!, source: readme }] })
   await refused('one name twice', /Two of the files/, { files: [...files, { ...files[0]!, path: 'readme.md' }] })
   await refused('no such file', /There is no/, { files: [{ ...files[2]!, source: join(folder, 'gone') }] })
-  await refused('a folder', /no regular file/, { files: [{ ...files[2]!, source: folder }] })
+  await refused('a folder', /not a regular file/, { files: [{ ...files[2]!, source: folder }] })
   await refused('a relative source', /not an absolute path/, { files: [{ ...files[2]!, source: 'one' }] })
   await refused('an invalid label', /is not a model name/, { label: '../x' })
   for (const path of [

@@ -283,9 +283,9 @@ t.test('invalid files are refused with the reason', async t => {
   const table: [path: string, why: RegExp][] = [
     ['text.gguf', /not a GGUF file/],
     ['empty.gguf', /not a GGUF file/],
-    ['short.gguf', /cut off/],
-    ['cut-data.gguf', /cut off: its tensors need \d+ bytes, the file has \d+/],
-    ['cut-header.gguf', /cut off/],
+    ['short.gguf', /truncated/],
+    ['cut-data.gguf', /truncated: its tensors need \d+ bytes, the file has \d+/],
+    ['cut-header.gguf', /truncated/],
     ['many-tensors.gguf', /more keys and tensors than fit/],
     ['version.gguf', /version/],
     ['big-endian.gguf', /big-endian/],

@@ -48,11 +48,11 @@ t.test('invalid media are refused before a model is loaded', async t => {
     ],
     ['a playlist', MODELS.seeing, image(dataUrl(playlist)), at, /is not an image that can be read/],
     ['a sound', MODELS.seeing, image(dataUrl(wavBytes(0.1))), at, /is not an image that can be read/],
-    ['a URL', MODELS.seeing, image(address), at, /corral fetches nothing/],
-    ['a file', MODELS.seeing, image('file:///etc/passwd'), at, /corral fetches nothing/],
+    ['a URL', MODELS.seeing, image(address), at, /corral does not fetch anything/],
+    ['a file', MODELS.seeing, image('file:///etc/passwd'), at, /corral does not fetch anything/],
     ['a path', MODELS.seeing, image('/etc/passwd'), at, /must be a data URL/],
     ['a huge image', MODELS.seeing, image(dataUrl(hugePngBytes())), at, /60000 × 60000 pixels/],
-    ['a URL as audio', MODELS.hearing, sound(address), at, /corral fetches nothing/],
+    ['a URL as audio', MODELS.hearing, sound(address), at, /corral does not fetch anything/],
     ['not audio', MODELS.hearing, sound(base64(Buffer.from('Hello, world'))), at, /is not a sound that can be read/],
     ['Ogg', MODELS.hearing, sound(base64(Buffer.from('OggS0000000000'))), at, /Send WAV, MP3 or FLAC/]
   ]

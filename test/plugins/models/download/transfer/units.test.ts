@@ -343,7 +343,7 @@ t.test('file source: locations are shared, renewed and redirected', async t => {
   t.strictSame(last.headers, {})
   t.match(followRedirect(last, 'http://cdn.example/x'), /insecure/)
   t.match(followRedirect(last, 'file:///etc/passwd'), /of the kind "file:"/)
-  t.match(followRedirect(last, undefined), /without saying where/)
+  t.match(followRedirect(last, undefined), /without an address/)
 })
 
 t.test('proxies come from settings, then from the environment', async t => {
