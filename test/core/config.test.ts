@@ -120,10 +120,7 @@ t.test('settings of the built-in plugins are checked', async t => {
     return found.map(({ message }) => message)
   }
   for (const [yaml, message] of [
-    [
-      'runtimes: {load_timeout: 0}',
-      /load_timeout must be a duration .*, longer than 0 and at most 500h; got 0\.$/
-    ],
+    ['runtimes: {load_timeout: 0}', /load_timeout must be a duration .*, longer than 0 and at most 500h; got 0\.$/],
     ['runtimes: {load_timeout: 0s}', /longer than 0 and at most 500h; got "0s"\.$/],
     ['runtimes: {hang_timeout: -1s}', /hang_timeout must be a duration .*, from 0 to 500h; got "-1s"\.$/],
     ['runtimes: {load_timeout: 9999h}', /at most 500h; got "9999h"\.$/],

@@ -239,7 +239,10 @@ t.test('outside plugins take, refuse or fail on new options', async t => {
     if (size === 7) throw new Error('seven')
   }
   const failed = await reloadWith('takes: { size: 4 }\nwary: { size: 7 }')
-  t.match(failed, { status: 500, body: { code: 'reload_failed', error: /seven.*The previous settings are in effect again/ } })
+  t.match(failed, {
+    status: 500,
+    body: { code: 'reload_failed', error: /seven.*The previous settings are in effect again/ }
+  })
   t.match(taken.slice(1), [{ size: 4 }, { size: 2 }], 'the others keep their options')
 
   says = size => {
