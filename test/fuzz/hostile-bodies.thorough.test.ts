@@ -41,10 +41,10 @@ const bodies: Record<string, string | Buffer> = {
   NaN: '{"model":NaN}',
   'single quotes': "{'model':'a/b'}",
   'a comment': '{/* */"model":"a/b"}',
-  'a comma too many': '{"model":"a/b",}',
+  'an extra comma': '{"model":"a/b",}',
   'a byte order mark': `\uFEFF{${chat}}`,
   'UTF-16': Buffer.from(`{${chat}}`, 'utf16le'),
-  'bytes that are no UTF-8': Buffer.concat([
+  'bytes that are not UTF-8': Buffer.concat([
     Buffer.from('{"model":"'),
     Buffer.from([0xff, 0xfe, 0x80]),
     Buffer.from('"}')
@@ -75,12 +75,12 @@ const bodies: Record<string, string | Buffer> = {
   'lists of the wrong things': `{"model":${model},"messages":[null,1,"a",[]],"input":[null,{}],"prompt":[null,{}],"tools":[null,1],"stop":[1],"images":[1],"documents":[1,null],"query":"q","max_tokens":5}`,
   'all fields null':
     '{"model":null,"messages":null,"prompt":null,"input":null,"stream":null,"options":null,"max_tokens":null}',
-  'roles nobody has': `{"model":${model},"max_tokens":5,"messages":[{"role":"root","content":"a"},{"role":{"a":1},"content":"a"},{"content":null}],"input":[{"role":"x","content":"y"}]}`,
+  'unknown roles': `{"model":${model},"max_tokens":5,"messages":[{"role":"root","content":"a"},{"role":{"a":1},"content":"a"},{"content":null}],"input":[{"role":"x","content":"y"}]}`,
   'tokens beyond the vocabulary': `{"model":${model},"prompt":[99999999,-1],"input":[99999999],"tokens":[99999999,-5],"messages":[{"content":"a"}]}`,
-  'images that are none': `{"model":${model},"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},{"type":"text","text":"x"}],"images":["AAAA"]}],"images":["!!"],"prompt":"x"}`,
+  'invalid images': `{"model":${model},"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},{"type":"text","text":"x"}],"images":["AAAA"]}],"images":["!!"],"prompt":"x"}`,
   'addresses to be fetched': `{"model":${model},"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/latest/meta-data"}},{"type":"image","source":{"type":"url","url":"file:///etc/passwd"}}]}],"input":[{"role":"user","content":[{"type":"input_image","image_url":"file:///etc/passwd"}]}]}`,
-  'a grammar that is none': `{${chat},"grammar":"root ::= (","json_schema":{"$ref":"#/nowhere"},"prompt":"a","input":"a"}`,
-  'a schema without an end': `{${chat},"prompt":"a","format":{"$defs":{"a":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}}`
+  'an invalid grammar': `{${chat},"grammar":"root ::= (","json_schema":{"$ref":"#/nowhere"},"prompt":"a","input":"a"}`,
+  'an endless schema': `{${chat},"prompt":"a","format":{"$defs":{"a":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}}`
 }
 
 /** 60 MB of valid content. */
@@ -189,15 +189,15 @@ t.test('malformed HTTP requests are refused, and the server keeps answering', as
   const post = `POST /api/chat HTTP/1.1\r\n${host}Connection: close\r\n`
   const body = `{${chat},"stream":false}`
   const cases: [string, (string | Buffer)[], RegExp][] = [
-    ['no HTTP', ['\x16\x03\x01 hello\r\n\r\n'], /^HTTP\/1\.1 400/],
+    ['text that is not HTTP', ['\x16\x03\x01 hello\r\n\r\n'], /^HTTP\/1\.1 400/],
     ['two lengths', [`${post}Content-Length: 5\r\nContent-Length: 6\r\n\r\n{"a":1}`], /^HTTP\/1\.1 400/],
-    ['a length that is none', [`${post}Content-Length: -1\r\n\r\n`], /^HTTP\/1\.1 400/],
+    ['an invalid length', [`${post}Content-Length: -1\r\n\r\n`], /^HTTP\/1\.1 400/],
     [
-      'both ways of telling the length',
+      'both length headers',
       [`${post}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`],
       /^HTTP\/1\.1 400/
     ],
-    ['chunks that are none', [`${post}Transfer-Encoding: chunked\r\n\r\nZZ\r\n`], /^HTTP\/1\.1 400|^$/],
+    ['invalid chunks', [`${post}Transfer-Encoding: chunked\r\n\r\nZZ\r\n`], /^HTTP\/1\.1 400|^$/],
     ['huge headers', [`${post}X-Long: ${'a'.repeat(100_000)}\r\n\r\n`], /^HTTP\/1\.1 431/],
     ['no host', ['POST /api/chat HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n'], /^HTTP\/1\.1 4\d\d/],
     [
@@ -206,7 +206,7 @@ t.test('malformed HTTP requests are refused, and the server keeps answering', as
       /^HTTP\/1\.1 400[\s\S]*"code":"invalid_request"/
     ],
     [
-      'an undecodable path of the hosted chat',
+      'an undecodable path of the OpenAI API',
       [`GET /v1/models/%zz HTTP/1.1\r\n${host}Connection: close\r\n\r\n`],
       /^HTTP\/1\.1 400[\s\S]*\{"error":\{/
     ],
@@ -228,9 +228,9 @@ t.test('malformed HTTP requests are refused, and the server keeps answering', as
     socket.write(`${post}Content-Length: 1000000\r\n\r\n{"model":`)
     return socket
   })
-  await stillWell(t, 'bodies that do not end')
+  await stillWell(t, 'unfinished bodies')
   for (const socket of idle) socket.destroy()
-  await stillWell(t, 'clients that left in the middle of a body')
-  t.notMatch(corral.log(), /Something went wrong inside corral/, 'which is no failure of corral')
+  await stillWell(t, 'clients that disconnected within a body')
+  t.notMatch(corral.log(), /Something went wrong inside corral/, 'this is not a failure of corral')
   t.match((await corral.json('/api/ps')).body.models[0], { running: 0, queued: 0 })
 })

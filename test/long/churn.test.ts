@@ -10,9 +10,9 @@ import { answerRequest, outcomeOf, record, within, writeModelCopy } from './supp
 const MINUTES = Number(process.env.CORRAL_LONG_MINUTES ?? 4)
 const CLIENTS = 16
 const MODELS = ['churn/one', 'churn/two', 'churn/three', 'churn/four', 'churn/five']
-/** Whoever waits longer than this is taken to hang (milliseconds). */
+/** A request that takes longer hangs (milliseconds). */
 const PATIENCE = 90_000
-/** What a request may meet when others load, stop, delete and kill at the same time. */
+/** Codes that a request may get while others load, stop, delete and kill. */
 const EXPECTED = new Set([
   'done',
   'left',
@@ -24,7 +24,7 @@ const EXPECTED = new Set([
   'load_failed'
 ])
 
-/** What the server itself logged as a fault of its own: it says why a reply was not to be expected. */
+/** The server's own faults in its log, which explain unexpected replies. */
 function faultsIn(log: string): string[] {
   return log.split('\n').filter(line => /"level":50/.test(line) && !/the engine died/.test(line))
 }
@@ -111,11 +111,11 @@ t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and eng
   t.comment(JSON.stringify(Object.fromEntries(outcomes)))
   const unexpected = [...outcomes.keys()].filter(outcome => !EXPECTED.has(outcome))
   if (unexpected.length) for (const line of faultsIn(corral.log())) t.comment(line)
-  t.same(unexpected, [], 'every reply is an answer or an error that fits')
-  t.ok(outcomes.get('done')! > 100, 'it was no idle time')
+  t.same(unexpected, [], 'every reply is an answer or an expected error')
+  t.ok(outcomes.get('done')! > 100, 'requests were answered')
   t.ok(kills > 0, 'engines were killed')
 
-  await until('requests that were left are forgotten', async () => {
+  await until('abandoned requests are forgotten', async () => {
     const { body } = await corral.json('/api/ps')
     return body.models.every((model: any) => model.running === 0 && model.queued === 0) && body.loading.length === 0
   })
@@ -130,8 +130,8 @@ t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and eng
     t.equal(body.message?.content, CAPITAL_ANSWER, `${model} answers afterwards`)
     await corral.json('/api/stop', { model })
   }
-  await until('no engine is left', () => corral.enginePids().length === 0, 10_000)
-  t.same(readdirSync(join(corral.home, 'models', '.staging')), [], 'no half import is left')
+  await until('no engine remains', () => corral.enginePids().length === 0, 10_000)
+  t.same(readdirSync(join(corral.home, 'models', '.staging')), [], 'no unfinished import remains')
 
   const third = Math.floor(memory.length / 3)
   const [middle, last] = [median(memory.slice(third, 2 * third)), median(memory.slice(2 * third))]

@@ -65,7 +65,7 @@ t.test(`slots become free after ${STREAMS} clients disconnect, with 1 to 4 slots
     // llama-server looks for closed connections of whole requests only after a second without a result of any request,
     // and the question for its slots is a request, too.
     await until(
-      'the engine has free slots only',
+      'the engine has only free slots',
       async () => {
         await sleep(2500)
         return (await busySlots(corral)) === 0

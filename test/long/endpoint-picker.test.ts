@@ -7,14 +7,14 @@ import { MANIFESTS } from '../kubernetes/manifests.ts'
 import { type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
 /*
- * What the endpoint picker of the Gateway API's inference extension, and so llm-d's, reads of real corrals by the
- * configuration in packaging/kubernetes/llm-d: by its own code. The first build takes minutes.
+ * Runs the endpoint picker of the Gateway API's inference extension (and of llm-d) against real corrals: its own code,
+ * with the configuration in packaging/kubernetes/llm-d. The first build takes minutes.
  */
 
 t.setTimeout(3_000_000)
 
 const skip =
-  spawnSync('go', ['version']).status === 0 ? false : 'THE ENDPOINT PICKER IS NOT TRIED: no "go" is on the PATH.'
+  spawnSync('go', ['version']).status === 0 ? false : 'THE ENDPOINT PICKER IS NOT TESTED: no "go" is on the PATH.'
 const folder = join(packageRoot, '.cache', 'endpoint-picker')
 const program = join(folder, 'endpoint-picker')
 const CONFIGURATION = join(MANIFESTS, 'llm-d', 'picker.yaml')
@@ -42,7 +42,7 @@ t.before(() => {
     cwd: join(packageRoot, 'test', 'kubernetes', 'endpoint-picker'),
     encoding: 'utf8'
   })
-  if (status !== 0) throw new Error(`The picker cannot be built, or its modules cannot be reached: ${stderr}`)
+  if (status !== 0) throw new Error(`The picker cannot be built, or its modules are not available: ${stderr}`)
 })
 
 t.test('the picker reads running and waiting requests from the first moment', { skip }, async t => {
@@ -59,14 +59,14 @@ t.test('the picker reads running and waiting requests from the first moment', { 
     const reply = await corral.send('/api/chat', endless(DEMO), { headers, signal: leaving.signal })
     await reply.text().catch(() => {})
   })
-  const busy = await until('one runs, two wait', () => {
+  const busy = await until('one is running, two are waiting', () => {
     const found = read(corral, 'corral')
     return found.waiting === 2 && found.running === 1 ? found : undefined
   })
   t.match(busy, { kvUsage: 1, isFresh: true, error: undefined })
   const asVllm = read(corral, 'vllm')
-  t.match(asVllm, { waiting: 2, running: 1, kvUsage: 1, isFresh: true }, 'by the names that it has by itself, too')
-  t.match(asVllm.error, /lora_requests_info/, 'of LoRA it finds nothing')
+  t.match(asVllm, { waiting: 2, running: 1, kvUsage: 1, isFresh: true }, 'also with its default metric names')
+  t.match(asVllm.error, /lora_requests_info/, 'it finds no LoRA metrics')
   leaving.abort()
   await Promise.allSettled(streams)
 })

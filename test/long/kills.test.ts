@@ -35,20 +35,20 @@ function damage(home: string): { files: number; faults: string[] } {
   let files = 0
   for (const owner of readdirSync(models)) {
     if (owner === '.staging') {
-      faults.push(...readdirSync(join(models, owner)).map(name => `${name} is left in the staging folder`))
+      faults.push(...readdirSync(join(models, owner)).map(name => `${name} remains in the staging folder`))
       continue
     }
     for (const name of readdirSync(join(models, owner))) {
       const folder = join(models, owner, name)
       const manifest = JSON.parse(readFileSync(join(folder, 'manifest.json'), 'utf8'))
       const named = new Set(['manifest.json', ...manifest.variants.map((variant: any) => variant.revision)])
-      faults.push(...readdirSync(folder).flatMap(entry => (named.has(entry) ? [] : `${entry} is left in ${folder}`)))
+      faults.push(...readdirSync(folder).flatMap(entry => (named.has(entry) ? [] : `${entry} remains in ${folder}`)))
       for (const variant of manifest.variants) {
         for (const file of variant.files) {
           files++
           const bytes = readFileSync(join(folder, variant.revision, file.path))
           if (createHash('sha256').update(bytes).digest('hex') !== file.sha256) {
-            faults.push(`${owner}/${name}: ${file.path} is not what its manifest says`)
+            faults.push(`${owner}/${name}: ${file.path} differs from its manifest`)
           }
         }
       }
@@ -104,7 +104,7 @@ t.test(`nothing is lost when the gateway is killed with SIGKILL ${KILLS} times`,
     const corral = await start()
     const found = damage(home)
     files += found.files
-    t.same(found.faults, [], `after kill ${turn - 1} everything that is stored is whole`)
+    t.same(found.faults, [], `after kill ${turn - 1} all stored files are intact`)
     const listed: { name: string }[] = (await corral.json('/api/tags')).body.models
     const { name } = pick(random, listed)
     const { body } = await corral.json('/api/chat', {
@@ -124,7 +124,7 @@ t.test(`nothing is lost when the gateway is killed with SIGKILL ${KILLS} times`,
     if (engines.length) engineKills++
     const killed = Date.now()
     await corral.end('SIGKILL')
-    await until('no llama-server is left', () => enginesOn(home).length === 0, 30_000)
+    await until('no llama-server remains', () => enginesOn(home).length === 0, 30_000)
     const lasted = Date.now() - killed
     slowest = Math.max(slowest, lasted)
     t.ok(
@@ -146,7 +146,7 @@ t.test(`nothing is lost when the gateway is killed with SIGKILL ${KILLS} times`,
     t.equal(body.message?.content, CAPITAL_ANSWER, `${name} answers in the end`)
   }
   t.equal(await corral.end('SIGTERM'), 0)
-  t.same(readdirSync(sockets), [], 'no socket is left')
+  t.same(readdirSync(sockets), [], 'no socket remains')
   record(t, 'Kills of the gateway', {
     'kills with -9': KILLS,
     'of them with llama-servers running': engineKills,

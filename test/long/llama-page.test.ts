@@ -107,7 +107,7 @@ t.test('the page holds a conversation', { skip }, async t => {
   await chat.ask(CAPITAL_QUESTION.content)
   await answers.getByText(CAPITAL_ANSWER).waitFor()
   await chat.ended()
-  t.match(await answers.innerText(), /9 tokens/, 'what it took is shown')
+  t.match(await answers.innerText(), /9 tokens/, 'the token counts are shown')
   t.match(await page.getByRole('group', { name: /User message/ }).innerText(), /\d+ tokens/)
 
   await page.getByRole('button', { name: 'Regenerate' }).click()
@@ -130,9 +130,9 @@ t.test('the page holds a conversation', { skip }, async t => {
   await page.keyboard.press('Enter')
   await answers.getByRole('button', { name: 'Continue' }).click()
   await answers.getByText(/^I am a tiny demo model/).waitFor()
-  t.pass('an edited answer goes on')
+  t.pass('an edited answer continues')
 
-  await until('the conversation is read in advance', () =>
+  await until('the conversation is prefilled in advance', () =>
     chat.asked('/v1/chat/completions').some(({ body, status }) => body.includes('"n_predict":0') && status === 200)
   )
   const conversation = chat.asked('/v1/chat/completions')[0]!.headers['x-conversation-id']!
@@ -165,7 +165,7 @@ t.test('the page stops an answer', { skip }, async t => {
   const [stopped] = chat.asked('/v1/stream?')
   t.match(stopped, { method: 'DELETE', status: 204 })
   await idle(corral)
-  t.match(await chat.answers.innerText(), /1, 2, 3, 4/, 'what had come stays')
+  t.match(await chat.answers.innerText(), /1, 2, 3, 4/, 'the text so far stays')
   onlyRefused(t, chat)
 })
 
@@ -179,9 +179,9 @@ t.test('the page continues an answer after it is reloaded', { skip }, async t =>
   await chat.answers.getByText(/1, 2, 3, 4/).waitFor()
   await chat.ended()
   const text = await chat.answers.innerText()
-  t.match(text, /^1, 2, 3, 4[\s\S]*2,500 tokens/, 'it is whole')
+  t.match(text, /^1, 2, 3, 4[\s\S]*2,500 tokens/, 'it is complete')
   t.ok(text.length > before)
-  t.equal(chat.asked('/v1/chat/completions').length, 1, 'and was generated once')
+  t.equal(chat.asked('/v1/chat/completions').length, 1, 'it was generated once')
   t.ok(chat.asked('/v1/stream?').length > 0)
   onlyRefused(t, chat)
 })
@@ -312,7 +312,7 @@ t.test('the page sends pictures', { skip }, async t => {
   await choose('tiny-chat')
   await page.locator('input[type=file]').first().setInputFiles(picture)
   const dialog = page.getByRole('alertdialog')
-  t.match(await dialog.innerText(), /Images require a vision-capable model/, 'not for a model without eyes')
+  t.match(await dialog.innerText(), /Images require a vision-capable model/, 'refused by a model without image support')
   await dialog.getByRole('button', { name: 'Got it' }).click()
 
   await choose('seeing-chat')
@@ -323,7 +323,7 @@ t.test('the page sends pictures', { skip }, async t => {
   const [request] = chat.asked('/v1/chat/completions')
   t.match(request, { status: 200, body: /"image_url":\{"url":"data:image\/png;base64,/ })
   t.match(JSON.parse(request!.body), { model: MODELS.seeing })
-  t.match(await chat.answers.innerText(), /\d+ tokens/, 'one with eyes answers')
+  t.match(await chat.answers.innerText(), /\d+ tokens/, 'answered by a model with image support')
   onlyRefused(t, chat)
 })
 
@@ -339,8 +339,8 @@ t.test('the page follows models that other clients download and delete', { skip 
   const { page } = chat
   const lists = chat.asked('/v1/models').length
   t.match(await corral.json('/models', { model: 'test/second-GGUF' }), { status: 200 })
-  await until('it is here', async () => (await names()).length === 2)
-  await until('the page reads the list anew', () => chat.asked('/v1/models').length > lists)
+  await until('the model is installed', async () => (await names()).length === 2)
+  await until('the page reads the list again', () => chat.asked('/v1/models').length > lists)
   // Only then does the page offer the new model.
   await page.reload()
   await chat.models()

@@ -29,7 +29,7 @@ t.test('failures are attributed to corral or to llama-server', t => {
   t.strictSame(
     alone.map(({ id }) => id),
     ['b'],
-    'what fails on llama-server too is not'
+    'tests that also fail on llama-server are not counted'
   )
   t.match(reasonFor('unit/test_sleep.py::test_server_sleep'), /keep_alive/)
   t.equal(reasonFor('unit/test_completion.py::test_completion'), undefined)
@@ -38,7 +38,7 @@ t.test('failures are attributed to corral or to llama-server', t => {
 
 t.test("llama.cpp's own tests pass", { skip }, async t => {
   const sitting = await runLlamaTests([], text => t.comment(text))
-  t.ok(sitting.engine.size > 300 && sitting.corral.size === sitting.engine.size, 'all were run on both')
+  t.ok(sitting.engine.size > 300 && sitting.corral.size === sitting.engine.size, 'both ran all tests')
   const passed = [...sitting.corral.values()].filter(({ outcome }) => outcome === 'passed')
   t.ok(passed.length > 150, 'most pass')
   for (const { id, message } of failuresOfCorral(sitting)) t.ok(reasonFor(id), `${id}: ${message}`)

@@ -84,7 +84,7 @@ for (const [name, host] of [
     const run = (...args: string[]) => ollama(host, ...args)
     t.match(await run('--version'), { code: 0, out: /ollama version is 0\.17\.4/ })
     t.match(await run('pull', 'hf.co/test/tiny-GGUF:Q8_0'), { code: 0, err: /success/ })
-    t.match(await run('pull', 'tiny-GGUF'), { code: 0, err: /success/ }, 'what is here')
+    t.match(await run('pull', 'tiny-GGUF'), { code: 0, err: /success/ }, 'installed models')
     t.match(await run('list'), { code: 0, out: /NAME +ID +SIZE +MODIFIED *\ntest\/tiny-GGUF:latest +[0-9a-f]{12} / })
     t.match(await run('show', 'tiny-GGUF'), {
       code: 0,
@@ -121,7 +121,7 @@ for (const [name, host] of [
 
     t.match(await run('stop', 'tiny-GGUF'), { code: 0 })
     t.match(await run('stop', 'nothing'), { code: 1, err: /couldn't find model "nothing" to stop/ })
-    await until('nothing is in memory', async () => !(await run('ps')).out.includes('tiny-GGUF'))
+    await until('no model is loaded', async () => !(await run('ps')).out.includes('tiny-GGUF'))
     t.match(await run('rm', 'tiny-GGUF'), { code: 0, out: /deleted/ })
     t.notMatch((await run('list')).out, /tiny/)
   })

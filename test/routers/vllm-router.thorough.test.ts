@@ -125,13 +125,13 @@ t.test('every API that the router passes on is answered by both servers', { skip
     t.equal(body.choices[0].message.content, CAPITAL_ANSWER)
     t.equal(body.usage.completion_tokens > 0, true)
   }
-  for (const node of nodes) await until('three each, in turn', () => asked(node) === 3)
+  for (const node of nodes) await until('each server answers three, in turn', () => asked(node) === 3)
 
   const { whole } = openStream(router, ask({ stream: true, stream_options: { include_usage: true } }))
   const events = await whole
   t.equal(joined(events), CAPITAL_ANSWER)
   t.equal(events.at(-1), '[DONE]')
-  t.ok(events.at(-2).usage.total_tokens > 0, 'with its usage')
+  t.ok(events.at(-2).usage.total_tokens > 0, 'the usage is included')
 
   const format = { type: 'json_schema', json_schema: { name: 'x', schema: { enum: ['Paris'] } } }
   const formed = await router.json('/v1/chat/completions', ask({ response_format: format }))
@@ -163,8 +163,8 @@ t.test('every API that the router passes on is answered by both servers', { skip
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify(ask())
   })
-  t.equal(keyless.status, 401, 'who has no key gets none by the router')
-  for (const node of nodes) t.ok(await router.isHealthy(node), 'mistakes of clients make no server unhealthy')
+  t.equal(keyless.status, 401, 'the router gives no key to clients without one')
+  for (const node of nodes) t.ok(await router.isHealthy(node), 'client errors make no server unhealthy')
 })
 
 t.test('a conversation stays on the server that has its prompt cached', { skip }, async t => {
@@ -181,26 +181,26 @@ t.test('a conversation stays on the server that has its prompt cached', { skip }
   }
   await until('all are logged', () => asked(nodes[0]!) + asked(nodes[1]!) === 3)
   t.same(nodes.map(asked).sort(), [0, 3])
-  t.ok(cached > 50, `${cached} tokens of the third turn were read before`)
+  t.ok(cached > 50, `${cached} tokens of the third message were cached`)
 })
 
 t.test('a draining server finishes its requests and gets no new ones', { skip }, async t => {
   const nodes = await Promise.all([startNode(t), startNode(t)])
   const router = await startRouter(t, nodes, 'round_robin')
   const streams = [openStream(router, long(600)), openStream(router, long(600))]
-  for (const node of nodes) await until('a stream on each', async () => (await running(node)) === 1)
+  for (const node of nodes) await until('each server has a stream', async () => (await running(node)) === 1)
   const [first, second] = nodes as [Corral, Corral]
   const before = asked(first)
   t.equal((await first.json('/api/drain', {}, { local: true })).status, 200)
   // The first of these arrive before the router has asked /readyz.
   for (let number = 0; number < 8; number++) {
     const { status, body } = await router.json('/v1/chat/completions', ask())
-    t.equal(status, 200, 'refused by one, asked of the other')
+    t.equal(status, 200, 'refused by one server, answered by the other')
     t.equal(body.choices[0].message.content, CAPITAL_ANSWER)
   }
   await until('the router has seen it', async () => !(await router.isHealthy(first)))
   t.equal((await router.json('/v1/chat/completions', ask())).status, 200)
-  for (const { whole } of streams) t.equal((await whole).at(-1), '[DONE]', 'what ran has its end')
+  for (const { whole } of streams) t.equal((await whole).at(-1), '[DONE]', 'running requests finish')
   await until('the stream is logged', () => asked(first) === before + 1)
 
   t.equal((await first.json('/api/drain', undefined, { local: true, method: 'DELETE' })).status, 200)
@@ -219,8 +219,8 @@ t.test('a killed server loses only its own running requests', { skip }, async t 
   const [first, second] = await Promise.all([startNode(t, { home, port }), startNode(t)])
   const router = await startRouter(t, [first, second], 'round_robin')
   const streams = [openStream(router, long(600)), openStream(router, long(600))]
-  for (const node of [first, second]) await until('a stream on each', async () => (await running(node)) === 1)
-  await until('both have begun', () => streams.every(({ events }) => events.length > 3))
+  for (const node of [first, second]) await until('each server has a stream', async () => (await running(node)) === 1)
+  await until('both have started', () => streams.every(({ events }) => events.length > 3))
   await first.end('SIGKILL')
   const answers = await Promise.all(Array.from({ length: 12 }, () => router.json('/v1/chat/completions', ask())))
   for (const { status, body } of answers) {
@@ -228,11 +228,11 @@ t.test('a killed server loses only its own running requests', { skip }, async t 
     t.equal(body.choices?.[0].message.content, CAPITAL_ANSWER)
   }
   const ends = await Promise.allSettled(streams.map(({ whole }) => whole))
-  t.same(ends.map(({ status }) => status).sort(), ['fulfilled', 'rejected'], 'one was cut off, and says so')
+  t.same(ends.map(({ status }) => status).sort(), ['fulfilled', 'rejected'], 'one was interrupted and reports it')
   await until('the router has seen it', async () => !(await router.isHealthy(first)))
 
   const again = await startNode(t, { home, port })
-  await until('it is back by itself', async () => await router.isHealthy(again))
+  await until('it recovers by itself', async () => await router.isHealthy(again))
   await until('it answers', async () => {
     t.equal((await router.json('/v1/chat/completions', ask())).status, 200)
     return asked(again) > 0
@@ -257,10 +257,13 @@ t.test('a rolling restart under load loses no request', { skip }, async t => {
     }
   })
   for (const [at, node] of nodes.entries()) {
-    await until('all is well', async () => (await router.isHealthy(nodes[0]!)) && (await router.isHealthy(nodes[1]!)))
+    await until(
+      'all servers are healthy',
+      async () => (await router.isHealthy(nodes[0]!)) && (await router.isHealthy(nodes[1]!))
+    )
     // Kubernetes ends a pod this way: the drain of its preStop hook, then SIGTERM.
     await node.json('/api/drain', {}, { local: true })
-    await until('nothing is open', async () => (await running(node)) === 0)
+    await until('no request is open', async () => (await running(node)) === 0)
     await until('the router has seen it', async () => !(await router.isHealthy(node)))
     t.equal(await node.end('SIGTERM'), 0)
     nodes[at] = await startNode(t, { home: homes[at]!, port: ports[at]! })
